@@ -75,7 +75,7 @@ pub const PREFIX_BYTES_MAX: usize = 125;
 static SAID: LazyLock<Vec<Option<Rule>>> = LazyLock::new(|| {
     let hash = |prefix_bytes| Rule::Hash { prefix_bytes };
     let all = [Rule::Everywhere, Rule::OF_WHOLE_KEY].into_iter();
-    let all = all.chain((1..=PREFIX_BYTES_MAX).map(hash));
+    let all = all.chain((1..=PREFIX_BYTES_MAX).map(hash)).chain([Rule::OF_FIRST_BYTE]);
     std::iter::once(None).chain(all.map(Some)).collect()
 });
 
@@ -102,6 +102,8 @@ impl std::error::Error for InvalidRule {}
 impl Rule {
     /// By a hash of the whole key.
     pub const OF_WHOLE_KEY: Self = Self::Hash { prefix_bytes: u16::MAX as usize };
+    /// The first byte of the key is the number of its shard: for whoever puts it there.
+    pub const OF_FIRST_BYTE: Self = Self::Number { bytes: 1, first: 0 };
 
     /// Whether tables can be spread over so many shards by it.
     ///
@@ -135,18 +137,10 @@ impl Rule {
             Self::Everywhere => 1,
             _ if *self == Self::OF_WHOLE_KEY => 2,
             Self::Hash { prefix_bytes: bytes @ 1..=PREFIX_BYTES_MAX } => 2 + *bytes as u32,
+            _ if *self == Self::OF_FIRST_BYTE => 3 + PREFIX_BYTES_MAX as u32,
             Self::Hash { .. } | Self::Number { .. } | Self::Ranges { .. } => return None,
         };
         Some(TableId(code << NUMBER_BITS | number.0))
-    }
-
-    /// How many bytes of a key say where it is, where others say nothing.
-    fn prefix_bytes(&self) -> usize {
-        match self {
-            Self::Everywhere | Self::Ranges { .. } => 0,
-            Self::Hash { prefix_bytes } => *prefix_bytes,
-            Self::Number { bytes, .. } => *bytes,
-        }
     }
 }
 
@@ -263,8 +257,9 @@ impl Partitions {
         match self.rule(table) {
             Rule::Everywhere => None,
             _ if range.is_empty() => Some(ShardSet::default()),
-            rule @ (Rule::Hash { .. } | Rule::Number { .. }) => {
-                let prefix = range.start.get(..rule.prefix_bytes());
+            Rule::Number { bytes, first } => Some(self.by_numbers(range, *bytes, *first)),
+            Rule::Hash { prefix_bytes } => {
+                let prefix = range.start.get(..*prefix_bytes);
                 let is_within = |prefix: &&[u8]| match (&range.end, KeyRange::prefix(prefix).end) {
                     (_, None) => true,
                     (None, Some(_)) => false,
@@ -299,10 +294,37 @@ impl Partitions {
     }
 
     fn by_number(&self, key: &[u8], bytes: usize, first: u64) -> ShardId {
-        let Some(number) = key.get(..bytes) else { return ShardId(0) };
-        let number = number.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
-        let shards = u64::from(self.shards);
-        ShardId((number.wrapping_sub(first) % shards) as u16)
+        match key.get(..bytes) {
+            Some(prefix) => self.of_number(number_of(prefix), first),
+            None => ShardId(0),
+        }
+    }
+
+    fn of_number(&self, number: u64, first: u64) -> ShardId {
+        ShardId((number.wrapping_sub(first) % u64::from(self.shards)) as u16)
+    }
+
+    /// The shards of a range that is not empty.
+    fn by_numbers(&self, range: &KeyRange, bytes: usize, first: u64) -> ShardSet {
+        let least = padded_number(&range.start, bytes);
+        let greatest = match &range.end {
+            None => Some(u64::MAX >> (64 - 8 * bytes)),
+            Some(end) if end.len() > bytes => Some(number_of(&end[..bytes])),
+            // All that have the number of the end come after it.
+            Some(end) => padded_number(end, bytes).checked_sub(1),
+        };
+        // Keys that are too short for a number are on shard 0.
+        let is_one = greatest == Some(least) && range.start.len() >= bytes;
+        let has_short = range.start.is_empty() || bytes > 1 && !is_one;
+        let short = has_short.then_some(ShardId(0)).into_iter().collect::<ShardSet>();
+        match greatest.and_then(|greatest| greatest.checked_sub(least)) {
+            None => short,
+            Some(more) if more >= u64::from(self.shards) => ShardSet::all(self.shards),
+            Some(more) => {
+                let numbers = (0..=more).map(|more| self.of_number(least + more, first));
+                short.union(numbers.collect())
+            }
+        }
     }
 
     fn by_hash(&self, key: &[u8], prefix_bytes: usize) -> ShardId {
@@ -320,6 +342,17 @@ impl fmt::Display for Partitions {
         write!(f, "{} shards, {}", self.shards, self.default)?;
         self.tables.iter().try_for_each(|(table, rule)| write!(f, ", {table} {rule}"))
     }
+}
+
+fn number_of(prefix: &[u8]) -> u64 {
+    prefix.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte))
+}
+
+/// The number that a key begins with, as if zeros followed it.
+fn padded_number(key: &[u8], bytes: usize) -> u64 {
+    let known = key.len().min(bytes);
+    let missing_bits = 8 * (bytes - known) as u32;
+    number_of(&key[..known]).checked_shl(missing_bits).unwrap_or(0)
 }
 
 fn by_order(starts: &[Vec<u8>], key: &[u8]) -> ShardId {
@@ -452,6 +485,25 @@ mod tests {
     }
 
     #[test]
+    fn a_range_of_numbers_is_on_their_shards() {
+        let of = |bytes, start: &[u8], end: Option<&[u8]>| -> Vec<u16> {
+            let partitions = Partitions::new(4, Rule::Number { bytes, first: 0 });
+            let range = KeyRange { start: start.to_vec(), end: end.map(<[u8]>::to_vec) };
+            partitions.shards_of(TABLE, &range).unwrap().iter().map(|shard| shard.0).collect()
+        };
+        assert_eq!(of(1, &[1], Some(&[3])), [1, 2]);
+        assert_eq!(of(1, &[1, 9], Some(&[2, 0])), [1, 2]);
+        assert_eq!(of(1, &[1, 9], Some(&[1, 10])), [1]);
+        assert_eq!(of(1, &[3], Some(&[5])), [0, 3]);
+        assert_eq!(of(1, &[2], None), [0, 1, 2, 3]);
+        assert_eq!(of(1, &[255], None), [3]);
+        assert_eq!(of(1, &[], Some(&[0])), [0], "the empty key has no number");
+        assert_eq!(of(4, &[0, 0, 0, 7], Some(&[0, 0, 0, 8])), [3]);
+        assert_eq!(of(4, &[0, 0, 0, 6], Some(&[0, 0, 0, 8])), [0, 2, 3], "with short keys");
+        assert_eq!(of(8, &[255; 8], None), [3]);
+    }
+
+    #[test]
     fn a_rule_that_cant_be_says_why() {
         let starts =
             |starts: &[u8]| Rule::Ranges { starts: starts.iter().map(|&it| vec![it]).collect() };
@@ -474,6 +526,7 @@ mod tests {
             Rule::OF_WHOLE_KEY,
             Rule::Hash { prefix_bytes: 1 },
             Rule::Hash { prefix_bytes: PREFIX_BYTES_MAX },
+            Rule::OF_FIRST_BYTE,
         ] {
             let said = rule.number(number).unwrap();
             assert_eq!(said_by(said), (Some(&rule), number));
@@ -481,8 +534,8 @@ mod tests {
             let as_given = partitions.clone().with(number, rule.clone());
             let key = b"a key that is long enough";
             assert_eq!(partitions.shard_of(said, key), as_given.shard_of(number, key));
-            let otherwise = partitions.with(said, Rule::Number { bytes: 1, first: 0 });
-            assert_eq!(otherwise.shard_of(said, &[2]), Some(ShardId(2)), "what is given counts");
+            let otherwise = partitions.with(said, Rule::Number { bytes: 1, first: 1 });
+            assert_eq!(otherwise.shard_of(said, &[2]), Some(ShardId(1)), "what is given counts");
         }
         assert_eq!(said_by(number), (None, number));
         assert_eq!(Rule::Hash { prefix_bytes: 126 }.number(number), None);

@@ -25,6 +25,8 @@
 //! - one that waits for a timestamp (Tiga) sets a timer for the moment when `now` has surely passed
 //!   it.
 
+mod status;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -41,6 +43,7 @@ use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
 use crate::way::{Phase, Witness};
 use crate::work::{Meter, Work};
+pub use status::{FirstStart, Rejoining, Status, WaitsFor};
 
 /// One replica's brain.
 pub trait Protocol: Sized + Send + 'static {
@@ -566,43 +569,4 @@ impl<'a, P: Protocol> Cx<'a, P> {
     pub fn mark(&mut self, name: &'static str) {
         self.effects.push(Effect::Mark(name));
     }
-}
-
-/// What an operator would want to know of a replica, whatever the protocol.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Status {
-    /// The newest snapshot version that readers use.
-    pub version: SnapshotVersion,
-    /// The node that coordinates, where the protocol has one and this replica knows it.
-    pub coordinator: Option<NodeId>,
-    /// The nodes that are in the configuration now.
-    pub members: Vec<NodeId>,
-    /// What it waits for before it takes part for the first time; nothing once it has.
-    pub first_start: Option<FirstStart>,
-    /// What it waits for before it takes the place of a node whose disk is gone.
-    pub rejoin: Option<Rejoining>,
-    /// Counters and gauges by name, such as `txns_committed`.
-    pub counters: std::collections::BTreeMap<String, u64>,
-}
-
-/// A replica's first start, where the protocol needs more nodes for it than for going on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct FirstStart {
-    /// How many nodes it takes, this one included.
-    pub needed: usize,
-    /// The nodes that this one has yet to agree with.
-    pub missing: Vec<NodeId>,
-}
-
-/// A replica that lost its disk, on its way back. It takes no request until it is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Rejoining {
-    /// The nodes that have yet to say what they know of it: all the others have to.
-    pub missing: Vec<NodeId>,
-    /// The nodes that said that they know nothing, as they are on their way back too.
-    pub forgetful: Vec<NodeId>,
-    /// So many nodes have to remember.
-    pub needed: usize,
-    /// The version that it has to reach, once that is known.
-    pub upto: Option<SnapshotVersion>,
 }

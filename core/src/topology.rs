@@ -118,6 +118,11 @@ impl Topology {
         }
     }
 
+    /// A node as operators know it: where it is, and its number.
+    pub fn node_name(&self, node: NodeId) -> String {
+        format!("{} (node {})", self.place_name(node), node.0)
+    }
+
     /// The expected one-way delay between two nodes.
     pub fn one_way_between(&self, from: NodeId, to: NodeId) -> Span {
         let region = |node: NodeId| usize::from(self.nodes[node.index()].region.0);

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::client::{Answer as ClientAnswer, ClientCall, ClientQuery, ClientReply, Query, Row};
 use crate::config::Config;
-use crate::driver::{Answer, Handle, Network, Reach};
+use crate::driver::{Answer, Handle, Network};
 use crate::meter::Meter;
 use crate::node::{Node, NodeOptions, StartError};
 use crate::region::Region;
@@ -144,7 +144,7 @@ fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug, topology: &T
 fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {
     match event {
         TransportEvent::PeerUp(peer) => {
-            tracing::info!("connected to {}", Reach::name(handle.topology(), peer));
+            tracing::info!("connected to {}", handle.topology().node_name(peer));
             handle.inbox().on_peer_up(peer);
         }
         TransportEvent::PeerDown(peer) => handle.inbox().on_peer_down(peer),
@@ -153,7 +153,7 @@ fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {
         TransportEvent::Query(ClientQuery { query, reply }) => answer(handle, query, reply),
         TransportEvent::Trouble { peer, address, reason } => match peer {
             Some(peer) => {
-                let name = Reach::name(handle.topology(), peer);
+                let name = handle.topology().node_name(peer);
                 tracing::warn!("{name} at {address}: {reason}");
                 if reason.starts_with(REFUSES) {
                     handle.inbox().on_peer_refusal(peer, reason);

@@ -80,6 +80,7 @@ const RARE: &[(&str, &str)] = &[
     ("inputs.greeting_late", "an answer that is large overtakes a greeting of the same session"),
     ("inputs.rejoin_too_early", "a node is replaced while a peer that it asks has just started"),
     ("inputs.waits_for_others", "a shard is cut off while the others go on for seconds"),
+    ("calvin.refused_for_node", "there are requests in most epochs of seconds, and a node is away"),
     ("calvin.too_many_in_flight", "a few of the smallest batches come before a node is ready"),
     ("calvin.slice_after_unsubscribed", "a slice is under way from who does not keep others"),
     ("calvin.slice_after_gap", "two replicas in turn do not keep what is asked for"),

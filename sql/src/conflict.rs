@@ -15,7 +15,6 @@ use crate::catalog::role;
 use crate::catalog::{
     CATALOG, Index, Relation, Table, USER_TABLE_FIRST, enums, relation_keys, relation_of_key,
 };
-use crate::keys;
 use crate::syntax::{quoted, quoted_ident, quoted_name};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -59,8 +58,7 @@ pub(crate) fn describe(
         Some((table, None)) => {
             let columns = table.primary_key.iter().map(|&at| &table.columns[at]);
             let types = columns.clone().map(|column| column.ty.base);
-            let values = keys::decode(types.clone(), &change.key);
-            let values = table.known_values(types.clone(), values);
+            let values = table.key_values(&change.key);
             let names = columns.map(|column| column.name.as_str());
             let key = shown_key(names, types.zip(&values), zone);
             format!("{key} of table {} {}", quoted_name(&table.name), became("changed"))

@@ -93,6 +93,11 @@ pub trait Engine: Clone + Send + Sync + 'static {
     fn cut_off(&self) -> Option<String> {
         None
     }
+
+    /// Which nodes are behind, so that this one waits, in words.
+    fn waits_for(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What a node is, for those who look at it.

@@ -13,6 +13,7 @@ mod only;
 mod own;
 pub(crate) mod procedures;
 mod qualify;
+mod ranges;
 mod refused;
 mod rename;
 mod reserved;
@@ -169,6 +170,7 @@ fn parse_one(
     sequences::reorder(&mut tokens);
     let check = views::take_check_option(&mut tokens);
     let altered = altered::as_table(&mut tokens);
+    ranges::as_list(source, &mut tokens)?;
     only::take_only(&mut tokens);
     inserts::normalize(source, &mut tokens);
     replace_abort(&mut tokens);

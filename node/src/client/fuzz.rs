@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Direction;
-use pangea_core::protocol::Status;
+use pangea_core::protocol::{Status, WaitsFor};
 use pangea_core::txn::{Abort, Outcome as TxnOutcome, SqlState};
 use pangea_core::workload;
 
@@ -123,6 +123,7 @@ fn answers() -> Vec<Vec<u8>> {
         members: vec![NodeId(0), NodeId(2)],
         first_start: None,
         rejoin: None,
+        waits_for: vec![WaitsFor { node: NodeId(1), what: "slices".to_owned(), epochs: 7 }],
         counters: BTreeMap::from([("txns_committed".to_owned(), 7)]),
     };
     let all = [

@@ -212,4 +212,8 @@ impl<P: Protocol> Engine for Handle<P> {
     fn cut_off(&self) -> Option<String> {
         self.inbox().reach().cut_off()
     }
+
+    fn waits_for(&self) -> Option<String> {
+        self.inbox().reach().waits_for()
+    }
 }

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::protocol::{Message, Protocol, Request, Status};
+use pangea_core::protocol::{Message, Protocol, Request, Status, WaitsFor};
 use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::{Trace, Unavailable};
 
-use super::reach::{Majority, Reach, StartWaits};
+use super::reach::{Majority, Pressure, Reach, StartWaits};
 use super::ways::Ways;
 
 /// How many requests may be unanswered, in the inbox and in the protocol: a second's worth at the
@@ -112,14 +112,16 @@ pub(super) enum Waiting {
 }
 
 impl Waiting {
-    /// Tells that the request was not taken, because too many are. A transaction has not committed
-    /// and won't.
-    fn refuse(self, in_flight: usize) {
+    /// Tells that the request was not taken, because too many are, and for which nodes they wait
+    /// where that is known. A transaction has not committed and won't.
+    fn refuse(self, in_flight: usize, late: Option<&str>) {
         let reason = format!("the node is overloaded: {in_flight} requests are in flight");
         match self {
             Self::Commit(reply) => {
                 let abort = Abort::new(SqlState::INSUFFICIENT_RESOURCES, reason);
-                reply.send(Ok(Outcome::Aborted(abort.with_hint("Try again later."))));
+                let detail = late.map(|late| format!("The node is {late}."));
+                let abort = Abort { detail, ..abort.with_hint("Try again later.") };
+                reply.send(Ok(Outcome::Aborted(abort)));
             }
             Self::Fresh(reply) => reply.send(Err(Unavailable { reason })),
         }
@@ -278,6 +280,15 @@ impl<P: Protocol> Inbox<P> {
         report(self.reach.on_start_waits(waits));
     }
 
+    /// The protocol says which nodes are behind, so that this one waits.
+    pub(super) fn on_waits(&self, late: Vec<WaitsFor>) {
+        match self.reach.on_waits(late) {
+            Pressure::Unchanged => {}
+            Pressure::Grown(whom) => tracing::warn!("{whom}"),
+            Pressure::Over => tracing::info!("no node is behind any more, so that this one waits"),
+        }
+    }
+
     /// Which nodes are connected.
     pub fn reach(&self) -> &Reach {
         &self.reach
@@ -340,7 +351,8 @@ impl<P: Protocol> Inbox<P> {
         let before = self.in_flight.fetch_add(count, Ordering::AcqRel);
         if before + count > IN_FLIGHT_MAX {
             self.in_flight.fetch_sub(count, Ordering::AcqRel);
-            requests.into_iter().for_each(|(_, waiting)| waiting.refuse(before));
+            let late = self.reach.waits_for();
+            requests.into_iter().for_each(|(_, waiting)| waiting.refuse(before, late.as_deref()));
             return;
         }
         let mut state = self.lock();

@@ -40,7 +40,7 @@ use pangea_core::protocol::{
     Cx, Durable, Effect, Input, Lane, Protocol, Request, Status, Submission,
 };
 use pangea_core::store::Store;
-use pangea_core::time::{ClockReading, Span};
+use pangea_core::time::{ClockReading, Span, Timestamp};
 use pangea_sql::engine::Trace;
 
 use crate::checkpoint::Checkpointer;
@@ -66,6 +66,9 @@ pub use ways::{KEPT_MAX, Part, Ran, Way, Ways};
 
 /// At most this many submissions are one step, so that a burst of them never holds up messages.
 const SUBMISSIONS_PER_STEP: usize = 2_048;
+
+/// How often the protocol is asked which nodes are behind.
+const WAITS_TOLD: Span = Span::from_ms(250);
 
 /// The way to the other nodes.
 pub trait Network: Send + Sync + 'static {
@@ -136,6 +139,8 @@ pub struct Driver<P: Protocol> {
     is_stopped: bool,
     /// What the protocol's start waits for is not known to be over.
     is_starting: bool,
+    /// When the protocol last said which nodes are behind.
+    waits_told: Timestamp,
     /// Notes that the node has taken the place of one whose disk was lost.
     on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     counters: BTreeMap<&'static str, u64>,
@@ -180,6 +185,7 @@ impl<P: Protocol> Driver<P> {
             wants_resume: false,
             is_stopped: false,
             is_starting: true,
+            waits_told: Timestamp::default(),
             on_rejoined: parts.on_rejoined,
             counters: BTreeMap::new(),
             master: None,
@@ -301,6 +307,7 @@ impl<P: Protocol> Driver<P> {
         self.effects = effects;
         self.log.append(&mut self.appends);
         self.watch_start();
+        self.watch_waits(now.at);
     }
 
     /// Tells who waits what the start waits for, until it is over.
@@ -311,6 +318,14 @@ impl<P: Protocol> Driver<P> {
             let waits = waits.or_else(|| first_start.map(StartWaits::First));
             self.is_starting = waits.is_some();
             self.inbox.on_start_waits(waits);
+        }
+    }
+
+    /// Tells who waits which nodes are behind.
+    fn watch_waits(&mut self, now: Timestamp) {
+        if now.since(self.waits_told) >= WAITS_TOLD {
+            self.waits_told = now;
+            self.inbox.on_waits(self.protocol.status().waits_for);
         }
     }
 

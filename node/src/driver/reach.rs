@@ -3,6 +3,8 @@
 //! A cluster agrees where a majority of its nodes talk to each other. A node that sees fewer goes
 //! on to serve snapshots, and whatever needs agreement waits: without a word, unless somebody says
 //! it. A protocol may need more nodes than that at its first start, which it tells in its status.
+//! Nor does a connection say that a node keeps up: of those that are behind, so that this one waits,
+//! the protocol tells there, too.
 //! Where tables are divided, those that agree are the nodes of one shard, and a node needs one of
 //! each other shard beside them.
 
@@ -10,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pangea_core::ids::{NodeId, ShardId};
-use pangea_core::protocol::{FirstStart, Rejoining};
+use pangea_core::protocol::{FirstStart, Rejoining, WaitsFor};
 use pangea_core::topology::{Group, Topology};
 
 /// Which nodes this one can agree with.
@@ -30,6 +32,8 @@ struct Seen {
     /// Why nodes that can be reached don't take this one, in words.
     refusals: BTreeMap<NodeId, String>,
     start: StartSeen,
+    /// The nodes that are behind, so that this one waits, as the protocol told last.
+    late: Vec<WaitsFor>,
 }
 
 /// What the protocol has said of its start.
@@ -67,22 +71,33 @@ pub(super) enum Majority {
     Rejoins(String),
 }
 
+/// What became of the nodes that are behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pressure {
+    /// They are the same, or fewer.
+    Unchanged,
+    /// Some were not before: which, in words.
+    Grown(String),
+    /// There are none any more.
+    Over,
+}
+
 impl Reach {
     /// A node that no other has connected to yet.
     pub fn new(me: NodeId, topology: Arc<Topology>) -> Self {
         let connected = BTreeSet::from([me]);
-        let seen = Seen { connected, refusals: BTreeMap::new(), start: StartSeen::Unknown };
+        let seen = Seen {
+            connected,
+            refusals: BTreeMap::new(),
+            start: StartSeen::Unknown,
+            late: Vec::new(),
+        };
         let group = topology.group(topology.nodes[me.index()].shard);
         Self { me, topology, group, seen: Mutex::new(seen) }
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A node as operators know it.
-    pub(crate) fn name(topology: &Topology, node: NodeId) -> String {
-        format!("{} (node {})", topology.place_name(node), node.0)
     }
 
     pub(super) fn on_up(&self, peer: NodeId) -> Majority {
@@ -105,6 +120,34 @@ impl Reach {
     pub(super) fn on_start_waits(&self, waits: Option<StartWaits>) -> Majority {
         let now = waits.map_or(StartSeen::Over, StartSeen::Waits);
         self.change(|seen| seen.start = now)
+    }
+
+    /// The protocol says which nodes are behind, those first that are the furthest.
+    pub(super) fn on_waits(&self, late: Vec<WaitsFor>) -> Pressure {
+        let mut seen = self.seen();
+        let before = std::mem::replace(&mut seen.late, late);
+        let was_late = |late: &WaitsFor| before.iter().any(|it| it.node == late.node);
+        match seen.late.is_empty() {
+            true if before.is_empty() => Pressure::Unchanged,
+            true => Pressure::Over,
+            false if seen.late.iter().all(was_late) => Pressure::Unchanged,
+            false => Pressure::Grown(self.describe_late(&seen.late)),
+        }
+    }
+
+    /// Which nodes are behind, so that this one waits, in words.
+    pub fn waits_for(&self) -> Option<String> {
+        let seen = self.seen();
+        (!seen.late.is_empty()).then(|| self.describe_late(&seen.late))
+    }
+
+    /// Each node once, with what it is the furthest behind with.
+    fn describe_late(&self, late: &[WaitsFor]) -> String {
+        let is_first =
+            |(at, it): &(usize, &WaitsFor)| late[..*at].iter().all(|other| other.node != it.node);
+        let each = late.iter().enumerate().filter(is_first);
+        let words: Vec<_> = each.map(|(_, it)| it.describe(&self.topology)).collect();
+        format!("waiting for {}", words.join("; "))
     }
 
     /// The nodes that are connected to this one, and itself.
@@ -245,14 +288,14 @@ impl Reach {
     /// Nodes that this one has no connection to, and why where they say so.
     fn away(&self, nodes: impl Iterator<Item = NodeId>, seen: &Seen) -> String {
         let name = |node| match seen.refusals.get(&node) {
-            Some(reason) => format!("{} ({reason})", Self::name(&self.topology, node)),
-            None => Self::name(&self.topology, node),
+            Some(reason) => format!("{} ({reason})", self.topology.node_name(node)),
+            None => self.topology.node_name(node),
         };
         nodes.map(name).collect::<Vec<_>>().join(", ")
     }
 
     fn names(&self, nodes: impl Iterator<Item = NodeId>) -> String {
-        let names: Vec<_> = nodes.map(|node| Self::name(&self.topology, node)).collect();
+        let names: Vec<_> = nodes.map(|node| self.topology.node_name(node)).collect();
         names.join(", ")
     }
 }
@@ -373,6 +416,30 @@ mod tests {
                         eu.1 (node 3), ap.1 (node 5)";
         assert_eq!(reach.on_down(NodeId(3)), Majority::Lost(no_other.to_owned()));
         assert!(matches!(reach.on_up(NodeId(1)), Majority::Reached(_)));
+    }
+
+    #[test]
+    fn who_is_behind_is_told_of_once_and_when_nobody_is() {
+        let whole = Topology::one_node_per_region("test", &["us", "eu", "ap"], Span::ZERO);
+        let topology = whole.divided(Partitions::new(2, Rule::Everywhere));
+        let reach = Reach::new(NodeId(0), Arc::new(topology));
+        let late = |node, what: &str, epochs| WaitsFor {
+            node: NodeId(node),
+            what: what.to_owned(),
+            epochs,
+        };
+        assert_eq!((reach.on_waits(Vec::new()), reach.waits_for()), (Pressure::Unchanged, None));
+        let one = "waiting for us.1 (node 1), which is 70 epochs behind with slices";
+        let all = vec![late(1, "slices", 70), late(1, "rows", 60)];
+        assert_eq!(reach.on_waits(all), Pressure::Grown(one.to_owned()));
+        assert_eq!(reach.waits_for().as_deref(), Some(one));
+        assert_eq!(reach.on_waits(vec![late(1, "slices", 90)]), Pressure::Unchanged);
+        let both = "waiting for us.1 (node 1), which is 99 epochs behind with slices; eu.0 (node \
+                    2), which is 1 epoch behind with acknowledgements";
+        let all = vec![late(1, "slices", 99), late(2, "acknowledgements", 1)];
+        assert_eq!(reach.on_waits(all), Pressure::Grown(both.to_owned()));
+        assert_eq!(reach.on_waits(vec![late(2, "rows", 1)]), Pressure::Unchanged);
+        assert_eq!((reach.on_waits(Vec::new()), reach.waits_for()), (Pressure::Over, None));
     }
 
     #[test]

@@ -359,6 +359,10 @@ impl<E: Engine> Engine for Cancellable<E> {
     fn cut_off(&self) -> Option<String> {
         self.engine.cut_off()
     }
+
+    fn waits_for(&self) -> Option<String> {
+        self.engine.waits_for()
+    }
 }
 
 #[cfg(test)]

@@ -16,8 +16,18 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const HINT: &str = "The statement goes on when enough nodes are there. To stop waiting, cancel \
                     it; statement_timeout sets how long later ones wait.";
 
-/// Awaits what the session answers. Where that takes long because too few nodes can be reached, the
-/// client is told, once; and when it leaves meanwhile, the wait ends with it.
+/// And about nodes that are behind.
+const HINT_OF_LATE: &str = "The statement goes on when they have caught up. To stop waiting, \
+                            cancel it; statement_timeout sets how long later ones wait.";
+
+/// Why a statement takes long, as far as the node knows, and what to do about it.
+fn why(engine: &impl Engine) -> Option<(String, &'static str)> {
+    let too_few = engine.cut_off().map(|why| (format!("{why}; waiting"), HINT));
+    too_few.or_else(|| engine.waits_for().map(|whom| (whom, HINT_OF_LATE)))
+}
+
+/// Awaits what the session answers. Where that takes long because too few nodes can be reached, or
+/// one is behind, the client is told, once; and when it leaves meanwhile, the wait ends with it.
 pub(super) async fn patiently<T>(
     engine: &impl Engine,
     connection: &mut Connection,
@@ -33,8 +43,8 @@ pub(super) async fn patiently<T>(
             () = tokio::time::sleep(PATIENCE) => is_long = true,
             end = connection.gone(), if is_long => return Err(end),
         }
-        if !is_told && let Some(why) = engine.cut_off() {
-            connection.replies.warning(&format!("{why}; waiting"), HINT);
+        if !is_told && let Some((why, hint)) = why(engine) {
+            connection.replies.warning(&why, hint);
             connection.flush().await?;
             is_told = true;
         }

@@ -1,6 +1,7 @@
 //! The scripts of `sql/tests/slt` on Calvin: on one node, and on tables that are divided over two.
 
 mod corpus;
+mod ranges;
 #[path = "../../../sql/tests/script/mod.rs"]
 mod script;
 #[path = "../support/mod.rs"]
@@ -8,7 +9,7 @@ mod support;
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pangea_core::txn::Registry;
@@ -29,7 +30,8 @@ struct Region {
     runtime: Runtime,
 }
 
-fn config(node: usize, addresses: &[SocketAddr]) -> Config {
+/// That of a node, which keeps what it has in a directory or nowhere.
+fn config(node: usize, addresses: &[SocketAddr], dir: Option<&Path>) -> Config {
     let row = |(id, addresses): (usize, &[SocketAddr])| {
         let (peer, sql) = (addresses[0], addresses[1]);
         format!(
@@ -37,9 +39,13 @@ fn config(node: usize, addresses: &[SocketAddr]) -> Config {
         )
     };
     let rows: Vec<String> = addresses.chunks(2).enumerate().map(row).collect();
+    let (dir, durability) = match dir {
+        Some(dir) => (dir.join(node.to_string()), "os"),
+        None => (PathBuf::from("none"), "memory"),
+    };
     let text = format!(
-        "cluster = \"scripts\"\nprotocol = \"calvin\"\nnode = {node}\ndata_dir = \"none\"\n\
-         durability = \"memory\"\nworkers = 1\nregions = [\"here\"]\nnodes = [{}]\n\
+        "cluster = \"scripts\"\nprotocol = \"calvin\"\nnode = {node}\ndata_dir = {dir:?}\n\
+         durability = {durability:?}\nworkers = 1\nregions = [\"here\"]\nnodes = [{}]\n\
          [calvin]\nepoch_ms = 1\n",
         rows.join(", ")
     );
@@ -48,12 +54,17 @@ fn config(node: usize, addresses: &[SocketAddr]) -> Config {
 
 impl Region {
     fn start(count: usize) -> Self {
-        let addresses = &addresses::<4>()[..2 * count];
+        Self::start_at(&addresses::<4>()[..2 * count], None)
+    }
+
+    /// Two addresses for each node.
+    fn start_at(addresses: &[SocketAddr], dir: Option<&Path>) -> Self {
         let registry = Arc::new(Registry::new(pangea_sql::procedures()));
-        let start = |node| Node::start(&config(node, addresses), registry.clone()).unwrap();
+        let start = |node| Node::start(&config(node, addresses, dir), registry.clone()).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
-        let (nodes, shared) = (0..count).map(|node| (start(node), Arc::default())).unzip();
+        let nodes = 0..addresses.len() / 2;
+        let (nodes, shared) = nodes.map(|node| (start(node), Arc::default())).unzip();
         Self { nodes, shared, runtime }
     }
 }

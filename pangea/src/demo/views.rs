@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use pangea_core::ids::NodeId;
-use pangea_core::protocol::Status;
+use pangea_core::protocol::{Status, WaitsFor};
 use pangea_node::client::Client;
 
 use crate::cluster::{Cluster, Plan};
@@ -94,6 +94,10 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
                 let members: Vec<&str> = status.members.iter().map(region).collect();
                 below += &format!("\n{name} has as members {}", members.join(", "));
             }
+            if let Some(WaitsFor { node, what, epochs }) = status.waits_for.first() {
+                let node = region(node);
+                below += &format!("\n{name} waits for {node}: {epochs} epochs behind with {what}");
+            }
             for (cell, counter) in [(5, "txns_committed"), (6, "txns_aborted")] {
                 let count = status.counters.get(counter);
                 cells[cell] = count.map_or_else(|| "-".to_owned(), u64::to_string);
@@ -125,12 +129,18 @@ mod tests {
     fn the_status_of_the_default_regions_fits_a_terminal_and_names_what_is_not_as_it_should_be() {
         let regions: Vec<String> = crate::regions::DEFAULT.split(',').map(str::to_owned).collect();
         let plan = Plan::of_named_regions("minerva", &regions).unwrap();
+        let late = |node| WaitsFor {
+            node: NodeId(node),
+            what: "acknowledgements".to_owned(),
+            epochs: 1_000,
+        };
         let of = |members: &[u16], cut: &[u16]| NodeView {
             pid: Some(4_194_304),
             status: Some(Status {
                 version: SnapshotVersion(1_000_000),
                 coordinator: Some(NodeId(2)),
                 members: members.iter().copied().map(NodeId).collect(),
+                waits_for: cut.first().map(|&node| late(node)).into_iter().collect(),
                 counters: [("txns_committed".to_owned(), 1_234_567)].into(),
                 ..Status::default()
             }),
@@ -147,6 +157,7 @@ mod tests {
                     "us-east has as members us-east, ap",
                     "ap-northeast is cut from us-east, eu-west",
                     "us-east is cut from eu",
+                    "us-east waits for eu-west: 1000 epochs behind with acknowledgements",
                 ],
             ),
         ] {

@@ -16,6 +16,7 @@ const OWN: &[Mark] = &[
     mark("calvin.reconnoitred", "a program is run to see what it will touch"),
     mark("calvin.batch_full", "a batch is sent as it is large enough"),
     mark("calvin.too_many_in_flight", "a client is refused: too much is in flight"),
+    mark("calvin.refused_for_node", "a client is refused: another node is too far behind"),
     // §4, warming.
     mark("calvin.held", "a request that wants cold rows is held back"),
     mark("calvin.held_until_warm", "all have fetched them"),

@@ -4,7 +4,7 @@
 use bytes::{Buf, Bytes};
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::scout::{Found, Wanted};
-use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
+use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::protocol::{Lane, Message as PeerMessage};
 use pangea_core::store::ColdMap;
@@ -53,6 +53,8 @@ pub enum Message {
         upto: SnapshotVersion,
         /// The sender has run up to this one.
         applied: SnapshotVersion,
+        /// For which other node it waits, where that is far or has been long.
+        waits_for: Option<NodeId>,
     },
     /// What was asked for is not there any more, up to this epoch.
     Missed {
@@ -194,7 +196,7 @@ impl PeerMessage for Message {
                 name.encode(out);
             }
             Self::Items(items) => encode_items(tag::ITEMS, items, out),
-            Self::Kept { upto, applied } => numbers(tag::KEPT, &[upto.0, applied.0]),
+            Self::Kept { upto, applied, waits_for } => put_kept(*upto, *applied, *waits_for, out),
             Self::Missed { upto } => numbers(tag::MISSED, &[upto.0]),
             Self::Frozen { at } => numbers(tag::FROZEN, &[at.0]),
             Self::AskOutcomes { after, is_wanted } => {
@@ -270,7 +272,11 @@ impl PeerMessage for Message {
                 Self::Decided { upto: epoch(from)?, name: ProposalName::decode(from, WHAT)? }
             }
             tag::ITEMS => Self::Items(Items::decode(from, &rest)?),
-            tag::KEPT => Self::Kept { upto: epoch(from)?, applied: epoch(from)? },
+            tag::KEPT => Self::Kept {
+                upto: epoch(from)?,
+                applied: epoch(from)?,
+                waits_for: decode_node(from)?,
+            },
             tag::FROZEN => Self::Frozen { at: epoch(from)? },
             tag::ASK_OUTCOMES => {
                 Self::AskOutcomes { after: epoch(from)?, is_wanted: from.varint(WHAT)? == 1 }
@@ -413,6 +419,13 @@ fn decode_keys(from: &mut Reader<'_>) -> Result<Vec<(TableId, Key)>, DecodeError
     (0..from.count(WHAT)?).map(|_| key(from)).collect()
 }
 
+/// The number after that of a node, or 0 for nobody.
+fn decode_node(from: &mut Reader<'_>) -> Result<Option<NodeId>, DecodeError> {
+    const WHAT: &str = "node";
+    let Some(node) = from.varint(WHAT)?.checked_sub(1) else { return Ok(None) };
+    u16::try_from(node).map(|node| Some(NodeId(node))).map_err(|_| DecodeError::new(WHAT))
+}
+
 fn decode_cold(from: &mut Reader<'_>) -> Result<Message, DecodeError> {
     const WHAT: &str = "cold rows";
     let words = inputs::number(from, WHAT)? as usize;
@@ -427,6 +440,17 @@ fn decode_cold(from: &mut Reader<'_>) -> Result<Message, DecodeError> {
     }
 }
 
+fn put_kept(
+    upto: SnapshotVersion,
+    applied: SnapshotVersion,
+    waits_for: Option<NodeId>,
+    out: &mut Vec<u8>,
+) {
+    out.put_u8(tag::KEPT);
+    let node = waits_for.map_or(0, |node| u64::from(node.0) + 1);
+    [upto.0, applied.0, node].into_iter().for_each(|number| out.put_varint(number));
+}
+
 fn encode_items(tag: u8, items: &Items, out: &mut Vec<u8>) {
     out.put_u8(tag);
     items.encode(out);
@@ -439,7 +463,6 @@ mod tests {
     use super::super::shards::slice::tests::slice;
     use super::*;
     use pangea_core::exec::ordered::{Part, Went};
-    use pangea_core::ids::{NodeId, TxnId};
     use pangea_core::key::{Direction, KeyRange};
     use pangea_core::txn::{Abort, Scan, SqlState, Write};
     use pangea_core::value::Value;
@@ -472,7 +495,8 @@ mod tests {
             Message::Slice(slice().said_to_be(false)),
             Message::Decided { upto: epoch, name: slice().cut.name },
             Message::Items(Items::new((epoch, Line(u64::MAX)), &items)),
-            Message::Kept { upto: epoch, applied: SnapshotVersion(301) },
+            Message::Kept { upto: epoch, applied: SnapshotVersion(301), waits_for: None },
+            Message::Kept { upto: epoch, applied: epoch, waits_for: Some(NodeId(300)) },
             Message::Missed { upto: epoch },
             Message::Frozen { at: epoch },
             Message::AskOutcomes { after: epoch, is_wanted: true },

@@ -145,7 +145,8 @@ impl Protocol for Calvin {
             }
             Input::Timer(Timer::Fetch) => inputs.on_fetch_timeout(cx),
             Input::Timer(Timer::Progress) => {
-                inputs.on_progress_timeout(cx);
+                let of_epochs = self.awaited_of_others();
+                self.state.inputs.on_progress_timeout(cx, of_epochs);
                 self.tell_kept(cx);
                 self.tell_others(cx);
                 self.ask_others(cx);

@@ -19,7 +19,7 @@ use super::options::Reads;
 use super::state::{Again, InFlight};
 use super::{Calvin, Timer};
 use crate::inputs::weight::{self, as_many_as_fit};
-use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, too_many_in_flight};
+use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined};
 
 impl Calvin {
     /// Takes what clients want.
@@ -84,7 +84,12 @@ impl Calvin {
         let waiting = in_flight + lookups + forwarding.len() + self.state.warming.len();
         if is_held || waiting >= IN_FLIGHT_MAX {
             cx.mark("calvin.too_many_in_flight");
-            return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
+            return cx.reply(ticket, Outcome::Aborted(self.too_many_in_flight()));
+        }
+        if let Some(refusal) = self.refusal() {
+            cx.mark("calvin.refused_for_node");
+            self.state.counters.txns_refused += 1;
+            return cx.reply(ticket, Outcome::Aborted(refusal));
         }
         let (procedure, args) = match &program {
             Program::Call { procedure, args } => (*procedure, args),

@@ -22,6 +22,7 @@
 //! | delivery | §3.1, §3.2 | `delivery.rs`, `pieces.rs` | Subscribe, Unsubscribe, Slice, Piece, Items, More, Kept, Missed, Others | what the other shards of the region have sent |
 //! | execution | §3.2 | `execution.rs`, `results.rs` | Items | every outcome |
 //! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | Decided | that an outcome is for good |
+//! | back-pressure | | `waits.rs` | Kept | which node is behind, so that this one waits |
 //! | look-up | §3.2.1 | `lookup.rs` | Look, Found | what a transaction would touch on other shards |
 //! | recovery | §5 | `recovery.rs` | | what a shard had run, and what it was sent for it |
 //!
@@ -71,6 +72,7 @@ pub(super) mod pieces;
 mod recovery;
 mod results;
 pub(super) mod slice;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -186,13 +188,15 @@ pub(super) struct Stream {
     pub missed: SnapshotVersion,
     /// Whether what comes next was asked for again, and not long ago.
     pub is_asked_again: bool,
-    /// What its replicas were told: up to which epoch all replicas here have what was sent, and to
-    /// which this one has run.
-    pub told: Option<(SnapshotVersion, SnapshotVersion)>,
+    /// What its replicas were told: up to which epoch all replicas here have what was sent, to which
+    /// this one has run, and for whom it waits.
+    pub told: Option<(SnapshotVersion, SnapshotVersion, Option<NodeId>)>,
     /// Which replicas stand still, and at which epoch.
     pub frozen: BTreeMap<NodeId, SnapshotVersion>,
     /// To which epoch each replica has said that it has run.
     pub applied: BTreeMap<NodeId, SnapshotVersion>,
+    /// For which other nodes replicas have said that they wait.
+    pub waits_for: BTreeMap<NodeId, NodeId>,
 }
 
 impl Shards {
@@ -340,6 +344,7 @@ impl Stream {
             told: None,
             frozen: BTreeMap::new(),
             applied: BTreeMap::new(),
+            waits_for: BTreeMap::new(),
         }
     }
 }
@@ -372,7 +377,9 @@ impl Calvin {
             Message::Piece(piece) => self.on_piece(cx, from, piece),
             Message::More => self.on_more(cx, from),
             Message::Items(items) => self.on_items(cx, shard, items),
-            Message::Kept { upto, applied } => self.on_kept(from, upto, applied),
+            Message::Kept { upto, applied, waits_for } => {
+                self.on_kept(from, (upto, applied), waits_for);
+            }
             Message::Missed { upto } => self.on_missed(cx, from, upto),
             Message::Frozen { at } => self.on_source_frozen(cx, from, at),
             Message::Look { token, wanted } => self.on_look(cx, from, token, &wanted),

@@ -95,6 +95,7 @@ pub(super) struct Counters {
     pub txns_reconnoitred: u64,
     pub txns_restarted: u64,
     pub txns_answered_for: u64,
+    pub txns_refused: u64,
 }
 
 impl State {
@@ -139,6 +140,7 @@ impl State {
             ("txns_reconnoitred", c.txns_reconnoitred),
             ("txns_restarted", c.txns_restarted),
             ("txns_answered_for", c.txns_answered_for),
+            ("txns_refused", c.txns_refused),
             ("is_frozen", u64::from(self.inputs.turns.frozen().is_some())),
         ]);
         // The group goes by numbers of its own.

@@ -2,6 +2,7 @@
 //! the rules that it was agreed on under, or not at all.
 
 mod asynchronous;
+mod waits;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -216,7 +217,8 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
         (did.marks, did.sent.len())
     };
     let (mut whole, _) = Node::start(Vec::new(), "append", &options);
-    let kept = Message::Kept { upto: SnapshotVersion(9), applied: SnapshotVersion(9) };
+    let kept =
+        Message::Kept { upto: SnapshotVersion(9), applied: SnapshotVersion(9), waits_for: None };
     assert_eq!(said(&mut whole, 0, kept.clone()), (vec!["calvin.not_divided"], 0));
 
     let topology = Topology::one_node_per_region("t", &["a", "b"], Span::ZERO);

@@ -1,17 +1,39 @@
 //! What a client is told whose transaction was not taken, or was lost sight of.
 
+use pangea_core::protocol::WaitsFor;
+use pangea_core::topology::Topology;
 use pangea_core::txn::{Abort, SqlState};
 
 /// More transactions of this replica than this are not taken before some are applied: the cluster
 /// is not keeping up, or this replica is cut off.
 pub(crate) const IN_FLIGHT_MAX: usize = 400_000;
 
-/// There are as many already.
-pub(crate) fn too_many_in_flight() -> Abort {
+/// There are as many already, and this one waits most for `late`, where that is known.
+pub(crate) fn too_many_in_flight(late: Option<&WaitsFor>, topology: &Topology) -> Abort {
     let message = format!("more than {IN_FLIGHT_MAX} transactions wait to be committed");
+    let detail = match late {
+        Some(late) => format!("This node waits for {}.", late.describe(topology)),
+        None => "The cluster is not keeping up, or this node can't reach a majority.".to_owned(),
+    };
     Abort::new(SqlState::INSUFFICIENT_RESOURCES, message)
-        .with_detail("The cluster is not keeping up, or this node can't reach a majority.")
+        .with_detail(detail)
         .with_hint("Try again later.")
+}
+
+/// As much waits already for `late`, which is another node.
+pub(crate) fn too_far_behind(late: &WaitsFor, topology: &Topology) -> Abort {
+    let message = format!("this node waits for {}", late.describe(topology));
+    let shard = match topology.partitions.shards() {
+        1 => String::new(),
+        _ => format!("shard {} in ", topology.nodes[late.node.index()].shard.0),
+    };
+    let detail = format!(
+        "It is the node of {shard}region {}. No more requests are taken that would wait for it.",
+        topology.region_name(late.node)
+    );
+    Abort::new(SqlState::INSUFFICIENT_RESOURCES, message)
+        .with_detail(detail)
+        .with_hint("Nothing was done. Try again later.")
 }
 
 /// A peer's checkpoint holds what became of it, and does not say.

@@ -14,7 +14,7 @@ use pangea_core::time::Span;
 use super::messages::Message;
 use super::rejoin::{Rejoin, Target};
 use super::state::Cut;
-use super::{Bid, Heads, Host, Inputs, Rules, Timer, decode_heads, encode_heads};
+use super::{Awaited, Bid, Heads, Host, Inputs, Rules, Timer, decode_heads, encode_heads};
 use crate::agreement::Record;
 
 /// How often a replica tells how far it is.
@@ -25,11 +25,13 @@ const RECLAIM_VERSIONS_MAX: usize = 50_000;
 
 impl<H: Host> Inputs<H> {
     /// Tells the others how far this replica is, and drops what nobody needs.
-    pub(crate) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, H>) {
+    /// `of_epochs` is what epochs that are decided wait for beside their batches.
+    pub(crate) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<Awaited>) {
         cx.set_timer(Timer::Progress.into(), PROGRESS);
         if self.is_asking() {
             return;
         }
+        self.note_waits(cx, of_epochs);
         let me = self.me;
         let (applied, durable) = (self.mastery.confirmed.epoch, self.cut.durable);
         // What a crash could take from this replica must stay with the others.

@@ -64,6 +64,7 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.cuts_forgotten", "agreement's old cuts are dropped"),
     mark("inputs.cuts_skipped", "the peers have dropped cuts that this replica lacks"),
     mark("inputs.waits_for_others", "another log is far behind: no cut is proposed"),
+    mark("inputs.waits_for_node", "a node is behind for long, or far, and this one waits for it"),
     mark("inputs.epoch_applied", "an epoch is applied"),
     // Calvin §5, checkpoints.
     mark("inputs.waits_for_point", "a checkpoint is due, and waits for the next point"),

@@ -14,6 +14,7 @@
 //! | greeting | | `greeting.rs` | Greeting | that nobody knows more of a replica than it does |
 //! | rejoin | | `rejoin.rs` | Rejoin, Recollection | what a replica said whose disk is gone |
 //! | turns | Calvin §5 | `turns.rs` | Turn, Agreement | whose turn it is to stand still for a checkpoint |
+//! | back-pressure | | `waits.rs` | | which node is behind, so that this one waits |
 //! | collection | Minerva §4 | `collection.rs` | Progress | what every replica has applied |
 //! | checkpoint transfer | Minerva §4 | `transfer.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | what the log had decided |
@@ -48,6 +49,7 @@ mod replication;
 mod state;
 mod transfer;
 mod turns;
+mod waits;
 pub(crate) mod weight;
 
 use std::fmt::Debug;
@@ -72,8 +74,11 @@ use rejoin::{Rejoin, Rejoined};
 use state::{Collection, Counters, CutState, Pace, Replication};
 use transfer::Transfer;
 use turns::{Told, Turns};
+use waits::Waits;
 
-pub(crate) use answers::{IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_many_in_flight};
+pub(crate) use answers::{
+    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
+};
 pub(crate) use barrier::Waiter;
 pub use bid::{Bid, Heads};
 pub(crate) use bid::{decode_heads, encode_heads};
@@ -93,6 +98,7 @@ pub(crate) use transfer::Incoming;
 #[cfg(test)]
 pub(crate) use transfer::take_chunk;
 pub(crate) use turns::When;
+pub(crate) use waits::{Awaited, BEHIND_MAX};
 
 /// A protocol whose inputs are ordered here.
 pub trait Host: Protocol<Message: From<Message>, Timer: From<Timer>> {
@@ -255,6 +261,7 @@ pub(crate) struct Inputs<H: Host> {
     pub collection: Collection,
     pub turns: Turns,
     pub transfer: Transfer<H>,
+    pub waits: Waits,
     pub counters: Counters,
 }
 

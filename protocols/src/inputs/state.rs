@@ -17,6 +17,7 @@ use super::greeting::Greetings;
 use super::messages::{NUMBER_MAX, are_heads};
 use super::transfer::Transfer;
 use super::turns::Turns;
+use super::waits::Waits;
 use super::{Bid, Heads, Host, Inputs, Rules, Settings, number};
 use crate::agreement::{Agreement, Term};
 
@@ -362,6 +363,7 @@ impl<H: Host> Inputs<H> {
             },
             turns: Turns::new(n),
             transfer: Transfer::default(),
+            waits: Waits::default(),
             counters: Counters::default(),
             topology,
             settings,
@@ -404,6 +406,7 @@ impl<H: Host> Inputs<H> {
             members: self.members(),
             first_start: self.greetings.first_start(self.me).filter(|_| rejoin.is_none()),
             rejoin,
+            waits_for: self.waits.late.clone(),
             counters,
         }
     }

@@ -73,7 +73,9 @@ impl Minerva {
         let is_full = self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX;
         if is_held || is_full {
             cx.mark("minerva.too_many_in_flight");
-            return cx.reply(ticket, Outcome::Aborted(too_many_in_flight()));
+            let inputs = &self.state.inputs;
+            let abort = too_many_in_flight(inputs.waits.late.first(), &inputs.topology);
+            return cx.reply(ticket, Outcome::Aborted(abort));
         }
         let (procedure, args) = match &program {
             Program::Call { procedure, args } => (procedure, args),

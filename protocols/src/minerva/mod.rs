@@ -146,7 +146,7 @@ impl Protocol for Minerva {
                 self.on_tick(cx);
             }
             Input::Timer(Timer::Fetch) => inputs.on_fetch_timeout(cx),
-            Input::Timer(Timer::Progress) => inputs.on_progress_timeout(cx),
+            Input::Timer(Timer::Progress) => inputs.on_progress_timeout(cx, Vec::new()),
             Input::Timer(Timer::Rejoin) => inputs.on_rejoin_timeout(cx),
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => inputs.on_peer_up(cx, peer),

@@ -17,6 +17,7 @@
 pub(crate) mod comment;
 pub(crate) mod enums;
 mod name;
+pub(crate) mod partition;
 pub(crate) mod procedure;
 pub(crate) mod role;
 pub(crate) mod schema;
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Failure, SqlError};
 pub use enums::{Enum, EnumLabel, Enums};
 pub use name::{PUBLIC, QualifiedName};
+pub use partition::{Partition, PartitionBy, Ranges};
 pub use role::BOOTSTRAP;
 pub use sequence::Sequence;
 pub use table::{Action, Check, Column, ForeignKey, Identity, Index, IndexKey, KeyTarget, Table};
@@ -50,7 +52,7 @@ const TABLES_MAX: u32 = 1 << 24;
 const COUNTER_KEY: &[u8] = &[0];
 const RELATION_PREFIX: u8 = 1;
 /// The layout of a record that this code writes.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -216,7 +218,7 @@ mod tests {
         let bytes = relation.encode();
         assert_eq!(Relation::decode(&bytes), Ok(relation));
         let other_version = [&[VERSION - 1], &bytes[1..]].concat();
-        assert!(Relation::decode(&other_version).is_err(), "views were others then");
+        assert!(Relation::decode(&other_version).is_err(), "tables were others then");
         for len in 0..bytes.len() {
             assert!(Relation::decode(&bytes[..len]).is_err(), "cut at {len}");
         }

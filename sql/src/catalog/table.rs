@@ -10,7 +10,9 @@ use pangea_core::ids::TableId;
 use pangea_core::partition::{Rule, said_by};
 use serde::{Deserialize, Serialize};
 
+use super::partition::{Partition, PartitionBy, Ranges};
 use super::{Enums, QualifiedName};
+use crate::keys;
 use crate::rows::{self, Columns};
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
@@ -171,6 +173,8 @@ pub struct Table {
     pub primary_key: Vec<usize>,
     /// The name of the primary key's constraint.
     pub primary_key_name: String,
+    /// Where its rows are, where PARTITION BY has said it.
+    pub partition: Option<Partition>,
     /// Its secondary indexes.
     pub indexes: Vec<Index>,
     /// Its `CHECK` constraints.
@@ -196,6 +200,7 @@ impl Table {
             name,
             columns: Vec::new(),
             primary_key: Vec::new(),
+            partition: None,
             indexes: Vec::new(),
             checks: Vec::new(),
             foreign_keys: Vec::new(),
@@ -223,6 +228,21 @@ impl Table {
     /// Whether each node has all of its rows, also where tables are divided.
     pub(crate) fn is_everywhere(&self) -> bool {
         said_by(self.id).0 == Some(&Rule::Everywhere)
+    }
+
+    /// The ranges of its primary key that its rows are kept in, where there are such.
+    pub(crate) fn ranges(&self) -> Option<&Ranges> {
+        match self.partition.as_ref().map(|partition| &partition.by) {
+            Some(PartitionBy::Range(ranges)) => Some(ranges),
+            Some(PartitionBy::Hash) | None => None,
+        }
+    }
+
+    /// The values of a key of the store, up to where it was cut off, if it was.
+    pub(crate) fn key_values(&self, key: &[u8]) -> Vec<Datum> {
+        let plain = if self.ranges().is_some() { Ranges::plain(key) } else { key };
+        let types = self.primary_key.iter().map(|&at| self.columns[at].ty.base);
+        self.known_values(types.clone(), keys::decode(types, plain))
     }
 
     /// The name of its primary key, where it has one.

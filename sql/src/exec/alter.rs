@@ -15,7 +15,6 @@ use crate::catalog::role::{self, Object};
 use crate::catalog::{self, Index, QualifiedName, Relation, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::keys;
 use crate::notice::Notice;
 use crate::plan::path::{Path, Paths};
 use crate::plan::{Alter, Change};
@@ -258,11 +257,10 @@ fn missing(table: &Table, at: usize) -> Result<Datum, Failure> {
 }
 
 fn key_of(table: &Table, path: &Path, row: &[Datum]) -> Result<Key, Failure> {
-    let columns = table.primary_key.iter().zip(&path.parts);
-    if let Some((&at, _)) = columns.clone().find(|(at, _)| row[**at].is_null()) {
+    if let Some(&at) = table.primary_key.iter().find(|&&at| row[at].is_null()) {
         return Err(contains_null(table, at).into());
     }
-    Ok(keys::encode(columns.map(|(&at, part)| (part.base, &row[at])))?)
+    Ok(path.row_key(table.primary_key.iter().map(|&at| &row[at]))?)
 }
 
 /// The error of a column that may not be NULL any more and is.

@@ -12,15 +12,17 @@ use super::{Executed, alter, enums, roles, scan, sequences, views};
 use crate::authorization::{self, Required};
 use crate::catalog::comment;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{self, CATALOG, PUBLIC, QualifiedName, Relation, Table};
+use crate::catalog::{self, CATALOG, PUBLIC, PartitionBy, QualifiedName, Relation, Table};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Env;
+use crate::expr::{Env, Expr};
+use crate::keys;
 use crate::notice::Notice;
 use crate::plan::{CreateTable, DropTables, Truncate};
 use crate::search_path::shown;
 use crate::syntax::Written;
 use crate::system::{PG_CLASS, primary_key, stored};
 use crate::types::datum::Datum;
+use crate::types::text;
 
 pub(super) fn create_table(
     create: &CreateTable,
@@ -38,6 +40,7 @@ pub(super) fn create_table(
     }
     enums::check_no_type(name, cx)?;
     let mut table = create.table.clone();
+    divide(&mut table, &create.starts, env)?;
     table.id = catalog::number_like(table.id, cx)?;
     for index in &mut table.indexes {
         index.id = catalog::number_like(index.id, cx)?;
@@ -83,6 +86,37 @@ pub(super) fn drop_tables(
         drop_table(table, (&dropped, drop.is_cascade), env, cx)?;
     }
     Ok(Executed { notices, ..Executed::default() })
+}
+
+/// Finds where the ranges of a new table begin.
+fn divide(table: &mut Table, starts: &[Vec<Expr>], env: &Env) -> Result<(), Failure> {
+    let Some(partition) = &mut table.partition else { return Ok(()) };
+    let PartitionBy::Range(ranges) = &mut partition.by else { return Ok(()) };
+    let base = |at: &usize| table.columns[*at].ty.base;
+    let mut last = String::new();
+    for start in starts {
+        let values: Result<Vec<Datum>, SqlError> =
+            start.iter().map(|value| value.eval(&[], env)).collect();
+        let values = values?;
+        if values.iter().any(Datum::is_null) {
+            let message = "cannot specify NULL in range bound";
+            return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message).into());
+        }
+        let columns = || partition.columns.iter().map(base).zip(&values);
+        let shown: Vec<String> =
+            columns().map(|(base, value)| text::format(base, value, &env.zone)).collect();
+        let shown = format!("({})", shown.join(", "));
+        let start = keys::encode(columns())?.to_vec();
+        if ranges.starts.last().is_some_and(|last| *last >= start) {
+            let message = "SPLIT AT VALUES must be in ascending order";
+            let detail = format!("{shown} does not come after {last}.");
+            let error = SqlError::new(code::INVALID_OBJECT_DEFINITION, message);
+            return Err(error.with_detail(detail).into());
+        }
+        ranges.starts.push(start);
+        last = shown;
+    }
+    Ok(())
 }
 
 /// The error of DROP for what is not there.

@@ -20,7 +20,6 @@ use crate::catalog::{Action, ForeignKey, QualifiedName, Table};
 use crate::conflict::shown_key;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
-use crate::keys;
 use crate::plan::Checked;
 use crate::plan::path::Path;
 use crate::plan::target::{self, Child, Deferred, Target, Targets};
@@ -93,8 +92,7 @@ impl<'a> Writer<'a> {
             return Ok(None);
         }
         let columns = self.targets.all[at].table.primary_key.iter();
-        let columns = columns.zip(&path.parts).map(|(&column, part)| (part.base, &row[column]));
-        keys::encode(columns).map(Some)
+        path.row_key(columns.map(|&column| &row[column])).map(Some)
     }
 
     /// The row that is in the way of a new one on a path.

@@ -22,7 +22,7 @@ pub(crate) mod statements;
 use std::sync::Arc;
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
-use pangea_core::protocol::Status;
+use pangea_core::protocol::{Status, WaitsFor};
 use pangea_core::topology::Topology;
 
 use crate::engine::About;
@@ -68,6 +68,8 @@ pub(crate) struct Facts {
     pub status: Option<Status>,
     /// Why nothing can be agreed on now.
     pub cut_off: Option<String>,
+    /// Which nodes are behind, so that this one waits.
+    pub waits_for: Option<String>,
     pub activities: Vec<Activity>,
     pub statements: Vec<Sums>,
     pub hot_keys: Vec<HotKey>,
@@ -76,7 +78,7 @@ pub(crate) struct Facts {
 }
 
 /// How far a node is, as far as this one knows.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Progress {
     pub node: NodeId,
     /// The version that it has applied, and that it has on disk.
@@ -86,6 +88,8 @@ pub(crate) struct Progress {
     /// had what it lacks.
     pub versions_behind: Option<u64>,
     pub ms_behind: Option<f64>,
+    /// What has yet to come of it, so that this node waits: most of that with which it is behind.
+    pub awaited: Option<WaitsFor>,
 }
 
 impl Progress {
@@ -112,7 +116,9 @@ impl Progress {
                 _ => None,
             };
             let durable = counter("peer_durable", node);
-            Self { node, applied, durable, versions_behind: behind, ms_behind }
+            let mut late = status.iter().flat_map(|status| &status.waits_for);
+            let awaited = late.find(|late| late.node == node).cloned();
+            Self { node, applied, durable, versions_behind: behind, ms_behind, awaited }
         };
         topology.node_ids().map(of).collect()
     }

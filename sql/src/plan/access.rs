@@ -258,6 +258,12 @@ impl Access {
 
     /// The places to look at, in the order of the scan.
     pub(crate) fn places(&self, env: &Env) -> Result<Vec<Place>, SqlError> {
+        let places = self.plain_places(env)?.into_iter();
+        Ok(places.map(|place| self.path.stored(place)).collect())
+    }
+
+    /// The same among keys that say nothing of where rows are.
+    fn plain_places(&self, env: &Env) -> Result<Vec<Place>, SqlError> {
         let mut prefixes = vec![Vec::new()];
         for (at, (part, values)) in self.path.parts.iter().zip(&self.equal).enumerate() {
             let values = values.eval(env)?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 
+use super::ddl::spread;
 use super::path::{Path, Paths};
 use super::{Alter, Change, Checked, Meant, Plan, Planner, refuse, renames, text};
 use crate::catalog::sequence::sequence_of;
@@ -271,6 +272,7 @@ impl Planner<'_> {
             Err(error) => return Err(error.into()),
         };
         let table = draft.after.clone();
+        spread::check_column(&table, at, "drop")?;
         let what = format!("column {name} of table {}", table.name);
         let mut dependents = Vec::new();
         for (_, column) in table.live_columns().filter(|(other, _)| *other != at) {
@@ -307,6 +309,7 @@ impl Planner<'_> {
         after.checks.retain(|_| is_kept.next().expect("one for each"));
         after.foreign_keys.retain(|key| !key.columns.contains(&at));
         if after.primary_key.contains(&at) {
+            spread::check_key(after)?;
             after.primary_key.clear();
         }
         draft.fill.retain(|(column, _)| *column != at);
@@ -385,6 +388,7 @@ impl Planner<'_> {
         using: Option<&ast::Expr>,
         draft: &mut Draft,
     ) -> Result<(), Failure> {
+        spread::check_column(&draft.after, at, "alter")?;
         let to = self.column_type(data_type)?;
         let name = draft.after.columns[at].name.clone();
         let column = ast::Expr::Identifier(ast::Ident::with_quote('"', &name));
@@ -457,6 +461,7 @@ impl Planner<'_> {
         self.refuse_needed(&table, name)?;
         let after = &mut draft.after;
         if after.primary_key_name == name {
+            spread::check_key(after)?;
             after.primary_key.clear();
         }
         after.indexes.retain(|index| index.name != name || !index.is_constraint);

@@ -1,6 +1,6 @@
 //! Planning of CREATE TABLE.
 
-mod spread;
+pub(super) mod spread;
 
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -58,9 +58,9 @@ impl Planner<'_> {
             let message = format!("tables can have at most {TABLE_COLUMNS_MAX} columns");
             return Err(SqlError::new(code::TOO_MANY_COLUMNS, message).into());
         }
-        self.spread(create, &mut table)?;
+        let starts = self.spread(create, &mut table)?;
         let if_not_exists = create.if_not_exists;
-        Ok(Plan::CreateTable(CreateTable { table, sequences, if_not_exists }))
+        Ok(Plan::CreateTable(CreateTable { table, starts, sequences, if_not_exists }))
     }
 
     /// Adds a column with what concerns it alone.

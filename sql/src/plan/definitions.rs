@@ -11,6 +11,8 @@ use crate::expr::Expr;
 pub(crate) struct CreateTable {
     /// The schema; the number is found when it runs.
     pub table: Table,
+    /// What each range of its primary key but the first begins with, where it has ranges.
+    pub starts: Vec<Vec<Expr>>,
     /// Sequences that are made with it.
     pub sequences: Vec<(QualifiedName, Sequence)>,
     pub if_not_exists: bool,

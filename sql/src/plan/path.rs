@@ -6,8 +6,9 @@ use pangea_core::ids::TableId;
 use pangea_core::key::Key;
 use pangea_core::key::encode::{KeyEncoder, Nulls, Order};
 
+use super::access::Place;
 use super::text;
-use crate::catalog::{Index, KeyTarget, Table};
+use crate::catalog::{Index, KeyTarget, Ranges, Table};
 use crate::error::SqlError;
 use crate::expr::{Env, Expr};
 use crate::keys;
@@ -31,6 +32,8 @@ pub(crate) struct Path {
     pub name: String,
     /// None where rows have hidden keys.
     pub parts: Vec<Part>,
+    /// Where PARTITION BY RANGE cuts it.
+    pub ranges: Option<Ranges>,
     /// Nothing for the primary key.
     pub index: Option<IndexPath>,
 }
@@ -92,6 +95,7 @@ impl Path {
             store: table.id,
             name: table.primary_key_name.clone(),
             parts: table.primary_key.iter().map(part).collect(),
+            ranges: table.ranges().cloned(),
             index: None,
         }
     }
@@ -124,7 +128,8 @@ impl Path {
         let is_nulls_distinct = index.is_nulls_distinct;
         let index_path =
             IndexPath { predicate, is_unique, is_nulls_distinct, is_ready: index.is_ready };
-        Ok(Self { store: index.id, name: index.name.clone(), parts, index: Some(index_path) })
+        let (store, name) = (index.id, index.name.clone());
+        Ok(Self { store, name, parts, ranges: None, index: Some(index_path) })
     }
 
     /// Whether no two rows have the same key here, so that it may be what a conflict is about. Of
@@ -144,6 +149,27 @@ impl Path {
     /// What the parts are for a row.
     pub(crate) fn values(&self, row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
         self.parts.iter().map(|part| part.expr.eval(row, env)).collect()
+    }
+
+    /// The key that the store has a row under, whose values in the primary key are these.
+    pub(crate) fn row_key<'d>(
+        &self,
+        values: impl Iterator<Item = &'d Datum>,
+    ) -> Result<Key, SqlError> {
+        let key = keys::encode(self.parts.iter().map(|part| part.base).zip(values))?;
+        Ok(match &self.ranges {
+            Some(ranges) => ranges.key(&key),
+            None => key,
+        })
+    }
+
+    /// A place among its keys as the store has them.
+    pub(super) fn stored(&self, place: Place) -> Place {
+        match (&self.ranges, place) {
+            (None, place) => place,
+            (Some(ranges), Place::Point(key)) => Place::Point(ranges.key(&key)),
+            (Some(ranges), Place::Range(range)) => Place::Range(ranges.range(&range)),
+        }
     }
 
     /// The entry of a row in this index, and whether it is the only one that may have it. Nothing

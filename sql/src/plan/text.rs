@@ -93,6 +93,28 @@ pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Ex
     bind(text, scope, what, None, |binder, bound| binder.assign(bound, &column.name, column.ty))
 }
 
+/// A value of a column at which a range of rows begins.
+pub(super) fn range_start(text: &str, column: &Column, enums: &Enums) -> Result<Expr, SqlError> {
+    let scope = Scope::default();
+    let bound = bind(text, (&scope, enums), "partition bound", None, |binder, bound| {
+        binder.assign(bound, &column.name, column.ty)
+    });
+    bound.map_err(|mut error| match error.code {
+        code::TYPE_MISMATCH => {
+            error.message = format!(
+                "specified value cannot be cast to type {} for column \"{}\"",
+                column.ty.base, column.name
+            );
+            error
+        }
+        code::UNDEFINED_COLUMN => {
+            let message = "cannot use column reference in partition bound expression";
+            SqlError::new(code::FEATURE_NOT_SUPPORTED, message)
+        }
+        _ => error,
+    })
+}
+
 /// The default of a column.
 pub(super) fn default(
     text: &str,

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
+use pangea_core::partition::Partitions;
 use pangea_core::txn::{Outcome, Program, SqlState};
 
 use super::explain::Rehearsed;
@@ -77,6 +78,7 @@ impl<E: Engine> Session<E> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_params(&planned, params)?;
+        check_ranges(&planned, &self.engine.topology().partitions)?;
         if let Plan::Lock = planned.plan {
             let message = "LOCK TABLE can only be used in transaction blocks";
             return Err(SqlError::new(code::NO_TRANSACTION, message));
@@ -267,6 +269,7 @@ impl<E: Engine> Session<E> {
             profile.planned(started.elapsed());
         }
         check_params(&planned, params)?;
+        check_ranges(&planned, &self.engine.topology().partitions)?;
         if planned.is_write() && transaction.is_read_only {
             return Err(read_only_violation(&planned));
         }
@@ -498,6 +501,22 @@ pub(super) fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), Sq
     }
     let message = format!("there is no parameter ${}", params.len() + 1);
     Err(SqlError::new(code::UNDEFINED_PARAMETER, message))
+}
+
+/// Each range of a new table has a shard of its own, where tables are divided.
+fn check_ranges(planned: &Planned, partitions: &Partitions) -> Result<(), SqlError> {
+    let Plan::CreateTable(create) = &planned.plan else { return Ok(()) };
+    let (ranges, shards) = (create.starts.len() + 1, usize::from(partitions.shards()));
+    if shards == 1 || ranges <= shards {
+        return Ok(());
+    }
+    let message = format!("{ranges} ranges need {ranges} shards, and there are {shards}");
+    let most = match shards - 1 {
+        1 => "1 start".to_owned(),
+        most => format!("{most} starts"),
+    };
+    Err(SqlError::new(code::LIMIT_EXCEEDED, message)
+        .with_hint(format!("Give {most} in SPLIT AT VALUES at most.")))
 }
 
 /// Whether a newer schema could make the statement right.

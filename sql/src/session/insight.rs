@@ -151,6 +151,7 @@ impl<E: Engine> Session<E> {
             topology,
             status,
             cut_off: self.engine.cut_off(),
+            waits_for: self.engine.waits_for(),
             activities: insight.activities.all(),
             statements: insight.statements.all(),
             hot_keys: insight.hot_keys.all(),

@@ -14,7 +14,6 @@ use crate::expr::Env;
 use crate::insight::Facts;
 use crate::insight::activity::{Activity, State};
 use crate::insight::hot_keys::HotKey;
-use crate::keys;
 use crate::syntax::quoted_name;
 use crate::system::DATABASE;
 use crate::types::datum::Datum;
@@ -179,7 +178,7 @@ fn key_text(key: &HotKey, table: &Table, index: Option<&Index>, env: &Env) -> Op
     }
     let columns = table.primary_key.iter().map(|&at| &table.columns[at]);
     let types = columns.clone().map(|column| column.ty.base);
-    let values = table.known_values(types.clone(), keys::decode(types.clone(), &key.key));
+    let values = table.key_values(&key.key);
     let names = columns.map(|column| column.name.as_str());
     let shown = shown_key(names, types.zip(&values), &env.zone);
     Some(shown.trim_start_matches("Key ").to_owned())
@@ -193,6 +192,7 @@ fn cluster(facts: &Facts, mut rows: Rows) -> Rows {
     let (about, topology) = (&facts.about, &facts.topology);
     let status = facts.status.as_ref();
     let me = about.me;
+    let waits_for = facts.cut_off.as_ref().or(facts.waits_for.as_ref());
     rows.add(&[
         ("name", text(&topology.cluster)),
         ("protocol", text(about.protocol)),
@@ -205,7 +205,7 @@ fn cluster(facts: &Facts, mut rows: Rows) -> Rows {
         ("coordinator", or_null(coordinator(facts), |node| int(i64::from(node.0)))),
         ("members", or_null(status, |status| int(status.members.len() as i64))),
         ("is_ready", Datum::Bool(status.is_some() && facts.cut_off.is_none())),
-        ("waits_for", or_null(facts.cut_off.as_deref(), text)),
+        ("waits_for", or_null(waits_for.map(String::as_str), text)),
         ("settings", text(&about.settings)),
     ]);
     rows
@@ -270,6 +270,8 @@ fn replication(facts: &Facts, mut rows: Rows) -> Rows {
             ("durable_version", or_null(it.durable, |version| count(version.0))),
             ("versions_behind", or_null(it.versions_behind, count)),
             ("ms_behind", or_null(it.ms_behind, Datum::Float)),
+            ("awaited", or_null(it.awaited.as_ref(), |awaited| text(&awaited.what))),
+            ("versions_awaited", or_null(it.awaited.as_ref(), |awaited| count(awaited.epochs))),
         ]);
     }
     rows

@@ -18,6 +18,7 @@ mod enums;
 mod insight;
 mod names;
 mod objects;
+mod partitions;
 mod procedures;
 mod relations;
 mod roles;
@@ -345,6 +346,7 @@ impl SystemCatalog {
             "pg_description" => self.pg_description(rows),
             "pg_shdescription" => self.pg_shdescription(rows),
             "pg_cursors" => objects::pg_cursors(rows, env),
+            "partitions" => self.partitions(rows, env),
             "pg_settings" => objects::pg_settings(rows, env),
             // Of what the others list Pangea has none; but for operators, casts and aggregates,
             // which are not listed yet.

@@ -33,7 +33,8 @@ pub(crate) struct SystemColumn {
 impl SystemTable {
     /// Whether its rows are what one node knows, and another on another node.
     pub(crate) fn is_of_node(&self) -> bool {
-        self.schema == "pangea" || self.name == "pg_stat_activity"
+        let is_pangea = self.schema == "pangea" && self.name != "partitions";
+        is_pangea || self.name == "pg_stat_activity"
     }
 
     /// Its columns, and behind them what `*` does not show: the number of the table, and of the

@@ -183,7 +183,7 @@ pub fn run<G: Ground>(path: &Path, ground: &mut G) -> Vec<String> {
 }
 
 /// All that a client sees of a statement.
-fn answers<G: Ground>(
+pub fn answers<G: Ground>(
     ground: &G,
     session: &mut Session<G::Engine>,
     sql: &str,

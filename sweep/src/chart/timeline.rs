@@ -7,6 +7,11 @@ use super::axis::Scale;
 use super::{Area, Drawn, INK, NUMBER, SHADE, colour, legend, plot, style};
 use crate::series::Chart;
 
+/// Labels that would lie over each other go below each other, in so many rows.
+const LABEL_ROWS: usize = 3;
+/// Beside a label, in pixels.
+const GAP: i32 = 8;
+
 /// Draws a timeline.
 pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
     let top = legend(chart, area)?;
@@ -27,10 +32,15 @@ pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
         let stroke = colour(chart, index).stroke_width(thick);
         plot.draw_series([PathElement::new(path, stroke)])?;
     }
+    // Where one label ends, in each row: what finds no room has its shade alone.
+    let mut ends = [i32::MIN; LABEL_ROWS];
     for mark in &chart.marks {
         let (x, y) = plot.backend_coord(&(mark.from, high));
         let style = style(NUMBER, INK, HPos::Left, VPos::Top);
-        area.draw_text(&mark.what, &style, (x + 8, y + 6))?;
+        let (wide, tall) = area.estimate_text_size(&mark.what, &style)?;
+        let Some(row) = ends.iter().position(|end| *end < x) else { continue };
+        ends[row] = x + 2 * GAP + wide as i32;
+        area.draw_text(&mark.what, &style, (x + GAP, y + 6 + row as i32 * (tall as i32 + 4)))?;
     }
     Ok(())
 }

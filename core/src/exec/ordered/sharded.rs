@@ -78,8 +78,8 @@ struct Pending {
     footprint: Footprint,
     /// Whether somebody said so.
     is_known: bool,
-    /// What of it is here: what it locks.
-    locks: Footprint,
+    /// What of it is here, where that is not all of it.
+    part_here: Option<Footprint>,
     shards: Participants,
     /// Whether this shard's rows were served.
     is_served: bool,
@@ -205,9 +205,12 @@ impl Sharded {
         if !shards.all().contains(self.here) {
             return;
         }
-        let locks = self.of_here(&footprint);
+        let is_alone = shards.all() == ShardSet::one(self.here);
+        let part_here = (!is_alone).then(|| self.of_here(&footprint));
         let number = self.first + self.pending.len() as u64;
-        if self.locks.ask(&locks) || is_planted(Bug::ServedOutOfTurn) {
+        if self.locks.ask(part_here.as_ref().unwrap_or(&footprint))
+            || is_planted(Bug::ServedOutOfTurn)
+        {
             self.ready.push(Reverse(number));
         }
         self.numbers.insert(txn, number);
@@ -215,7 +218,7 @@ impl Sharded {
             txn,
             version,
             program: program.clone(),
-            locks,
+            part_here,
             footprint,
             is_known,
             shards,
@@ -253,6 +256,13 @@ impl Sharded {
     /// The version of the first transaction that has not ended here: all before it are complete.
     pub fn oldest(&self) -> Option<SnapshotVersion> {
         self.pending.front().map(|pending| pending.version)
+    }
+
+    /// Whose rows the first transaction lacks that has not ended here, and its version.
+    pub fn lacking(&self) -> Option<(SnapshotVersion, ShardSet)> {
+        let first = self.pending.front()?;
+        let lacks = self.lacks(first);
+        (!lacks.is_empty()).then_some((first.version, lacks))
     }
 
     /// Does what can be done now, of so many transactions at most: what they serve others wait for.
@@ -317,7 +327,7 @@ impl Sharded {
             }
             let lets_go = runs || has_locks && is_planted(Bug::WaitsWithoutLocks);
             if lets_go && !self.locks.is_released(number) {
-                self.locks.release(number, &pending.locks, &mut granted);
+                self.locks.release(number, pending.locks(), &mut granted);
                 self.ready.extend(granted.drain(..).map(Reverse));
             }
             let pending = &mut self.pending[at];
@@ -343,7 +353,7 @@ impl Sharded {
             return (0..acts.len()).map(in_order).collect();
         }
         let locks: Vec<Locks<'_>> =
-            acts.iter().map(|act| Locks::Given(&self.pending[act.at].locks)).collect();
+            acts.iter().map(|act| Locks::Given(self.pending[act.at].locks())).collect();
         let graph = Graph::new(pool, &locks.iter().collect::<Vec<_>>());
         dispatch::run(pool, &graph, &|scratch: &mut Scratch, place, next| {
             runner.warm(std::iter::once(place).chain(next), scratch);
@@ -380,7 +390,7 @@ impl Sharded {
 
     /// Phase 2: this shard's rows of a transaction.
     fn read<H: Header>(&self, runner: &Runner<'_, H>, pending: &Pending) -> Part {
-        let Footprint { points, ranges } = &pending.locks;
+        let Footprint { points, ranges } = pending.locks();
         if let Program::Certified(Certified { reads, .. }) = &pending.program {
             return Part::Certified(runner.changed_here(&self.reads_of(Some(self.here), reads)));
         }
@@ -428,6 +438,10 @@ impl Sharded {
             scratch.skip();
             return Went::Ran(Err(no_footprint()));
         }
+        let is_call = matches!(pending.program, Program::Call { .. });
+        if is_call && pending.part_here.is_none() {
+            return Went::of(runner.run(place, &Locks::Given(&pending.footprint), scratch));
+        }
         let mut parts: BTreeMap<ShardId, &Part> =
             self.parts.get(&pending.txn).into_iter().flatten().map(|(of, it)| (*of, it)).collect();
         parts.extend(own.as_ref().map(|own| (self.here, own)));
@@ -454,10 +468,7 @@ impl Sharded {
         change = change.or(everywhere.as_ref());
         let beyond = Beyond { partitions: &self.partitions, here: self.here, rows: &rows };
         let others = Others { beyond, change };
-        match runner.run_with(place, &pending.footprint, &others, scratch) {
-            Attempt::Ended { outcome, .. } => Went::Ran(outcome),
-            Attempt::LeftItsFootprint => Went::Left,
-        }
+        Went::of(runner.run_with(place, &pending.footprint, &others, scratch))
     }
 
     /// Whose rows of a transaction are needed here and have not come.
@@ -504,9 +515,23 @@ impl Sharded {
     }
 }
 
+impl Went {
+    fn of(attempt: Attempt) -> Self {
+        match attempt {
+            Attempt::Ended { outcome, .. } => Self::Ran(outcome),
+            Attempt::LeftItsFootprint => Self::Left,
+        }
+    }
+}
+
 impl Pending {
     fn job(&self) -> Job<'_> {
         Job { txn: self.txn, program: &self.program, footprint: Some(&self.footprint) }
+    }
+
+    /// What it locks here.
+    fn locks(&self) -> &Footprint {
+        self.part_here.as_ref().unwrap_or(&self.footprint)
     }
 
     /// To whom `here` serves its rows.

@@ -5,7 +5,8 @@
 //!      | Subscribe(slices, items) -->|      with each connection, and where another one is away
 //!      |<== Slice, Items ============|      what is there after those, and what comes
 //!      |<== More ====================|      where that is much: the rest is subscribed to again
-//!      | Kept(epoch, applied) ------>|      all replicas of the receiver's shard have it
+//!      | Kept(epoch, applied) ------>|      all replicas of the receiver's shard have it; and how
+//!      |                             |      far this one is, and for whom it waits
 //!      |<-- Missed(epoch) -----------|      what was asked for is not there any more
 //! ```
 
@@ -58,6 +59,7 @@ impl Calvin {
         let stream = shards.stream(shard);
         stream.subscribers.remove(&peer);
         stream.applied.remove(&peer);
+        stream.waits_for.remove(&peer);
         stream.frozen.remove(&peer);
         if stream.source == peer {
             stream.away_since = cx.now.at;
@@ -330,13 +332,18 @@ impl Calvin {
     pub(super) fn on_kept(
         &mut self,
         from: NodeId,
-        upto: SnapshotVersion,
-        applied: SnapshotVersion,
+        (upto, applied): (SnapshotVersion, SnapshotVersion),
+        waits_for: Option<NodeId>,
     ) {
         let kept = self.state.inputs.settings.cuts_kept;
         let shards = self.shards();
+        let nodes = shards.topology.node_count();
         let stream = shards.stream(shards.shard_of(from));
         stream.applied.insert(from, applied);
+        match waits_for.filter(|node| node.index() < nodes) {
+            Some(node) => stream.waits_for.insert(from, node),
+            None => stream.waits_for.remove(&from),
+        };
         if stream.frozen.get(&from).is_some_and(|at| *at < applied) {
             stream.frozen.remove(&from);
         }
@@ -386,18 +393,18 @@ impl Calvin {
         self.state.inputs.want_checkpoint(least);
     }
 
-    /// Tells the nodes of other shards what all replicas of this shard have, and how far this one
-    /// is. Not those of the region alone: their neighbour may be away.
+    /// Tells the nodes of other shards what all replicas of this shard have, how far this one is, and
+    /// for whom it waits. Not those of the region alone: their neighbour may be away.
     pub(in super::super) fn tell_kept(&mut self, cx: &mut Cx<'_, Self>) {
         let upto = self.state.inputs.durable_everywhere();
-        let applied = self.confirmed();
+        let (applied, waits_for) = (self.confirmed(), self.waits_for());
         let Some(shards) = &mut self.state.shards else { return };
         let Shards { streams, up, .. } = shards;
-        let news = Some((upto, applied));
+        let news = Some((upto, applied, waits_for));
         for stream in streams.values_mut().filter(|stream| stream.told != news) {
             stream.told = news;
             for node in stream.replicas.iter().filter(|node| up.contains(node)) {
-                cx.send(*node, Message::Kept { upto, applied });
+                cx.send(*node, Message::Kept { upto, applied, waits_for });
             }
         }
     }

@@ -2,21 +2,28 @@
 //!
 //! ```sql
 //! CREATE TABLE orders (shop int, id int, .., PRIMARY KEY (shop, id)) PARTITION BY HASH (shop);
+//! CREATE TABLE readings (at timestamp, id int, .., PRIMARY KEY (at, id))
+//!     PARTITION BY RANGE (at) SPLIT AT VALUES (('2026-01-01'), ('2027-01-01'));
 //! CREATE TABLE rates (currency text PRIMARY KEY, ..) WITH (replicated = true);
 //! ```
 //!
 //! Rows with the same values in the columns of HASH are on one shard: a transaction that touches
-//! those alone is one shard's. A table that says nothing is spread by its whole key. A cluster that
-//! has all rows on each node takes the same statements, and nothing follows from them there.
+//! those alone is one shard's. Rows of one range are on one shard too: the first range is on shard
+//! 0, the next on shard 1, and so on. A table that says nothing is spread by its whole key. A
+//! cluster that has all rows on each node takes the same statements, and nothing follows from them
+//! there.
+
+use std::fmt;
 
 use pangea_core::ids::TableId;
-use pangea_core::partition::{PREFIX_BYTES_MAX, Rule};
+use pangea_core::partition::{PREFIX_BYTES_MAX, Rule, SHARDS_MAX};
 use sqlparser::ast;
 use sqlparser::ast::{CreateTableOptions, FunctionArg, FunctionArgExpr, FunctionArguments};
 
-use super::super::Planner;
-use crate::catalog::{Index, Table};
+use super::super::{Planner, text};
+use crate::catalog::{Index, Partition, PartitionBy, Ranges, Table};
 use crate::error::{Failure, SqlError, code};
+use crate::expr::Expr;
 use crate::syntax;
 use crate::types::SqlType;
 
@@ -24,29 +31,76 @@ use crate::types::SqlType;
 const REPLICATED: &str = "replicated";
 
 impl Planner<'_> {
-    /// Notes in a new table's number, and those of its indexes, where its rows are to be.
+    /// Notes in a new table, and in the numbers of its indexes, where its rows are to be. Returns
+    /// what each range of its primary key but the first begins with, where it has ranges.
     pub(super) fn spread(
-        &self,
+        &mut self,
         create: &ast::CreateTable,
         table: &mut Table,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<Vec<Expr>>, Failure> {
         let is_replicated = is_replicated(&create.table_options)?;
-        let rule = match &create.partition_by {
+        match &create.partition_by {
             Some(_) if is_replicated => {
                 let message = "a table that is replicated can't be partitioned";
-                return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message).into());
+                Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message).into())
             }
-            Some(by) => by_hash(by, table)?,
-            None if is_replicated => Rule::Everywhere,
-            None => return Ok(()),
-        };
-        let is_everywhere = rule == Rule::Everywhere;
-        table.id = rule.number(TableId(0)).expect("a rule that a number can say");
-        if is_everywhere {
-            table.indexes.iter_mut().for_each(|index| index.id = Index::NEW_EVERYWHERE);
+            Some(by) => self.partition(by, table),
+            None => {
+                if is_replicated {
+                    table.id = number_of(&Rule::Everywhere);
+                    table.indexes.iter_mut().for_each(|index| index.id = Index::NEW_EVERYWHERE);
+                }
+                Ok(Vec::new())
+            }
         }
-        Ok(())
     }
+
+    fn partition(&mut self, by: &ast::Expr, table: &mut Table) -> Result<Vec<Vec<Expr>>, Failure> {
+        let (strategy, function) = Strategy::of(by)?;
+        let columns = key_columns(strategy, function, table)?;
+        let (rule, by, starts) = match strategy {
+            Strategy::Hash => (by_hash(&columns, table)?, PartitionBy::Hash, Vec::new()),
+            Strategy::Range(starts) => {
+                let starts = self.starts(starts, &columns, table)?;
+                (Ranges::RULE, PartitionBy::Range(Ranges::default()), starts)
+            }
+        };
+        table.id = number_of(&rule);
+        table.partition = Some(Partition { columns, by });
+        Ok(starts)
+    }
+
+    /// What ranges begin with, as values of the columns.
+    fn starts(
+        &mut self,
+        starts: &[ast::Expr],
+        columns: &[usize],
+        table: &Table,
+    ) -> Result<Vec<Vec<Expr>>, Failure> {
+        if starts.len() >= usize::from(SHARDS_MAX) {
+            let message = format!("tables can have at most {SHARDS_MAX} ranges");
+            return Err(SqlError::new(code::LIMIT_EXCEEDED, message).into());
+        }
+        let mut all = Vec::with_capacity(starts.len());
+        for start in starts {
+            let values = values_of(start, columns.len())
+                .map_err(|error| self.error_at(error, syntax::expr_location(start)))?;
+            let mut bound = Vec::with_capacity(values.len());
+            for (value, &at) in values.iter().zip(columns) {
+                let kept = self.kept_text(value)?;
+                let start = text::range_start(&kept, &table.columns[at], &self.params.enums)
+                    .map_err(|error| self.error_at(error, syntax::expr_location(value)))?;
+                bound.push(start);
+            }
+            all.push(bound);
+        }
+        Ok(all)
+    }
+}
+
+/// The number that a table with a rule has until it is stored.
+fn number_of(rule: &Rule) -> TableId {
+    rule.number(TableId(0)).expect("a rule that a number can say")
 }
 
 /// Whether `WITH (replicated)` says so. Other parameters are passed over.
@@ -74,43 +128,57 @@ fn is_replicated(options: &CreateTableOptions) -> Result<bool, SqlError> {
     Ok(false)
 }
 
-/// `PARTITION BY HASH (columns)`.
-fn by_hash(by: &ast::Expr, table: &Table) -> Result<Rule, SqlError> {
-    let ast::Expr::Function(function) = by else {
-        return Err(SqlError::unsupported("this form of PARTITION BY"));
-    };
-    let strategy = function.name.to_string().to_uppercase();
-    match strategy.as_str() {
-        "HASH" => {}
-        "RANGE" | "LIST" => {
-            return Err(SqlError::unsupported(format!("PARTITION BY {strategy}")));
+/// How PARTITION BY says it.
+#[derive(Clone, Copy)]
+enum Strategy<'a> {
+    Hash,
+    /// With what each range but the first begins with.
+    Range(&'a [ast::Expr]),
+}
+
+impl fmt::Display for Strategy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hash => "PARTITION BY HASH",
+            Self::Range(_) => "PARTITION BY RANGE",
+        })
+    }
+}
+
+impl<'a> Strategy<'a> {
+    /// With the columns, as if a function was called with them.
+    fn of(by: &'a ast::Expr) -> Result<(Self, &'a ast::Function), SqlError> {
+        let other = || SqlError::unsupported("this form of PARTITION BY");
+        // What SPLIT AT VALUES is in the tree: see `syntax::ranges`.
+        let (called, starts) = match by {
+            ast::Expr::InList { expr, list, negated: false } => (&**expr, Some(&list[..])),
+            by => (by, None),
+        };
+        let ast::Expr::Function(function) = called else { return Err(other()) };
+        let name = function.name.to_string();
+        match (name.to_uppercase().as_str(), starts) {
+            ("HASH", None) => Ok((Self::Hash, function)),
+            ("RANGE", Some(starts)) => Ok((Self::Range(starts), function)),
+            ("RANGE", None) => {
+                let error = SqlError::unsupported("PARTITION BY RANGE without SPLIT AT VALUES");
+                Err(error.with_hint(format!(
+                    "Say where each range but the first begins: PARTITION BY RANGE {} SPLIT AT \
+                     VALUES ((..), ..).",
+                    function.args
+                )))
+            }
+            ("LIST", None) => Err(SqlError::unsupported("PARTITION BY LIST")),
+            (_, Some(_)) => Err(other()),
+            (_, None) => {
+                let message = format!("unrecognized partitioning strategy \"{name}\"");
+                Err(SqlError::new(code::SYNTAX, message))
+            }
         }
-        _ => {
-            let message = format!("unrecognized partitioning strategy \"{}\"", function.name);
-            return Err(SqlError::new(code::SYNTAX, message));
-        }
     }
-    let columns = columns_of(function, table)?;
-    if table.primary_key.is_empty() {
-        let message = "PARTITION BY HASH needs a primary key, whose first columns it names";
-        return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
-    }
-    if let Some(missing) = columns.iter().find(|column| !table.primary_key.contains(column)) {
-        let message =
-            "unique constraint on partitioned table must include all partitioning columns";
-        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_detail(format!(
-            "PRIMARY KEY constraint on table \"{}\" lacks column \"{}\" which is part of the \
-             partition key.",
-            table.name, table.columns[*missing].name
-        )));
-    }
-    if !table.primary_key.starts_with(&columns) {
-        let names: Vec<&str> =
-            table.primary_key.iter().map(|&at| table.columns[at].name.as_str()).collect();
-        let message = "PARTITION BY HASH of columns that are not the first of the primary key";
-        return Err(SqlError::unsupported(message)
-            .with_hint(format!("The primary key is ({}).", names.join(", "))));
-    }
+}
+
+/// The rule of PARTITION BY HASH.
+fn by_hash(columns: &[usize], table: &Table) -> Result<Rule, SqlError> {
     if columns.len() == table.primary_key.len() {
         return Ok(Rule::OF_WHOLE_KEY);
     }
@@ -127,16 +195,49 @@ fn by_hash(by: &ast::Expr, table: &Table) -> Result<Rule, SqlError> {
     }
 }
 
-/// The columns that a partitioning names, by position.
-fn columns_of(function: &ast::Function, table: &Table) -> Result<Vec<usize>, SqlError> {
-    let FunctionArguments::List(arguments) = &function.args else {
-        return Err(SqlError::new(code::SYNTAX, "PARTITION BY HASH needs columns"));
-    };
+/// The columns that a partitioning names, by position: the first of the primary key.
+fn key_columns(
+    by: Strategy<'_>,
+    function: &ast::Function,
+    table: &Table,
+) -> Result<Vec<usize>, SqlError> {
+    let columns = columns_of(by, function, table)?;
+    if table.primary_key.is_empty() {
+        let message = format!("{by} needs a primary key, whose first columns it names");
+        return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+    }
+    if let Some(missing) = columns.iter().find(|column| !table.primary_key.contains(column)) {
+        let message =
+            "unique constraint on partitioned table must include all partitioning columns";
+        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_detail(format!(
+            "PRIMARY KEY constraint on table \"{}\" lacks column \"{}\" which is part of the \
+             partition key.",
+            table.name, table.columns[*missing].name
+        )));
+    }
+    if !table.primary_key.starts_with(&columns) {
+        let names: Vec<&str> =
+            table.primary_key.iter().map(|&at| table.columns[at].name.as_str()).collect();
+        let message = format!("{by} of columns that are not the first of the primary key");
+        return Err(SqlError::unsupported(message)
+            .with_hint(format!("The primary key is ({}).", names.join(", "))));
+    }
+    Ok(columns)
+}
+
+/// The columns that a partitioning names, whichever they are.
+fn columns_of(
+    by: Strategy<'_>,
+    function: &ast::Function,
+    table: &Table,
+) -> Result<Vec<usize>, SqlError> {
+    let no_columns = || SqlError::new(code::SYNTAX, format!("{by} needs columns"));
+    let FunctionArguments::List(arguments) = &function.args else { return Err(no_columns()) };
     let mut columns = Vec::new();
     for argument in &arguments.args {
         let FunctionArg::Unnamed(FunctionArgExpr::Expr(ast::Expr::Identifier(ident))) = argument
         else {
-            return Err(SqlError::unsupported("PARTITION BY HASH of an expression"));
+            return Err(SqlError::unsupported(format!("{by} of an expression")));
         };
         let name = syntax::name(ident);
         let column = table.position(&name).ok_or_else(|| {
@@ -145,9 +246,55 @@ fn columns_of(function: &ast::Function, table: &Table) -> Result<Vec<usize>, Sql
         })?;
         columns.push(column);
     }
-    match columns.is_empty() {
-        true => Err(SqlError::new(code::SYNTAX, "PARTITION BY HASH needs columns")),
-        false => Ok(columns),
+    if columns.is_empty() { Err(no_columns()) } else { Ok(columns) }
+}
+
+/// The values of SPLIT AT VALUES for each range, which are one for each of so many columns.
+fn values_of(start: &ast::Expr, width: usize) -> Result<&[ast::Expr], SqlError> {
+    let mut inner = start;
+    while let ast::Expr::Nested(nested) = inner {
+        inner = nested;
+    }
+    let values = match inner {
+        ast::Expr::Tuple(values) => &values[..],
+        value => std::slice::from_ref(value),
+    };
+    match values.len() == width {
+        true => Ok(values),
+        false => {
+            let message = "SPLIT AT VALUES must specify exactly one value per partitioning column";
+            Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message))
+        }
+    }
+}
+
+/// A column that says where rows are stays as it is.
+pub(in super::super) fn check_column(
+    table: &Table,
+    at: usize,
+    change: &str,
+) -> Result<(), SqlError> {
+    match &table.partition {
+        Some(partition) if partition.columns.contains(&at) => {
+            let message = format!(
+                "cannot {change} column \"{}\" because it is part of the partition key of \
+                 relation \"{}\"",
+                table.columns[at].name, table.name
+            );
+            Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// So does a primary key that ranges are of.
+pub(in super::super) fn check_key(table: &Table) -> Result<(), SqlError> {
+    match table.ranges() {
+        Some(_) => {
+            let message = "DROP of the primary key of a table that is partitioned by range";
+            Err(SqlError::unsupported(message))
+        }
+        None => Ok(()),
     }
 }
 

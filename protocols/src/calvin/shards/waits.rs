@@ -1,0 +1,96 @@
+//! Back-pressure: which node of another shard is behind, so that this one waits
+//! ([`crate::inputs`] knows of those of the same shard).
+//!
+//! ```text
+//!   slices of all shards -> rows for the first transaction -> results for clients here
+//! ```
+//!
+//! Who waits itself tells whom for (`Kept`): then that node is named, and not the one between. It may
+//! be this one. A shard that is slow as a whole is named by the node that this one asks, which is
+//! that of its region while it can be.
+
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
+use pangea_core::topology::Topology;
+use pangea_core::txn::Abort;
+
+use super::super::Calvin;
+use super::{AHEAD_MAX, Shards, Stream};
+use crate::inputs::{Awaited, BEHIND_MAX, too_far_behind, too_many_in_flight};
+
+const _: () = assert!(BEHIND_MAX <= AHEAD_MAX, "who may not go on refuses");
+
+impl Calvin {
+    /// Who is where.
+    fn topology(&self) -> &Topology {
+        let shards = self.state.shards.as_ref();
+        shards.map_or(&self.state.inputs.topology, |shards| &shards.topology)
+    }
+
+    /// Why a request is not taken, where another node is too far behind.
+    pub(in super::super) fn refusal(&self) -> Option<Abort> {
+        let inputs = &self.state.inputs;
+        let late = inputs.waits.refuses(inputs.node(inputs.me))?;
+        Some(too_far_behind(late, self.topology()))
+    }
+
+    /// Why a request is not taken, where too many wait.
+    pub(in super::super) fn too_many_in_flight(&self) -> Abort {
+        too_many_in_flight(self.state.inputs.waits.late.first(), self.topology())
+    }
+
+    /// The node for which this one waits most, if it is another.
+    pub(super) fn waits_for(&self) -> Option<NodeId> {
+        let inputs = &self.state.inputs;
+        let late = inputs.waits.late.first().map(|late| late.node);
+        late.filter(|node| *node != inputs.node(inputs.me))
+    }
+
+    /// What decided epochs wait for that nodes of other shards have to send.
+    pub(in super::super) fn awaited_of_others(&self) -> Vec<Awaited> {
+        let Some(shards) = &self.state.shards else { return Vec::new() };
+        let inputs = &self.state.inputs;
+        let last = inputs.last_decided();
+        let awaited = |what, shard: &ShardId, first: SnapshotVersion| {
+            let stream = &shards.streams[shard];
+            let reached = stream.reached().max(SnapshotVersion(first.0 - 1));
+            Awaited {
+                node: stream.source,
+                waits_for: stream.waits_for.get(&stream.source).copied(),
+                what,
+                first: first.0,
+                epochs: last.0.saturating_sub(reached.0),
+            }
+        };
+        let lacks_slice = |(_, stream): &(&ShardId, &Stream)| {
+            let is_next = shards.given < shards.sliced && stream.upto == shards.given;
+            is_next || last.0 >= stream.upto.0 + AHEAD_MAX
+        };
+        let slices = shards.streams.iter().filter(lacks_slice);
+        let slices = slices.map(|(shard, stream)| awaited("slices", shard, stream.upto.next()));
+        let lacking = shards.sharded.lacking();
+        let rows = lacking.iter().flat_map(|(version, shards)| {
+            shards.iter().map(|shard| awaited("rows", &shard, *version))
+        });
+        let results = shards.awaited_results().into_iter();
+        let results = results.map(|(shard, epoch)| awaited("results", &shard, epoch));
+        slices.chain(rows).chain(results).collect()
+    }
+}
+
+impl Shards {
+    /// The shards that have yet to come to the first epoch of which the result of a request of this
+    /// node is missing.
+    fn awaited_results(&self) -> Vec<(ShardId, SnapshotVersion)> {
+        let unresolved = self.mine.values().filter(|mine| mine.confirmed.is_some());
+        let Some(epoch) = unresolved.map(|mine| mine.epoch).min() else { return Vec::new() };
+        let is_behind = |(_, stream): &(&ShardId, &Stream)| stream.reached() < epoch;
+        self.streams.iter().filter(is_behind).map(|(shard, _)| (*shard, epoch)).collect()
+    }
+}
+
+impl Stream {
+    /// To which epoch the replica that is asked has said that it has run.
+    fn reached(&self) -> SnapshotVersion {
+        self.applied.get(&self.source).copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,117 @@
+//! Nodes that are slow hold the others back within bounds, are named to clients that are refused,
+//! and all goes on when they have caught up.
+
+use pangea_core::ids::NodeId;
+use pangea_core::time::{Span, Timestamp};
+use pangea_core::txn::Abort;
+use pangea_protocols::calvin::{Calvin, Options};
+use pangea_sim::faults::{Fault, Rule, Target};
+use pangea_sim::history::{End, Operation};
+use pangea_sim::{Report, Settings, run};
+
+/// No group, no log and no node is waited for that is further behind, but for what is told of it a
+/// few times a second.
+const BEHIND_MAX: u64 = 256 + 64;
+
+/// So many clients that there is a request in most epochs, also when those that wait give up.
+fn settings(shards: u16, rules: Vec<Rule>) -> Settings {
+    Settings {
+        seed: 5,
+        workload: "bank".to_owned(),
+        shards,
+        accounts: 50,
+        clients_per_node: 120,
+        duration: Span::from_ms(15_000),
+        faults: Vec::new(),
+        rules: Some(rules),
+        one_way_max: Span::from_ms(20),
+        ..Settings::default()
+    }
+}
+
+/// For 10 s nothing gets to the disks of these nodes.
+fn stuck(nodes: &[u16]) -> Vec<Rule> {
+    let fault = |node| Fault::StuckDisk { node: Target::Node(node) };
+    nodes.iter().map(|&node| Rule { at_ms: 1_000, lasts_ms: 10_000, fault: fault(node) }).collect()
+}
+
+fn clean(settings: &Settings) -> Report {
+    let report = run::<Calvin>(settings, &Options::default()).unwrap();
+    assert!(report.violation.is_none(), "{report}");
+    report
+}
+
+/// Requests that were refused, as some node is too far behind.
+fn refused(report: &Report) -> Vec<(&Operation, &Abort)> {
+    let mut refused = Vec::new();
+    for operation in &report.history.operations {
+        if let End::Aborted(abort) = &operation.end
+            && abort.code.as_str() == "53000"
+        {
+            refused.push((operation, abort));
+        }
+    }
+    refused
+}
+
+/// The node that is named, and how far behind it is.
+fn named(abort: &Abort) -> (NodeId, u64) {
+    let between = |before: &str, after: &str| {
+        let (_, rest) = abort.message.split_once(before).expect(before);
+        rest.split_once(after).expect(after).0.parse::<u64>().expect("a number")
+    };
+    (NodeId(between("(node ", ")") as u16), between("which is ", " epochs behind"))
+}
+
+/// When the last of the faults was over, and some seconds more.
+fn recovered(report: &Report) -> Timestamp {
+    let clients = report.settings.nodes * report.settings.clients_per_node;
+    // Those after them load what is there before.
+    let all = report.history.operations.iter().filter(|it| it.client < clients);
+    let begun = all.map(|it| it.invoked).min().expect("clients asked for something");
+    begun + Span::from_ms(14_000)
+}
+
+/// Asserts that those who were refused were told of one of these nodes, at these.
+fn are_named(report: &Report, at: &[u16], slow: &[u16], what: &[&str]) {
+    let (refused, recovered) = (refused(report), recovered(report));
+    assert!(refused.len() > 100, "{} were refused: {report}", refused.len());
+    for (operation, abort) in &refused {
+        let (node, epochs) = named(abort);
+        assert!(at.contains(&operation.node.0), "{} refuses: {abort}", operation.node);
+        assert!(slow.contains(&node.0), "{abort}");
+        assert!(what.iter().any(|what| abort.message.ends_with(what)), "{abort}");
+        assert!((256..=BEHIND_MAX).contains(&epochs), "{abort}");
+        assert!(operation.invoked < recovered, "all goes on: {abort}");
+    }
+    let is_after = |it: &&Operation| it.invoked >= recovered;
+    let is_committed = |it: &&Operation| matches!(it.end, End::Committed { .. });
+    let after = report.history.operations.iter().filter(is_after).filter(is_committed);
+    assert!(after.count() > 300, "{report}");
+}
+
+/// No epoch of the other shard goes on without what this one has sequenced.
+#[test]
+fn a_shard_that_is_slow_as_a_whole_is_named_by_the_others_which_are_not_far_ahead() {
+    let report = clean(&settings(2, stuck(&[1, 3, 5])));
+    let marks = &report.counts.marks;
+    assert!(marks.get("inputs.waits_for_others").is_some(), "{report}");
+    // Nodes of the shard itself may name the one that coordinates it.
+    let all = [0, 1, 2, 3, 4, 5];
+    are_named(&report, &all, &[1, 3, 5], &["slices", "rows", "results", "cuts"]);
+}
+
+#[test]
+fn replicas_that_acknowledge_nothing_are_named_by_the_one_that_waits_for_them() {
+    let report = clean(&settings(1, stuck(&[1, 2])));
+    are_named(&report, &[0], &[1, 2], &["acknowledgements"]);
+}
+
+/// One replica of three, and one shard's node of a region, stop nobody.
+#[test]
+fn nobody_is_refused_for_one_slow_node() {
+    for shards in [1, 2] {
+        let report = clean(&settings(shards, stuck(&[1])));
+        assert_eq!(refused(&report).len(), 0, "{report}");
+    }
+}
