@@ -3,8 +3,8 @@
 //! A cluster agrees where a majority of its nodes talk to each other. A node that sees fewer goes
 //! on to serve snapshots, and whatever needs agreement waits: without a word, unless somebody says
 //! it. A protocol may need more nodes than that at its first start, which it tells in its status.
-//! Nor does a connection say that a node keeps up: of those that are behind, so that this one waits,
-//! the protocol tells there, too.
+//! Nor does a connection say that a node keeps up: the protocol tells there which nodes are behind,
+//! so that this one waits.
 //! Where tables are divided, those that agree are the nodes of one shard, and a node needs one of
 //! each other shard beside them.
 

@@ -212,14 +212,7 @@ impl PeerMessage for Message {
                 }
             }
             Self::Warmed { token, took } => numbers(tag::WARMED, &[*token, took.us]),
-            Self::Cold { words, is_all, changes } => {
-                let counts = [*words, usize::from(*is_all), changes.len()];
-                numbers(tag::COLD, &counts.map(|count| count as u64));
-                for (at, word) in changes {
-                    out.put_varint(*at as u64);
-                    out.put_u64(*word);
-                }
-            }
+            Self::Cold { words, is_all, changes } => put_cold(*words, *is_all, changes, out),
             Self::Look { token, wanted } => {
                 numbers(tag::LOOK, &[*token]);
                 wanted.encode(out);
@@ -449,6 +442,16 @@ fn put_kept(
     out.put_u8(tag::KEPT);
     let node = waits_for.map_or(0, |node| u64::from(node.0) + 1);
     [upto.0, applied.0, node].into_iter().for_each(|number| out.put_varint(number));
+}
+
+fn put_cold(words: usize, is_all: bool, changes: &[(usize, u64)], out: &mut Vec<u8>) {
+    out.put_u8(tag::COLD);
+    let counts = [words, usize::from(is_all), changes.len()];
+    counts.into_iter().for_each(|count| out.put_varint(count as u64));
+    for (at, word) in changes {
+        out.put_varint(*at as u64);
+        out.put_u64(*word);
+    }
 }
 
 fn encode_items(tag: u8, items: &Items, out: &mut Vec<u8>) {

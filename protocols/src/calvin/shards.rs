@@ -48,10 +48,10 @@
 //!
 //! If another cut of a group is decided than the one that was sent, that group's slices come again.
 //! Who has run epochs on the void ones goes back to before them, and runs them again; what it had
-//! sent for them is void, too. Readers see confirmed epochs alone: nodes do not go back all at once,
-//! and rows of one version that are on several must fit each other. What shards send each other for an epoch says of which line it is
-//! (`slice.rs`). A receiver keeps it until the epoch is confirmed, and uses what is of the line
-//! that it runs, so nobody has to be told what is void.
+//! sent for them is void, too. Readers see confirmed epochs alone: nodes do not go back all at
+//! once, and rows of one version that are on several must fit each other. What shards send each
+//! other for an epoch says of which line it is (`slice.rs`). A receiver keeps it until the epoch is
+//! confirmed, and uses what is of the line that it runs, so nobody has to be told what is void.
 //!
 //! # Where this differs from the paper, and why
 //!
@@ -188,8 +188,8 @@ pub(super) struct Stream {
     pub missed: SnapshotVersion,
     /// Whether what comes next was asked for again, and not long ago.
     pub is_asked_again: bool,
-    /// What its replicas were told: up to which epoch all replicas here have what was sent, to which
-    /// this one has run, and for whom it waits.
+    /// What its replicas were told: up to which epoch all replicas here have what was sent, to
+    /// which this one has run, and for whom it waits.
     pub told: Option<(SnapshotVersion, SnapshotVersion, Option<NodeId>)>,
     /// Which replicas stand still, and at which epoch.
     pub frozen: BTreeMap<NodeId, SnapshotVersion>,

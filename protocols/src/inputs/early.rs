@@ -119,7 +119,7 @@ pub(crate) struct Mastery<R> {
     pub has_collected: bool,
     /// Whose reign the applied epoch is of.
     reign_applied: Option<(NodeId, Reign)>,
-    /// Cuts from this epoch on are void that were handed out, and the protocol has yet to take note.
+    /// Cuts from this epoch on are void that were handed out: the protocol has yet to take note.
     void_from: Option<SnapshotVersion>,
 }
 

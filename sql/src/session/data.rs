@@ -68,6 +68,12 @@ impl<E: Engine> Session<E> {
         }
     }
 
+    /// What a plan needs of its parameters and of the cluster.
+    fn check_planned(&self, planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
+        check_params(planned, params)?;
+        check_ranges(planned, &self.engine.topology().partitions)
+    }
+
     async fn run_alone(
         &mut self,
         parsed: &Parsed,
@@ -77,8 +83,7 @@ impl<E: Engine> Session<E> {
     ) -> Result<Response, SqlError> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
-        check_params(&planned, params)?;
-        check_ranges(&planned, &self.engine.topology().partitions)?;
+        self.check_planned(&planned, params)?;
         if let Plan::Lock = planned.plan {
             let message = "LOCK TABLE can only be used in transaction blocks";
             return Err(SqlError::new(code::NO_TRANSACTION, message));
@@ -268,8 +273,7 @@ impl<E: Engine> Session<E> {
         if let (Some(profile), Some(started)) = (&self.profile, started) {
             profile.planned(started.elapsed());
         }
-        check_params(&planned, params)?;
-        check_ranges(&planned, &self.engine.topology().partitions)?;
+        self.check_planned(&planned, params)?;
         if planned.is_write() && transaction.is_read_only {
             return Err(read_only_violation(&planned));
         }

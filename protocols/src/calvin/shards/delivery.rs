@@ -393,8 +393,8 @@ impl Calvin {
         self.state.inputs.want_checkpoint(least);
     }
 
-    /// Tells the nodes of other shards what all replicas of this shard have, how far this one is, and
-    /// for whom it waits. Not those of the region alone: their neighbour may be away.
+    /// Tells the nodes of other shards what all replicas of this shard have, how far this one is,
+    /// and for whom it waits. Not those of the region alone: their neighbour may be away.
     pub(in super::super) fn tell_kept(&mut self, cx: &mut Cx<'_, Self>) {
         let upto = self.state.inputs.durable_everywhere();
         let (applied, waits_for) = (self.confirmed(), self.waits_for());

@@ -5,9 +5,9 @@
 //!   slices of all shards -> rows for the first transaction -> results for clients here
 //! ```
 //!
-//! Who waits itself tells whom for (`Kept`): then that node is named, and not the one between. It may
-//! be this one. A shard that is slow as a whole is named by the node that this one asks, which is
-//! that of its region while it can be.
+//! Who waits itself tells whom for (`Kept`): then that node is named, and not the one between. It
+//! may be this one. A shard that is slow as a whole is named by the node that this one asks, which
+//! is that of its region while it can be.
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::topology::Topology;
