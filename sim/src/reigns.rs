@@ -3,9 +3,9 @@
 //! Where a master runs transactions before they are agreed on, what it has answered may be lost
 //! with it. Nodes say whose reign the versions are that they publish, of each shard, and which are
 //! for good ([`pangea_core::protocol::Effect::Reign`]). If from one of the versions up to that of
-//! an answer on others have them for good, and one of these is of another master, or the master's disk
-//! is lost, then the transaction and all that it saw have not happened. Nothing else is excused: a
-//! master that starts again finds what it has answered.
+//! an answer on others have them for good, and one of these is of another master, or the master's
+//! disk is lost, then the transaction and all that it saw have not happened. Nothing else is
+//! excused: a master that starts again finds what it has answered.
 //!
 //! Where tables are divided, a version is what the masters of all shards have put into it. If one
 //! of them is deposed for it, the others' transactions of it stay where they are, and are run again
