@@ -68,12 +68,6 @@ impl<E: Engine> Session<E> {
         }
     }
 
-    /// What a plan needs of its parameters and of the cluster.
-    fn check_planned(&self, planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
-        check_params(planned, params)?;
-        check_ranges(planned, &self.engine.topology().partitions)
-    }
-
     async fn run_alone(
         &mut self,
         parsed: &Parsed,
@@ -83,7 +77,7 @@ impl<E: Engine> Session<E> {
     ) -> Result<Response, SqlError> {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
-        self.check_planned(&planned, params)?;
+        check_planned(&planned, params, &self.engine.topology().partitions)?;
         if let Plan::Lock = planned.plan {
             let message = "LOCK TABLE can only be used in transaction blocks";
             return Err(SqlError::new(code::NO_TRANSACTION, message));
@@ -273,7 +267,7 @@ impl<E: Engine> Session<E> {
         if let (Some(profile), Some(started)) = (&self.profile, started) {
             profile.planned(started.elapsed());
         }
-        self.check_planned(&planned, params)?;
+        check_planned(&planned, params, &self.engine.topology().partitions)?;
         if planned.is_write() && transaction.is_read_only {
             return Err(read_only_violation(&planned));
         }
@@ -505,6 +499,16 @@ pub(super) fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), Sq
     }
     let message = format!("there is no parameter ${}", params.len() + 1);
     Err(SqlError::new(code::UNDEFINED_PARAMETER, message))
+}
+
+/// What a plan needs of its parameters and of the cluster.
+fn check_planned(
+    planned: &Planned,
+    params: &[Datum],
+    partitions: &Partitions,
+) -> Result<(), SqlError> {
+    check_params(planned, params)?;
+    check_ranges(planned, partitions)
 }
 
 /// Each range of a new table has a shard of its own, where tables are divided.
