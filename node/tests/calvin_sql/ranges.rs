@@ -148,12 +148,12 @@ fn the_past_is_read_from_the_nodes_that_had_its_rows() {
     };
     two.have(0, &make("2"));
     let of_a_moment = "select min(b), count(*) from t as of system time '-0s'";
-    [0, 1].map(|node| two.wait_for(node, of_a_moment, &["2|3", "= SELECT 1"]));
+    (0..2).for_each(|node| two.wait_for(node, of_a_moment, &["2|3", "= SELECT 1"]));
     let [moment, _] = &two.ask(0, "select now()")[..] else { panic!("one row") };
     let moment = moment.clone();
     // Another table of this name has its rows elsewhere.
     two.have(1, &format!("drop table t; {}", make("3")));
-    [0, 1].map(|node| two.wait_for(node, of_a_moment, &["3|3", "= SELECT 1"]));
+    (0..2).for_each(|node| two.wait_for(node, of_a_moment, &["3|3", "= SELECT 1"]));
     assert_eq!((two.kept(0, "t"), two.kept(1, "t")), (vec![1, 2], vec![3]));
     for node in [0, 1] {
         let then = format!("select a, b from t as of system time '{moment}' order by a desc");
