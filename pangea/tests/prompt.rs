@@ -84,7 +84,10 @@ fn a_command_of_a_script_does_not_wait_for_a_statement_that_waits() {
         has_lines(&out, &["everything passes", "INSERT 0 1", "     1", "(1 row)"]),
         "{out}{err}"
     );
-    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    // How long it waited is up to the machine: where that was long, it is told what for.
+    let warned = |line: &str| line.contains("WARNING: waiting for") || line.starts_with("HINT: ");
+    assert!(err.lines().all(warned), "{err}");
+    assert_eq!(code, Some(0), "{out}{err}");
     assert_nothing_is_left(directory.path());
 }
 
