@@ -130,8 +130,22 @@ fn quantile(part: &str) -> &str {
 }
 
 /// The number at a path of a run's results. A table of numbers is their sum, so that
-/// `memory_mb` is that of all nodes.
+/// `memory_mb` is that of all nodes. Of a region with several nodes, whose names are `us-east.0`
+/// and so on, it is the mean of their latencies, and the sum of all else.
 pub fn find(results: &Value, path: &str) -> Option<f64> {
+    number(results, path).or_else(|| {
+        let (region, rest) = path.strip_prefix("regions.")?.split_once('.')?;
+        let all = results.get("regions")?.as_object()?.iter();
+        let is_there = |name: &str| name.strip_prefix(region).is_some_and(|it| it.starts_with('.'));
+        let nodes = all.filter(|(name, _)| is_there(name)).map(|(_, node)| number(node, rest));
+        let values = nodes.collect::<Option<Vec<f64>>>().filter(|values| !values.is_empty())?;
+        let sum: f64 = values.iter().sum();
+        let is_time = rest.starts_with("latency_ms.");
+        Some(if is_time { sum / values.len() as f64 } else { sum })
+    })
+}
+
+fn number(results: &Value, path: &str) -> Option<f64> {
     let found = path.split('.').try_fold(results, |value, part| match value {
         // Predictions have a list of regions.
         Value::Array(list) => list.iter().find(|element| element["name"] == part),
@@ -176,6 +190,18 @@ mod tests {
         assert_eq!(find(&results, "regions.a.throughput_per_sec"), Some(4.0));
         assert_eq!(find(&results, "latency_ms.p99"), None);
         assert_eq!(find(&results, "regions"), None, "names are no numbers");
+    }
+
+    #[test]
+    fn a_region_is_its_nodes() {
+        let node = |ms, count| json!({"latency_ms": {"p50": ms}, "committed": count});
+        let results = json!({
+            "regions": {"a.0": node(3.0, 5), "a.1": node(4.0, 6), "ab.0": node(90.0, 70)},
+        });
+        assert_eq!(find(&results, "regions.a.latency_ms.p50"), Some(3.5));
+        assert_eq!(find(&results, "regions.a.committed"), Some(11.0));
+        assert_eq!(find(&results, "regions.a.latency_ms.p99"), None);
+        assert_eq!(find(&results, "regions.b.committed"), None);
     }
 
     #[test]

@@ -427,6 +427,16 @@ impl Config {
             return Err(source.error(Some(span), message));
         }
         let options = table.get_mut().remove(protocol.as_str());
+        if let Some(name) =
+            protocols.into_iter().flatten().find(|it| table.get_ref().contains_key(**it))
+        {
+            let span = table.get_ref().get(*name).map(toml::Spanned::span);
+            let message = format!(
+                "[{name}] has settings of another protocol than `protocol = \"{protocol}\"`, whose \
+                 are in [{protocol}]"
+            );
+            return Err(source.error(span, message));
+        }
         let file = File::deserialize(toml::Deserializer::from(table));
         let file = file.map_err(|error| source.field_error(&error, &protocol))?;
         let options = match options {

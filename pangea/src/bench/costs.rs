@@ -241,6 +241,10 @@ impl Costs {
             .collect();
         let mut table = numbers(&header);
         for (index, (words, ms)) in per_epoch.in_words().enumerate() {
+            if ms == 0.0 {
+                // A protocol has no such stage.
+                continue;
+            }
             let us = |stages: &Stages| stages.in_words().nth(index).map_or(0.0, |(_, us)| us);
             let cells = self.stages_us_per_txn.values().map(|it| format!("{:.2}", us(it)));
             let cells = std::iter::once(words.to_owned()).chain(cells);

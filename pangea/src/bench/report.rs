@@ -317,7 +317,10 @@ fn shares(counters: &BTreeMap<String, u64>) -> BTreeMap<&'static str, f64> {
         ("conflicting", "txns_conflicting"),
         ("ordered", "txns_ordered"),
     ];
-    let count = |name: &str| counters.get(name).copied().unwrap_or(0) as f64;
+    if !KINDS.iter().all(|(_, counter)| counters.contains_key(*counter)) {
+        return BTreeMap::new();
+    }
+    let count = |name: &str| counters[name] as f64;
     let all: f64 = KINDS.iter().map(|(_, counter)| count(counter)).sum();
     if all == 0.0 {
         return BTreeMap::new();

@@ -193,6 +193,10 @@ impl fmt::Display for Waterfall {
             let mut before = 0.0;
             for (part, words) in PARTS {
                 let ms = parts_ms[part];
+                if ms == 0.0 {
+                    // A protocol has no such part.
+                    continue;
+                }
                 let column = |ms: f64| (ms / latency_ms * BAR_WIDTH).round() as usize;
                 let (from, to) = (column(before), column(before + ms));
                 let bar = format!("{}{}", " ".repeat(from), "█".repeat(to.saturating_sub(from)));

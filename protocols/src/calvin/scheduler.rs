@@ -104,12 +104,21 @@ impl Calvin {
         }
     }
 
+    /// A cut's turn has come. Nothing can be told of it without running it.
+    pub(super) fn tell_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
+        let inputs = &self.state.inputs;
+        let head = cut.heads[inputs.me.index()];
+        for phase in [Phase::Begun, Phase::Validated] {
+            inputs.tell_reached(cx, phase, head);
+        }
+    }
+
     /// Begins with the cut of `epoch`, whose batches are all here.
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are run in order");
         assert!(self.state.running.is_none(), "one epoch at a time");
         let me = self.state.inputs.me;
-        self.state.inputs.tell_reached(cx, Phase::Begun, cut.heads[me.index()]);
+        self.tell_turn(cx, &cut);
         self.let_overwrite(cx);
         let mut batches = self.state.inputs.batches_of(&cut);
         if !is_planted(Bug::ReplayedBySource) || self.state.inputs.cut.agreement.is_some() {

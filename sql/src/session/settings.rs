@@ -63,6 +63,10 @@ const VALUES_MAX: usize = 1_000;
 const CUSTOM_NAME_MAX: usize = 200;
 const CUSTOM_VALUE_MAX: usize = 64 << 10;
 
+/// Before a dot these are nobody's own, as settings of nodes and of protocols are called so: they
+/// stand in a node's file, and a session that sets one would set nothing.
+const RESERVED: [&str; 6] = ["calvin", "geogauss", "mako", "minerva", "pangea", "tiga"];
+
 /// Isolation levels: all are given the strongest.
 const LEVELS: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
 
@@ -162,6 +166,19 @@ fn unknown(name: &str) -> SqlError {
 /// Whether a name is whoever's it may be: as in PostgreSQL, one with a dot.
 fn is_custom(name: &str) -> bool {
     name.contains('.')
+}
+
+/// Refuses a name that means something elsewhere, as PostgreSQL does with those of extensions.
+fn check_is_ones_own(name: &str) -> Result<(), SqlError> {
+    let prefix = name.split('.').next().unwrap_or_default();
+    if !RESERVED.contains(&prefix) {
+        return Ok(());
+    }
+    let message = format!("invalid configuration parameter name \"{name}\"");
+    let hint = "Settings of nodes and protocols stand in the file that `pangea start` reads; reads \
+                = strict is a session's.";
+    let detail = format!("\"{prefix}\" is a reserved prefix.");
+    Err(SqlError::new(code::INVALID_NAME, message).with_detail(detail).with_hint(hint))
 }
 
 /// The value of a setting among others.
@@ -342,6 +359,7 @@ impl Settings {
         let values = Arc::make_mut(&mut self.values);
         if is_custom(name) {
             let name = name.to_lowercase();
+            check_is_ones_own(&name)?;
             if name.len() > CUSTOM_NAME_MAX || value.len() > CUSTOM_VALUE_MAX {
                 let message = "the name or the value of a parameter is too long";
                 return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
@@ -517,6 +535,8 @@ mod tests {
         assert!(settings.is_strict());
         assert_eq!(settings.set("reads", "dirty").unwrap_err().code.as_str(), "22023");
         assert_eq!(settings.set("nosuch", "1").unwrap_err().code.as_str(), "42704");
+        assert_eq!(settings.set("Calvin.reads", "1").unwrap_err().code.as_str(), "42602");
+        settings.set("calvinist.reads", "1").unwrap();
         assert_eq!(settings.set("server_version", "1").unwrap_err().code.as_str(), "55P02");
         settings.set("timezone", "Europe/Berlin").unwrap();
         assert_eq!(settings.zone().name(), "Europe/Berlin");

@@ -1,5 +1,7 @@
 //! Lines over a number: medians with the spread of their repeats, each with its name at its end.
 
+use std::ops::Range;
+
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -112,7 +114,8 @@ fn name_ends(
     let high = |index: usize| rows(index).len() as i32 * ROW_HIGH + NAME_GAP;
     let wishes: Vec<(i32, i32)> =
         ends.iter().map(|((_, y), index)| (y - high(*index) / 2, high(*index))).collect();
-    let places = spread(&wishes, plot.plotting_area().get_pixel_range().1.start - ROW_HIGH);
+    let top = plot.plotting_area().get_pixel_range().1.start - ROW_HIGH;
+    let places = spread(&wishes, top..area.get_pixel_range().1.end);
     let x = plot.plotting_area().get_pixel_range().0.end + 26;
     for (((end_x, end_y), index), top) in ends.into_iter().zip(places) {
         let colour = colour(chart, index);
@@ -128,8 +131,8 @@ fn name_ends(
 }
 
 /// Moves things of these tops and heights apart that cover each other, as little as that takes,
-/// each group around its middle, and none above `top`.
-fn spread(wishes: &[(i32, i32)], top: i32) -> Vec<i32> {
+/// each group around its middle, and none out of `room`; above all not above it.
+fn spread(wishes: &[(i32, i32)], room: Range<i32>) -> Vec<i32> {
     /// Things that stand together.
     struct Group {
         /// The sum of the tops that its things wish for it.
@@ -137,7 +140,8 @@ fn spread(wishes: &[(i32, i32)], top: i32) -> Vec<i32> {
         count: i64,
         high: i64,
     }
-    let begin = |group: &Group| (group.sum / group.count).max(top.into());
+    let (top, bottom) = (i64::from(room.start), i64::from(room.end));
+    let begin = |group: &Group| (group.sum / group.count).min(bottom - group.high).max(top);
     let mut groups: Vec<Group> = Vec::new();
     for (wish, high) in wishes {
         groups.push(Group { sum: i64::from(*wish), count: 1, high: i64::from(*high) });
@@ -172,11 +176,14 @@ mod tests {
     #[test]
     fn names_keep_their_places_where_there_is_room_and_move_apart_where_not() {
         let places =
-            |tops: &[i32]| spread(&tops.iter().map(|top| (*top, 32)).collect::<Vec<_>>(), 10);
+            |tops: &[i32]| spread(&tops.iter().map(|top| (*top, 32)).collect::<Vec<_>>(), 10..300);
         assert_eq!(places(&[50, 200]), [50, 200]);
         assert_eq!(places(&[100, 100]), [84, 116]);
         assert_eq!(places(&[100, 101, 102]), [69, 101, 133]);
         assert_eq!(places(&[2, 3]), [10, 42]);
-        assert_eq!(spread(&[(100, 60), (100, 30)], 0), [70, 130]);
+        assert_eq!(places(&[280, 290]), [236, 268]);
+        assert_eq!(places(&[200, 260, 299]), [200, 236, 268]);
+        assert_eq!(spread(&[(100, 60), (100, 30)], 0..300), [70, 130]);
+        assert_eq!(spread(&[(9, 60), (9, 60)], 10..50), [10, 70]);
     }
 }

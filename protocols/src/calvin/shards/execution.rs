@@ -7,7 +7,6 @@ use pangea_core::exec::ordered::{Ended, Served, Went};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
-use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
 use super::super::header::Header;
@@ -39,7 +38,7 @@ impl Calvin {
         cx.begin_work();
         let inputs = &self.state.inputs;
         let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
-        inputs.tell_reached(cx, Phase::Begun, cut.heads[inputs.me.index()]);
+        self.tell_turn(cx, &cut);
         let batches = inputs.batches_between(&shards.sliced_heads, &cut);
         let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
         let mut mine = Vec::new();
