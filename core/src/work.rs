@@ -30,6 +30,9 @@ pub enum Work {
     Lock,
     /// Running transactions in their order; in transactions.
     Order,
+    /// Telling the other shards of a region what they wait for of transactions that were run or
+    /// read for them, and noting how they ended; in those.
+    Serve,
     /// Ending an epoch, or what a protocol has like it: logging, publishing, reclaiming, finding
     /// who waits for an answer; in transactions.
     Settle,
@@ -41,7 +44,7 @@ pub enum Work {
 
 impl Work {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Execute,
         Self::Probe,
         Self::Validate,
@@ -52,6 +55,7 @@ impl Work {
         Self::Slice,
         Self::Lock,
         Self::Order,
+        Self::Serve,
         Self::Settle,
         Self::Encode,
         Self::Decode,
@@ -59,8 +63,8 @@ impl Work {
 
     /// What not every protocol tells apart: the parts of validation, and what is done on several
     /// shards alone.
-    pub const OPTIONAL: [Self; 5] =
-        [Self::Stale, Self::Graph, Self::Solve, Self::Slice, Self::Lock];
+    pub const OPTIONAL: [Self; 6] =
+        [Self::Stale, Self::Graph, Self::Solve, Self::Slice, Self::Lock, Self::Serve];
 
     /// The name in files and reports.
     pub const fn name(self) -> &'static str {
@@ -75,6 +79,7 @@ impl Work {
             Self::Slice => "work_slice",
             Self::Lock => "work_lock",
             Self::Order => "work_order",
+            Self::Serve => "work_serve",
             Self::Settle => "work_settle",
             Self::Encode => "work_encode",
             Self::Decode => "work_decode",

@@ -27,7 +27,7 @@ const STEPS: &str = "steps";
 /// What the kernel says and no kind.
 const REST: &str = "rest";
 
-const ALL: [Stage; 17] = [
+const ALL: [Stage; 18] = [
     stage("execute", "run at the source", &[Work::Execute.name(), Work::Probe.name()]),
     stage("chains", "validation: chains", &[Work::Validate.name()]),
     stage("stale", "stale check", &[Work::Stale.name()]),
@@ -37,6 +37,7 @@ const ALL: [Stage; 17] = [
     stage("slice", "cut into slices", &[Work::Slice.name()]),
     stage("lock", "footprints, locks", &[Work::Lock.name()]),
     stage("reexecute", "run in order", &[Work::Order.name()]),
+    stage("serve", "tell other shards", &[Work::Serve.name()]),
     stage("settle", "end of an epoch", &[Work::Settle.name()]),
     stage("send", "encode and send", &[Work::Encode.name(), "effect_send", "send"]),
     stage("receive", "receive, decode", &[Work::Decode.name(), "receive"]),

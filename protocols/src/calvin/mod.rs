@@ -128,6 +128,7 @@ impl Protocol for Calvin {
 
     fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>) {
         let inputs = &mut self.state.inputs;
+        let is_resumed = matches!(input, Input::Resume);
         match input {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
@@ -166,10 +167,7 @@ impl Protocol for Calvin {
                 inputs.on_checkpointed(cx, version);
                 self.note_frozen(cx, before);
             }
-            Input::Resume => {
-                self.state.shards.iter_mut().for_each(|shards| shards.yields = false);
-                self.go_on(cx);
-            }
+            Input::Resume => self.go_on(cx),
         }
         self.read_released(cx);
         self.pace(cx);
@@ -179,7 +177,7 @@ impl Protocol for Calvin {
         self.confirm_epochs(cx);
         match self.state.shards {
             None => self.run_ready_epochs(cx),
-            Some(_) => self.advance_shards(cx),
+            Some(_) => self.advance_shards(cx, is_resumed),
         }
         self.confirm_epochs(cx);
         if self.state.running.is_none() {

@@ -117,7 +117,7 @@ pub(super) struct Shards {
     /// The last epoch that is being run, or was.
     pub given: SnapshotVersion,
     pub sharded: Sharded,
-    /// Some was run, and the rest is after what has arrived meanwhile.
+    /// There is something to run, after what has arrived meanwhile.
     pub yields: bool,
     /// What other shards have sent for epochs that are not confirmed, of any line.
     pub received: BTreeMap<SnapshotVersion, BTreeMap<Line, Received>>,
@@ -302,8 +302,10 @@ impl Shards {
         assert!(self.given >= applied && self.given.0 <= applied.0 + EPOCHS_MAX, "few epochs");
         assert!(self.sliced >= self.given, "what is run was sliced");
         assert!(self.results.keys().all(|txn| self.mine.contains_key(txn)), "who waits is known");
-        let first = (self.given != applied).then(|| applied.next());
-        assert_eq!(self.sharded.oldest(), first, "an epoch ends with its last transaction");
+        let oldest = self.sharded.oldest();
+        assert!(oldest.is_none_or(|it| it > applied && it <= self.given), "what was given is run");
+        let is_over = self.given > applied && oldest.is_none_or(|it| it > applied.next());
+        assert!(!is_over || self.yields, "an epoch ends with its last transaction");
         for stream in self.streams.values() {
             assert!(stream.upto >= self.given, "what is run has come");
             assert!(stream.upto >= stream.decided, "what is decided has come");
@@ -397,24 +399,32 @@ impl Calvin {
         }
     }
 
-    /// Does what has become possible.
-    pub(super) fn advance_shards(&mut self, cx: &mut Cx<'_, Self>) {
+    /// Does what has become possible. What is run is run once for all that came together: one
+    /// transaction here and one there would cost each node a step and a message.
+    pub(super) fn advance_shards(&mut self, cx: &mut Cx<'_, Self>, is_resumed: bool) {
         self.slice_epochs(cx);
-        if self.shards().yields {
+        if self.shards().yields && !is_resumed {
             return;
         }
-        let before = self.state.inputs.cut.applied;
-        let mut is_news = false;
-        while self.give_epoch(cx) {
-            is_news = true;
-        }
-        if is_news || self.shards().sharded.is_ready() {
+        self.shards().yields = false;
+        while self.give_epoch(cx) {}
+        if is_resumed && self.can_run() {
             self.run_given(cx);
+            // There may be room for others.
+            while self.give_epoch(cx) {}
         }
-        if self.state.inputs.cut.applied > before {
-            // There is room for others.
+        if !self.shards().yields && self.can_run() {
+            self.shards().yields = true;
             cx.resume();
         }
+    }
+
+    /// Whether something of the epochs that were given can be run, perhaps, or ended.
+    fn can_run(&self) -> bool {
+        let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
+        let next = self.state.inputs.cut.applied.next();
+        let is_over = || shards.sharded.oldest().is_none_or(|oldest| oldest > next);
+        shards.given >= next && (shards.sharded.is_ready() || is_over())
     }
 
     /// Tells the group's input log how far the other groups are, and follows them.

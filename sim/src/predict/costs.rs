@@ -69,6 +69,7 @@ pub fn unit_of(kind: &str) -> Option<Unit> {
         | Work::Slice
         | Work::Lock
         | Work::Order
+        | Work::Serve
         | Work::Settle => Unit::Txn,
     });
     let step = KINDS.into_iter().find(|(name, _)| *name == kind).map(|(_, unit)| unit);

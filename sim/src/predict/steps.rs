@@ -96,6 +96,7 @@ impl Meter for StepCost<'_> {
             | Work::Lock
             | Work::Order
             | Work::Probe
+            | Work::Serve
             | Work::Settle
             | Work::Encode
             | Work::Decode => 1.0,

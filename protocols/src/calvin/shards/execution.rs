@@ -150,7 +150,8 @@ impl Calvin {
         let is_more = shards.sharded.is_ready();
         shards.yields = is_more;
         let oldest = shards.sharded.oldest();
-        cx.end_work(Work::Order, ended.len());
+        let count = served.len() + ended.len();
+        cx.end_work(Work::Order, count);
         if is_more {
             // What others wait for is sent before, and what they have sent is taken.
             cx.mark("calvin.epoch_in_steps");
@@ -159,11 +160,10 @@ impl Calvin {
             cx.mark("calvin.waits_for_rows");
         }
         cx.begin_work();
-        let count = ended.len();
         self.serve(cx, served, &ended);
         self.note_ended(cx, ended);
+        cx.end_work(Work::Serve, count);
         self.end_divided_epochs(cx, given, oldest);
-        cx.end_work(Work::Settle, count);
     }
 
     /// Ends the epochs that were given and are before the oldest of which something is left to do.
@@ -228,9 +228,14 @@ impl Calvin {
     /// The epoch's writes are all in this shard's store: makes them visible, and answers those that
     /// need not wait until it is confirmed.
     fn end_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
+        cx.begin_work();
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("it was given");
         let cut = shards.own[&epoch].cut.clone();
+        let came = shards.streams.values().map(|stream| &stream.came[&epoch]);
+        let slices = came.chain([&shards.own[&epoch].slice]);
+        let batches = slices.flat_map(|slice| &slice.batches);
+        let count = batches.map(|batch| batch.requests.len()).sum();
         let received = shards.received.get(&epoch).and_then(|lines| lines.get(&line));
         // What came twice.
         for (_, txn) in received.into_iter().flat_map(BTreeMap::keys) {
@@ -241,6 +246,7 @@ impl Calvin {
         self.answer_early(cx, epoch);
         self.confirm_divided(cx);
         self.state.inputs.reclaim(cx);
+        cx.end_work(Work::Settle, count);
     }
 }
 
