@@ -25,12 +25,11 @@ use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Abort, Outcome, Program, Seen, SqlState};
 
-use super::batch::{Request, has_seen_what_is_final};
+use super::batch::{Request, Unplaced, has_seen_what_is_final};
 use super::messages::Message;
 use super::state::Again;
 use super::{Calvin, Cut};
 use crate::agreement::Term;
-use crate::inputs::weight;
 use crate::inputs::{IN_FLIGHT_MAX, outcome_unknown};
 
 /// So many full batches may wait for a master.
@@ -71,17 +70,9 @@ pub(super) enum Asker {
 
 struct Waiting {
     ticket: Ticket,
-    request: Request,
+    request: Unplaced,
     /// The line of versions that it has read from.
     line: u64,
-    /// How often it has left its footprint.
-    tries: u32,
-}
-
-impl Waiting {
-    fn again(&self) -> Option<Again> {
-        Again::of(&self.request.program, self.request.shards, self.tries)
-    }
 }
 
 impl Forwarding {
@@ -106,34 +97,30 @@ impl Forwarding {
         let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.again));
         awaited.or_else(|| {
             let (_, waiting) = self.sent.remove(&token)?;
-            Some((waiting.ticket, waiting.again()))
+            Some((waiting.ticket, Again::of(&waiting.request)))
         })
     }
 
     fn push(&mut self, waiting: Waiting) {
-        self.waiting_bytes += weigh(&waiting.request);
+        self.waiting_bytes += waiting.request.weight();
         self.waiting.push_back(waiting);
     }
 
     fn pop(&mut self) -> Option<Waiting> {
         let waiting = self.waiting.pop_front()?;
-        self.waiting_bytes -= weigh(&waiting.request);
+        self.waiting_bytes -= waiting.request.weight();
         Some(waiting)
     }
 }
 
 /// Whether an interactive transaction has read a row of a later version.
-fn has_seen_after(request: &Request, upto: SnapshotVersion) -> bool {
-    let Program::Certified(certified) = &request.program else { return false };
+fn has_seen_after(program: &Program, upto: SnapshotVersion) -> bool {
+    let Program::Certified(certified) = program else { return false };
     let is_later = |seen: &Seen| matches!(seen, Seen::At(version) if *version > upto);
     let points = certified.reads.points.iter().map(|read| &read.seen);
     let ranges = certified.reads.ranges.iter();
     let rows = ranges.flat_map(|read| read.rows.iter().map(|(_, seen)| seen));
     points.chain(rows).any(is_later)
-}
-
-fn weigh(request: &Request) -> usize {
-    weight::of_program(&request.program, request.footprint.as_ref())
 }
 
 impl Calvin {
@@ -142,15 +129,13 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
-        mut request: Request,
-        tries: u32,
+        request: Unplaced,
     ) {
         let forwarding = &mut self.state.forwarding;
         if forwarding.token == 0 {
             forwarding.token = cx.rng.u64(1..1 << 48);
         }
-        request.txn = TxnId::default();
-        forwarding.push(Waiting { ticket, request, line: cx.store.line(), tries });
+        forwarding.push(Waiting { ticket, request, line: cx.store.line() });
     }
 
     /// Brings what waits to the master's sequencer, if there is a master.
@@ -159,10 +144,8 @@ impl Calvin {
             return;
         }
         if self.state.inputs.takes() {
-            while let Some(waiting) = self.next_to_go(cx, false) {
-                let Waiting { ticket, request, tries, .. } = waiting;
-                let Request { program, footprint, shards, .. } = request;
-                self.put_in_batch(cx, Asker::Client(ticket), program, footprint, (shards, tries));
+            while let Some(Waiting { ticket, request, .. }) = self.next_to_go(cx, false) {
+                self.put_in_batch(cx, Asker::Client(ticket), request);
             }
             return;
         }
@@ -172,7 +155,7 @@ impl Calvin {
         let Some(master) = leader.filter(is_up) else { return };
         let (mut requests, mut bytes) = (Vec::new(), 0);
         while let Some(waiting) = self.next_to_go(cx, true) {
-            let size = weigh(&waiting.request);
+            let size = waiting.request.weight();
             if bytes > 0 && bytes + size > self.state.options.batch_bytes {
                 self.forward(cx, master, std::mem::take(&mut requests));
                 bytes = 0;
@@ -180,7 +163,8 @@ impl Calvin {
             bytes += size;
             let forwarding = &mut self.state.forwarding;
             forwarding.token += 1;
-            requests.push((forwarding.token, waiting.request.clone()));
+            let request = waiting.request.clone().placed(TxnId::default(), None);
+            requests.push((forwarding.token, request));
             forwarding.sent.insert(forwarding.token, (master, waiting));
         }
         self.forward(cx, master, requests);
@@ -191,7 +175,7 @@ impl Calvin {
         loop {
             let waiting = self.state.forwarding.pop()?;
             let is_same = cx.store.line() == waiting.line;
-            if self.is_of_line(&waiting.request, is_same, is_forwarded) {
+            if self.is_of_line(&waiting.request.program, is_same, is_forwarded) {
                 return Some(waiting);
             }
             refuse_read(cx, waiting.ticket);
@@ -207,9 +191,9 @@ impl Calvin {
 
     /// Whether what an interactive transaction has read is what versions of these numbers are now,
     /// and, where it goes to another replica, will stay. Where tables are divided it always is.
-    fn is_of_line(&self, request: &Request, is_same: bool, is_final: bool) -> bool {
-        let Program::Certified(_) = &request.program else { return true };
-        let is_void = !is_same || is_final && has_seen_after(request, self.confirmed());
+    fn is_of_line(&self, program: &Program, is_same: bool, is_final: bool) -> bool {
+        let Program::Certified(_) = program else { return true };
+        let is_void = !is_same || is_final && has_seen_after(program, self.confirmed());
         self.state.shards.is_some() || !is_void
     }
 
@@ -222,7 +206,7 @@ impl Calvin {
     ) {
         let is_divided = self.state.shards.is_some();
         let is_sound = |(_, request): &(u64, Request)| {
-            has_seen_what_is_final(request) && request.shards.is_empty() != is_divided
+            has_seen_what_is_final(&request.program) && request.shards.is_empty() != is_divided
         };
         if !requests.iter().all(is_sound) {
             return cx.mark("calvin.malformed_forward");
@@ -236,8 +220,8 @@ impl Calvin {
             return cx.send(node, Message::NotTaken { tokens });
         };
         let tokens = requests.iter().map(|(token, _)| *token).collect();
-        for (token, Request { program, footprint, shards, .. }) in requests {
-            self.put_in_batch(cx, Asker::Replica(from, token), program, footprint, (shards, 0));
+        for (token, request) in requests {
+            self.put_in_batch(cx, Asker::Replica(from, token), request.unplaced(0));
         }
         cx.send(node, Message::Taken { term: reign.term, tokens });
     }
@@ -249,7 +233,7 @@ impl Calvin {
         for token in tokens {
             // Unless it was run before this came.
             let Some((_, waiting)) = forwarding.sent.remove(token) else { continue };
-            let (ticket, again) = (waiting.ticket, waiting.again());
+            let (ticket, again) = (waiting.ticket, Again::of(&waiting.request));
             let is_named = || self.state.shards.as_ref().is_some_and(|it| it.names(*token));
             if term < forwarding.run && !is_named() {
                 tell_void(cx, ticket);
@@ -342,7 +326,7 @@ impl Calvin {
             // A peer's was named, and the peer will see that it is void.
             let tries = waiting.again.map_or(0, |again| again.tries);
             if let Some(ticket) = waiting.ticket {
-                self.take_for_master(cx, ticket, request, tries);
+                self.take_for_master(cx, ticket, request.unplaced(tries));
             }
         }
     }
@@ -364,14 +348,14 @@ impl Calvin {
     /// no batch yet never comes into one.
     fn refuse_void_reads(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
         let sequencer = &mut self.state.sequencer;
-        let is_void = |request: &Request| has_seen_after(request, upto);
+        let is_void = |request: &Request| has_seen_after(&request.program, upto);
         let void: BTreeSet<TxnId> =
             sequencer.current.iter().filter(|it| is_void(it)).map(|it| it.txn).collect();
         if void.is_empty() {
             return;
         }
         sequencer.current.retain(|request| !void.contains(&request.txn));
-        sequencer.current_bytes = sequencer.current.iter().map(weigh).sum();
+        sequencer.current_bytes = sequencer.current.iter().map(Request::weight).sum();
         let mut tickets = Vec::new();
         sequencer.in_flight.retain(|waiting| {
             let stays = !void.contains(&waiting.txn);

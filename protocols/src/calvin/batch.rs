@@ -22,8 +22,8 @@ use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
 
-use crate::inputs;
 pub use crate::inputs::Bid;
+use crate::inputs::{self, weight};
 
 /// A transaction as it was asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +38,18 @@ pub struct Request {
     pub shards: ShardSet,
     /// Where it came from another replica than its sequencer: which, and its name for it there.
     pub origin: Option<(NodeId, u64)>,
+}
+
+/// A request that has no place in the order yet, and so no name.
+#[derive(Clone)]
+pub(super) struct Unplaced {
+    pub program: Program,
+    /// §3.2.1: what a reconnaissance found that it will touch, where its arguments don't tell.
+    pub footprint: Option<Footprint>,
+    /// The shards that it concerns. None where tables are not divided.
+    pub shards: ShardSet,
+    /// How often it has left its footprint.
+    pub tries: u32,
 }
 
 /// One entry of a sequencer's log.
@@ -63,7 +75,36 @@ mod what {
     pub const FORWARDED: u8 = 64;
 }
 
+impl Unplaced {
+    /// A program that tells by itself what it touches.
+    pub(super) fn new(program: Program, shards: ShardSet) -> Self {
+        Self { program, footprint: None, shards, tries: 0 }
+    }
+
+    /// About how many bytes it will take, and no less.
+    pub(super) fn weight(&self) -> usize {
+        weight::of_program(&self.program, self.footprint.as_ref())
+    }
+
+    /// The request under its name, and under that which another replica has for it.
+    pub(super) fn placed(self, txn: TxnId, origin: Option<(NodeId, u64)>) -> Request {
+        let Self { program, footprint, shards, .. } = self;
+        Request { txn, program, footprint, shards, origin }
+    }
+}
+
 impl Request {
+    /// The request without its name, which has left its footprint so often.
+    pub(super) fn unplaced(self, tries: u32) -> Unplaced {
+        let Self { program, footprint, shards, .. } = self;
+        Unplaced { program, footprint, shards, tries }
+    }
+
+    /// About how many bytes it takes, and no less.
+    pub(super) fn weight(&self) -> usize {
+        weight::of_program(&self.program, self.footprint.as_ref())
+    }
+
     /// About how many bytes it takes: what is reserved.
     fn size_hint(&self) -> usize {
         const BESIDE_ARGS: usize = 24;
@@ -199,7 +240,7 @@ impl inputs::Batch for Batch {
     }
 
     fn check(&self) -> Result<(), DecodeError> {
-        match self.requests.iter().all(has_seen_what_is_final) {
+        match self.requests.iter().all(|it| has_seen_what_is_final(&it.program)) {
             true => Ok(()),
             false => Err(DecodeError::new("request")),
         }
@@ -207,8 +248,8 @@ impl inputs::Batch for Batch {
 }
 
 /// Whether an interactive transaction has read committed versions alone: no others are visible.
-pub(super) fn has_seen_what_is_final(request: &Request) -> bool {
-    let Program::Certified(Certified { reads, .. }) = &request.program else { return true };
+pub(super) fn has_seen_what_is_final(program: &Program) -> bool {
+    let Program::Certified(Certified { reads, .. }) = program else { return true };
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     points.chain(rows).all(|seen| match seen {

@@ -155,10 +155,8 @@ impl Calvin {
 
     /// Own batches beyond the applied cut are in flight.
     fn restore_in_flight(&mut self) {
-        let inputs = &self.state.inputs;
-        let applied = inputs.cut.heads[inputs.me.index()];
-        let own = inputs.own_log().slots.range(applied.next()..);
-        let requests = own.flat_map(|(_, slot)| &slot.batch.requests);
+        let own = self.state.inputs.own_unapplied();
+        let requests = own.flat_map(|(_, batch)| &batch.requests);
         self.state.sequencer.in_flight.extend(requests.map(InFlight::of_an_earlier_life));
     }
 
@@ -205,12 +203,9 @@ impl Calvin {
 
     /// Own requests up to `upto` have been run elsewhere; how they ended is not known here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
-        let inputs = &self.state.inputs;
-        let applied = inputs.cut.heads[inputs.me.index()];
-        let own = inputs.own_log().slots.range(applied.next()..);
-        let skipped = own.take_while(|(bid, _)| **bid <= upto);
+        let skipped = self.state.inputs.own_unapplied().take_while(|(bid, _)| *bid <= upto);
         let Some((_, last)) = skipped.last() else { return };
-        let end = last.batch.end_sequence();
+        let end = last.end_sequence();
         let in_flight = &mut self.state.sequencer.in_flight;
         let count = in_flight.partition_point(|waiting| waiting.txn.sequence() < end);
         for waiting in in_flight.drain(..count) {

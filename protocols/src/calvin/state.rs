@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pangea_core::ids::{NodeId, Ticket, TxnId};
-use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Setup, Status};
 use pangea_core::txn::{Program, Registry};
 
 use super::Calvin;
 use super::asynchronous::Forwarding;
-use super::batch::Request;
+use super::batch::{Request, Unplaced};
 use super::frozen::Outcomes;
 use super::options::Options;
 use super::scheduler::Running;
@@ -80,9 +79,10 @@ pub(super) struct Again {
 
 impl Again {
     /// Nothing where tables are not divided, or it brings what it has read.
-    pub(super) fn of(program: &Program, shards: ShardSet, tries: u32) -> Option<Self> {
+    pub(super) fn of(request: &Unplaced) -> Option<Self> {
+        let Unplaced { program, shards, tries, .. } = request;
         let may_leave = matches!(program, Program::Call { .. }) && !shards.is_empty();
-        may_leave.then(|| Self { program: program.clone(), tries })
+        may_leave.then(|| Self { program: program.clone(), tries: *tries })
     }
 }
 
