@@ -27,13 +27,10 @@ use pangea_core::txn::{Abort, Outcome, Program, Seen, SqlState};
 
 use super::batch::{Request, Unplaced, has_seen_what_is_final};
 use super::messages::Message;
-use super::state::Again;
+use super::state::{Again, WAITING_BATCHES_MAX};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
-use crate::inputs::{IN_FLIGHT_MAX, outcome_unknown};
-
-/// So many full batches may wait for a master.
-const WAITING_BATCHES_MAX: usize = 16;
+use crate::inputs::{IN_FLIGHT_MAX, Reign, outcome_unknown};
 
 /// Requests that are not in a batch of this replica, as another one is the master, or none is.
 #[derive(Default)]
@@ -43,6 +40,8 @@ pub(super) struct Forwarding {
     waiting_bytes: usize,
     /// Sent to a replica, which has not said yet what it made of them.
     sent: BTreeMap<u64, (NodeId, Waiting)>,
+    /// The last answer was that nothing is taken: one request asks again, for all.
+    is_refused: bool,
     /// The name of the last that was sent. It begins at random: what is said of an earlier life's
     /// is of no use.
     token: u64,
@@ -153,6 +152,11 @@ impl Calvin {
         let is_up = |master: &NodeId| inputs.replication.is_up[master.index()];
         let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.me);
         let Some(master) = leader.filter(is_up) else { return };
+        let Forwarding { is_refused, sent, .. } = &self.state.forwarding;
+        let is_refused = *is_refused;
+        if is_refused && sent.values().any(|(to, _)| *to == master) {
+            return;
+        }
         let (mut requests, mut bytes) = (Vec::new(), 0);
         while let Some(waiting) = self.next_to_go(cx, true) {
             let size = waiting.request.weight();
@@ -166,6 +170,9 @@ impl Calvin {
             let request = waiting.request.clone().placed(TxnId::default(), None);
             requests.push((forwarding.token, request));
             forwarding.sent.insert(forwarding.token, (master, waiting));
+            if is_refused {
+                break;
+            }
         }
         self.forward(cx, master, requests);
     }
@@ -212,7 +219,9 @@ impl Calvin {
             return cx.mark("calvin.malformed_forward");
         }
         let node = self.state.inputs.node(from);
-        let is_full = self.state.sequencer.in_flight.len() + requests.len() > IN_FLIGHT_MAX;
+        let sequencer = &self.state.sequencer;
+        let is_full = sequencer.in_flight.len() + requests.len() > IN_FLIGHT_MAX
+            || sequencer.is_full(self.state.options.batch_bytes);
         let reign = self.state.inputs.mastery.reign.filter(|_| self.state.inputs.takes());
         let Some(reign) = reign.filter(|_| !is_full) else {
             cx.mark("calvin.not_taken");
@@ -230,6 +239,7 @@ impl Calvin {
     pub(super) fn on_taken(&mut self, cx: &mut Cx<'_, Self>, term: Term, tokens: &[u64]) {
         cx.mark("calvin.taken");
         let forwarding = &mut self.state.forwarding;
+        let was_refused = std::mem::take(&mut forwarding.is_refused);
         for token in tokens {
             // Unless it was run before this came.
             let Some((_, waiting)) = forwarding.sent.remove(token) else { continue };
@@ -241,12 +251,16 @@ impl Calvin {
                 forwarding.awaited.insert(*token, Awaited { term, ticket, again });
             }
         }
+        if was_refused {
+            self.dispatch(cx);
+        }
     }
 
     /// A replica that is no master has not taken requests of this one. They wait for the next look.
     pub(super) fn on_not_taken(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, tokens: &[u64]) {
         cx.mark("calvin.not_taken");
         let forwarding = &mut self.state.forwarding;
+        forwarding.is_refused = true;
         for token in tokens {
             match forwarding.sent.remove(token) {
                 Some((to, waiting)) if to == from => forwarding.push(waiting),
@@ -393,7 +407,7 @@ impl Calvin {
                 self.answer(cx, ticket, (txn, version), finished);
             }
         }
-        let Some(reign) = cut.reign else { return };
+        let Some(reign) = self.reign_of(cut) else { return };
         self.state.forwarding.run = reign.term;
         let mut void = Vec::new();
         self.state.forwarding.awaited.retain(|_, awaited| {
@@ -410,10 +424,16 @@ impl Calvin {
         void.into_iter().for_each(|ticket| tell_void(cx, ticket));
     }
 
+    /// Whose requests of before are void with this cut. None are where replication is synchronous:
+    /// then it is what an earlier life has left, and names nothing of this one.
+    fn reign_of(&self, cut: &Cut) -> Option<Reign> {
+        cut.reign.filter(|_| self.state.inputs.is_asynchronous())
+    }
+
     /// The same where tables are divided, once an epoch of a reign is confirmed: what earlier
     /// masters have taken, and no cut has named, is void.
     pub(super) fn tell_void_divided(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
-        let Some(reign) = cut.reign else { return };
+        let Some(reign) = self.reign_of(cut) else { return };
         if std::mem::replace(&mut self.state.forwarding.run, reign.term) == reign.term {
             return;
         }

@@ -8,6 +8,7 @@
 //!   | source | bid | first sequence | count | request 0 | request 1 | ..
 //!   | u16    | u64 | u64            | var   |           |           |
 //!   +--------+-----+----------------+-------+-----------+-----------+--
+//!   source: and 32768, where it is a master's
 //!   request: what u8, then for
 //!     0 call                     procedure u16, args
 //!     1 call of known footprint  procedure u16, args, footprint
@@ -61,9 +62,15 @@ pub struct Batch {
     pub bid: Bid,
     /// The number of the first request; the others follow without a gap.
     pub first_sequence: u64,
+    /// Whether a master has made it, where replication is asynchronous: if no cut of its reign names
+    /// it, it is void.
+    pub is_of_reign: bool,
     /// The requests, in the order in which they came.
     pub requests: Vec<Request>,
 }
+
+/// Is added to the source of a master's batch: no node has so large a number.
+const OF_REIGN: u16 = 1 << 15;
 
 mod what {
     pub const CALL: u8 = 0;
@@ -196,7 +203,8 @@ impl Batch {
     pub fn encode(&self) -> Bytes {
         let requests: usize = self.requests.iter().map(Request::size_hint).sum();
         let mut out = Vec::with_capacity(64 + requests);
-        out.put_u16(self.source.0);
+        assert!(self.source.0 < OF_REIGN, "a node has a number");
+        out.put_u16(self.source.0 | if self.is_of_reign { OF_REIGN } else { 0 });
         out.put_u64(self.bid.0);
         out.put_u64(self.first_sequence);
         out.put_varint(self.requests.len() as u64);
@@ -222,10 +230,15 @@ impl inputs::Batch for Batch {
         self.first_sequence + self.requests.len() as u64
     }
 
+    fn is_of_reign(&self) -> bool {
+        self.is_of_reign
+    }
+
     // Arguments stay slices of `bytes`.
     fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
-        let source = NodeId(from.u16("batch source")?);
+        let source = from.u16("batch source")?;
+        let (source, is_of_reign) = (NodeId(source & !OF_REIGN), source & OF_REIGN != 0);
         let bid = Bid(from.u64("batch id")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
@@ -236,7 +249,7 @@ impl inputs::Batch for Batch {
         if !from.is_empty() {
             return Err(DecodeError::new("batch"));
         }
-        Ok(Self { source, bid, first_sequence, requests })
+        Ok(Self { source, bid, first_sequence, is_of_reign, requests })
     }
 
     fn check(&self) -> Result<(), DecodeError> {
@@ -292,11 +305,13 @@ pub(super) mod tests {
             Request { txn, program, footprint, shards, origin }
         };
         let requests = all.into_iter().enumerate().map(request).collect();
-        Batch { source, bid: Bid(7), first_sequence: 40, requests }
+        Batch { source, bid: Bid(7), first_sequence: 40, is_of_reign: false, requests }
     }
 
     #[test]
     fn a_batch_survives_its_encoding_and_a_cut_one_is_refused() {
+        let of_reign = Batch { is_of_reign: true, ..batch() };
+        assert_eq!(Batch::decode(&of_reign.encode()), Ok(of_reign));
         let bytes = batch().encode();
         assert_eq!(Batch::decode(&bytes), Ok(batch()));
         assert_eq!(batch().check(), Ok(()));

@@ -153,9 +153,9 @@ impl Calvin {
         self.state.inputs.log_epoch(cx, epoch, record.encode().into());
     }
 
-    /// Own batches beyond the applied cut are in flight.
+    /// Own batches beyond the applied cut are in flight, but for those that may be void.
     fn restore_in_flight(&mut self) {
-        let own = self.state.inputs.own_unapplied();
+        let own = self.state.inputs.own_unapplied().filter(|(_, batch)| !batch.is_of_reign);
         let requests = own.flat_map(|(_, batch)| &batch.requests);
         self.state.sequencer.in_flight.extend(requests.map(InFlight::of_an_earlier_life));
     }
@@ -163,6 +163,9 @@ impl Calvin {
     /// A batch of this replica's own log came back. It will be run like any other, and nobody waits
     /// for it; what came after it may be in flight already.
     pub(super) fn on_own_batch(&mut self, batch: &Arc<Batch>) {
+        if batch.is_of_reign {
+            return;
+        }
         let in_flight = &mut self.state.sequencer.in_flight;
         let first = batch.first_sequence;
         let later = in_flight.split_off(in_flight.partition_point(|it| it.txn.sequence() < first));

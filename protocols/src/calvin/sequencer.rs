@@ -77,6 +77,7 @@ impl Calvin {
         let forwarding = &self.state.forwarding;
         let is_held = (!self.state.inputs.greetings.is_ready
             && sequencer.current_bytes >= batch_bytes)
+            || sequencer.is_full(batch_bytes)
             || forwarding.is_full(batch_bytes);
         let lookups = self.state.shards.as_ref().map_or(0, |shards| shards.lookups.len());
         let in_flight = sequencer.in_flight.len() - self.state.outcomes.answered;
@@ -230,6 +231,7 @@ impl Calvin {
             source: self.state.inputs.me,
             bid: self.state.inputs.own_log().held.next(),
             first_sequence: first.sequence(),
+            is_of_reign: self.state.inputs.is_asynchronous(),
             requests,
         };
         cx.begin_work();

@@ -43,6 +43,9 @@ pub(super) struct State {
     pub counters: Counters,
 }
 
+/// So many full batches may wait for a master, or for a master to make batches of them.
+pub(super) const WAITING_BATCHES_MAX: usize = 16;
+
 /// §3.1: requests on their way into the order.
 #[derive(Default)]
 pub(super) struct Sequencer {
@@ -52,6 +55,13 @@ pub(super) struct Sequencer {
     pub current_bytes: usize,
     /// Requests of this replica that have not been run, oldest first.
     pub in_flight: VecDeque<InFlight>,
+}
+
+impl Sequencer {
+    /// Whether no more is taken: a batch could have been made of it long ago, and could not be.
+    pub(super) fn is_full(&self, batch_bytes: usize) -> bool {
+        self.current_bytes > WAITING_BATCHES_MAX * batch_bytes
+    }
 }
 
 /// A request that was taken here and has not been run.
