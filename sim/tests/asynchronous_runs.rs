@@ -204,6 +204,7 @@ fn divided_tables_give_nothing_up_without_a_failover() {
 /// back with it.
 #[test]
 fn a_neighbour_goes_back_with_a_master_that_is_deposed() {
+    let mut void = 0;
     for seed in 0..4 {
         let fault = Fault::Cut { from: vec![0], to: vec![2, 3, 4, 5], one_way: false };
         let rules = vec![Rule { at_ms: 1_500, lasts_ms: 4_000, fault }];
@@ -213,7 +214,9 @@ fn a_neighbour_goes_back_with_a_master_that_is_deposed() {
         for mark in ["calvin.early_given_up", "calvin.slice_void", "calvin.went_back"] {
             assert!(report.counts.mark(mark) > 0, "{mark}: {report}");
         }
+        void += report.counts.mark("calvin.items_of_another_line");
     }
+    assert!(void > 0, "nobody was sent rows of what is void");
 }
 
 /// The whole region of both masters is cut off, and comes back to what the others have done.
