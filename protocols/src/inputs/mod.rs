@@ -133,8 +133,8 @@ pub trait Batch: Debug + Send + Sync + Sized {
     /// The number after that of its last transaction.
     fn end_sequence(&self) -> u64;
 
-    /// Whether a master has made it, whom others did not have to agree with before it ran. It counts
-    /// in cuts of its reign alone.
+    /// Whether a master has made it, where replication is asynchronous. It counts in cuts of its
+    /// reign alone.
     fn is_of_reign(&self) -> bool {
         false
     }
