@@ -62,8 +62,8 @@ pub struct Batch {
     pub bid: Bid,
     /// The number of the first request; the others follow without a gap.
     pub first_sequence: u64,
-    /// Whether a master has made it, where replication is asynchronous: if no cut of its reign names
-    /// it, it is void.
+    /// Whether a master has made it, where replication is asynchronous: if no cut of its reign
+    /// names it, it is void.
     pub is_of_reign: bool,
     /// The requests, in the order in which they came.
     pub requests: Vec<Request>,
