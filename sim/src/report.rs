@@ -83,6 +83,18 @@ impl Counts {
         }
     }
 
+    /// How often a mark was hit.
+    pub fn mark(&self, name: &str) -> u64 {
+        self.marks.get(name).copied().unwrap_or(0)
+    }
+
+    /// A mark of what no peer says, if one was hit: a replica could make no sense of it.
+    pub fn nonsense(&self) -> Option<&'static str> {
+        let is_nonsense =
+            |name: &&str| name.contains("malformed") || name.starts_with("agreement.refused");
+        self.marks.keys().copied().find(is_nonsense)
+    }
+
     /// Adds another run's counts.
     pub fn add(&mut self, other: &Self) {
         self.committed += other.committed;

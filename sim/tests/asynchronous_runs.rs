@@ -1,12 +1,15 @@
 //! Calvin with asynchronous replication: what the master answers early is kept, unless another
 //! takes its place.
 
+mod runs;
+
 use pangea_core::ids::NodeId;
 use pangea_core::time::Span;
 use pangea_protocols::calvin::{Calvin, Checkpoints, Options, Replication};
 use pangea_sim::faults::{Fault, Role, Rule, Target};
 use pangea_sim::history::{End, How};
-use pangea_sim::{RealTime, Report, Settings, drawn, run};
+use pangea_sim::{RealTime, Settings, drawn, run};
+use runs::clean;
 
 fn settings(seed: u64, workload: &str) -> Settings {
     let (workload, duration) = (workload.to_owned(), Span::from_ms(5_000));
@@ -16,17 +19,6 @@ fn settings(seed: u64, workload: &str) -> Settings {
 fn options() -> Options {
     let replication = Replication::Asynchronous;
     Options { replication, checkpoint_bytes: 200_000, ..Options::default() }
-}
-
-fn clean(settings: &Settings, options: &Options) -> Report {
-    let report = run::<Calvin>(settings, options).unwrap();
-    assert!(report.violation.is_none(), "{report}");
-    assert!(report.counts.committed > 0, "{report}");
-    report
-}
-
-fn marks(report: &Report, name: &str) -> u64 {
-    report.counts.marks.get(name).copied().unwrap_or(0)
 }
 
 /// Nothing goes wrong but this.
@@ -39,10 +31,10 @@ fn what_is_not_given_up_is_strictly_serializable_under_faults() {
     let (mut given_up, mut retreated, mut restored) = (0, 0, 0);
     for workload in ["list-append", "bank", "ranges", "register"] {
         for seed in 1_000..1_010 {
-            let report = clean(&settings(seed, workload), &options());
+            let report = clean::<Calvin>(&settings(seed, workload), &options());
             given_up += report.counts.given_up;
-            retreated += marks(&report, "calvin.retreated");
-            restored += marks(&report, "calvin.early_cuts_again");
+            retreated += report.counts.mark("calvin.retreated");
+            restored += report.counts.mark("calvin.early_cuts_again");
         }
     }
     assert!(given_up > 0 && retreated > 0, "{given_up} given up, {retreated} times");
@@ -55,15 +47,15 @@ fn without_a_failover_nothing_is_given_up_and_everybody_is_answered() {
     for (workload, nodes) in [("list-append", 3), ("bank", 3), ("register", 5), ("tpcc", 2)] {
         for seed in 1_000..1_005 {
             let settings = Settings { nodes, ..settings(seed, workload) };
-            let report = clean(&quiet(settings, Vec::new()), &options());
+            let report = clean::<Calvin>(&quiet(settings, Vec::new()), &options());
             let counts = &report.counts;
             assert_eq!(
                 (counts.given_up, counts.pins_lost, counts.ambiguous),
                 (0, 0, 0),
                 "{report}"
             );
-            assert!(marks(&report, "calvin.early_confirmed") > 0, "{report}");
-            assert!(marks(&report, "calvin.taken") > 0, "others forward requests: {report}");
+            assert!(report.counts.mark("calvin.early_confirmed") > 0, "{report}");
+            assert!(report.counts.mark("calvin.taken") > 0, "others forward requests: {report}");
         }
     }
 }
@@ -80,10 +72,10 @@ fn a_master_that_crashes_and_is_soon_back_loses_nothing() {
             Rule { at_ms: 400 * at, lasts_ms: 30, fault }
         };
         let rules = (1..10).map(crash).collect();
-        let report = clean(&quiet(settings(seed, "list-append"), rules), &options());
+        let report = clean::<Calvin>(&quiet(settings(seed, "list-append"), rules), &options());
         assert!(report.counts.crashes > 5, "{report}");
         whole += u64::from(report.counts.given_up == 0);
-        again += marks(&report, "calvin.early_cuts_again");
+        again += report.counts.mark("calvin.early_cuts_again");
     }
     assert!(again > 10, "{again} times it has led again with cuts that were to be had");
     // Where somebody else has taken over, it is not deposed again.
@@ -98,10 +90,10 @@ fn a_master_that_is_cut_off_gives_up_what_nobody_else_has_and_takes_over_again()
         let fault = Fault::Cut { from: vec![0], to: vec![1, 2], one_way: false };
         let rules = vec![Rule { at_ms: 1_000, lasts_ms: 4_000, fault }];
         let settings = Settings { duration: Span::from_ms(12_000), ..settings(seed, "register") };
-        let report = clean(&quiet(settings, rules), &options());
+        let report = clean::<Calvin>(&quiet(settings, rules), &options());
         assert!(report.counts.given_up > 0, "its clients were answered: {report}");
-        assert!(marks(&report, "calvin.retreated") > 0, "{report}");
-        assert!(marks(&report, "calvin.yielded") > 0, "the other master gives way: {report}");
+        assert!(report.counts.mark("calvin.retreated") > 0, "{report}");
+        assert!(report.counts.mark("calvin.yielded") > 0, "the other master gives way: {report}");
         let at_master = report.history.operations.iter().filter(|it| it.node == NodeId(0));
         let late = at_master.filter(|it| it.invoked.us > 9_000_000).count();
         assert!(late > 0, "it serves clients again: {report}");
@@ -113,7 +105,8 @@ fn median_at_master(replication: Replication, shards: u16) -> u64 {
     let far = vec![vec![0, 100, 100], vec![100, 0, 100], vec![100, 100, 0]];
     let of_shards = Settings { shards, ..settings(3, "bank") };
     let settings = Settings { one_way: Some(far), clients_per_node: 12, ..of_shards };
-    let report = clean(&quiet(settings, Vec::new()), &Options { replication, ..options() });
+    let report =
+        clean::<Calvin>(&quiet(settings, Vec::new()), &Options { replication, ..options() });
     let writes = report.history.operations.iter().filter(|it| {
         let is_committed = matches!(it.end, End::Committed { .. });
         is_committed && it.how == How::Ordered && it.node.0 < shards && it.call.label != "load"
@@ -139,7 +132,7 @@ fn the_master_answers_without_a_round_trip_to_other_regions() {
 
 #[test]
 fn a_run_is_the_same_each_time() {
-    let run = || clean(&settings(4, "list-append"), &options());
+    let run = || clean::<Calvin>(&settings(4, "list-append"), &options());
     let (first, again) = (run(), run());
     assert_eq!((first.digest, first.events), (again.digest, again.events), "{first}");
     assert_eq!(first.history, again.history);
@@ -152,7 +145,7 @@ fn a_stale_master_does_not_go_on_with_its_old_log() {
     let (settings, options) = drawn::<Calvin>(1_698);
     let (replication, checkpoints) = (Replication::Asynchronous, Checkpoints::Versions);
     let options = Options { replication, checkpoints, ..options };
-    clean(&Settings { shards: 1, is_drawn: false, ..settings }, &options);
+    clean::<Calvin>(&Settings { shards: 1, is_drawn: false, ..settings }, &options);
 }
 
 /// Seed 466: a replica went back, and what it ran then was of the reign that it had known before:
@@ -161,7 +154,7 @@ fn a_stale_master_does_not_go_on_with_its_old_log() {
 fn a_replica_that_went_back_says_whose_its_versions_are() {
     let (settings, options) = drawn::<Calvin>(466);
     let options = Options { replication: Replication::Asynchronous, ..options };
-    clean(&Settings { shards: 1, is_drawn: false, ..settings }, &options);
+    clean::<Calvin>(&Settings { shards: 1, is_drawn: false, ..settings }, &options);
 }
 
 #[test]
@@ -181,11 +174,11 @@ fn divided_tables_are_strictly_serializable_but_for_what_is_given_up() {
     let (mut given_up, mut went_back, mut void) = (0, 0, 0);
     for workload in ["list-append", "bank", "ranges", "register", "write-skew"] {
         for seed in 1_000..1_006 {
-            let report = clean(&divided(seed, workload), &options());
-            assert!(marks(&report, "calvin.served") > 0, "{report}");
+            let report = clean::<Calvin>(&divided(seed, workload), &options());
+            assert!(report.counts.mark("calvin.served") > 0, "{report}");
             given_up += report.counts.given_up;
-            went_back += marks(&report, "calvin.went_back");
-            void += marks(&report, "calvin.slice_void");
+            went_back += report.counts.mark("calvin.went_back");
+            void += report.counts.mark("calvin.slice_void");
         }
     }
     assert!(given_up > 0 && went_back > 0 && void > 0, "{given_up}, {went_back}, {void}");
@@ -196,11 +189,11 @@ fn divided_tables_give_nothing_up_without_a_failover() {
     for (workload, nodes, shards) in [("list-append", 3, 2), ("bank", 3, 3), ("tpcc", 2, 2)] {
         for seed in 1_000..1_004 {
             let settings = Settings { nodes, shards, ..settings(seed, workload) };
-            let report = clean(&quiet(settings, Vec::new()), &options());
+            let report = clean::<Calvin>(&quiet(settings, Vec::new()), &options());
             let counts = &report.counts;
             assert_eq!((counts.given_up, counts.ambiguous), (0, 0), "{report}");
             for mark in ["calvin.early_slice", "calvin.early_confirmed", "calvin.taken"] {
-                assert!(marks(&report, mark) > 0, "{mark}: {report}");
+                assert!(report.counts.mark(mark) > 0, "{mark}: {report}");
             }
         }
     }
@@ -211,16 +204,19 @@ fn divided_tables_give_nothing_up_without_a_failover() {
 /// back with it.
 #[test]
 fn a_neighbour_goes_back_with_a_master_that_is_deposed() {
+    let mut void = 0;
     for seed in 0..4 {
         let fault = Fault::Cut { from: vec![0], to: vec![2, 3, 4, 5], one_way: false };
         let rules = vec![Rule { at_ms: 1_500, lasts_ms: 4_000, fault }];
         let settings = Settings { duration: Span::from_ms(10_000), ..divided(seed, "register") };
-        let report = clean(&quiet(settings, rules), &options());
+        let report = clean::<Calvin>(&quiet(settings, rules), &options());
         assert!(report.counts.given_up > 0, "its clients were answered: {report}");
         for mark in ["calvin.early_given_up", "calvin.slice_void", "calvin.went_back"] {
-            assert!(marks(&report, mark) > 0, "{mark}: {report}");
+            assert!(report.counts.mark(mark) > 0, "{mark}: {report}");
         }
+        void += report.counts.mark("calvin.items_of_another_line");
     }
+    assert!(void > 0, "nobody was sent rows of what is void");
 }
 
 /// The whole region of both masters is cut off, and comes back to what the others have done.
@@ -230,10 +226,10 @@ fn a_region_of_masters_that_is_cut_off_gives_up_what_nobody_else_has() {
         let fault = Fault::Cut { from: vec![0, 1], to: vec![2, 3, 4, 5], one_way: false };
         let rules = vec![Rule { at_ms: 1_500, lasts_ms: 4_000, fault }];
         let settings = Settings { duration: Span::from_ms(12_000), ..divided(seed, "bank") };
-        let report = clean(&quiet(settings, rules), &options());
+        let report = clean::<Calvin>(&quiet(settings, rules), &options());
         assert!(report.counts.given_up > 0, "{report}");
-        assert!(marks(&report, "calvin.went_back") > 0, "{report}");
-        assert!(marks(&report, "calvin.yielded") > 0, "they are asked to lead again: {report}");
+        assert!(report.counts.mark("calvin.went_back") > 0, "{report}");
+        assert!(report.counts.mark("calvin.yielded") > 0, "they are asked to lead again: {report}");
         let late = |it: &&pangea_sim::history::Operation| {
             it.node.0 < 2 && it.invoked.us > 9_000_000 && it.ended.is_some()
         };
@@ -252,10 +248,10 @@ fn a_master_of_a_shard_that_crashes_and_is_soon_back_loses_nothing() {
             Rule { at_ms: 1_000 + 400 * at, lasts_ms: 30, fault }
         };
         let settings = divided(seed, "list-append");
-        let report = clean(&quiet(settings, (1..8).map(crash).collect()), &options());
+        let report = clean::<Calvin>(&quiet(settings, (1..8).map(crash).collect()), &options());
         assert!(report.counts.crashes > 4, "{report}");
         whole += u64::from(report.counts.given_up == 0);
-        again += marks(&report, "calvin.early_cuts_again");
+        again += report.counts.mark("calvin.early_cuts_again");
     }
     assert!(again > 5, "{again} times it has led again with cuts that were to be had");
     assert!(whole >= 4, "in {whole} of 10 runs nobody else took over");
@@ -268,7 +264,7 @@ fn a_master_of_a_shard_may_be_lost_for_good() {
         let fault = Fault::Destroy { node: Target::Node(0) };
         let rules = vec![Rule { at_ms: 2_000, lasts_ms: 1_000, fault }];
         let settings = Settings { duration: Span::from_ms(8_000), ..divided(seed, "bank") };
-        let report = clean(&quiet(settings, rules), &options());
+        let report = clean::<Calvin>(&quiet(settings, rules), &options());
         let late = |it: &&pangea_sim::history::Operation| {
             it.node == NodeId(1) && it.invoked.us > 7_000_000 && it.ended.is_some()
         };
@@ -278,7 +274,7 @@ fn a_master_of_a_shard_may_be_lost_for_good() {
 
 #[test]
 fn a_run_with_divided_tables_is_the_same_each_time() {
-    let run = || clean(&divided(4, "list-append"), &options());
+    let run = || clean::<Calvin>(&divided(4, "list-append"), &options());
     let (first, again) = (run(), run());
     assert_eq!((first.digest, first.events), (again.digest, again.events), "{first}");
     assert_eq!(first.history, again.history);

@@ -1,19 +1,16 @@
 //! Calvin's ways to take a checkpoint: each comes to the same, over crashes and lost disks.
 
+mod runs;
+
 use pangea_core::time::Span;
 use pangea_protocols::calvin::{Calvin, Checkpoints, Options, Replication};
-use pangea_sim::{FaultKind, RealTime, Report, Settings, run};
+use pangea_sim::{FaultKind, RealTime, Settings, run};
+use runs::clean;
 
 const MODES: [Checkpoints; 3] = [Checkpoints::Versions, Checkpoints::Frozen, Checkpoints::Zigzag];
 
 fn options(checkpoints: Checkpoints) -> Options {
     Options { checkpoints, checkpoint_bytes: 30_000, chunk_bytes: 5_000, ..Options::default() }
-}
-
-fn clean(settings: &Settings, options: &Options) -> Report {
-    let report = run::<Calvin>(settings, options).unwrap();
-    assert!(report.violation.is_none(), "{options:?}: {report}");
-    report
 }
 
 fn settings(seed: u64) -> Settings {
@@ -29,8 +26,8 @@ fn replicas_that_crash_and_lose_their_disks_come_back_in_each_mode() {
         let mut replayed = 0;
         for seed in 0..6 {
             let settings = Settings { faults: faults.clone(), faults_max: 15, ..settings(seed) };
-            let report = clean(&settings, &options(mode));
-            replayed += report.counts.marks.get("calvin.epoch_replayed").copied().unwrap_or(0);
+            let report = clean::<Calvin>(&settings, &options(mode));
+            replayed += report.counts.mark("calvin.epoch_replayed");
             assert!(report.counts.checkpoints > 0, "{mode:?}, seed {seed}");
         }
         assert!(replayed > 0, "{mode:?}: nobody ran anything again");
@@ -42,8 +39,8 @@ fn where_nothing_is_wrong_one_replica_stands_still_at_a_time_and_its_clients_are
     for shards in [1, 2] {
         for seed in 0..4 {
             let settings = Settings { faults: Vec::new(), shards, ..settings(seed) };
-            let report = clean(&settings, &options(Checkpoints::Frozen));
-            let count = |mark: &str| report.counts.marks.get(mark).copied().unwrap_or(0);
+            let report = clean::<Calvin>(&settings, &options(Checkpoints::Frozen));
+            let count = |mark: &str| report.counts.mark(mark);
             assert!(count("inputs.frozen") > 1, "{shards} shards, seed {seed}: {report}");
             assert!(count("calvin.answered_for") > 0, "{shards} shards, seed {seed}");
             assert_eq!(count("inputs.frozen_together"), 0, "{shards} shards, seed {seed}");
@@ -58,9 +55,9 @@ fn where_nothing_is_wrong_one_replica_stands_still_at_a_time_and_its_clients_are
 fn a_node_alone_and_a_pair_take_frozen_checkpoints_and_go_on() {
     for nodes in [1, 2] {
         let settings = Settings { nodes, faults: Vec::new(), ..settings(nodes as u64) };
-        let report = clean(&settings, &options(Checkpoints::Frozen));
-        assert!(report.counts.marks["inputs.frozen"] > 1, "{nodes} nodes: {report}");
-        let answered = report.counts.marks.get("calvin.answered_for").copied().unwrap_or(0);
+        let report = clean::<Calvin>(&settings, &options(Checkpoints::Frozen));
+        assert!(report.counts.mark("inputs.frozen") > 1, "{nodes} nodes: {report}");
+        let answered = report.counts.mark("calvin.answered_for");
         assert_eq!(answered > 0, nodes > 1, "there is nobody to ask: {report}");
     }
 }
@@ -78,8 +75,8 @@ fn a_master_that_overwrites_can_go_back() {
         let memory_bytes = (seed % 2 == 0).then_some(1_000);
         let faults = faults.clone();
         let settings = Settings { faults, faults_max: 15, memory_bytes, ..settings(seed) };
-        let report = clean(&settings, &options);
-        retreated += report.counts.marks.get("calvin.retreated").copied().unwrap_or(0);
+        let report = clean::<Calvin>(&settings, &options);
+        retreated += report.counts.mark("calvin.retreated");
         checkpoints += report.counts.checkpoints;
     }
     assert!(retreated > 0 && checkpoints > 0, "{retreated} times back, {checkpoints} checkpoints");
@@ -91,8 +88,8 @@ fn values_that_are_not_in_memory_are_read_and_overwritten_in_each_mode() {
     for mode in MODES {
         for shards in [1, 2] {
             let settings = Settings { memory_bytes: Some(1_000), shards, ..settings(7) };
-            let report = clean(&settings, &options(mode));
-            let count = |mark: &str| report.counts.marks.get(mark).copied().unwrap_or(0);
+            let report = clean::<Calvin>(&settings, &options(mode));
+            let count = |mark: &str| report.counts.mark(mark);
             assert!(count("calvin.held") > 0, "{mode:?}, {shards} shards: {report}");
         }
     }
@@ -113,5 +110,5 @@ fn a_replica_stands_still_once_in_a_turn() {
     let (settings, options) = pangea_sim::drawn::<Calvin>(55);
     let settings = Settings { shards: 2, ..settings };
     let options = Options { checkpoints: Checkpoints::Frozen, checkpoint_bytes: 10_000, ..options };
-    clean(&settings, &options);
+    clean::<Calvin>(&settings, &options);
 }

@@ -1,13 +1,16 @@
 //! Nodes that are slow hold the others back within bounds, are named to clients that are refused,
 //! and all goes on when they have caught up.
 
+mod runs;
+
 use pangea_core::ids::NodeId;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Abort;
 use pangea_protocols::calvin::{Calvin, Options};
 use pangea_sim::faults::{Fault, Rule, Target};
 use pangea_sim::history::{End, Operation};
-use pangea_sim::{Report, Settings, run};
+use pangea_sim::{Report, Settings};
+use runs::clean;
 
 /// No group, no log and no node is waited for that is further behind, but for what is told of it a
 /// few times a second.
@@ -33,12 +36,6 @@ fn settings(shards: u16, rules: Vec<Rule>) -> Settings {
 fn stuck(nodes: &[u16]) -> Vec<Rule> {
     let fault = |node| Fault::StuckDisk { node: Target::Node(node) };
     nodes.iter().map(|&node| Rule { at_ms: 1_000, lasts_ms: 10_000, fault: fault(node) }).collect()
-}
-
-fn clean(settings: &Settings) -> Report {
-    let report = run::<Calvin>(settings, &Options::default()).unwrap();
-    assert!(report.violation.is_none(), "{report}");
-    report
 }
 
 /// Requests that were refused, as some node is too far behind.
@@ -93,9 +90,8 @@ fn are_named(report: &Report, at: &[u16], slow: &[u16], what: &[&str]) {
 /// No epoch of the other shard goes on without what this one has sequenced.
 #[test]
 fn a_shard_that_is_slow_as_a_whole_is_named_by_the_others_which_are_not_far_ahead() {
-    let report = clean(&settings(2, stuck(&[1, 3, 5])));
-    let marks = &report.counts.marks;
-    assert!(marks.get("inputs.waits_for_others").is_some(), "{report}");
+    let report = clean::<Calvin>(&settings(2, stuck(&[1, 3, 5])), &Options::default());
+    assert!(report.counts.mark("inputs.waits_for_others") > 0, "{report}");
     // Nodes of the shard itself may name the one that coordinates it.
     let all = [0, 1, 2, 3, 4, 5];
     are_named(&report, &all, &[1, 3, 5], &["slices", "rows", "results", "cuts"]);
@@ -103,7 +99,7 @@ fn a_shard_that_is_slow_as_a_whole_is_named_by_the_others_which_are_not_far_ahea
 
 #[test]
 fn replicas_that_acknowledge_nothing_are_named_by_the_one_that_waits_for_them() {
-    let report = clean(&settings(1, stuck(&[1, 2])));
+    let report = clean::<Calvin>(&settings(1, stuck(&[1, 2])), &Options::default());
     are_named(&report, &[0], &[1, 2], &["acknowledgements"]);
 }
 
@@ -111,7 +107,7 @@ fn replicas_that_acknowledge_nothing_are_named_by_the_one_that_waits_for_them() 
 #[test]
 fn nobody_is_refused_for_one_slow_node() {
     for shards in [1, 2] {
-        let report = clean(&settings(shards, stuck(&[1])));
+        let report = clean::<Calvin>(&settings(shards, stuck(&[1])), &Options::default());
         assert_eq!(refused(&report).len(), 0, "{report}");
     }
 }

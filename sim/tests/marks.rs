@@ -85,7 +85,11 @@ const RARE: &[(&str, &str)] = &[
     ("calvin.slice_after_unsubscribed", "a slice is under way from who does not keep others"),
     ("calvin.slice_after_gap", "two replicas in turn do not keep what is asked for"),
     ("calvin.decided_after_gap", "a source does not notice that a connection was lost"),
-    ("calvin.result_again", "a result of an epoch that is void comes after the one that counts"),
+    ("calvin.result_of_another", "a result of a void epoch comes after the one that counts"),
+    (
+        "calvin.items_of_another_line",
+        "a master is deposed while a neighbour still runs the epoch that rows are of",
+    ),
     ("calvin.items_too_far_ahead", "rows are under way from who does not keep their slices"),
     ("calvin.slice_in_pieces", "an epoch has several of the smallest batches for one shard"),
     ("calvin.checkpoint_before_given", "one is asked for that has what is half run"),

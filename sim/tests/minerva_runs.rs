@@ -1,11 +1,14 @@
 //! Minerva under faults, for a few seeds; `pangea sim --seeds` runs many.
 
+mod runs;
+
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use pangea_core::time::Span;
 use pangea_protocols::minerva::{Minerva, Options, Reads};
-use pangea_sim::{RealTime, Settings, run};
+use pangea_sim::{RealTime, Settings};
+use runs::clean;
 
 fn settings(seed: u64, workload: &str) -> Settings {
     let workload = workload.to_owned();
@@ -21,14 +24,7 @@ fn options() -> Options {
 fn minerva_is_serializable_and_loses_nothing_under_faults() {
     for workload in ["list-append", "bank"] {
         for seed in 1_000..1_012 {
-            let report = run::<Minerva>(&settings(seed, workload), &options()).unwrap();
-            assert!(report.violation.is_none(), "{report}");
-            assert!(report.counts.committed > 0, "{report}");
-            let is_refusal =
-                |name: &str| name.contains("malformed") || name.starts_with("agreement.refused");
-            let refused: Vec<_> =
-                report.counts.marks.iter().filter(|(name, _)| is_refusal(name)).collect();
-            assert!(refused.is_empty(), "what a replica says is refused: {refused:?} {report}");
+            clean::<Minerva>(&settings(seed, workload), &options());
         }
     }
 }
@@ -39,26 +35,21 @@ fn a_replica_that_is_alone_is_serializable_and_loses_nothing_under_faults() {
     for workload in ["list-append", "bank", "ranges", "tpcc"] {
         for seed in 1_000..1_010 {
             let settings = Settings { nodes: 1, ..settings(seed, workload) };
-            let report = run::<Minerva>(&settings, &options()).unwrap();
-            assert!(report.violation.is_none(), "{report}");
-            assert!(report.counts.committed > 0, "{report}");
+            clean::<Minerva>(&settings, &options());
         }
     }
 }
 
 #[test]
 fn minerva_keeps_the_conditions_of_tpcc_under_faults() {
-    let report = run::<Minerva>(&settings(1_000, "tpcc"), &options()).unwrap();
-    assert!(report.violation.is_none(), "{report}");
+    clean::<Minerva>(&settings(1_000, "tpcc"), &options());
 }
 
 /// How often runs of list-append and bank, all without a violation, set a mark.
 fn marks_of_clean_runs(options: &Options, seeds: Range<u64>, mark: &str) -> u64 {
     let runs = seeds.flat_map(|seed| [(seed, "list-append"), (seed, "bank")]);
     runs.map(|(seed, workload)| {
-        let report = run::<Minerva>(&settings(seed, workload), options).unwrap();
-        assert!(report.violation.is_none(), "{report}");
-        report.counts.marks.get(mark).copied().unwrap_or(0)
+        clean::<Minerva>(&settings(seed, workload), options).counts.mark(mark)
     })
     .sum()
 }
@@ -82,15 +73,14 @@ fn ordered_reads_are_strict_where_reads_are() {
     let options = Options { reads: Reads::Strict, ..options() };
     for seed in 1_000..1_006 {
         let settings = Settings { real_time: RealTime::Ordered, ..settings(seed, "list-append") };
-        let report = run::<Minerva>(&settings, &options).unwrap();
-        assert!(report.violation.is_none(), "{report}");
+        clean::<Minerva>(&settings, &options);
     }
 }
 
 #[test]
 fn a_run_of_minerva_is_the_same_each_time() {
     for (seed, workload) in [(1, "list-append"), (2, "bank"), (3, "ycsb-a")] {
-        let run = || run::<Minerva>(&settings(seed, workload), &options()).unwrap();
+        let run = || clean::<Minerva>(&settings(seed, workload), &options());
         let (first, again) = (run(), run());
         assert_eq!((first.digest, first.events), (again.digest, again.events), "{first}");
         assert_eq!(first.history, again.history);
@@ -118,9 +108,7 @@ fn runs_that_found_a_bug_stay_clean() {
         (14, "bank"),
     ];
     for (seed, workload) in stories {
-        let report = run::<Minerva>(&Settings { seed, ..settings(seed, workload) }, &options());
-        let report = report.unwrap();
-        assert!(report.violation.is_none(), "{report}");
+        clean::<Minerva>(&settings(seed, workload), &options());
     }
 }
 
@@ -130,7 +118,6 @@ fn runs_that_found_a_bug_stay_clean() {
 #[test]
 fn the_papers_protocol_is_serializable_under_faults_too() {
     for seed in [40, 58, 117, 125, 1_000, 1_001] {
-        let report = run::<Minerva>(&settings(seed, "list-append"), &Options::paper()).unwrap();
-        assert!(report.violation.is_none(), "{report}");
+        clean::<Minerva>(&settings(seed, "list-append"), &Options::paper());
     }
 }

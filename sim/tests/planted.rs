@@ -352,12 +352,10 @@ fn reigns(seed: u64) -> Vec<Rule> {
 /// What no run may do although no checker of histories minds: a replica says what its peers can't
 /// make sense of, or needs rescue where nothing went wrong.
 fn misdeed(profile: Profile, report: &Report) -> Option<String> {
-    let is_wrong = |name: &&&str| {
-        let is_refusal = name.contains("malformed") || name.starts_with("agreement.refused");
-        let is_of_trouble = ["inputs.checkpoint_requested", "inputs.frozen_together"];
-        is_refusal || profile == Profile::Calm && is_of_trouble.contains(name)
-    };
-    report.counts.marks.keys().find(is_wrong).map(|name| format!("mark: {name}"))
+    let of_trouble = ["inputs.checkpoint_requested", "inputs.frozen_together"];
+    let is_hit = |name: &&str| profile == Profile::Calm && report.counts.mark(name) > 0;
+    let wrong = report.counts.nonsense().or_else(|| of_trouble.into_iter().find(is_hit));
+    wrong.map(|name| format!("mark: {name}"))
 }
 
 /// The same settings as far as Calvin has them.

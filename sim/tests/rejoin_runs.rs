@@ -1,10 +1,13 @@
 //! Nodes whose disks are lost, and what takes their place, for a few seeds.
 
+mod runs;
+
 use std::num::NonZeroUsize;
 
 use pangea_core::time::Span;
 use pangea_protocols::minerva::{Minerva, Options};
-use pangea_sim::{FaultKind, Report, Settings, run};
+use pangea_sim::{FaultKind, Report, Settings};
+use runs::clean;
 
 /// Disks are lost, and beside that what makes it hard.
 fn settings(seed: u64, nodes: usize) -> Settings {
@@ -40,12 +43,7 @@ fn options(seed: u64) -> Options {
 }
 
 fn run_clean(seed: u64, nodes: usize) -> Report {
-    let report = run::<Minerva>(&settings(seed, nodes), &options(seed)).unwrap();
-    assert!(report.violation.is_none(), "{report}");
-    let is_refusal =
-        |name: &&&str| name.contains("malformed") || name.starts_with("agreement.refused");
-    assert_eq!(report.counts.marks.keys().find(is_refusal), None, "{report}");
-    report
+    clean::<Minerva>(&settings(seed, nodes), &options(seed))
 }
 
 /// A strict read asked the coordinator while that, replaced, took nothing yet, and waited for ever.
@@ -62,7 +60,7 @@ fn a_node_whose_disk_is_lost_comes_back_and_nothing_is_lost_with_it() {
         let nodes = if seed % 4 == 3 { 5 } else { 3 };
         let report = run_clean(seed, nodes);
         replaced += report.counts.replaced;
-        rejoined += report.counts.marks.get("inputs.rejoined").copied().unwrap_or(0);
+        rejoined += report.counts.mark("inputs.rejoined");
     }
     println!("{replaced} disks lost, {rejoined} times back");
     assert!(replaced >= seeds / 2, "{replaced} disks in {seeds} runs are too few");

@@ -25,16 +25,12 @@ use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Abort, Outcome, Program, Seen, SqlState};
 
-use super::batch::{Request, has_seen_what_is_final};
+use super::batch::{Request, Unplaced, has_seen_what_is_final};
 use super::messages::Message;
-use super::state::Again;
+use super::state::{Again, WAITING_BATCHES_MAX};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
-use crate::inputs::weight;
-use crate::inputs::{IN_FLIGHT_MAX, outcome_unknown};
-
-/// So many full batches may wait for a master.
-const WAITING_BATCHES_MAX: usize = 16;
+use crate::inputs::{IN_FLIGHT_MAX, Reign, outcome_unknown};
 
 /// Requests that are not in a batch of this replica, as another one is the master, or none is.
 #[derive(Default)]
@@ -44,6 +40,8 @@ pub(super) struct Forwarding {
     waiting_bytes: usize,
     /// Sent to a replica, which has not said yet what it made of them.
     sent: BTreeMap<u64, (NodeId, Waiting)>,
+    /// The last answer was that nothing is taken: one request asks again, for all.
+    is_refused: bool,
     /// The name of the last that was sent. It begins at random: what is said of an earlier life's
     /// is of no use.
     token: u64,
@@ -71,17 +69,9 @@ pub(super) enum Asker {
 
 struct Waiting {
     ticket: Ticket,
-    request: Request,
+    request: Unplaced,
     /// The line of versions that it has read from.
     line: u64,
-    /// How often it has left its footprint.
-    tries: u32,
-}
-
-impl Waiting {
-    fn again(&self) -> Option<Again> {
-        Again::of(&self.request.program, self.request.shards, self.tries)
-    }
 }
 
 impl Forwarding {
@@ -106,34 +96,30 @@ impl Forwarding {
         let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.again));
         awaited.or_else(|| {
             let (_, waiting) = self.sent.remove(&token)?;
-            Some((waiting.ticket, waiting.again()))
+            Some((waiting.ticket, Again::of(&waiting.request)))
         })
     }
 
     fn push(&mut self, waiting: Waiting) {
-        self.waiting_bytes += weigh(&waiting.request);
+        self.waiting_bytes += waiting.request.weight();
         self.waiting.push_back(waiting);
     }
 
     fn pop(&mut self) -> Option<Waiting> {
         let waiting = self.waiting.pop_front()?;
-        self.waiting_bytes -= weigh(&waiting.request);
+        self.waiting_bytes -= waiting.request.weight();
         Some(waiting)
     }
 }
 
 /// Whether an interactive transaction has read a row of a later version.
-fn has_seen_after(request: &Request, upto: SnapshotVersion) -> bool {
-    let Program::Certified(certified) = &request.program else { return false };
+fn has_seen_after(program: &Program, upto: SnapshotVersion) -> bool {
+    let Program::Certified(certified) = program else { return false };
     let is_later = |seen: &Seen| matches!(seen, Seen::At(version) if *version > upto);
     let points = certified.reads.points.iter().map(|read| &read.seen);
     let ranges = certified.reads.ranges.iter();
     let rows = ranges.flat_map(|read| read.rows.iter().map(|(_, seen)| seen));
     points.chain(rows).any(is_later)
-}
-
-fn weigh(request: &Request) -> usize {
-    weight::of_program(&request.program, request.footprint.as_ref())
 }
 
 impl Calvin {
@@ -142,15 +128,13 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
-        mut request: Request,
-        tries: u32,
+        request: Unplaced,
     ) {
         let forwarding = &mut self.state.forwarding;
         if forwarding.token == 0 {
             forwarding.token = cx.rng.u64(1..1 << 48);
         }
-        request.txn = TxnId::default();
-        forwarding.push(Waiting { ticket, request, line: cx.store.line(), tries });
+        forwarding.push(Waiting { ticket, request, line: cx.store.line() });
     }
 
     /// Brings what waits to the master's sequencer, if there is a master.
@@ -159,10 +143,8 @@ impl Calvin {
             return;
         }
         if self.state.inputs.takes() {
-            while let Some(waiting) = self.next_to_go(cx, false) {
-                let Waiting { ticket, request, tries, .. } = waiting;
-                let Request { program, footprint, shards, .. } = request;
-                self.put_in_batch(cx, Asker::Client(ticket), program, footprint, (shards, tries));
+            while let Some(Waiting { ticket, request, .. }) = self.next_to_go(cx, false) {
+                self.put_in_batch(cx, Asker::Client(ticket), request);
             }
             return;
         }
@@ -170,9 +152,14 @@ impl Calvin {
         let is_up = |master: &NodeId| inputs.replication.is_up[master.index()];
         let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.me);
         let Some(master) = leader.filter(is_up) else { return };
+        let Forwarding { is_refused, sent, .. } = &self.state.forwarding;
+        let is_refused = *is_refused;
+        if is_refused && sent.values().any(|(to, _)| *to == master) {
+            return;
+        }
         let (mut requests, mut bytes) = (Vec::new(), 0);
         while let Some(waiting) = self.next_to_go(cx, true) {
-            let size = weigh(&waiting.request);
+            let size = waiting.request.weight();
             if bytes > 0 && bytes + size > self.state.options.batch_bytes {
                 self.forward(cx, master, std::mem::take(&mut requests));
                 bytes = 0;
@@ -180,8 +167,12 @@ impl Calvin {
             bytes += size;
             let forwarding = &mut self.state.forwarding;
             forwarding.token += 1;
-            requests.push((forwarding.token, waiting.request.clone()));
+            let request = waiting.request.clone().placed(TxnId::default(), None);
+            requests.push((forwarding.token, request));
             forwarding.sent.insert(forwarding.token, (master, waiting));
+            if is_refused {
+                break;
+            }
         }
         self.forward(cx, master, requests);
     }
@@ -191,7 +182,7 @@ impl Calvin {
         loop {
             let waiting = self.state.forwarding.pop()?;
             let is_same = cx.store.line() == waiting.line;
-            if self.is_of_line(&waiting.request, is_same, is_forwarded) {
+            if self.is_of_line(&waiting.request.program, is_same, is_forwarded) {
                 return Some(waiting);
             }
             refuse_read(cx, waiting.ticket);
@@ -207,9 +198,9 @@ impl Calvin {
 
     /// Whether what an interactive transaction has read is what versions of these numbers are now,
     /// and, where it goes to another replica, will stay. Where tables are divided it always is.
-    fn is_of_line(&self, request: &Request, is_same: bool, is_final: bool) -> bool {
-        let Program::Certified(_) = &request.program else { return true };
-        let is_void = !is_same || is_final && has_seen_after(request, self.confirmed());
+    fn is_of_line(&self, program: &Program, is_same: bool, is_final: bool) -> bool {
+        let Program::Certified(_) = program else { return true };
+        let is_void = !is_same || is_final && has_seen_after(program, self.confirmed());
         self.state.shards.is_some() || !is_void
     }
 
@@ -222,13 +213,15 @@ impl Calvin {
     ) {
         let is_divided = self.state.shards.is_some();
         let is_sound = |(_, request): &(u64, Request)| {
-            has_seen_what_is_final(request) && request.shards.is_empty() != is_divided
+            has_seen_what_is_final(&request.program) && request.shards.is_empty() != is_divided
         };
         if !requests.iter().all(is_sound) {
             return cx.mark("calvin.malformed_forward");
         }
         let node = self.state.inputs.node(from);
-        let is_full = self.state.sequencer.in_flight.len() + requests.len() > IN_FLIGHT_MAX;
+        let sequencer = &self.state.sequencer;
+        let is_full = sequencer.in_flight.len() + requests.len() > IN_FLIGHT_MAX
+            || sequencer.is_full(self.state.options.batch_bytes);
         let reign = self.state.inputs.mastery.reign.filter(|_| self.state.inputs.takes());
         let Some(reign) = reign.filter(|_| !is_full) else {
             cx.mark("calvin.not_taken");
@@ -236,8 +229,8 @@ impl Calvin {
             return cx.send(node, Message::NotTaken { tokens });
         };
         let tokens = requests.iter().map(|(token, _)| *token).collect();
-        for (token, Request { program, footprint, shards, .. }) in requests {
-            self.put_in_batch(cx, Asker::Replica(from, token), program, footprint, (shards, 0));
+        for (token, request) in requests {
+            self.put_in_batch(cx, Asker::Replica(from, token), request.unplaced(0));
         }
         cx.send(node, Message::Taken { term: reign.term, tokens });
     }
@@ -246,10 +239,11 @@ impl Calvin {
     pub(super) fn on_taken(&mut self, cx: &mut Cx<'_, Self>, term: Term, tokens: &[u64]) {
         cx.mark("calvin.taken");
         let forwarding = &mut self.state.forwarding;
+        let was_refused = std::mem::take(&mut forwarding.is_refused);
         for token in tokens {
             // Unless it was run before this came.
             let Some((_, waiting)) = forwarding.sent.remove(token) else { continue };
-            let (ticket, again) = (waiting.ticket, waiting.again());
+            let (ticket, again) = (waiting.ticket, Again::of(&waiting.request));
             let is_named = || self.state.shards.as_ref().is_some_and(|it| it.names(*token));
             if term < forwarding.run && !is_named() {
                 tell_void(cx, ticket);
@@ -257,12 +251,16 @@ impl Calvin {
                 forwarding.awaited.insert(*token, Awaited { term, ticket, again });
             }
         }
+        if was_refused {
+            self.dispatch(cx);
+        }
     }
 
     /// A replica that is no master has not taken requests of this one. They wait for the next look.
     pub(super) fn on_not_taken(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, tokens: &[u64]) {
         cx.mark("calvin.not_taken");
         let forwarding = &mut self.state.forwarding;
+        forwarding.is_refused = true;
         for token in tokens {
             match forwarding.sent.remove(token) {
                 Some((to, waiting)) if to == from => forwarding.push(waiting),
@@ -342,7 +340,7 @@ impl Calvin {
             // A peer's was named, and the peer will see that it is void.
             let tries = waiting.again.map_or(0, |again| again.tries);
             if let Some(ticket) = waiting.ticket {
-                self.take_for_master(cx, ticket, request, tries);
+                self.take_for_master(cx, ticket, request.unplaced(tries));
             }
         }
     }
@@ -364,14 +362,14 @@ impl Calvin {
     /// no batch yet never comes into one.
     fn refuse_void_reads(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
         let sequencer = &mut self.state.sequencer;
-        let is_void = |request: &Request| has_seen_after(request, upto);
+        let is_void = |request: &Request| has_seen_after(&request.program, upto);
         let void: BTreeSet<TxnId> =
             sequencer.current.iter().filter(|it| is_void(it)).map(|it| it.txn).collect();
         if void.is_empty() {
             return;
         }
         sequencer.current.retain(|request| !void.contains(&request.txn));
-        sequencer.current_bytes = sequencer.current.iter().map(weigh).sum();
+        sequencer.current_bytes = sequencer.current.iter().map(Request::weight).sum();
         let mut tickets = Vec::new();
         sequencer.in_flight.retain(|waiting| {
             let stays = !void.contains(&waiting.txn);
@@ -409,7 +407,7 @@ impl Calvin {
                 self.answer(cx, ticket, (txn, version), finished);
             }
         }
-        let Some(reign) = cut.reign else { return };
+        let Some(reign) = self.reign_of(cut) else { return };
         self.state.forwarding.run = reign.term;
         let mut void = Vec::new();
         self.state.forwarding.awaited.retain(|_, awaited| {
@@ -426,10 +424,16 @@ impl Calvin {
         void.into_iter().for_each(|ticket| tell_void(cx, ticket));
     }
 
+    /// Whose requests of before are void with this cut. None are where replication is synchronous:
+    /// then it is what an earlier life has left, and names nothing of this one.
+    fn reign_of(&self, cut: &Cut) -> Option<Reign> {
+        cut.reign.filter(|_| self.state.inputs.is_asynchronous())
+    }
+
     /// The same where tables are divided, once an epoch of a reign is confirmed: what earlier
     /// masters have taken, and no cut has named, is void.
     pub(super) fn tell_void_divided(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
-        let Some(reign) = cut.reign else { return };
+        let Some(reign) = self.reign_of(cut) else { return };
         if std::mem::replace(&mut self.state.forwarding.run, reign.term) == reign.term {
             return;
         }

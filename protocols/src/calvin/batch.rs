@@ -8,6 +8,7 @@
 //!   | source | bid | first sequence | count | request 0 | request 1 | ..
 //!   | u16    | u64 | u64            | var   |           |           |
 //!   +--------+-----+----------------+-------+-----------+-----------+--
+//!   source: and 32768, where it is a master's
 //!   request: what u8, then for
 //!     0 call                     procedure u16, args
 //!     1 call of known footprint  procedure u16, args, footprint
@@ -22,8 +23,8 @@ use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
 
-use crate::inputs;
 pub use crate::inputs::Bid;
+use crate::inputs::{self, weight};
 
 /// A transaction as it was asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +41,18 @@ pub struct Request {
     pub origin: Option<(NodeId, u64)>,
 }
 
+/// A request that has no place in the order yet, and so no name.
+#[derive(Clone)]
+pub(super) struct Unplaced {
+    pub program: Program,
+    /// §3.2.1: what a reconnaissance found that it will touch, where its arguments don't tell.
+    pub footprint: Option<Footprint>,
+    /// The shards that it concerns. None where tables are not divided.
+    pub shards: ShardSet,
+    /// How often it has left its footprint.
+    pub tries: u32,
+}
+
 /// One entry of a sequencer's log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
@@ -49,9 +62,15 @@ pub struct Batch {
     pub bid: Bid,
     /// The number of the first request; the others follow without a gap.
     pub first_sequence: u64,
+    /// Whether a master has made it, where replication is asynchronous: if no cut of its reign
+    /// names it, it is void.
+    pub is_of_reign: bool,
     /// The requests, in the order in which they came.
     pub requests: Vec<Request>,
 }
+
+/// Is added to the source of a master's batch: no node has so large a number.
+const OF_REIGN: u16 = 1 << 15;
 
 mod what {
     pub const CALL: u8 = 0;
@@ -63,7 +82,36 @@ mod what {
     pub const FORWARDED: u8 = 64;
 }
 
+impl Unplaced {
+    /// A program that tells by itself what it touches.
+    pub(super) fn new(program: Program, shards: ShardSet) -> Self {
+        Self { program, footprint: None, shards, tries: 0 }
+    }
+
+    /// About how many bytes it will take, and no less.
+    pub(super) fn weight(&self) -> usize {
+        weight::of_program(&self.program, self.footprint.as_ref())
+    }
+
+    /// The request under its name, and under that which another replica has for it.
+    pub(super) fn placed(self, txn: TxnId, origin: Option<(NodeId, u64)>) -> Request {
+        let Self { program, footprint, shards, .. } = self;
+        Request { txn, program, footprint, shards, origin }
+    }
+}
+
 impl Request {
+    /// The request without its name, which has left its footprint so often.
+    pub(super) fn unplaced(self, tries: u32) -> Unplaced {
+        let Self { program, footprint, shards, .. } = self;
+        Unplaced { program, footprint, shards, tries }
+    }
+
+    /// About how many bytes it takes, and no less.
+    pub(super) fn weight(&self) -> usize {
+        weight::of_program(&self.program, self.footprint.as_ref())
+    }
+
     /// About how many bytes it takes: what is reserved.
     fn size_hint(&self) -> usize {
         const BESIDE_ARGS: usize = 24;
@@ -155,7 +203,8 @@ impl Batch {
     pub fn encode(&self) -> Bytes {
         let requests: usize = self.requests.iter().map(Request::size_hint).sum();
         let mut out = Vec::with_capacity(64 + requests);
-        out.put_u16(self.source.0);
+        assert!(self.source.0 < OF_REIGN, "a node has a number");
+        out.put_u16(self.source.0 | if self.is_of_reign { OF_REIGN } else { 0 });
         out.put_u64(self.bid.0);
         out.put_u64(self.first_sequence);
         out.put_varint(self.requests.len() as u64);
@@ -181,10 +230,15 @@ impl inputs::Batch for Batch {
         self.first_sequence + self.requests.len() as u64
     }
 
+    fn is_of_reign(&self) -> bool {
+        self.is_of_reign
+    }
+
     // Arguments stay slices of `bytes`.
     fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
-        let source = NodeId(from.u16("batch source")?);
+        let source = from.u16("batch source")?;
+        let (source, is_of_reign) = (NodeId(source & !OF_REIGN), source & OF_REIGN != 0);
         let bid = Bid(from.u64("batch id")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
@@ -195,11 +249,11 @@ impl inputs::Batch for Batch {
         if !from.is_empty() {
             return Err(DecodeError::new("batch"));
         }
-        Ok(Self { source, bid, first_sequence, requests })
+        Ok(Self { source, bid, first_sequence, is_of_reign, requests })
     }
 
     fn check(&self) -> Result<(), DecodeError> {
-        match self.requests.iter().all(has_seen_what_is_final) {
+        match self.requests.iter().all(|it| has_seen_what_is_final(&it.program)) {
             true => Ok(()),
             false => Err(DecodeError::new("request")),
         }
@@ -207,8 +261,8 @@ impl inputs::Batch for Batch {
 }
 
 /// Whether an interactive transaction has read committed versions alone: no others are visible.
-pub(super) fn has_seen_what_is_final(request: &Request) -> bool {
-    let Program::Certified(Certified { reads, .. }) = &request.program else { return true };
+pub(super) fn has_seen_what_is_final(program: &Program) -> bool {
+    let Program::Certified(Certified { reads, .. }) = program else { return true };
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     points.chain(rows).all(|seen| match seen {
@@ -251,11 +305,13 @@ pub(super) mod tests {
             Request { txn, program, footprint, shards, origin }
         };
         let requests = all.into_iter().enumerate().map(request).collect();
-        Batch { source, bid: Bid(7), first_sequence: 40, requests }
+        Batch { source, bid: Bid(7), first_sequence: 40, is_of_reign: false, requests }
     }
 
     #[test]
     fn a_batch_survives_its_encoding_and_a_cut_one_is_refused() {
+        let of_reign = Batch { is_of_reign: true, ..batch() };
+        assert_eq!(Batch::decode(&of_reign.encode()), Ok(of_reign));
         let bytes = batch().encode();
         assert_eq!(Batch::decode(&bytes), Ok(batch()));
         assert_eq!(batch().check(), Ok(()));

@@ -30,6 +30,7 @@ use pangea_core::txn::{Outcome, Program};
 use super::shards::items::{Item, Items};
 use super::shards::slice::Line;
 use super::{Calvin, Message};
+use crate::inputs::IN_FLIGHT_MAX;
 
 /// For one that is frozen so much is kept at most, in bytes: at 200 bytes each, the outcomes of
 /// 300,000 transactions that it has not said to have. It answers older ones itself, later.
@@ -244,7 +245,13 @@ impl Calvin {
     /// Lets programs that only read wait until this replica has run what its clients were told of.
     pub(super) fn let_wait(&mut self, cx: &mut Cx<'_, Self>, reads: Vec<(Ticket, Program)>) {
         cx.mark("calvin.read_waits");
-        self.state.outcomes.reads.extend(reads);
+        for read in reads {
+            if self.state.outcomes.reads.len() < IN_FLIGHT_MAX {
+                self.state.outcomes.reads.push(read);
+            } else {
+                cx.reply(read.0, Outcome::Aborted(self.too_many_in_flight()));
+            }
+        }
     }
 
     /// Programs that need not wait any more.

@@ -43,7 +43,8 @@ mod tests {
     fn sequencers_take_turns_by_batch() {
         let batch = |(source, bid)| {
             let (source, bid) = (NodeId(source), Bid(bid));
-            Arc::new(Batch { source, bid, first_sequence: 1, requests: Vec::new() })
+            let (first_sequence, is_of_reign) = (1, false);
+            Arc::new(Batch { source, bid, first_sequence, is_of_reign, requests: Vec::new() })
         };
         let of = |places: &[(u16, u64)]| places.iter().copied().map(batch).collect();
         let places = |batches: Vec<Arc<Batch>>| -> Vec<(u16, u64)> {

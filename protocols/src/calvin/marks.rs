@@ -83,7 +83,7 @@ const OWN: &[Mark] = &[
     mark("calvin.left", "a transaction touches more than its footprint, and is taken again"),
     mark("calvin.left_too_often", "it does so again and again, and ends"),
     mark("calvin.result_later", "a transaction was run elsewhere, and its result has not come"),
-    mark("calvin.result_again", "a result comes again"),
+    mark("calvin.result_of_another", "a result is of a void or another epoch"),
     mark("calvin.behind_told", "the coordinator is told that other groups are further"),
     mark("calvin.looked", "a reconnaissance asks another shard for rows"),
     mark("calvin.found_late", "rows come that a reconnaissance does not wait for any more"),

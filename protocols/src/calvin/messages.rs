@@ -349,12 +349,7 @@ impl PeerMessage for Message {
             Self::Slice(slice) => slice.bytes().len(),
             Self::Piece(piece) => piece.len(),
             Self::Items(items) | Self::Outcomes(items) => items.len(),
-            Self::Forward { requests } => {
-                let weigh = |(_, it): &(u64, Request)| {
-                    inputs::weight::of_program(&it.program, it.footprint.as_ref())
-                };
-                requests.iter().map(weigh).sum()
-            }
+            Self::Forward { requests } => requests.iter().map(|(_, it)| it.weight()).sum(),
             Self::Subscribe { .. }
             | Self::Unsubscribe
             | Self::More

@@ -153,18 +153,19 @@ impl Calvin {
         self.state.inputs.log_epoch(cx, epoch, record.encode().into());
     }
 
-    /// Own batches beyond the applied cut are in flight.
+    /// Own batches beyond the applied cut are in flight, but for those that may be void.
     fn restore_in_flight(&mut self) {
-        let inputs = &self.state.inputs;
-        let applied = inputs.cut.heads[inputs.me.index()];
-        let own = inputs.own_log().slots.range(applied.next()..);
-        let requests = own.flat_map(|(_, slot)| &slot.batch.requests);
+        let own = self.state.inputs.own_unapplied().filter(|(_, batch)| !batch.is_of_reign);
+        let requests = own.flat_map(|(_, batch)| &batch.requests);
         self.state.sequencer.in_flight.extend(requests.map(InFlight::of_an_earlier_life));
     }
 
     /// A batch of this replica's own log came back. It will be run like any other, and nobody waits
     /// for it; what came after it may be in flight already.
     pub(super) fn on_own_batch(&mut self, batch: &Arc<Batch>) {
+        if batch.is_of_reign {
+            return;
+        }
         let in_flight = &mut self.state.sequencer.in_flight;
         let first = batch.first_sequence;
         let later = in_flight.split_off(in_flight.partition_point(|it| it.txn.sequence() < first));
@@ -205,12 +206,9 @@ impl Calvin {
 
     /// Own requests up to `upto` have been run elsewhere; how they ended is not known here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
-        let inputs = &self.state.inputs;
-        let applied = inputs.cut.heads[inputs.me.index()];
-        let own = inputs.own_log().slots.range(applied.next()..);
-        let skipped = own.take_while(|(bid, _)| **bid <= upto);
+        let skipped = self.state.inputs.own_unapplied().take_while(|(bid, _)| *bid <= upto);
         let Some((_, last)) = skipped.last() else { return };
-        let end = last.batch.end_sequence();
+        let end = last.end_sequence();
         let in_flight = &mut self.state.sequencer.in_flight;
         let count = in_flight.partition_point(|waiting| waiting.txn.sequence() < end);
         for waiting in in_flight.drain(..count) {

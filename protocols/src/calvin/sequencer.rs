@@ -5,7 +5,7 @@
 //! it but the footprint (§3.2.1), and the scheduler looks whether it was right.
 
 use pangea_core::exec::optimistic;
-use pangea_core::exec::{Overlay, TXN_BYTES_MAX, check_size, is_footprint_declared};
+use pangea_core::exec::{Overlay, check_size, is_footprint_declared};
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::planted::{Bug, is_planted};
@@ -14,12 +14,11 @@ use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
 use pangea_core::work::Work;
 
 use super::asynchronous::{Asker, read_given_up};
-use super::batch::{Batch, Request};
+use super::batch::{Batch, Request, Unplaced};
 use super::options::Reads;
 use super::state::{Again, InFlight};
 use super::{Calvin, Timer};
-use crate::inputs::weight::{self, as_many_as_fit};
-use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined};
+use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, weight};
 
 impl Calvin {
     /// Takes what clients want.
@@ -78,6 +77,7 @@ impl Calvin {
         let forwarding = &self.state.forwarding;
         let is_held = (!self.state.inputs.greetings.is_ready
             && sequencer.current_bytes >= batch_bytes)
+            || sequencer.is_full(batch_bytes)
             || forwarding.is_full(batch_bytes);
         let lookups = self.state.shards.as_ref().map_or(0, |shards| shards.lookups.len());
         let in_flight = sequencer.in_flight.len() - self.state.outcomes.answered;
@@ -100,7 +100,7 @@ impl Calvin {
                         let touched = || Footprint::of_run(&certified.reads, &certified.writes);
                         let shards = is_divided.then(|| self.concerned(&touched()));
                         let shards = shards.unwrap_or_default();
-                        self.sequence(cx, ticket, program, None, (shards, 0));
+                        self.sequence(cx, ticket, Unplaced::new(program, shards));
                     }
                     Err(abort) => cx.reply(ticket, Outcome::Aborted(abort)),
                 };
@@ -121,7 +121,8 @@ impl Calvin {
         let is_declared = is_footprint_declared(&registry, procedure, args);
         let found = (!is_declared).then(|| self.reconnoitre(cx, &program));
         let footprint = found.and_then(weight::if_small);
-        self.sequence(cx, ticket, program, footprint, (ShardSet::default(), 0));
+        let request = Unplaced::new(program, ShardSet::default());
+        self.sequence(cx, ticket, Unplaced { footprint, ..request });
     }
 
     /// Whether a program changes nothing and is content with the last epoch.
@@ -145,61 +146,36 @@ impl Calvin {
         found
     }
 
-    /// Sees to it that a request gets its place in the order, unless it is held back first. It
-    /// concerns `shards`, and has left its footprint so often before.
-    pub(super) fn sequence(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        ticket: Ticket,
-        program: Program,
-        footprint: Option<Footprint>,
-        (shards, tries): (ShardSet, u32),
-    ) {
-        let taken = self.hold_if_cold(cx, ticket, program, footprint, (shards, tries));
-        if let Some((program, footprint, shards)) = taken {
-            self.put(cx, ticket, program, footprint, (shards, tries));
+    /// Sees to it that a request gets its place in the order, unless it is held back first.
+    pub(super) fn sequence(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, request: Unplaced) {
+        if let Some(request) = self.hold_if_cold(cx, ticket, request) {
+            self.put(cx, ticket, request);
         }
     }
 
     /// Puts a request into the batch, here or at the master.
-    pub(super) fn put(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        ticket: Ticket,
-        program: Program,
-        footprint: Option<Footprint>,
-        (shards, tries): (ShardSet, u32),
-    ) {
-        if self.state.inputs.is_asynchronous() {
-            let (txn, origin) = (TxnId::default(), None);
-            let request = Request { txn, program, footprint, shards, origin };
-            return self.take_for_master(cx, ticket, request, tries);
+    pub(super) fn put(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, request: Unplaced) {
+        match self.state.inputs.is_asynchronous() {
+            true => self.take_for_master(cx, ticket, request),
+            false => self.put_in_batch(cx, Asker::Client(ticket), request),
         }
-        self.put_in_batch(cx, Asker::Client(ticket), program, footprint, (shards, tries));
     }
 
     /// Gives a request its name and its place in the batch.
-    pub(super) fn put_in_batch(
-        &mut self,
-        cx: &mut Cx<'_, Self>,
-        asker: Asker,
-        program: Program,
-        footprint: Option<Footprint>,
-        (shards, tries): (ShardSet, u32),
-    ) {
+    pub(super) fn put_in_batch(&mut self, cx: &mut Cx<'_, Self>, asker: Asker, request: Unplaced) {
         cx.mark("calvin.sequenced");
         let inputs = &mut self.state.inputs;
         let txn = TxnId::new(inputs.me, inputs.next_sequence);
         inputs.next_sequence += 1;
         let sequencer = &mut self.state.sequencer;
         let is_first = sequencer.current.is_empty();
-        sequencer.current_bytes += weight::of_program(&program, footprint.as_ref());
+        sequencer.current_bytes += request.weight();
         let (ticket, origin) = match asker {
             Asker::Client(ticket) => (Some(ticket), None),
             Asker::Replica(replica, token) => (None, Some((replica, token))),
         };
-        let again = ticket.and_then(|_| Again::of(&program, shards, tries));
-        sequencer.current.push(Request { txn, program, footprint, shards, origin });
+        let again = ticket.and_then(|_| Again::of(&request));
+        sequencer.current.push(request.placed(txn, origin));
         let mut in_flight = InFlight::new(txn, ticket, again);
         in_flight.term = inputs.mastery.reign.map(|reign| reign.term).unwrap_or_default();
         sequencer.in_flight.push_back(in_flight);
@@ -241,19 +217,11 @@ impl Calvin {
             }
             return;
         }
-        let mut requests = std::mem::take(&mut self.state.sequencer.current);
+        let requests = std::mem::take(&mut self.state.sequencer.current);
         let bytes = std::mem::take(&mut self.state.sequencer.current_bytes);
-        let bytes_max = self.state.options.batch_bytes;
-        // Before this replica was ready more may have come than a frame can hold.
-        let is_too_much = bytes > bytes_max + TXN_BYTES_MAX;
-        while !requests.is_empty() {
-            let weigh = |it: &Request| weight::of_program(&it.program, it.footprint.as_ref());
-            let fit = match is_too_much {
-                true => as_many_as_fit(requests.iter().map(weigh), bytes_max),
-                false => requests.len(),
-            };
-            let later = requests.split_off(fit);
-            self.send_batch(cx, std::mem::replace(&mut requests, later));
+        let batch_bytes = self.state.options.batch_bytes;
+        for requests in weight::in_batches(requests, bytes, batch_bytes, Request::weight) {
+            self.send_batch(cx, requests);
         }
     }
 
@@ -263,6 +231,7 @@ impl Calvin {
             source: self.state.inputs.me,
             bid: self.state.inputs.own_log().held.next(),
             first_sequence: first.sequence(),
+            is_of_reign: self.state.inputs.is_asynchronous(),
             requests,
         };
         cx.begin_work();

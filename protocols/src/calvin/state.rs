@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pangea_core::ids::{NodeId, Ticket, TxnId};
-use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Setup, Status};
 use pangea_core::txn::{Program, Registry};
 
 use super::Calvin;
 use super::asynchronous::Forwarding;
-use super::batch::Request;
+use super::batch::{Request, Unplaced};
 use super::frozen::Outcomes;
 use super::options::Options;
 use super::scheduler::Running;
@@ -44,6 +43,9 @@ pub(super) struct State {
     pub counters: Counters,
 }
 
+/// So many full batches may wait for a master, or for a master to make batches of them.
+pub(super) const WAITING_BATCHES_MAX: usize = 16;
+
 /// §3.1: requests on their way into the order.
 #[derive(Default)]
 pub(super) struct Sequencer {
@@ -53,6 +55,13 @@ pub(super) struct Sequencer {
     pub current_bytes: usize,
     /// Requests of this replica that have not been run, oldest first.
     pub in_flight: VecDeque<InFlight>,
+}
+
+impl Sequencer {
+    /// Whether no more is taken: a batch could have been made of it long ago, and could not be.
+    pub(super) fn is_full(&self, batch_bytes: usize) -> bool {
+        self.current_bytes > WAITING_BATCHES_MAX * batch_bytes
+    }
 }
 
 /// A request that was taken here and has not been run.
@@ -80,9 +89,10 @@ pub(super) struct Again {
 
 impl Again {
     /// Nothing where tables are not divided, or it brings what it has read.
-    pub(super) fn of(program: &Program, shards: ShardSet, tries: u32) -> Option<Self> {
+    pub(super) fn of(request: &Unplaced) -> Option<Self> {
+        let Unplaced { program, shards, tries, .. } = request;
         let may_leave = matches!(program, Program::Call { .. }) && !shards.is_empty();
-        may_leave.then(|| Self { program: program.clone(), tries })
+        may_leave.then(|| Self { program: program.clone(), tries: *tries })
     }
 }
 

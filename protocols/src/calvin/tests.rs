@@ -2,6 +2,7 @@
 //! the rules that it was agreed on under, or not at all.
 
 mod asynchronous;
+mod nonsense;
 mod waits;
 
 use std::num::NonZeroUsize;

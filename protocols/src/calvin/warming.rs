@@ -27,13 +27,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use pangea_core::exec::declared_footprint;
 use pangea_core::ids::{NodeId, ShardId, TableId, Ticket};
 use pangea_core::key::Key;
-use pangea_core::partition::ShardSet;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::store::ColdMap;
 use pangea_core::time::{Span, Timestamp};
-use pangea_core::txn::{Footprint, Program};
+use pangea_core::txn::Program;
 
+use super::batch::Unplaced;
 use super::options::ColdDelay;
 use super::{Calvin, Message, Timer};
 use times::Times;
@@ -78,10 +78,7 @@ pub(super) struct Warming {
 /// A request that is held back.
 pub(super) struct Held {
     ticket: Ticket,
-    program: Program,
-    footprint: Option<Footprint>,
-    shards: ShardSet,
-    tries: u32,
+    request: Unplaced,
     until: Timestamp,
     /// Who has not fetched its rows.
     waits_for: BTreeSet<NodeId>,
@@ -119,13 +116,9 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
-        program: Program,
-        footprint: Option<Footprint>,
-        (shards, tries): (ShardSet, u32),
-    ) -> Option<(Program, Option<Footprint>, ShardSet)> {
-        let Some(wanted) = self.cold_rows(cx, &program, footprint.as_ref()) else {
-            return Some((program, footprint, shards));
-        };
+        request: Unplaced,
+    ) -> Option<Unplaced> {
+        let Some(wanted) = self.cold_rows(cx, &request) else { return Some(request) };
         cx.mark("calvin.held");
         let by_node = self.by_node(wanted);
         let delay = self.predicted(by_node.keys());
@@ -139,7 +132,7 @@ impl Calvin {
             warming.asked.pop_first();
         }
         let waits_for = by_node.keys().copied().collect();
-        let held = Held { ticket, program, footprint, shards, tries, until, waits_for };
+        let held = Held { ticket, request, until, waits_for };
         warming.held.insert(token, held);
         warming.due.insert((until, token));
         let me = self.node();
@@ -155,19 +148,15 @@ impl Calvin {
 
     /// The rows that a program will look at, if one of them is not in memory somewhere. An
     /// interactive transaction has seen its own, and what it is checked for needs no values.
-    fn cold_rows(
-        &self,
-        cx: &Cx<'_, Self>,
-        program: &Program,
-        found: Option<&Footprint>,
-    ) -> Option<Vec<(TableId, Key)>> {
+    fn cold_rows(&self, cx: &Cx<'_, Self>, request: &Unplaced) -> Option<Vec<(TableId, Key)>> {
         let warming = &self.state.warming;
         if self.state.options.cold_delay == ColdDelay::Off
             || !cx.store.has_cold() && warming.maps.is_empty()
         {
             return None;
         }
-        let Program::Call { procedure, args } = program else { return None };
+        let Program::Call { procedure, args } = &request.program else { return None };
+        let found = request.footprint.as_ref();
         let declared = match found {
             Some(_) => None,
             None => Some(declared_footprint(&self.state.registry, *procedure, args)?),
@@ -258,8 +247,7 @@ impl Calvin {
     }
 
     fn release(&mut self, cx: &mut Cx<'_, Self>, held: Held) {
-        let Held { ticket, program, footprint, shards, tries, .. } = held;
-        self.put(cx, ticket, program, footprint, (shards, tries));
+        self.put(cx, held.ticket, held.request);
         self.dispatch(cx);
     }
 

@@ -311,12 +311,14 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn batches_between(&self, from: &[Bid], cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
         let logs = self.replication.logs.iter().zip(from.iter().zip(&cut.heads));
         let proposer = cut.name.proposer;
-        let counts = |slot: &&Slot<H::Batch>| {
-            cut.reign.is_none_or(|reign| {
-                let is_of_reign =
+        let counts = |slot: &&Slot<H::Batch>| match cut.reign {
+            // What a master has made, and no cut of its reign has named, is void.
+            None => !slot.batch.is_of_reign(),
+            Some(reign) => {
+                let is_of_it =
                     slot.batch.source() == proposer && slot.batch.first_sequence() >= reign.first;
-                is_of_reign || is_planted(Bug::VoidRunLater)
-            })
+                is_of_it || is_planted(Bug::VoidRunLater)
+            }
         };
         let slots = logs
             .filter(|(_, (from, upto))| from < upto)

@@ -18,7 +18,8 @@
 //! A master's time is a **reign**: a term of agreement, and the number of the first transaction
 //! that it took in it. A cut names its reign. Of the master's log it takes the transactions from
 //! that number on, and nothing of other logs: what else lies before its heads is void, on every
-//! replica alike, and no later cut can name it again.
+//! replica alike, and no later cut can name it again. A batch says that a master has made it, so
+//! that it stays void where replication is synchronous by the time that somebody brings it.
 //!
 //! When leadership changes, agreement carries over the cuts that may have been decided, and the new
 //! master's come after them. A replica that has fixed another cut under a number that is decided
@@ -389,7 +390,9 @@ impl<H: Host> Inputs<H> {
     /// The cut of an epoch that is fixed here, if it may be run: it is decided, or this replica's
     /// disk has it.
     pub(crate) fn early_of(&mut self, epoch: SnapshotVersion) -> Option<Cut<H::Rules>> {
-        let (runs, synced) = (self.is_open(), self.replication.synced);
+        // Not what is left of a time when replication was asynchronous.
+        let runs = self.is_open() && self.is_asynchronous();
+        let synced = self.replication.synced;
         let first = self.mastery.early.front()?.epoch;
         let at = usize::try_from(epoch.0.checked_sub(first.0)?).ok()?;
         let early = self.mastery.early.get_mut(at)?;

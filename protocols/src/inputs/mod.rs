@@ -133,6 +133,12 @@ pub trait Batch: Debug + Send + Sync + Sized {
     /// The number after that of its last transaction.
     fn end_sequence(&self) -> u64;
 
+    /// Whether a master has made it, where replication is asynchronous. It counts in cuts of its
+    /// reign alone.
+    fn is_of_reign(&self) -> bool {
+        false
+    }
+
     /// Reads one. May keep slices of `bytes`.
     ///
     /// # Errors

@@ -375,6 +375,13 @@ impl<H: Host> Inputs<H> {
         &self.replication.logs[self.me.index()]
     }
 
+    /// The batches of this replica that are in no applied epoch, by their places.
+    pub(crate) fn own_unapplied(&self) -> impl Iterator<Item = (Bid, &H::Batch)> {
+        let applied = self.cut.heads[self.me.index()];
+        let own = self.own_log().slots.range(applied.next()..);
+        own.map(|(bid, slot)| (*bid, &*slot.batch))
+    }
+
     /// The nodes in the configuration.
     pub(crate) fn members(&self) -> Vec<NodeId> {
         let is_member = |node: &NodeId| self.cut.is_member[node.index()];

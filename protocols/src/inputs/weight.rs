@@ -1,5 +1,6 @@
 //! About how many bytes a transaction takes in a batch. No less than it does: a frame has a limit.
 
+use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::key::KeyRange;
 use pangea_core::txn::{Footprint, Program, ReadSet, Write};
 
@@ -45,8 +46,29 @@ fn of_range(range: &KeyRange) -> usize {
     2 * KEY_BYTES + range.start.len() + range.end.as_ref().map_or(0, |end| end.len())
 }
 
+/// Cuts what was collected, of so many bytes, into batches. That is one, unless more came before
+/// this replica was ready than a frame can hold.
+pub(crate) fn in_batches<T>(
+    mut collected: Vec<T>,
+    bytes: usize,
+    batch_bytes: usize,
+    weigh: impl Fn(&T) -> usize,
+) -> Vec<Vec<T>> {
+    let is_too_much = bytes > batch_bytes + TXN_BYTES_MAX;
+    let mut batches = Vec::new();
+    while !collected.is_empty() {
+        let fit = match is_too_much {
+            true => as_many_as_fit(collected.iter().map(&weigh), batch_bytes),
+            false => collected.len(),
+        };
+        let later = collected.split_off(fit);
+        batches.push(std::mem::replace(&mut collected, later));
+    }
+    batches
+}
+
 /// How many of these weights make a batch: so many bytes, or one transaction.
-pub(crate) fn as_many_as_fit(weights: impl Iterator<Item = usize>, bytes_max: usize) -> usize {
+fn as_many_as_fit(weights: impl Iterator<Item = usize>, bytes_max: usize) -> usize {
     let mut bytes = 0;
     let fit = weights.take_while(|weight| {
         bytes += weight;
@@ -64,5 +86,14 @@ mod tests {
         assert_eq!(as_many_as_fit([10, 10, 10].into_iter(), 25), 2);
         assert_eq!(as_many_as_fit([10, 10].into_iter(), 25), 2);
         assert_eq!(as_many_as_fit([100, 10].into_iter(), 25), 1);
+    }
+
+    #[test]
+    fn what_was_collected_is_one_batch_unless_a_frame_can_not_hold_it() {
+        let weights = vec![20, 10, 30];
+        let cut = |bytes| in_batches(weights.clone(), bytes, 25, |weight| *weight);
+        assert_eq!(cut(25 + TXN_BYTES_MAX), [vec![20, 10, 30]]);
+        assert_eq!(cut(26 + TXN_BYTES_MAX), [[20], [10], [30]]);
+        assert!(in_batches(Vec::<usize>::new(), 0, 25, |weight| *weight).is_empty());
     }
 }

@@ -26,11 +26,8 @@ impl Minerva {
 
     /// Local transactions up to `upto` have committed or aborted elsewhere; how, is not known here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
-        let inputs = &self.state.inputs;
-        let applied = inputs.cut.heads[inputs.me.index()];
-        let own = inputs.own_log().slots.range(applied.next()..);
-        let skipped = own.take_while(|(bid, _)| **bid <= upto);
-        let count: usize = skipped.map(|(_, slot)| slot.batch.records.len()).sum();
+        let skipped = self.state.inputs.own_unapplied().take_while(|(bid, _)| *bid <= upto);
+        let count: usize = skipped.map(|(_, batch)| batch.records.len()).sum();
         for in_flight in self.state.execution.in_flight.drain(..count) {
             if let Some(ticket) = in_flight.ticket {
                 cx.mark("minerva.outcome_unknown");

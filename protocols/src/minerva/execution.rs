@@ -5,7 +5,7 @@
 //! wrote goes into the current batch. In high-contention mode (§4) it is only probed.
 
 use pangea_core::exec::optimistic::{self, Run};
-use pangea_core::exec::{Overlay, TXN_BYTES_MAX, check_size, is_bulk, is_footprint_declared};
+use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
 use pangea_core::ids::{ProcedureId, Ticket, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Request, Submission};
@@ -16,8 +16,7 @@ use super::batch::{How, TxnRecord};
 use super::options::Reads;
 use super::state::{Execution, InFlight, State};
 use super::{Batch, Minerva, Timer};
-use crate::inputs::weight::{self, as_many_as_fit};
-use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, too_many_in_flight};
+use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, too_many_in_flight, weight};
 
 impl Minerva {
     /// Takes what clients want.
@@ -264,19 +263,12 @@ impl Minerva {
         if !self.state.inputs.greetings.is_ready {
             return;
         }
-        let mut records = std::mem::take(&mut self.state.execution.current);
+        let records = std::mem::take(&mut self.state.execution.current);
         let bytes = std::mem::take(&mut self.state.execution.current_bytes);
         let batch_bytes = self.state.options.batch_bytes;
-        // Before this replica was ready more may have come than a frame can hold.
-        let is_too_much = bytes > batch_bytes + TXN_BYTES_MAX;
-        while !records.is_empty() {
-            let weigh = |record: &TxnRecord| weight_of(&record.program, &record.how);
-            let fit = match is_too_much {
-                true => as_many_as_fit(records.iter().map(weigh), batch_bytes),
-                false => records.len(),
-            };
-            let later = records.split_off(fit);
-            self.broadcast(cx, std::mem::replace(&mut records, later));
+        let weigh = |record: &TxnRecord| weight_of(&record.program, &record.how);
+        for records in weight::in_batches(records, bytes, batch_bytes, weigh) {
+            self.broadcast(cx, records);
         }
     }
 

@@ -36,10 +36,8 @@ impl Minerva {
 
     /// Own batches beyond the applied cut are in flight.
     fn restore_in_flight(&mut self) {
-        let inputs = &self.state.inputs;
-        let applied = inputs.cut.heads[inputs.me.index()];
-        let own = inputs.own_log().slots.range(applied.next()..);
-        let records = own.flat_map(|(_, slot)| &slot.batch.records);
+        let own = self.state.inputs.own_unapplied();
+        let records = own.flat_map(|(_, batch)| &batch.records);
         self.state.execution.in_flight.extend(records.map(InFlight::of_an_earlier_life));
     }
 

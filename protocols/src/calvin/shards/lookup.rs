@@ -13,6 +13,7 @@ use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
 use pangea_core::work::Work;
 
+use super::super::batch::Unplaced;
 use super::super::{Calvin, Message};
 
 /// So often a transaction is taken again that leaves its footprint. Then rows that it follows
@@ -71,7 +72,7 @@ impl Calvin {
             && let Some(footprint) = self.told(&program)
         {
             let shards = self.concerned(&footprint);
-            return self.sequence(cx, ticket, program, None, (shards, tries));
+            return self.sequence(cx, ticket, Unplaced::new(program, shards));
         }
         cx.mark("calvin.reconnoitred");
         self.state.counters.txns_reconnoitred += 1;
@@ -124,8 +125,9 @@ impl Calvin {
                     }
                     None => footprint,
                 };
-                let concerned = self.concerned(&footprint);
-                self.sequence(cx, ticket, program, Some(footprint), (concerned, tries));
+                let shards = self.concerned(&footprint);
+                let footprint = Some(footprint);
+                self.sequence(cx, ticket, Unplaced { program, footprint, shards, tries });
             }
             Scouted::TooMuch(abort) => cx.reply(lookup.ticket, Outcome::Aborted(abort)),
             Scouted::Wants(wants) => {

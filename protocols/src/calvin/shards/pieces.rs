@@ -36,7 +36,7 @@ const WHAT: &str = "piece";
 
 impl Slice {
     /// What is sent of it, no message of which has more bytes than `most`.
-    pub(super) fn messages(&self, most: usize) -> Vec<Message> {
+    pub(in super::super) fn messages(&self, most: usize) -> Vec<Message> {
         let bytes = self.bytes();
         if bytes.len() <= most {
             return vec![Message::Slice(self.clone())];

@@ -132,7 +132,7 @@ impl Calvin {
         let Some(mine) = self.shards().mine.get(&txn) else { return };
         let is_of_line = mine.confirmed.is_none_or(|confirmed| confirmed == line);
         if mine.epoch != epoch || !is_of_line {
-            return cx.mark("calvin.result_again");
+            return cx.mark("calvin.result_of_another");
         }
         let is_told = mine.confirmed.is_some();
         self.shards().results.insert(txn, went);

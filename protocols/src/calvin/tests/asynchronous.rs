@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::ids::{NodeId, SnapshotVersion, Ticket};
+use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::key::Key;
+use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Input, Request, Submission};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, Seen, SqlState};
 
 use super::super::Timer;
+use super::super::batch::Unplaced;
 use super::super::options::Replication;
 use super::{Did, Message, Node, Options, TABLE, submit};
 
@@ -61,11 +63,17 @@ impl Cluster {
 
     /// Node 0 starts again, with its log.
     fn start_again(&mut self) {
-        let (log, now_us) = (self.nodes[0].log.clone(), self.nodes[0].now_us);
+        self.start_with(0, &options());
+    }
+
+    /// A node starts again, with its log and these settings.
+    fn start_with(&mut self, me: u16, options: &Options) {
+        let place = usize::from(me);
+        let (log, now_us) = (self.nodes[place].log.clone(), self.nodes[place].now_us);
         let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
-        let (node, did) = Node::start_as(0, topology, log, "append", &options());
-        self.nodes[0] = Node { now_us, ..node };
-        self.note(0, did);
+        let (node, did) = Node::start_as(me, topology, log, "append", options);
+        self.nodes[place] = Node { now_us, ..node };
+        self.note(me, did);
     }
 
     /// The connections of node 0 are made anew.
@@ -229,6 +237,124 @@ fn a_master_that_starts_again_proposes_what_it_had_answered() {
     cluster.wait(5);
     cluster.assert_equal();
     assert_eq!(cluster.nodes[0].store.line(), 0, "nothing was given up");
+}
+
+/// Batches that a failover had made void were once put into a cut when replication was set back to
+/// synchronous right after it: what a client had seen to be lost came back.
+#[test]
+fn what_a_failover_gave_up_is_not_sequenced_by_synchronous_replication() {
+    let mut cluster = Cluster::new();
+    cluster.append(0, b"a");
+    cluster.wait(5);
+    cluster.away = Some(0);
+    cluster.append(0, b"b");
+    assert_eq!(cluster.results(0).pop().unwrap(), b"ab", "it was answered");
+    cluster.wire.clear();
+    cluster.wait(400);
+    cluster.append(1, b"c");
+    cluster.wait(5);
+    assert_eq!(cluster.results(1), [b"ac"], "another master has gone on without it");
+    cluster.away = None;
+    cluster.wire.clear();
+    for node in 0..3 {
+        cluster.start_with(node, &Options::default());
+    }
+    for (a, b) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        cluster.step(a, Input::PeerUp(NodeId(b)));
+    }
+    cluster.wait(400);
+    cluster.append(0, b"d");
+    cluster.wait(20);
+    assert_eq!(cluster.results(0).pop().unwrap(), b"acd");
+    cluster.append(1, b"e");
+    cluster.wait(20);
+    assert_eq!(cluster.results(1).pop().unwrap(), b"acde");
+    cluster.assert_equal();
+}
+
+/// What the master had fixed and answered is proposed by it under the new setting, or given up.
+/// Requests of the new life once passed for void with it, and their epoch had nobody to answer.
+#[test]
+fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() {
+    let mut cluster = Cluster::new();
+    cluster.append(0, b"a");
+    cluster.wait(5);
+    cluster.append(0, b"b");
+    cluster.wire.clear();
+    for node in 0..3 {
+        cluster.start_with(node, &Options::default());
+    }
+    assert!(cluster.marks.contains(&(0, "calvin.early_restored")));
+    for (a, b) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        cluster.step(a, Input::PeerUp(NodeId(b)));
+    }
+    for node in 0..3 {
+        cluster.append(node, b"c");
+    }
+    cluster.wait(400);
+    for node in 0..3 {
+        let answers = cluster.results(node);
+        assert!(answers.last().is_some_and(|last| last.ends_with(b"c")), "{node}: {answers:?}");
+        assert_eq!(cluster.unknown(node), 0);
+    }
+    cluster.assert_equal();
+}
+
+/// A master that took nothing for a while was once sent all that waited, each time that it said so.
+#[test]
+fn where_nothing_is_taken_one_request_asks_for_all() {
+    let mut cluster = Cluster::new();
+    cluster.step(1, Input::Submit(submit(&[b"a", b"b", b"c"])));
+    let forwarded = |cluster: &mut Cluster| -> Vec<u64> {
+        let wire = std::mem::take(&mut cluster.wire).into_iter();
+        let requests = wire.filter_map(|(_, _, message)| match message {
+            Message::Forward { requests } => Some(requests),
+            _ => None,
+        });
+        requests.flatten().map(|(token, _)| token).collect()
+    };
+    let tokens = forwarded(&mut cluster);
+    assert_eq!(tokens.len(), 3);
+    let refusal = Message::NotTaken { tokens };
+    cluster.step(1, Input::Message { from: NodeId(0), message: refusal });
+    cluster.step(1, Input::Timer(Timer::Tick));
+    cluster.step(1, Input::Timer(Timer::Tick));
+    let tokens = forwarded(&mut cluster);
+    assert_eq!(tokens.len(), 1, "until that is answered");
+    let term = cluster.nodes[0].calvin.state.inputs.mastery.reign.expect("it reigns").term;
+    cluster.step(1, Input::Message { from: NodeId(0), message: Message::Taken { term, tokens } });
+    assert_eq!(forwarded(&mut cluster).len(), 2, "the others");
+}
+
+/// A master that is too far ahead makes no batches, and once collected without an end.
+#[test]
+fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
+    const LARGE: &[u8] = &[7; 1_000];
+    let options = Options { batch_bytes: 1_024, ..options() };
+    let mut cluster = Cluster::new();
+    cluster.start_with(0, &options);
+    cluster.connect_again();
+    cluster.wait(100);
+    cluster.away = Some(0);
+    for _ in 0..300 {
+        cluster.append(0, b"a");
+    }
+    assert!(!cluster.nodes[0].calvin.state.inputs.may_fix(), "too much is not decided");
+    cluster.wire.clear();
+    for _ in 0..40 {
+        cluster.step(0, Input::Submit(submit(&[LARGE])));
+    }
+    let collected = cluster.nodes[0].calvin.state.sequencer.current_bytes;
+    assert!((16_000..20_000).contains(&collected), "{collected} bytes");
+    assert!(cluster.marks.contains(&(0, "calvin.too_many_in_flight")));
+    let program = Program::Call {
+        procedure: pangea_core::ids::ProcedureId(0),
+        args: bytes::Bytes::from_static(LARGE),
+    };
+    let request = Unplaced::new(program, ShardSet::default()).placed(TxnId::default(), None);
+    let forward = Message::Forward { requests: vec![(1, request)] };
+    cluster.step(0, Input::Message { from: NodeId(1), message: forward });
+    assert!(cluster.marks.contains(&(0, "calvin.not_taken")));
 }
 
 /// It once deposed whoever had led meanwhile, as its own log knew of nobody else, and what that one
