@@ -50,6 +50,11 @@ impl GarbageQueue {
         self.total.fetch_add((queued.len() - before) as u64, Ordering::Relaxed);
     }
 
+    /// Puts a key back that may have been taken in vain. It was counted before.
+    pub(super) fn push_again(&self, version: SnapshotVersion, garbage: Garbage) {
+        lock(&self.by_version).entry(version).or_default().push(garbage);
+    }
+
     pub(super) fn count_deletions(&self, count: usize) {
         self.deletions.fetch_add(count as u64, Ordering::Relaxed);
     }
@@ -65,6 +70,11 @@ impl GarbageQueue {
         }
         let kept = first.get().len() - limit;
         first.get_mut().split_off(kept)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.by_version).is_empty()
     }
 
     pub(super) fn clear(&self) {
