@@ -66,7 +66,7 @@ impl<H: Header> Store<H> {
         while !writes.as_slice().is_empty() {
             let left = writes.as_slice();
             let next = &left[..left.len().min(APPLY_GROUP)];
-            self.warm_hashed(next.iter().map(|(hash, table, key, _)| (*table, *hash, key)));
+            self.warm_hashed(next.iter().map(|(hash, table, ..)| (*table, *hash)));
             let count = next.len();
             self.put_part(version, writes.by_ref().take(count));
         }

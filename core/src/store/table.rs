@@ -123,11 +123,6 @@ pub(super) struct Left {
 }
 
 impl<H: Header> Row<H> {
-    /// The versions, if the row is of this key.
-    pub(super) fn chain_of(&self, key: &Key) -> Option<&Chain<H>> {
-        (self.key == *key).then_some(&self.chain)
-    }
-
     /// An estimate of the bytes of a row with one version, without the value, and of its key in the
     /// ordered index.
     fn bytes(&self) -> usize {

@@ -26,9 +26,9 @@
 //! results, restarts and pass numbers follow from the jobs and the store alone, not from the number
 //! of workers or from timing. With one worker there is no lock table: jobs run in order.
 //!
-//! **Writes** go to the rows at once: a job has its locks, and nobody reads at a version that is not
-//! published. What a job wrote that is stopped or aborts is taken back before its locks are let go
-//! ([`crate::store`]).
+//! **Writes** go to the rows at once: a job has its locks, and nobody reads at a version that is
+//! not published. What a job wrote that is stopped or aborts is taken back before its locks are let
+//! go ([`crate::store`]).
 //!
 //! **Certified** jobs are checked at their place, and their writes applied if all that they read is
 //! still current. They touch just what they name, so they never restart.

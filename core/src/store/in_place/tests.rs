@@ -195,8 +195,10 @@ proptest! {
                 store.show(&mut written);
                 scans_see(&store, &own)?;
             }
-            let contents = own.iter().map(|((_, number), len)| key(*number).len() + len.unwrap_or(0));
-            prop_assert_eq!(written.contents_bytes(), contents.sum::<usize>());
+            let bytes = |(&(_, number), len): (&Place, &Option<usize>)| {
+                key(number).len() + len.unwrap_or(0)
+            };
+            prop_assert_eq!(written.contents_bytes(), own.iter().map(bytes).sum::<usize>());
             prop_assert_eq!(written.len(), own.len());
             let all: BTreeMap<_, _> = store.writes_of(&written).into_iter()
                 .map(|write| ((write.table, write.key), write.value)).collect();
