@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mimalloc::MiMalloc;
-use pangea_core::exec::ordered::{Job, execute};
+use pangea_core::exec::ordered::{Job, Told, execute};
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::pool::Sequential;
 use pangea_core::store::Store;
@@ -91,7 +91,9 @@ impl Engine {
             *times.entry(name).or_default() += since.elapsed();
         };
         let began = Instant::now();
-        let finished = execute(&Sequential, &self.registry, store, version, &jobs, &header);
+        let registry = &self.registry;
+        let told = Told::Outcomes;
+        let finished = execute(&Sequential, registry, store, version, &jobs, &header, told);
         took(&mut self.steps, "execute", began);
         let began = Instant::now();
         store.publish(version);

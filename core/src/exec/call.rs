@@ -20,7 +20,7 @@ pub(super) fn call(
         let message = format!("procedure number {} does not exist", id.0);
         return Err(Abort::new(SqlState::INTERNAL_ERROR, message).into());
     };
-    // A context buffers all that a program does, so nothing half done outlives the unwinding.
+    // Whoever made the context drops or takes back all that a program did that ends so.
     catch_unwind(AssertUnwindSafe(|| procedure.run(args, cx))).unwrap_or_else(|_| {
         let message = format!("procedure \"{}\" failed", procedure.name());
         let abort = Abort::new(SqlState::INTERNAL_ERROR, message);
@@ -28,19 +28,20 @@ pub(super) fn call(
     })
 }
 
-/// Gathers what a procedure says that it will look up, to be fetched from memory, and calls `named`
-/// with the table of each row that it named. One that panics has said enough.
+/// Gathers what a procedure says that it will look up, to be fetched from memory, and returns how
+/// many rows that are. One that panics has said enough.
 pub(super) fn gather<H: Header>(
     registry: &Registry,
     id: ProcedureId,
     args: &[u8],
     warmer: &mut Warmer<'_, H>,
-    mut named: impl FnMut(TableId),
-) {
+) -> usize {
+    let mut rows = 0;
     hint(registry, id, args, &mut |table, key| {
         warmer.add(table, key);
-        named(table);
+        rows += 1;
     });
+    rows
 }
 
 /// What a procedure says that it will look up. One that panics has said enough: a hint can't do
@@ -64,7 +65,7 @@ pub(super) fn warm<H: Header>(
     at: SnapshotVersion,
 ) {
     let mut warmer = Warmer::new(store, at);
-    gather(registry, id, args, &mut warmer, |_| {});
+    gather(registry, id, args, &mut warmer);
     warmer.fetch();
 }
 

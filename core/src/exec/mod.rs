@@ -11,7 +11,8 @@
 //! ```
 //!
 //! - A **program** is run through [`Context`](crate::txn::Context), which buffers its writes until
-//!   it ends, so a program that aborts has changed nothing, whatever it did before.
+//!   it ends or takes them back, so a program that aborts has changed nothing, whatever it did
+//!   before.
 //! - A **panic** in a procedure is an abort with SQLSTATE XX000 and never takes the node down.
 //! - A **certified** transaction is not run but checked: `certify` says what is current.
 //!

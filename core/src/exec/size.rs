@@ -13,9 +13,15 @@ const ARGS_BYTES_MAX: usize = 24 << 20;
 
 /// About how many bytes writes take in a message or in the log.
 pub fn writes_bytes(writes: &[Write]) -> usize {
-    const ROW_BYTES: usize = 8;
     let value = |write: &Write| write.value.as_ref().map_or(0, |value| value.len());
-    writes.iter().map(|write| ROW_BYTES + write.key.len() + value(write)).sum()
+    let contents = writes.iter().map(|write| write.key.len() + value(write)).sum();
+    bytes_of(writes.len(), contents)
+}
+
+/// The same of so many writes, whose keys and values are so long together.
+pub(super) fn bytes_of(writes: usize, contents_bytes: usize) -> usize {
+    const ROW_BYTES: usize = 8;
+    writes * ROW_BYTES + contents_bytes
 }
 
 /// About how many bytes reads take in a message.
@@ -36,7 +42,11 @@ fn reads_bytes(reads: &ReadSet) -> usize {
 /// # Errors
 /// When it is not.
 pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
-    let bytes = reads_bytes(reads) + writes_bytes(writes);
+    check_bytes(reads_bytes(reads) + writes_bytes(writes))
+}
+
+/// Whether a transaction that reads and writes so many bytes is small enough.
+pub(super) fn check_bytes(bytes: usize) -> Result<(), Abort> {
     if bytes <= TXN_BYTES_MAX {
         return Ok(());
     }

@@ -8,8 +8,8 @@ use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::txn::{Abort, PointRead, SqlState, Write};
 use crate::value::Value;
 
-/// A program that writes more keys than this is refused: its writes are held in memory, and
-/// positions among them are 32 bits.
+/// A program that writes more keys than this is refused: what it wrote is noted in memory, and
+/// positions among that are 32 bits.
 pub(super) const WRITES_MAX: usize = 1 << 22;
 
 /// Up to this many rows, their hashes are looked at one after the other: several with each
@@ -118,8 +118,6 @@ fn filter_bit(hash: u64) -> (usize, u64) {
 pub(super) struct OwnWrites {
     rows: Vec<Write>,
     positions: Positions,
-    /// The hashes of the keys, in the order of the rows.
-    key_hashes: Vec<u64>,
     /// The positions of all rows by key, kept from the first scan of many rows on. Empty before.
     sorted: BTreeMap<(TableId, Key), u32>,
 }
@@ -142,14 +140,12 @@ impl OwnWrites {
             return Ok(());
         }
         if self.rows.len() == WRITES_MAX {
-            let message = format!("a transaction can't write more than {WRITES_MAX} keys");
-            return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
+            return Err(too_many_writes());
         }
         if !self.sorted.is_empty() {
             self.sorted.insert((table, key.key().clone()), self.rows.len() as u32);
         }
         self.positions.push(table, &key);
-        self.key_hashes.push(key.hash());
         self.rows.push(Write { table, key: key.into(), value });
         Ok(())
     }
@@ -157,11 +153,6 @@ impl OwnWrites {
     /// The writes so far.
     pub fn rows(&self) -> &[Write] {
         &self.rows
-    }
-
-    /// The hashes of their keys.
-    pub fn key_hashes(&self) -> &[u64] {
-        &self.key_hashes
     }
 
     /// The writes within a range, in the order of a scan.
@@ -202,7 +193,6 @@ impl OwnWrites {
     /// Takes the writes out, and leaves none.
     pub fn take(&mut self) -> Vec<Write> {
         self.positions.clear();
-        self.key_hashes.clear();
         self.sorted.clear();
         // The next program will most likely write about as much.
         let next = Vec::with_capacity(self.rows.len());
@@ -212,10 +202,15 @@ impl OwnWrites {
     /// Forgets the writes.
     pub fn clear(&mut self) {
         self.positions.clear();
-        self.key_hashes.clear();
         self.sorted.clear();
         self.rows.clear();
     }
+}
+
+/// The abort of a program that writes more than [`WRITES_MAX`] keys.
+pub(super) fn too_many_writes() -> Abort {
+    let message = format!("a transaction can't write more than {WRITES_MAX} keys");
+    Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
 }
 
 #[cfg(test)]

@@ -154,12 +154,6 @@ impl From<HashedKey> for Key {
     }
 }
 
-impl Default for HashedKey {
-    fn default() -> Self {
-        Self { key: Key(Repr::Inline { len: 0, bytes: [0; INLINE_LEN_MAX] }), hash: 0 }
-    }
-}
-
 impl Deref for Key {
     type Target = [u8];
     fn deref(&self) -> &[u8] {

@@ -10,8 +10,6 @@
 //! A part holds whole shards of the hash table, so that two jobs never wait for each other there,
 //! and all writes of one key in their order.
 
-use std::borrow::Borrow;
-
 use super::garbage::Garbage;
 use super::point::Over;
 use super::table::{HASH_SHARDS, Left, Table};
@@ -21,7 +19,6 @@ use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 use crate::pool::Pool;
 use crate::sync::Mutex;
-use crate::txn::Write;
 
 /// Below this many items for each worker, waking the workers costs more than they save (some 5 us
 /// against about 0.5 us an item).
@@ -63,43 +60,19 @@ impl<H: Header> Store<H> {
         });
     }
 
-    /// Applies what one transaction wrote, with the hashes of the keys. The rows had best be in the
-    /// processor's caches ([`Store::warm`]).
-    ///
-    /// # Panics
-    /// When a key already has a newer version.
-    pub(crate) fn apply_txn(
-        &self,
-        version: SnapshotVersion,
-        header: H,
-        writes: &[Write],
-        hashes: &[u64],
-    ) {
-        let version_of = |write: &Write| Version { version, header, value: write.value.clone() };
-        let hashed = writes.iter().zip(hashes);
-        self.put_part(
-            version,
-            hashed.map(|(write, &hash)| (hash, write.table, &write.key, version_of(write))),
-        );
-    }
-
     /// Applies writes whose keys are in shards that no other job writes to.
     fn apply_part(&self, version: SnapshotVersion, writes: Writes<H>) {
         let mut writes = writes.into_iter();
         while !writes.as_slice().is_empty() {
             let left = writes.as_slice();
             let next = &left[..left.len().min(APPLY_GROUP)];
-            self.warm_hashed(next.iter().map(|(hash, table, key, _)| (*table, *hash, key)));
+            self.warm_hashed(next.iter().map(|(hash, table, ..)| (*table, *hash)));
             let count = next.len();
             self.put_part(version, writes.by_ref().take(count));
         }
     }
 
-    fn put_part<K: Borrow<Key> + Into<Key>>(
-        &self,
-        version: SnapshotVersion,
-        writes: impl ExactSizeIterator<Item = (u64, TableId, K, Version<H>)>,
-    ) {
+    fn put_part(&self, version: SnapshotVersion, writes: impl ExactSizeIterator<Item = Hashed<H>>) {
         let mut new_keys = Vec::with_capacity(writes.len());
         let mut garbage = Vec::with_capacity(writes.len());
         let mut deletions = 0;
@@ -107,37 +80,39 @@ impl<H: Header> Store<H> {
         for (hash, id, key, version) in writes {
             deletions += usize::from(version.value.is_none());
             let table = self.tables.table_to_write(id);
-            let left = table.put(hash, key.borrow(), version, over.as_mut());
-            self.note_left(left, over.as_mut(), (id, hash, key.borrow()));
+            let left = table.put((hash, &key), version, over.as_mut(), drop);
+            self.note_warm(left, (id, hash));
+            self.note_gone(over.as_mut(), (id, &key));
             if left.is_new {
-                new_keys.push((id, key.borrow().clone()));
+                new_keys.push((id, key.clone()));
             }
             if self.is_garbage(left) {
-                garbage.push(Garbage { table: id, hash, key: key.into() });
+                garbage.push(Garbage { table: id, hash, key });
             }
         }
         if deletions > 0 {
             self.garbage.count_deletions(deletions);
         }
-        self.add_in_order(new_keys);
+        self.add_in_order(new_keys.into_iter());
         if !garbage.is_empty() {
             self.garbage.push(version, garbage);
         }
     }
 
-    /// Tells the cold store what a write has to do with it.
+    /// Tells the cold store that a row has a mark no more.
     #[inline]
-    fn note_left(
-        &self,
-        left: Left,
-        over: Option<&mut Over>,
-        (table, hash, key): (TableId, u64, &Key),
-    ) {
-        let Some(tier) = &self.tier else { return };
-        if left.was_cold {
+    pub(super) fn note_warm(&self, left: Left, (table, hash): (TableId, u64)) {
+        if left.was_cold
+            && let Some(tier) = &self.tier
+        {
             tier.on_warm(table, hash);
         }
-        if let Some(over) = over {
+    }
+
+    /// Tells the cold store which versions of a row a write took away.
+    #[inline]
+    pub(super) fn note_gone(&self, over: Option<&mut Over>, (table, key): (TableId, &Key)) {
+        if let (Some(tier), Some(over)) = (&self.tier, over) {
             tier.on_gone(table, key, over.copied.drain(..));
         }
     }
@@ -146,13 +121,13 @@ impl<H: Header> Store<H> {
     /// be put away only where there is no older one beside it, so that one must not wait for the
     /// next write where there is a limit on memory.
     #[inline]
-    fn is_garbage(&self, left: Left) -> bool {
-        left.is_garbage || left.is_superseding && self.tier.is_some()
+    pub(super) fn is_garbage(&self, left: Left) -> bool {
+        left.is_deletion || left.has_more || left.is_superseding && self.tier.is_some()
     }
 
     /// Lets new keys wait for their place in the order.
-    fn add_in_order(&self, new_keys: Vec<(TableId, Key)>) {
-        let mut new_keys = new_keys.into_iter().peekable();
+    pub(super) fn add_in_order(&self, new_keys: impl Iterator<Item = (TableId, Key)>) {
+        let mut new_keys = new_keys.peekable();
         while let Some(&(id, _)) = new_keys.peek() {
             let of_table = std::iter::from_fn(|| new_keys.next_if(|(other, _)| *other == id));
             self.tables.table_to_write(id).order.add(of_table.map(|(_, key)| key));
@@ -174,8 +149,9 @@ impl<H: Header> Store<H> {
         let hash = hash_bytes(&key);
         let table = self.tables.table_to_write(id);
         let mut over = self.overwriting.over();
-        let left = table.put(hash, &key, version, over.as_mut());
-        self.note_left(left, over.as_mut(), (id, hash, &key));
+        let left = table.put((hash, &key), version, over.as_mut(), drop);
+        self.note_warm(left, (id, hash));
+        self.note_gone(over.as_mut(), (id, &key));
         if left.is_new {
             table.order.add([key.clone()]);
         }

@@ -27,8 +27,6 @@ struct Older<H> {
 pub(super) enum Pushed {
     /// The newest version became an older one.
     Superseded,
-    /// The newest version had the same number, and its value of this many bytes is gone.
-    Replaced { value_bytes: usize },
     /// The newest version became an older one, in the place of others, which took so many bytes.
     Overwrote { bytes: usize },
 }
@@ -106,16 +104,34 @@ impl<H: Header> Chain<H> {
         self.newest.value = Some(value);
     }
 
-    /// Adds a version, which replaces the newest if it has the same number.
+    /// Puts another version in the place of the newest, of the same number, and returns that one.
+    pub(super) fn replace(&mut self, version: Version<H>) -> Version<H> {
+        assert_eq!(self.newest.version, version.version, "a version replaces one of its number");
+        std::mem::replace(&mut self.newest, version)
+    }
+
+    /// Takes the newest version away, and the one before it is the newest again. None where there
+    /// is no other.
+    pub(super) fn pop(&mut self) -> Option<Version<H>> {
+        let mut older = self.older.take()?;
+        let before = match older.rest.pop_back() {
+            Some(next) => {
+                let before = std::mem::replace(&mut older.newest, next);
+                self.older = Some(older);
+                before
+            }
+            None => older.newest,
+        };
+        Some(std::mem::replace(&mut self.newest, before))
+    }
+
+    /// Adds a version.
     #[expect(clippy::inline_always, reason = "a call would copy the version once more, each time")]
     #[inline(always)]
     pub(super) fn push(&mut self, version: Version<H>) -> Pushed {
         let newest = self.newest.version;
-        assert!(newest <= version.version, "{newest} was written before {}", version.version);
+        assert!(newest < version.version, "{newest} was written before {}", version.version);
         let before = std::mem::replace(&mut self.newest, version);
-        if before.version == self.newest.version {
-            return Pushed::Replaced { value_bytes: before.value_bytes() };
-        }
         match &mut self.older {
             Some(older) => older.rest.push_back(std::mem::replace(&mut older.newest, before)),
             None => self.older = Some(Box::new(Older { newest: before, rest: VecDeque::new() })),
@@ -133,7 +149,7 @@ impl<H: Header> Chain<H> {
         copied: &mut Vec<SnapshotVersion>,
     ) -> Pushed {
         let before = self.newest.version;
-        if before > kept.floor || before == version.version {
+        if before > kept.floor {
             return self.push(version);
         }
         let Some(older) = self.older.as_deref_mut() else { return self.push(version) };
@@ -225,18 +241,10 @@ impl<H: Header> Chain<H> {
             if self.newest.has_copy() {
                 copied.push(self.newest.version);
             }
-            let Some(mut older) = self.older.take() else {
+            let Some(popped) = self.pop() else {
                 return (bytes + self.newest.value_bytes(), copied);
             };
-            let before = match older.rest.pop_back() {
-                Some(next) => {
-                    let before = std::mem::replace(&mut older.newest, next);
-                    self.older = Some(older);
-                    before
-                }
-                None => older.newest,
-            };
-            bytes += std::mem::replace(&mut self.newest, before).older_bytes();
+            bytes += popped.older_bytes();
         }
         (bytes, copied)
     }

@@ -27,15 +27,32 @@ pub(super) struct Garbage {
 /// Keys by the version from which on they have something to reclaim.
 #[derive(Debug, Default)]
 pub(super) struct GarbageQueue {
-    by_version: Mutex<BTreeMap<SnapshotVersion, Vec<Garbage>>>,
+    queued: Mutex<Queued>,
     /// How many keys were ever put here.
     total: AtomicU64,
     /// How many deletions were ever written.
     deletions: AtomicU64,
 }
 
+#[derive(Debug, Default)]
+struct Queued {
+    by_version: BTreeMap<SnapshotVersion, Vec<Garbage>>,
+    /// An empty list that has had room for what a version left: the next one leaves about as much.
+    spare: Vec<Garbage>,
+}
+
+impl Queued {
+    fn of_version(&mut self, version: SnapshotVersion) -> &mut Vec<Garbage> {
+        let Self { by_version, spare } = self;
+        by_version.entry(version).or_insert_with(|| std::mem::take(spare))
+    }
+}
+
 /// Keys taken from the queue at a time.
 const TAKEN_MAX: usize = 1024;
+
+/// The spare list has room for so many keys at most: some megabytes.
+const SPARE_MAX: usize = 1 << 16;
 
 impl GarbageQueue {
     pub(super) fn push(
@@ -43,11 +60,16 @@ impl GarbageQueue {
         version: SnapshotVersion,
         garbage: impl IntoIterator<Item = Garbage>,
     ) {
-        let mut by_version = lock(&self.by_version);
-        let queued = by_version.entry(version).or_default();
+        let mut all = lock(&self.queued);
+        let queued = all.of_version(version);
         let before = queued.len();
         queued.extend(garbage);
         self.total.fetch_add((queued.len() - before) as u64, Ordering::Relaxed);
+    }
+
+    /// Puts a key back that may have been taken in vain. It was counted before.
+    pub(super) fn push_again(&self, version: SnapshotVersion, garbage: Garbage) {
+        lock(&self.queued).of_version(version).push(garbage);
     }
 
     pub(super) fn count_deletions(&self, count: usize) {
@@ -56,19 +78,29 @@ impl GarbageQueue {
 
     /// Takes up to `limit` keys that have something to reclaim at `floor`.
     fn take(&self, floor: SnapshotVersion, limit: usize) -> Vec<Garbage> {
-        let mut by_version = lock(&self.by_version);
+        let mut all = lock(&self.queued);
+        let Queued { by_version, spare } = &mut *all;
         let Some(mut first) = by_version.first_entry().filter(|first| *first.key() <= floor) else {
             return Vec::new();
         };
-        if first.get().len() <= limit {
-            return first.remove();
+        let kept = first.get().len().saturating_sub(limit);
+        let taken = first.get_mut().drain(kept..).collect();
+        if kept == 0 {
+            let emptied = first.remove();
+            if (spare.capacity()..=SPARE_MAX).contains(&emptied.capacity()) {
+                *spare = emptied;
+            }
         }
-        let kept = first.get().len() - limit;
-        first.get_mut().split_off(kept)
+        taken
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.queued).by_version.is_empty()
     }
 
     pub(super) fn clear(&self) {
-        lock(&self.by_version).clear();
+        *lock(&self.queued) = Queued::default();
     }
 }
 
@@ -104,7 +136,7 @@ impl<H: Header> Store<H> {
             }
             keys -= taken.len();
             for group in taken.chunks(WARM_GROUP) {
-                self.warm_hashed(group.iter().map(|it| (it.table, it.hash, &it.key)));
+                self.warm_hashed(group.iter().map(|it| (it.table, it.hash)));
                 for Garbage { table, hash, key } in group {
                     let rows = self.tables.table(*table).expect("a key's table is there");
                     reclaimed += rows.reclaim((*table, *hash, key), kept, tier);

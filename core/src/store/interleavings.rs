@@ -423,6 +423,59 @@ fn a_reader_knows_whether_the_store_was_cleared_under_it() {
     assert!(lost.load(Ordering::Relaxed) > 0, "the store was never cleared under a reader");
 }
 
+/// A transaction writes in place what it takes back, then another keeps what it writes.
+#[test]
+fn what_is_taken_back_is_seen_by_nobody() {
+    explore(|| {
+        let store = store_of([10, 20]);
+        let writer = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let mut written = Written::default();
+                let write = |written: &mut _, number, writer: u64| {
+                    let value = Some(Value::from(vec![number, 2]));
+                    let header = TestHeader(writer);
+                    let version = Version { version: SnapshotVersion(2), header, value };
+                    store.write(written, (TABLE, HashedKey::from(key(number))), version);
+                };
+                write(&mut written, 20, 1);
+                store.keep(&mut written, SnapshotVersion(2));
+                [5, 10, 20].into_iter().for_each(|number| write(&mut written, number, 2));
+                store.show(&mut written);
+                write(&mut written, 30, 2);
+                store.take_back(&mut written);
+                write(&mut written, 15, 3);
+                store.keep(&mut written, SnapshotVersion(2));
+                publish(&store, 2);
+            })
+        };
+        let reader = {
+            let store = store.clone();
+            thread::spawn(move || {
+                let pin = store.pin();
+                let expected: &[_] = match pin.version().0 {
+                    1 => &[(10, 1), (20, 1)],
+                    _ => &[(10, 1), (15, 2), (20, 2)],
+                };
+                assert_eq!(scan(&store, pin.version(), Direction::Forward), expected);
+                assert_eq!(read_one(&store, 5, pin.version()), None);
+                assert_eq!(read_one(&store, 10, pin.version()), Some(1));
+            })
+        };
+        store.reclaim(SnapshotVersion(2));
+        writer.join().unwrap();
+        reader.join().unwrap();
+        store.reclaim(SnapshotVersion(2));
+        let expected = [(10, 1), (15, 2), (20, 2)];
+        assert_eq!(scan(&store, SnapshotVersion(2), Direction::Forward), expected);
+        assert_eq!((store.len(TABLE), store.memory_bytes()), {
+            let fresh = store_of([10]);
+            [15, 20].into_iter().for_each(|number| put(&fresh, 2, number));
+            (3, fresh.memory_bytes())
+        });
+    });
+}
+
 #[test]
 fn warming_rows_waits_for_nobody_and_changes_nothing() {
     explore(|| {

@@ -19,6 +19,7 @@
 //! | `search` | where a key is among sorted ones |
 //! | `chain` | the versions of a key |
 //! | `batch` | many writes at once, on every core |
+//! | `in_place` | a transaction's writes, one by one, and how they are taken back |
 //! | `pins` | which versions readers need |
 //! | `garbage` | taking away what no reader needs |
 //! | `point` | overwriting what no reader needs, and what a checkpoint keeps meanwhile |
@@ -51,6 +52,7 @@ mod cold_mark;
 mod cold_memory;
 mod directory;
 mod garbage;
+mod in_place;
 #[cfg(feature = "shuttle")]
 #[cfg(test)]
 mod interleavings;
@@ -94,6 +96,8 @@ pub use self::cold_memory::ColdMemory;
 pub use self::pins::{Pin, PinError};
 pub use self::sweep::Sweep;
 pub use self::warm::Warmer;
+
+pub(crate) use self::in_place::Written;
 
 /// What a protocol keeps with each version of a record.
 pub trait Header: Copy + Debug + PartialEq + Send + Sync + 'static {

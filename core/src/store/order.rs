@@ -56,15 +56,23 @@ const CLUSTER_KEYS_MIN: usize = 3;
 #[derive(Debug)]
 pub(super) struct OrderedIndex {
     runs: RwLock<Runs>,
-    /// New keys that are not in a run yet, in any order. Locked until they all are, so that who
-    /// finds none has all of them in the runs.
-    waiting: Mutex<Vec<Key>>,
+    /// New keys that are not in a run yet. Locked until they all are, so that who finds none has
+    /// all of them in the runs.
+    waiting: Mutex<Waiting>,
     /// Whether keys wait: to know without the lock.
     has_waiting: AtomicBool,
 }
 
 /// Runs by the first key that belongs to them.
 type Runs = BTreeMap<Key, RwLock<Run>>;
+
+/// New keys, in any order.
+#[derive(Debug, Default)]
+struct Waiting {
+    keys: Vec<Key>,
+    /// Where those begin that came together, most often of one transaction.
+    starts: Vec<u32>,
+}
 
 /// The keys from one bound to the next.
 #[derive(Debug, Default)]
@@ -131,10 +139,30 @@ impl Run {
     }
 }
 
+impl Waiting {
+    fn extend(&mut self, keys: impl IntoIterator<Item = Key>) {
+        let start = self.keys.len();
+        self.keys.extend(keys);
+        if self.keys.len() > start {
+            self.starts.push(start as u32);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.keys.shrink_to(WAITING_KEYS_KEPT);
+        self.starts.clear();
+        self.starts.shrink_to(WAITING_KEYS_KEPT);
+    }
+}
+
 /// Puts keys in ascending order, each once. Most come in clusters that are in order already, such
-/// as the lines of one order: it is clusters that are sorted then.
-fn sort(keys: &mut Vec<Key>) {
-    let mut clusters: Vec<&[Key]> = keys.chunk_by(|a, b| a < b).collect();
+/// as the lines of one order: it is clusters that are sorted then. What did not come together is
+/// not of one cluster: others may come between.
+fn sort(Waiting { keys, starts }: &mut Waiting) {
+    let ends = starts.iter().skip(1).map(|&next| next as usize).chain([keys.len()]);
+    let together = starts.iter().zip(ends).map(|(&start, end)| &keys[start as usize..end]);
+    let mut clusters: Vec<&[Key]> = together.flat_map(|keys| keys.chunk_by(|a, b| a < b)).collect();
     if clusters.len() <= keys.len() / CLUSTER_KEYS_MIN {
         clusters.sort_unstable_by(|a, b| a[0].cmp(&b[0]));
         if clusters.windows(2).all(|pair| pair[0].last() < pair[1].first()) {
@@ -183,13 +211,13 @@ impl OrderedIndex {
     /// none waited before.
     pub(super) fn add(&self, keys: impl IntoIterator<Item = Key>) -> bool {
         let mut waiting = lock(&self.waiting);
-        let is_first = waiting.is_empty();
+        let is_first = waiting.keys.is_empty();
         waiting.extend(keys);
-        if waiting.len() >= WAITING_KEYS_MAX {
+        if waiting.keys.len() >= WAITING_KEYS_MAX {
             self.insert_all(&Sequential, &mut waiting);
         }
         // Release: who reads it sees no less of the list than was there.
-        self.has_waiting.store(!waiting.is_empty(), Ordering::Release);
+        self.has_waiting.store(!waiting.keys.is_empty(), Ordering::Release);
         is_first
     }
 
@@ -204,14 +232,14 @@ impl OrderedIndex {
     }
 
     /// Puts all keys of a list in order, and empties it.
-    fn insert_all(&self, pool: &dyn Pool, keys: &mut Vec<Key>) {
-        sort(keys);
+    fn insert_all(&self, pool: &dyn Pool, waiting: &mut Waiting) {
+        sort(waiting);
+        let keys = &waiting.keys;
         let parts = pool.workers().min(keys.len() / PART_KEYS_MIN).max(1);
         let by_key: Vec<_> = keys.chunks(keys.len().div_ceil(parts).max(1)).collect();
         // Jobs meet at the edges of their parts alone.
         pool.run(by_key.len(), &|part| self.insert(by_key[part]));
-        keys.clear();
-        keys.shrink_to(WAITING_KEYS_KEPT);
+        waiting.clear();
     }
 
     /// Adds keys, in ascending order, that may be there already.
@@ -358,19 +386,22 @@ mod tests {
             let width = rng.u8(1..32);
             let mut starts: Vec<u8> = (0..8).map(|at| at * 32).collect();
             rng.shuffle(&mut starts);
-            let mut keys = Vec::new();
+            let mut waiting = Waiting::default();
             for mut start in starts {
                 if round % 2 == 0 {
                     start = start.wrapping_add(rng.u8(..));
                 }
                 let cluster = start..start.saturating_add(rng.u8(1..=width));
-                keys.extend(cluster.map(|byte| Key::from(&[byte][..])));
+                let keys: Vec<Key> = cluster.map(|byte| Key::from(&[byte][..])).collect();
+                let (first, rest) = keys.split_at(rng.usize(0..=keys.len()));
+                waiting.extend(rest.iter().cloned());
+                waiting.extend(first.iter().cloned());
             }
-            let mut expected = keys.clone();
+            let mut expected = waiting.keys.clone();
             expected.sort();
             expected.dedup();
-            sort(&mut keys);
-            assert_eq!(keys, expected);
+            sort(&mut waiting);
+            assert_eq!(waiting.keys, expected);
         }
     }
 

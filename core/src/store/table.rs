@@ -107,13 +107,15 @@ impl<H: Header> ShardRows<'_, H> {
 }
 
 /// What [`Table::put`] leaves to do with the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Left {
     /// The key is new and must be put in order.
     pub is_new: bool,
-    /// There is something to reclaim once every reader sees the version, which the next write does
-    /// not overwrite.
-    pub is_garbage: bool,
+    /// What was written is a deletion.
+    pub is_deletion: bool,
+    /// There are versions to reclaim once every reader sees this one, which the next write does not
+    /// overwrite.
+    pub has_more: bool,
     /// There is an older version.
     pub is_superseding: bool,
     /// What was its newest value is not in memory.
@@ -121,11 +123,6 @@ pub(super) struct Left {
 }
 
 impl<H: Header> Row<H> {
-    /// The versions, if the row is of this key.
-    pub(super) fn chain_of(&self, key: &Key) -> Option<&Chain<H>> {
-        (self.key == *key).then_some(&self.chain)
-    }
-
     /// An estimate of the bytes of a row with one version, without the value, and of its key in the
     /// ordered index.
     fn bytes(&self) -> usize {
@@ -205,14 +202,14 @@ impl<H: Header> Table<H> {
         }
     }
 
-    /// Writes a version, and takes away what is not needed, where anything may go. A new key is not
-    /// in order yet.
+    /// Writes a version, and takes away what is not needed, where anything may go. One of the same
+    /// number is given to `replaced`. A new key is not in order yet.
     pub(super) fn put(
         &self,
-        hash: u64,
-        key: &Key,
+        (hash, key): (u64, &Key),
         version: Version<H>,
         mut over: Option<&mut Over>,
+        replaced: impl FnOnce(Version<H>),
     ) -> Left {
         let shard = &self.shards[Self::shard_of(hash)];
         let is_deletion = version.value.is_none();
@@ -222,32 +219,57 @@ impl<H: Header> Table<H> {
             let row = Row { key: key.clone(), chain: Chain::new(version) };
             shard.count_bytes(row.bytes() + value_bytes, 0);
             rows.insert_unique(hash, row);
-            let (is_superseding, was_cold) = (false, false);
-            return Left { is_new: true, is_garbage: is_deletion, is_superseding, was_cold };
+            return Left { is_new: true, is_deletion, ..Left::default() };
         };
         let was_cold = is_cold(row.chain.newest());
+        if row.chain.newest().version == version.version {
+            let before = row.chain.replace(version);
+            shard.count_bytes(value_bytes, before.value_bytes());
+            replaced(before);
+            return Left { is_deletion, was_cold, ..Left::default() };
+        }
         let pushed = match &mut over {
             Some(Over { kept, copied }) => row.chain.overwrite(version, *kept, copied),
             None => row.chain.push(version),
         };
+        match pushed {
+            Pushed::Superseded => shard.count_bytes(older_bytes, 0),
+            Pushed::Overwrote { bytes } => shard.count_bytes(older_bytes, bytes),
+        }
         // What a write takes away need not be looked for.
-        let has_more = || over.is_none_or(|over| row.chain.has_more(over.kept));
-        let (is_superseding, is_more) = match pushed {
-            Pushed::Superseded => {
-                shard.count_bytes(older_bytes, 0);
-                (true, has_more())
-            }
-            Pushed::Overwrote { bytes } => {
-                shard.count_bytes(older_bytes, bytes);
-                (true, has_more())
-            }
-            Pushed::Replaced { value_bytes: before } => {
-                shard.count_bytes(value_bytes, before);
-                (false, false)
-            }
-        };
-        let is_garbage = is_more || is_deletion;
-        Left { is_new: false, is_garbage, is_superseding, was_cold }
+        let has_more = over.is_none_or(|over| row.chain.has_more(over.kept));
+        Left { is_new: false, is_deletion, has_more, is_superseding: true, was_cold }
+    }
+
+    /// Takes back what [`Table::put`] did to a key; `replaced` is what it gave away, if it did.
+    /// What was overwritten stays away: no reader needs it. Returns the version of a deletion that
+    /// is the newest again.
+    pub(super) fn take_back(
+        &self,
+        (hash, key): (u64, &Key),
+        left: Left,
+        replaced: impl FnOnce() -> Version<H>,
+    ) -> Option<SnapshotVersion> {
+        let shard = &self.shards[Self::shard_of(hash)];
+        let mut rows = write(&shard.rows);
+        let is = |row: &Row<H>| row.key == *key;
+        if left.is_new {
+            let row = rows.remove(hash, is, |row| hash_bytes(&row.key));
+            let row = row.expect("what was written is there");
+            shard.count_bytes(0, row.bytes() + row.chain.newest().value_bytes());
+            return None;
+        }
+        let row = rows.find_mut(hash, is).expect("what was written is there");
+        if !left.is_superseding {
+            let before = replaced();
+            let bytes = before.value_bytes();
+            shard.count_bytes(bytes, row.chain.replace(before).value_bytes());
+            return None;
+        }
+        let taken = row.chain.pop().expect("what was superseded is kept");
+        shard.count_bytes(0, taken.older_bytes());
+        let newest = row.chain.newest();
+        newest.value.is_none().then_some(newest.version)
     }
 
     /// Takes away what is not needed of a key, and returns how many versions went. Of those that
@@ -275,7 +297,7 @@ impl<H: Header> Table<H> {
         if is_gone {
             // One that still waits for its place in the order would come to it after this.
             self.order.settle(&Sequential);
-            self.order.remove_unless(key, || self.contains(hash, key));
+            self.leave_order(hash, key);
         }
         if let Some(tier) = tier {
             tell_gone(tier, (id, key), &truncated);
@@ -324,10 +346,15 @@ impl<H: Header> Table<H> {
                 }
             }
             for key in gone {
-                self.order.remove_unless(&key, || self.contains(hash_bytes(&key), &key));
+                self.leave_order(hash_bytes(&key), &key);
             }
         }
         deletions
+    }
+
+    /// Takes a key out of the order, unless it is there again.
+    pub(super) fn leave_order(&self, hash: u64, key: &Key) {
+        self.order.remove_unless(key, || self.contains(hash, key));
     }
 
     fn contains(&self, hash: u64, key: &Key) -> bool {

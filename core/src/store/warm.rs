@@ -17,7 +17,7 @@ use super::table::Table;
 use super::{Header, Store};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
-use crate::key::{HashedKey, Key};
+use crate::key::Key;
 
 /// So many rows are fetched side by side: about as many misses as a core keeps track of.
 pub(super) const WARM_GROUP: usize = 32;
@@ -34,18 +34,19 @@ pub struct Warmer<'a, H> {
     store: &'a Store<H>,
     /// The version that those read for whom rows are fetched.
     at: SnapshotVersion,
-    tables: [Option<(TableId, &'a Table<H>)>; WARM_GROUP],
-    keys: [HashedKey; WARM_GROUP],
-    count: usize,
+    places: Vec<Place<'a, H>>,
+    /// Their keys, where values may not be in memory.
+    keys: Vec<(TableId, Key)>,
 }
 
-/// Where a row is looked for: its table, and its key with its hash.
-type Place<'a, H> = (&'a Table<H>, u64, &'a Key);
+/// Where a row is looked for: its table, and the hash of its key. What else has this hash in the
+/// table is fetched in vain, which is seldom.
+type Place<'a, H> = (&'a Table<H>, u64);
 
 impl<H: Header> Store<H> {
     /// Fetches the rows of these keys from memory.
     pub fn warm<'k>(&self, keys: impl IntoIterator<Item = (TableId, &'k Key)>) {
-        self.warm_hashed(keys.into_iter().map(|(table, key)| (table, hash_bytes(key), key)));
+        self.warm_hashed(keys.into_iter().map(|(table, key)| (table, hash_bytes(key))));
     }
 
     /// Fetches the rows of these keys for a reader at `at`, from wherever they are.
@@ -60,9 +61,8 @@ impl<H: Header> Store<H> {
     }
 
     /// Fetches the rows of keys from memory whose hashes are known.
-    pub(crate) fn warm_hashed<'k>(&self, keys: impl Iterator<Item = (TableId, u64, &'k Key)>) {
-        let mut places =
-            keys.filter_map(|(id, hash, key)| Some((self.tables.table(id)?, hash, key)));
+    pub(crate) fn warm_hashed(&self, keys: impl Iterator<Item = (TableId, u64)>) {
+        let mut places = keys.filter_map(|(id, hash)| Some((self.tables.table(id)?, hash)));
         while let Some(first) = places.next() {
             let mut group = [first; WARM_GROUP];
             let mut count = 1;
@@ -78,42 +78,30 @@ impl<H: Header> Store<H> {
 impl<'a, H: Header> Warmer<'a, H> {
     /// Gathers keys of `store` that will be read at `at`.
     pub fn new(store: &'a Store<H>, at: SnapshotVersion) -> Self {
-        let keys = std::array::from_fn(|_| HashedKey::default());
-        Self { store, at, tables: [None; WARM_GROUP], keys, count: 0 }
+        Self { store, at, places: Vec::with_capacity(WARM_GROUP), keys: Vec::new() }
     }
 
     /// Adds a key, which need not exist.
     #[inline]
     pub fn add(&mut self, table: TableId, key: &[u8]) {
         let Some(rows) = self.store.tables.table(table) else { return };
-        if self.count == WARM_GROUP {
+        if self.places.len() == WARM_GROUP {
             self.fetch();
         }
-        self.tables[self.count] = Some((table, rows));
-        self.keys[self.count] = HashedKey::from(key);
-        self.count += 1;
+        self.places.push((rows, hash_bytes(key)));
+        if self.store.has_cold() {
+            self.keys.push((table, Key::from(key)));
+        }
     }
 
     /// Fetches the rows of the keys that were added. Changes nothing but how long a read takes.
     pub fn fetch(&mut self) {
-        let count = std::mem::take(&mut self.count);
-        let Some((_, first)) = self.tables[0].filter(|_| count > 0) else { return };
-        if self.store.has_cold() {
-            self.fetch_cold(count);
+        if !self.keys.is_empty() {
+            self.store.fetch_for(&self.keys, self.at);
+            self.keys.clear();
         }
-        let mut group: [Place<'_, H>; WARM_GROUP] = [(first, 0, self.keys[0].key()); WARM_GROUP];
-        for (place, (table, key)) in group.iter_mut().zip(self.tables.iter().zip(&self.keys)) {
-            *place = (table.map_or(first, |(_, table)| table), key.hash(), key.key());
-        }
-        fetch(&group[..count]);
-    }
-
-    /// Fetches what is not in memory of the first so many.
-    #[cold]
-    fn fetch_cold(&self, count: usize) {
-        let keys = self.tables[..count].iter().flatten().zip(&self.keys);
-        let keys: Vec<_> = keys.map(|((table, _), key)| (*table, key.key().clone())).collect();
-        self.store.fetch_for(&keys, self.at);
+        fetch(&self.places);
+        self.places.clear();
     }
 }
 
@@ -124,24 +112,24 @@ impl<'a, H: Header> Warmer<'a, H> {
 /// miss its caches, but not past a branch that it guessed wrong.
 fn fetch<H: Header>(places: &[Place<'_, H>]) {
     let mut touched = 0;
-    for (table, hash, _) in places {
+    for (table, hash) in places {
         touched ^= table.shard_bytes(*hash);
     }
     let mut shards = [const { None }; WARM_GROUP];
-    for (shard, (table, hash, _)) in shards.iter_mut().zip(places) {
+    for (shard, (table, hash)) in shards.iter_mut().zip(places) {
         *shard = table.try_shard(*hash);
     }
-    for (shard, (_, hash, _)) in shards.iter().zip(places) {
+    for (shard, (_, hash)) in shards.iter().zip(places) {
         touched ^= shard.as_ref().map_or(0, |shard| shard.place(*hash).bits() as usize);
     }
     let mut rows = [None; WARM_GROUP];
-    for (row, (shard, (_, hash, _))) in rows.iter_mut().zip(shards.iter().zip(places)) {
+    for (row, (shard, (_, hash))) in rows.iter_mut().zip(shards.iter().zip(places)) {
         *row = shard.as_ref().and_then(|shard| shard.candidate(*hash));
         touched ^= row.map_or(0, |row| row.chain.newest().version.0 as usize);
     }
     let mut values = [const { None }; WARM_GROUP];
-    for (value, (row, (_, _, key))) in values.iter_mut().zip(rows.iter().zip(places)) {
-        let Some(chain) = row.and_then(|row| row.chain_of(key)) else { continue };
+    for (value, row) in values.iter_mut().zip(&rows[..places.len()]) {
+        let Some(chain) = row.map(|row| &row.chain) else { continue };
         touched ^= chain.older().map_or(0, |version| version.version.0 as usize);
         *value = chain.newest().value.as_ref().filter(|value| !value.is_cold());
         touched ^= value.map_or(0, |value| value.len());

@@ -74,6 +74,12 @@ pub trait Context {
         let _ = rows;
     }
 
+    /// Says which rows the program is about to write without having looked at them. A hint as
+    /// [`Context::fetch`] is, for who writes them at once.
+    fn fetch_to_write(&mut self, rows: &[(TableId, Key)]) {
+        let _ = rows;
+    }
+
     /// How many keys a table has, about, where that is known. Replicas differ in it: a plan may
     /// depend on it, a result may not.
     fn estimate(&self, table: TableId) -> Option<usize> {

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{self, Finished, Job, Went};
+use pangea_core::exec::ordered::{self, Finished, Job, Told, Went};
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
@@ -189,7 +189,8 @@ impl Calvin {
         }
         let header = &|job: &Job<'_>| Header(job.txn);
         let registry = &self.state.registry;
-        let mut finished = ordered::execute(cx.pool, registry, cx.store, epoch, &jobs, header);
+        let (pool, told) = (cx.pool, Told::Outcomes);
+        let mut finished = ordered::execute(pool, registry, cx.store, epoch, &jobs, header, told);
         if is_reversed {
             finished.reverse();
         }

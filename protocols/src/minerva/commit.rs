@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{self, Finished, Job};
+use pangea_core::exec::ordered::{self, Finished, Job, Told};
 use pangea_core::exec::{is_bulk, is_footprint_declared, writes_bytes};
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TxnId};
@@ -347,7 +347,8 @@ impl Minerva {
             })
             .collect();
         let header = &|job: &Job<'_>| header_in_order(job.txn, job.program);
-        ordered::execute(cx.pool, &self.state.registry, cx.store, epoch, &jobs, header)
+        let (registry, told) = (&self.state.registry, Told::Writes);
+        ordered::execute(cx.pool, registry, cx.store, epoch, &jobs, header, told)
     }
 
     /// The footprint that a run at the source found, where the arguments don't tell it.

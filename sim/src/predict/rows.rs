@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use pangea_core::exec::ordered::{self, Job};
+use pangea_core::exec::ordered::{self, Job, Told};
 use pangea_core::ids::{ShardId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::Partitions;
@@ -31,8 +31,10 @@ impl Loaded {
             let procedure = registry.id(call.procedure).expect("workloads call what is there");
             let program = Program::Call { procedure, args: call.args };
             let job = Job { txn: TxnId::default(), program: &program, footprint: None };
+            let (jobs, told) = ([job], Told::Outcomes);
+            let header = &|_: &Job<'_>| H::default();
             let ended =
-                ordered::execute(&Sequential, registry, &store, version, &[job], &|_| H::default());
+                ordered::execute(&Sequential, registry, &store, version, &jobs, header, told);
             for finished in ended {
                 finished.outcome.map_err(|abort| format!("{}: {abort}", call.label))?;
             }

@@ -2,19 +2,18 @@
 
 use std::ops::ControlFlow;
 
-use super::Job;
 use super::extent::locked_part;
 use super::schedule::Locks;
+use super::{Job, Told};
 use crate::exec::beyond::Beyond;
 use crate::exec::call::{call, gather, gave_up, is_bulk};
 use crate::exec::certify::{Change, Current, Standing, first_change};
 use crate::exec::merge::{self, Above};
-use crate::exec::size::check_size;
-use crate::exec::writes::OwnWrites;
-use crate::hash::hash_bytes;
+use crate::exec::size::{bytes_of, check_bytes, writes_bytes};
+use crate::exec::writes::{OwnWrites, WRITES_MAX, too_many_writes};
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key, KeyRange};
-use crate::store::{Header, Store, Version, Warmer};
+use crate::store::{Header, Store, Version, Warmer, Written};
 use crate::txn::{
     Abort, Certified, Context, Footprint, Mode, Program, ReadSet, Registry, Scan, Stop, Visit,
     Write,
@@ -28,6 +27,7 @@ pub(super) struct Runner<'a, H: Header> {
     pub version: SnapshotVersion,
     pub jobs: &'a [Job<'a>],
     pub header: &'a (dyn Fn(&Job<'_>) -> H + Sync),
+    pub told: Told,
 }
 
 /// What a job has of other shards.
@@ -39,23 +39,29 @@ pub(super) struct Others<'a> {
 
 /// How a try of a job ended.
 pub(super) enum Attempt {
-    /// For good; the writes are applied.
+    /// For good; what it wrote is kept, and told where somebody asked.
     Ended { outcome: Result<Vec<u8>, Abort>, writes: Vec<Write> },
     /// It touched more than it has locks for, and changed nothing.
     LeftItsFootprint,
 }
 
 /// Memory that a worker's jobs use one after the other.
-#[derive(Default)]
-pub(super) struct Scratch {
-    writes: OwnWrites,
-    /// The tables that jobs said they would look up rows of: those are in the processor's caches.
-    warmed: Vec<TableId>,
+pub(super) struct Scratch<H> {
+    /// What the job has written to this shard's rows.
+    written: Written<H>,
+    /// And to rows of other shards.
+    elsewhere: OwnWrites,
     /// So many of the next jobs have been asked what they will look up.
     ahead: usize,
 }
 
-impl Scratch {
+impl<H> Default for Scratch<H> {
+    fn default() -> Self {
+        Self { written: Written::default(), elsewhere: OwnWrites::default(), ahead: 0 }
+    }
+}
+
+impl<H> Scratch<H> {
     /// A job that was asked what it will look up is not run.
     pub fn skip(&mut self) {
         self.ahead = self.ahead.saturating_sub(1);
@@ -80,29 +86,22 @@ impl<H: Header> Runner<'_, H> {
     }
 
     /// Fetches from memory what some of the next jobs will look up, if that was not done yet.
-    pub fn warm(&self, mut next: impl Iterator<Item = usize>, scratch: &mut Scratch) {
+    pub fn warm(&self, mut next: impl Iterator<Item = usize>, scratch: &mut Scratch<H>) {
         if scratch.ahead > 0 {
             return;
         }
-        let Scratch { warmed, ahead, .. } = scratch;
-        warmed.clear();
         let mut warmer = Warmer::new(self.store, self.version);
         let mut rows = 0;
         while let Some(place) = next.next().filter(|_| rows < AHEAD_ROWS) {
-            *ahead += 1;
+            scratch.ahead += 1;
             let Program::Call { procedure, args } = self.jobs[place].program else { continue };
-            gather(self.registry, *procedure, args, &mut warmer, |table| {
-                rows += 1;
-                if warmed.last() != Some(&table) && !warmed.contains(&table) {
-                    warmed.push(table);
-                }
-            });
+            rows += gather(self.registry, *procedure, args, &mut warmer);
         }
         warmer.fetch();
     }
 
     /// Runs a job within its locks.
-    pub fn run(&self, place: usize, locks: &Locks<'_>, scratch: &mut Scratch) -> Attempt {
+    pub fn run(&self, place: usize, locks: &Locks<'_>, scratch: &mut Scratch<H>) -> Attempt {
         let footprint = match locks {
             Locks::Given(footprint) => Some(*footprint),
             Locks::Found(footprint) => Some(footprint),
@@ -119,7 +118,7 @@ impl<H: Header> Runner<'_, H> {
         place: usize,
         footprint: &Footprint,
         others: &Others<'_>,
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<H>,
     ) -> Attempt {
         self.attempt(place, Some(footprint), Some(others), scratch)
     }
@@ -128,7 +127,7 @@ impl<H: Header> Runner<'_, H> {
     pub fn run_alone(
         &self,
         place: usize,
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<H>,
     ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
         match self.attempt(place, None, None, scratch) {
             Attempt::Ended { outcome, writes } => (outcome, writes),
@@ -141,53 +140,69 @@ impl<H: Header> Runner<'_, H> {
         place: usize,
         footprint: Option<&Footprint>,
         others: Option<&Others<'_>>,
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<H>,
     ) -> Attempt {
         let job = &self.jobs[place];
         self.warm(std::iter::once(place), scratch);
         scratch.ahead -= 1;
-        let (outcome, writes) = match job.program {
+        let header = (self.header)(job);
+        match job.program {
             Program::Call { procedure, args } => {
-                scratch.writes.clear();
+                let Scratch { written, elsewhere, .. } = scratch;
+                assert!(written.is_empty(), "what the last job wrote is kept or taken back");
+                elsewhere.clear();
+                let beyond = others.map(|others| others.beyond);
+                let has_left = false;
                 let mut locked = Locked {
                     runner: self,
+                    header,
                     footprint,
-                    beyond: others.map(|others| others.beyond),
-                    has_left: false,
-                    writes: &mut scratch.writes,
+                    beyond,
+                    has_left,
+                    written,
+                    elsewhere,
                 };
                 let outcome = call(self.registry, *procedure, args, &mut locked);
                 // Even if the program went on: what it did from there on was not its to decide.
                 if locked.has_left {
+                    self.store.take_back(written);
                     return Attempt::LeftItsFootprint;
                 }
                 let outcome = match outcome {
                     Ok(result) => {
-                        let writes = scratch.writes.rows();
-                        self.within_limits(*procedure, args, writes).map(|()| result)
+                        let bytes = bytes_of(written.len(), written.contents_bytes())
+                            + writes_bytes(elsewhere.rows());
+                        self.within_limits(*procedure, args, bytes).map(|()| result)
                     }
                     Err(Stop::Abort(abort)) => Err(abort),
                     Err(Stop::Interrupted) => Err(gave_up()),
                 };
                 if outcome.is_err() {
-                    scratch.writes.clear();
+                    self.store.take_back(written);
                 }
-                let Scratch { writes, warmed, .. } = &*scratch;
-                self.apply_here(job, writes.rows(), writes.key_hashes(), others, warmed);
-                (outcome, scratch.writes.take())
+                Attempt::Ended { outcome, writes: self.keep(written) }
             }
-            Program::Certified(certified) => match self.changed(certified, others) {
-                None => {
-                    let writes = &certified.writes;
-                    let hash_of = |write: &Write| hash_bytes(&write.key);
-                    let hashes: Vec<u64> = writes.iter().map(hash_of).collect();
-                    self.apply_here(job, writes, &hashes, others, &[]);
-                    (Ok(Vec::new()), writes.clone())
+            Program::Certified(certified) => {
+                if let Some(change) = self.changed(certified, others) {
+                    return Attempt::Ended {
+                        outcome: Err(change.into_abort()),
+                        writes: Vec::new(),
+                    };
                 }
-                Some(change) => (Err(change.into_abort()), Vec::new()),
-            },
+                self.apply(certified, header, others, &mut scratch.written);
+                Attempt::Ended { outcome: Ok(Vec::new()), writes: self.keep(&mut scratch.written) }
+            }
+        }
+    }
+
+    /// Ends a job, and tells what it wrote to this shard's rows, where somebody wants to know.
+    fn keep(&self, written: &mut Written<H>) -> Vec<Write> {
+        let writes = match self.told {
+            Told::Outcomes => Vec::new(),
+            Told::Writes => self.store.writes_of(written),
         };
-        Attempt::Ended { outcome, writes }
+        self.store.keep(written, self.version);
+        writes
     }
 
     /// Lets a call commit unless it has written too much; a load may write what it likes, because
@@ -196,9 +211,9 @@ impl<H: Header> Runner<'_, H> {
         &self,
         procedure: ProcedureId,
         args: &[u8],
-        writes: &[Write],
+        bytes: usize,
     ) -> Result<(), Abort> {
-        match check_size(&ReadSet::default(), writes) {
+        match check_bytes(bytes) {
             Err(_) if is_bulk(self.registry, procedure, args) => Ok(()),
             checked => checked,
         }
@@ -217,30 +232,23 @@ impl<H: Header> Runner<'_, H> {
         first_change(reads, self)
     }
 
-    /// Writes what a job wrote of this shard's rows.
-    fn apply_here(
+    /// Writes what a certified transaction wants of this shard's rows.
+    fn apply(
         &self,
-        job: &Job<'_>,
-        writes: &[Write],
-        hashes: &[u64],
+        certified: &Certified,
+        header: H,
         others: Option<&Others<'_>>,
-        warmed: &[TableId],
+        written: &mut Written<H>,
     ) {
-        let Some(others) = others else { return self.apply(job, writes, hashes, warmed) };
-        let all = writes.iter().zip(hashes);
-        let here = all.filter(|(write, _)| others.beyond.is_here(write.table, &write.key));
-        let (writes, hashes): (Vec<Write>, Vec<u64>) =
-            here.map(|(write, hash)| (write.clone(), *hash)).unzip();
-        self.apply(job, &writes, &hashes, warmed);
-    }
-
-    /// Writes what a job wrote, given the hashes of the keys, and the tables whose rows are in the
-    /// processor's caches.
-    fn apply(&self, job: &Job<'_>, writes: &[Write], hashes: &[u64], warmed: &[TableId]) {
-        let hashed = writes.iter().zip(hashes);
-        let cold = hashed.filter(|(write, _)| !warmed.contains(&write.table));
-        self.store.warm_hashed(cold.map(|(write, &hash)| (write.table, hash, &write.key)));
-        self.store.apply_txn(self.version, (self.header)(job), writes, hashes);
+        let is_here = |write: &&Write| {
+            others.is_none_or(|others| others.beyond.is_here(write.table, &write.key))
+        };
+        let writes = certified.writes.iter().filter(is_here);
+        self.store.warm(writes.clone().map(|write| (write.table, &write.key)));
+        for Write { table, key, value } in writes {
+            let version = Version { version: self.version, header, value: value.clone() };
+            self.store.write(written, (*table, key.clone().into()), version);
+        }
     }
 
     /// What a found version is to a certified transaction. Deletions older than this version may be
@@ -275,22 +283,55 @@ impl Above for &Write {
     }
 }
 
-/// The context of a job: reads within its footprint, buffers writes within its footprint.
+/// The context of a job: reads and writes within its footprint, in the store itself.
 struct Locked<'a, H: Header> {
     runner: &'a Runner<'a, H>,
+    header: H,
     /// None when nothing else runs.
     footprint: Option<&'a Footprint>,
     /// What is on other shards; None where there are none.
     beyond: Option<Beyond<'a>>,
     has_left: bool,
-    writes: &'a mut OwnWrites,
+    written: &'a mut Written<H>,
+    /// What it writes to rows of other shards, which is written there.
+    elsewhere: &'a mut OwnWrites,
 }
 
 impl<H: Header> Locked<'_, H> {
+    fn covers(&self, table: TableId, key: &[u8], mode: Mode) -> bool {
+        self.footprint.is_none_or(|footprint| footprint.covers(table, key, mode))
+    }
+
     fn stay_within(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<(), Stop> {
-        let is_within = self.footprint.is_none_or(|footprint| footprint.covers(table, key, mode));
-        self.has_left |= !is_within;
+        self.has_left = self.has_left || !self.covers(table, key, mode);
         if self.has_left { Err(Stop::Interrupted) } else { Ok(()) }
+    }
+
+    /// Whether the job itself wrote a row of this shard.
+    fn is_own(&self, table: TableId, key: &HashedKey) -> bool {
+        let Runner { store, version, .. } = self.runner;
+        store.is_written_by((table, key), *version, self.header.writer())
+    }
+
+    fn set(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
+        self.stay_within(table, &key, Mode::Write)?;
+        let is_there = self.beyond.is_some_and(|beyond| !beyond.is_here(table, &key));
+        let key = HashedKey::from(key);
+        if self.written.len() + self.elsewhere.rows().len() >= WRITES_MAX {
+            let is_again = match is_there {
+                true => self.elsewhere.find(table, &key).is_some(),
+                false => self.is_own(table, &key),
+            };
+            if !is_again {
+                return Err(too_many_writes().into());
+            }
+        }
+        if is_there {
+            return Ok(self.elsewhere.set(table, key.into(), value)?);
+        }
+        let version = Version { version: self.runner.version, header: self.header, value };
+        self.runner.store.write(self.written, (table, key), version);
+        Ok(())
     }
 }
 
@@ -300,12 +341,18 @@ impl<H: Header> Context for Locked<'_, H> {
             return Err(Stop::Interrupted);
         }
         let key = HashedKey::from(key);
+        let beyond = self.beyond.filter(|beyond| !beyond.is_here(table, key.key()));
         // What it wrote itself, a program may look at.
-        if let Some(own) = self.writes.find(table, &key) {
+        if let Some(own) = beyond.and_then(|_| self.elsewhere.find(table, &key)) {
             return Ok(own.value.clone());
         }
-        self.stay_within(table, key.key(), Mode::Shared)?;
-        if let Some(beyond) = self.beyond.filter(|beyond| !beyond.is_here(table, key.key())) {
+        if !self.covers(table, key.key(), Mode::Shared)
+            && (beyond.is_some() || !self.is_own(table, &key))
+        {
+            self.has_left = true;
+            return Err(Stop::Interrupted);
+        }
+        if let Some(beyond) = beyond {
             return Ok(beyond.get(table, key.key()));
         }
         let found = self.runner.store.read_value(table, &key, self.runner.version);
@@ -322,12 +369,15 @@ impl<H: Header> Context for Locked<'_, H> {
         let uncovered = self.footprint.filter(|all| !all.covers_range(scan.table, &scan.range));
         let part = uncovered.map(|all| Scan { range: locked_part(all, scan), ..scan.clone() });
         let within = part.as_ref().unwrap_or(scan);
-        let own = self.writes.within(scan.table, &within.range, scan.direction);
         let above = match &self.beyond {
-            None => own,
-            Some(beyond) => beyond.under(own, within),
+            None => Vec::new(),
+            Some(beyond) => {
+                let own = self.elsewhere.within(scan.table, &within.range, scan.direction);
+                beyond.under(own, within)
+            }
         };
         let (store, at) = (self.runner.store, self.runner.version);
+        store.show(self.written);
         let has_broken = merge::scan(store, at, within, &above, |key, version, above| {
             let value = match above {
                 Some(above) => above.value.as_ref(),
@@ -341,17 +391,19 @@ impl<H: Header> Context for Locked<'_, H> {
     }
 
     fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
-        self.stay_within(table, &key, Mode::Write)?;
-        Ok(self.writes.set(table, key, Some(value))?)
+        self.set(table, key, Some(value))
     }
 
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
-        self.stay_within(table, &key, Mode::Write)?;
-        Ok(self.writes.set(table, key, None)?)
+        self.set(table, key, None)
     }
 
     fn fetch(&mut self, rows: &[(TableId, Key)]) {
         let (store, at) = (self.runner.store, self.runner.version);
         store.warm_at(at, rows.iter().map(|(table, key)| (*table, key)));
+    }
+
+    fn fetch_to_write(&mut self, rows: &[(TableId, Key)]) {
+        self.runner.store.warm(rows.iter().map(|(table, key)| (*table, key)));
     }
 }

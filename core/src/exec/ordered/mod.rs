@@ -26,6 +26,10 @@
 //! results, restarts and pass numbers follow from the jobs and the store alone, not from the number
 //! of workers or from timing. With one worker there is no lock table: jobs run in order.
 //!
+//! **Writes** go to the rows at once: a job has its locks, and nobody reads at a version that is
+//! not published. What a job wrote that is stopped or aborts is taken back before its locks are let
+//! go ([`crate::store`]).
+//!
 //! **Certified** jobs are checked at their place, and their writes applied if all that they read is
 //! still current. They touch just what they name, so they never restart.
 //!
@@ -77,20 +81,32 @@ pub struct Job<'a> {
     pub footprint: Option<&'a Footprint>,
 }
 
+/// What a caller of [`execute`] is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// How the jobs ended.
+    Outcomes,
+    /// And what they wrote.
+    Writes,
+}
+
 /// What became of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// What the program returned, or why it aborted.
     pub outcome: Result<Vec<u8>, Abort>,
-    /// What was applied to the store: nothing for one that aborted.
+    /// What it wrote, each key once, in the order of first writing: nothing for one that aborted,
+    /// and nothing where nobody wants to be told.
     pub writes: Vec<Write>,
     /// The pass in which it ended, from 1. The serial order is (passes, place among the jobs).
     pub passes: u32,
 }
 
-/// Runs jobs, with the same results as one after the other, and applies their writes to the store
-/// at
-/// `version`, which must not be published yet. They read the newest versions up to `version`.
+/// Runs jobs, with the same results as one after the other, and writes to the store at `version`,
+/// which must not be published yet. They read the newest versions up to `version`.
+///
+/// The header of a job names it ([`Header::writer`]), and no other job of the version, of this call
+/// or another one, has its name where both write a key.
 ///
 /// Every replica that has the same store gets the same results, whatever its pool.
 ///
@@ -109,10 +125,11 @@ pub fn execute<H: Header>(
     version: SnapshotVersion,
     jobs: &[Job<'_>],
     header: &(dyn Fn(&Job<'_>) -> H + Sync),
+    told: Told,
 ) -> Vec<Finished> {
     assert!(version > store.published(), "readers already use the version that is to be written");
     assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in one call");
-    let runner = Runner { registry, store, version, jobs, header };
+    let runner = Runner { registry, store, version, jobs, header, told };
     let mut finished: Vec<Option<Finished>> = jobs.iter().map(|_| None).collect();
     let is_one_at_a_time = pool.workers() == 1;
     let mut pending =
@@ -220,7 +237,7 @@ fn run_pass<H: Header>(
     }
     let locks: Vec<&Locks<'_>> = pending.iter().map(|job| &job.locks).collect();
     let graph = Graph::new(pool, &locks);
-    dispatch::run(pool, &graph, &|scratch: &mut Scratch, at, next| {
+    dispatch::run(pool, &graph, &|scratch: &mut Scratch<H>, at, next| {
         let places = std::iter::once(at).chain(next).map(|at| pending[at].place);
         runner.warm(places, scratch);
         runner.run(pending[at].place, &pending[at].locks, scratch)

@@ -36,7 +36,7 @@ use super::locked::{Attempt, Others, Runner, Scratch};
 use super::part::Part;
 use super::queues::Queues;
 use super::schedule::{Graph, Locks};
-use super::{IN_ORDER_JOBS_MAX, Job, dispatch};
+use super::{IN_ORDER_JOBS_MAX, Job, Told, dispatch};
 use crate::exec::beyond::{Beyond, Rows};
 use crate::exec::call;
 use crate::exec::certify::Change;
@@ -283,7 +283,8 @@ impl Sharded {
         for acts in by_version {
             let jobs: Vec<Job<'_>> = acts.iter().map(|act| self.pending[act.at].job()).collect();
             let version = version_of(&acts[0]);
-            let runner = Runner { registry, store, version, jobs: &jobs, header };
+            let told = Told::Outcomes;
+            let runner = Runner { registry, store, version, jobs: &jobs, header, told };
             let acted = self.act_all(pool, &runner, acts);
             done.extend(acts.iter().copied().zip(acted));
         }
@@ -355,7 +356,7 @@ impl Sharded {
         let locks: Vec<Locks<'_>> =
             acts.iter().map(|act| Locks::Given(self.pending[act.at].locks())).collect();
         let graph = Graph::new(pool, &locks.iter().collect::<Vec<_>>());
-        dispatch::run(pool, &graph, &|scratch: &mut Scratch, place, next| {
+        dispatch::run(pool, &graph, &|scratch: &mut Scratch<H>, place, next| {
             runner.warm(std::iter::once(place).chain(next), scratch);
             self.act(runner, place, acts[place], scratch)
         })
@@ -366,7 +367,7 @@ impl Sharded {
         runner: &Runner<'_, H>,
         place: usize,
         act: Act,
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<H>,
     ) -> Acted {
         let pending = &self.pending[act.at];
         let is_active = pending.shards.active.contains(self.here);
@@ -432,7 +433,7 @@ impl Sharded {
         place: usize,
         pending: &Pending,
         own: Option<Part>,
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<H>,
     ) -> Went {
         if !pending.is_known {
             scratch.skip();

@@ -5,17 +5,20 @@ mod graph;
 mod sharded;
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::exec::optimistic;
 use crate::exec::testing::{
-    Backwards, By, Model, Op, Threads, covering, key, ops, program, registry, rows, store, txn,
+    Backwards, By, Model, Op, TABLES, Threads, covering, key, ops, program, registry, rows, store,
+    txn,
 };
 use crate::ids::TableId;
 use crate::key::KeyRange;
 use crate::pool::Sequential;
+use crate::store::Version;
 use crate::txn::{Certified, Mode, PointLock, RangeLock, Stop};
 
 const BEFORE: SnapshotVersion = SnapshotVersion(5);
@@ -39,8 +42,42 @@ fn execute_on(
             footprint: footprint.as_ref(),
         })
         .collect();
-    let finished = execute(pool, &registry(), &store, AT, &jobs, &By::of);
-    (finished, Model::of(&store, AT))
+    let finished = execute(pool, &registry(), &store, AT, &jobs, &By::of, Told::Writes);
+    let after = Model::of(&store, AT);
+    assert_eq!(written(rows, &finished), after, "what is told is not what was written");
+    assert_nothing_is_left(&store, &after);
+    (finished, after)
+}
+
+/// What the rows become by what was told, in the serial order.
+fn written(rows: &Rows, finished: &[Finished]) -> Model {
+    let mut model = Model::new(rows);
+    let mut order: Vec<&Finished> = finished.iter().collect();
+    order.sort_by_key(|done| done.passes);
+    for Write { table, key, value } in order.into_iter().flat_map(|done| done.writes.clone()) {
+        match value {
+            Some(value) => model.rows.insert((table, key), value),
+            None => model.rows.remove(&(table, key)),
+        };
+    }
+    model
+}
+
+/// Once all is published and reclaimed, the store is as if it had been given the rows alone.
+fn assert_nothing_is_left(store: &Store<By>, after: &Model) {
+    store.publish(AT);
+    store.reclaim(AT);
+    let fresh = Store::new();
+    for ((table, key), value) in &after.rows {
+        let value = Some(value.clone());
+        let version = Version { version: AT, header: By::first(txn(0)), value };
+        fresh.apply(*table, key.clone(), version);
+    }
+    let size = |store: &Store<By>| {
+        let lens = (0..TABLES).map(|table| store.len(TableId(table))).collect::<Vec<_>>();
+        (lens, store.memory_bytes())
+    };
+    assert_eq!(size(store), size(&fresh));
 }
 
 /// The same on pools of every kind, which must not make a difference.
@@ -68,6 +105,18 @@ fn sum_into(start: u8, end: u8, to: u8) -> Op {
 
 fn with_covering(ops: &[Op]) -> (Program, Option<Footprint>) {
     (program(ops), Some(covering(ops)))
+}
+
+/// More steps of one program, of which one may panic.
+fn longer() -> impl Strategy<Value = Vec<Op>> {
+    (prop::collection::vec(ops(), 1..5), prop::option::weighted(0.3, any::<prop::sample::Index>()))
+        .prop_map(|(parts, panics)| {
+            let mut all = parts.concat();
+            if let Some(at) = panics.filter(|_| !all.is_empty()) {
+                all.insert(at.index(all.len()), Op::Panic);
+            }
+            all
+        })
 }
 
 #[derive(Clone, Debug)]
@@ -108,6 +157,56 @@ proptest! {
             prop_assert_eq!(done.passes, 1);
         }
         prop_assert_eq!(after, model);
+    }
+
+    /// Programs with longer lists of steps, which panic at random places, in several calls at one
+    /// version, as slices of an epoch are.
+    #[test]
+    fn what_aborts_and_what_is_stopped_was_never_there(
+        rows in rows(),
+        programs in prop::collection::vec((longer(), any::<bool>()), 1..12),
+        slice in 1..6_usize,
+    ) {
+        let store = store(&rows);
+        let mut model = Model::new(&rows);
+        let registry = registry();
+        for (at, slice) in programs.chunks(slice).enumerate() {
+            let work: Vec<_> = slice
+                .iter()
+                .map(|(ops, is_known)| (program(ops), is_known.then(|| covering(ops))))
+                .collect();
+            let job = |(n, (program, footprint)): (usize, &'_ (Program, Option<Footprint>))| {
+                (txn((at * 100 + n) as u64), program.clone(), footprint.clone())
+            };
+            let jobs: Vec<_> = work.iter().enumerate().map(job).collect();
+            let jobs: Vec<Job<'_>> = jobs
+                .iter()
+                .map(|(txn, program, footprint)| {
+                    Job { txn: *txn, program, footprint: footprint.as_ref() }
+                })
+                .collect();
+            let told = Told::Outcomes;
+            let finished = execute(&Sequential, &registry, &store, AT, &jobs, &By::of, told);
+            let mut order: Vec<usize> = (0..jobs.len()).collect();
+            order.sort_by_key(|&place| finished[place].passes);
+            for place in order {
+                let (ops, _) = &slice[place];
+                let expected = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                    let mut after = model.clone();
+                    (after.run(ops), after)
+                }));
+                match (&finished[place].outcome, expected) {
+                    (Err(abort), Err(_)) => prop_assert_eq!(abort.code.as_str(), "XX000"),
+                    (outcome, Ok((expected, after))) => {
+                        prop_assert_eq!(outcome.clone().map_err(Stop::Abort), expected);
+                        model = after;
+                    }
+                    (Ok(_), Err(_)) => prop_assert!(false, "a panic was lost"),
+                }
+            }
+        }
+        prop_assert_eq!(&Model::of(&store, AT), &model);
+        assert_nothing_is_left(&store, &model);
     }
 
     #[test]
@@ -222,7 +321,8 @@ fn a_program_that_goes_on_after_it_was_stopped_is_still_stopped() {
     let wrong = Footprint::new(vec![exclusive], vec![]);
     let job = |n| Job { txn: txn(n), program: &program, footprint: Some(&wrong) };
     let store = store(&Rows::new());
-    let finished = execute(&Sequential, &registry, &store, AT, &[job(1), job(2)], &By::of);
+    let finished =
+        execute(&Sequential, &registry, &store, AT, &[job(1), job(2)], &By::of, Told::Outcomes);
     for done in finished {
         assert_eq!((done.outcome, done.passes), (Ok(vec![1]), 2));
     }
@@ -298,5 +398,5 @@ fn a_panic_of_the_executor_itself_ends_all_workers() {
         assert!(job.txn != txn(9), "a bug");
         By::of(job)
     };
-    execute(&Threads(4), &registry(), &store(&Rows::new()), AT, &jobs, &header);
+    execute(&Threads(4), &registry(), &store(&Rows::new()), AT, &jobs, &header, Told::Outcomes);
 }

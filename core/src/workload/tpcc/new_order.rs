@@ -6,7 +6,7 @@
 //! done (clause 2.4.2.3).
 
 use super::super::malformed;
-use super::args::{Args, Line, NewOrderArgs};
+use super::args::{Args, LINES_MAX, Line, NewOrderArgs};
 use super::rows::{
     Item, Number, Order, OrderLine, Row, Site, Stock, StockInfo, Terms, is_original,
 };
@@ -103,6 +103,7 @@ pub(super) fn run(args: &NewOrderArgs, session: &mut Session<'_>) -> Result<Vec<
     session.put(DISTRICT_NEXT_ORDER, &district.key(), &Number(number + 1))?;
     let order = u32::try_from(number).map_err(|_| too_many_orders())?;
 
+    fetch_order(args, order, session);
     let is_all_local = args.lines().iter().all(|line| line.supply == district.warehouse);
     let lines = args.line_count as u8;
     let row = Order { customer, entry, carrier: None, lines, is_all_local };
@@ -124,6 +125,21 @@ pub(super) fn run(args: &NewOrderArgs, session: &mut Session<'_>) -> Result<Vec<
     terms.encode(&mut result);
     result.extend_from_slice(&shown);
     Ok(result)
+}
+
+/// Says which rows the order will be.
+fn fetch_order(args: &NewOrderArgs, order: u32, session: &mut Session<'_>) {
+    let NewOrderArgs { district, customer, .. } = *args;
+    let key = Key::from(&district.row_key(order)[..]);
+    let by_customer = Key::from(&district.row_of_row_key(customer, order)[..]);
+    let line = |number: u8| Key::from(&district.line_key(order, number)[..]);
+    let rows: [(TableId, Key); 3 + LINES_MAX] = std::array::from_fn(|at| match at {
+        0 => (ORDER, key.clone()),
+        1 => (NEW_ORDER, key.clone()),
+        2 => (ORDER_BY_CUSTOMER, by_customer.clone()),
+        _ => (ORDER_LINE, line((at - 2) as u8)),
+    });
+    session.fetch_to_write(&rows[..3 + args.line_count]);
 }
 
 /// One line of the order, numbered from 1; returns its amount.

@@ -439,7 +439,40 @@ impl<'a> StockInfo<'a> {
 /// Whether a line is of a brand: `I_DATA` and `S_DATA` say so (clause 2.4.2.2).
 pub fn is_original(data: &[u8]) -> bool {
     const ORIGINAL: &[u8; 8] = b"ORIGINAL";
-    // Its first letter is rare.
-    let mut starts = data.iter().enumerate().filter(|&(_, &byte)| byte == ORIGINAL[0]);
-    starts.any(|(at, _)| data[at..].starts_with(ORIGINAL))
+    // A bit for each of its letters.
+    const LETTERS: u32 = {
+        let (mut letters, mut at) = (0, 0);
+        while at < ORIGINAL.len() {
+            letters |= 1 << (ORIGINAL[at] - b'A');
+            at += 1;
+        }
+        letters
+    };
+    let is_letter = |byte: u8| {
+        let place = u32::from(byte.wrapping_sub(b'A'));
+        place < u32::BITS && LETTERS >> place & 1 == 1
+    };
+    // Wherever it is, it has one of each eight places.
+    (ORIGINAL.len() - 1..data.len()).step_by(ORIGINAL.len()).any(|last| {
+        let first = last + 1 - ORIGINAL.len();
+        is_letter(data[last]) && (first..=last).any(|start| data[start..].starts_with(ORIGINAL))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_brand_is_found_wherever_it_is() {
+        for before in 0..30 {
+            for after in 0..10 {
+                let data = [&vec![b'L'; before][..], b"ORIGINAL", &vec![b'O'; after]].concat();
+                assert!(is_original(&data));
+                assert!(!is_original(&data[..before + 7]));
+                assert!(!is_original(&data[before + 1..]));
+            }
+        }
+        assert!(!is_original(b"") && !is_original(b"ORIGIN ORIGINA LRIGINAL"));
+    }
 }

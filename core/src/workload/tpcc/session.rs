@@ -38,6 +38,11 @@ impl<'a> Session<'a> {
         self.cx.fetch(rows);
     }
 
+    /// Says which rows are about to be written that were not read.
+    pub fn fetch_to_write(&mut self, rows: &[(TableId, Key)]) {
+        self.cx.fetch_to_write(rows);
+    }
+
     /// A record, if it is there.
     pub fn find(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         self.cx.get(table, key)
