@@ -78,20 +78,23 @@ impl GarbageQueue {
 
     /// Takes up to `limit` keys that have something to reclaim at `floor`.
     fn take(&self, floor: SnapshotVersion, limit: usize) -> Vec<Garbage> {
-        let mut all = lock(&self.queued);
-        let Queued { by_version, spare } = &mut *all;
+        let by_version = &mut lock(&self.queued).by_version;
         let Some(mut first) = by_version.first_entry().filter(|first| *first.key() <= floor) else {
             return Vec::new();
         };
-        let kept = first.get().len().saturating_sub(limit);
-        let taken = first.get_mut().drain(kept..).collect();
-        if kept == 0 {
-            let emptied = first.remove();
-            if (spare.capacity()..=SPARE_MAX).contains(&emptied.capacity()) {
-                *spare = emptied;
-            }
+        match first.get().len().saturating_sub(limit) {
+            0 => first.remove(),
+            kept => first.get_mut().drain(kept..).collect(),
         }
-        taken
+    }
+
+    /// Those that were taken are reclaimed: the room of their list is for others.
+    fn give_back(&self, mut taken: Vec<Garbage>) {
+        taken.clear();
+        let spare = &mut lock(&self.queued).spare;
+        if (spare.capacity()..=SPARE_MAX).contains(&taken.capacity()) {
+            *spare = taken;
+        }
     }
 
     #[cfg(test)]
@@ -142,6 +145,7 @@ impl<H: Header> Store<H> {
                     reclaimed += rows.reclaim((*table, *hash, key), kept, tier);
                 }
             }
+            self.garbage.give_back(taken);
         }
         reclaimed
     }
