@@ -212,9 +212,12 @@ impl<H: Header> Store<H> {
             let table = self.tables.table(id).expect("it was written");
             let before = || replaced.pop().expect("what was replaced is kept");
             let deleted_at = table.take_back((hash, &key), left, before);
-            if left.is_new && at < *shown {
-                // One that still waits for its place in the order would come to it after this.
-                table.order.settle(&Sequential);
+            if left.is_new {
+                if at < *shown {
+                    // One that still waits for its place in the order would come to it after this.
+                    table.order.settle(&Sequential);
+                }
+                // Who reclaimed the row of before may have left its key in the order for this one.
                 table.leave_order(hash, &key);
             }
             if let Some(at) = deleted_at {

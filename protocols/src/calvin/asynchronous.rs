@@ -27,10 +27,10 @@ use pangea_core::txn::{Abort, Outcome, Program, Seen, SqlState};
 
 use super::batch::{Request, Unplaced, has_seen_what_is_final};
 use super::messages::Message;
-use super::state::{Again, WAITING_BATCHES_MAX};
+use super::state::{Again, InFlight, WAITING_BATCHES_MAX};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
-use crate::inputs::{IN_FLIGHT_MAX, Reign, outcome_unknown};
+use crate::inputs::{Batch as _, IN_FLIGHT_MAX, outcome_unknown};
 
 /// Requests that are not in a batch of this replica, as another one is the master, or none is.
 #[derive(Default)]
@@ -407,7 +407,11 @@ impl Calvin {
                 self.answer(cx, ticket, (txn, version), finished);
             }
         }
-        let Some(reign) = self.reign_of(cut) else { return };
+        let Some(reign) = cut.reign else { return };
+        if !self.state.inputs.is_asynchronous() {
+            let end = self.end_of_own(cut);
+            return self.skip_void(cx, end);
+        }
         self.state.forwarding.run = reign.term;
         let mut void = Vec::new();
         self.state.forwarding.awaited.retain(|_, awaited| {
@@ -424,16 +428,24 @@ impl Calvin {
         void.into_iter().for_each(|ticket| tell_void(cx, ticket));
     }
 
-    /// Whose requests of before are void with this cut. None are where replication is synchronous:
-    /// then it is what an earlier life has left, and names nothing of this one.
-    fn reign_of(&self, cut: &Cut) -> Option<Reign> {
-        cut.reign.filter(|_| self.state.inputs.is_asynchronous())
+    /// Below which number this node's requests are in batches that a cut has passed. Where
+    /// replication is synchronous, a cut of a reign is what an earlier life has left, as are those
+    /// that it has passed and not named: they are void. It says nothing of this life's.
+    fn end_of_own(&self, cut: &Cut) -> u64 {
+        let inputs = &self.state.inputs;
+        let last = inputs.own_log().slots.get(&cut.heads[inputs.me.index()]);
+        last.map_or(0, |slot| slot.batch.end_sequence())
     }
 
     /// The same where tables are divided, once an epoch of a reign is confirmed: what earlier
     /// masters have taken, and no cut has named, is void.
     pub(super) fn tell_void_divided(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
-        let Some(reign) = self.reign_of(cut) else { return };
+        let Some(reign) = cut.reign else { return };
+        if !self.state.inputs.is_asynchronous() {
+            let end = self.end_of_own(cut);
+            let void = self.void_in_flight(|it| it.txn.sequence() < end);
+            return void.into_iter().for_each(|ticket| tell_void(cx, ticket));
+        }
         if std::mem::replace(&mut self.state.forwarding.run, reign.term) == reign.term {
             return;
         }
@@ -446,19 +458,26 @@ impl Calvin {
             }
             stays
         });
-        let me = self.state.inputs.node(self.state.inputs.me);
         let collected = self.state.sequencer.current.first().map(|first| first.txn.sequence());
+        let is_batched = |it: &InFlight| collected.is_none_or(|first| it.txn.sequence() < first);
+        void.extend(self.void_in_flight(|it| it.term < reign.term && is_batched(it)));
+        void.into_iter().for_each(|ticket| tell_void(cx, ticket));
+    }
+
+    /// Those in flight of which this is so, and which no cut of a divided cluster has named, have
+    /// ended. Returns who waits for them.
+    fn void_in_flight(&mut self, is_it: impl Fn(&InFlight) -> bool) -> Vec<Ticket> {
+        let Some(shards) = &self.state.shards else { return Vec::new() };
+        let me = self.state.inputs.node(self.state.inputs.me);
+        let is_named = |it: &InFlight| shards.mine.contains_key(&TxnId::new(me, it.txn.sequence()));
         let in_flight = &mut self.state.sequencer.in_flight;
-        for waiting in in_flight.iter_mut().filter(|it| it.term < reign.term) {
-            let sequence = waiting.txn.sequence();
-            let is_named = shards.mine.contains_key(&TxnId::new(me, sequence));
-            if !is_named && collected.is_none_or(|first| sequence < first) {
-                waiting.is_over = true;
-                void.extend(waiting.ticket.take());
-            }
+        let mut void = Vec::new();
+        for waiting in in_flight.iter_mut().filter(|it| is_it(it) && !is_named(it)) {
+            waiting.is_over = true;
+            void.extend(waiting.ticket.take());
         }
         while in_flight.pop_front_if(|first| first.is_over).is_some() {}
-        void.into_iter().for_each(|ticket| tell_void(cx, ticket));
+        void
     }
 
     /// Whose requests before `sequence` were not run are void: a later one was.

@@ -161,8 +161,11 @@ impl<H: Header> Runner<'_, H> {
                     has_left,
                     written,
                     elsewhere,
+                    writes_now: false,
                 };
                 let outcome = call(self.registry, *procedure, args, &mut locked);
+                // It was no mistake of the procedure's: other replicas may not have made it.
+                assert!(!locked.writes_now, "the store has failed while a procedure wrote");
                 // Even if the program went on: what it did from there on was not its to decide.
                 if locked.has_left {
                     self.store.take_back(written);
@@ -295,6 +298,8 @@ struct Locked<'a, H: Header> {
     written: &'a mut Written<H>,
     /// What it writes to rows of other shards, which is written there.
     elsewhere: &'a mut OwnWrites,
+    /// The store is being written to.
+    writes_now: bool,
 }
 
 impl<H: Header> Locked<'_, H> {
@@ -330,7 +335,9 @@ impl<H: Header> Locked<'_, H> {
             return Ok(self.elsewhere.set(table, key.into(), value)?);
         }
         let version = Version { version: self.runner.version, header: self.header, value };
+        self.writes_now = true;
         self.runner.store.write(self.written, (table, key), version);
+        self.writes_now = false;
         Ok(())
     }
 }
