@@ -46,9 +46,7 @@ impl Cluster {
             cluster.nodes.push(node);
             cluster.note(me, did);
         }
-        for (a, b) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
-            cluster.step(a, Input::PeerUp(NodeId(b)));
-        }
+        cluster.connect_all();
         cluster.wait(200);
         assert!(cluster.nodes[0].calvin.state.inputs.takes(), "it is the master");
         cluster
@@ -74,6 +72,19 @@ impl Cluster {
         let (node, did) = Node::start_as(me, topology, log, "append", options);
         self.nodes[place] = Node { now_us, ..node };
         self.note(me, did);
+    }
+
+    /// All nodes start again, with their logs and these settings.
+    fn start_all(&mut self, options: &Options) {
+        for node in 0..3 {
+            self.start_with(node, options);
+        }
+    }
+
+    fn connect_all(&mut self) {
+        for (a, b) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+            self.step(a, Input::PeerUp(NodeId(b)));
+        }
     }
 
     /// The connections of node 0 are made anew.
@@ -256,12 +267,8 @@ fn what_a_failover_gave_up_is_not_sequenced_by_synchronous_replication() {
     assert_eq!(cluster.results(1), [b"ac"], "another master has gone on without it");
     cluster.away = None;
     cluster.wire.clear();
-    for node in 0..3 {
-        cluster.start_with(node, &Options::default());
-    }
-    for (a, b) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
-        cluster.step(a, Input::PeerUp(NodeId(b)));
-    }
+    cluster.start_all(&Options::default());
+    cluster.connect_all();
     cluster.wait(400);
     cluster.append(0, b"d");
     cluster.wait(20);
@@ -281,13 +288,9 @@ fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() 
     cluster.wait(5);
     cluster.append(0, b"b");
     cluster.wire.clear();
-    for node in 0..3 {
-        cluster.start_with(node, &Options::default());
-    }
+    cluster.start_all(&Options::default());
     assert!(cluster.marks.contains(&(0, "calvin.early_restored")));
-    for (a, b) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
-        cluster.step(a, Input::PeerUp(NodeId(b)));
-    }
+    cluster.connect_all();
     for node in 0..3 {
         cluster.append(node, b"c");
     }
@@ -305,24 +308,19 @@ fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() 
 #[test]
 fn what_a_reign_has_passed_over_is_waited_for_by_nobody() {
     let mut cluster = Cluster::new();
-    let start_all = |cluster: &mut Cluster, options: &Options| {
-        for node in 0..3 {
-            cluster.start_with(node, options);
-        }
-        for (a, b) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
-            cluster.step(a, Input::PeerUp(NodeId(b)));
-        }
-    };
-    start_all(&mut cluster, &Options::default());
+    cluster.start_all(&Options::default());
+    cluster.connect_all();
     cluster.wait(200);
     cluster.append(1, b"x");
     cluster.wire.clear();
-    start_all(&mut cluster, &options());
+    cluster.start_all(&options());
+    cluster.connect_all();
     cluster.wait(400);
     cluster.append(0, b"a");
     cluster.wait(20);
     let result = cluster.results(0).pop().expect("the master answers");
-    start_all(&mut cluster, &Options::default());
+    cluster.start_all(&Options::default());
+    cluster.connect_all();
     cluster.wait(400);
     cluster.append(1, b"b");
     cluster.wait(20);
