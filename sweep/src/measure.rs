@@ -19,6 +19,8 @@ const QUANTILES: &[&str] = &["p50", "p90", "p95", "p99", "p999", "mean", "max"];
 const BARS: &[&str] = &["p50", "p99"];
 /// Measures that have parts of parts, of which the last names one.
 const DEEP: &[&str] = &["links", "stages_us_per_txn", "stages_ms_per_epoch", "waterfall"];
+/// Measures of a node that several nodes have the mean of.
+const MEANS: &[&str] = &["latency_ms", "reexecuted"];
 const SHARES: &[&str] = &["valid", "stale", "conflicting", "ordered", "re-executed"];
 
 const fn measure(
@@ -131,7 +133,7 @@ fn quantile(part: &str) -> &str {
 
 /// The number at a path of a run's results. A table of numbers is their sum, so that
 /// `memory_mb` is that of all nodes. Of a region with several nodes, whose names are `us-east.0`
-/// and so on, it is the mean of their latencies, and the sum of all else.
+/// and so on, it is the mean of their latencies and shares, and the sum of all else.
 pub fn find(results: &Value, path: &str) -> Option<f64> {
     number(results, path).or_else(|| {
         let (region, rest) = path.strip_prefix("regions.")?.split_once('.')?;
@@ -140,8 +142,9 @@ pub fn find(results: &Value, path: &str) -> Option<f64> {
         let nodes = all.filter(|(name, _)| is_there(name)).map(|(_, node)| number(node, rest));
         let values = nodes.collect::<Option<Vec<f64>>>().filter(|values| !values.is_empty())?;
         let sum: f64 = values.iter().sum();
-        let is_time = rest.starts_with("latency_ms.");
-        Some(if is_time { sum / values.len() as f64 } else { sum })
+        let head = rest.split('.').next().unwrap_or(rest);
+        let is_mean = MEANS.contains(&head);
+        Some(if is_mean { sum / values.len() as f64 } else { sum })
     })
 }
 
@@ -194,12 +197,15 @@ mod tests {
 
     #[test]
     fn a_region_is_its_nodes() {
-        let node = |ms, count| json!({"latency_ms": {"p50": ms}, "committed": count});
+        let node = |ms, count| {
+            json!({"latency_ms": {"p50": ms}, "committed": count, "reexecuted": ms / 10.0})
+        };
         let results = json!({
             "regions": {"a.0": node(3.0, 5), "a.1": node(4.0, 6), "ab.0": node(90.0, 70)},
         });
         assert_eq!(find(&results, "regions.a.latency_ms.p50"), Some(3.5));
         assert_eq!(find(&results, "regions.a.committed"), Some(11.0));
+        assert_eq!(find(&results, "regions.a.reexecuted"), Some(0.35));
         assert_eq!(find(&results, "regions.a.latency_ms.p99"), None);
         assert_eq!(find(&results, "regions.b.committed"), None);
     }

@@ -132,6 +132,19 @@ fn what_is_wrong_is_named_with_its_line() {
     }
 }
 
+#[test]
+fn settings_of_another_protocol_are_told_whose_they_are() {
+    let text = GOOD.replace("[toy]", "[minerva]");
+    let known: &[&str] = &["toy", "minerva"];
+    let error = Config::parse_of("node.toml", &text, Some(known)).expect_err("of another");
+    let text = error.to_string();
+    assert!(text.starts_with("node.toml:28: "), "{text}");
+    assert!(text.contains("[minerva] has settings of another protocol"), "{text}");
+    assert!(Config::parse_of("node.toml", GOOD, Some(known)).is_ok());
+    let error = Config::parse_of("node.toml", GOOD, Some(&["minerva"])).expect_err("unknown");
+    assert!(error.to_string().contains("no protocol \"toy\"; there is minerva"), "{error}");
+}
+
 /// Two regions with two shards each.
 const DIVIDED: &str = r#"cluster = "shop"
 protocol = "toy"

@@ -193,8 +193,8 @@ impl fmt::Display for Waterfall {
             let mut before = 0.0;
             for (part, words) in PARTS {
                 let ms = parts_ms[part];
-                if ms == 0.0 {
-                    // A protocol has no such part.
+                if ms < 0.005 {
+                    // A protocol has no such part, or nobody would see it.
                     continue;
                 }
                 let column = |ms: f64| (ms / latency_ms * BAR_WIDTH).round() as usize;
