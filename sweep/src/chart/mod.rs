@@ -186,7 +186,8 @@ fn legend(chart: &Chart, area: &Area<'_>) -> Result<i32, DrawingAreaErrorKind<st
     const HIGH: i32 = 42;
     const SWATCH: i32 = 22;
     let (mut x, mut y) = (30, 10);
-    for (index, line) in chart.lines.iter().enumerate() {
+    let shown = chart.lines.iter().enumerate().filter(|(_, line)| !line.dots.is_empty());
+    for (index, line) in shown {
         let wide = SWATCH + 12 + width(&line.name, LABEL) + 36;
         if x > 30 && x + wide > SIZE.0 as i32 {
             (x, y) = (30, y + HIGH);

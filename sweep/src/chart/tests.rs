@@ -89,9 +89,13 @@ fn bars_stand_over_names() {
 fn a_timeline_shows_what_was_done() {
     let lines = vec![line("all regions", Origin::Measured, &[(0.1, &[5.0]), (0.3, &[0.0])])];
     let mut chart = chart(Kind::Timeline, &[], lines);
-    chart.marks = vec![Mark { from: 0.2, to: 0.4, what: "kill region-1".to_owned() }];
+    let mark = |from| Mark { from, to: from + 0.2, what: "kill region-1".to_owned() };
+    chart.marks = vec![mark(0.2), mark(0.6)];
+    chart.lines.push(line("region-2", Origin::Measured, &[]));
     let svg = svg(&chart);
-    assert!(texts(&svg).contains(&"kill region-1".to_owned()));
+    let named = |name: &str| texts(&svg).iter().filter(|text| *text == name).count();
+    assert_eq!(named("kill region-1"), 1, "what is done again and again has its name once");
+    assert_eq!((named("all regions"), named("region-2")), (1, 0), "there is nothing of region-2");
     assert!(svg.contains("#F3E3D8"));
 }
 

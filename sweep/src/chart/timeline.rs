@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::Scale;
-use super::{Area, Drawn, INK, NUMBER, SHADE, colour, legend, plot, style};
+use super::{Area, Drawn, INK, NUMBER, SHADE, SIZE, colour, legend, plot, style};
 use crate::series::Chart;
 
 /// Labels that would lie over each other go below each other, in so many rows.
@@ -34,13 +34,18 @@ pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
     }
     // Where one label ends, in each row: what finds no room has its shade alone.
     let mut ends = [i32::MIN; LABEL_ROWS];
-    for mark in &chart.marks {
+    for (at, mark) in chart.marks.iter().enumerate() {
+        if chart.marks[..at].iter().any(|before| before.what == mark.what) {
+            // Its name stands beside the first of them.
+            continue;
+        }
         let (x, y) = plot.backend_coord(&(mark.from, high));
         let style = style(NUMBER, INK, HPos::Left, VPos::Top);
         let (wide, tall) = area.estimate_text_size(&mark.what, &style)?;
-        let Some(row) = ends.iter().position(|end| *end < x) else { continue };
-        ends[row] = x + 2 * GAP + wide as i32;
-        area.draw_text(&mark.what, &style, (x + GAP, y + 6 + row as i32 * (tall as i32 + 4)))?;
+        let from = (x + GAP).min(SIZE.0 as i32 - wide as i32 - GAP);
+        let Some(row) = ends.iter().position(|end| *end < from) else { continue };
+        ends[row] = from + GAP + wide as i32;
+        area.draw_text(&mark.what, &style, (from, y + 6 + row as i32 * (tall as i32 + 4)))?;
     }
     Ok(())
 }
