@@ -203,6 +203,7 @@ fn shards_that_cant_be_are_named() {
         ("[\"00Ab\"]", "[\"01\", \"02\"]", ":13: [partitions]: tables.9: 2 starts"),
         ("00Ab", "zz", "\"zz\" is not hexadecimal"),
         ("bytes = 2", "bytes = 0", "tables.10: bytes = 0: must be from 1 to 8"),
+        ("prefix_bytes = 4", "prefix_bytes = 0", "default: prefix_bytes = 0: must be 1 or more"),
         ("by = \"everywhere\"", "by = \"luck\"", "luck"),
         ("first = 1", "last = 1", "last"),
     ] {
@@ -210,6 +211,17 @@ fn shards_that_cant_be_are_named() {
         let error = Config::parse("node.toml", &DIVIDED.replace(good, bad)).expect_err(bad);
         assert!(error.to_string().contains(message), "{bad}: {error}");
     }
+}
+
+/// Two nodes of a region were two copies of everything, where somebody had forgotten their shards.
+#[test]
+fn partitions_of_nodes_without_shards_are_refused() {
+    let text = DIVIDED.replace(", shard = 0", "").replace(", shard = 1", "");
+    let error = Config::parse("node.toml", &text).expect_err("no shards").to_string();
+    assert!(error.starts_with("node.toml:13: [partitions]: all nodes have shard 0"), "{error}");
+    assert!(error.contains("`shard = 1`") && error.contains("leave [partitions] out"), "{error}");
+    let (without, _) = text.split_once("[partitions]").unwrap();
+    assert_eq!(Config::parse("node.toml", without).unwrap().topology().partitions.shards(), 1);
 }
 
 #[test]
