@@ -72,7 +72,7 @@ const IN_SCENARIOS: [&str; 14] = [
 const SIMULATED_SHARDS_MAX: u16 = 8;
 
 /// Arguments that say nothing of a prediction.
-const NOT_PREDICTED: [&str; 19] = [
+const NOT_PREDICTED: [&str; 20] = [
     "seeds",
     "minutes",
     "swarm",
@@ -85,6 +85,7 @@ const NOT_PREDICTED: [&str; 19] = [
     "ms",
     "lists",
     "accounts",
+    "memory_bytes",
     "faults",
     "faults_max",
     "one_way_ms",

@@ -109,6 +109,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("127.0.0.1:7000", "10.0.0.1:7000", 18, "`insecure = true`"),
         ("127.0.0.1:5432", "10.0.0.1:5432", 19, "set `tls_certificate` and `tls_key` and"),
         ("workers = 2", "history_s = 100000", 6, "history_s = 100000: must be from 0 to 86400"),
+        ("workers = 2", "cold_latency_ms = 5", 6, "without `memory_mb` all rows are in memory"),
         ("workers = 2", "tls_key = \"a\"", 6, "`tls_certificate` is missing"),
         ("workers = 2", "tls_certificate = \"a\"", 6, "`tls_key` is missing"),
         ("workers = 2", "authentication = \"md5\"", 6, "unknown variant `md5`"),

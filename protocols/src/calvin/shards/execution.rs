@@ -144,7 +144,7 @@ impl Calvin {
         let header = &|job: &pangea_core::exec::ordered::Job<'_>| Header(job.txn);
         self.let_overwrite(cx);
         cx.begin_work();
-        let most = self.state.options.slice_txns.get() * cx.pool.workers();
+        let most = self.state.options.slice_txns.get().saturating_mul(cx.pool.workers());
         let shards = self.shards();
         let (served, ended) = shards.sharded.go_on(cx.pool, &registry, cx.store, header, most);
         let is_more = shards.sharded.is_ready();
