@@ -108,8 +108,8 @@ impl Rule {
     /// Whether tables can be spread over so many shards by it.
     ///
     /// # Errors
-    /// When there are more ranges than shards, or they are not in order, or a number has no bytes
-    /// or too many.
+    /// When there are more ranges than shards, or they are not in order, or a prefix or a number
+    /// has no bytes, or a number too many.
     pub fn check(&self, shards: u16) -> Result<(), InvalidRule> {
         let wrong = |why: String| Err(InvalidRule(why));
         match self {
@@ -122,7 +122,13 @@ impl Rule {
             Self::Number { bytes, .. } if !(1..=8).contains(bytes) => {
                 wrong(format!("bytes = {bytes}: must be from 1 to 8"))
             }
-            _ => Ok(()),
+            Self::Hash { prefix_bytes: 0 } => {
+                // All keys begin alike then, and one shard has all rows.
+                wrong("prefix_bytes = 0: must be 1 or more".to_owned())
+            }
+            Self::Everywhere | Self::Hash { .. } | Self::Number { .. } | Self::Ranges { .. } => {
+                Ok(())
+            }
         }
     }
 
@@ -431,7 +437,7 @@ mod tests {
         let start = prop::collection::vec(any::<u8>(), 1..3);
         prop_oneof![
             Just(Rule::Everywhere),
-            (0usize..3).prop_map(|prefix_bytes| Rule::Hash { prefix_bytes }),
+            (1usize..4).prop_map(|prefix_bytes| Rule::Hash { prefix_bytes }),
             (1usize..3, 0u64..9).prop_map(|(bytes, first)| Rule::Number { bytes, first }),
             prop::collection::btree_set(start, 0..4)
                 .prop_map(|starts| Rule::Ranges { starts: starts.into_iter().collect() }),
@@ -511,6 +517,7 @@ mod tests {
             (starts(&[1, 2, 3]), "too often"),
             (starts(&[2, 1]), "ascending"),
             (Rule::Number { bytes: 9, first: 0 }, "from 1 to 8"),
+            (Rule::Hash { prefix_bytes: 0 }, "1 or more"),
         ] {
             let error = rule.check(3).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

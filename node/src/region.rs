@@ -11,13 +11,15 @@
 //!
 //! Of each shard the nearest node that answers is asked: that of the own region, unless it is away.
 //! Sessions that begin at one version share what is held. All of it goes with the connection.
+//! Who could not be connected to is passed over while another one is connected ([`Peer`]).
+
+mod peer;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::key::Key;
@@ -28,21 +30,12 @@ use pangea_core::value::Value;
 use pangea_sql::elsewhere::{Beyond, Elsewhere, Row};
 use pangea_sql::engine::Unavailable;
 use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::client::Client;
 use crate::config::Config;
+use peer::{Hold, Peer};
 
-/// How long a connection may take to be made.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
-/// How long another node may take to come to a version that this one has.
-const HOLD_DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is asked again whether it has.
-const HOLD_POLL: Duration = Duration::from_millis(1);
-/// So many answers with rows may be under way from one node: each is of some megabytes, and who
-/// does not read what it asked for is cut off.
-const ANSWERS_MAX: usize = 8;
 /// How long it may take to tell rows.
 const ROWS_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -50,7 +43,6 @@ const ROWS_DEADLINE: Duration = Duration::from_secs(10);
 pub struct Region {
     here: ShardId,
     partitions: Arc<Partitions>,
-    cluster: String,
     /// The nodes of each other shard, the nearest first.
     shards: BTreeMap<ShardId, Vec<Peer>>,
     /// The version that was asked for last, and what is held of it.
@@ -59,25 +51,11 @@ pub struct Region {
     runtime: Option<Runtime>,
 }
 
-struct Peer {
-    name: String,
-    address: SocketAddr,
-    client: Mutex<Option<Client>>,
-    /// So many answers with rows may be under way.
-    room: Arc<Semaphore>,
-}
-
 /// A version that a node of each other shard keeps.
 struct Held {
     at: SnapshotVersion,
     of: BTreeMap<ShardId, Hold>,
     runtime: Handle,
-}
-
-struct Hold {
-    client: Client,
-    number: u64,
-    room: Arc<Semaphore>,
 }
 
 fn unavailable(reason: impl fmt::Display) -> Unavailable {
@@ -96,11 +74,9 @@ impl Region {
         let me = config.node;
         let here = topology.nodes[me.index()].shard;
         let others = (0..topology.partitions.shards()).map(ShardId).filter(|shard| *shard != here);
-        let peer = |node: &NodeId| Peer {
-            name: topology.place_name(*node),
-            address: config.nodes[node.index()].peer,
-            client: Mutex::new(None),
-            room: Arc::new(Semaphore::new(ANSWERS_MAX)),
+        let peer = |node: &NodeId| {
+            let (name, address) = (topology.place_name(*node), config.nodes[node.index()].peer);
+            Peer::new(name, address, config.cluster.clone())
         };
         let of_shard = |shard| {
             let mut nodes = topology.group(shard).nodes().to_vec();
@@ -117,7 +93,6 @@ impl Region {
         Ok(Some(Self {
             here,
             partitions: Arc::new(topology.partitions.clone()),
-            cluster: config.cluster.clone(),
             shards: others.map(of_shard).collect(),
             latest: std::sync::Mutex::default(),
             runtime: Some(runtime),
@@ -178,15 +153,9 @@ impl Region {
 
     /// Has the nearest node of a shard that answers keep a version.
     async fn hold_on(&self, shard: ShardId, at: SnapshotVersion) -> Result<Hold, Unavailable> {
-        let mut why = Vec::new();
-        for peer in &self.shards[&shard] {
-            match peer.hold(&self.cluster, at).await {
-                Ok(hold) => return Ok(hold),
-                Err(reason) => why.push(format!("{}: {reason}", peer.name)),
-            }
-        }
-        let why = why.join("; ");
-        Err(unavailable(format!("no node of shard {} can be read now: {why}", shard.0)))
+        let held = peer::hold_on_one(&self.shards[&shard], at).await;
+        let cant = |why| format!("no node of shard {} can be read now: {why}", shard.0);
+        held.map_err(|why| unavailable(cant(why)))
     }
 }
 
@@ -200,62 +169,6 @@ impl Drop for Region {
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Region(without {})", self.here)
-    }
-}
-
-impl Peer {
-    async fn hold(&self, cluster: &str, at: SnapshotVersion) -> Result<Hold, String> {
-        let client = self.client(cluster).await?;
-        let deadline = Instant::now() + HOLD_DEADLINE;
-        loop {
-            match self.ask(&client, at).await? {
-                Some(number) => {
-                    let room = self.room.clone();
-                    return Ok(Hold { client, number, room });
-                }
-                None if Instant::now() >= deadline => {
-                    return Err(format!("it has not come to version {at}"));
-                }
-                None => tokio::time::sleep(HOLD_POLL).await,
-            }
-        }
-    }
-
-    /// Asks once. What comes too late is let go.
-    async fn ask(&self, client: &Client, at: SnapshotVersion) -> Result<Option<u64>, String> {
-        let asking = client.clone();
-        let mut asked = tokio::spawn(async move { asking.hold(at).await });
-        match tokio::time::timeout(HOLD_DEADLINE, &mut asked).await {
-            Ok(Ok(answer)) => answer.map_err(|error| error.to_string()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => {
-                let client = client.clone();
-                tokio::spawn(async move {
-                    if let Ok(Ok(Some(number))) = asked.await {
-                        // A connection that was lost has let it go.
-                        let _ = client.release(number).await;
-                    }
-                });
-                Err("it does not answer".to_owned())
-            }
-        }
-    }
-
-    async fn client(&self, cluster: &str) -> Result<Client, String> {
-        let mut known = self.client.lock().await;
-        if let Some(client) = known.as_ref() {
-            return match client.is_connected() {
-                true => Ok(client.clone()),
-                // It connects again by itself.
-                false => Err("it is not connected".to_owned()),
-            };
-        }
-        let connecting = Client::connect(self.address, cluster);
-        let connected = tokio::time::timeout(CONNECT_DEADLINE, connecting).await;
-        let connected = connected.map_err(|_| "it can't be connected to".to_owned())?;
-        let client = connected.map_err(|error| error.to_string())?;
-        *known = Some(client.clone());
-        Ok(client)
     }
 }
 

@@ -6,7 +6,7 @@ use pangea_core::choice::Guarantee;
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
-use pangea_node::config::{Config, ConfigError};
+use pangea_node::config::Config;
 use pangea_protocols::calvin::Calvin;
 use pangea_protocols::minerva::Minerva;
 use pangea_sql::native::Native;
@@ -57,14 +57,16 @@ pub fn registry() -> Arc<Registry> {
     Arc::new(Registry::new(procedures()))
 }
 
-/// Whether a configuration's table of settings is one that its protocol understands.
+/// Whether a configuration's table of settings is one that its protocol understands, and that its
+/// cluster can have.
 pub struct CheckOptions<'a>(pub &'a Config);
 
 impl WithProtocol for CheckOptions<'_> {
-    type Output = Result<(), ConfigError>;
+    type Output = Result<(), String>;
 
     fn run<P: Protocol>(self) -> Self::Output {
-        self.0.protocol_options::<P::Options>().map(drop)
+        let options = self.0.protocol_options::<P::Options>().map_err(|error| error.message)?;
+        P::check_options(&options, &self.0.topology())
     }
 }
 

@@ -72,7 +72,7 @@ const IN_SCENARIOS: [&str; 14] = [
 const SIMULATED_SHARDS_MAX: u16 = 8;
 
 /// Arguments that say nothing of a prediction.
-const NOT_PREDICTED: [&str; 19] = [
+const NOT_PREDICTED: [&str; 20] = [
     "seeds",
     "minutes",
     "swarm",
@@ -85,6 +85,7 @@ const NOT_PREDICTED: [&str; 19] = [
     "ms",
     "lists",
     "accounts",
+    "memory_bytes",
     "faults",
     "faults_max",
     "one_way_ms",
@@ -397,10 +398,14 @@ impl WithProtocol for Simulate<'_> {
                 format!("--nodes {nodes}: protocol {name:?} needs at least {least} nodes");
             return Err(Failure::Usage(message));
         }
-        // What is given is wrong, or it fits whatever is drawn.
+        // Where it can be read, what is drawn gives way to it.
         let fixed = parse_options::<P>(&options)?;
         let plan = move |seed| match settings.is_drawn {
-            true => drawn::<P>(seed, &settings, &options),
+            true => {
+                let (drawn, options) = pangea_sim::drawn_beside::<P>(seed, &options);
+                let Settings { lines, planted, given, .. } = settings.clone();
+                (Settings { lines, planted, given, ..drawn }, options)
+            }
             false => (Settings { seed, ..settings.clone() }, fixed.clone()),
         };
         match (arguments.seed, &arguments.seeds, arguments.minutes) {
@@ -412,20 +417,6 @@ impl WithProtocol for Simulate<'_> {
             }
         }
     }
-}
-
-/// What a swarm's seed is made of, beside what is given.
-fn drawn<P: Protocol>(
-    seed: u64,
-    settings: &Settings,
-    given: &toml::Table,
-) -> (Settings, P::Options) {
-    let (drawn, options) = pangea_sim::drawn::<P>(seed);
-    let mut table = toml::Table::try_from(options).expect("options are a table");
-    table.extend(given.clone());
-    let options = parse_options::<P>(&table).expect("each was read before");
-    let Settings { lines, planted, given, .. } = settings.clone();
-    (Settings { lines, planted, given, ..drawn }, options)
 }
 
 fn run_one<P: Protocol>(
@@ -542,7 +533,7 @@ fn run_many<P: Protocol>(
             shown.on_run(summary, failure);
             summary.clone_into(&mut latest.lock().unwrap_or_else(PoisonError::into_inner));
         };
-        run_swarm::<P>(extent, &plan, watch).map_err(Failure::Usage)
+        run_swarm::<P>(extent, &plan, watch)
     };
     let ended = unless_interrupted(run)?;
     progress.end();
@@ -555,14 +546,24 @@ fn run_many<P: Protocol>(
             "interrupted after {seeds}{of_all} seeds, of which {failed} failed"
         )));
     };
-    let summary = summary?;
-    say(&summary.to_string())?;
-    let Some(first) = summary.failures.first() else { return Ok(()) };
+    let (summary, broken_off) = match summary {
+        Ok(summary) => (summary, None),
+        Err(broken) => (broken.summary, Some(broken.why)),
+    };
+    if summary.seeds > 0 {
+        say(&summary.to_string())?;
+    }
+    let Some(first) = summary.failures.first() else {
+        return broken_off.map_or(Ok(()), |why| Err(Failure::Usage(why)));
+    };
     let replay = first.replay_command();
     let (failed, seeds) = (summary.failures.len(), summary.seeds);
     let is_early = time.is_none() && seeds < all;
-    let stopped =
-        if is_early { format!("stopped after {seeds} of {all} seeds: ") } else { String::new() };
+    let stopped = match broken_off {
+        Some(why) => format!("broken off after {seeds} seeds, by {why}; "),
+        None if is_early => format!("stopped after {seeds} of {all} seeds: "),
+        None => String::new(),
+    };
     Err(Failure::Failed(format!(
         "{stopped}{failed} of {seeds} seeds failed; replay the first with: {replay}"
     )))

@@ -62,6 +62,7 @@ fn what_clients_see_under_faults_is_serializable_and_a_wrong_read_is_noticed() {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stdout}{stderr}");
     assert!(stdout.contains("replicas    equal") && stdout.contains("it holds"), "{stdout}");
+    assert_checkpoints(&stdout);
     for fault in ["kills", "pauses", "cuts", "full stops"] {
         assert!(stdout.contains(fault), "{stdout}");
     }
@@ -88,6 +89,25 @@ fn what_clients_see_under_faults_is_serializable_and_a_wrong_read_is_noticed() {
         list.pop();
     }
     assert_caught(&path, &wrong);
+}
+
+/// Every node has taken checkpoints.
+fn assert_checkpoints(stdout: &str) {
+    let (_, of_each) = stdout.split_once("of each node ").expect(stdout);
+    let (least, _) = of_each.split_once(" to ").expect(stdout);
+    assert!(least.parse::<u64>().expect(stdout) > 0, "{stdout}");
+}
+
+/// Calvin's nodes with half of the tables each, and few rows of them in memory.
+#[test]
+fn divided_nodes_take_checkpoints_under_faults_and_stay_serializable() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = "--protocol calvin --partitions 2 --secs 12 --seed 2 --memory-mb 1";
+    let output = torture(directory.path(), arguments);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.contains("replicas    equal") && stdout.contains("it holds"), "{stdout}");
+    assert_checkpoints(&stdout);
 }
 
 /// Sees that a history is not what it should be.

@@ -15,7 +15,7 @@ use pangea_core::ids::{LogPosition, SnapshotVersion, TableId};
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::log::{FrameHeader, Item, Kind, SegmentError, SegmentHeader, SegmentScan};
 use pangea_core::protocol::{Checkpoint, Durable};
-use pangea_core::store::{Header, Store, Version};
+use pangea_core::store::{Header, Loading, Store, Version};
 
 use crate::dice::Dice;
 
@@ -185,7 +185,7 @@ impl Disk {
         let store = Arc::new(store);
         if let Some((checkpoint, rows)) = &self.checkpoint {
             rows.load(&store);
-            store.evict_loaded();
+            Loading::default().end(&store);
             store.publish_alone(checkpoint.version);
         }
         let checkpoint = self.checkpoint.as_ref().map(|(checkpoint, _)| checkpoint.clone());

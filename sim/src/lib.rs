@@ -42,7 +42,9 @@ pub use report::Report;
 pub use scenario::Scenario;
 pub use settings::{RealTime, Settings};
 pub use shrink::{Shrunk, shrink};
-pub use swarm::{Extent, Plan, Summary, Watch, drawn, run_seeds, run_swarm};
+pub use swarm::{
+    BrokenOff, Extent, Plan, Summary, Watch, drawn, drawn_beside, run_seeds, run_swarm,
+};
 pub use world::World;
 
 /// Runs one seed to its end and checks it.

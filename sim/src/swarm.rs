@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pangea_core::partition::{Partitions, Rule};
@@ -65,16 +65,65 @@ const DRAWN_SHARDS: [u16; 4] = [1, 1, 2, 3];
 
 /// A run of which everything is drawn from its seed, the protocol's settings too.
 pub fn drawn<P: Protocol>(seed: u64) -> (Settings, P::Options) {
+    drawn_beside::<P>(seed, &toml::Table::new())
+}
+
+/// A run of which everything is drawn from its seed but for these settings of the protocol. Where
+/// what was drawn can't be together with them, it gives way.
+///
+/// # Panics
+/// When the protocol has no such setting, or not such a value of it.
+pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P::Options) {
     let drawn = Settings::drawn(seed);
     let nodes = drawn.nodes.max(P::NODES_MIN);
     let shards = if P::DIVIDES { DRAWN_SHARDS[Dice::fork(seed, "shards", 0).index(4)] } else { 1 };
     let options = P::drawn_options(Dice::fork(seed, "options", 0).rng());
     let topology = Settings { nodes, ..drawn.clone() }.topology();
+    let fits = |options: &P::Options| P::check_options(options, &topology).is_ok();
+    let options = if given.is_empty() { options } else { beside::<P>(&options, given, fits) };
     let divided = topology.divided(Partitions::new(shards, Rule::Everywhere));
     let shards = if P::check_options(&options, &divided).is_ok() { shards } else { 1 };
     let real_time = RealTime::promised_by(P::guarantee(&options));
     (Settings { nodes, shards, real_time, ..drawn }, options)
 }
+
+/// Drawn settings, but for those that are given. Where they don't fit together one that was drawn
+/// is as it is by default, or all are where that is not enough.
+fn beside<P: Protocol>(
+    drawn: &P::Options,
+    given: &toml::Table,
+    fits: impl Fn(&P::Options) -> bool,
+) -> P::Options {
+    let table = |options: &P::Options| toml::Table::try_from(options).expect("they are a table");
+    let with_given = |table: toml::Table| -> P::Options {
+        let all: toml::Table = table.into_iter().chain(given.clone()).collect();
+        all.try_into().expect("what is given was read before")
+    };
+    let (drawn, default) = (table(drawn), table(&P::Options::default()));
+    let one_by_default = default.iter().map(|(key, value)| {
+        let one = (key.clone(), value.clone());
+        with_given(drawn.clone().into_iter().chain([one]).collect())
+    });
+    let mut all = std::iter::once(with_given(drawn.clone())).chain(one_by_default);
+    all.find(fits).unwrap_or_else(|| with_given(default.clone()))
+}
+
+/// A swarm that ended before its time: a plan asked for something that there is not.
+#[derive(Clone, Debug)]
+pub struct BrokenOff {
+    /// What, and which seed's.
+    pub why: String,
+    /// What it found before.
+    pub summary: Summary,
+}
+
+impl fmt::Display for BrokenOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for BrokenOff {}
 
 /// Runs every seed of `seeds` with the same settings, on `threads` threads.
 ///
@@ -86,7 +135,7 @@ pub fn run_seeds<P: Protocol>(
     settings: &Settings,
     options: &P::Options,
     watch: &mut Watch<'_>,
-) -> Result<Summary, String> {
+) -> Result<Summary, Box<BrokenOff>> {
     let plan = |seed| (Settings { seed, ..settings.clone() }, options.clone());
     run_swarm::<P>(Extent { seeds, time: None, threads, is_twice: false }, &plan, watch)
 }
@@ -100,20 +149,26 @@ pub fn run_swarm<P: Protocol>(
     extent: Extent,
     plan: &Plan<'_, P>,
     watch: &mut Watch<'_>,
-) -> Result<Summary, String> {
+) -> Result<Summary, Box<BrokenOff>> {
     let Extent { seeds, time, threads, is_twice } = extent;
+    let summary = Summary { marks: P::MARKS, is_twice, ..Summary::default() };
     if seeds.is_empty() {
-        return Err(format!("no seeds in {}..{}", seeds.start, seeds.end));
+        let why = format!("no seeds in {}..{}", seeds.start, seeds.end);
+        return Err(Box::new(BrokenOff { why, summary }));
     }
     let next = AtomicU64::new(seeds.start);
     let began = Instant::now();
-    let is_over = || time.is_some_and(|time| began.elapsed() >= time);
-    let summary = Summary { marks: P::MARKS, is_twice, ..Summary::default() };
+    let is_stopped = AtomicBool::new(false);
+    let is_over = || {
+        let is_late = time.is_some_and(|time| began.elapsed() >= time);
+        is_late || is_stopped.load(Ordering::Relaxed)
+    };
     let shared = Mutex::new(Swarm { summary, watch, began });
-    let error = Mutex::new(None);
+    let error = Mutex::new(None::<String>);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
-            let (next, shared, error, seeds, is_over) = (&next, &shared, &error, &seeds, &is_over);
+            let (next, shared, error, seeds) = (&next, &shared, &error, &seeds);
+            let (is_stopped, is_over) = (&is_stopped, &is_over);
             scope.spawn(move || {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -125,24 +180,25 @@ pub fn run_swarm<P: Protocol>(
                         Ok(report) => {
                             let mut swarm = shared.lock().expect("no thread panics with it");
                             if swarm.add(report) >= FAILURES_MAX {
-                                next.store(seeds.end, Ordering::Relaxed);
+                                is_stopped.store(true, Ordering::Relaxed);
                             }
                         }
                         Err(why) => {
-                            *error.lock().expect("no thread panics with it") = Some(why);
-                            return;
+                            let why = format!("seed {seed}: {why}");
+                            error.lock().expect("no thread panics with it").get_or_insert(why);
+                            is_stopped.store(true, Ordering::Relaxed);
                         }
                     }
                 }
             });
         }
     });
-    if let Some(why) = error.into_inner().expect("no thread panicked with it") {
-        return Err(why);
-    }
     let mut summary = shared.into_inner().expect("no thread panicked with it").summary;
     summary.failures.sort_by_key(|report| report.settings.seed);
-    Ok(summary)
+    match error.into_inner().expect("no thread panicked with it") {
+        Some(why) => Err(Box::new(BrokenOff { why, summary })),
+        None => Ok(summary),
+    }
 }
 
 /// Runs a seed, and once more if that is asked for.

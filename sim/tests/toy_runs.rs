@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use pangea_core::time::Span;
 use pangea_core::workload::registers::Mix;
 use pangea_sim::trace::Lines;
-use pangea_sim::{FaultKind, RealTime, Report, Settings, Summary, run, run_seeds};
+use pangea_sim::{
+    Extent, FaultKind, RealTime, Report, Settings, Summary, run, run_seeds, run_swarm,
+};
 use toy::{Bug, Toy, ToyOptions};
 
 /// Enough for the mistake that shows least often, several times over.
@@ -108,7 +110,20 @@ fn a_swarm_tells_each_failure_with_the_command_that_repeats_it() {
     let summary = summary.unwrap();
     assert_eq!((summary.seeds, summary.failures.len()), (8, 0), "{summary}");
     let nowhere = run_seeds::<Toy>(8..8, 2, &base, &options, &mut |_, _| {});
-    assert!(nowhere.unwrap_err().contains("no seeds"));
+    assert!(nowhere.unwrap_err().why.contains("no seeds"));
+}
+
+#[test]
+fn a_swarm_that_breaks_off_tells_what_it_has_found() {
+    let plan = |seed| {
+        let workload = if seed < 8 { "list-append" } else { "chess" };
+        (settings(seed, workload), ToyOptions { bug: Bug::Reorder })
+    };
+    let extent = Extent { seeds: 0..u64::MAX, time: None, threads: 1, is_twice: false };
+    let broken = run_swarm::<Toy>(extent, &plan, &mut |_, _| {}).unwrap_err();
+    assert!(broken.why.contains("seed 8") && broken.why.contains("chess"), "{broken}");
+    assert_eq!(broken.summary.seeds, 8);
+    assert!(!broken.summary.failures.is_empty(), "{}", broken.summary);
 }
 
 #[test]

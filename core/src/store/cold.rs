@@ -257,6 +257,11 @@ impl<H: Header> Store<H> {
         self.tier.is_some()
     }
 
+    /// How much is kept in memory, as far as that is possible, in bytes; nothing where all is.
+    pub fn memory_bytes_max(&self) -> Option<usize> {
+        self.tier.as_ref().map(|tier| tier.bytes_max)
+    }
+
     /// What was counted.
     pub fn cold_counts(&self) -> ColdCounts {
         let Some(tier) = &self.tier else { return ColdCounts::default() };
@@ -300,12 +305,8 @@ impl<H: Header> Store<H> {
         self.evict_upto(self.published())
     }
 
-    /// Does the same while rows are loaded of which each is written once, and nothing is published.
-    pub fn evict_loaded(&self) -> bool {
-        self.evict_upto(SnapshotVersion(u64::MAX))
-    }
-
-    fn evict_upto(&self, upto: SnapshotVersion) -> bool {
+    /// Does the same with versions up to this one, which need not be published where nobody reads.
+    pub(super) fn evict_upto(&self, upto: SnapshotVersion) -> bool {
         if !self.is_over_limit() {
             self.forget_gone();
             return true;

@@ -47,6 +47,7 @@
 mod batch;
 mod chain;
 mod cold;
+mod cold_loading;
 mod cold_map;
 mod cold_mark;
 mod cold_memory;
@@ -91,6 +92,7 @@ use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::value::Value;
 
 pub use self::cold::{Chosen, Cold, ColdCounts, Copied};
+pub use self::cold_loading::Loading;
 pub use self::cold_map::ColdMap;
 pub use self::cold_memory::ColdMemory;
 pub use self::pins::{Pin, PinError};

@@ -52,7 +52,7 @@ impl Pool for Threads {
 
 const TABLE: TableId = TableId(7);
 
-fn key(bytes: &[u8]) -> Key {
+pub(super) fn key(bytes: &[u8]) -> Key {
     Key::from(bytes)
 }
 

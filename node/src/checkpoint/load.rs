@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::log::{CheckpointError, CheckpointHeader, Decoder, Part};
 use pangea_core::protocol::Checkpoint;
-use pangea_core::store::{Header, Store};
+use pangea_core::store::{Header, Loading, Store};
 
 use super::{LoadError, TEMP_NAME, file_name, versions};
 use crate::disk::{Disk, DiskError};
@@ -86,7 +86,7 @@ fn load_one<H: Header>(
     let mut chunk = vec![0; READ_BYTES];
     let mut offset = 0;
     let mut found: Option<CheckpointHeader> = None;
-    let mut rows = 0;
+    let (mut rows, mut loading) = (0, Loading::default());
     loop {
         let len = file.read_at(&mut chunk, offset).map_err(DiskError::new("read", path))?;
         if len == 0 {
@@ -107,7 +107,7 @@ fn load_one<H: Header>(
                 Ok(Some(Part::Rows(table, part))) => {
                     part.into_iter().for_each(|row| store.apply(table, row.key, row.version));
                     // More than memory may hold may come.
-                    store.evict_loaded();
+                    loading.evict(store);
                 }
                 Ok(Some(Part::Footer { rows: count })) => rows = count,
                 // An older checkpoint would hide that this program is too old for the directory.
@@ -118,6 +118,7 @@ fn load_one<H: Header>(
             }
         }
     }
+    loading.end(store);
     let whole = decoder.finish();
     Ok(match (whole, found) {
         (Ok(()), Some(header)) if header.version == version => {

@@ -18,6 +18,9 @@ const REQUESTS_MAX: usize = 64;
 const LOOK: Duration = Duration::from_millis(10);
 /// And where a whole turn of the clock was not enough: there is not much else to put away.
 const LOOK_IN_VAIN: Duration = Duration::from_millis(500);
+/// After so many of these in turn the limit is one that can't be kept, which the operator is told
+/// once.
+const LOOKS_IN_VAIN_MAX: u32 = 6;
 
 /// Is told which request was fetched, and how long that took.
 pub type OnFetched = Arc<dyn Fn(u64, Span) + Send + Sync>;
@@ -97,13 +100,27 @@ impl Drop for Keeper {
     }
 }
 
+/// What the operator is told of a limit that can't be kept.
+fn beyond_limit<H: Header>(store: &Store<H>) -> String {
+    let (most, found) = (store.memory_bytes_max().unwrap_or(usize::MAX), store.memory_bytes());
+    let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+    format!(
+        "memory_mb = {} can't be kept: {} MiB of rows are in memory and can't be put away, which \
+         are keys, headers, values of up to 14 bytes and old versions; a limit of {} MiB or more \
+         leaves room for the values that are used",
+        mib(most),
+        mib(found),
+        mib(found + found / 4)
+    )
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn evict<H: Header>(&self, store: &Store<H>) {
-        let mut wait = LOOK;
+        let (mut wait, mut in_vain, mut is_told) = (LOOK, 0, false);
         loop {
             let deadline = Instant::now() + wait;
             let mut state = self.lock();
@@ -119,7 +136,12 @@ impl Shared {
                 return;
             }
             drop(state);
-            wait = if store.evict() { LOOK } else { LOOK_IN_VAIN };
+            let is_kept = store.evict();
+            wait = if is_kept { LOOK } else { LOOK_IN_VAIN };
+            in_vain = if is_kept { 0 } else { in_vain + 1 };
+            if in_vain == LOOKS_IN_VAIN_MAX && !std::mem::replace(&mut is_told, true) {
+                tracing::warn!("{}", beyond_limit(store));
+            }
         }
     }
 

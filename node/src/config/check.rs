@@ -69,8 +69,7 @@ pub(super) fn check(
     let (limit, key) = (file.authentication_timeout_s, "authentication_timeout_s");
     let authentication_timeout_s = checked(source, limit, timeout, bounds, key)?;
     let memory_mb = checked_memory(source, file.memory_mb, file.durability)?;
-    let (bounds, key) = (0..=COLD_LATENCY_MS_MAX, "cold_latency_ms");
-    let cold_latency_ms = checked(source, file.cold_latency_ms, 0, bounds, key)?;
+    let cold_latency_ms = checked_latency(source, file.cold_latency_ms, memory_mb)?;
     check_tls(source, file.tls_certificate.as_ref(), file.tls_key.as_ref())?;
     let config = Config {
         cluster: file.cluster.into_inner(),
@@ -121,6 +120,19 @@ fn checked_memory(
         return Err(source.error(Some(value.span()), message.to_owned()));
     }
     checked(source, Some(value), 0, 1..=MEMORY_MB_MAX, "memory_mb").map(Some)
+}
+
+fn checked_latency(
+    source: &Source,
+    value: Option<Spanned<u64>>,
+    memory_mb: Option<u64>,
+) -> Result<u64, ConfigError> {
+    let Some(value) = value else { return Ok(0) };
+    if *value.get_ref() > 0 && memory_mb.is_none() {
+        let message = "cold_latency_ms: without `memory_mb` all rows are in memory; set that, too";
+        return Err(source.error(Some(value.span()), message));
+    }
+    checked(source, Some(value), 0, 0..=COLD_LATENCY_MS_MAX, "cold_latency_ms")
 }
 
 fn checked_results(source: &Source, value: Option<Spanned<u64>>) -> Result<u64, ConfigError> {

@@ -510,6 +510,11 @@ impl Config {
     /// Which shard has which rows.
     fn divided(&self) -> Result<Partitions, String> {
         match self.nodes.iter().map(|node| node.shard.0 + 1).max() {
+            None | Some(1) if self.partitions.is_some() => {
+                let why = "all nodes have shard 0, and so all rows: give the nodes of each region \
+                           `shard = 0`, `shard = 1` and so on, or leave [partitions] out";
+                Err(why.to_owned())
+            }
             None | Some(1) => Ok(Partitions::default()),
             Some(shards) => self.partitions.clone().unwrap_or_default().partitions(shards),
         }

@@ -109,6 +109,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("127.0.0.1:7000", "10.0.0.1:7000", 18, "`insecure = true`"),
         ("127.0.0.1:5432", "10.0.0.1:5432", 19, "set `tls_certificate` and `tls_key` and"),
         ("workers = 2", "history_s = 100000", 6, "history_s = 100000: must be from 0 to 86400"),
+        ("workers = 2", "cold_latency_ms = 5", 6, "without `memory_mb` all rows are in memory"),
         ("workers = 2", "tls_key = \"a\"", 6, "`tls_certificate` is missing"),
         ("workers = 2", "tls_certificate = \"a\"", 6, "`tls_key` is missing"),
         ("workers = 2", "authentication = \"md5\"", 6, "unknown variant `md5`"),
@@ -203,6 +204,7 @@ fn shards_that_cant_be_are_named() {
         ("[\"00Ab\"]", "[\"01\", \"02\"]", ":13: [partitions]: tables.9: 2 starts"),
         ("00Ab", "zz", "\"zz\" is not hexadecimal"),
         ("bytes = 2", "bytes = 0", "tables.10: bytes = 0: must be from 1 to 8"),
+        ("prefix_bytes = 4", "prefix_bytes = 0", "default: prefix_bytes = 0: must be 1 or more"),
         ("by = \"everywhere\"", "by = \"luck\"", "luck"),
         ("first = 1", "last = 1", "last"),
     ] {
@@ -210,6 +212,17 @@ fn shards_that_cant_be_are_named() {
         let error = Config::parse("node.toml", &DIVIDED.replace(good, bad)).expect_err(bad);
         assert!(error.to_string().contains(message), "{bad}: {error}");
     }
+}
+
+/// Two nodes of a region were two copies of everything, where somebody had forgotten their shards.
+#[test]
+fn partitions_of_nodes_without_shards_are_refused() {
+    let text = DIVIDED.replace(", shard = 0", "").replace(", shard = 1", "");
+    let error = Config::parse("node.toml", &text).expect_err("no shards").to_string();
+    assert!(error.starts_with("node.toml:13: [partitions]: all nodes have shard 0"), "{error}");
+    assert!(error.contains("`shard = 1`") && error.contains("leave [partitions] out"), "{error}");
+    let (without, _) = text.split_once("[partitions]").unwrap();
+    assert_eq!(Config::parse("node.toml", without).unwrap().topology().partitions.shards(), 1);
 }
 
 #[test]

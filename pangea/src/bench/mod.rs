@@ -102,7 +102,8 @@ pub struct Arguments {
     /// (docs/PEERS.md)
     #[arg(long, value_name = "NAME")]
     #[arg(conflicts_with_all = ["protocol", "via", "settings", "workers", "keep"])]
-    #[arg(conflicts_with_all = ["stages", "cores"])]
+    #[arg(conflicts_with_all = ["stages", "cores", "memory_mb", "cold_latency_ms"])]
+    #[arg(conflicts_with_all = ["mark_checkpoints"])]
     peer: Option<pangea_peers::Kind>,
     /// How much transactions of --peer postgres see of each other [default: read-committed]
     #[arg(long, value_name = "LEVEL", value_enum, requires = "peer")]

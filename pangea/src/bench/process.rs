@@ -24,7 +24,7 @@ use super::measure::{Measured, Subject, drive_settings, load, measure_all};
 use super::report::Report;
 use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
-use super::{Arguments, Via, check as checks};
+use super::{Arguments, Via, check as checks, checkpoints};
 use crate::cluster::{Directory, Plan, replicas};
 use crate::drive::{Connection, Drive, THREADS, Within};
 use crate::failure::Failure;
@@ -173,7 +173,10 @@ async fn measure(
     let runtimes = Ground::loopback().runtimes(connections.len());
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let gauge = Gauge::new(used, &clients);
-    let (runs, commits) = measure_all(arguments, drive, &[], &mut Ours, &gauge).await?;
+    let places = configs.iter().map(|config| config.me().region.clone()).collect();
+    let watched = arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs));
+    let mut ours = Ours { places, clients: &clients, watched };
+    let (runs, commits) = measure_all(arguments, drive, &[], &mut ours, &gauge).await?;
     let checked =
         checks::all(&clients, &Partitions::default(), workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
@@ -198,13 +201,22 @@ fn used() -> Result<Usage, Failure> {
     })
 }
 
-/// Nodes of this process. Nothing happens to them.
-struct Ours;
+/// Nodes of this process. Nothing happens to them but checkpoints.
+struct Ours<'a> {
+    /// What they are called.
+    places: Vec<String>,
+    clients: &'a [Client],
+    /// For how long it is looked when they write checkpoints.
+    watched: Option<Duration>,
+}
 
-impl Subject for Ours {
-    async fn harm(&mut self, faults: &[Fault], _: Instant) -> Result<Vec<Happened>, Failure> {
+impl Subject for Ours<'_> {
+    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
         assert!(faults.is_empty(), "faults of nodes in one process are refused");
-        Ok(Vec::new())
+        match self.watched {
+            Some(lasts) => Ok(checkpoints::watch(self.clients, &self.places, (began, lasts)).await),
+            None => Ok(Vec::new()),
+        }
     }
 }
 

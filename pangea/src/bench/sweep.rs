@@ -241,10 +241,11 @@ fn check(point: &Point) -> Result<Needs, String> {
 /// What a benchmark takes, about.
 pub fn needs(bench: &bench::Arguments, plan: &cluster::Plan) -> Needs {
     let (workload, _) = bench.names();
-    let mut size = Size::of(workload, bench.sizes, plan.regions.len());
+    let size = Size::of(workload, bench.sizes, plan.regions.len());
+    let mut size = Size { nodes: plan.shards() as f64, ..size };
     if let Some(memory_mb) = plan.memory_mb {
         // Keys are in memory always, and are told of by nobody: as much again will do for most.
-        size.data_mb = size.data_mb.min(2.0 * memory_mb as f64);
+        size.data_mb = size.data_mb.min(2.0 * memory_mb as f64 * size.nodes);
     }
     // Data grow through all repeats.
     let secs = (bench.warmup + bench.secs * u64::from(bench.repeats)) as f64;
@@ -268,6 +269,8 @@ pub struct Size {
     /// How long it takes to make all replicas.
     load_secs: f64,
     replicas: f64,
+    /// Over how many nodes each replica is spread.
+    nodes: f64,
     /// What grows with each second of work, of one replica.
     growth_mb_per_sec: f64,
 }
@@ -314,14 +317,15 @@ impl Size {
             _ => (rows * 3e-4, 1.0, 0.0),
         };
         let load_secs = load_secs * replicas / 3.0;
-        Self { data_mb, load_secs, replicas, growth_mb_per_sec }
+        Self { data_mb, load_secs, replicas, nodes: 1.0, growth_mb_per_sec }
     }
 
     /// What a run takes that works so long.
     pub fn needs(&self, secs: f64) -> Needs {
-        let node_mb = Self::NODE_MB + self.data_mb + self.growth_mb_per_sec * secs;
+        let nodes_mb = Self::NODE_MB * self.nodes;
+        let replica_mb = nodes_mb + self.data_mb + self.growth_mb_per_sec * secs;
         Needs {
-            memory_mb: node_mb * self.replicas,
+            memory_mb: replica_mb * self.replicas,
             secs: Self::AROUND_SECS + self.load_secs + secs,
             inputs: 0,
         }
@@ -518,6 +522,19 @@ mod tests {
         assert_eq!(plan("postgres", "ycsb-a"), Ok(1));
         let refused = plan("etcd", "tpcc-nopay").unwrap_err();
         assert!(refused.contains("etcd does not run tpcc-nopay here"), "{refused}");
+    }
+
+    #[test]
+    fn each_partition_is_a_node_that_takes_memory() {
+        let of = |options: &str| {
+            let line = format!("--workload ycsb-a --protocol calvin --rows 100000 {options}");
+            let line = RealLine::try_parse_from(line.split_whitespace()).unwrap();
+            needs(&line.bench, &line.bench.check().unwrap()).memory_mb
+        };
+        let more = of("--partitions 3") - of("");
+        assert!((more - 2.0 * 3.0 * Size::NODE_MB).abs() < 1.0, "{more} MB more");
+        let limited = of("--partitions 2 --memory-mb 10") - of("--memory-mb 10");
+        assert!((limited - 3.0 * (Size::NODE_MB + 20.0)).abs() < 1.0, "{limited} MB more");
     }
 
     #[test]

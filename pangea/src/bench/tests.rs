@@ -52,7 +52,12 @@ fn settings_reach_the_plan_and_unknown_ones_are_refused() {
     let plan = arguments(line).plan().unwrap();
     assert_eq!(plan.options["solver"].as_str(), Some("greedy"));
     assert_eq!(plan.options["epoch_ms"].as_integer(), Some(30));
-    for wrong in ["minerva.solver=oracle", "minerva.nothing=1", "tiga.epoch_ms=1"] {
+    for wrong in [
+        "minerva.solver=oracle",
+        "minerva.nothing=1",
+        "minerva.slice_txns=9000000000000000000",
+        "tiga.epoch_ms=1",
+    ] {
         let error = arguments(&format!("--workload bank --set {wrong}")).plan().unwrap_err();
         assert!(matches!(error, Failure::Usage(_)), "{wrong}: {error}");
     }
@@ -70,4 +75,14 @@ fn results_of_another_run_are_gone_before_this_one_can_fail() {
     assert!(!older.exists() && link.exists());
     assert!(make_way(&directory.path().join("no such directory/it.json")).is_err());
     assert!(make_way(directory.path()).is_err(), "a directory");
+}
+
+#[test]
+fn what_says_nothing_of_a_peer_is_refused_with_one() {
+    let parse = |line: &str| Line::try_parse_from(format!("bench {line}").split(' '));
+    for option in ["--memory-mb 5", "--mark-checkpoints", "--memory-mb 5 --cold-latency-ms 3"] {
+        let error = parse(&format!("--peer etcd --workload ycsb-a {option}")).err();
+        let error = error.expect(option).to_string();
+        assert!(error.contains("--peer") && error.contains("cannot be used with"), "{error}");
+    }
 }

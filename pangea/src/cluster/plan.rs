@@ -310,9 +310,7 @@ impl Plan {
         }
         let usage = |error: pangea_node::config::ConfigError| Failure::Usage(error.message);
         let config = Config::parse("node.toml", &text).map_err(usage)?;
-        let setting = |error: pangea_node::config::ConfigError| {
-            Failure::Usage(format!("--set: {}", error.message))
-        };
+        let setting = |wrong: String| Failure::Usage(format!("--set: {wrong}"));
         with_protocol(&self.protocol, CheckOptions(&config))?.map_err(setting)?;
         Ok(config)
     }
@@ -415,6 +413,24 @@ mod tests {
         plan.options.insert("speed".to_owned(), toml::Value::Integer(9));
         let error = plan.check().unwrap_err();
         assert!(matches!(&error, Failure::Usage(text) if text.contains("speed")), "{error}");
+    }
+
+    /// Such a cluster was started, and its nodes said so and ended.
+    #[test]
+    fn options_that_this_cluster_cant_have_are_refused_before_it_starts() {
+        for (options, word) in [
+            ("replication = \"asynchronous\"\nmaster_region = \"nowhere\"", "us-east, eu-west"),
+            ("replication = \"asynchronous\"\ncheckpoints = \"frozen\"", "zigzag"),
+            ("master_region = \"eu-west\"", "leave master_region out"),
+        ] {
+            let options = options.parse().unwrap();
+            let plan = Plan { protocol: "calvin".to_owned(), options, ..plan() };
+            let error = plan.check().unwrap_err();
+            assert!(matches!(&error, Failure::Usage(text) if text.contains(word)), "{error}");
+        }
+        let options = "replication = \"asynchronous\"\nmaster_region = \"eu-west\"";
+        let options = options.parse().unwrap();
+        Plan { protocol: "calvin".to_owned(), options, ..plan() }.check().unwrap();
     }
 
     #[test]

@@ -45,6 +45,7 @@ fn what_says_nothing_of_a_prediction_is_refused_with_one() {
         "--faults none",
         "--twice",
         "--ms 5",
+        "--memory-bytes 5",
         "--real-time none",
     ] {
         let error = parse(&format!("{predict} {option}")).unwrap_err().to_string();

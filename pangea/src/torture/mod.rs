@@ -13,8 +13,10 @@
 //! - [`clients`]: who does it, and what errors mean;
 //! - [`history`]: what was done and told, in the form of docs/HISTORY.md;
 //! - [`nemesis`]: the faults;
+//! - [`checkpoints`]: how often nodes take one, and how many they took;
 //! - [`last`]: the end of a run.
 
+mod checkpoints;
 mod clients;
 mod history;
 mod last;
@@ -36,6 +38,7 @@ use crate::cluster::{Cluster, Place, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::say;
+use checkpoints::Checkpoints;
 use clients::Clients;
 use history::History;
 use nemesis::{Fault, Nemesis};
@@ -50,8 +53,8 @@ const END_DEADLINE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(200);
 /// How it looks.
 const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} s, {msg}";
-/// Logs are cut off now and then within seconds.
-const LOG_SEGMENT_BYTES: u64 = 1 << 20;
+/// So short that segments are full within seconds: a checkpoint then cuts some off.
+const LOG_SEGMENT_BYTES: u64 = 128 << 10;
 
 /// Kill, stop and cut off nodes under SQL clients, and check what the clients saw.
 #[derive(Debug, clap::Args)]
@@ -67,6 +70,10 @@ Clients in every region append to lists, write registers, and insert, delete and
 autocommit statements and as BEGIN .. COMMIT, half of them with strict reads. In the end everything
 is healed, every region must commit, all replicas must be equal, and what clients saw must be
 strictly serializable, but for reads of snapshots, which may be of the past.
+
+Nodes take checkpoints every few seconds: the protocol's setting checkpoint_bytes is scaled down,
+and --set overrides it. How Calvin takes them (calvin.checkpoints) is drawn from the seed, unless
+--set says it.
 
 The seed gives what clients do and the order of faults; real processes make something else of it
 each time. The exit code is 1 where something is wrong, and then the history is kept. Ctrl-C stops
@@ -108,6 +115,9 @@ pub struct Arguments {
     /// memory and full-stop the check fails, as it must; with memory and kill nothing comes of it
     #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = durability)]
     durability: Durability,
+    /// Rows that a node keeps in memory, in MiB; others are in a file [default: all]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    memory_mb: Option<u64>,
     /// Write what clients did and saw to this file, for `pangea check`
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
@@ -129,10 +139,11 @@ impl Arguments {
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,
+            memory_mb: self.memory_mb,
             log_segment_bytes: LOG_SEGMENT_BYTES,
             ..plan
         };
-        plan.check()?;
+        let plan = checkpoints::often(plan, self.seed)?;
         if plan.regions.len() < 2 {
             // While its only node is down nothing could be seen.
             let message = "--regions: a torture needs at least 2 regions";
@@ -251,10 +262,11 @@ async fn torture(
         let line = format!("{:>8} ms  {what}", began.elapsed().as_millis());
         bar.suspend(|| crate::warn(&line));
     };
+    let mut checkpoints = Checkpoints::of(&cluster.members);
     let mut nemesis = Nemesis::new(cluster, faults, arguments.seed, tell);
     tokio::select! {
         done = nemesis.run(began + length) => done?,
-        () = show(&bar, history, began) => {}
+        () = show(&bar, history, began, &mut checkpoints) => {}
     }
     nemesis.heal().await?;
     let done = nemesis.done();
@@ -264,6 +276,7 @@ async fn torture(
     let met = clients.end(END_DEADLINE).await?;
     let natives = cluster.clients().await?;
     let (version, digest) = last::settle(&places, &natives, cluster.plan.shards()).await?;
+    checkpoints.look();
     let counts = history.counts();
     last::read_all(history, &places).await?;
     let last_reads = history.counts().committed - counts.committed;
@@ -272,8 +285,9 @@ async fn torture(
     }
     Ok(format!(
         "{} over {} nodes, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, \
-         {} aborted ({} conflicts), {} unknown, {} connections lost\n  replicas    equal at \
-         {version}, digest {digest}; everything read once more, by {last_reads} transactions",
+         {} aborted ({} conflicts), {} unknown, {} connections lost\n  checkpoints {}\n  \
+         replicas    equal at {version}, digest {digest}; everything read once more, by \
+         {last_reads} transactions",
         cluster.plan.protocol,
         places.len(),
         arguments.secs,
@@ -284,6 +298,7 @@ async fn torture(
         met.conflicts,
         counts.unknown,
         met.connections_lost,
+        checkpoints.told(&cluster.plan),
     ))
 }
 
@@ -293,9 +308,10 @@ fn bar(secs: u64) -> ProgressBar {
     ProgressBar::new(secs).with_style(style)
 }
 
-/// Shows how far it is, for ever.
-async fn show(bar: &ProgressBar, history: &History, began: Instant) {
+/// Shows how far it is, and sees what checkpoints come, for ever.
+async fn show(bar: &ProgressBar, history: &History, began: Instant, checkpoints: &mut Checkpoints) {
     loop {
+        checkpoints.look();
         bar.set_position(began.elapsed().as_secs());
         let history::Counts { committed, aborted, unknown } = history.counts();
         bar.set_message(format!("{committed} committed, {aborted} aborted, {unknown} unknown"));

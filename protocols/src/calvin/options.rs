@@ -10,7 +10,7 @@ use pangea_core::txn::CodeDigest;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::inputs::{self, Settings, When, at_least_one, within};
+use crate::inputs::{self, Settings, When, slice_txns, within};
 
 /// Calvin's settings, with the paper's values as defaults where it has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Options {
     pub reads: Reads,
     /// The scheduler locks and runs so many transactions at a time, between which the node does
     /// what has arrived meanwhile. One that leaves its footprint runs again behind those.
-    #[serde(deserialize_with = "at_least_one")]
+    #[serde(deserialize_with = "slice_txns")]
     pub slice_txns: NonZeroUsize,
     /// How a checkpoint is taken beside what goes on (§5).
     pub checkpoints: Checkpoints,
@@ -280,6 +280,13 @@ impl Options {
         if !is_known {
             let (name, regions) = (&self.master_region, topology.regions.join(", "));
             return Err(format!("master_region = {name:?}: there are the regions {regions}"));
+        }
+        if !self.master_region.is_empty() && self.replication == Replication::Synchronous {
+            return Err(format!(
+                "master_region = {:?} with replication = \"synchronous\": no region has a master \
+                 then; set replication to \"asynchronous\", or leave master_region out",
+                self.master_region
+            ));
         }
         if self.is_frozen_master() {
             return Err("checkpoints = \"frozen\" with replication = \"asynchronous\": all \

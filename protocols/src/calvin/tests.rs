@@ -3,6 +3,7 @@
 
 mod asynchronous;
 mod nonsense;
+mod results;
 mod waits;
 
 use std::num::NonZeroUsize;

@@ -207,11 +207,11 @@ where
     fitting.ok_or_else(|| D::Error::custom(format_args!("must be from {LEAST} to {MOST}")))
 }
 
-/// Reads a number that can't be 0.
-pub(crate) fn at_least_one<'de, D: Deserializer<'de>>(
+/// Reads how many transactions a slice has: not more than an epoch may have, which is no slice.
+pub(crate) fn slice_txns<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<NonZeroUsize, D::Error> {
-    let number = usize::deserialize(deserializer)?;
+    let number = within::<1, 1_000_000, _, _>(deserializer)?;
     NonZeroUsize::new(number).ok_or_else(|| D::Error::custom("must be at least 1"))
 }
 

@@ -7,7 +7,7 @@ use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
-use crate::inputs::{self, Settings, When, at_least_one, within};
+use crate::inputs::{self, Settings, When, slice_txns, within};
 
 /// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes
 /// beyond it, with the better one as default.
@@ -63,7 +63,7 @@ pub struct Options {
     pub rerun_on_restart: bool,
     /// An epoch's ordered queue runs in slices of so many transactions, between which the node does
     /// what has arrived meanwhile.
-    #[serde(deserialize_with = "at_least_one")]
+    #[serde(deserialize_with = "slice_txns")]
     pub slice_txns: NonZeroUsize,
     /// A checkpoint is taken when the log has grown by this much since the last one, in bytes.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]

@@ -74,17 +74,6 @@ impl<H> Scratch<H> {
 const AHEAD_ROWS: usize = 64;
 
 impl<H: Header> Runner<'_, H> {
-    /// Whether a job's procedure declares a footprint that it never leaves, and it has no other.
-    pub fn is_certain(&self, place: usize) -> bool {
-        let Job { program, footprint, .. } = self.jobs[place];
-        match program {
-            Program::Call { procedure, .. } => {
-                footprint.is_none() && super::is_certain(self.registry, *procedure)
-            }
-            Program::Certified(_) => false,
-        }
-    }
-
     /// Fetches from memory what some of the next jobs will look up, if that was not done yet.
     pub fn warm(&self, mut next: impl Iterator<Item = usize>, scratch: &mut Scratch<H>) {
         if scratch.ahead > 0 {

@@ -25,6 +25,12 @@
 //! **Determinism.** A job is stopped at its footprint's edge even where nothing runs beside it, so
 //! results, restarts and pass numbers follow from the jobs and the store alone, not from the number
 //! of workers or from timing. With one worker there is no lock table: jobs run in order.
+//! There is one exception: with one worker a job is not held to a footprint that its procedure calls
+//! certain ([`Procedure::is_footprint_certain`]), as to compute and to check it takes longer than
+//! much of what runs. One that leaves it all the same ends in its place there, and is restarted with
+//! several workers: replicas may come to differ, for which the procedure is to blame.
+//!
+//! [`Procedure::is_footprint_certain`]: crate::txn::Procedure::is_footprint_certain
 //!
 //! **Writes** go to the rows at once: a job has its locks, and nobody reads at a version that is
 //! not published. What a job wrote that is stopped or aborts is taken back before its locks are let
@@ -145,10 +151,9 @@ pub fn execute<H: Header>(
                 Attempt::Ended { outcome, writes } => {
                     finished[tried.place] = Some(Finished { outcome, writes, passes });
                 }
-                Attempt::LeftItsFootprint => {
-                    assert!(!runner.is_certain(tried.place), "left a footprint that is certain");
-                    restarted.push(tried);
-                }
+                // Also one whose procedure calls its footprint certain, and is wrong. To stop here
+                // would stop every start that runs the same epoch again.
+                Attempt::LeftItsFootprint => restarted.push(tried),
             }
         }
         pending = restarted;

@@ -300,6 +300,49 @@ fn jobs_whose_keys_depend_on_each_other_in_a_chain_end_alone_after_the_last_pass
     assert_eq!(after.rows[&(TableId(1), key(1))][0], 6);
 }
 
+/// A node with several workers stopped here, and with each start again.
+#[test]
+fn a_program_that_leaves_what_it_calls_certain_is_restarted_as_any() {
+    use crate::txn::{Context, Procedure, Registry};
+    struct Mistaken;
+    impl Procedure for Mistaken {
+        fn name(&self) -> &str {
+            "mistaken"
+        }
+        fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+            cx.put(TableId(1), key(args[0]), crate::exec::testing::value(7))?;
+            Ok(vec![args[0]])
+        }
+        fn footprint(&self, _: &[u8]) -> Option<Footprint> {
+            let lock = PointLock { table: TableId(1), key: key(0), mode: Mode::Exclusive };
+            Some(Footprint::new(vec![lock], vec![]))
+        }
+        fn is_footprint_certain(&self) -> bool {
+            true
+        }
+    }
+    let registry = Registry::new([std::sync::Arc::new(Mistaken) as _]);
+    let procedure = registry.id("mistaken").unwrap();
+    let call = |key: u8| Program::Call { procedure, args: bytes::Bytes::from(vec![key]) };
+    let programs: Vec<Program> = (0..6).map(call).collect();
+    let run = |pool: &dyn Pool| {
+        let job = |(n, program)| Job { txn: txn(n), program, footprint: None };
+        let jobs: Vec<Job<'_>> = (0..).zip(&programs).map(job).collect();
+        let store = store(&Rows::new());
+        let finished = execute(pool, &registry, &store, AT, &jobs, &By::of, Told::Outcomes);
+        let ends: Vec<_> = finished.into_iter().map(|done| (done.outcome, done.passes)).collect();
+        (ends, Model::of(&store, AT))
+    };
+    let (alone, rows) = run(&Sequential);
+    assert_eq!(alone, (0..6).map(|key| (Ok(vec![key]), 1)).collect::<Vec<_>>());
+    let (several, same) = run(&Threads(4));
+    assert_eq!(
+        several,
+        (0..6).map(|key| (Ok(vec![key]), 1 + u32::from(key > 0))).collect::<Vec<_>>()
+    );
+    assert_eq!(same, rows, "nothing of what they touch is the same");
+}
+
 #[test]
 fn a_program_that_goes_on_after_it_was_stopped_is_still_stopped() {
     use crate::txn::{Context, Procedure, Registry};

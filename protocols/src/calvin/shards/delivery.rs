@@ -10,9 +10,10 @@
 //!      |<-- Missed(epoch) -----------|      what was asked for is not there any more
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::partition::ShardSet;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Message as _};
 use pangea_core::time::Span;
@@ -145,8 +146,7 @@ impl Calvin {
         let confirmed = self.confirmed();
         let shards = self.shards();
         // A result may come long after its epoch.
-        let first = shards.mine.values().map(|mine| SnapshotVersion(mine.epoch.0 - 1)).min();
-        let items = first.unwrap_or(confirmed).min(confirmed);
+        let items = shards.told_upto().get(&shard).map_or(confirmed, |told| confirmed.min(*told));
         let stream = shards.stream(shard);
         // What is not known to be decided may be another slice there.
         let (slices, source) = (stream.decided.max(stream.missed), stream.source);
@@ -361,7 +361,8 @@ impl Calvin {
     }
 
     /// A source does not have any more what this node lacks. Another replica may; if none does,
-    /// only a checkpoint leads on.
+    /// only a checkpoint leads on. Where this node has run all those epochs itself, what it lacks is
+    /// how some of its transactions ended that the source would have to tell.
     pub(super) fn on_missed(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, upto: SnapshotVersion) {
         cx.mark("calvin.missed");
         let applied = self.confirmed();
@@ -374,19 +375,23 @@ impl Calvin {
             return;
         }
         let may_have = |node: &&NodeId| up.contains(node) && stream.may_have(**node, applied);
-        if upto > applied
-            && let Some(other) = stream.replicas.iter().find(may_have).copied()
-        {
+        let is_run = upto <= applied;
+        if !is_run && let Some(other) = stream.replicas.iter().find(may_have).copied() {
             cx.mark("calvin.other_replica_has_it");
             cx.send(from, Message::Unsubscribe);
             return self.turn_to(cx, shard, other);
         }
         stream.upto = stream.upto.max(upto);
         stream.missed = stream.missed.max(upto);
-        let is_lost = |mine: &Mine| mine.confirmed.is_some() && mine.epoch <= upto;
+        let is_lost = |mine: &Mine| {
+            mine.confirmed.is_some() && mine.epoch <= upto && mine.shards.contains(shard)
+        };
         let lost = shards.mine.iter().filter(|(_, mine)| is_lost(mine)).map(|(txn, _)| *txn);
         let lost: Vec<TxnId> = lost.collect();
         lost.into_iter().for_each(|txn| self.lose_result(cx, txn));
+        if is_run {
+            return;
+        }
         // What is half written here must be in it, unless this node can go back.
         let given = self.shards().given;
         let least = if self.state.inputs.is_asynchronous() { upto } else { upto.max(given) };
@@ -394,14 +399,20 @@ impl Calvin {
     }
 
     /// Tells the nodes of other shards what all replicas of this shard have, how far this one is,
-    /// and for whom it waits. Not those of the region alone: their neighbour may be away.
+    /// and for whom it waits. Not those of the region alone: their neighbour may be away. Who may
+    /// have to tell how a transaction of this node ended keeps its epoch until it has.
     pub(in super::super) fn tell_kept(&mut self, cx: &mut Cx<'_, Self>) {
         let upto = self.state.inputs.durable_everywhere();
         let (applied, waits_for) = (self.confirmed(), self.waits_for());
         let Some(shards) = &mut self.state.shards else { return };
+        let told_upto = shards.told_upto();
         let Shards { streams, up, .. } = shards;
-        let news = Some((upto, applied, waits_for));
-        for stream in streams.values_mut().filter(|stream| stream.told != news) {
+        for (shard, stream) in streams {
+            let upto = told_upto.get(shard).map_or(upto, |told| upto.min(*told));
+            let news = Some((upto, applied, waits_for));
+            if stream.told == news {
+                continue;
+            }
             stream.told = news;
             for node in stream.replicas.iter().filter(|node| up.contains(node)) {
                 cx.send(*node, Message::Kept { upto, applied, waits_for });
@@ -472,6 +483,23 @@ impl Stream {
 }
 
 impl Shards {
+    /// Up to which epoch each shard has told how this node's transactions ended, where one of an
+    /// epoch that is confirmed is not known.
+    fn told_upto(&self) -> BTreeMap<ShardId, SnapshotVersion> {
+        let mut awaited = BTreeMap::<SnapshotVersion, ShardSet>::new();
+        for mine in self.mine.values().filter(|mine| mine.confirmed.is_some()) {
+            let shards = awaited.entry(mine.epoch).or_default();
+            *shards = shards.union(mine.shards);
+        }
+        let mut all = BTreeMap::new();
+        for (epoch, shards) in awaited {
+            for shard in shards.iter() {
+                all.entry(shard).or_insert(epoch);
+            }
+        }
+        all.into_iter().map(|(shard, first)| (shard, SnapshotVersion(first.0 - 1))).collect()
+    }
+
     pub(super) fn stream(&mut self, shard: ShardId) -> &mut Stream {
         self.streams.get_mut(&shard).expect("there is one for each other shard")
     }

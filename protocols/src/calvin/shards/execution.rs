@@ -47,7 +47,8 @@ impl Calvin {
             let (turn, sequencer) = (turn as u64, inputs.node(batch.source));
             mine.extend(batch.requests.iter().filter_map(|request| {
                 let whose = self.whose(request)?;
-                Some((TxnId::new(sequencer, request.txn.sequence()), whose))
+                let mine = Mine::new(whose, epoch, request.shards);
+                Some((TxnId::new(sequencer, request.txn.sequence()), mine))
             }));
             count += batch.requests.len();
             for request in &batch.requests {
@@ -80,10 +81,9 @@ impl Calvin {
             *head = (*head).max(*upto);
         }
         let slice = slice(slices.remove(&here).unwrap_or_default());
-        let named = mine.iter().map(|(txn, whose)| (*txn, Mine::new(*whose, epoch)));
-        shards.mine.extend(named);
-        let mine = mine.into_iter().map(|(txn, _)| txn).collect();
-        shards.own.insert(epoch, Own { cut, slice, mine });
+        let named = mine.iter().map(|(txn, _)| *txn).collect();
+        shards.mine.extend(mine);
+        shards.own.insert(epoch, Own { cut, slice, mine: named });
         shards.sliced = epoch;
         cx.end_work(Work::Slice, count);
     }
@@ -144,7 +144,7 @@ impl Calvin {
         let header = &|job: &pangea_core::exec::ordered::Job<'_>| Header(job.txn);
         self.let_overwrite(cx);
         cx.begin_work();
-        let most = self.state.options.slice_txns.get() * cx.pool.workers();
+        let most = self.state.options.slice_txns.get().saturating_mul(cx.pool.workers());
         let shards = self.shards();
         let (served, ended) = shards.sharded.go_on(cx.pool, &registry, cx.store, header, most);
         let is_more = shards.sharded.is_ready();

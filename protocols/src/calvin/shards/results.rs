@@ -11,6 +11,7 @@
 
 use pangea_core::exec::ordered::{Ended, Went};
 use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::partition::ShardSet;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::Outcome;
@@ -27,13 +28,15 @@ use crate::inputs::outcome_unknown;
 pub(in super::super) struct Mine {
     pub whose: Whose,
     pub epoch: SnapshotVersion,
+    /// The shards that it concerns: one of them tells how it ended.
+    pub shards: ShardSet,
     /// The line that its epoch was confirmed with, since it was. Its result has not come then.
     pub confirmed: Option<Line>,
 }
 
 impl Mine {
-    pub fn new(whose: Whose, epoch: SnapshotVersion) -> Self {
-        Self { whose, epoch, confirmed: None }
+    pub fn new(whose: Whose, epoch: SnapshotVersion, shards: ShardSet) -> Self {
+        Self { whose, epoch, shards, confirmed: None }
     }
 }
 
@@ -165,13 +168,17 @@ impl Calvin {
         (epoch, line): (SnapshotVersion, Line),
         mine: Vec<TxnId>,
     ) {
-        // Whoever ran them may not tell any more. Those of an earlier life are for nobody.
-        let is_missed = self.shards().streams.values().any(|stream| stream.missed >= epoch);
+        // Whoever ran them may not tell any more.
+        let streams = self.shards().streams.iter();
+        let missed = streams.filter(|(_, stream)| stream.missed >= epoch).map(|(shard, _)| *shard);
+        let missed: ShardSet = missed.collect();
         for txn in mine {
-            let Some(whose) = self.shards().mine.get(&txn).map(|mine| mine.whose) else { continue };
+            // Those of an earlier life are for nobody.
+            let Some(Mine { whose, shards, .. }) = self.shards().mine.get(&txn) else { continue };
+            let (whose, may_be_lost) = (*whose, shards.without(missed) != *shards);
             if self.shards().results.contains_key(&txn) {
                 self.settle_mine(cx, epoch, txn);
-            } else if is_missed {
+            } else if may_be_lost {
                 self.lose_result(cx, txn);
             } else if self.is_awaited(txn, whose) {
                 cx.mark("calvin.result_later");

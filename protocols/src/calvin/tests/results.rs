@@ -1,0 +1,112 @@
+//! How a transaction ended that ran on another shard, which may tell long after its epoch.
+
+use pangea_core::exec::ordered::Went;
+use pangea_core::txn::{Certified, ReadSet, Write};
+
+use super::super::Timer;
+use super::super::shards::items::{Item, Items};
+use super::*;
+
+/// The shard that is to run it, and one that it does not concern.
+const RUNS: u16 = 1;
+const OTHER: u16 = 2;
+
+/// A node of the first of three shards that has run an epoch, in which a request of it is for the
+/// second one alone; and what it says to the others then.
+fn awaiting() -> (Node, Did) {
+    let topology = Topology::one_node_per_region("t", &["eu"], Span::ZERO);
+    let topology = topology.divided(Partitions::new(3, Rule::Hash { prefix_bytes: 8 }));
+    let (mut node, _) = Node::start_in(topology, Vec::new(), "append", &Options::default());
+    for other in [RUNS, OTHER] {
+        node.step(Input::PeerUp(NodeId(other)));
+    }
+    let partitions = &node.calvin.state.shards.as_ref().unwrap().partitions;
+    let mut keys = (0u8..=255).map(|byte| Key::from(&[byte; 8][..]));
+    let key = keys.find(|key| partitions.shard_of(TABLE, key) == Some(ShardId(RUNS))).unwrap();
+    let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"v")) }];
+    let certified = Certified { reads: ReadSet::default(), writes, line: 0 };
+    let request = Request::Commit(Program::Certified(certified));
+    node.step(Input::Submit(vec![Submission { ticket: Ticket(7), request }]));
+    node.now_us += 10_000;
+    node.step(Input::Timer(Timer::Batch));
+    node.step(Input::Timer(Timer::Epoch));
+    let last = node.calvin.state.inputs.last_decided().0;
+    assert!(last > 0, "its epoch is decided");
+    for (other, epoch) in [RUNS, OTHER].into_iter().flat_map(|it| (1..=last).map(move |e| (it, e)))
+    {
+        let epoch = SnapshotVersion(epoch);
+        let slice = Slice::new(epoch, ShardId(other), OfCut::default(), Vec::new());
+        let did = node.step(Input::Message { from: NodeId(other), message: Message::Slice(slice) });
+        assert_eq!(did.replies, []);
+    }
+    assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "it was run here");
+    let told = node.step(Input::Timer(Timer::Progress));
+    (node, told)
+}
+
+/// The epoch of the request, and which line that is of.
+fn awaited(node: &Node) -> (SnapshotVersion, Line) {
+    let mine = node.calvin.state.shards.as_ref().unwrap().mine.values().next().unwrap();
+    (mine.epoch, mine.confirmed.expect("its epoch was confirmed"))
+}
+
+fn missed(node: &mut Node, from: u16, upto: SnapshotVersion) -> Vec<Outcome> {
+    let message = Message::Missed { upto };
+    let did = node.step(Input::Message { from: NodeId(from), message });
+    assert!(did.marks.contains(&"calvin.missed"), "{:?}", did.marks);
+    did.replies
+}
+
+/// A shard was told that it need not keep the epoch, and with the next connection that it had not
+/// kept the result.
+#[test]
+fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
+    let (mut node, did) = awaiting();
+    let (epoch, line) = awaited(&node);
+    let kept = |did: &Did, of: u16| {
+        let told = did.sent.iter().filter(|(to, _)| *to == NodeId(of));
+        let told = told.filter_map(|(_, message)| match message {
+            Message::Kept { upto, .. } => Some(*upto),
+            _ => None,
+        });
+        told.last().expect("each neighbour is told")
+    };
+    assert_eq!(kept(&did, RUNS), SnapshotVersion(epoch.0 - 1));
+    assert!(kept(&did, OTHER) >= epoch, "nothing of it is awaited");
+    node.step(Input::PeerDown(NodeId(RUNS)));
+    let did = node.step(Input::PeerUp(NodeId(RUNS)));
+    let asked = did.sent.iter().find_map(|(_, message)| match message {
+        Message::Subscribe { items, .. } => Some(*items),
+        _ => None,
+    });
+    assert_eq!(asked, Some(SnapshotVersion(epoch.0 - 1)), "what was told is what is asked for");
+
+    let row = node.calvin.state.shards.as_ref().unwrap().mine.keys().next().copied().unwrap();
+    let items = Items::new((epoch, line), &[Item::Result(row, Went::Ran(Ok(Vec::new())))]);
+    let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items(items) });
+    assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
+    let did = node.step(Input::Timer(Timer::Progress));
+    assert!(kept(&did, RUNS) >= epoch, "it came");
+}
+
+/// Every result that had not come was told as unknown, and a checkpoint was taken for nothing.
+#[test]
+fn a_shard_that_has_dropped_what_was_run_takes_away_its_own_results_alone() {
+    let (mut node, _) = awaiting();
+    let (epoch, _) = awaited(&node);
+    assert_eq!(missed(&mut node, OTHER, epoch), [], "the other one will tell");
+    assert!(!node.calvin.state.inputs.wants_checkpoint());
+    let lost = missed(&mut node, RUNS, epoch);
+    let [Outcome::Aborted(abort)] = &lost[..] else { panic!("{lost:?}") };
+    assert_eq!(*abort, crate::inputs::outcome_unknown());
+    assert!(!node.calvin.state.inputs.wants_checkpoint(), "all of it was run here");
+}
+
+/// What was not run here is another matter: only a checkpoint has it.
+#[test]
+fn who_lacks_what_it_has_not_run_wants_a_checkpoint() {
+    let (mut node, _) = awaiting();
+    let (epoch, _) = awaited(&node);
+    assert_eq!(missed(&mut node, OTHER, epoch.next()), []);
+    assert!(node.calvin.state.inputs.wants_checkpoint());
+}
