@@ -477,6 +477,7 @@ mod tests {
         let items = vec![
             Item::Part(txn, Part::Rows(vec![row.clone()])),
             Item::Part(txn, Part::Certified(None)),
+            Item::Part(txn, Part::TooLarge(1 << 40)),
             Item::Result(txn, Went::Ran(Ok(vec![1, 2]))),
             Item::Result(txn, Went::Ran(Err(abort))),
             Item::Result(txn, Went::Left),
@@ -498,7 +499,7 @@ mod tests {
             Message::Missed { upto: epoch },
             Message::Frozen { at: epoch },
             Message::AskOutcomes { after: epoch, is_wanted: true },
-            Message::Outcomes(Items::new((epoch, Line::default()), &items[2..])),
+            Message::Outcomes(Items::new((epoch, Line::default()), &items[3..])),
             Message::Others { least: SnapshotVersion(9), most: epoch },
             Message::Warm { token: 4, keys: vec![(table, key.clone())] },
             Message::Warmed { token: 4, took: Span::from_us(900) },
@@ -506,7 +507,7 @@ mod tests {
             Message::Look { token: 3, wanted },
             Message::Found {
                 token: 3,
-                found: Found { rows: vec![row], covered: vec![(table, range)] },
+                found: Found { rows: vec![row], points: 300, covered: vec![(table, range)] },
             },
             Message::Forward { requests: vec![(300, request)] },
             Message::Taken { term: Term::default(), tokens: vec![300, 7] },

@@ -191,10 +191,11 @@ impl Confusion {
         let all = [
             Item::Part(self.txn(), Part::Rows(rows)),
             Item::Part(self.txn(), Part::Certified(None)),
+            Item::Part(self.txn(), Part::TooLarge(self.rng.u64(..9))),
             Item::Result(self.txn(), Went::Ran(Ok(vec![1]))),
             Item::Result(self.txn(), Went::Left),
         ];
-        let count = self.rng.usize(..5);
+        let count = self.rng.usize(..6);
         let epoch = self.epoch(node);
         let shards = self.nodes[usize::from(node)].calvin.state.shards.as_ref();
         let received = shards.and_then(|it| it.received.values().next()?.keys().next().copied());
@@ -257,7 +258,11 @@ impl Confusion {
             },
             19 => Message::Found {
                 token: token % 4,
-                found: Found { rows: self.rows(), covered: vec![(TABLE, KeyRange::all())] },
+                found: Found {
+                    rows: self.rows(),
+                    points: self.rng.usize(..3),
+                    covered: vec![(TABLE, KeyRange::all())],
+                },
             },
             20 => {
                 let count = self.rng.u64(..3);
