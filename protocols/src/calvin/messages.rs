@@ -28,6 +28,8 @@ pub enum Message {
         slices: SnapshotVersion,
         /// And what was served to it up to here.
         items: SnapshotVersion,
+        /// It was told to go on with that ([`Message::More`]), and has all that came before.
+        goes_on: bool,
     },
     /// It comes from elsewhere now.
     Unsubscribe,
@@ -180,7 +182,9 @@ impl PeerMessage for Message {
         };
         match self {
             Self::Inputs(message) => message.encode(out),
-            Self::Subscribe { slices, items } => numbers(tag::SUBSCRIBE, &[slices.0, items.0]),
+            Self::Subscribe { slices, items, goes_on } => {
+                numbers(tag::SUBSCRIBE, &[slices.0, items.0, u64::from(*goes_on)]);
+            }
             Self::Unsubscribe => numbers(tag::UNSUBSCRIBE, &[]),
             Self::More => numbers(tag::MORE, &[]),
             Self::Piece(piece) => {
@@ -257,7 +261,7 @@ impl PeerMessage for Message {
         let from = &mut Reader::new(&rest);
         let epoch = |from: &mut Reader<'_>| Ok(SnapshotVersion(inputs::number(from, WHAT)?));
         let message = match tag {
-            tag::SUBSCRIBE => Self::Subscribe { slices: epoch(from)?, items: epoch(from)? },
+            tag::SUBSCRIBE => decode_subscribe(from)?,
             tag::UNSUBSCRIBE => Self::Unsubscribe,
             tag::MORE => Self::More,
             tag::PIECE => Self::Piece(Piece::decode(from, &rest)?),
@@ -398,6 +402,13 @@ impl PeerMessage for Message {
     }
 }
 
+fn decode_subscribe(from: &mut Reader<'_>) -> Result<Message, DecodeError> {
+    const WHAT: &str = "epochs";
+    let slices = SnapshotVersion(inputs::number(from, WHAT)?);
+    let items = SnapshotVersion(inputs::number(from, WHAT)?);
+    Ok(Message::Subscribe { slices, items, goes_on: from.varint(WHAT)? == 1 })
+}
+
 fn decode_keys(from: &mut Reader<'_>) -> Result<Vec<(TableId, Key)>, DecodeError> {
     const WHAT: &str = "keys";
     let key = |from: &mut Reader<'_>| {
@@ -486,7 +497,7 @@ mod tests {
         let request = Request { txn: TxnId::default(), ..request };
         let all = [
             Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
-            Message::Subscribe { slices: epoch, items: SnapshotVersion(2) },
+            Message::Subscribe { slices: epoch, items: SnapshotVersion(2), goes_on: true },
             Message::Unsubscribe,
             Message::More,
             Message::Piece(super::super::shards::pieces::tests::pieces().swap_remove(1)),

@@ -238,8 +238,8 @@ fn start(me: u16, log: Vec<(LogPosition, Bytes)>, options: &Options) -> (Node, D
     Node::start_with(me, topology, log, procedures(), options)
 }
 
-/// Rows that were too large for a frame were sent again and again, with each connection, and nothing
-/// of the two shards went on any more.
+/// Rows that were too large for a frame were sent again and again, with each connection, and
+/// nothing of the two shards went on any more.
 #[test]
 fn rows_that_are_too_many_to_be_sent_are_a_refusal_on_all_shards() {
     let mut pair = Pair::new();
@@ -278,6 +278,41 @@ fn a_footprint_that_is_too_large_to_be_sent_is_a_refusal() {
     pair.commits(1, "keys", args);
     pair.start_again();
     pair.commits(0, "keys", vec![2]);
+}
+
+/// What a neighbour lacks was sent by whole epochs, however much one is: more than may wait for a
+/// connection ended it, and the next one began with the same.
+#[test]
+fn an_epoch_that_is_much_is_sent_some_messages_at_a_time() {
+    for replication in [Replication::Synchronous, Replication::Asynchronous] {
+        let options = Options { batch_bytes: 1_024, replication, ..Options::default() };
+        let mut pair = Pair::with(&options);
+        (0..50).for_each(|_| pair.tick());
+        for (me, other) in [(0, 1), (1, 0)] {
+            pair.step(me, Input::PeerDown(NodeId(other)));
+        }
+        let args = [vec![200, 0], vec![0; 300]].concat();
+        let calls = (0..100).map(|_| submission("count", args.clone())).collect();
+        pair.step(0, Input::Submit(calls));
+        pair.step(0, Input::Timer(Timer::Epoch));
+        pair.wire.clear();
+        pair.marks.clear();
+        pair.step(0, Input::PeerUp(NodeId(1)));
+        pair.step(1, Input::PeerUp(NodeId(0)));
+        // A message has two batches, and there are four at a time.
+        let mut most: usize = 0;
+        while !pair.wire.is_empty() {
+            for (from, to, message) in std::mem::take(&mut pair.wire) {
+                pair.step(to, Input::Message { from: NodeId(from), message });
+                most = most.max(pair.wire.iter().map(|(_, _, it)| it.payload_bytes()).sum());
+            }
+        }
+        let times = pair.marks.iter().filter(|mark| **mark == "calvin.more").count();
+        assert!(times >= 3 && most <= 5 * 2_048, "{times} times, {most} bytes at once");
+        (0..50).for_each(|_| pair.tick());
+        assert_eq!(pair.replies.len(), 100);
+        assert!(pair.replies.iter().all(|it| matches!(it, Outcome::Committed { .. })));
+    }
 }
 
 #[test]

@@ -236,7 +236,7 @@ impl Confusion {
         let scan = Scan { table: TABLE, range: KeyRange::all(), direction: Direction::Reverse };
         let name = ProposalName { proposer: NodeId(self.rng.u16(..4)), incarnation: 1, nonce: 2 };
         match self.rng.u8(..26) {
-            0 => Message::Subscribe { slices: epoch, items: other },
+            0 => Message::Subscribe { slices: epoch, items: other, goes_on: flag },
             1 => Message::Unsubscribe,
             2 | 3 => Message::Slice(self.slice(from, to)),
             4 => self.slice(from, to).messages(9).swap_remove(0),
