@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, SnapshotVersion};
-use pangea_core::log::{FRAME_HEADER_LEN, Mark};
+use pangea_core::log::{FRAME_HEADER_LEN, Mark, PAYLOAD_LEN_MAX};
 use pangea_node::disk::{Disk, OsDisk};
 use pangea_node::log::{
     Append, Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered,
@@ -185,6 +185,28 @@ fn a_record_longer_than_a_segment_has_a_segment_of_its_own() {
     let recovered = open(&disk).unwrap().recovered;
     let found: Vec<_> = recovered.records.into_iter().map(|(_, record)| record).collect();
     assert_eq!(found, [long.clone(), record(2), long]);
+}
+
+/// What an epoch of a divided cluster writes down may be as long. It was once a panic of the
+/// writer's thread.
+#[test]
+fn a_record_longer_than_a_frame_and_than_what_may_wait_is_written_and_comes_back() {
+    let disk = MemDisk::default();
+    let running = open(&disk).unwrap();
+    // More than 128 MiB, which is what may wait.
+    let len = 2 * PAYLOAD_LEN_MAX + 1_000;
+    let long = Bytes::from((0..len).map(|at| (at >> 12) as u8).collect::<Vec<_>>());
+    let append = |p, record: Bytes| Append { position: LogPosition(p), record: vec![record] };
+    for p in [1, 3] {
+        running.log.append(&mut vec![append(p, long.clone())]);
+        running.log.append(&mut vec![append(p + 1, record(p + 1))]);
+    }
+    running.wait_durable(4);
+    running.log.stop();
+    let recovered = open(&disk).unwrap().recovered;
+    assert_eq!(recovered.cut, None);
+    let found: Vec<_> = recovered.records.into_iter().map(|(_, record)| record).collect();
+    assert!(found == [long.clone(), record(2), long, record(4)]);
 }
 
 #[test]

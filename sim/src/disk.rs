@@ -13,7 +13,7 @@ use bytes::Bytes;
 use pangea_core::codec::Reader;
 use pangea_core::ids::{LogPosition, SnapshotVersion, TableId};
 use pangea_core::key::{Key, KeyRange};
-use pangea_core::log::{FrameHeader, Item, Kind, SegmentError, SegmentHeader, SegmentScan};
+use pangea_core::log::{Item, SegmentError, SegmentHeader, SegmentScan, encode_record};
 use pangea_core::protocol::{Checkpoint, Durable};
 use pangea_core::store::{Header, Loading, Store, Version};
 
@@ -21,6 +21,8 @@ use crate::dice::Dice;
 
 /// Records in a segment of the log: truncation frees no less.
 const SEGMENT_RECORDS: u64 = 32;
+/// What a frame of the log holds at most: few enough bytes that some records are in several.
+const PAYLOAD_BYTES_MAX: usize = 4_096;
 /// What a disk writes at once or not at all.
 const SECTOR_BYTES: usize = 512;
 
@@ -94,9 +96,8 @@ impl Disk {
             self.segments.push_back(Segment::new(header));
         }
         let segment = self.segments.back_mut().expect("there is one now");
-        let synced = segment.synced as u64;
-        let header = FrameHeader { kind: Kind::Record, position, synced };
-        header.encode(segment.header.salt, record, &mut segment.bytes);
+        let at = (position, segment.synced as u64);
+        encode_record(at, segment.header.salt, record, PAYLOAD_BYTES_MAX, &mut segment.bytes);
         segment.ends.push(segment.bytes.len());
         segment.told.push(segment.synced);
         self.head = position;
@@ -290,12 +291,31 @@ mod tests {
     }
 
     #[test]
+    fn a_crash_takes_all_of_a_record_of_several_frames_or_nothing() {
+        let mut lost = std::collections::BTreeMap::<u64, u64>::new();
+        for seed in 0..300 {
+            let mut disk = Disk::default();
+            let record = |p: u64| Bytes::from(vec![p as u8; 2 * PAYLOAD_BYTES_MAX + 300]);
+            (1..=3).for_each(|p| disk.append(LogPosition(p), &[record(p)]));
+            disk.sync_to(LogPosition(1));
+            let count = disk.crash(&mut Dice::fork(seed, "disk", 0));
+            let expected = (1..=3 - count).map(|p| (LogPosition(p), record(p)));
+            assert_eq!(disk.records().unwrap(), expected.collect::<Vec<_>>());
+            *lost.entry(count).or_default() += 1;
+            disk.append(LogPosition(4 - count), &[record(9)]);
+            assert_eq!(disk.records().unwrap().len() as u64, 4 - count);
+        }
+        assert!(lost[&1] > 10 && lost[&2] > 10, "{lost:?}");
+    }
+
+    #[test]
     fn a_bit_that_flips_is_noticed_wherever_it_is() {
         let mut noticed = 0;
         for seed in 0..500 {
             let mut disk = Disk::default();
             for position in 1..=2 * SEGMENT_RECORDS + 5 {
-                disk.append(LogPosition(position), &[Bytes::from(vec![position as u8; 40])]);
+                let len = if position % 16 == 0 { PAYLOAD_BYTES_MAX + 40 } else { 40 };
+                disk.append(LogPosition(position), &[Bytes::from(vec![position as u8; len])]);
                 disk.sync_to(LogPosition(position));
             }
             let records = disk.records().unwrap();

@@ -15,6 +15,8 @@ const NONSENSE: &str =
     "no replica says so; protocols/tests/phases/nonsense.rs and the fuzz targets";
 const LOST_LOG: &str = "a node forgot what it said; protocols/tests/phases";
 
+const LARGE: &str = "it takes megabytes; protocols/src/calvin/tests/large.rs";
+
 const IN_TURN: &str = "checkpoints are taken as they are due";
 
 /// Marks that honest replicas don't make in runs of seconds.
@@ -46,6 +48,9 @@ const NEVER: &[(&str, &str)] = &[
     ("calvin.not_divided", NONSENSE),
     ("calvin.not_of_the_group", NONSENSE),
     ("calvin.not_to_its_own_shard", NONSENSE),
+    ("calvin.looked_too_far", LARGE),
+    ("calvin.footprint_too_large", LARGE),
+    ("calvin.part_too_large", LARGE),
     ("inputs.peer_forgot_too", "one disk is lost at a time; protocols/tests/phases"),
     ("inputs.batch_out_of_sequence", LOST_LOG),
     ("inputs.stranger", LOST_LOG),

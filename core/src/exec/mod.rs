@@ -36,4 +36,6 @@ mod writes;
 pub use call::{footprint as declared_footprint, is_bulk, is_footprint_declared};
 pub use certify::Change;
 pub use overlay::Overlay;
-pub use size::{TXN_BYTES_MAX, check_program, check_size, writes_bytes};
+pub use size::{
+    TXN_BYTES_MAX, check_program, check_request, check_size, footprint_bytes, writes_bytes,
+};

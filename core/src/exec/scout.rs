@@ -5,6 +5,10 @@
 //! known yet, the run ends, and says what is wanted; whoever asked brings it and runs the program
 //! again. Nothing is locked, and shards may answer as of different versions: a reconnaissance may
 //! be wrong, and is found out when the transaction runs.
+//!
+//! **Limits.** A shard answers with as much as one message should hold, and with one row at least.
+//! What it has left out is wanted by the next run. What a program would read, write or lock beyond
+//! what a transaction may, ends the reconnaissance with 54000.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -13,7 +17,7 @@ use super::beyond::{Beyond, Rows};
 use super::call;
 use super::merge;
 use super::ordered::locked_part;
-use super::size::TXN_BYTES_MAX;
+use super::size::{TXN_BYTES_MAX, bytes_of, check_bytes, writes_bytes};
 use super::writes::OwnWrites;
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::{ShardId, SnapshotVersion, TableId};
@@ -29,8 +33,16 @@ use crate::value::Value;
 /// Rows of a range are sent so many at a time.
 const ROWS_MAX: usize = if cfg!(test) { 2 } else { 1_000 };
 
-/// And about so many bytes.
+/// And about so many bytes, of a range and of all that is wanted together.
 const BYTES_MAX: usize = 1 << 20;
+
+/// Of rows that a program says that it will look up, these many bytes of keys are asked for at a
+/// time.
+const HINTED_BYTES_MAX: usize = 4 << 20;
+
+/// So much may be known of other shards. It is more than a transaction may read, since of a range
+/// more is told than the program may look at.
+const KNOWN_BYTES_MAX: usize = 4 * TXN_BYTES_MAX;
 
 /// What one shard is asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,7 +58,9 @@ pub struct Wanted {
 pub struct Found {
     /// The rows that are there.
     pub rows: Vec<Write>,
-    /// How much of the ranges that is, in their order.
+    /// So many of the single rows that were asked for these are all of: the first ones.
+    pub points: usize,
+    /// How much of the ranges that is, in their order: of the first ones, if it is not of all.
     pub covered: Vec<(TableId, KeyRange)>,
 }
 
@@ -56,6 +70,8 @@ pub struct Known {
     rows: Rows,
     points: BTreeSet<(TableId, Key)>,
     covered: BTreeMap<ShardId, Vec<RangeLock>>,
+    /// How much it is.
+    bytes: usize,
 }
 
 /// What came of a run.
@@ -65,7 +81,7 @@ pub enum Scouted {
     Footprint(Footprint),
     /// What it wants to see first, of which shards.
     Wants(BTreeMap<ShardId, Wanted>),
-    /// It reads more than a transaction may.
+    /// It reads or writes more than a transaction may.
     TooMuch(Abort),
 }
 
@@ -104,35 +120,55 @@ impl Wanted {
         Ok(Self { points, ranges })
     }
 
-    /// What a store has of it at `at`.
+    /// What a store has of it at `at`, or of the first part of it.
     pub fn look<H: Header>(&self, store: &Store<H>, at: SnapshotVersion) -> Found {
-        let mut found = Found::default();
+        self.look_up_to(BYTES_MAX, store, at)
+    }
+
+    /// The same of rows and ranges of so many bytes, or a little more.
+    fn look_up_to<H: Header>(&self, most: usize, store: &Store<H>, at: SnapshotVersion) -> Found {
+        let (mut found, mut bytes) = (Found::default(), 0);
         if store.has_cold() {
             store.warm_at(at, self.points.iter().map(|(table, key)| (*table, key)));
         }
         for (table, key) in &self.points {
+            if bytes >= most {
+                return found;
+            }
+            found.points += 1;
             let value = store.read(*table, key, at).and_then(|version| version.value);
-            found.rows.extend(value.map(|value| row(*table, key, value)));
+            if let Some(value) = value {
+                bytes += bytes_of(1, key.len() + value.len());
+                found.rows.push(row(*table, key, value));
+            }
         }
         for Scan { table, range, direction } in &self.ranges {
-            let (mut left, mut bytes) = (ROWS_MAX, 0);
+            if bytes >= most {
+                return found;
+            }
+            let mut left = ROWS_MAX;
             let mut covered = range.clone();
             store.scan(*table, range, *direction, at, |key, version| {
                 if let Some(value) = &version.value {
                     found.rows.push(row(*table, key, value.clone()));
                     left -= 1;
-                    bytes += key.len() + value.len();
+                    bytes += bytes_of(1, key.len() + value.len());
                 }
-                if left > 0 && bytes < BYTES_MAX {
+                if left > 0 && bytes < most {
                     return ControlFlow::Continue(());
                 }
                 covered = range.seen_up_to(key, *direction);
                 ControlFlow::Break(())
             });
+            bytes += range_bytes(&covered);
             found.covered.push((*table, covered));
         }
         found
     }
+}
+
+fn range_bytes(range: &KeyRange) -> usize {
+    bytes_of(2, range.start.len() + range.end.as_ref().map_or(0, |end| end.len()))
 }
 
 impl Found {
@@ -140,6 +176,7 @@ impl Found {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.rows.len() as u64);
         self.rows.iter().for_each(|row| row.encode(out));
+        out.put_varint(self.points as u64);
         out.put_varint(self.covered.len() as u64);
         self.covered.iter().for_each(|(table, range)| encode_covered(*table, range, out));
     }
@@ -151,9 +188,10 @@ impl Found {
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         const WHAT: &str = "found rows";
         let rows = (0..from.count(WHAT)?).map(|_| Write::decode(from)).collect::<Result<_, _>>()?;
+        let points = usize::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
         let covered =
             (0..from.count(WHAT)?).map(|_| decode_covered(from)).collect::<Result<_, _>>()?;
-        Ok(Self { rows, covered })
+        Ok(Self { rows, points, covered })
     }
 }
 
@@ -183,15 +221,20 @@ fn decode_table(from: &mut Reader<'_>) -> Result<TableId, DecodeError> {
 }
 
 impl Known {
-    /// A shard has answered what it was asked for.
+    /// A shard has answered what it was asked for, or the first part of it.
     pub fn learn(&mut self, shard: ShardId, wanted: &Wanted, found: Found) {
-        self.points.extend(wanted.points.iter().cloned());
+        let Found { rows, points, covered } = found;
+        let answered = wanted.points.iter().take(points);
+        self.bytes += answered.clone().map(|(_, key)| bytes_of(1, key.len())).sum::<usize>();
+        self.points.extend(answered.cloned());
+        self.bytes += writes_bytes(&rows);
         let named = |row: Write| ((row.table, row.key.clone()), row);
-        self.rows.extend(found.rows.into_iter().map(named));
-        let covered = self.covered.entry(shard).or_default();
+        self.rows.extend(rows.into_iter().map(named));
+        self.bytes += covered.iter().map(|(_, range)| range_bytes(range)).sum::<usize>();
+        let of_shard = self.covered.entry(shard).or_default();
         let lock = |(table, range)| RangeLock { table, range, mode: Mode::Shared };
-        covered.extend(found.covered.into_iter().map(lock));
-        covered.sort_unstable();
+        of_shard.extend(covered.into_iter().map(lock));
+        of_shard.sort_unstable();
     }
 }
 
@@ -219,15 +262,22 @@ pub fn scout<H: Header>(
         ranges: Vec::new(),
         writes: OwnWrites::default(),
         hinted: BTreeMap::new(),
+        hinted_bytes: 0,
         wants: BTreeMap::new(),
         bytes: 0,
     };
     call::hint(registry, procedure, args, &mut |table, key| scout.hint(table, Key::from(key)));
     // The result is not wanted: the program will be run at its place.
     let _result = call::call(registry, procedure, args, &mut scout);
-    let Scout { points, ranges, mut wants, hinted, bytes, .. } = scout;
-    if bytes > TXN_BYTES_MAX {
+    let Scout { points, ranges, mut wants, hinted, bytes, writes, .. } = scout;
+    if bytes > TXN_BYTES_MAX || !wants.is_empty() && known.bytes > KNOWN_BYTES_MAX {
         return Scouted::TooMuch(too_much());
+    }
+    // At its place it would be refused for that, after all shards had run it.
+    if let Err(abort) = check_bytes(writes_bytes(writes.rows()))
+        && !call::is_bulk(registry, procedure, args)
+    {
+        return Scouted::TooMuch(abort);
     }
     if wants.is_empty() {
         return Scouted::Footprint(Footprint::new(points, ranges));
@@ -248,6 +298,8 @@ struct Scout<'a, H: Header> {
     writes: OwnWrites,
     /// What the program said that it will look up, and is not known.
     hinted: BTreeMap<ShardId, BTreeSet<(TableId, Key)>>,
+    /// How long its keys are.
+    hinted_bytes: usize,
     /// What it has looked at, and is not known. Then the run is over.
     wants: BTreeMap<ShardId, Wanted>,
     /// How much it has read: that much may have to be sent to another shard.
@@ -279,7 +331,11 @@ impl<H: Header> Scout<'_, H> {
     }
 
     fn hint(&mut self, table: TableId, key: Key) {
-        if let Some(shard) = self.unknown(table, &key) {
+        // The next run asks for the others.
+        if self.hinted_bytes < HINTED_BYTES_MAX
+            && let Some(shard) = self.unknown(table, &key)
+        {
+            self.hinted_bytes += bytes_of(1, key.len());
             self.hinted.entry(shard).or_default().insert((table, key));
         }
     }

@@ -1,6 +1,8 @@
 //! How large a transaction may be: what it reads and writes travels in one frame and is logged.
 
-use crate::txn::{Abort, Certified, Program, RangeRead, ReadSet, SqlState, Write};
+use crate::ids::ShardId;
+use crate::key::KeyRange;
+use crate::txn::{Abort, Certified, Footprint, Program, RangeRead, ReadSet, SqlState, Write};
 
 /// What a transaction may read and write, in bytes as they travel and are logged: half of the
 /// largest frame, and more than any should.
@@ -10,6 +12,18 @@ pub const TXN_BYTES_MAX: usize = 32 << 20;
 /// batch's worth of other transactions, all in one frame of 64 MiB: one that can't be sent would be
 /// sent again and again, and nothing after it.
 const ARGS_BYTES_MAX: usize = 24 << 20;
+
+/// What a call may take with the footprint that goes with it. As much as a batch of the largest
+/// setting, 16 MiB, may have together with the largest transaction, and three quarters of a frame.
+const REQUEST_BYTES_MAX: usize = 48 << 20;
+
+/// What one shard's rows of a transaction may take that other shards need: they go in one frame,
+/// and what can't be sent would be waited for for ever.
+pub(super) const PART_BYTES_MAX: usize = 24 << 20;
+
+/// What the result of a transaction may take over several shards, or the words of its abort, where
+/// another one than that of its client may run it. They go in one frame, too.
+pub(super) const RESULT_BYTES_MAX: usize = 24 << 20;
 
 /// About how many bytes writes take in a message or in the log.
 pub fn writes_bytes(writes: &[Write]) -> usize {
@@ -57,6 +71,69 @@ pub(super) fn check_bytes(bytes: usize) -> Result<(), Abort> {
         .with_hint("Do it in several transactions."))
 }
 
+/// About how many bytes a footprint takes in a message, and no less.
+pub fn footprint_bytes(footprint: &Footprint) -> usize {
+    /// What is beside a key: its table and lengths.
+    const LOCK_BYTES: usize = 32;
+    let end = |range: &KeyRange| range.end.as_ref().map_or(0, |end| end.len());
+    let points = footprint.points.iter().map(|lock| LOCK_BYTES + lock.key.len());
+    let ranges = footprint.ranges.iter().map(|lock| &lock.range);
+    let ranges = ranges.map(|range| 2 * LOCK_BYTES + range.start.len() + end(range));
+    points.sum::<usize>() + ranges.sum::<usize>()
+}
+
+/// Whether a call that weighs so much with its footprint is small enough to be sent.
+///
+/// # Errors
+/// When it is not.
+pub fn check_request(bytes: usize) -> Result<(), Abort> {
+    if bytes <= REQUEST_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "the transaction is too large: its arguments and the keys that it touches are {bytes} bytes"
+    );
+    Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+        .with_detail(format!("Over several shards they can be {REQUEST_BYTES_MAX} bytes."))
+        .with_hint("Do it in several transactions."))
+}
+
+/// The abort of a transaction of which one shard has more rows than it may send to others. The same
+/// on each of these: nothing of it follows from where it is made.
+pub(super) fn part_too_large(shard: ShardId, bytes: u64, most: usize) -> Abort {
+    let message = format!(
+        "the transaction is too large: shard {} has {bytes} bytes and more of what it reads, and \
+         would have to send them",
+        shard.0
+    );
+    Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+        .with_detail(format!(
+            "One shard can send {most} bytes of rows for a transaction that writes on another."
+        ))
+        .with_hint("Do it in several transactions, or read less in each.")
+}
+
+/// Whether a result of so many bytes is small enough, where so many may be.
+pub(super) fn check_result(bytes: usize, most: usize) -> Result<(), Abort> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = format!("the result is too large: {bytes} bytes");
+    Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+        .with_detail(format!("What writes over several shards can return {most} bytes."))
+        .with_hint("Return less, or read it afterwards."))
+}
+
+/// An abort in so many bytes of words, where so many may be: one that has more says that.
+pub(super) fn in_few_words(abort: Abort, most: usize) -> Abort {
+    let bytes = abort.text_bytes();
+    if bytes <= most {
+        return abort;
+    }
+    let message = format!("the text of the error is too long to be told: {bytes} bytes");
+    Abort::new(abort.code, message)
+}
+
 /// Whether a program that somebody submits is small enough to be sent.
 ///
 /// # Errors
@@ -81,7 +158,7 @@ pub fn check_program(program: &Program) -> Result<(), Abort> {
 mod tests {
     use super::*;
     use crate::ids::TableId;
-    use crate::key::{Key, KeyRange};
+    use crate::key::Key;
     use crate::value::Value;
 
     #[test]
@@ -96,6 +173,45 @@ mod tests {
         assert_eq!(abort.code.as_str(), "54000");
         assert!(abort.message.contains("33554441 bytes"), "{abort:?}");
         assert!(abort.detail.is_some_and(|detail| detail.contains("33554432 bytes")));
+    }
+
+    #[test]
+    fn a_footprint_takes_no_more_than_it_is_said_to() {
+        use crate::txn::{Mode, PointLock, RangeLock};
+        let (table, mode) = (TableId(u32::MAX), Mode::Exclusive);
+        let keys = [0, 1, 200, 40_000].map(|len| vec![7; len]);
+        let point = |key: &Vec<u8>| PointLock { table, key: Key::from(&key[..]), mode };
+        let range = |end: &Vec<u8>| {
+            let range = KeyRange { start: vec![1; 300], end: Some(end.clone()) };
+            RangeLock { table, range, mode }
+        };
+        let footprint =
+            Footprint::new(keys.iter().map(point).collect(), keys.iter().map(range).collect());
+        let mut bytes = Vec::new();
+        footprint.encode(&mut bytes);
+        let said = footprint_bytes(&footprint);
+        assert!((bytes.len()..bytes.len() + 12 * 64).contains(&said), "{} {said}", bytes.len());
+    }
+
+    #[test]
+    fn what_is_refused_says_how_large_it_is_and_what_to_do() {
+        assert_eq!(check_request(REQUEST_BYTES_MAX), Ok(()));
+        assert_eq!(check_result(10, 10), Ok(()));
+        let abort = Abort::new(SqlState::RAISE_EXCEPTION, "four").with_detail("and six");
+        assert_eq!(in_few_words(abort.clone(), 11), abort);
+        let short = in_few_words(abort, 10);
+        assert_eq!((short.code, short.detail), (SqlState::RAISE_EXCEPTION, None));
+        assert!(short.message.contains("11 bytes"), "{}", short.message);
+        let aborts = [
+            check_request(REQUEST_BYTES_MAX + 1).unwrap_err(),
+            part_too_large(ShardId(3), REQUEST_BYTES_MAX as u64 + 1, PART_BYTES_MAX),
+            check_result(REQUEST_BYTES_MAX + 1, RESULT_BYTES_MAX).unwrap_err(),
+        ];
+        for abort in aborts {
+            assert_eq!(abort.code.as_str(), "54000");
+            assert!(abort.message.contains("50331649 bytes"), "{abort:?}");
+            assert!(abort.detail.is_some() && abort.hint.is_some(), "{abort:?}");
+        }
     }
 
     /// The ends of ranges counted as nothing: one statement with long keys made a batch that is

@@ -12,9 +12,9 @@ pub const FRAME_VERSION: u8 = 1;
 /// The bytes of a frame before its payload.
 pub const FRAME_HEADER_LEN: usize = 26;
 
-/// The longest record: four times the longest message between nodes, so that whatever came over
-/// the network can be written down.
-pub const RECORD_LEN_MAX: usize = 256 << 20;
+/// The longest payload of a frame, as long as the longest message between nodes: most records are
+/// in one frame. A longer one is in several.
+pub const PAYLOAD_LEN_MAX: usize = 64 << 20;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +23,28 @@ pub enum Kind {
     Record,
     /// A [`Mark`].
     Mark,
+    /// The first part of a record that is too long for a frame.
+    First,
+    /// A later part of it, but for the last.
+    Middle,
+    /// The last part of it.
+    Last,
 }
 
 impl Kind {
     const RECORD: u8 = 1;
     const MARK: u8 = 2;
+    const FIRST: u8 = 3;
+    const MIDDLE: u8 = 4;
+    const LAST: u8 = 5;
 
     fn to_byte(self) -> u8 {
         match self {
             Self::Record => Self::RECORD,
             Self::Mark => Self::MARK,
+            Self::First => Self::FIRST,
+            Self::Middle => Self::MIDDLE,
+            Self::Last => Self::LAST,
         }
     }
 
@@ -40,6 +52,9 @@ impl Kind {
         match byte {
             Self::RECORD => Some(Self::Record),
             Self::MARK => Some(Self::Mark),
+            Self::FIRST => Some(Self::First),
+            Self::MIDDLE => Some(Self::Middle),
+            Self::LAST => Some(Self::Last),
             _ => None,
         }
     }
@@ -60,10 +75,10 @@ impl FrameHeader {
     /// Appends a frame with this payload, given in parts, to `out`.
     ///
     /// # Panics
-    /// When the payload is longer than [`RECORD_LEN_MAX`].
+    /// When the payload is longer than [`PAYLOAD_LEN_MAX`].
     pub fn encode(&self, salt: u64, payload: &[Bytes], out: &mut Vec<u8>) {
         let payload_len: usize = payload.iter().map(Bytes::len).sum();
-        assert!(payload_len <= RECORD_LEN_MAX, "a record of {payload_len} bytes");
+        assert!(payload_len <= PAYLOAD_LEN_MAX, "a frame of {payload_len} bytes");
         let start = out.len();
         out.put_u32((FRAME_HEADER_LEN + payload_len) as u32);
         out.put_u32(0);
@@ -75,6 +90,55 @@ impl FrameHeader {
         let checksum = checksum(salt, &out[start..]);
         out[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
     }
+}
+
+/// Appends a record, given in parts, to `out`: in one frame, or in several where it has more bytes
+/// than `most`, which is [`PAYLOAD_LEN_MAX`] or less. They belong into one segment, and into one
+/// group.
+///
+/// # Panics
+/// When `most` is 0, or more than a frame can hold.
+pub fn encode_record(
+    (position, synced): (LogPosition, u64),
+    salt: u64,
+    record: &[Bytes],
+    most: usize,
+    out: &mut Vec<u8>,
+) {
+    assert!((1..=PAYLOAD_LEN_MAX).contains(&most), "frames of {most} bytes");
+    let len: usize = record.iter().map(Bytes::len).sum();
+    let mut put = |kind, payload: &[Bytes]| {
+        FrameHeader { kind, position, synced }.encode(salt, payload, out);
+    };
+    if len <= most {
+        return put(Kind::Record, record);
+    }
+    for from in (0..len).step_by(most) {
+        let kind = match from {
+            0 => Kind::First,
+            _ if from + most >= len => Kind::Last,
+            _ => Kind::Middle,
+        };
+        put(kind, &cut(record, from, most));
+    }
+}
+
+/// How long a record of so many bytes is in a segment, in frames of which none holds more than
+/// `most`.
+pub fn encoded_len(record_len: usize, most: usize) -> usize {
+    record_len + FRAME_HEADER_LEN * record_len.div_ceil(most).max(1)
+}
+
+/// So many bytes of a record from there on, or what there is.
+fn cut(record: &[Bytes], from: usize, most: usize) -> Vec<Bytes> {
+    let mut end = 0;
+    let within = |part: &Bytes| {
+        let start = end;
+        end += part.len();
+        let (first, last) = (from.max(start), (from + most).min(end));
+        (first < last).then(|| part.slice(first - start..last - start))
+    };
+    record.iter().filter_map(within).collect()
 }
 
 /// The records below a position are given up, because a checkpoint holds what they did.
@@ -125,7 +189,7 @@ pub(super) fn find(salt: u64, bytes: &[u8]) -> Found {
         return Found::Nothing;
     }
     let Some(frame) = bytes.get(..len) else { return Found::Bad };
-    if !(FRAME_HEADER_LEN..=FRAME_HEADER_LEN + RECORD_LEN_MAX).contains(&len) {
+    if !(FRAME_HEADER_LEN..=FRAME_HEADER_LEN + PAYLOAD_LEN_MAX).contains(&len) {
         return Found::Bad;
     }
     let mut reader = Reader::new(&frame[4..FRAME_HEADER_LEN]);

@@ -16,6 +16,9 @@ use crate::value::Value;
 
 const SALT: u64 = 0x5a17;
 
+/// What a frame holds at most.
+const PAYLOAD_MAX: usize = 60;
+
 /// A segment with records of these lengths, a mark before each that is empty, and zeros.
 fn segment(first: u64, records: &[usize], zeros: usize) -> Vec<u8> {
     let mut bytes = SegmentHeader { salt: SALT, first: LogPosition(first) }.encode();
@@ -24,15 +27,14 @@ fn segment(first: u64, records: &[usize], zeros: usize) -> Vec<u8> {
         if index % 2 == 0 {
             synced = bytes.len() as u64;
         }
-        let mut put = |kind, position, payload| {
-            let header = FrameHeader { kind, position: LogPosition(position), synced };
-            header.encode(SALT, &[payload], &mut bytes);
-        };
         if len == 0 {
             let mark = Mark { below: LogPosition(first), checkpoint: SnapshotVersion(3) };
-            put(Kind::Mark, next - 1, mark.encode());
+            let position = LogPosition(next - 1);
+            let header = FrameHeader { kind: Kind::Mark, position, synced };
+            header.encode(SALT, &[mark.encode()], &mut bytes);
         }
-        put(Kind::Record, next, Bytes::from(vec![index as u8; len]));
+        let record = Bytes::from(vec![index as u8; len]);
+        encode_record((LogPosition(next), synced), SALT, &[record], PAYLOAD_MAX, &mut bytes);
     }
     bytes.resize(bytes.len() + zeros, 0);
     bytes

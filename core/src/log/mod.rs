@@ -21,6 +21,8 @@
 //!                                     kind 1: a record, the payload is the record
 //!                                     kind 2: a mark, the payload is truncated below u64,
 //!                                             checkpoint u64
+//!                                     kind 3, 4, 5: the first, a later and the last part of a
+//!                                             record
 //! ```
 //!
 //! Numbers are little-endian. The length counts the whole frame, so it is never 0: four zero bytes
@@ -32,6 +34,9 @@
 //! the records below a position are given up, and for which checkpoint. Each segment begins with
 //! one.
 //!
+//! A record that is longer than a frame may be is in several, one behind the other, all with its
+//! number. They are in one segment and in one group.
+//!
 //! ## Torn or corrupt
 //!
 //! Frames are written in groups and a group is synced as a whole, so that after a crash any part of
@@ -40,9 +45,9 @@
 //! when the frame was written. Where a frame is bad and a good one follows that was written when
 //! the bad one's place was durable, something durable was lost: that log is
 //! [`SegmentError::Corrupt`]. Otherwise the tail is [torn](Torn): nothing in it was ever
-//! acknowledged, and it is cut off. (The last group of a log has nothing after it to vouch for it:
-//! damage to it looks like a torn tail. All of a segment is durable before the next one is written
-//! to.)
+//! acknowledged, and it is cut off. A record of which a frame is missing belongs to the tail with
+//! all that is there of it. (The last group of a log has nothing after it to vouch for it: damage
+//! to it looks like a torn tail. All of a segment is durable before the next one is written to.)
 //!
 //! # A checkpoint
 //!
@@ -70,7 +75,10 @@ pub use checkpoint::{
     BLOCK_LEN_MAX, CHECKPOINT_FORMAT, CheckpointError, CheckpointHeader, Decoder, Encoder, Part,
     Row,
 };
-pub use frame::{FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader, Kind, Mark, RECORD_LEN_MAX};
+pub use frame::{
+    FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader, Kind, Mark, PAYLOAD_LEN_MAX, encode_record,
+    encoded_len,
+};
 pub use segment::{
     End, Item, SEGMENT_FORMAT, SEGMENT_HEADER_LEN, SegmentError, SegmentHeader, SegmentScan, Torn,
 };

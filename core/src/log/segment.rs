@@ -19,7 +19,8 @@ use crate::ids::LogPosition;
 /// | 4 | Calvin's cuts name the reign that they are of, and may be fixed before they are decided |
 /// | 5 | cuts say whose turn it is to stand still for a checkpoint |
 /// | 6 | what shards send each other says of which cuts it is |
-pub const SEGMENT_FORMAT: u16 = 6;
+/// | 7 | a record may be in several frames; of rows for other shards there may be too many |
+pub const SEGMENT_FORMAT: u16 = 7;
 
 /// The bytes of a segment before its first frame.
 pub const SEGMENT_HEADER_LEN: usize = 32;
@@ -167,7 +168,7 @@ pub enum Item {
     Record {
         /// Its number.
         position: LogPosition,
-        /// What the protocol wrote. Shares the segment's bytes.
+        /// What the protocol wrote. Shares the segment's bytes, if it is in one frame.
         record: Bytes,
     },
     /// Records below a position are given up.
@@ -236,21 +237,52 @@ impl SegmentScan {
             Found::Newer(found) => Err(SegmentError::NewerFrame { offset, found }),
             Found::Frame { header, len } => {
                 let payload = self.bytes.slice(offset + FRAME_HEADER_LEN..offset + len);
+                let position = self.next;
+                let corrupt = SegmentError::Corrupt { offset, position };
                 let item = match header.kind {
                     Kind::Record => {
-                        self.expect(header.position, self.next)?;
-                        self.next = LogPosition(self.next.0 + 1);
-                        Item::Record { position: header.position, record: payload }
+                        self.expect(header.position, position)?;
+                        self.next = LogPosition(position.0 + 1);
+                        Item::Record { position, record: payload }
                     }
+                    Kind::First => {
+                        self.expect(header.position, position)?;
+                        return self.rest_of_record(&payload, offset + len);
+                    }
+                    // What it is a part of began nowhere.
+                    Kind::Middle | Kind::Last => return Err(corrupt),
                     Kind::Mark => {
-                        self.expect(LogPosition(header.position.0.saturating_add(1)), self.next)?;
-                        let position = self.next;
-                        let corrupt = SegmentError::Corrupt { offset, position };
+                        self.expect(LogPosition(header.position.0.saturating_add(1)), position)?;
                         Item::Mark(Mark::decode(&payload).ok_or(corrupt)?)
                     }
                 };
                 self.offset += len;
                 Ok(item)
+            }
+        }
+    }
+
+    /// The record whose first part is at the scan's place, and whose second one begins at `offset`.
+    /// Where it was not written whole, the segment ends before it.
+    fn rest_of_record(&mut self, first: &[u8], mut offset: usize) -> Result<Item, SegmentError> {
+        let position = self.next;
+        let mut record = first.to_vec();
+        loop {
+            let (header, len) = match frame::find(self.header.salt, &self.bytes[offset..]) {
+                Found::Nothing | Found::Bad => return self.end().map(Item::End),
+                Found::Newer(found) => return Err(SegmentError::NewerFrame { offset, found }),
+                Found::Frame { header, len } => (header, len),
+            };
+            if !matches!(header.kind, Kind::Middle | Kind::Last) {
+                // It breaks off, and the log goes on.
+                return Err(SegmentError::Corrupt { offset: self.offset, position });
+            }
+            self.expect(header.position, position)?;
+            record.extend_from_slice(&self.bytes[offset + FRAME_HEADER_LEN..offset + len]);
+            offset += len;
+            if header.kind == Kind::Last {
+                (self.offset, self.next) = (offset, LogPosition(position.0 + 1));
+                return Ok(Item::Record { position, record: record.into() });
             }
         }
     }
@@ -262,14 +294,14 @@ impl SegmentScan {
         Err(SegmentError::OutOfOrder { offset: self.offset, expected, found })
     }
 
-    /// Decides what the first bytes that are no frame mean: see "Torn or corrupt" in the parent.
+    /// Decides what the first bytes that are no frame mean, or no whole record: see "Torn or
+    /// corrupt" in the parent.
     fn end(&self) -> Result<End, SegmentError> {
         let offset = self.offset;
         let rest = &self.bytes[offset..];
         let begins_with_zeros = rest.iter().take(4).all(|&byte| byte == 0);
         let mut torn_len = if begins_with_zeros { 0 } else { rest.len().min(FRAME_HEADER_LEN) };
-        let mut frames = 0;
-        let mut at = 1;
+        let (mut frames, mut at) = (0, 0);
         while let Some(candidate) = next_candidate(rest, at, self.next) {
             match frame::find(self.header.salt, &rest[candidate..]) {
                 Found::Frame { header, len } => {

@@ -9,8 +9,13 @@ use crate::ids::{LogPosition, SnapshotVersion};
 const SALT: u64 = 0x5a17;
 const FIRST: LogPosition = LogPosition(100);
 
-/// A segment of groups of records, each group synced before the next, and where each frame begins.
+/// A segment of groups of records, each group synced before the next, and where each record begins.
 fn segment(groups: &[Vec<Vec<u8>>], zeros: usize) -> (Vec<u8>, Vec<usize>) {
+    segment_of(groups, zeros, PAYLOAD_LEN_MAX)
+}
+
+/// The same of frames that hold so much at most.
+fn segment_of(groups: &[Vec<Vec<u8>>], zeros: usize, most: usize) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = SegmentHeader { salt: SALT, first: FIRST }.encode();
     let mut starts = Vec::new();
     let mut position = FIRST;
@@ -18,8 +23,9 @@ fn segment(groups: &[Vec<Vec<u8>>], zeros: usize) -> (Vec<u8>, Vec<usize>) {
         let synced = bytes.len() as u64;
         for record in group {
             starts.push(bytes.len());
-            let parts = [Bytes::copy_from_slice(record)];
-            FrameHeader { kind: Kind::Record, position, synced }.encode(SALT, &parts, &mut bytes);
+            let (first, second) = record.split_at(record.len() / 3);
+            let parts = [Bytes::copy_from_slice(first), Bytes::copy_from_slice(second)];
+            encode_record((position, synced), SALT, &parts, most, &mut bytes);
             position = LogPosition(position.0 + 1);
         }
     }
@@ -117,6 +123,99 @@ fn a_damaged_mark_before_a_durable_record_is_a_corrupt_middle() {
     assert_eq!(scan(&bytes).1, Err(SegmentError::Corrupt { offset: start, position }));
 }
 
+/// Bytes of which no two parts are alike.
+fn long(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + 1) as u8).collect()
+}
+
+#[test]
+fn a_record_that_is_longer_than_a_frame_comes_back_whole() {
+    for len in [0, 1, 9, 10, 11, 20, 21, 100] {
+        let groups = vec![vec![b"before".to_vec(), long(len)], vec![b"after".to_vec()]];
+        let (bytes, starts) = segment_of(&groups, 40, 10);
+        assert_eq!(starts[2] - starts[1], encoded_len(len, 10), "{len} bytes");
+        let (records, end) = scan(&bytes);
+        assert_eq!(records, groups.concat(), "{len} bytes");
+        assert_eq!(end.map(|end| end.torn), Ok(None), "{len} bytes");
+    }
+}
+
+/// Such a record was once an assertion that failed, on every replica and after each start.
+#[test]
+fn a_record_may_be_longer_than_the_longest_frame() {
+    let record = Bytes::from(vec![7; PAYLOAD_LEN_MAX + 1]);
+    let mut bytes = SegmentHeader { salt: SALT, first: FIRST }.encode();
+    encode_record((FIRST, 32), SALT, std::slice::from_ref(&record), PAYLOAD_LEN_MAX, &mut bytes);
+    let mut scan = SegmentScan::open(bytes.into()).unwrap();
+    assert!(scan.advance() == Ok(Item::Record { position: FIRST, record }));
+}
+
+#[test]
+fn a_record_that_was_not_written_whole_is_a_torn_tail_from_its_first_frame() {
+    let groups = vec![vec![b"one".to_vec()], vec![b"two".to_vec(), long(45)]];
+    let (bytes, starts) = segment_of(&groups, 0, 10);
+    for len in starts[2] + 4..bytes.len() {
+        let mut cut = bytes[..len].to_vec();
+        cut.resize(bytes.len() + 100, 0);
+        let (records, end) = scan(&cut);
+        assert_eq!(records, ["one", "two"].map(Bytes::from), "cut at {len}");
+        let whole = (len - starts[2]) / (FRAME_HEADER_LEN + 10);
+        let torn = match whole {
+            0 => Torn { len: FRAME_HEADER_LEN, frames: 0 },
+            _ => Torn { len: whole * (FRAME_HEADER_LEN + 10), frames: whole },
+        };
+        let end_at = |torn| Ok(End { offset: starts[2], torn });
+        assert_eq!(end, end_at(Some(torn)), "cut at {len}");
+        cut[starts[2]..starts[2] + torn.len].fill(0);
+        assert_eq!(scan(&cut), (records, end_at(None)), "cut at {len}");
+    }
+}
+
+#[test]
+fn a_frame_that_is_lost_of_a_durable_record_is_a_corrupt_middle() {
+    let groups = vec![vec![b"one".to_vec()], vec![long(45)], vec![b"three".to_vec()]];
+    let (bytes, starts) = segment_of(&groups, 64, 10);
+    let (offset, position) = (starts[1], LogPosition(FIRST.0 + 1));
+    let expected = Err(SegmentError::Corrupt { offset, position });
+    for damage in starts[1]..starts[2] {
+        let mut bytes = bytes.clone();
+        bytes[damage] ^= 0x10;
+        assert_eq!(scan(&bytes), (vec![Bytes::from("one")], expected), "damage at {damage}");
+    }
+    for frame in 0..5 {
+        let start = starts[1] + frame * (FRAME_HEADER_LEN + 10);
+        let mut bytes = bytes.clone();
+        bytes[start..starts[2].min(start + FRAME_HEADER_LEN + 10)].fill(0);
+        assert_eq!(scan(&bytes).1, expected, "frame {frame}");
+    }
+}
+
+#[test]
+fn a_record_that_breaks_off_where_the_log_goes_on_is_corrupt() {
+    let put = |kinds: &[(Kind, u64)]| {
+        let mut bytes = SegmentHeader { salt: SALT, first: FIRST }.encode();
+        for (kind, position) in kinds {
+            let header = FrameHeader { kind: *kind, position: LogPosition(*position), synced: 32 };
+            header.encode(SALT, &[Bytes::from("part")], &mut bytes);
+        }
+        scan(&bytes)
+    };
+    let (one, two) = (FIRST.0, FIRST.0 + 1);
+    let corrupt = Err(SegmentError::Corrupt { offset: 32, position: FIRST });
+    for kinds in [
+        &[(Kind::First, one), (Kind::Record, one)][..],
+        &[(Kind::First, one), (Kind::First, one), (Kind::Last, one)],
+        &[(Kind::First, one), (Kind::Middle, one), (Kind::Mark, one)],
+        &[(Kind::Middle, one), (Kind::Last, one)],
+        &[(Kind::Last, one)],
+    ] {
+        assert_eq!(put(kinds), (Vec::new(), corrupt), "{kinds:?}");
+    }
+    let found = LogPosition(two);
+    let other = Err(SegmentError::OutOfOrder { offset: 32, expected: FIRST, found });
+    assert_eq!(put(&[(Kind::First, one), (Kind::Last, two)]), (Vec::new(), other));
+}
+
 #[test]
 fn what_a_recycled_file_held_before_is_no_frame() {
     let (mut old, _) = segment(&three_groups(), 64);
@@ -180,8 +279,9 @@ proptest! {
         groups in groups(),
         cut in any::<prop::sample::Index>(),
         zeros in 0_usize..100,
+        most in 1_usize..100,
     ) {
-        let (mut bytes, starts) = segment(&groups, 0);
+        let (mut bytes, starts) = segment_of(&groups, 0, most);
         let all: Vec<Vec<u8>> = groups.concat();
         let total = bytes.len();
         let len = cut.index(total + 1);
@@ -205,8 +305,9 @@ proptest! {
         groups in groups(),
         at in any::<prop::sample::Index>(),
         bit in 0_u8..8,
+        most in 1_usize..100,
     ) {
-        let (mut bytes, starts) = segment(&groups, 40);
+        let (mut bytes, starts) = segment_of(&groups, 40, most);
         let all: Vec<Vec<u8>> = groups.concat();
         let damage = at.index(bytes.len());
         bytes[damage] ^= 1 << bit;

@@ -69,6 +69,12 @@ impl Abort {
         Self { code, message: message.into(), detail: None, hint: None }
     }
 
+    /// How long its words are together.
+    pub fn text_bytes(&self) -> usize {
+        let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        self.message.len() + len(&self.detail) + len(&self.hint)
+    }
+
     /// The same abort, with a detail.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {

@@ -47,7 +47,8 @@ use crate::meter::Meter;
 pub use recovery::{Cut, Recovered};
 
 /// How many bytes of records may wait for the disk. Beyond it the driver waits too, so that a disk
-/// that can't keep up slows the node down and never fills its memory.
+/// that can't keep up slows the node down and never fills its memory. One record may be
+/// longer: it is taken while no more than that waits before it.
 const WAITING_BYTES_MAX: usize = 128 << 20;
 
 /// What a record must have survived before it counts as durable.

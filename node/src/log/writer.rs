@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pangea_core::ids::LogPosition;
 use pangea_core::log::{
-    FRAME_HEADER_LEN, FrameHeader, Kind, Mark, SEGMENT_HEADER_LEN, SegmentHeader,
+    FrameHeader, Kind, Mark, PAYLOAD_LEN_MAX, SEGMENT_HEADER_LEN, SegmentHeader, encode_record,
+    encoded_len,
 };
 
 use super::preparer::Preparer;
@@ -132,7 +133,9 @@ impl Writer {
         for append in appends {
             assert_eq!(append.position.0, self.head.0 + 1, "records come in order");
             self.make_room(&append.record, events)?;
-            self.put(Kind::Record, append.position, &append.record);
+            let at = (append.position, self.synced);
+            let salt = self.active.header.salt;
+            encode_record(at, salt, &append.record, PAYLOAD_LEN_MAX, &mut self.group);
             self.head = append.position;
             self.group_records += 1;
             if self.group.len() >= GROUP_BYTES_MAX {
@@ -142,7 +145,8 @@ impl Writer {
         if let Some(mark) = mark {
             let payload = [mark.encode()];
             self.make_room(&payload, events)?;
-            self.put(Kind::Mark, self.head, &payload);
+            let header = FrameHeader { kind: Kind::Mark, position: self.head, synced: self.synced };
+            header.encode(self.active.header.salt, &payload, &mut self.group);
         }
         self.flush(events)?;
         if let Some(mark) = mark {
@@ -153,15 +157,11 @@ impl Writer {
         Ok(())
     }
 
-    fn put(&mut self, kind: Kind, position: LogPosition, payload: &[Bytes]) {
-        let header = FrameHeader { kind, position, synced: self.synced };
-        header.encode(self.active.header.salt, payload, &mut self.group);
-    }
-
-    /// Goes on in the next segment when a frame does not fit this one.
+    /// Goes on in the next segment when a record or a mark does not fit this one. All of a record
+    /// is in one, however long it is.
     fn make_room(&mut self, payload: &[Bytes], events: &LogEvents) -> Result<(), LogError> {
         let payload_len: usize = payload.iter().map(Bytes::len).sum();
-        let needed = (FRAME_HEADER_LEN + payload_len + END.len()) as u64;
+        let needed = (encoded_len(payload_len, PAYLOAD_LEN_MAX) + END.len()) as u64;
         if self.active.offset + self.group.len() as u64 + needed <= self.active.len {
             return Ok(());
         }

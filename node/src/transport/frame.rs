@@ -18,7 +18,7 @@ use std::fmt;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// The version of everything that is said on a connection, hello and protocols' messages included.
-pub const WIRE_VERSION: u8 = 7;
+pub const WIRE_VERSION: u8 = 8;
 
 /// The bytes before a frame's body.
 pub(crate) const HEADER_LEN: usize = 12;

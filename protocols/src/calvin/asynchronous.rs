@@ -213,7 +213,9 @@ impl Calvin {
     ) {
         let is_divided = self.state.shards.is_some();
         let is_sound = |(_, request): &(u64, Request)| {
-            has_seen_what_is_final(&request.program) && request.shards.is_empty() != is_divided
+            has_seen_what_is_final(&request.program)
+                && request.shards.is_empty() != is_divided
+                && request.is_small()
         };
         if !requests.iter().all(is_sound) {
             return cx.mark("calvin.malformed_forward");

@@ -19,6 +19,7 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::exec::check_request;
 use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
@@ -72,6 +73,15 @@ pub struct Batch {
 /// Is added to the source of a master's batch: no node has so large a number.
 const OF_REIGN: u16 = 1 << 15;
 
+/// What a request takes beside what its program brings and touches: what it is, who has taken it,
+/// its procedure, how long its parts are.
+const BESIDE_ARGS: usize = 32;
+
+/// The same, with the shards that it concerns.
+fn beside(shards: ShardSet) -> usize {
+    BESIDE_ARGS + if shards.is_empty() { 0 } else { shards.len() }
+}
+
 mod what {
     pub const CALL: u8 = 0;
     pub const CALL_WITH_FOOTPRINT: u8 = 1;
@@ -90,7 +100,7 @@ impl Unplaced {
 
     /// About how many bytes it will take, and no less.
     pub(super) fn weight(&self) -> usize {
-        weight::of_program(&self.program, self.footprint.as_ref())
+        beside(self.shards) + weight::of_program(&self.program, self.footprint.as_ref())
     }
 
     /// The request under its name, and under that which another replica has for it.
@@ -109,12 +119,16 @@ impl Request {
 
     /// About how many bytes it takes, and no less.
     pub(super) fn weight(&self) -> usize {
-        weight::of_program(&self.program, self.footprint.as_ref())
+        beside(self.shards) + weight::of_program(&self.program, self.footprint.as_ref())
+    }
+
+    /// Whether its footprint is no larger than it may be.
+    pub(super) fn is_small(&self) -> bool {
+        self.footprint.is_none() || check_request(self.weight()).is_ok()
     }
 
     /// About how many bytes it takes: what is reserved.
     fn size_hint(&self) -> usize {
-        const BESIDE_ARGS: usize = 24;
         match &self.program {
             Program::Call { args, .. } => BESIDE_ARGS + args.len(),
             Program::Certified(_) => BESIDE_ARGS,
@@ -306,6 +320,21 @@ pub(super) mod tests {
         };
         let requests = all.into_iter().enumerate().map(request).collect();
         Batch { source, bid: Bid(7), first_sequence: 40, is_of_reign: false, requests }
+    }
+
+    /// The largest of each kind: what is beside the arguments counted as nothing.
+    #[test]
+    fn a_request_takes_no_more_than_it_weighs() {
+        for request in batch().requests {
+            let shards: ShardSet = (0..SHARDS_MAX).map(ShardId).collect();
+            let origin = Some((NodeId(u16::MAX), u64::MAX));
+            for shards in [ShardSet::default(), shards] {
+                let request = Request { shards, origin, ..request.clone() };
+                let mut bytes = Vec::new();
+                request.encode(&mut bytes);
+                assert!(bytes.len() <= request.weight(), "{} {request:?}", bytes.len());
+            }
+        }
     }
 
     #[test]

@@ -36,6 +36,9 @@ use crate::inputs::IN_FLIGHT_MAX;
 /// 300,000 transactions that it has not said to have. It answers older ones itself, later.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
+/// A longer one is not kept: it goes in one frame. Nor need it be, as above.
+const OUTCOME_BYTES_MAX: usize = 24 << 20;
+
 /// Outcomes of requests that others have run.
 #[derive(Default)]
 pub(super) struct Outcomes {
@@ -104,7 +107,8 @@ impl Calvin {
         let item = |(sequence, went): &(u64, Went)| {
             Item::Result(TxnId::new(node, *sequence), went.clone())
         };
-        let items: Vec<Item> = results.iter().map(item).collect();
+        let is_short = |item: &Item| item.weight() <= OUTCOME_BYTES_MAX;
+        let items: Vec<Item> = results.iter().map(item).filter(is_short).collect();
         if items.is_empty() {
             return;
         }

@@ -54,7 +54,8 @@ fn record() -> EpochRecord {
 fn divided_record() -> EpochRecord {
     let (slice, shard) = (slice(), ShardId(1));
     let txn = TxnId::new(NodeId(3), 9);
-    let all = [Item::Result(txn, Went::Left), Item::Part(txn, Part::Certified(None))];
+    let parts = [Part::Certified(None), Part::TooLarge(1 << 30)].map(|it| Item::Part(txn, it));
+    let all = [vec![Item::Result(txn, Went::Left)], parts.to_vec()].concat();
     let items = Items::new((SnapshotVersion(5), Line(300)), &all);
     let of_shards = OfShards {
         came: vec![slice.clone()],

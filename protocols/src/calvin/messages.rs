@@ -28,6 +28,8 @@ pub enum Message {
         slices: SnapshotVersion,
         /// And what was served to it up to here.
         items: SnapshotVersion,
+        /// It was told to go on with that ([`Message::More`]), and has all that came before.
+        goes_on: bool,
     },
     /// It comes from elsewhere now.
     Unsubscribe,
@@ -180,7 +182,9 @@ impl PeerMessage for Message {
         };
         match self {
             Self::Inputs(message) => message.encode(out),
-            Self::Subscribe { slices, items } => numbers(tag::SUBSCRIBE, &[slices.0, items.0]),
+            Self::Subscribe { slices, items, goes_on } => {
+                numbers(tag::SUBSCRIBE, &[slices.0, items.0, u64::from(*goes_on)]);
+            }
             Self::Unsubscribe => numbers(tag::UNSUBSCRIBE, &[]),
             Self::More => numbers(tag::MORE, &[]),
             Self::Piece(piece) => {
@@ -257,7 +261,7 @@ impl PeerMessage for Message {
         let from = &mut Reader::new(&rest);
         let epoch = |from: &mut Reader<'_>| Ok(SnapshotVersion(inputs::number(from, WHAT)?));
         let message = match tag {
-            tag::SUBSCRIBE => Self::Subscribe { slices: epoch(from)?, items: epoch(from)? },
+            tag::SUBSCRIBE => decode_subscribe(from)?,
             tag::UNSUBSCRIBE => Self::Unsubscribe,
             tag::MORE => Self::More,
             tag::PIECE => Self::Piece(Piece::decode(from, &rest)?),
@@ -398,6 +402,13 @@ impl PeerMessage for Message {
     }
 }
 
+fn decode_subscribe(from: &mut Reader<'_>) -> Result<Message, DecodeError> {
+    const WHAT: &str = "epochs";
+    let slices = SnapshotVersion(inputs::number(from, WHAT)?);
+    let items = SnapshotVersion(inputs::number(from, WHAT)?);
+    Ok(Message::Subscribe { slices, items, goes_on: from.varint(WHAT)? == 1 })
+}
+
 fn decode_keys(from: &mut Reader<'_>) -> Result<Vec<(TableId, Key)>, DecodeError> {
     const WHAT: &str = "keys";
     let key = |from: &mut Reader<'_>| {
@@ -477,6 +488,7 @@ mod tests {
         let items = vec![
             Item::Part(txn, Part::Rows(vec![row.clone()])),
             Item::Part(txn, Part::Certified(None)),
+            Item::Part(txn, Part::TooLarge(1 << 40)),
             Item::Result(txn, Went::Ran(Ok(vec![1, 2]))),
             Item::Result(txn, Went::Ran(Err(abort))),
             Item::Result(txn, Went::Left),
@@ -485,7 +497,7 @@ mod tests {
         let request = Request { txn: TxnId::default(), ..request };
         let all = [
             Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
-            Message::Subscribe { slices: epoch, items: SnapshotVersion(2) },
+            Message::Subscribe { slices: epoch, items: SnapshotVersion(2), goes_on: true },
             Message::Unsubscribe,
             Message::More,
             Message::Piece(super::super::shards::pieces::tests::pieces().swap_remove(1)),
@@ -498,7 +510,7 @@ mod tests {
             Message::Missed { upto: epoch },
             Message::Frozen { at: epoch },
             Message::AskOutcomes { after: epoch, is_wanted: true },
-            Message::Outcomes(Items::new((epoch, Line::default()), &items[2..])),
+            Message::Outcomes(Items::new((epoch, Line::default()), &items[3..])),
             Message::Others { least: SnapshotVersion(9), most: epoch },
             Message::Warm { token: 4, keys: vec![(table, key.clone())] },
             Message::Warmed { token: 4, took: Span::from_us(900) },
@@ -506,7 +518,7 @@ mod tests {
             Message::Look { token: 3, wanted },
             Message::Found {
                 token: 3,
-                found: Found { rows: vec![row], covered: vec![(table, range)] },
+                found: Found { rows: vec![row], points: 300, covered: vec![(table, range)] },
             },
             Message::Forward { requests: vec![(300, request)] },
             Message::Taken { term: Term::default(), tokens: vec![300, 7] },

@@ -163,6 +163,8 @@ pub(super) struct Stream {
     pub away_since: Timestamp,
     /// To which of them it goes.
     pub subscribers: BTreeSet<NodeId>,
+    /// What was sent of epochs to those that are to subscribe again.
+    pub paused: BTreeMap<NodeId, BTreeMap<SnapshotVersion, Sent>>,
     /// What was sequenced here for it.
     pub slices: BTreeMap<SnapshotVersion, Slice>,
     /// What was served here for it.
@@ -197,6 +199,14 @@ pub(super) struct Stream {
     pub applied: BTreeMap<NodeId, SnapshotVersion>,
     /// For which other nodes replicas have said that they wait.
     pub waits_for: BTreeMap<NodeId, NodeId>,
+}
+
+/// How many messages of an epoch were sent to a subscriber: those of its slice, and of what was
+/// served.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sent {
+    slice: usize,
+    items: usize,
 }
 
 impl Shards {
@@ -331,6 +341,7 @@ impl Stream {
             group,
             away_since: Timestamp::default(),
             subscribers: BTreeSet::new(),
+            paused: BTreeMap::new(),
             slices: BTreeMap::new(),
             items: BTreeMap::new(),
             dropped: SnapshotVersion::ZERO,
@@ -370,9 +381,13 @@ impl Calvin {
             };
         }
         match message {
-            Message::Subscribe { slices, items } => self.on_subscribe(cx, from, slices, items),
+            Message::Subscribe { slices, items, goes_on } => {
+                self.on_subscribe(cx, from, (slices, items), goes_on);
+            }
             Message::Unsubscribe => {
-                self.shards().stream(shard).subscribers.remove(&from);
+                let stream = self.shards().stream(shard);
+                stream.subscribers.remove(&from);
+                stream.paused.remove(&from);
             }
             Message::Slice(slice) => self.on_slice(cx, from, slice),
             Message::Decided { upto, name } => self.on_decided(cx, from, upto, name),

@@ -2,6 +2,7 @@
 //! the rules that it was agreed on under, or not at all.
 
 mod asynchronous;
+mod large;
 mod nonsense;
 mod results;
 mod waits;
@@ -86,10 +87,20 @@ impl Node {
         options: &Options,
     ) -> (Self, Did) {
         let procedure: Arc<dyn Procedure> = Arc::new(Append(name));
+        Self::start_with(me, topology, log, vec![procedure], options)
+    }
+
+    fn start_with(
+        me: u16,
+        topology: Topology,
+        log: Vec<(LogPosition, Bytes)>,
+        procedures: Vec<Arc<dyn Procedure>>,
+        options: &Options,
+    ) -> (Self, Did) {
         let calvin = Calvin::new(Setup {
             me: NodeId(me),
             topology: Arc::new(topology),
-            registry: Arc::new(Registry::new([procedure])),
+            registry: Arc::new(Registry::new(procedures)),
             options: options.clone(),
         });
         let (store, rng) = (Arc::new(Store::new()), fastrand::Rng::with_seed(1 + u64::from(me)));

@@ -1,6 +1,8 @@
-//! About how many bytes a transaction takes in a batch. No less than it does: a frame has a limit.
+//! About how many bytes a transaction takes in a batch, for a frame has a limit: what it brings,
+//! and what it touches, no less than that is. What stands beside it, some tens of bytes at most, is
+//! for who places it to count.
 
-use pangea_core::exec::TXN_BYTES_MAX;
+use pangea_core::exec::{TXN_BYTES_MAX, footprint_bytes};
 use pangea_core::key::KeyRange;
 use pangea_core::txn::{Footprint, Program, ReadSet, Write};
 
@@ -13,7 +15,7 @@ const FOOTPRINT_BYTES_MAX: usize = 1 << 20;
 /// Of what it is, with a footprint if one goes with it.
 pub(crate) fn of_program(program: &Program, footprint: Option<&Footprint>) -> usize {
     match program {
-        Program::Call { args, .. } => args.len() + footprint.map_or(0, of_footprint),
+        Program::Call { args, .. } => args.len() + footprint.map_or(0, footprint_bytes),
         Program::Certified(certified) => of_sets(&certified.reads, &certified.writes),
     }
 }
@@ -33,13 +35,7 @@ pub(crate) fn of_sets(reads: &ReadSet, writes: &[Write]) -> usize {
 /// replica finds it for itself, at the program's place in the order: that takes them time, and a
 /// batch is not larger than a frame can be.
 pub(crate) fn if_small(footprint: Footprint) -> Option<Footprint> {
-    Some(footprint).filter(|footprint| of_footprint(footprint) <= FOOTPRINT_BYTES_MAX)
-}
-
-fn of_footprint(footprint: &Footprint) -> usize {
-    let points = footprint.points.iter().map(|lock| KEY_BYTES + lock.key.len());
-    let ranges = footprint.ranges.iter().map(|lock| of_range(&lock.range));
-    points.sum::<usize>() + ranges.sum::<usize>()
+    Some(footprint).filter(|footprint| footprint_bytes(footprint) <= FOOTPRINT_BYTES_MAX)
 }
 
 fn of_range(range: &KeyRange) -> usize {

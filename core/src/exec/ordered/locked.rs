@@ -9,7 +9,7 @@ use crate::exec::beyond::Beyond;
 use crate::exec::call::{call, gather, gave_up, is_bulk};
 use crate::exec::certify::{Change, Current, Standing, first_change};
 use crate::exec::merge::{self, Above};
-use crate::exec::size::{bytes_of, check_bytes, writes_bytes};
+use crate::exec::size::{bytes_of, check_bytes, check_result, in_few_words, writes_bytes};
 use crate::exec::writes::{OwnWrites, WRITES_MAX, too_many_writes};
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key, KeyRange};
@@ -28,6 +28,8 @@ pub(super) struct Runner<'a, H: Header> {
     pub jobs: &'a [Job<'a>],
     pub header: &'a (dyn Fn(&Job<'_>) -> H + Sync),
     pub told: Told,
+    /// What a result may be, or the words of an abort.
+    pub result_bytes_max: usize,
 }
 
 /// What a job has of other shards.
@@ -164,9 +166,11 @@ impl<H: Header> Runner<'_, H> {
                     Ok(result) => {
                         let bytes = bytes_of(written.len(), written.contents_bytes())
                             + writes_bytes(elsewhere.rows());
-                        self.within_limits(*procedure, args, bytes).map(|()| result)
+                        check_result(result.len(), self.result_bytes_max)
+                            .and_then(|()| self.within_limits(*procedure, args, bytes))
+                            .map(|()| result)
                     }
-                    Err(Stop::Abort(abort)) => Err(abort),
+                    Err(Stop::Abort(abort)) => Err(in_few_words(abort, self.result_bytes_max)),
                     Err(Stop::Interrupted) => Err(gave_up()),
                 };
                 if outcome.is_err() {

@@ -48,6 +48,7 @@ mod dispatch;
 mod extent;
 mod locked;
 mod part;
+mod participants;
 mod queues;
 mod schedule;
 mod sharded;
@@ -135,7 +136,8 @@ pub fn execute<H: Header>(
 ) -> Vec<Finished> {
     assert!(version > store.published(), "readers already use the version that is to be written");
     assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in one call");
-    let runner = Runner { registry, store, version, jobs, header, told };
+    let result_bytes_max = usize::MAX;
+    let runner = Runner { registry, store, version, jobs, header, told, result_bytes_max };
     let mut finished: Vec<Option<Finished>> = jobs.iter().map(|_| None).collect();
     let is_one_at_a_time = pool.workers() == 1;
     let mut pending =

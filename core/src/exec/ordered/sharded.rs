@@ -24,6 +24,9 @@
 //! **Certified** transactions bring no rows: each shard says whether what was read of its rows is
 //! still current, and the writes are applied where all say so.
 //!
+//! **Limits.** Where one shard's rows of a transaction are more than can be sent, it says so in
+//! their place, and all active shards abort it with 54000. So they do where its result is too long.
+//!
 //! **Determinism.** What a transaction reads follows from its place and from the rows, however
 //! messages come and whatever runs beside it. When it runs does not.
 
@@ -33,13 +36,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::locked::{Attempt, Others, Runner, Scratch};
-use super::part::Part;
+use super::part::{Gathered, Limits, Part};
+use super::participants::Participants;
 use super::queues::Queues;
 use super::schedule::{Graph, Locks};
 use super::{IN_ORDER_JOBS_MAX, Job, Told, dispatch};
 use crate::exec::beyond::{Beyond, Rows};
 use crate::exec::call;
 use crate::exec::certify::Change;
+use crate::exec::size::part_too_large;
 use crate::hash::HashMap;
 use crate::ids::{ShardId, SnapshotVersion, TxnId};
 use crate::key::Direction;
@@ -66,6 +71,7 @@ pub struct Sharded {
     ready: BinaryHeap<Reverse<u64>>,
     /// What other shards have served, also of transactions whose turn has not come here.
     parts: BTreeMap<TxnId, BTreeMap<ShardId, Part>>,
+    limits: Limits,
 }
 
 /// A transaction for which something is left to do here.
@@ -83,17 +89,10 @@ struct Pending {
     shards: Participants,
     /// Whether this shard's rows were served.
     is_served: bool,
+    /// They were too many: so many bytes.
+    too_large: Option<u64>,
     /// Whether it runs, or has run.
     runs: bool,
-}
-
-/// The shards that a transaction concerns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Participants {
-    /// Those on which it writes, which run it.
-    active: ShardSet,
-    /// All that have rows that it touches.
-    reading: ShardSet,
 }
 
 /// Rows for other shards.
@@ -159,6 +158,11 @@ pub fn concerned(partitions: &Partitions, footprint: &Footprint, home: ShardId) 
 impl Sharded {
     /// Nothing is pending.
     pub fn new(partitions: Arc<Partitions>, here: ShardId) -> Self {
+        Self::within(Limits::default(), partitions, here)
+    }
+
+    /// The same with other limits.
+    pub(super) fn within(limits: Limits, partitions: Arc<Partitions>, here: ShardId) -> Self {
         assert!(here.0 < partitions.shards(), "a shard is one of those that there are");
         Self {
             partitions,
@@ -169,6 +173,7 @@ impl Sharded {
             locks: Queues::default(),
             ready: BinaryHeap::new(),
             parts: BTreeMap::new(),
+            limits,
         }
     }
 
@@ -223,6 +228,7 @@ impl Sharded {
             is_known,
             shards,
             is_served: false,
+            too_large: None,
             runs: false,
         });
     }
@@ -284,13 +290,18 @@ impl Sharded {
             let jobs: Vec<Job<'_>> = acts.iter().map(|act| self.pending[act.at].job()).collect();
             let version = version_of(&acts[0]);
             let told = Told::Outcomes;
-            let runner = Runner { registry, store, version, jobs: &jobs, header, told };
+            let result_bytes_max = self.limits.result;
+            let jobs = &jobs[..];
+            let runner = Runner { registry, store, version, jobs, header, told, result_bytes_max };
             let acted = self.act_all(pool, &runner, acts);
             done.extend(acts.iter().copied().zip(acted));
         }
         for (Act { at, .. }, Acted { served: rows, went }) in done {
             let Pending { txn, version, shards: Participants { active, .. }, .. } =
                 self.pending[at];
+            if let Some(Served { part: Part::TooLarge(bytes), .. }) = &rows {
+                self.pending[at].too_large = Some(*bytes);
+            }
             served.extend(rows);
             if let Some(went) = went {
                 self.numbers.remove(&txn);
@@ -395,7 +406,7 @@ impl Sharded {
         if let Program::Certified(Certified { reads, .. }) = &pending.program {
             return Part::Certified(runner.changed_here(&self.reads_of(Some(self.here), reads)));
         }
-        let mut rows = BTreeMap::new();
+        let mut rows = Gathered::up_to(self.limits.part);
         let at = runner.version;
         // What all shards have, the others read for themselves.
         let is_ours = |lock: &&PointLock| {
@@ -407,8 +418,8 @@ impl Sharded {
         }
         for PointLock { table, key, .. } in points.iter().filter(is_ours) {
             let value = runner.store.read(*table, key, at).and_then(|found| found.value);
-            if let Some(value) = value {
-                rows.insert((*table, key.clone()), value);
+            if value.is_some_and(|value| rows.add(*table, key, value).is_break()) {
+                return rows.part();
             }
         }
         let is_divided = |lock: &&RangeLock| {
@@ -416,14 +427,14 @@ impl Sharded {
         };
         for RangeLock { table, range, .. } in ranges.iter().filter(is_divided) {
             runner.store.scan(*table, range, Direction::Forward, at, |key, found| {
-                if let Some(value) = &found.value {
-                    rows.insert((*table, key.clone()), value.clone());
-                }
-                ControlFlow::Continue(())
+                let value = found.value.clone();
+                value.map_or(ControlFlow::Continue(()), |value| rows.add(*table, key, value))
             });
+            if rows.is_too_large() {
+                break;
+            }
         }
-        let row = |((table, key), value)| Write { table, key, value: Some(value) };
-        Part::Rows(rows.into_iter().map(row).collect())
+        rows.part()
     }
 
     /// Phase 5.
@@ -445,6 +456,7 @@ impl Sharded {
         }
         let mut parts: BTreeMap<ShardId, &Part> =
             self.parts.get(&pending.txn).into_iter().flatten().map(|(of, it)| (*of, it)).collect();
+        let own = own.or(pending.too_large.map(Part::TooLarge));
         parts.extend(own.as_ref().map(|own| (self.here, own)));
         let (mut rows, mut change): (Rows, Option<&Change>) = (Rows::new(), None);
         for (shard, part) in parts {
@@ -455,6 +467,11 @@ impl Sharded {
                     rows.extend(came.iter().map(named));
                 }
                 Part::Rows(_) => {}
+                // Of several, the first shard's, on all that run it.
+                Part::TooLarge(bytes) => {
+                    scratch.skip();
+                    return Went::Ran(Err(part_too_large(shard, *bytes, self.limits.part)));
+                }
                 // Of several, that of the first shard is told: all tell the same.
                 Part::Certified(found) => change = change.or(found.as_ref()),
             }
@@ -481,7 +498,7 @@ impl Sharded {
         let came = self.parts.get(&pending.txn).into_iter().flatten();
         // A part of the other kind is nobody's.
         let is_call = matches!(pending.program, Program::Call { .. });
-        let fits = |(_, part): &(&ShardId, &Part)| matches!(part, Part::Rows(_)) == is_call;
+        let fits = |(_, part): &(&ShardId, &Part)| part.is_of_call() == is_call;
         let came = came.filter(fits).map(|(shard, _)| *shard).collect();
         reading.except(self.here).without(came)
     }
@@ -538,39 +555,6 @@ impl Pending {
     /// To whom `here` serves its rows.
     fn to(&self, here: ShardId) -> ShardSet {
         self.shards.active.except(here)
-    }
-}
-
-impl Participants {
-    /// Phase 1.
-    fn of(partitions: &Partitions, footprint: &Footprint, home: ShardId) -> Self {
-        let everyone = ShardSet::all(partitions.shards());
-        let (mut active, mut reading) = (ShardSet::default(), ShardSet::default());
-        let points = footprint
-            .points
-            .iter()
-            .map(|lock| (partitions.shard_of(lock.table, &lock.key).map(ShardSet::one), lock.mode));
-        let ranges = footprint
-            .ranges
-            .iter()
-            .map(|lock| (partitions.shards_of(lock.table, &lock.range), lock.mode));
-        for (shards, mode) in points.chain(ranges) {
-            // What is everywhere, each reads for itself.
-            if let Some(shards) = shards.filter(|_| mode.reads()) {
-                reading = reading.union(shards);
-            }
-            if mode.writes() {
-                active = active.union(shards.unwrap_or(everyone));
-            }
-        }
-        if active.is_empty() {
-            active = ShardSet::one(home);
-        }
-        Self { active, reading }
-    }
-
-    fn all(self) -> ShardSet {
-        self.active.union(self.reading)
     }
 }
 

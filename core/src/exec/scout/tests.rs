@@ -43,16 +43,17 @@ fn divide(rows: &BTreeMap<Row, Option<u8>>, partitions: &Partitions) -> Vec<Stor
     (0..3).map(of_shard).collect()
 }
 
-/// Asks the other shards until nothing is wanted any more.
+/// Asks the other shards, which answer with so many bytes at a time, until nothing is wanted any
+/// more.
 fn scout_all(
     registry: &Registry,
     program: &Program,
     partitions: &Partitions,
-    here: ShardId,
+    (here, most): (ShardId, usize),
     shards: &[Store<By>],
 ) -> Footprint {
     let mut known = Known::default();
-    for _ in 0..100 {
+    for _ in 0..400 {
         let place = (partitions, here);
         let own = (&shards[usize::from(here.0)], AT);
         match scout(registry, program, own, place, &known) {
@@ -61,7 +62,7 @@ fn scout_all(
             Scouted::Wants(wants) => {
                 assert!(!wants.contains_key(&here), "what is here is not asked for");
                 for (shard, wanted) in wants {
-                    let found = wanted.look(&shards[usize::from(shard.0)], AT);
+                    let found = wanted.look_up_to(most, &shards[usize::from(shard.0)], AT);
                     survives(&wanted, &found);
                     known.learn(shard, &wanted, found);
                 }
@@ -80,10 +81,12 @@ proptest! {
         ops in ops(),
         kind in 0u8..4,
         here in 0u16..3,
+        most in prop_oneof![Just(BYTES_MAX), 1usize..40],
     ) {
         let partitions = partitions(kind);
         let shards = divide(&rows, &partitions);
-        let found = scout_all(&registry(), &program(&ops), &partitions, ShardId(here), &shards);
+        let asks = (ShardId(here), most);
+        let found = scout_all(&registry(), &program(&ops), &partitions, asks, &shards);
         let whole = probe(&registry(), &program(&ops), &store(&rows), AT, &Overlay::new());
         prop_assert_eq!(found, whole);
     }
@@ -112,10 +115,110 @@ fn a_scan_backwards_without_an_end_sees_the_rows_of_all_shards() {
     for kind in 0..2 {
         let partitions = partitions(kind);
         let shards = divide(&rows, &partitions);
-        let found = scout_all(&registry, &program, &partitions, ShardId(1), &shards);
+        let found = scout_all(&registry, &program, &partitions, (ShardId(1), BYTES_MAX), &shards);
         let whole = probe(&registry, &program, &store(&rows), AT, &Overlay::new());
         assert_eq!(found, whole);
     }
+}
+
+/// Single rows had no limit: one answer was larger than a frame, and asked for again for ever.
+#[test]
+fn an_answer_has_as_much_as_fits_and_says_how_much_that_is() {
+    let rows: BTreeMap<Row, Option<u8>> = (0..10).map(|k| ((0, k), Some(1))).collect();
+    let store = store(&rows);
+    let range = KeyRange { start: vec![6], end: Some(vec![9]) };
+    let scan = Scan { table: TableId(0), range, direction: Direction::Forward };
+    let points = [1, 2, 3, 200].map(|k| (TableId(0), Key::from(&[k][..]))).into();
+    let wanted = Wanted { points, ranges: vec![scan.clone(), scan] };
+    // A row is of ten bytes.
+    let look = |most| {
+        let found = wanted.look_up_to(most, &store, AT);
+        survives(&wanted, &found);
+        (found.rows.len(), found.points, found.covered.len())
+    };
+    assert_eq!(look(1), (1, 1, 0), "one row at least");
+    assert_eq!(look(20), (2, 2, 0));
+    assert_eq!(look(21), (3, 3, 0));
+    assert_eq!(look(31), (4, 4, 1), "of the first range its first row");
+    assert_eq!(look(1_000), (7, 4, 2), "two rows of each range");
+
+    let mut known = Known::default();
+    known.learn(ShardId(0), &wanted, wanted.look_up_to(20, &store, AT));
+    assert_eq!((known.points.len(), known.rows.len(), known.bytes), (2, 2, 2 * (9 + 10)));
+    // Somebody says that it has answered more than it was asked.
+    let found = Found { points: usize::MAX, ..Found::default() };
+    known.learn(ShardId(0), &wanted, found);
+    assert_eq!(known.points.len(), 4);
+}
+
+/// Writes as many values of a megabyte as its argument says.
+struct Megabytes;
+
+impl crate::txn::Procedure for Megabytes {
+    fn name(&self) -> &str {
+        "megabytes"
+    }
+    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+        let value = Value::copy_from(&vec![0; 1 << 20]);
+        for k in 0..args[0] {
+            cx.put(TableId(1), Key::from(&[k][..]), value.clone())?;
+        }
+        Ok(Vec::new())
+    }
+}
+
+#[test]
+fn a_program_that_writes_too_much_is_told_so() {
+    let registry = Registry::new([std::sync::Arc::new(Megabytes) as _]);
+    let procedure = registry.id("megabytes").unwrap();
+    let (store, partitions) = (Store::<By>::new(), Partitions::default());
+    let scouted = |megabytes| {
+        let program = Program::Call { procedure, args: vec![megabytes].into() };
+        let place = (&partitions, ShardId(0));
+        scout(&registry, &program, (&store, AT), place, &Known::default())
+    };
+    assert!(matches!(scouted(31), Scouted::Footprint(found) if found.points.len() == 31));
+    let scouted = scouted(33);
+    let Scouted::TooMuch(abort) = scouted else { panic!("{scouted:?}") };
+    assert_eq!(abort.code.as_str(), "54000");
+}
+
+/// What it says that it will look up is asked for as a message can hold it.
+#[test]
+fn hints_are_asked_for_some_at_a_time() {
+    struct Hints;
+    impl crate::txn::Procedure for Hints {
+        fn name(&self) -> &str {
+            "hints"
+        }
+        fn hint(&self, _: &[u8], name: &mut dyn FnMut(TableId, &[u8])) {
+            (0..20u8).for_each(|k| name(TableId(0), &vec![k; 1 << 20]));
+        }
+        fn run(&self, _: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
+            (0..20u8).try_for_each(|k| cx.get(TableId(0), &vec![k; 1 << 20]).map(drop))?;
+            Ok(Vec::new())
+        }
+    }
+    let registry = Registry::new([std::sync::Arc::new(Hints) as _]);
+    let procedure = registry.id("hints").unwrap();
+    let program = Program::Call { procedure, args: bytes::Bytes::new() };
+    let partitions = partitions(1);
+    let (store, here) = (Store::<By>::new(), ShardId(0));
+    let (mut known, mut asked) = (Known::default(), Vec::new());
+    let found = loop {
+        match scout(&registry, &program, (&store, AT), (&partitions, here), &known) {
+            Scouted::Footprint(found) => break found,
+            Scouted::TooMuch(abort) => panic!("{abort:?}"),
+            Scouted::Wants(wants) => {
+                asked.push(wants.values().map(|wanted| wanted.points.len()).sum::<usize>());
+                for (shard, wanted) in wants {
+                    known.learn(shard, &wanted, wanted.look(&store, AT));
+                }
+            }
+        }
+    };
+    assert_eq!(found.points.len(), 20);
+    assert!(asked.len() > 3 && asked.iter().all(|points| *points <= 5), "{asked:?}");
 }
 
 #[test]

@@ -169,6 +169,7 @@ impl Calvin {
         }
         for stream in shards.streams.values_mut() {
             stream.slices.split_off(&from);
+            stream.paused.clear();
         }
         let sliced = shards.sliced.min(SnapshotVersion(from.0 - 1));
         let heads = self.state.inputs.heads_at(sliced);
@@ -189,6 +190,7 @@ impl Calvin {
         }
         for (shard, stream) in &mut shards.streams {
             stream.items.split_off(&upto.next());
+            stream.paused.clear();
             let last = stream.came.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
             stream.reign_applied = last.or(stream.reign);
             if stream.reign_applied.is_some() {

@@ -4,7 +4,8 @@
 //!   receiver                       sender
 //!      | Subscribe(slices, items) -->|      with each connection, and where another one is away
 //!      |<== Slice, Items ============|      what is there after those, and what comes
-//!      |<== More ====================|      where that is much: the rest is subscribed to again
+//!      |<== More ====================|      where that is much, of many epochs or of one
+//!      | Subscribe, goes on -------->|      and now the rest
 //!      | Kept(epoch, applied) ------>|      all replicas of the receiver's shard have it; and how
 //!      |                             |      far this one is, and for whom it waits
 //!      |<-- Missed(epoch) -----------|      what was asked for is not there any more
@@ -23,7 +24,7 @@ use super::items::{Item, Items};
 use super::pieces::Piece;
 use super::results::Mine;
 use super::slice::{Line, Slice};
-use super::{AHEAD_MAX, Shards, Stream};
+use super::{AHEAD_MAX, Sent, Shards, Stream};
 use crate::inputs::PROGRESS;
 
 /// A replica that is so many epochs and more behind others of its shard is not asked any more.
@@ -59,6 +60,7 @@ impl Calvin {
         let shard = shards.shard_of(peer);
         let stream = shards.stream(shard);
         stream.subscribers.remove(&peer);
+        stream.paused.remove(&peer);
         stream.applied.remove(&peer);
         stream.waits_for.remove(&peer);
         stream.frozen.remove(&peer);
@@ -142,7 +144,12 @@ impl Calvin {
         self.look_again(cx, shard);
     }
 
+    /// Asks for all that is not here.
     pub(super) fn subscribe(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
+        self.subscribe_to(cx, shard, false);
+    }
+
+    fn subscribe_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, goes_on: bool) {
         let confirmed = self.confirmed();
         let shards = self.shards();
         // A result may come long after its epoch.
@@ -151,7 +158,7 @@ impl Calvin {
         // What is not known to be decided may be another slice there.
         let (slices, source) = (stream.decided.max(stream.missed), stream.source);
         cx.mark("calvin.subscribed");
-        cx.send(source, Message::Subscribe { slices, items });
+        cx.send(source, Message::Subscribe { slices, items, goes_on });
     }
 
     /// A node of another shard wants what is for its shard.
@@ -159,12 +166,14 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
-        slices: SnapshotVersion,
-        items: SnapshotVersion,
+        (slices, items): (SnapshotVersion, SnapshotVersion),
+        goes_on: bool,
     ) {
+        let may_be_early = self.state.inputs.is_asynchronous();
         let shards = self.shards();
         let (shard, message_bytes) = (shards.shard_of(from), shards.message_bytes);
         let stream = shards.stream(shard);
+        let mut sent = stream.paused.remove(&from).filter(|_| goes_on).unwrap_or_default();
         if slices.min(items) < stream.dropped {
             cx.mark("calvin.missed_told");
             cx.send(from, Message::Missed { upto: stream.dropped });
@@ -174,24 +183,29 @@ impl Calvin {
             kept.filter(|epoch| *epoch > slices.min(items)).collect();
         let mut left = BACKLOG_MESSAGES * message_bytes;
         for epoch in epochs {
-            if left == 0 {
-                // What comes meanwhile is kept.
-                stream.subscribers.remove(&from);
-                cx.mark("calvin.more");
-                return cx.send(from, Message::More);
-            }
-            let slice = stream.slices.get(&epoch).filter(|_| epoch > slices);
-            for message in slice.into_iter().flat_map(|slice| slice.messages(message_bytes)) {
+            let done = sent.entry(epoch).or_default();
+            for message in stream.after(epoch, (slices, items), *done, message_bytes) {
+                if left == 0 {
+                    // What comes meanwhile is kept.
+                    stream.subscribers.remove(&from);
+                    stream.paused.insert(from, sent);
+                    cx.mark("calvin.more");
+                    return cx.send(from, Message::More);
+                }
                 left = left.saturating_sub(message.payload_bytes());
+                match &message {
+                    Message::Items(_) => done.items += 1,
+                    _ => done.slice += 1,
+                }
                 cx.send(from, message);
-            }
-            let served = stream.items.get(&epoch).filter(|_| epoch > items);
-            for items in served.into_iter().flatten() {
-                left = left.saturating_sub(items.len());
-                cx.send(from, Message::Items(items.clone()));
             }
         }
         stream.subscribers.insert(from);
+        let decided = stream.slices.values().rev().find(|slice| slice.is_decided);
+        if let Some(last) = decided.filter(|last| goes_on && may_be_early && last.epoch > slices) {
+            // Of what was sent before, this may have been told to subscribers alone.
+            cx.send(from, Message::Decided { upto: last.epoch, name: last.cut.name });
+        }
     }
 
     /// What this node has subscribed to is not all that there is.
@@ -199,7 +213,7 @@ impl Calvin {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         if shards.stream(shard).source == from {
-            self.subscribe(cx, shard);
+            self.subscribe_to(cx, shard, true);
         }
     }
 
@@ -467,6 +481,21 @@ impl Calvin {
 }
 
 impl Stream {
+    /// What there is of an epoch for who has slices and items up to these, after what was sent.
+    fn after(
+        &self,
+        epoch: SnapshotVersion,
+        (slices, items): (SnapshotVersion, SnapshotVersion),
+        sent: Sent,
+        message_bytes: usize,
+    ) -> Vec<Message> {
+        let slice = self.slices.get(&epoch).filter(|_| epoch > slices);
+        let slice = slice.into_iter().flat_map(|slice| slice.messages(message_bytes));
+        let served = self.items.get(&epoch).filter(|_| epoch > items).into_iter().flatten();
+        let served = served.skip(sent.items).map(|items| Message::Items(items.clone()));
+        slice.skip(sent.slice).chain(served).collect()
+    }
+
     /// Whether a replica may have all after an epoch: it has not said otherwise.
     fn may_have(&self, node: NodeId, applied: SnapshotVersion) -> bool {
         self.missed_at.get(&node).is_none_or(|missed| *missed <= applied)

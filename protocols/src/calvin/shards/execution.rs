@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::exec::ordered::{Ended, Served, Went};
+use pangea_core::exec::ordered::{Ended, Part, Served, Went};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
@@ -190,6 +190,9 @@ impl Calvin {
         let shards = self.shards();
         let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<Item>> = BTreeMap::new();
         for Served { txn, version, to, part } in served {
+            if matches!(part, Part::TooLarge(_)) {
+                cx.mark("calvin.part_too_large");
+            }
             for shard in to.iter() {
                 items.entry((version, shard)).or_default().push(Item::Part(txn, part.clone()));
             }

@@ -85,7 +85,7 @@ impl Items {
 
 impl Item {
     /// About how many bytes it takes.
-    pub(super) fn weight(&self) -> usize {
+    pub(in super::super) fn weight(&self) -> usize {
         const HEAD: usize = 24;
         HEAD + match self {
             Self::Part(_, Part::Rows(rows)) => {
@@ -93,8 +93,8 @@ impl Item {
                 rows.iter().map(|row| HEAD + row.key.len() + value(row)).sum()
             }
             Self::Result(_, Went::Ran(Ok(result))) => result.len(),
-            Self::Result(_, Went::Ran(Err(abort))) => abort.message.len(),
-            Self::Part(_, Part::Certified(_)) | Self::Result(..) => 0,
+            Self::Result(_, Went::Ran(Err(abort))) => abort.text_bytes(),
+            Self::Part(_, Part::Certified(_) | Part::TooLarge(_)) | Self::Result(..) => 0,
         }
     }
 

@@ -1,13 +1,14 @@
 //! Reconnaissance where rows are on other shards (§3.2.1).
 //!
 //! The program is run on this node's rows; what it wants to see of other shards, their nodes in
-//! this region are asked for, and then it is run again, until it has seen all.
+//! this region are asked for, and then it is run again, until it has seen all. They answer with as
+//! much as a message should hold, and are asked for the rest.
 
 use std::collections::BTreeMap;
 
 use pangea_core::exec::ordered::concerned;
 use pangea_core::exec::scout::{Found, Known, Scouted, Wanted, scout};
-use pangea_core::exec::{declared_footprint, is_bulk};
+use pangea_core::exec::{check_request, declared_footprint, is_bulk};
 use pangea_core::ids::{NodeId, ShardId, Ticket};
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
@@ -127,9 +128,20 @@ impl Calvin {
                 };
                 let shards = self.concerned(&footprint);
                 let footprint = Some(footprint);
-                self.sequence(cx, ticket, Unplaced { program, footprint, shards, tries });
+                let request = Unplaced { program, footprint, shards, tries };
+                // It goes to all of these shards with its footprint, in one batch, whatever it is.
+                match check_request(request.weight()) {
+                    Ok(()) => self.sequence(cx, ticket, request),
+                    Err(abort) => {
+                        cx.mark("calvin.footprint_too_large");
+                        cx.reply(ticket, Outcome::Aborted(abort));
+                    }
+                }
             }
-            Scouted::TooMuch(abort) => cx.reply(lookup.ticket, Outcome::Aborted(abort)),
+            Scouted::TooMuch(abort) => {
+                cx.mark("calvin.looked_too_far");
+                cx.reply(lookup.ticket, Outcome::Aborted(abort));
+            }
             Scouted::Wants(wants) => {
                 shards.lookups.token += 1;
                 let token = shards.lookups.token;

@@ -214,6 +214,7 @@ impl Calvin {
             let stream = self.shards().stream(shard);
             // What was served of an epoch that did not end is not all.
             stream.items.split_off(&applied.next());
+            stream.paused.clear();
             if upto > applied {
                 stream.drop_upto(upto);
             }

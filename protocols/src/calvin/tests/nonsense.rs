@@ -191,10 +191,11 @@ impl Confusion {
         let all = [
             Item::Part(self.txn(), Part::Rows(rows)),
             Item::Part(self.txn(), Part::Certified(None)),
+            Item::Part(self.txn(), Part::TooLarge(self.rng.u64(..9))),
             Item::Result(self.txn(), Went::Ran(Ok(vec![1]))),
             Item::Result(self.txn(), Went::Left),
         ];
-        let count = self.rng.usize(..5);
+        let count = self.rng.usize(..6);
         let epoch = self.epoch(node);
         let shards = self.nodes[usize::from(node)].calvin.state.shards.as_ref();
         let received = shards.and_then(|it| it.received.values().next()?.keys().next().copied());
@@ -235,7 +236,7 @@ impl Confusion {
         let scan = Scan { table: TABLE, range: KeyRange::all(), direction: Direction::Reverse };
         let name = ProposalName { proposer: NodeId(self.rng.u16(..4)), incarnation: 1, nonce: 2 };
         match self.rng.u8(..26) {
-            0 => Message::Subscribe { slices: epoch, items: other },
+            0 => Message::Subscribe { slices: epoch, items: other, goes_on: flag },
             1 => Message::Unsubscribe,
             2 | 3 => Message::Slice(self.slice(from, to)),
             4 => self.slice(from, to).messages(9).swap_remove(0),
@@ -257,7 +258,11 @@ impl Confusion {
             },
             19 => Message::Found {
                 token: token % 4,
-                found: Found { rows: self.rows(), covered: vec![(TABLE, KeyRange::all())] },
+                found: Found {
+                    rows: self.rows(),
+                    points: self.rng.usize(..3),
+                    covered: vec![(TABLE, KeyRange::all())],
+                },
             },
             20 => {
                 let count = self.rng.u64(..3);

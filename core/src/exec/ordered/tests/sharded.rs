@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::exec::ordered::part::Limits;
 use crate::exec::ordered::{Ended, Part, Served, Sharded, Went};
 use crate::ids::{ShardId, TxnId};
 use crate::key::Key;
@@ -36,13 +37,13 @@ struct Work {
 }
 
 impl Shards {
-    fn new(partitions: Partitions, rows: &Rows) -> Self {
+    fn new(partitions: Partitions, rows: &Rows, limits: Limits) -> Self {
         let partitions = Arc::new(partitions);
         let shard = |here: ShardId| {
             let holds = |(table, k): (u32, u8)| partitions.holds(here, TableId(table), &[k]);
             let own = rows.iter().filter(|(row, _)| holds(**row));
             let own: Rows = own.map(|(row, value)| (*row, *value)).collect();
-            let sharded = Sharded::new(partitions.clone(), here);
+            let sharded = Sharded::within(limits, partitions.clone(), here);
             Shard { sharded, store: store(&own), ended: BTreeMap::new() }
         };
         let all: Vec<Shard> = (0..partitions.shards()).map(|s| shard(ShardId(s))).collect();
@@ -157,6 +158,12 @@ fn partitions() -> impl Strategy<Value = Partitions> {
     })
 }
 
+/// None, or so few that most transactions that read on one shard and write on another are beyond.
+fn limits() -> impl Strategy<Value = Limits> {
+    let some = (0usize..40, 0usize..12).prop_map(|(part, result)| Limits { part, result });
+    prop_oneof![2 => Just(Limits { part: usize::MAX, result: usize::MAX }), 1 => some]
+}
+
 /// The last version that any work is at.
 const LAST: SnapshotVersion = SnapshotVersion(30);
 
@@ -195,6 +202,7 @@ proptest! {
         programs in prop::collection::vec((ops(), known()), 0..20),
         seed: u64,
         workers in 1usize..4,
+        limits in limits(),
     ) {
         let first = store(&rows);
         let nothing = Overlay::new();
@@ -204,7 +212,7 @@ proptest! {
         let runs: Vec<optimistic::Run> = programs.iter().map(|(ops, _)| run(ops)).collect();
         let mut dice = fastrand::Rng::with_seed(seed);
         let work = work_of(&programs, &runs, (partitions.shards(), &mut dice));
-        let mut shards = Shards::new(partitions, &rows);
+        let mut shards = Shards::new(partitions, &rows, limits);
         shards.run(&work, &Backwards(workers), &mut dice);
         let mut model = Model::new(&rows);
         for (place, (ops, known)) in programs.iter().enumerate() {
@@ -218,8 +226,21 @@ proptest! {
                 (Known::Certified, Went::Ran(Err(Abort { code, .. }))) => {
                     prop_assert_eq!(code.as_str(), "40001");
                 }
+                // All shards say so, and nothing of it is anywhere.
+                (_, Went::Ran(Err(Abort { code, .. }))) if code.as_str() == "54000" => {
+                    prop_assert!(limits.part < usize::MAX);
+                }
                 (_, Went::Ran(result)) => {
-                    prop_assert_eq!(result.map_err(Stop::Abort), model.run(ops));
+                    let (result, expected) = (result.map_err(Stop::Abort), model.run(ops));
+                    // The words of an abort may be too many, too.
+                    let code = |stop: Stop| match stop {
+                        Stop::Abort(abort) => Some(abort.code),
+                        Stop::Interrupted => None,
+                    };
+                    match limits.result {
+                        usize::MAX => prop_assert_eq!(result, expected),
+                        _ => prop_assert_eq!(result.map_err(code), expected.map_err(code)),
+                    }
                 }
                 (Known::SomethingElse(_) | Known::FirstRun, Went::Left) => {}
                 (_, went) => prop_assert!(false, "{place}: {went:?}"),
@@ -230,4 +251,62 @@ proptest! {
             prop_assert_eq!(shard.sharded.oldest(), None);
         }
     }
+}
+
+/// A row on each of two shards, and a program that reads all and writes on both.
+fn reads_all(limits: Limits, pool: &dyn Pool) -> (Vec<Went>, Model, Model) {
+    let starts = vec![vec![5]];
+    let partitions = Partitions::new(2, Rule::Everywhere)
+        .with(TableId(0), Rule::Ranges { starts: starts.clone() })
+        .with(TableId(1), Rule::Ranges { starts });
+    let rows: Rows = (0..10).map(|k| ((0, k), Some(k))).collect();
+    let range = |start, end, to| Op::Scan {
+        table: 0,
+        start,
+        end,
+        is_reverse: false,
+        limit: 9,
+        to: Some(to),
+    };
+    // Of the first shard's rows a sum is on the second one, and the other way round.
+    let (program, footprint) = with_covering(&[range(0, 5, 7), range(5, 7, 2)]);
+    let after = with_covering(&[put(1, 9)]);
+    let work = [(program, footprint), after].map(|(program, footprint)| Work {
+        version: AT,
+        program,
+        footprint,
+        home: ShardId(0),
+    });
+    let mut shards = Shards::new(partitions, &rows, limits);
+    shards.run(&work, pool, &mut fastrand::Rng::with_seed(1));
+    let went = (0..2).map(|place| shards.went(txn(place)).expect("it ends")).collect();
+    (went, shards.rows(LAST), Model::new(&rows))
+}
+
+/// One shard's rows that others need were once as large as they were: in a frame that can't be sent
+/// they were waited for by all, for ever.
+#[test]
+fn where_a_shard_would_have_to_send_too_much_all_abort_alike_and_go_on() {
+    for workers in 1..3 {
+        let pool = Backwards(workers);
+        // Five rows of ten bytes on the first shard, two of them read on the second.
+        let (went, _, _) = reads_all(Limits { part: 50, result: 14 }, &pool);
+        assert!(matches!(went[0], Went::Ran(Ok(_))), "{went:?}");
+        let (went, rows, mut before) = reads_all(Limits { part: 49, result: 14 }, &pool);
+        let Went::Ran(Err(abort)) = &went[0] else { panic!("{went:?}") };
+        assert_eq!(abort.code.as_str(), "54000");
+        assert!(abort.message.contains("shard 0 has 50 bytes and more"), "{abort:?}");
+        assert!(matches!(went[1], Went::Ran(Ok(_))), "the next one runs: {went:?}");
+        assert_eq!(before.run(&[put(1, 9)]), Ok(Vec::new()));
+        assert_eq!(rows, before, "and nothing else is written");
+    }
+}
+
+#[test]
+fn a_result_that_is_too_long_to_be_told_is_an_abort_on_all_shards() {
+    let (went, rows, mut before) = reads_all(Limits { part: 50, result: 13 }, &Backwards(1));
+    let Went::Ran(Err(abort)) = &went[0] else { panic!("{went:?}") };
+    assert_eq!(abort.code.as_str(), "54000");
+    assert_eq!(before.run(&[put(1, 9)]), Ok(Vec::new()));
+    assert_eq!(rows, before);
 }
