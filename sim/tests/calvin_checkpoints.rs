@@ -67,8 +67,6 @@ fn a_replica_whose_checkpoints_fail_goes_on_and_takes_others_later() {
             assert!((1..=3).contains(&failed), "{mode:?}, {shards} shards: {report}");
             let asked = report.counts.mark("inputs.checkpoint");
             assert!(report.counts.checkpoints > 4, "{mode:?}, {shards} shards, {asked} asked for");
-            let gave_up = report.counts.gave_up_waiting;
-            assert_eq!(gave_up, 0, "{mode:?}, {shards} shards: nobody waits for it: {report}");
         }
     }
 }
