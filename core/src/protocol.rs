@@ -208,6 +208,9 @@ pub enum Input<P: Protocol> {
     PeerDown(NodeId),
     /// The checkpoint of this version is durable.
     Checkpointed(SnapshotVersion),
+    /// The checkpoint of this version was not written, and nothing is kept for it any more: another
+    /// one may be asked for, in some seconds, as it may fail again.
+    CheckpointFailed(SnapshotVersion),
     /// Everything that had arrived when [`Effect::Resume`] was asked for has been taken.
     Resume,
     /// What [`Effect::Fetch`] asked for is in memory.
@@ -230,9 +233,11 @@ impl<P: Protocol> Input<P> {
             Self::Durable(_) => ("durable", 0),
             Self::Resume => ("resume", 0),
             Self::Fetched { .. } => ("fetched", 0),
-            Self::Restart(_) | Self::PeerUp(_) | Self::PeerDown(_) | Self::Checkpointed(_) => {
-                ("rare", 0)
-            }
+            Self::Restart(_)
+            | Self::PeerUp(_)
+            | Self::PeerDown(_)
+            | Self::Checkpointed(_)
+            | Self::CheckpointFailed(_) => ("rare", 0),
         }
     }
 }
@@ -337,7 +342,7 @@ pub enum Effect<P: Protocol> {
     },
     /// Write a checkpoint of the store at this published version, beside the work that goes on,
     /// once every record up to `after` is durable: what led to a state is never lost while the
-    /// state is kept. Comes back as [`Input::Checkpointed`].
+    /// state is kept. Comes back as [`Input::Checkpointed`], or as [`Input::CheckpointFailed`].
     Checkpoint {
         /// What it is called, and the protocol's part of it.
         checkpoint: Checkpoint,

@@ -321,11 +321,16 @@ impl DiskError {
         let path = path.to_owned();
         move |error| Self { doing, path, kind: error.kind(), message: error.to_string() }
     }
+
+    /// What happened, and not what to do.
+    pub fn what(&self) -> String {
+        format!("can't {} {}: {}", self.doing, self.path.display(), self.message)
+    }
 }
 
 impl fmt::Display for DiskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "can't {} {}: {}", self.doing, self.path.display(), self.message)?;
+        f.write_str(&self.what())?;
         if self.kind == io::ErrorKind::StorageFull {
             f.write_str(". The disk is full: make room and start the node again")?;
         }

@@ -13,6 +13,7 @@ pub mod meter;
 pub mod network;
 pub mod node;
 mod pace;
+mod panics;
 pub mod pgwire;
 pub mod pool;
 pub mod random;

@@ -161,6 +161,9 @@ fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {
             }
             None => tracing::warn!("{address}: {reason}"),
         },
+        TransportEvent::Panicked(reason) => {
+            handle.inbox().fail(format!("the node stopped: {reason}"));
+        }
     }
 }
 

@@ -6,10 +6,10 @@
 //! is told; then the log, the checkpoints and the data directory are closed. An end that nobody
 //! asked for (a disk that fails, a bug in the protocol) takes the same way with a reason.
 
-use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -21,16 +21,17 @@ use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
 
-use crate::checkpoint::{CheckpointEvent, Checkpointer, LoadError, load};
+use crate::checkpoint::{CheckpointEvent, CheckpointEvents, Checkpointer, LoadError, load};
 use crate::cold::{keeper_of, new_store};
 use crate::config::{ConfigError, HISTORY_DEFAULT, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
-use crate::driver::{Closed, Driver, Handle, Inbox, Network, Parts, Reach, Shared};
+use crate::driver::{Driver, Handle, Inbox, Network, Parts, Reach, Shared};
 use crate::log::{
     Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
 };
 use crate::meter::Meter;
+use crate::panics::caught;
 use crate::pool::ThreadedPool;
 use pangea_sql::engine::Engine;
 use pangea_sql::history::{History, Retention, TICK};
@@ -132,6 +133,11 @@ pub enum StartError {
     /// The system has no threads to give.
     Threads(String),
 }
+
+/// The name of the event loop's thread.
+const DRIVER: &str = "driver";
+/// And that of the one that keeps snapshots.
+const HISTORIAN: &str = "history";
 
 /// What to do about data that is damaged.
 const WAY_BACK: &str =
@@ -300,7 +306,7 @@ impl<P: Protocol> Node<P> {
             let _data_dir = data_dir;
             run_driver(parts, &ready);
         };
-        let thread = std::thread::Builder::new().name("driver".to_owned()).spawn(run);
+        let thread = std::thread::Builder::new().name(DRIVER.to_owned()).spawn(run);
         let driver = thread.map(Some).map_err(|error| {
             network.stop();
             StartError::Threads(error.to_string())
@@ -365,12 +371,16 @@ fn remember<P: Protocol>(handle: Handle<P>) -> Result<Option<JoinHandle<()>>, St
     if handle.past().retention().time.is_zero() {
         return Ok(None);
     }
-    let run = move || {
+    let keep = |handle: &Handle<P>| {
         while !handle.inbox().wait_closed_for(TICK) {
             handle.past().tick(handle.store(), sql_now());
         }
     };
-    let thread = std::thread::Builder::new().name("history".to_owned()).spawn(run);
+    let run = move || {
+        let failed = |reason| handle.inbox().fail(format!("the node stopped: {reason}"));
+        caught(HISTORIAN, || keep(&handle), failed);
+    };
+    let thread = std::thread::Builder::new().name(HISTORIAN.to_owned()).spawn(run);
     thread.map(Some).map_err(|error| StartError::Threads(error.to_string()))
 }
 
@@ -390,18 +400,10 @@ fn run_driver<P: Protocol>(parts: Parts<P>, ready: &Sender<()>) {
         let _ = ready.send(());
         driver.run();
     };
-    let result = catch_unwind(AssertUnwindSafe(run));
-    if let Err(panic) = result {
-        let reason = format!("the node failed: {} (this is a bug)", panic_message(&*panic));
-        tracing::error!("{reason}");
-        inbox.close(Closed { reason, is_failure: true });
+    caught(DRIVER, run, |reason| {
+        inbox.fail(format!("the node stopped: {reason}"));
         network.stop();
-    }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
+    });
 }
 
 fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
@@ -523,16 +525,35 @@ fn open_durable<P: Protocol>(
     let loaded = load(disk, &dir, P::NAME, recovered.mark.checkpoint, store)?;
     let report = StartReport { lines: report_lines(&recovered, &loaded) };
     report.lines.iter().for_each(|line| tracing::info!("{line}"));
-    let inbox = inbox.clone();
-    let on_checkpoint = move |event| match event {
-        CheckpointEvent::Written(version) => inbox.on_checkpointed(version),
-        CheckpointEvent::Failed(error) => tracing::error!(%error, "no checkpoint was written"),
-    };
-    let checkpointer = Checkpointer::start(disk.clone(), dir, P::NAME, Arc::new(on_checkpoint))?;
+    let events = checkpoint_events(inbox);
+    let checkpointer = Checkpointer::start(disk.clone(), dir, P::NAME, events)?;
     let head = recovered.head;
     let (checkpoint, records) = (loaded.checkpoint, recovered.records);
     let durable = Durable { checkpoint, records, is_replaced: false };
     Ok(Opened { log, checkpointer: Some(checkpointer), durable, head, report })
+}
+
+/// Tells the protocol what became of its checkpoints, and the operator when they begin to fail.
+fn checkpoint_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> CheckpointEvents {
+    let (inbox, is_failing) = (inbox.clone(), AtomicBool::new(false));
+    Arc::new(move |event| match event {
+        CheckpointEvent::Written(version) => {
+            if is_failing.swap(false, Ordering::Relaxed) {
+                tracing::info!("checkpoints are written again");
+            }
+            inbox.on_checkpointed(version);
+        }
+        CheckpointEvent::Failed { version, reason } => {
+            if !is_failing.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "no checkpoint was written: {reason}. Until one is, which is tried again every \
+                     few seconds, the log grows, and with it the time that a restart takes"
+                );
+            }
+            inbox.on_checkpoint_failed(version);
+        }
+        CheckpointEvent::Panicked(reason) => inbox.fail(format!("the node stopped: {reason}")),
+    })
 }
 
 fn log_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> LogEvents {
@@ -540,12 +561,10 @@ fn log_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> LogEvents {
     Arc::new(move |event| match event {
         LogEvent::Durable(position) => inbox.on_durable(position),
         LogEvent::Failed(error) => {
-            let reason = format!(
+            inbox.fail(format!(
                 "the node stopped: {error}. Nothing that was acknowledged is lost; what became of \
                  requests in flight is unknown"
-            );
-            tracing::error!("{reason}");
-            inbox.close(Closed { reason, is_failure: true });
+            ));
         }
     })
 }

@@ -41,6 +41,8 @@ fn options(count: usize, me: usize, disk: Arc<dyn Disk>, dir: &Path) -> NodeOpti
     options.disk = disk;
     options.workers = 1;
     options.segment_bytes = 4_096;
+    // What is pinned is then the node's own.
+    options.history.time = Duration::ZERO;
     options
 }
 
@@ -332,6 +334,47 @@ fn a_panic_of_the_protocol_ends_the_node_and_tells_every_client() {
     let reason = nodes[0].take().unwrap().wait().expect_err("it failed");
     assert!(reason.contains("poisoned") && reason.contains("bug"), "{reason}");
     add_on(nodes[1].as_ref().unwrap(), 1).unwrap();
+}
+
+/// A panic of the log's writer was heard by nobody: the node took what came until too much waited
+/// for the disk, and then stood still. One of the thread that writes checkpoints left a log without
+/// end, and one of the thread that makes segments a log that waited for the next.
+#[test]
+fn a_panic_of_a_thread_that_writes_ends_the_node_and_tells_every_client() {
+    for thread in ["log-writer", "log-preparer", "checkpoint"] {
+        let mut cluster = Cluster::start(3, 10);
+        cluster.add(0, 1).unwrap();
+        cluster.disks[0].set_panics(thread);
+        let failed = (0..10_000).find_map(|_| cluster.add(0, 1).err());
+        failed.unwrap_or_else(|| panic!("the node goes on without {thread}"));
+        let reason = cluster.nodes[0].take().unwrap().wait().expect_err("it failed");
+        let says = |what: &str| assert!(reason.contains(what), "{what}: {reason}");
+        [thread, "a bug in writing", "(this is a bug)"].into_iter().for_each(says);
+        cluster.add(1, 1).unwrap();
+    }
+}
+
+/// Nothing is kept for a checkpoint that can't be written: it is the protocol that asks again.
+#[test]
+fn a_checkpoint_that_can_t_be_written_is_told_to_the_protocol_and_keeps_nothing() {
+    let mut cluster = Cluster::start(1, 10);
+    cluster.disks[0].set_fails_checkpoints(true);
+    wait_until("failures", || {
+        cluster.add(0, 1).unwrap();
+        status(cluster.node(0)).counters["checkpoints_failed"] >= 2
+    });
+    let store = cluster.node(0).handle().store().clone();
+    wait_until("no pin", || {
+        let published = store.published();
+        store.oldest_pinned() >= published
+    });
+    assert_eq!(cluster.checkpoint_paths(0).len(), 0);
+    cluster.disks[0].set_fails_checkpoints(false);
+    wait_until("a checkpoint", || {
+        cluster.add(0, 1).unwrap();
+        !cluster.checkpoint_paths(0).is_empty()
+    });
+    cluster.stop(0);
 }
 
 #[test]

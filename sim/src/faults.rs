@@ -174,6 +174,11 @@ pub enum Fault {
         /// Whose.
         node: Target,
     },
+    /// No checkpoint can be written, while all else can.
+    FailedCheckpoint {
+        /// Whose.
+        node: Target,
+    },
     /// A node does nothing.
     Pause {
         /// Which.
@@ -227,6 +232,7 @@ impl Fault {
             Self::SlowDisk { .. } => FaultKind::SlowDisk,
             Self::StuckDisk { .. } => FaultKind::StuckDisk,
             Self::FullDisk { .. } => FaultKind::FullDisk,
+            Self::FailedCheckpoint { .. } => FaultKind::FailedCheckpoint,
             Self::Pause { .. } => FaultKind::Pause,
             Self::SlowProcessor { .. } => FaultKind::SlowProcessor,
             Self::ClockJump { .. } => FaultKind::ClockJump,
@@ -263,6 +269,7 @@ impl Fault {
             | Self::BitFlip { node }
             | Self::StuckDisk { node }
             | Self::FullDisk { node }
+            | Self::FailedCheckpoint { node }
             | Self::Pause { node } => target(*node),
             Self::Cut { from, to, .. } => {
                 if from.is_empty() || to.is_empty() {
@@ -337,11 +344,13 @@ pub enum FaultKind {
     DiskLoss,
     /// A bit of a node's log flips, which it notices, and it is replaced.
     BitFlip,
+    /// A node's checkpoints can't be written.
+    FailedCheckpoint,
 }
 
 impl FaultKind {
     /// Every kind.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Crash,
         Self::CoordinatorCrash,
         Self::FullStop,
@@ -362,6 +371,7 @@ impl FaultKind {
         Self::Destroy,
         Self::DiskLoss,
         Self::BitFlip,
+        Self::FailedCheckpoint,
     ];
 
     /// The name on the command line.
@@ -387,6 +397,7 @@ impl FaultKind {
             Self::Destroy => "destroy",
             Self::DiskLoss => "disk-loss",
             Self::BitFlip => "bit-flip",
+            Self::FailedCheckpoint => "failed-checkpoint",
         }
     }
 
@@ -412,7 +423,8 @@ impl FaultKind {
             | Self::LyingClock
             | Self::Destroy
             | Self::DiskLoss
-            | Self::BitFlip => false,
+            | Self::BitFlip
+            | Self::FailedCheckpoint => false,
         }
     }
 }
@@ -454,8 +466,9 @@ mod tests {
         let duration = Span::from_ms(8_000);
         for nodes in [1, 2, 3, 5] {
             for kind in FaultKind::ALL {
-                let mut dice = Dice::fork(1, kind.name(), nodes as u64);
-                let rules = draw(&mut dice, &[kind], 500, nodes, duration);
+                let fork = |name| Dice::fork(1, name, nodes as u64);
+                let (mut dice, mut later) = (fork(kind.name()), fork("later"));
+                let rules = draw((&mut dice, &mut later), &[kind], 500, nodes, duration);
                 assert!(rules.iter().all(|rule| rule.at_ms + rule.lasts_ms <= 8_000));
                 for rule in &rules {
                     assert_eq!(rule.fault.check(nodes), Ok(()), "{rule:?}");
@@ -474,8 +487,8 @@ mod tests {
         struct Rules {
             rules: Vec<Rule>,
         }
-        let mut dice = Dice::fork(2, "faults", 0);
-        let rules = draw(&mut dice, &FaultKind::ALL, 1_000, 5, Span::from_ms(10_000));
+        let (dice, later) = (&mut Dice::fork(2, "faults", 0), &mut Dice::fork(2, "later", 0));
+        let rules = draw((dice, later), &FaultKind::ALL, 1_000, 5, Span::from_ms(10_000));
         let text = toml::to_string(&Rules { rules: rules.clone() }).unwrap();
         assert_eq!(toml::from_str::<Rules>(&text).unwrap().rules, rules);
 

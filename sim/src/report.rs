@@ -62,6 +62,8 @@ pub struct Counts {
     pub faults: BTreeMap<&'static str, u64>,
     /// Aborts by SQLSTATE.
     pub aborts: BTreeMap<String, u64>,
+    /// The most bytes of batches that each node was seen to hold.
+    pub batch_bytes_max: BTreeMap<u16, u64>,
     /// The protocol's coverage marks.
     pub marks: BTreeMap<&'static str, u64>,
 }
@@ -122,6 +124,10 @@ impl Counts {
         };
         other.faults.iter().for_each(|(name, count)| add((*name, count), &mut self.faults));
         other.marks.iter().for_each(|(name, count)| add((*name, count), &mut self.marks));
+        for (node, most) in &other.batch_bytes_max {
+            let all = self.batch_bytes_max.entry(*node).or_default();
+            *all = (*all).max(*most);
+        }
         for (code, count) in &other.aborts {
             *self.aborts.entry(code.clone()).or_default() += count;
         }

@@ -309,9 +309,10 @@ mod tests {
     fn what_is_written_is_read_again() {
         for seed in 0..50 {
             let drawn = Settings::drawn(seed);
-            let mut dice = crate::dice::Dice::fork(seed, "test", 0);
+            let mut dice = ["test", "later"].map(|name| crate::dice::Dice::fork(seed, name, 0));
+            let [dice, later] = &mut dice;
             let (kinds, nodes) = (&drawn.faults, drawn.nodes);
-            let rules = crate::faults::draw(&mut dice, kinds, 20, nodes, drawn.duration);
+            let rules = crate::faults::draw((dice, later), kinds, 20, nodes, drawn.duration);
             let settings = Settings { is_drawn: false, seed: 0, rules: Some(rules), ..drawn };
             let options = toml::Table::from_iter([("epoch_ms".to_owned(), 20.into())]);
             let text = Scenario::text(&settings, "minerva", &options);

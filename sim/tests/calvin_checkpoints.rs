@@ -4,6 +4,7 @@ mod runs;
 
 use pangea_core::time::Span;
 use pangea_protocols::calvin::{Calvin, Checkpoints, Options, Replication};
+use pangea_sim::faults::{Fault, Rule, Target};
 use pangea_sim::{FaultKind, RealTime, Settings, run};
 use runs::clean;
 
@@ -49,6 +50,36 @@ fn where_nothing_is_wrong_one_replica_stands_still_at_a_time_and_its_clients_are
             }
         }
     }
+}
+
+/// A checkpoint that could not be written was tried again at its version for as long as that took.
+/// A replica that stood still for it stood still as long, and nobody else had a turn.
+#[test]
+fn a_replica_whose_checkpoints_fail_goes_on_and_takes_others_later() {
+    for mode in MODES {
+        for shards in [1, 2] {
+            let fault = Fault::FailedCheckpoint { node: Target::Node(1) };
+            let rules = vec![Rule { at_ms: 300, lasts_ms: 8_000, fault }];
+            let duration = Span::from_ms(15_000);
+            let settings = Settings { rules: Some(rules), duration, shards, ..settings(3) };
+            let report = clean::<Calvin>(&settings, &options(mode));
+            let failed = report.counts.mark("inputs.checkpoint_failed");
+            assert!((1..=3).contains(&failed), "{mode:?}, {shards} shards: {report}");
+            let asked = report.counts.mark("inputs.checkpoint");
+            assert!(report.counts.checkpoints > 4, "{mode:?}, {shards} shards, {asked} asked for");
+        }
+    }
+}
+
+/// A checkpoint that takes long is no reason to keep all that comes meanwhile for who writes it.
+#[test]
+fn a_replica_that_stands_still_loses_its_turn_before_much_is_kept_for_it() {
+    let options = Options { behind_bytes: 4_096, ..options(Checkpoints::Frozen) };
+    let settings = Settings { faults: Vec::new(), ..settings(1) };
+    let report = clean::<Calvin>(&settings, &options);
+    assert!(report.counts.mark("inputs.turn_lost") > 0, "{report}");
+    assert_eq!(report.counts.mark("inputs.remove_straggler"), 0, "{report}");
+    assert!(report.counts.checkpoints > 2, "{report}");
 }
 
 #[test]

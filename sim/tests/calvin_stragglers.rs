@@ -7,7 +7,7 @@ use pangea_core::ids::NodeId;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Abort;
 use pangea_protocols::calvin::{Calvin, Options};
-use pangea_sim::faults::{Fault, Rule, Target};
+use pangea_sim::faults::{Fault, PROCESSOR_TIMES_MAX, Rule, Target};
 use pangea_sim::history::{End, Operation};
 use pangea_sim::{Report, Settings};
 use runs::clean;
@@ -101,6 +101,26 @@ fn a_shard_that_is_slow_as_a_whole_is_named_by_the_others_which_are_not_far_ahea
 fn replicas_that_acknowledge_nothing_are_named_by_the_one_that_waits_for_them() {
     let report = clean::<Calvin>(&settings(1, stuck(&[1, 2])), &Options::default());
     are_named(&report, &[0], &[1, 2], &["acknowledgements"]);
+}
+
+/// It told the others every 100 ms that it was there, and they kept for it what it had not run.
+#[test]
+fn a_replica_that_runs_slowly_for_long_is_removed_and_the_others_hold_little() {
+    const BEHIND_BYTES: u64 = 20_000;
+    let options = Options { behind_bytes: BEHIND_BYTES, ..Options::default() };
+    // Its batches come one by one, as its cuts do.
+    let narrow = |peer| Fault::NarrowLink { between: [peer, 1], bytes_per_ms: 10 };
+    let slow = Fault::SlowProcessor { node: Target::Node(1), times: PROCESSOR_TIMES_MAX };
+    let rule = |fault| Rule { at_ms: 1_000, lasts_ms: 12_000, fault };
+    let rules = [slow, narrow(0), narrow(2)].map(rule).to_vec();
+    let report = clean::<Calvin>(&settings(1, rules), &options);
+    let held = &report.counts.batch_bytes_max;
+    assert!(held[&0].max(held[&2]) < 10 * BEHIND_BYTES, "{held:?}: {report}");
+    assert!(report.counts.mark("inputs.remove_straggler") > 0, "{report}");
+    assert_eq!(report.counts.mark("inputs.remove_replica"), 0, "it is not silent: {report}");
+    assert!(report.counts.mark("inputs.readmit_replica") > 0, "{report}");
+    let committed = report.counts.committed;
+    assert!(committed > 10_000, "the others go on: {report}");
 }
 
 /// One replica of three, and one shard's node of a region, stop nobody.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use pangea_core::ids::SnapshotVersion;
@@ -16,6 +16,7 @@ use super::{KEPT, TEMP_NAME, file_name, versions};
 use crate::disk::{Disk, DiskError, DiskFile};
 use crate::log::remove_if_there;
 use crate::pace::{PIECE_BYTES, rest_after};
+use crate::panics::caught;
 
 /// How far behind the node's other threads the one that writes checkpoints stands, as `nice` counts
 /// it. Reading all of a store takes seconds of a core. Where cores are short, as many threads that
@@ -24,16 +25,24 @@ use crate::pace::{PIECE_BYTES, rest_after};
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
 
-/// A checkpoint that failed, for want of room most likely, is tried again after this long.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// The name of the thread.
+const THREAD: &str = "checkpoint";
 
 /// What a checkpointer reports, from its own thread.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CheckpointEvent {
     /// The checkpoint of this version, and so of every earlier one that was asked for, is durable.
     Written(SnapshotVersion),
-    /// It could not be written, and will be tried again. The log keeps what it would have held.
-    Failed(DiskError),
+    /// That of this version was not written, for want of room most likely, and nothing is kept for
+    /// it any more. The log has what it would have held, until another one is written.
+    Failed {
+        /// Which.
+        version: SnapshotVersion,
+        /// Why, in words.
+        reason: String,
+    },
+    /// The thread is gone: nothing that is asked for is written.
+    Panicked(String),
 }
 
 /// Takes a checkpointer's reports.
@@ -87,9 +96,13 @@ impl<H: Header> Checkpointer<H> {
         let error = DiskError::new("start a thread for", &dir);
         let run = {
             let shared = shared.clone();
-            move || shared.run(&disk, &dir, protocol, &events)
+            let run = move |events: &CheckpointEvents| shared.run(&disk, &dir, protocol, events);
+            move || {
+                let panicked = |reason| events(CheckpointEvent::Panicked(reason));
+                caught(THREAD, || run(&events), panicked);
+            }
         };
-        let builder = std::thread::Builder::new().name("checkpoint".to_owned());
+        let builder = std::thread::Builder::new().name(THREAD.to_owned());
         let thread = builder.spawn(run).map_err(error)?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -107,10 +120,9 @@ impl<H: Header> Drop for Checkpointer<H> {
     fn drop(&mut self) {
         self.shared.lock().is_stopping = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the checkpoint thread panicked");
+        if let Some(thread) = self.thread.take() {
+            // Panics are caught where they happen.
+            let _ = thread.join();
         }
     }
 }
@@ -129,27 +141,19 @@ impl<H: Header> Shared<H> {
             drop(state);
             let is_stopping = || self.lock().is_stopping;
             let written = write(disk, dir, protocol, &pin, &meta, &is_stopping);
-            let failed = written.is_err();
-            match written {
-                Ok(Some(_)) => {
-                    let version = pin.version();
-                    pin.end();
-                    events(CheckpointEvent::Written(version));
-                    state = self.lock();
-                    continue;
-                }
-                Ok(None) => {}
-                Err(error) => events(CheckpointEvent::Failed(error)),
+            if is_stopping() {
+                return;
             }
+            let version = pin.version();
+            // What was kept for it goes before another is asked for.
+            pin.end();
+            let failed = |reason| CheckpointEvent::Failed { version, reason };
+            events(match written {
+                Ok(Some(_)) => CheckpointEvent::Written(version),
+                Ok(None) => failed("what it was to hold is gone".to_owned()),
+                Err(error) => failed(error.what()),
+            });
             state = self.lock();
-            if failed {
-                if state.next.is_none() {
-                    state.next = Some(Request { pin, meta });
-                }
-                let is_up = |state: &mut State<H>| !state.is_stopping;
-                let wait = self.changed.wait_timeout_while(state, RETRY_AFTER, is_up);
-                state = wait.unwrap_or_else(PoisonError::into_inner).0;
-            }
         }
     }
 }

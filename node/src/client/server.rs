@@ -7,6 +7,7 @@ use std::thread;
 use super::reply::{Answers, ClientCall, ClientQuery, ClientReply};
 use super::wire::{Answer, Query, decode_query, decode_submit};
 use crate::meter::Tap;
+use crate::panics::caught;
 use crate::transport::frame::{self, Frame, Kind};
 use crate::transport::{
     CLIENT_FRAME_MAX, ClientWelcome, Connection, Ended, Shared, TransportEvent, read_frames,
@@ -34,7 +35,8 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
     thread::scope(|scope| {
         let write = || {
             // A write that fails ends the connection, and the reader with it.
-            let _ = answers.run_writer(Tap::new(shared.meter.as_ref()));
+            let write = || drop(answers.run_writer(Tap::new(shared.meter.as_ref())));
+            caught("answer", write, |reason| shared.trouble(None, address, &reason));
             answers.close();
         };
         let writer = thread::Builder::new().name(format!("answer {address}"));
@@ -42,17 +44,24 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
             shared.trouble(None, address, &format!("no thread for a client: {error}"));
             return;
         }
-        let mut tap = Tap::new(shared.meter.as_ref());
-        let ended = read_frames(&stream, &mut decoder, |frame| {
-            let calls = on_frame(shared, address, &answers, &frame)?;
-            if calls > 0 {
-                tap.did("client_request", 1, calls);
-            }
-            Ok(())
-        });
-        if let Ended::Wrong(reason) = ended {
+        let disconnected = |reason: String| {
             shared.trouble(None, address, &format!("client disconnected: {reason}"));
-        }
+        };
+        let read = || {
+            let mut tap = Tap::new(shared.meter.as_ref());
+            let ended = read_frames(&stream, &mut decoder, |frame| {
+                let calls = on_frame(shared, address, &answers, &frame)?;
+                if calls > 0 {
+                    tap.did("client_request", 1, calls);
+                }
+                Ok(())
+            });
+            if let Ended::Wrong(reason) = ended {
+                disconnected(reason);
+            }
+        };
+        // A bug that one client met is no end of the others.
+        caught("client", read, disconnected);
         answers.close();
     });
 }

@@ -108,6 +108,16 @@ fn send(sender: &Sender<Vec<ClientCall>>, calls: Vec<ClientCall>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bug_that_one_client_meets_disconnects_it_and_no_other() {
+    let toy = Toy::start(loopback(0));
+    let (one, other) = (toy.client().await, toy.client().await);
+    assert!(one.query(&Query::Ways).await.is_err(), "the toy has none, and panics");
+    assert_eq!(other.fresh().await.unwrap(), SnapshotVersion(6));
+    let told = toy.troubles.lock().unwrap().join("; ");
+    assert!(told.contains("the thread client failed") && told.contains("is a bug"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_calls_share_a_connection_and_each_gets_its_own_answer() {
     const TASKS: u64 = 4_000;
     const CALLS: u64 = 5;

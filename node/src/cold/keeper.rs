@@ -10,6 +10,8 @@ use pangea_core::key::Key;
 use pangea_core::store::{Header, Store};
 use pangea_core::time::Span;
 
+use crate::panics::caught;
+
 /// Threads that fetch: disks do several things at a time.
 const FETCHERS: usize = 4;
 /// So many requests are fetched together.
@@ -24,6 +26,9 @@ const LOOKS_IN_VAIN_MAX: u32 = 6;
 
 /// Is told which request was fetched, and how long that took.
 pub type OnFetched = Arc<dyn Fn(u64, Span) + Send + Sync>;
+
+/// Is told that one of the threads is gone, and why.
+pub type OnPanic = Arc<dyn Fn(String) + Send + Sync>;
 
 /// Keeps memory below its limit, and fetches what is asked for. Ends when it is dropped.
 pub struct Keeper {
@@ -63,20 +68,28 @@ impl Keeper {
     pub fn start<H: Header>(
         store: &Arc<Store<H>>,
         on_fetched: &OnFetched,
+        on_panic: &OnPanic,
     ) -> Result<Self, std::io::Error> {
         let shared = Arc::new(Shared::default());
         let mut keeper = Self { shared, threads: Vec::new() };
         let (shared, of_evictor) = (keeper.shared.clone(), store.clone());
-        keeper.spawn("cold-evictor", move || shared.evict(&of_evictor))?;
+        keeper.spawn("cold-evictor", on_panic, move || shared.evict(&of_evictor))?;
         for _ in 0..FETCHERS {
             let (shared, store) = (keeper.shared.clone(), store.clone());
             let on_fetched = on_fetched.clone();
-            keeper.spawn("cold-fetcher", move || shared.fetch(&store, &on_fetched))?;
+            keeper.spawn("cold-fetcher", on_panic, move || shared.fetch(&store, &on_fetched))?;
         }
         Ok(keeper)
     }
 
-    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    fn spawn(
+        &mut self,
+        name: &'static str,
+        on_panic: &OnPanic,
+        run: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        let on_panic = on_panic.clone();
+        let run = move || caught(name, run, |reason| on_panic(reason));
         self.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
         Ok(())
     }
@@ -94,7 +107,7 @@ impl Drop for Keeper {
         self.shared.lock().is_stopping = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // One that panicked has told why.
+            // Panics are caught where they happen.
             let _ = thread.join();
         }
     }

@@ -14,5 +14,5 @@ mod keeper;
 mod start;
 
 pub use file::ColdFile;
-pub use keeper::{Keeper, OnFetched};
+pub use keeper::{Keeper, OnFetched, OnPanic};
 pub(crate) use start::{keeper_of, new_store};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use pangea_core::protocol::Protocol;
 use pangea_core::store::Store;
 
-use super::{ColdFile, Keeper, OnFetched};
+use super::{ColdFile, Keeper, OnFetched, OnPanic};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::disk::DiskError;
-use crate::driver::{Closed, Inbox};
+use crate::driver::Inbox;
 use crate::log::remove_if_there;
 use crate::node::{NodeOptions, StartError};
 
@@ -26,10 +26,7 @@ pub(crate) fn new_store<P: Protocol>(
         return Ok(Arc::new(Store::new()));
     };
     let inbox = inbox.clone();
-    let on_error = move |reason: String| {
-        tracing::error!("{reason}");
-        inbox.close(Closed { reason, is_failure: true });
-    };
+    let on_error = move |reason: String| inbox.fail(reason);
     let file = ColdFile::create(&path, options.cold_latency, Arc::new(on_error));
     let file = file.map_err(DiskError::new("make", &path)).map_err(DataDirError::from)?;
     Ok(Arc::new(Store::with_cold(Box::new(file), bytes)))
@@ -40,8 +37,11 @@ pub(crate) fn keeper_of<P: Protocol>(
     store: &Arc<Store<P::Header>>,
     inbox: &Arc<Inbox<P>>,
 ) -> Result<Option<Keeper>, StartError> {
-    let inbox = inbox.clone();
-    let on_fetched: OnFetched = Arc::new(move |token, took| inbox.on_fetched(token, took));
-    let keeper = store.has_cold().then(|| Keeper::start(store, &on_fetched)).transpose();
+    let (fetched, failed) = (inbox.clone(), inbox.clone());
+    let on_fetched: OnFetched = Arc::new(move |token, took| fetched.on_fetched(token, took));
+    let on_panic: OnPanic =
+        Arc::new(move |reason| failed.fail(format!("the node stopped: {reason}")));
+    let start = || Keeper::start(store, &on_fetched, &on_panic);
+    let keeper = store.has_cold().then(start).transpose();
     keeper.map_err(|error| StartError::Threads(error.to_string()))
 }

@@ -11,7 +11,7 @@ use pangea_core::time::Span;
 use pangea_core::txn::Outcome;
 use pangea_sql::engine::Trace;
 
-use super::inbox::{Closed, CommitReply, Waiting};
+use super::inbox::{CommitReply, Waiting};
 use super::ways::Ran;
 use super::{Driver, metered};
 use crate::log::Append;
@@ -100,9 +100,7 @@ impl<P: Protocol> Driver<P> {
                 None => self.inbox.on_fetched(token, Span::ZERO),
             },
             Effect::Stop { reason } => {
-                let reason = format!("the node stopped: {reason}");
-                tracing::error!("{reason}");
-                self.inbox.close(Closed { reason, is_failure: true });
+                self.inbox.fail(format!("the node stopped: {reason}"));
                 self.is_stopped = true;
             }
             Effect::Reign { from, reign, is_final, .. } => self.note_reign(from, reign, is_final),

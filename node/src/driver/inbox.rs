@@ -152,6 +152,7 @@ pub(super) struct Inputs<P: Protocol> {
     pub submissions: Vec<(Request, Waiting)>,
     pub queries: Vec<StatusReply>,
     pub checkpointed: Option<SnapshotVersion>,
+    pub checkpoint_failed: Option<SnapshotVersion>,
     /// What was fetched from the cold store, and how long that took.
     pub fetched: Vec<(u64, Span)>,
 }
@@ -209,6 +210,7 @@ impl<P: Protocol> Default for Inputs<P> {
             submissions: Vec::new(),
             queries: Vec::new(),
             checkpointed: None,
+            checkpoint_failed: None,
             fetched: Vec::new(),
         }
     }
@@ -338,6 +340,13 @@ impl<P: Protocol> Inbox<P> {
         self.wake(&mut state);
     }
 
+    /// A checkpoint was not written.
+    pub fn on_checkpoint_failed(&self, version: SnapshotVersion) {
+        let mut state = self.lock();
+        state.inputs.checkpoint_failed = Some(version);
+        self.wake(&mut state);
+    }
+
     /// Values that the protocol asked for are in memory.
     pub fn on_fetched(&self, token: u64, took: Span) {
         let mut state = self.lock();
@@ -394,6 +403,12 @@ impl<P: Protocol> Inbox<P> {
     /// How many messages could not be decoded.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the node, which can't go on.
+    pub fn fail(&self, reason: String) {
+        tracing::error!("{reason}");
+        self.close(Closed { reason, is_failure: true });
     }
 
     /// Ends the node. The first reason counts. Whoever still waits here is told.
@@ -479,11 +494,13 @@ fn report(majority: Majority) {
 
 impl<P: Protocol> State<P> {
     fn is_empty(&self) -> bool {
-        let Inputs { peers, submissions, queries, checkpointed, fetched } = &self.inputs;
+        let Inputs { peers, submissions, queries, checkpointed, checkpoint_failed, fetched } =
+            &self.inputs;
         let is_quiet = peers.is_empty() && submissions.is_empty() && queries.is_empty();
         is_quiet
             && fetched.is_empty()
             && checkpointed.is_none()
+            && checkpoint_failed.is_none()
             && !self.has_durable
             && self.closed.is_none()
     }

@@ -228,6 +228,10 @@ impl<P: Protocol> Driver<P> {
             self.truncations.on_checkpoint(version);
             self.step(Input::Checkpointed(version));
         }
+        if let Some(version) = inputs.checkpoint_failed {
+            self.catch_up();
+            self.step(Input::CheckpointFailed(version));
+        }
         for (token, took) in inputs.fetched {
             self.catch_up();
             self.step(Input::Fetched { token, took });

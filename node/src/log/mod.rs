@@ -16,10 +16,10 @@
 //!   metadata to write and is many times faster. A new log begins with a small segment and doubles
 //!   from there, so that the first start is quick. A segment that is truncated away becomes a
 //!   spare, of which some are kept.
-//! - **Failure**: the first error of a write or a sync ends the log. After a failed sync nobody
-//!   knows what is on the disk (the operating system may drop the pages and report success the next
-//!   time), so nothing is tried again: [`LogEvent::Failed`] is reported, no later position ever
-//!   becomes durable, and a restart reads what is really there.
+//! - **Failure**: the first error of a write or a sync, or a panic there, ends the log. After a
+//!   failed sync nobody knows what is on the disk (the operating system may drop the pages and
+//!   report success the next time), so nothing is tried again: [`LogEvent::Failed`] is reported, no
+//!   later position ever becomes durable, and a restart reads what is really there.
 //! - **Recovery** is [`recovery`]'s; it leaves a log that ends with zeros.
 //!
 //! `durability = os` leaves out the sync of each group: what was acknowledged survives the process
@@ -44,12 +44,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::{Disk, DiskError};
 use crate::meter::Meter;
+use crate::panics::caught;
 pub use recovery::{Cut, Recovered};
 
 /// How many bytes of records may wait for the disk. Beyond it the driver waits too, so that a disk
 /// that can't keep up slows the node down and never fills its memory. One record may be
 /// longer: it is taken while no more than that waits before it.
 const WAITING_BYTES_MAX: usize = 128 << 20;
+
+/// The name of the thread that writes.
+const WRITER: &str = "log-writer";
 
 /// What a record must have survived before it counts as durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +132,8 @@ pub enum LogError {
         /// The first record that is there again.
         to: LogPosition,
     },
+    /// A thread of the log is gone: which, and why.
+    Panicked(String),
 }
 
 impl From<DiskError> for LogError {
@@ -140,7 +146,7 @@ impl LogError {
     /// Whether something that was whole is not any more.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
-            Self::Disk(_) => false,
+            Self::Disk(_) | Self::Panicked(_) => false,
             Self::Misnamed { .. } | Self::Missing { .. } => true,
             Self::Segment { error, .. } => {
                 !matches!(error, SegmentError::OtherFormat { .. } | SegmentError::NewerFrame { .. })
@@ -161,6 +167,7 @@ impl fmt::Display for LogError {
                 let last = to.0 - 1;
                 write!(f, "log {}: records {} to {last} are missing", dir.display(), from.0)
             }
+            Self::Panicked(reason) => f.write_str(reason),
         }
     }
 }
@@ -274,8 +281,14 @@ impl Log {
         let writer = writer::Writer::open(disk, options, tail, &counters)?;
         let thread = {
             let queue = queue.clone();
-            let run = move || writer.run(&queue, &events);
-            let builder = std::thread::Builder::new().name("log-writer".to_owned());
+            let run = move || {
+                let failed = |reason| {
+                    queue.end(End::Abandon);
+                    events(LogEvent::Failed(LogError::Panicked(reason)));
+                };
+                caught(WRITER, || writer.run(&queue, &events), failed);
+            };
+            let builder = std::thread::Builder::new().name(WRITER.to_owned());
             builder.spawn(run).map_err(DiskError::new("start a thread for", &options.dir))?
         };
         Ok((Self { queue, counters, writer: Some(thread), memory: None }, recovered))
@@ -323,10 +336,9 @@ impl Log {
 
     fn end(&mut self, end: End) {
         self.queue.end(end);
-        if let Some(writer) = self.writer.take()
-            && writer.join().is_err()
-        {
-            tracing::error!("the log's writer panicked");
+        if let Some(writer) = self.writer.take() {
+            // Panics are caught where they happen.
+            let _ = writer.join();
         }
     }
 }

@@ -11,6 +11,10 @@ use super::recovery::Sealed;
 use super::{remove_if_there, spare_number};
 use crate::disk::{Disk, DiskError, DiskFile};
 use crate::pace::{PIECE_BYTES, rest_after};
+use crate::panics::caught;
+
+/// The name of the thread.
+const PREPARER: &str = "log-preparer";
 
 /// The first segment of a new log: filled in milliseconds, so that a first start is quick.
 const FIRST_SEGMENT_BYTES: u64 = 4 << 20;
@@ -59,6 +63,8 @@ struct State {
     /// The number in the next spare's name.
     next_name: u64,
     is_stopping: bool,
+    /// Why the thread is gone, if it panicked.
+    panicked: Option<String>,
 }
 
 impl Shared {
@@ -89,6 +95,7 @@ impl Preparer {
             is_wanted: false,
             next_name: 0,
             is_stopping: false,
+            panicked: None,
         };
         find_spares(disk.as_ref(), dir, &mut state)?;
         let shared = Arc::new(Shared {
@@ -100,9 +107,9 @@ impl Preparer {
         });
         let run = {
             let shared = shared.clone();
-            move || shared.run()
+            move || caught(PREPARER, || shared.run(), |reason| shared.panicked(reason))
         };
-        let builder = std::thread::Builder::new().name("log-preparer".to_owned());
+        let builder = std::thread::Builder::new().name(PREPARER.to_owned());
         let thread = builder.spawn(run).map_err(DiskError::new("start a thread for", dir))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -116,6 +123,10 @@ impl Preparer {
         state.len = state.len.max(len_min);
         self.shared.changed.notify_all();
         let spare = loop {
+            if let Some(reason) = &state.panicked {
+                let reason = io::Error::other(reason.clone());
+                return Err(DiskError::new("make a segment in", &self.shared.dir)(reason));
+            }
             while let Some(spare) = state.spares.pop_front_if(|spare| spare.len < len_min) {
                 remove_if_there(self.shared.disk.as_ref(), &spare.path)?;
             }
@@ -154,10 +165,9 @@ impl Drop for Preparer {
     fn drop(&mut self) {
         self.shared.lock().is_stopping = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the log's preparer panicked");
+        if let Some(thread) = self.thread.take() {
+            // Panics are caught where they happen.
+            let _ = thread.join();
         }
     }
 }
@@ -183,6 +193,12 @@ fn find_spares(disk: &dyn Disk, dir: &Path, state: &mut State) -> Result<(), Dis
 }
 
 impl Shared {
+    /// The thread is gone: nobody waits for it any more.
+    fn panicked(&self, reason: String) {
+        self.lock().panicked = Some(reason);
+        self.changed.notify_all();
+    }
+
     fn run(&self) {
         let mut state = self.lock();
         loop {

@@ -112,7 +112,7 @@ impl Lifetime {
             }
             for thread in threads {
                 if thread.thread().id() != thread::current().id() {
-                    // A panic was a bug, and was said where it happened.
+                    // Panics are caught where they happen.
                     let _ = thread.join();
                 }
             }

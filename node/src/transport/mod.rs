@@ -161,6 +161,8 @@ pub enum TransportEvent {
         /// What happened.
         reason: String,
     },
+    /// A thread is gone without which there is no talking to peers: which, and why.
+    Panicked(String),
 }
 
 /// The driver's ear.

@@ -29,6 +29,7 @@ use super::outbox::{Outbox, Overflow, queue_bytes_max, run_sender};
 use super::peer::Peer;
 use super::shared::Shared;
 use crate::meter::Tap;
+use crate::panics::caught;
 
 /// A control lane on which nothing is heard for this long, three pings, is lost: the host is gone,
 /// or the network is partitioned.
@@ -151,22 +152,30 @@ pub(crate) fn run(
 ) -> String {
     (shared.events)(TransportEvent::PeerUp(peer.id));
     session.ping(shared.elapsed());
-    let named = |what: &str| {
-        thread::Builder::new().name(format!("{what} {}-{}", shared.identity.me, peer.id))
+    let name = |what: &str| format!("{what} {}-{}", shared.identity.me, peer.id);
+    let named = |what: &str| thread::Builder::new().name(name(what));
+    // The others end with the session.
+    let panicked = |reason: String| {
+        session.close(&reason);
+        (shared.events)(TransportEvent::Panicked(reason));
     };
+    let (name, panicked) = (&name, &panicked);
     thread::scope(|scope| {
         let senders = [Lane::Control, Lane::Bulk].map(|lane| {
             let send = move || send_lane(shared, peer, session, lane);
+            let send = move || caught(&name("send"), send, panicked);
             named("send").spawn_scoped(scope, send).map(drop)
         });
         let read_bulk = move || read_lane(shared, peer, session, Lane::Bulk, bulk);
+        let read_bulk = move || caught(&name("bulk"), read_bulk, panicked);
         let reader = named("bulk").spawn_scoped(scope, read_bulk).map(drop);
         for spawned in senders.into_iter().chain([reader]) {
             if let Err(error) = spawned {
                 session.close(&format!("connection reset: no thread for it: {error}"));
             }
         }
-        read_lane(shared, peer, session, Lane::Control, control);
+        let read_control = || read_lane(shared, peer, session, Lane::Control, control);
+        caught(&name("control"), read_control, panicked);
     });
     peer.clear_session();
     (shared.events)(TransportEvent::PeerDown(peer.id));

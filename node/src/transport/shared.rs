@@ -16,6 +16,7 @@ use super::peer::Peer;
 use super::sealing::Sealer;
 use super::wan::LinkSettings;
 use crate::meter::Meter;
+use crate::panics::caught;
 
 use super::{Events, TransportConfig, TransportEvent};
 
@@ -101,7 +102,9 @@ impl Shared {
         name: String,
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        self.lifetime.spawn(name, run)
+        let (thread, events) = (name.clone(), self.events.clone());
+        let panicked = move |reason| events(TransportEvent::Panicked(reason));
+        self.lifetime.spawn(name, move || caught(&thread, run, panicked))
     }
 
     pub(crate) fn trouble(&self, peer: Option<NodeId>, address: SocketAddr, reason: &str) {

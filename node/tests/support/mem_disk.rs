@@ -29,6 +29,10 @@ struct Inner {
     fails_sync: bool,
     /// Whether syncs of data wait.
     holds_sync: bool,
+    /// The thread of this name panics when it writes.
+    panics: Option<&'static str>,
+    /// Whether checkpoints can't be written.
+    fails_checkpoints: bool,
     syncs: u64,
     /// Handles opened before a crash do nothing.
     life: u64,
@@ -77,6 +81,16 @@ impl MemDisk {
 
     pub fn set_fails_sync(&self, fails: bool) {
         self.lock().fails_sync = fails;
+    }
+
+    /// Leaves no room for checkpoints.
+    pub fn set_fails_checkpoints(&self, fails: bool) {
+        self.lock().fails_checkpoints = fails;
+    }
+
+    /// Makes a thread panic when it writes next.
+    pub fn set_panics(&self, thread: &'static str) {
+        self.lock().panics = Some(thread);
     }
 
     /// Makes syncs wait until the result is dropped, also by a test that fails.
@@ -150,6 +164,9 @@ impl Disk for MemDisk {
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let mut inner = self.lock();
+        if inner.fails_checkpoints && path.starts_with("/data/checkpoints") {
+            return Err(full());
+        }
         inner.files.push(File::default());
         let file = inner.files.len() - 1;
         inner.names.insert(path.to_owned(), file);
@@ -204,6 +221,10 @@ impl DiskFile for Handle {
     }
 
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let panics = self.disk.lock().panics;
+        if panics.is_some() && std::thread::current().name() == panics {
+            panic!("a bug in writing");
+        }
         let mut inner = self.disk.lock();
         if inner.life != self.life {
             return Err(io::Error::other("the power is gone"));

@@ -132,6 +132,7 @@ pub struct Toy {
     waiting: BTreeMap<u64, (Ticket, LogPosition)>,
     /// The last checkpoint asked for, and where the log goes on from it.
     checkpoint: (SnapshotVersion, LogPosition),
+    checkpoints_failed: u64,
     heartbeats: u64,
     restored: u64,
 }
@@ -285,6 +286,7 @@ impl Protocol for Toy {
             acknowledged: BTreeMap::new(),
             waiting: BTreeMap::new(),
             checkpoint: (SnapshotVersion::ZERO, LogPosition(0)),
+            checkpoints_failed: 0,
             heartbeats: 0,
             restored: 0,
         }
@@ -321,11 +323,13 @@ impl Protocol for Toy {
                     cx.truncate(self.checkpoint.1);
                 }
             }
+            Input::CheckpointFailed(_) => self.checkpoints_failed += 1,
         }
     }
 
     fn status(&self) -> Status {
         let mut status = Status { version: self.version, ..Status::default() };
+        status.counters.insert("checkpoints_failed".to_owned(), self.checkpoints_failed);
         status.counters.insert("heartbeats".to_owned(), self.heartbeats);
         status.counters.insert("restored".to_owned(), self.restored);
         status.counters.insert("checkpointed".to_owned(), self.checkpoint.0.0);

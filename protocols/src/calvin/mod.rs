@@ -159,6 +159,10 @@ impl Protocol for Calvin {
                 self.tell_cold(cx);
             }
             Input::Timer(Timer::Rejoin) => inputs.on_rejoin_timeout(cx),
+            Input::Timer(Timer::Checkpoint) => {
+                inputs.on_checkpoint_timeout();
+                self.checkpoint_if_due(cx);
+            }
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_up(cx, peer),
             Input::PeerDown(peer) => self.on_down(cx, peer),
@@ -167,6 +171,7 @@ impl Protocol for Calvin {
                 inputs.on_checkpointed(cx, version);
                 self.note_frozen(cx, before);
             }
+            Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Resume => self.go_on(cx),
         }
         self.read_released(cx);

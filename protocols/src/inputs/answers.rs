@@ -20,7 +20,7 @@ pub(crate) fn too_many_in_flight(late: Option<&WaitsFor>, topology: &Topology) -
         .with_hint("Try again later.")
 }
 
-/// As much waits already for `late`, which is another node.
+/// As much waits already for `late`, which is another node, or this one.
 pub(crate) fn too_far_behind(late: &WaitsFor, topology: &Topology) -> Abort {
     let message = format!("this node waits for {}", late.describe(topology));
     let shard = match topology.partitions.shards() {
@@ -42,7 +42,7 @@ pub(crate) fn outcome_unknown() -> Abort {
         SqlState::OUTCOME_UNKNOWN,
         "the outcome of the transaction is not known on this node",
     )
-    .with_detail("The node was cut off, and took the state of a peer when it came back.")
+    .with_detail("The node was cut off or far behind, and took the state of a peer.")
     .with_hint("Look at the data before you try again.")
 }
 

@@ -13,12 +13,15 @@ use pangea_core::time::Span;
 
 use super::messages::Message;
 use super::rejoin::{Rejoin, Target};
-use super::state::Cut;
+use super::state::{Collection, Cut, SourceLog, Writing};
 use super::{Awaited, Bid, Heads, Host, Inputs, Rules, Timer, decode_heads, encode_heads};
 use crate::agreement::Record;
 
 /// How often a replica tells how far it is.
 pub(crate) const PROGRESS: Span = Span::from_ms(100);
+
+/// A checkpoint that failed, for want of room most likely, is followed by another after this long.
+const REST: Span = Span::from_ms(5_000);
 
 /// At most so many versions are taken out of the store at a time, so that no step is long.
 const RECLAIM_VERSIONS_MAX: usize = 50_000;
@@ -48,6 +51,7 @@ impl<H: Host> Inputs<H> {
         self.collect(cx);
         self.reclaim(cx);
         self.retry_barriers(cx, None);
+        self.leave_backlog(cx);
         self.retry_transfer(cx);
         self.stop_abandoned_transfers(cx.now.at);
     }
@@ -87,6 +91,27 @@ impl<H: Host> Inputs<H> {
         collection.applied[node.index()] = applied;
         collection.durable[node.index()] = durable;
         collection.heads[node.index()] = heads;
+        collection.has_told[node.index()] = true;
+    }
+
+    /// How many bytes of batches are here that are kept, by who is ahead, for a replica that has
+    /// not applied them, as far as it has told.
+    pub(super) fn kept_for(&self, node: NodeId) -> u64 {
+        let Collection { heads, has_told, .. } = &self.collection;
+        if !has_told[node.index()] {
+            return 0;
+        }
+        let of_log = |(source, log): (usize, &SourceLog<H::Batch>)| {
+            let furthest = heads.iter().map(|heads| heads[source]).max().unwrap_or_default();
+            log.bytes_between(heads[node.index()][source], furthest)
+        };
+        self.replication.logs.iter().enumerate().map(of_log).sum()
+    }
+
+    /// How many bytes of batches are here, but for those behind a gap.
+    pub(super) fn batch_bytes_held(&self) -> u64 {
+        let logs = self.replication.logs.iter();
+        logs.map(|log| log.bytes_between(log.collected, log.held)).sum()
     }
 
     /// Drops the batches below the low watermark, and with them what agreement decided of them.
@@ -151,7 +176,7 @@ impl<H: Host> Inputs<H> {
         let is_due = collection.bytes_since_checkpoint >= self.settings.checkpoint_bytes;
         // While the log is replayed there is no agreement yet whose state could be kept.
         let is_running = self.cut.agreement.is_some();
-        is_due && is_running && collection.writing.is_none()
+        is_due && is_running && collection.writing.is_none() && !collection.rests
     }
 
     /// Asks for a checkpoint of the applied epoch, as far as that is decided.
@@ -190,14 +215,39 @@ impl<H: Host> Inputs<H> {
             .unwrap_or(after)
             .min(after);
         let collection = &mut self.collection;
-        collection.bytes_since_checkpoint = 0;
-        collection.writing = Some((version, first));
+        let bytes = std::mem::take(&mut collection.bytes_since_checkpoint);
+        collection.writing = Some(Writing { version, first_needed: first, bytes });
+    }
+
+    /// A checkpoint was not written. This replica goes on, as after one, and takes another of a
+    /// later version in some time: as long as it stands still, or keeps what it pins, its memory
+    /// and that of others grows.
+    pub(crate) fn on_checkpoint_failed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
+        let Some(Writing { version: asked, bytes, .. }) = self.collection.writing.take() else {
+            return;
+        };
+        assert_eq!(asked, version, "one checkpoint is written at a time");
+        cx.mark("inputs.checkpoint_failed");
+        self.counters.checkpoints_failed += 1;
+        let collection = &mut self.collection;
+        collection.bytes_since_checkpoint = collection.bytes_since_checkpoint.saturating_add(bytes);
+        collection.rests = true;
+        cx.set_timer(Timer::Checkpoint.into(), REST);
+        self.thaw();
+    }
+
+    /// It is time for another checkpoint, which the protocol asks for if it is due.
+    pub(crate) fn on_checkpoint_timeout(&mut self) {
+        self.collection.rests = false;
     }
 
     /// A checkpoint is durable: the log before it is not needed, except for batches that it lacks.
     pub(crate) fn on_checkpointed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some((written, first_needed)) = self.collection.writing.take() else { return };
-        assert_eq!(written, version, "one checkpoint is written at a time");
+        let Some(Writing { version: asked, first_needed, .. }) = self.collection.writing.take()
+        else {
+            return;
+        };
+        assert_eq!(asked, version, "one checkpoint is written at a time");
         let cut = &mut self.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;
@@ -211,14 +261,14 @@ impl<H: Host> Inputs<H> {
     }
 }
 
-impl super::state::Collection {
+impl Collection {
     /// A restart has so many bytes more to read, or to write again.
     pub(crate) fn owe(&mut self, bytes: usize) {
         self.bytes_since_checkpoint = self.bytes_since_checkpoint.saturating_add(bytes as u64);
     }
 }
 
-impl<B> super::state::SourceLog<B> {
+impl<B> SourceLog<B> {
     /// Drops the batches up to `watermark`.
     pub(crate) fn collect(&mut self, watermark: Bid) {
         if watermark > self.collected {

@@ -5,8 +5,9 @@
 //! decision is epoch n. A cut is applied when every batch up to it is here.
 //!
 //! The coordinator also proposes who is in the configuration. A replica that was not heard of for
-//! long is removed, so that nothing is kept for it any more; it comes back when it has caught up.
-//! The quorums stay those of the whole cluster: they say how many may fail, not how many have.
+//! long, or that runs so far behind that others hold much for it, is removed, so that nothing is
+//! kept for it any more; it comes back when it has caught up. The quorums stay those of the whole
+//! cluster: they say how many may fail, not how many have.
 
 use std::sync::Arc;
 
@@ -25,6 +26,9 @@ const UNDECIDED_MAX: u64 = 256;
 
 /// A removed replica is taken back when it is at most this many epochs behind.
 const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
+
+/// A replica that is fewer epochs behind is not removed for it, however large they are.
+pub(super) const BEHIND_EPOCHS_MIN: u64 = 2 * READMIT_EPOCHS_BEHIND_MAX;
 
 impl<H: Host> Inputs<H> {
     /// Algorithm 3, ProposeConsensus.
@@ -131,29 +135,48 @@ impl<H: Host> Inputs<H> {
         }
         let silence = self.settings.removal;
         let is_silent = |node: &NodeId| cx.now.at.since(cut.heard_at[node.index()]) >= silence;
-        let peers = || self.topology.peers_of(self.me);
-        let removed: Vec<_> =
-            peers().filter(|peer| cut.is_member[peer.index()] && is_silent(peer)).collect();
+        let is_member = |node: &NodeId| cut.is_member[node.index()];
+        let peers = self.topology.peers_of(self.me).filter(is_member);
+        let mut removed: Vec<_> = peers.filter(is_silent).collect();
+        let silent = removed.len();
         // The coordinator itself may be behind, and removed: it can lead before it is taken back.
+        let members = self.topology.node_ids().filter(is_member);
+        let behind = members.filter(|node| self.is_too_far_behind(*node));
+        let behind: Vec<_> = behind.filter(|node| !removed.contains(node)).collect();
+        removed.extend(behind);
         let applied = &self.collection.applied;
         let mine = self.mastery.confirmed.epoch;
-        let furthest = applied.iter().max().copied().unwrap_or_default().max(mine);
+        let furthest = self.furthest();
         let is_back = |node: &NodeId| {
             let is_me = *node == self.me;
             let applied = if is_me { mine } else { applied[node.index()] };
             let is_here = is_me || self.replication.is_up[node.index()] && !is_silent(node);
             is_here && furthest.0 - applied.0 <= READMIT_EPOCHS_BEHIND_MAX
         };
-        let is_away = |node: &NodeId| !cut.is_member[node.index()];
         let nodes = self.topology.node_ids();
-        let readmitted: Vec<_> = nodes.filter(|node| is_away(node) && is_back(node)).collect();
-        if !removed.is_empty() {
+        let readmitted: Vec<_> = nodes.filter(|node| !is_member(node) && is_back(node)).collect();
+        if silent > 0 {
             cx.mark("inputs.remove_replica");
+        }
+        if removed.len() > silent {
+            cx.mark("inputs.remove_straggler");
         }
         if !readmitted.is_empty() {
             cx.mark("inputs.readmit_replica");
         }
         (removed, readmitted)
+    }
+
+    /// The last epoch that any replica has applied, as far as it is known here.
+    pub(super) fn furthest(&self) -> SnapshotVersion {
+        let applied = self.collection.applied.iter().max().copied().unwrap_or_default();
+        applied.max(self.mastery.confirmed.epoch)
+    }
+
+    /// Whether a replica runs so far behind others that these should keep nothing for it any more.
+    fn is_too_far_behind(&self, node: NodeId) -> bool {
+        let behind = self.furthest().0.saturating_sub(self.collection.applied[node.index()].0);
+        behind > BEHIND_EPOCHS_MIN && self.kept_for(node) > self.settings.behind_bytes
     }
 
     /// A peer's part in agreement.

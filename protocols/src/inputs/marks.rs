@@ -50,6 +50,7 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.coordinator_changed", "a cut of another coordinator is applied"),
     mark("inputs.proposals_lost", "it leads again, and what it proposed before was not decided"),
     mark("inputs.remove_replica", "a replica was silent for too long"),
+    mark("inputs.remove_straggler", "a replica is so far behind that too much is kept for it"),
     mark("inputs.readmit_replica", "a replica that was removed is back"),
     mark("inputs.was_removed", "this replica was removed"),
     mark("inputs.agreement_too_early", "agreement speaks before this replica is ready"),
@@ -65,6 +66,8 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.cuts_skipped", "the peers have dropped cuts that this replica lacks"),
     mark("inputs.waits_for_others", "another log is far behind: no cut is proposed"),
     mark("inputs.waits_for_node", "a node is behind for long, or far, and this one waits for it"),
+    mark("inputs.too_far_behind", "this replica has more to run than it should hold"),
+    mark("inputs.backlog_left", "it was removed, and goes on from a peer's checkpoint"),
     mark("inputs.epoch_applied", "an epoch is applied"),
     // Calvin §5, checkpoints.
     mark("inputs.waits_for_point", "a checkpoint is due, and waits for the next point"),
@@ -99,6 +102,7 @@ pub(crate) const ALL: &[Mark] = &[
     mark("inputs.own_batch_fetched", "a batch of its own earlier life comes back"),
     mark("inputs.rejoined", "it does"),
     mark("inputs.checkpoint", "a checkpoint is asked for"),
+    mark("inputs.checkpoint_failed", "it was not written"),
     mark(
         "inputs.checkpoint_requested",
         "batches or cuts are gone: a peer is asked for a checkpoint",

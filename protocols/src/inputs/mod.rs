@@ -167,6 +167,8 @@ pub enum Timer {
     Progress,
     /// Asks again what the others know of it.
     Rejoin,
+    /// A checkpoint failed long enough ago for another one.
+    Checkpoint,
     /// Requests were held back for long enough. Calvin's alone.
     Held,
 }
@@ -186,6 +188,8 @@ pub(crate) struct Settings<R> {
     pub chunk_bytes: usize,
     /// A replica that was not heard of for this long is removed from the configuration.
     pub removal: Span,
+    /// A replica for which others would keep more than so many bytes of batches is removed.
+    pub behind_bytes: u64,
     /// So many cuts that a majority has applied and holds on disk are kept for one that lacks them.
     pub cuts_kept: u64,
     /// Where replication is asynchronous, who should be the master.

@@ -119,7 +119,7 @@ impl<H: Host> Inputs<H> {
                 let batch = H::Batch::decode(&payload).expect(INTACT);
                 let log = &mut self.replication.logs[batch.source().index()];
                 let bid = batch.bid();
-                log.insert(bid, Slot { bytes: payload, batch: Arc::new(batch), position });
+                log.insert(bid, Slot { bytes: payload, batch: Arc::new(batch), position, end: 0 });
             }
             kind::AGREEMENT
                 if position <= found.agreement_from && !is_planted(Bug::BoundaryReplayed) => {}

@@ -182,6 +182,7 @@ impl<H: Host> Inputs<H> {
         collection.heads[node.index()] = nothing;
         collection.applied[node.index()] = SnapshotVersion::ZERO;
         collection.durable[node.index()] = SnapshotVersion::ZERO;
+        collection.has_told[node.index()] = false;
         self.stop_transfers(node);
     }
 

@@ -73,7 +73,7 @@ impl<H: Host> Inputs<H> {
     ) -> LogPosition {
         let position = self.persist(cx, LogRecord::Batch(bytes.clone()));
         let log = &mut self.replication.logs[batch.source().index()];
-        log.insert(batch.bid(), Slot { bytes, batch, position });
+        log.insert(batch.bid(), Slot { bytes, batch, position, end: 0 });
         position
     }
 
@@ -399,13 +399,28 @@ impl<B: Batch> SourceLog<B> {
 
     /// Follows the batches that are here without a gap.
     pub(crate) fn advance_held(&mut self) {
-        while self.slots.contains_key(&self.held.next()) {
+        while let Some(slot) = self.slots.get_mut(&self.held.next()) {
             self.held = self.held.next();
+            self.held_bytes += slot.bytes.len() as u64;
+            slot.end = self.held_bytes;
         }
         if is_planted(Bug::HeldPastGap) {
             let last = self.slots.keys().next_back().copied().unwrap_or_default();
             self.held = self.held.max(last);
         }
+    }
+
+    /// How many bytes the batches have that are here from after `after` up to `upto`, and behind no
+    /// gap.
+    pub(crate) fn bytes_between(&self, after: Bid, upto: Bid) -> u64 {
+        let upto = upto.min(self.held);
+        if after >= upto {
+            return 0;
+        }
+        let mut slots = self.slots.range(after.next()..=upto).map(|(_, slot)| slot);
+        let Some(first) = slots.next() else { return 0 };
+        let last = slots.next_back().unwrap_or(first);
+        (last.end + first.bytes.len() as u64).saturating_sub(first.end)
     }
 
     /// Follows the batches that are durable without a gap.
@@ -432,7 +447,35 @@ pub(crate) fn available_head(durable: &[Heads], source: usize, quorum: usize) ->
 
 #[cfg(test)]
 mod tests {
+    use pangea_core::ids::SnapshotVersion;
+
     use super::*;
+
+    #[test]
+    fn bytes_are_counted_of_what_is_here_without_a_gap() {
+        use crate::minerva::batch::Batch;
+        fn insert(log: &mut SourceLog<Batch>, bid: u64, len: usize) {
+            let (source, bid, base) = (NodeId(0), Bid(bid), SnapshotVersion::ZERO);
+            let batch = Batch { source, bid, base, first_sequence: 1, records: Vec::new() };
+            let (batch, bytes) = (Arc::new(batch), Bytes::from(vec![0; len]));
+            log.insert(bid, Slot { bytes, batch, position: LogPosition(1), end: 0 });
+        }
+        let mut log = SourceLog::default();
+        (1..=4).for_each(|bid| insert(&mut log, bid, 10));
+        insert(&mut log, 6, 1_000);
+        let between =
+            |log: &SourceLog<Batch>, after, upto| log.bytes_between(Bid(after), Bid(upto));
+        assert_eq!(between(&log, 0, 9), 40, "the last one is behind a gap");
+        assert_eq!((between(&log, 1, 2), between(&log, 1, 4)), (10, 30));
+        assert_eq!((between(&log, 4, 4), between(&log, 9, 3)), (0, 0));
+        log.collect(Bid(2));
+        assert_eq!((between(&log, 0, 9), between(&log, 3, 9)), (20, 10), "of what is kept");
+        insert(&mut log, 5, 100);
+        assert_eq!(between(&log, 3, 9), 1_110);
+        log.skip_to(Bid(8));
+        insert(&mut log, 9, 7);
+        assert_eq!((between(&log, 0, 9), between(&log, 9, 9)), (7, 0));
+    }
 
     #[test]
     fn a_batch_is_available_when_f_plus_1_replicas_have_it_and_all_before_it() {

@@ -45,6 +45,8 @@ pub(crate) struct SourceLog<B> {
     pub slots: BTreeMap<Bid, Slot<B>>,
     /// Every batch up to this one was here.
     pub held: Bid,
+    /// How many bytes these batches had, as far as they came one by one.
+    pub held_bytes: u64,
     /// Every batch up to this one is durable here.
     pub durable: Bid,
     /// Every batch up to this one is gone, as part of every member's state.
@@ -76,6 +78,8 @@ pub(crate) struct Slot<B> {
     pub batch: Arc<B>,
     /// Where it is in the log of this node.
     pub position: LogPosition,
+    /// How many bytes its log had here with it, once all before it is here.
+    pub end: u64,
 }
 
 /// Tells a proposal from every other one.
@@ -249,13 +253,26 @@ pub(crate) struct Collection {
     pub applied: Vec<SnapshotVersion>,
     /// The epoch of each replica that survives its restart.
     pub durable: Vec<SnapshotVersion>,
+    /// Whether each replica has told this, in its present life.
+    pub has_told: Vec<bool>,
     /// Bytes persisted since the last checkpoint was asked for, with those of what a restart would
     /// run again; the most that there is where a checkpoint is due whatever comes.
     pub bytes_since_checkpoint: u64,
     /// Records from this one on are kept, whatever checkpoints hold.
     pub kept_from: Option<LogPosition>,
-    /// The checkpoint being written: its version, and the first record that is needed beside it.
-    pub writing: Option<(SnapshotVersion, LogPosition)>,
+    /// The checkpoint being written.
+    pub writing: Option<Writing>,
+    /// The last one failed, and it is too early for another.
+    pub rests: bool,
+}
+
+/// A checkpoint that is being written.
+pub(crate) struct Writing {
+    pub version: SnapshotVersion,
+    /// The first record that is needed beside it.
+    pub first_needed: LogPosition,
+    /// What was counted towards it.
+    pub bytes: u64,
 }
 
 /// What is counted for operators and reports.
@@ -267,6 +284,7 @@ pub(crate) struct Counters {
     /// Of this replica's own batches, each once, before compression.
     pub batch_bytes: u64,
     pub batches_fetched: u64,
+    pub checkpoints_failed: u64,
     pub checkpoints_sent: u64,
     pub checkpoints_installed: u64,
     pub rejoins: u64,
@@ -285,6 +303,7 @@ impl<B> Default for SourceLog<B> {
         Self {
             slots: BTreeMap::new(),
             held: Bid(0),
+            held_bytes: 0,
             durable: Bid(0),
             collected: Bid(0),
             known: Bid(0),
@@ -357,9 +376,11 @@ impl<H: Host> Inputs<H> {
                 heads: vec![vec![Bid(0); n]; n],
                 applied: vec![SnapshotVersion::ZERO; n],
                 durable: vec![SnapshotVersion::ZERO; n],
+                has_told: vec![false; n],
                 bytes_since_checkpoint: turn_of(me, n, settings.checkpoint_bytes),
                 kept_from: None,
                 writing: None,
+                rests: false,
             },
             turns: Turns::new(n),
             transfer: Transfer::default(),
@@ -398,6 +419,8 @@ impl<H: Host> Inputs<H> {
             ("batches_sent", c.batches_sent),
             ("batch_bytes", c.batch_bytes),
             ("batches_fetched", c.batches_fetched),
+            ("batch_bytes_held", self.batch_bytes_held()),
+            ("checkpoints_failed", c.checkpoints_failed),
             ("checkpoints_sent", c.checkpoints_sent),
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),

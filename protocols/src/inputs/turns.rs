@@ -22,7 +22,8 @@
 //!
 //! The coordinator lets a replica have its turn as long as that wants it, is in the configuration
 //! and heard of, and as the others can do without it: all other members are there and not far
-//! behind, or a majority of the group is.
+//! behind, or a majority of the group is, and they hold less than half as much for it as it would
+//! be removed for (`behind_bytes`). A checkpoint that fails ends its turn, too.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::planted::{Bug, is_planted};
@@ -159,7 +160,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// The checkpoint is durable: this replica goes on.
+    /// The checkpoint is durable, or failed: this replica goes on.
     pub(super) fn thaw(&mut self) {
         self.turns.frozen = None;
         self.turns.catching_up = 0;
@@ -269,8 +270,11 @@ impl<H: Host> Inputs<H> {
             |node: &NodeId| is_heard(*node) && applied(*node).0 + BEHIND_MAX >= furthest.0;
         let others: Vec<NodeId> = self.members().into_iter().filter(|it| *it != node).collect();
         let there = others.iter().filter(|it| keeps_up(it)).count();
+        // Before it is removed for that.
+        let is_far = self.kept_for(node) > self.settings.behind_bytes / 2;
         cut.is_member[node.index()]
             && is_heard(node)
+            && !is_far
             && (there == others.len() || there >= self.topology.majority())
     }
 

@@ -8,17 +8,20 @@
 //! A replica that waits knows what for: something of a place in a log, that a certain node has to
 //! bring. What has been missing for long, or is many epochs of one node, is late, and told to
 //! operators and clients by that node's name. With more than [`BEHIND_MAX`] epochs a protocol
-//! can refuse requests: they would wait for that node, too.
+//! can refuse requests: they would wait for that node, too. So would they where this replica itself
+//! has more to run than it should hold (`behind_bytes`): most of that came from others, and goes on
+//! to come.
 //!
 //! An epoch of a sequencer is a batch of its log, and that of all is a cut.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, WaitsFor};
 use pangea_core::time::{Span, Timestamp};
 
+use super::cut::BEHIND_EPOCHS_MIN;
 use super::state::CutState;
 use super::{Bid, Cut, Host, Inputs, PROGRESS, Rules};
 
@@ -61,6 +64,8 @@ pub(crate) struct Waits {
     since: BTreeMap<(NodeId, &'static str), Since>,
     /// Those that are the furthest behind first.
     pub late: Vec<WaitsFor>,
+    /// This node, where it has more to run than it should hold.
+    pub backlog: Option<WaitsFor>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +79,11 @@ struct Since {
 }
 
 impl Waits {
-    /// Another node, for which more wait already than should: requests are refused.
+    /// A node for which more wait already than should: requests are refused. It is another one, or
+    /// this one, which has more to run than it should hold.
     pub(crate) fn refuses(&self, me: NodeId) -> Option<&WaitsFor> {
-        self.late.iter().find(|late| late.node != me && late.epochs >= BEHIND_MAX)
+        let other = self.late.iter().find(|late| late.node != me && late.epochs >= BEHIND_MAX);
+        other.or(self.backlog.as_ref())
     }
 
     /// Since when something is missing that is missing now.
@@ -109,6 +116,13 @@ impl<H: Host> Inputs<H> {
             awaited.extend(self.awaited_cuts(cx.now.at));
         }
         let before = std::mem::take(&mut self.waits);
+        if backlog > BEHIND_EPOCHS_MIN && self.backlog_bytes() > self.settings.behind_bytes {
+            if before.backlog.is_none() {
+                cx.mark("inputs.too_far_behind");
+            }
+            let (node, what) = (self.node(self.me), "execution".to_owned());
+            self.waits.backlog = Some(WaitsFor { node, what, epochs: backlog });
+        }
         for it in awaited {
             let since = before.since_when(&it, cx.now.at);
             self.waits.since.insert((it.node, it.what), since);
@@ -122,6 +136,37 @@ impl<H: Host> Inputs<H> {
             }
         }
         self.waits.late.sort_by_key(|late| Reverse(late.epochs));
+    }
+
+    /// How many bytes of batches are here of epochs that are decided and not run.
+    fn backlog_bytes(&self) -> u64 {
+        let Some((_, last)) = self.cut.waiting.back() else { return 0 };
+        let heads = self.cut.heads.iter().zip(&last.heads);
+        let logs = self.replication.logs.iter().zip(heads);
+        logs.map(|(log, (applied, last))| log.bytes_between(*applied, *last)).sum()
+    }
+
+    /// A replica that was removed, and has more to run than it should hold, goes on from a peer's
+    /// checkpoint: it is slower than what comes.
+    pub(super) fn leave_backlog(&mut self, cx: &mut Cx<'_, H>) {
+        if self.waits.backlog.is_none() || !self.is_out() || self.wants_checkpoint() {
+            return;
+        }
+        let furthest = self.furthest();
+        if furthest.0 > self.mastery.confirmed.epoch.0 + BEHIND_EPOCHS_MIN {
+            cx.mark("inputs.backlog_left");
+            self.want_checkpoint(furthest);
+        }
+    }
+
+    /// Whether this replica is out of the configuration, as of the last cut that is known here.
+    fn is_out(&self) -> bool {
+        let says = |(_, cut): &(SnapshotVersion, Cut<H::Rules>)| {
+            let is_back = cut.readmitted.contains(&self.me);
+            (is_back || cut.removed.contains(&self.me)).then_some(!is_back)
+        };
+        let said = self.cut.waiting.iter().rev().find_map(says);
+        said.unwrap_or(!self.cut.is_member[self.me.index()])
     }
 
     /// The batches that decided epochs lack.

@@ -16,7 +16,9 @@ use super::batch::{How, TxnRecord};
 use super::options::Reads;
 use super::state::{Execution, InFlight, State};
 use super::{Batch, Minerva, Timer};
-use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, too_many_in_flight, weight};
+use crate::inputs::{
+    IN_FLIGHT_MAX, Waiter, not_rejoined, too_far_behind, too_many_in_flight, weight,
+};
 
 impl Minerva {
     /// Takes what clients want.
@@ -74,6 +76,11 @@ impl Minerva {
             cx.mark("minerva.too_many_in_flight");
             let inputs = &self.state.inputs;
             let abort = too_many_in_flight(inputs.waits.late.first(), &inputs.topology);
+            return cx.reply(ticket, Outcome::Aborted(abort));
+        }
+        if let Some(late) = &self.state.inputs.waits.backlog {
+            cx.mark("minerva.refused_behind");
+            let abort = too_far_behind(late, &self.state.inputs.topology);
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
         let (procedure, args) = match &program {

@@ -18,6 +18,7 @@ const OWN: &[Mark] = &[
     mark("minerva.probed", "a program is probed for its footprint and not executed"),
     mark("minerva.batch_full", "a batch is sent as it is large enough"),
     mark("minerva.too_many_in_flight", "a client is refused: too much is in flight"),
+    mark("minerva.refused_behind", "a client is refused: this replica has too much to run"),
     // §3.5 to §3.7, deterministic commit.
     mark("minerva.stale", "a transaction read what has changed"),
     mark("minerva.conflicting", "a transaction loses against others of the epoch"),

@@ -148,10 +148,15 @@ impl Protocol for Minerva {
             Input::Timer(Timer::Fetch) => inputs.on_fetch_timeout(cx),
             Input::Timer(Timer::Progress) => inputs.on_progress_timeout(cx, Vec::new()),
             Input::Timer(Timer::Rejoin) => inputs.on_rejoin_timeout(cx),
+            Input::Timer(Timer::Checkpoint) => {
+                inputs.on_checkpoint_timeout();
+                inputs.checkpoint_if_due(cx);
+            }
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => inputs.on_peer_up(cx, peer),
             Input::PeerDown(peer) => inputs.on_peer_down(cx, peer),
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
+            Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Resume => self.go_on(cx),
             Input::Fetched { .. } | Input::Timer(Timer::Held) => {
                 unreachable!("nothing is fetched, and nobody held")

@@ -76,6 +76,10 @@ pub struct Options {
     /// milliseconds.
     #[serde(deserialize_with = "within::<1_000, 86_400_000, _, _>")]
     pub removal_ms: u64,
+    /// So is one that runs so far behind the others that these would keep more than so many bytes
+    /// of batches for it.
+    #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
+    pub behind_bytes: u64,
     /// So many cuts that a majority has applied and holds on disk are kept for a replica that lacks
     /// them. One that lacks more takes a checkpoint.
     #[serde(deserialize_with = "within::<1, 262_144, _, _>")]
@@ -164,6 +168,8 @@ impl Default for Options {
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
             removal_ms: 10_000,
+            // Several seconds at the highest rates, and minutes at usual ones.
+            behind_bytes: 256 << 20,
             // At one each 15 ms, eight minutes; a few megabytes.
             cuts_kept: 32_768,
         }
@@ -210,6 +216,8 @@ impl Options {
             cuts_kept: one_of(rng, &[5, 20, 32_768]),
             lone_in_order: rng.bool(),
             rerun_on_restart: rng.bool(),
+            // Last: what is drawn before stays as it was.
+            behind_bytes: one_of(rng, &[20_000, 256 << 20]),
         }
     }
 
@@ -232,6 +240,7 @@ impl Options {
             checkpoints: When::Due,
             chunk_bytes: self.chunk_bytes,
             removal: Span::from_ms(self.removal_ms),
+            behind_bytes: self.behind_bytes,
             cuts_kept: self.cuts_kept,
             master: None,
             rules: self.rules(),

@@ -12,5 +12,6 @@ mod recovery;
 mod rejoin;
 mod replication;
 mod script;
+mod stragglers;
 mod support;
 mod transfer;

@@ -57,6 +57,10 @@ pub struct Node {
     pub synced: LogPosition,
     pub syncs: bool,
     pub writes_checkpoints: bool,
+    /// Whether there is no room for them.
+    pub fails_checkpoints: bool,
+    /// Whether it never comes to what it put off.
+    pub is_slow: bool,
     pub checkpoint: Option<(Checkpoint, Vec<Row>)>,
     /// How often a procedure ran here.
     pub runs: Runs,
@@ -298,6 +302,10 @@ impl Cluster {
             && let Some((checkpoint, rows)) = node.writing.take()
         {
             let version = checkpoint.version;
+            if node.fails_checkpoints {
+                self.step(id, Input::CheckpointFailed(version));
+                return true;
+            }
             node.checkpoint = Some((checkpoint, rows));
             self.step(id, Input::Checkpointed(version));
             return true;
@@ -361,7 +369,8 @@ impl Cluster {
     /// Lets a node go on with what it put off, if it has.
     pub fn resume(&mut self, id: usize) -> bool {
         let node = &mut self.nodes[id];
-        let is_due = node.brain.is_some() && std::mem::take(&mut node.wants_resume);
+        let can = node.brain.is_some() && !node.is_slow;
+        let is_due = can && std::mem::take(&mut node.wants_resume);
         if is_due {
             self.step(id, Input::Resume);
         }
@@ -497,6 +506,8 @@ impl Node {
             synced: LogPosition(0),
             syncs: true,
             writes_checkpoints: true,
+            fails_checkpoints: false,
+            is_slow: false,
             checkpoint: None,
             runs: Runs::default(),
             marks: BTreeMap::new(),

@@ -22,31 +22,51 @@ const FLAPS_MAX: u64 = 8;
 /// What a narrow link carries.
 const NARROW_BYTES_PER_MS: (u64, u64) = (100, 10_000);
 
+/// Kinds that came later than others, and how many of them there are at most to one of those.
+const LATER: &[FaultKind] = &[FaultKind::FailedCheckpoint];
+const LATER_SHARE: u64 = 4;
+
 /// Draws the rules of a run: some of the kinds that are allowed, so many faults at most, all of
-/// them over after `duration`.
+/// them over after `duration`. Kinds that came later are drawn from `later`, so that those before
+/// them stay as they are under a seed, and fewer of them.
 pub fn draw(
-    dice: &mut Dice,
+    (dice, later): (&mut Dice, &mut Dice),
     allowed: &[FaultKind],
     faults_max: u64,
     nodes: usize,
     duration: Span,
 ) -> Vec<Rule> {
-    let mut kinds: Vec<FaultKind> = allowed.iter().copied().filter(|_| dice.chance(500)).collect();
-    if kinds.is_empty() && !allowed.is_empty() {
-        kinds.push(allowed[dice.index(allowed.len())]);
+    let (new, old): (Vec<FaultKind>, Vec<FaultKind>) =
+        allowed.iter().copied().partition(|kind| LATER.contains(kind));
+    let mut kinds: Vec<FaultKind> = old.iter().copied().filter(|_| dice.chance(500)).collect();
+    if kinds.is_empty() && !old.is_empty() {
+        kinds.push(old[dice.index(old.len())]);
     }
-    let count = if kinds.is_empty() { 0 } else { dice.between(0, faults_max) };
-    let all_ms = duration.us / 1_000;
-    let mut rules: Vec<Rule> = (0..count)
-        .filter_map(|_| {
-            let kind = kinds[dice.index(kinds.len())];
-            let at_ms = dice.between(0, all_ms);
-            let (fault, lasts_ms) = draw_fault(dice, kind, nodes)?;
-            Some(Rule { at_ms, lasts_ms: lasts_ms.min(all_ms - at_ms), fault })
-        })
-        .collect();
+    let mut rules = draw_of(dice, &kinds, faults_max, nodes, duration);
+    let is_drawn = |_: &FaultKind| old.is_empty() || later.chance(500);
+    let kinds: Vec<FaultKind> = new.into_iter().filter(is_drawn).collect();
+    rules.extend(draw_of(later, &kinds, faults_max.div_ceil(LATER_SHARE), nodes, duration));
     rules.sort_by_key(|rule| rule.at_ms);
     rules
+}
+
+/// At most so many faults of these kinds.
+fn draw_of(
+    dice: &mut Dice,
+    kinds: &[FaultKind],
+    faults_max: u64,
+    nodes: usize,
+    duration: Span,
+) -> Vec<Rule> {
+    let count = if kinds.is_empty() { 0 } else { dice.between(0, faults_max) };
+    let all_ms = duration.us / 1_000;
+    let rule = |_| {
+        let kind = kinds[dice.index(kinds.len())];
+        let at_ms = dice.between(0, all_ms);
+        let (fault, lasts_ms) = draw_fault(dice, kind, nodes)?;
+        Some(Rule { at_ms, lasts_ms: lasts_ms.min(all_ms - at_ms), fault })
+    };
+    (0..count).filter_map(rule).collect()
 }
 
 /// Draws a fault of a kind and how long it lasts. A lone node has no links.
@@ -107,6 +127,7 @@ fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, 
         FaultKind::SlowProcessor => {
             (Fault::SlowProcessor { node, times: dice.between(2, PROCESSOR_TIMES_MAX) }, length_ms)
         }
+        FaultKind::FailedCheckpoint => (Fault::FailedCheckpoint { node }, length_ms),
         FaultKind::ClockJump => (Fault::ClockJump { node, by_ms: by_ms() }, length_ms),
         FaultKind::LyingClock => (Fault::LyingClock { node, by_ms: by_ms() }, length_ms),
     })

@@ -24,6 +24,8 @@ pub(super) enum Mend {
     StuckDisk(NodeId),
     /// A disk has space again.
     FullDisk(NodeId),
+    /// Checkpoints can be written again.
+    FailedCheckpoint(NodeId),
     /// A processor is as fast as it was.
     SlowProcessor(NodeId),
     /// A clock is as wrong as it was.
@@ -51,8 +53,9 @@ impl<P: Protocol> World<P> {
         self.faults.heal_at = heal_at;
         let (settings, nodes) = (&self.settings, self.nodes.len());
         let (dice, most) = (&mut self.faults.dice, settings.faults_max);
+        let later = &mut Dice::fork(settings.seed, "later faults", 0);
         // Drawn in any case: the same rules, drawn or given, make the same run.
-        let drawn = faults::draw(dice, &settings.faults, most, nodes, settings.duration);
+        let drawn = faults::draw((dice, later), &settings.faults, most, nodes, settings.duration);
         self.faults.rules = settings.rules.clone().unwrap_or(drawn);
         if !self.faults.rules.is_empty() {
             self.network.worsen();
@@ -163,6 +166,11 @@ impl<P: Protocol> World<P> {
                 self.nodes[node.index()].disk_full_until = Some(ends);
                 Some(Mend::FullDisk(node))
             }
+            Fault::FailedCheckpoint { node } => {
+                let node = self.target(node);
+                self.nodes[node.index()].failing_checkpoints += 1;
+                Some(Mend::FailedCheckpoint(node))
+            }
             Fault::Pause { node } => {
                 let node = self.target(node);
                 self.nodes[node.index()].pause = ends.since(self.now);
@@ -213,6 +221,7 @@ impl<P: Protocol> World<P> {
                 }
             }
             Mend::FullDisk(node) => self.nodes[node.index()].disk_full_until = None,
+            Mend::FailedCheckpoint(node) => self.nodes[node.index()].failing_checkpoints -= 1,
             Mend::SlowProcessor(node) => self.nodes[node.index()].processor_slowness = 1,
             Mend::Clock { node, by_us, is_known } => {
                 self.nodes[node.index()].clock.shift(by_us, is_known);

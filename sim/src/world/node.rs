@@ -84,6 +84,8 @@ pub(super) struct Node<P: Protocol> {
     pub(super) held_fsync: Option<(u64, LogPosition)>,
     /// Nothing can be written before this time.
     pub(super) disk_full_until: Option<Timestamp>,
+    /// While there are faults that keep checkpoints from being written.
+    pub(super) failing_checkpoints: u32,
     pub(super) processor_slowness: u64,
     pub(super) pause: Span,
 }
@@ -139,6 +141,7 @@ impl<P: Protocol> Node<P> {
             stuck_disks: 0,
             held_fsync: None,
             disk_full_until: None,
+            failing_checkpoints: 0,
             processor_slowness: 1,
             pause: Span::ZERO,
         }
@@ -519,6 +522,10 @@ impl<P: Protocol> World<P> {
             return;
         }
         let version = done.version;
+        if self.nodes[id.index()].failing_checkpoints > 0 {
+            self.trace.event(self.now, id, "checkpoint failed", [version.0, 0], String::new);
+            return self.input(id, Input::CheckpointFailed(version));
+        }
         self.counts.checkpoints += 1;
         let numbers = [version.0, rows.len() as u64];
         self.trace.event(self.now, id, "checkpointed", numbers, || version.to_string());

@@ -14,6 +14,8 @@ use crate::trace::Outside;
 
 /// How often the watch looks around.
 const WATCH: Span = Span::from_ms(20);
+/// And how often, in looks, at what nodes hold.
+const HELD_EVERY: u64 = 10;
 /// When the workload's tables are loaded: nodes have found each other by then.
 const LOAD_AT: Timestamp = Timestamp::from_us(1_000_000);
 /// How long loading may take.
@@ -26,6 +28,7 @@ pub(super) const DRAIN_MAX: Span = Span::from_ms(30_000);
 /// What the watch waits for.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
+    looks: u64,
     has_started_load: bool,
     stop_at: Timestamp,
     quiet_since: Option<Timestamp>,
@@ -34,6 +37,10 @@ pub(super) struct Watch {
 
 impl<P: Protocol> World<P> {
     pub(super) fn on_watch(&mut self) {
+        self.watch.looks += 1;
+        if self.watch.looks.is_multiple_of(HELD_EVERY) {
+            self.watch_held();
+        }
         match self.phase {
             Phase::Loading => self.watch_load(),
             Phase::Working if self.now >= self.watch.stop_at => {
@@ -44,6 +51,17 @@ impl<P: Protocol> World<P> {
             Phase::Draining => self.watch_drain(),
         }
         self.queue.push(self.now + WATCH, Event::Watch);
+    }
+
+    /// Notes how much of batches nodes hold, as they say.
+    fn watch_held(&mut self) {
+        for node in &self.nodes {
+            let Some(running) = &node.running else { continue };
+            let status = running.protocol.status();
+            let Some(held) = status.counters.get("batch_bytes_held") else { continue };
+            let most = self.counts.batch_bytes_max.entry(node.id.0).or_default();
+            *most = (*most).max(*held);
+        }
     }
 
     fn watch_load(&mut self) {

@@ -160,6 +160,9 @@ impl Protocol for Toy {
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
             Input::PeerDown(_) | Input::Resume | Input::Fetched { .. } => {}
             Input::Checkpointed(version) => self.on_checkpointed(cx, version),
+            Input::CheckpointFailed(version) => {
+                self.writing.remove(&version.0);
+            }
         }
     }
 

@@ -45,6 +45,31 @@ fn a_queue_that_overflows_resets_the_connection_and_the_next_session_is_empty() 
     assert_eq!(nodes[1].wait_frame().3, &b"first"[..]);
 }
 
+/// The thread was gone, and with it what the peer said on that lane, while the other lane went on.
+#[test]
+fn a_thread_that_panics_ends_its_session_and_is_told_of() {
+    for lane in [Lane::Control, Lane::Bulk] {
+        let (sender, events) = channel();
+        let sender = Mutex::new(sender);
+        let on_event = move |event: TransportEvent| {
+            assert!(!matches!(event, TransportEvent::Frame { .. }), "a bug in taking it");
+            // The test may be over.
+            let _ = sender.lock().unwrap().send(event);
+        };
+        let poisoned = Transport::start(config(1, &[], 2), Arc::new(on_event)).unwrap();
+        let other = TestNode::start(config(0, &[(NodeId(1), poisoned.local_address())], 2));
+        other.wait("PeerUp", |_, event| matches!(event, TransportEvent::PeerUp(_)).then_some(()));
+        other.transport.send(NodeId(1), lane, Bytes::from_static(b"poison"));
+        other.wait("its end", |_, it| matches!(it, TransportEvent::PeerDown(_)).then_some(()));
+        let panicked = events.iter().find_map(|event| match event {
+            TransportEvent::Panicked(reason) => Some(reason),
+            _ => None,
+        });
+        let reason = panicked.expect("it is told");
+        assert!(reason.contains("a bug in taking it"), "{lane:?}: {reason}");
+    }
+}
+
 #[test]
 fn a_callback_that_blocks_holds_up_its_own_lane_and_no_other() {
     let (release, blocked) = channel::<()>();

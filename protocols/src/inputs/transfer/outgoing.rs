@@ -13,6 +13,7 @@ use pangea_core::store::{Header, Pin};
 use pangea_core::time::{Span, Timestamp};
 
 use super::Transfer;
+use crate::inputs::state::SourceLog;
 use crate::inputs::{Bid, Event, Heads, Host, Inputs, Message, encode_heads};
 
 /// So many chunks may be on their way: other batches wait behind them.
@@ -194,16 +195,26 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Peers that have not come back for the rest will not.
+    /// Peers that have not come back for the rest will not. Nor will one catch up, with all here,
+    /// for which more is kept than a member may need.
     pub(crate) fn stop_abandoned_transfers(&mut self, now: Timestamp) {
         let is_up = &self.replication.is_up;
+        let (logs, confirmed) = (&self.replication.logs, &self.mastery.confirmed.heads);
+        let is_too_much = |kept: &Kept| {
+            let heads = kept.heads.iter().zip(confirmed);
+            let of_log = |(log, (after, upto)): (&SourceLog<_>, (&Bid, &Bid))| {
+                log.bytes_between(*after, *upto)
+            };
+            logs.iter().zip(heads).map(of_log).sum::<u64>() > self.settings.behind_bytes
+        };
         let is_member = &self.cut.is_member;
         let Transfer { kept, outgoing, .. } = &mut self.transfer;
         let is_late = |kept: &Kept| now.since(kept.heard).us >= KEEP.us;
         outgoing
             .retain(|peer, _| is_up[peer.index()] || kept.get(peer).is_some_and(|it| !is_late(it)));
         kept.retain(|peer, it| {
-            outgoing.contains_key(peer) || (!is_member[peer.index()] && !is_late(it))
+            let is_coming = !is_member[peer.index()] && !is_late(it) && !is_too_much(it);
+            outgoing.contains_key(peer) || is_coming
         });
     }
 }
