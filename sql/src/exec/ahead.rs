@@ -24,7 +24,7 @@ use crate::types::datum::Datum;
 
 /// So many rows are made at first, and then each time as many as there are already: a run that
 /// begins anew behind each of them makes no row much more than twice.
-const ROWS_FIRST: usize = 1_024;
+const ROWS_FIRST: usize = if cfg!(test) { 64 } else { 1_024 };
 
 /// Rows that are made some at a time.
 pub(super) struct Batches<I> {
