@@ -35,7 +35,7 @@ fn a_statement_is_run_as_often_as_it_has_batches_and_not_as_rows() {
     let shards = shards();
     let all = listed(0..ROWS, |at| at.to_string());
     let new = |columns: usize| {
-        let row = |at| vec![(at + ROWS).to_string(); columns].join(",");
+        let row = |at: usize| vec![(at + ROWS).to_string(); columns].join(",");
         listed(0..ROWS, |at| format!("({})", row(at)))
     };
     let old = listed(0..ROWS, |at| format!("({at}, {at}, {at})"));
