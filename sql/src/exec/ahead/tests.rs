@@ -40,7 +40,7 @@ fn a_statement_is_run_as_often_as_it_has_batches_and_not_as_rows() {
     };
     let old = listed(0..ROWS, |at| format!("({at}, {at}, {at})"));
     let moved = listed(0..ROWS, |at| format!("({}, {at}, {at})", at + ROWS));
-    let children = listed(0..ROWS, |at| format!("({at}, {at}, {}, {at})", at + 1));
+    let children = listed(0..ROWS, |at| format!("({at}, {}, {}, {at})", at / 2, at + 1));
     let named = |of: &str| format!("where {of} = any ('{{{all}}}'::int[])");
     // Rows that an index leads to come in batches of 8, 16, .. 128, and the rest.
     let by_index = 6;
