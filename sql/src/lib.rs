@@ -31,6 +31,8 @@ pub mod session;
 mod statement;
 mod syntax;
 mod system;
+#[cfg(test)]
+mod testing;
 pub mod types;
 mod writes;
 

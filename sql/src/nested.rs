@@ -105,6 +105,10 @@ impl Context for Nested<'_> {
         Ok(())
     }
 
+    fn fetch(&mut self, rows: &[(TableId, Key)]) {
+        self.cx.fetch(rows);
+    }
+
     fn estimate(&self, table: TableId) -> Option<usize> {
         self.cx.estimate(table)
     }

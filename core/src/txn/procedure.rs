@@ -163,7 +163,7 @@ pub trait Procedure: Send + Sync {
 /// Raised whenever a procedure, SQL, or what runs them comes to another result than it did, for the
 /// same arguments and the same data. Nodes with another version than their log or their peers don't
 /// run what those have agreed on.
-const CODE_VERSION: u32 = 3;
+const CODE_VERSION: u32 = 4;
 
 /// What the procedures of a node do, in so far as its program says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

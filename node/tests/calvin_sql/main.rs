@@ -1,6 +1,7 @@
 //! The scripts of `sql/tests/slt` on Calvin: on one node, and on tables that are divided over two.
 
 mod corpus;
+mod many;
 mod ranges;
 #[path = "../../../sql/tests/script/mod.rs"]
 mod script;

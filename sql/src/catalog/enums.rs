@@ -194,7 +194,7 @@ impl Enums {
 }
 
 /// The key of an enum's record.
-pub(crate) fn key(oid: u32) -> Key {
+fn key(oid: u32) -> Key {
     let mut key = vec![PREFIX];
     key.extend_from_slice(&oid.to_be_bytes());
     Key::from(&key[..])
@@ -207,11 +207,7 @@ pub(crate) fn name_key(name: &str) -> Key {
     Key::from(&key[..])
 }
 
-/// Reads an enum's record.
-///
-/// # Errors
-/// When it is malformed.
-pub(crate) fn decode(record: Option<&Value>) -> Result<Option<Enum>, DecodeError> {
+fn decode(record: Option<&Value>) -> Result<Option<Enum>, DecodeError> {
     record.map(|record| Enum::decode(record)).transpose()
 }
 

@@ -113,7 +113,7 @@ impl Procedure {
 }
 
 /// The key of all procedures of a name.
-pub(crate) fn key(name: &QualifiedName) -> Key {
+fn key(name: &QualifiedName) -> Key {
     super::key_of(PREFIX, name.as_kept())
 }
 

@@ -25,7 +25,7 @@ pub(crate) const SYSTEM: [&str; 3] = ["pg_catalog", "information_schema", PANGEA
 pub(crate) const PANGEA: &str = "pangea";
 
 /// The key of a schema's record.
-pub(crate) fn key(name: &str) -> Key {
+fn key(name: &str) -> Key {
     super::key_of(PREFIX, name)
 }
 

@@ -8,6 +8,7 @@ use pangea_core::key::{Key, KeyRange};
 use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
+use super::ahead::{self, Batches};
 use super::write::{self, hidden_key};
 use super::{Executed, ddl, roles, scan, sequences, views};
 use crate::catalog::comment::{self, Subject};
@@ -224,30 +225,39 @@ fn rewrite(change: &Change, paths: &Paths, env: &Env, cx: &mut dyn Context) -> R
     for (at, sequence) in &change.numbered {
         numbered.push((*at, sequences::numbers(sequence, old_rows.len(), cx)?));
     }
-    for (number, old) in old_rows.into_iter().enumerate() {
-        let mut new = old.clone();
-        new.resize(after.columns.len(), Datum::Null);
-        for (at, _) in &change.missing {
-            new[*at] = missing(after, *at)?;
+    let mut batches = Batches::new(old_rows.into_iter().enumerate());
+    loop {
+        let new = batches.next(|(number, old)| {
+            let mut new = old.clone();
+            new.resize(after.columns.len(), Datum::Null);
+            for (at, _) in &change.missing {
+                new[*at] = missing(after, *at)?;
+            }
+            for (at, expr) in &change.fill {
+                new[*at] = expr.eval(&old, env)?;
+            }
+            for (at, numbers) in &numbered {
+                new[*at] = Datum::Int(numbers[number]);
+            }
+            let key = match after.primary_key.is_empty() {
+                true => hidden_key(number, env),
+                false => key_of(after, paths.primary(), &new)?,
+            };
+            Ok((key, new))
+        })?;
+        if new.is_empty() {
+            return Ok(());
         }
-        for (at, expr) in &change.fill {
-            new[*at] = expr.eval(&old, env)?;
+        ahead::name(&new.iter().map(|(key, _)| (after.id, key.clone())).collect::<Vec<_>>(), cx);
+        for (key, new) in new {
+            if cx.get(after.id, &key)?.is_some() {
+                return Err(duplicated(paths.primary(), &new, env)?.into());
+            }
+            let mut bytes = Vec::new();
+            rows::encode_stored(&new, &mut bytes);
+            cx.put(after.id, key, Value::from(bytes))?;
         }
-        for (at, numbers) in &numbered {
-            new[*at] = Datum::Int(numbers[number]);
-        }
-        let key = match after.primary_key.is_empty() {
-            true => hidden_key(number, env),
-            false => key_of(after, paths.primary(), &new)?,
-        };
-        if cx.get(after.id, &key)?.is_some() {
-            return Err(duplicated(paths.primary(), &new, env)?.into());
-        }
-        let mut bytes = Vec::new();
-        rows::encode_stored(&new, &mut bytes);
-        cx.put(after.id, key, Value::from(bytes))?;
     }
-    Ok(())
 }
 
 fn missing(table: &Table, at: usize) -> Result<Datum, Failure> {
@@ -284,9 +294,17 @@ fn fill(
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     scan::chunks(table.id, range, cx, &mut |rows, cx| {
+        let mut made = Vec::with_capacity(rows.len());
         for (key, value) in rows {
             let row = table.decode_row(&value)?;
-            let Some((entry, is_only)) = path.entry(&row, &key, env)? else { continue };
+            let entry = path.entry(&row, &key, env);
+            made.push((key, row, entry));
+        }
+        let entries = made.iter().filter_map(|(.., entry)| entry.as_ref().ok()?.as_ref());
+        let entries = entries.map(|(entry, _)| (path.store, entry.clone()));
+        ahead::name(&entries.collect::<Vec<_>>(), cx);
+        for (key, row, entry) in made {
+            let Some((entry, is_only)) = entry? else { continue };
             match cx.get(path.store, &entry)? {
                 Some(known) if *known == *key => {}
                 Some(_) if is_only => return Err(duplicated(path, &row, env)?.into()),

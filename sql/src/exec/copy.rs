@@ -3,13 +3,13 @@
 use pangea_core::txn::Context;
 
 use super::Executed;
+use super::ahead::Batches;
 use super::query::compute;
-use super::write::{self, Pending, Writer, hidden_key};
+use super::write::{self, Pending, Writer};
 use crate::copy::{Rows, at_row};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::plan::CopyFrom;
-use crate::types::datum::Datum;
 
 /// The statement's own table among its targets.
 const OWN: usize = 0;
@@ -29,27 +29,31 @@ pub(crate) fn load(
     }
     let mut pending = Pending::default();
     let mut writer = Writer::new(&copy.targets, env, cx, &mut pending);
-    for (number, source) in (0u64..).zip(rows.iter()) {
-        let source = source?;
-        add(copy, &mut writer, &source, number, env).map_err(|failure| match failure {
-            Failure::Sql(error) => Failure::Sql(at_row(error, number)),
-            Failure::Interrupted => Failure::Interrupted,
+    let mut batches = Batches::new((0u64..).zip(rows.iter()));
+    let mut written = 0;
+    loop {
+        let new = batches.next(|(number, source)| {
+            let row = compute(&copy.columns, &source?, env).map_err(Failure::from);
+            let made = |row| write::made(copy.targets.own(), row, number as usize, env);
+            row.and_then(made).map_err(|failure| in_row(failure, number))
         })?;
+        if new.is_empty() {
+            break;
+        }
+        writer.name(OWN, &new);
+        for (key, row) in new {
+            writer.insert(OWN, key, row).map_err(|failure| in_row(failure, written))?;
+            written += 1;
+        }
     }
     write::finish(vec![(&copy.targets, pending)], env, cx)?;
     Ok(Executed { count: rows.count, ..Executed::default() })
 }
 
-fn add(
-    copy: &CopyFrom,
-    writer: &mut Writer<'_>,
-    source: &[Datum],
-    number: u64,
-    env: &Env,
-) -> Result<(), Failure> {
-    let mut row = compute(&copy.columns, source, env)?;
-    writer.complete(OWN, &mut row)?;
-    let hidden = || hidden_key(number as usize, env);
-    let key = writer.key_of(OWN, &row)?.unwrap_or_else(hidden);
-    writer.insert(OWN, key, row)
+/// A failure that says which row it is of.
+fn in_row(failure: Failure, number: u64) -> Failure {
+    match failure {
+        Failure::Sql(error) => Failure::Sql(at_row(error, number)),
+        Failure::Interrupted => Failure::Interrupted,
+    }
 }

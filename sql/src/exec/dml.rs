@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use pangea_core::key::Key;
 use pangea_core::txn::Context;
 
+use super::ahead::Batches;
 use super::query::{self, compute};
 use super::steps::Run;
-use super::write::{Pending, Writer, failing_row, hidden_key};
+use super::whole::is_calm;
+use super::write::{self, Pending, Writer, failing_row};
 use super::{Executed, RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
@@ -23,35 +25,56 @@ const OWN: usize = 0;
 impl<'a> Run<'a> {
     pub(super) fn insert(&mut self, insert: &'a Insert) -> Result<Executed, Failure> {
         let env = self.env;
-        let table = insert.targets.own().table.id;
         let mut told = Told::new(&insert.returning);
         let mut count = 0;
         let mut pending = Pending::default();
         let (rows, _held) = query::run(&insert.source, env, self.before())?;
-        for source in rows {
-            let mut row = compute(&insert.columns, &source, env)?;
-            let number = self.inserted;
-            self.inserted += 1;
+        let mut batches = match rows.len() < 2 || may_be_made_ahead(insert) {
+            true => Batches::new(rows.into_iter()),
+            false => Batches::one_by_one(rows.into_iter()),
+        };
+        loop {
+            let new = batches.next(|source| {
+                let number = self.inserted;
+                self.inserted += 1;
+                let row = compute(&insert.columns, &source, env)?;
+                write::made(insert.targets.own(), row, number, env)
+            })?;
+            if new.is_empty() {
+                break;
+            }
             let mut writer = Writer::new(&insert.targets, env, self.now(), &mut pending);
-            writer.complete(OWN, &mut row)?;
-            let key = writer.key_of(OWN, &row)?.unwrap_or_else(|| hidden_key(number, env));
-            let row = match existing(insert, &mut writer, (&key, &row))? {
-                None => {
-                    writer.insert(OWN, key.clone(), row.clone())?;
-                    check_view(&insert.checks, &insert.targets, &row, env)?;
-                    self.touch(table, key);
-                    row
-                }
-                Some(existing) => match self.replace(insert, existing, &row, &mut pending)? {
-                    Some(row) => row,
-                    None => continue,
-                },
-            };
-            count += 1;
-            told.push(&row, env)?;
+            writer.name(OWN, &new);
+            if let OnConflict::Update { path, .. } = &insert.on_conflict {
+                writer.name_in_the_way(OWN, *path, &new)?;
+            }
+            for (key, row) in new {
+                let Some(row) = self.add(insert, key, row, &mut pending)? else { continue };
+                count += 1;
+                told.push(&row, env)?;
+            }
         }
         self.put_off(&insert.targets, pending);
         Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
+    }
+
+    /// Adds a row, or changes the one in its way. What it is then, if anything was written.
+    fn add(
+        &mut self,
+        insert: &Insert,
+        key: Key,
+        row: Vec<Datum>,
+        pending: &mut Pending,
+    ) -> Result<Option<Vec<Datum>>, Failure> {
+        let env = self.env;
+        let mut writer = Writer::new(&insert.targets, env, self.now(), pending);
+        if let Some(existing) = existing(insert, &mut writer, (&key, &row))? {
+            return self.replace(insert, existing, &row, pending);
+        }
+        writer.insert(OWN, key.clone(), row.clone())?;
+        check_view(&insert.checks, &insert.targets, &row, env)?;
+        self.touch(insert.targets.own().table.id, key);
+        Ok(Some(row))
     }
 
     /// Changes the row that is in the way of a new one, where the statement says so, and returns
@@ -94,7 +117,7 @@ impl<'a> Run<'a> {
             }
         }
         let mut writer = Writer::new(&insert.targets, env, self.now(), pending);
-        writer.complete(OWN, &mut new)?;
+        write::complete(insert.targets.own(), &mut new, env)?;
         let keys = writer.update(OWN, vec![((existing, old), new.clone())])?;
         check_view(&insert.checks, &insert.targets, &new, env)?;
         keys.into_iter().for_each(|key| self.touch(table, key));
@@ -109,12 +132,11 @@ impl<'a> Run<'a> {
         let count = found.len() as u64;
         let mut told = Told::new(&update.returning);
         let mut pending = Pending::default();
-        let writer = Writer::new(&update.targets, env, self.now(), &mut pending);
         let mut changed = Vec::with_capacity(found.len());
         for (key, old, others) in found {
             let mut row = old.clone();
             assign(&update.assignments, &with(&old, &others), &mut row, env)?;
-            writer.complete(OWN, &mut row)?;
+            write::complete(update.targets.own(), &mut row, env)?;
             check_view(&update.checks, &update.targets, &row, env)?;
             told.push(&with(&row, &others), env)?;
             changed.push(((key, old), row));
@@ -201,6 +223,20 @@ impl<'a> Told<'a> {
             None => Ok(self.rows.rows),
         }
     }
+}
+
+/// Whether rows may be computed before those before them are written: not where both take of what
+/// the statement has, as numbers of sequences, so that their order shows.
+fn may_be_made_ahead(insert: &Insert) -> bool {
+    let then = match &insert.on_conflict {
+        OnConflict::Update { asked: Some(_), .. } => return false,
+        OnConflict::Update { assignments, filter, .. } => {
+            assignments.iter().map(|(_, value)| value).chain(filter).collect()
+        }
+        OnConflict::Fail | OnConflict::Skip { .. } => Vec::new(),
+    };
+    let mut then = then.into_iter().chain(&insert.returning.exprs);
+    insert.columns.iter().all(is_calm) || then.all(is_calm)
 }
 
 /// The key of the row that is in the way of a new one, where the statement says what then.

@@ -5,6 +5,7 @@
 //! difference. It is deterministic: the context, the parameters and the environment decide.
 
 pub(crate) mod aggregate;
+mod ahead;
 mod alter;
 mod copy;
 mod ddl;

@@ -9,6 +9,7 @@ use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::txn::{Context, Scan};
 use pangea_core::value::Value;
 
+use super::ahead;
 use crate::catalog::Table;
 use crate::error::{Failure, SqlError, code};
 use crate::explain::profile::{Step, Watch};
@@ -47,12 +48,23 @@ pub(super) fn rows(
         }
     };
     let is_index = access.path.index.is_some();
-    for place in access.places(env)? {
+    let places = access.places(env)?;
+    ahead::name(&points(access, &places), cx);
+    let mut places = places.into_iter().peekable();
+    let mut most = ENTRIES_FIRST;
+    while let Some(place) = places.next() {
         let flow = match place {
-            Place::Point(key) if is_index => match cx.get(access.path.store, &key)? {
-                Some(row_key) => by_entry(table, &row_key, cx, &mut visit)?,
-                None => ControlFlow::Continue(()),
-            },
+            Place::Point(key) if is_index => {
+                let mut entries = vec![key];
+                while entries.len() < most
+                    && let Some(Place::Point(key)) =
+                        places.next_if(|place| matches!(place, Place::Point(_)))
+                {
+                    entries.push(key);
+                }
+                most = (most * 2).min(ENTRIES_MAX);
+                by_points(access, &entries, cx, &mut visit)?
+            }
             Place::Point(key) => match cx.get(table.id, &key)? {
                 Some(value) => visit(&key, &value)?,
                 None => ControlFlow::Continue(()),
@@ -78,6 +90,15 @@ pub(super) fn rows(
     Ok(())
 }
 
+/// The single keys among places.
+fn points(access: &Access, places: &[Place]) -> Vec<(TableId, Key)> {
+    if places.len() < 2 {
+        return Vec::new();
+    }
+    let keys = places.iter().filter_map(Place::as_point);
+    keys.map(|key| (access.path.store, key.clone())).collect()
+}
+
 /// What is done with a row as it is kept.
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure> + 'a;
 
@@ -94,6 +115,37 @@ fn by_entry(
     visit(row_key, &value)
 }
 
+/// Visits the rows that some entries of an index lead to.
+fn by_points(
+    access: &Access,
+    entries: &[Key],
+    cx: &mut dyn Context,
+    visit: &mut Visit<'_>,
+) -> Result<ControlFlow<()>, Failure> {
+    let mut found = Vec::with_capacity(entries.len());
+    for entry in entries {
+        found.extend(cx.get(access.path.store, entry)?);
+    }
+    by_row_keys(&access.table, &found, cx, visit)
+}
+
+/// Visits rows whose keys an index has said.
+fn by_row_keys(
+    table: &Table,
+    row_keys: &[Value],
+    cx: &mut dyn Context,
+    visit: &mut Visit<'_>,
+) -> Result<ControlFlow<()>, Failure> {
+    let named = row_keys.iter().map(|row_key| (table.id, Key::from(&row_key[..])));
+    ahead::name(&named.collect::<Vec<_>>(), cx);
+    for row_key in row_keys {
+        if by_entry(table, row_key, cx, visit)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
 /// Visits the rows that the entries in a range lead to, some entries at a time: few at first, for
 /// what is read is held to be so when the transaction commits.
 fn by_entries(
@@ -104,21 +156,23 @@ fn by_entries(
 ) -> Result<ControlFlow<()>, Failure> {
     let mut most = ENTRIES_FIRST;
     loop {
-        let mut entries: Vec<(Key, Value)> = Vec::with_capacity(most);
+        let mut row_keys: Vec<Value> = Vec::with_capacity(most);
+        let mut last = None;
         let (table, direction) = (access.path.store, access.direction);
         let scan = Scan { table, range: range.clone(), direction };
         cx.scan(&scan, &mut |key, row_key| {
-            entries.push((Key::from(key), row_key.clone()));
-            if entries.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        let is_last = entries.len() < most;
-        let rest = entries.last().and_then(|(last, _)| after(range, last, direction));
-        for (_, row_key) in &entries {
-            if by_entry(&access.table, row_key, cx, visit)?.is_break() {
-                return Ok(ControlFlow::Break(()));
+            row_keys.push(row_key.clone());
+            if row_keys.len() < most {
+                return ControlFlow::Continue(());
             }
+            last = Some(Key::from(key));
+            ControlFlow::Break(())
+        })?;
+        let rest = last.and_then(|last| after(range, &last, direction));
+        if by_row_keys(&access.table, &row_keys, cx, visit)?.is_break() {
+            return Ok(ControlFlow::Break(()));
         }
-        match rest.filter(|_| !is_last) {
+        match rest {
             Some(rest) => range = rest,
             None => break,
         }

@@ -255,7 +255,7 @@ fn value<'a>(settings: &'a Values, name: &str) -> Option<&'a str> {
 }
 
 /// Whether an expression has no effect, and comes to the same whatever was computed before.
-fn is_calm(expr: &Expr) -> bool {
+pub(super) fn is_calm(expr: &Expr) -> bool {
     expr.all(&mut |part| match part {
         Expr::Sequence(..) | Expr::Subquery(_) | Expr::Outer(..) => false,
         Expr::Call(function, _) => !function.is_volatile(),

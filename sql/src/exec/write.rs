@@ -8,21 +8,23 @@
 //! Keys are unique at the end of a row's change or, for UPDATE, of the statement, whatever the
 //! order of the rows; foreign keys hold at the end of the statement.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
+use pangea_core::ids::TableId;
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
-use super::{alter, check_size, scan};
+use super::{ahead, alter, check_size, scan};
 use crate::catalog::{Action, ForeignKey, QualifiedName, Table};
 use crate::conflict::shown_key;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::plan::Checked;
+use crate::plan::access::Place;
 use crate::plan::path::Path;
-use crate::plan::target::{self, Child, Deferred, Target, Targets};
+use crate::plan::target::{self, Child, Deferred, Parent, Target, Targets};
 use crate::rows;
 use crate::types::datum::Datum;
 use crate::types::text;
@@ -64,35 +66,33 @@ impl<'a> Writer<'a> {
         Self { targets, env, cx, pending }
     }
 
-    /// Computes what is generated, and holds a row to what concerns it alone.
-    pub(super) fn complete(&self, at: usize, row: &mut [Datum]) -> Result<(), Failure> {
-        let target = &self.targets.all[at];
-        for (column, expr) in &target.generated {
-            row[*column] = expr.eval(row, self.env)?;
-        }
-        check_not_null(&target.table, row, self.env)?;
-        for (check, condition) in target.table.checks.iter().zip(&target.checks) {
-            // Unknown is no violation.
-            if condition.eval(row, self.env)?.truth() == Some(false) {
-                let message = format!(
-                    "new row for relation \"{}\" violates check constraint \"{}\"",
-                    target.table.name, check.name
-                );
-                let detail = failing_row(&target.table, row, self.env);
-                return Err(SqlError::new(code::CHECK, message).with_detail(detail).into());
-            }
-        }
-        Ok(())
+    /// Names what adding rows will look up.
+    pub(super) fn name(&mut self, at: usize, rows: &[(Key, Vec<Datum>)]) {
+        ahead::name(&ahead::of_new(&self.targets.all[at], rows, self.env), self.cx);
     }
 
-    /// The key of a row, where it has one of its own.
-    pub(super) fn key_of(&self, at: usize, row: &[Datum]) -> Result<Option<Key>, SqlError> {
-        let path = &self.targets.all[at].paths[0];
-        if path.parts.is_empty() {
-            return Ok(None);
+    /// Names the rows that are in the way of new ones on a path, and will be changed.
+    pub(super) fn name_in_the_way(
+        &mut self,
+        at: usize,
+        path: usize,
+        rows: &[(Key, Vec<Datum>)],
+    ) -> Result<(), Failure> {
+        let target = &self.targets.all[at];
+        // By their own keys they are named already.
+        if rows.len() < 2 || target.paths[path].index.is_none() {
+            return Ok(());
         }
-        let columns = self.targets.all[at].table.primary_key.iter();
-        path.row_key(columns.map(|&column| &row[column])).map(Some)
+        let mut named = Vec::new();
+        for (key, row) in rows {
+            match self.in_the_way(at, path, (key, row)) {
+                Ok(found) => named.extend(found.map(|key| (target.table.id, key))),
+                Err(Failure::Sql(_)) => {}
+                Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+            }
+        }
+        ahead::name(&named, self.cx);
+        Ok(())
     }
 
     /// The row that is in the way of a new one on a path.
@@ -128,12 +128,15 @@ impl<'a> Writer<'a> {
         at: usize,
         changed: Vec<(Row, Vec<Datum>)>,
     ) -> Result<Vec<Key>, Failure> {
+        let target = &self.targets.all[at];
         let mut keys = Vec::with_capacity(changed.len());
+        let mut named = Vec::new();
         for ((key, old), new) in &changed {
-            let new_key = self.key_of(at, new)?.unwrap_or_else(|| key.clone());
-            self.unlink(at, (key, old), Some((&new_key, new)))?;
+            let new_key = key_of(target, new)?.unwrap_or_else(|| key.clone());
+            self.unlink(at, (key, old), Some((&new_key, new)), &mut named)?;
             keys.push(new_key);
         }
+        ahead::name(&named, self.cx);
         for (((key, old), new), new_key) in changed.into_iter().zip(&keys) {
             self.link(at, new_key, &new, Some((&key, &old)))?;
             self.note(at, Some(old), Some(new))?;
@@ -143,7 +146,7 @@ impl<'a> Writer<'a> {
 
     /// Takes a row away.
     pub(super) fn delete(&mut self, at: usize, (key, old): Row) -> Result<(), Failure> {
-        self.unlink(at, (&key, &old), None)?;
+        self.unlink(at, (&key, &old), None, &mut Vec::new())?;
         self.note(at, Some(old), None)
     }
 
@@ -166,12 +169,14 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A row leaves the entries, and the place, that it has no more.
+    /// A row leaves the entries, and the place, that it has no more. Of those that it gets instead
+    /// it says which will be looked up.
     fn unlink(
         &mut self,
         at: usize,
         (key, old): (&Key, &[Datum]),
         new: Option<(&Key, &[Datum])>,
+        named: &mut Vec<(TableId, Key)>,
     ) -> Result<(), Failure> {
         let target = &self.targets.all[at];
         for path in &target.paths[1..] {
@@ -184,12 +189,15 @@ impl<'a> Writer<'a> {
                 }
             }
             let kept = new.map(|(key, new)| path.entry(new, key, self.env)).transpose()?.flatten();
-            if kept.is_none_or(|(kept, _)| kept != entry) {
+            if kept.as_ref().is_none_or(|(kept, _)| *kept != entry) {
                 self.cx.delete(path.store, entry)?;
+                let only = kept.filter(|(_, is_only)| *is_only);
+                named.extend(only.map(|(kept, _)| (path.store, kept)));
             }
         }
         if new.is_none_or(|(new_key, _)| new_key != key) {
             self.cx.delete(target.table.id, key.clone())?;
+            named.extend(new.map(|(new_key, _)| (target.table.id, new_key.clone())));
         }
         Ok(())
     }
@@ -238,6 +246,7 @@ impl<'a> Writer<'a> {
 
     /// And hold for all that changed.
     fn check_all(&mut self, seen: &[Change]) -> Result<(), Failure> {
+        self.name_parents(seen)?;
         for change in seen {
             let target = &self.targets.all[change.target];
             self.check_parents(target, change)?;
@@ -272,24 +281,42 @@ impl<'a> Writer<'a> {
             if action == Action::Cascade && change.new.is_none() {
                 self.delete(at, (key, row))?;
             } else {
-                self.complete(at, &mut new)?;
+                complete(&self.targets.all[at], &mut new, self.env)?;
                 changed.push(((key, row), new));
             }
         }
         self.update(at, changed).map(drop)
     }
 
+    /// Names what new rows refer to.
+    fn name_parents(&mut self, changes: &[Change]) -> Result<(), Failure> {
+        if changes.len() < 2 {
+            return Ok(());
+        }
+        let own = self.env;
+        let mut env = own.with_params(Vec::new());
+        for (at, target) in self.targets.all.iter().enumerate() {
+            let changes = changes.iter().filter(|change| change.target == at);
+            let parents = target.parents.iter().filter(|parent| !defers(&parent.key, own));
+            for Parent { key, access, .. } in parents {
+                let mut points = BTreeSet::new();
+                for change in changes.clone() {
+                    let Some(values) = referred_to(key, change) else { continue };
+                    env.params = values;
+                    let places = access.places(&env).unwrap_or_default();
+                    points.extend(places.iter().filter_map(Place::as_point).cloned());
+                }
+                ahead::name_points(access, points, self.cx)?;
+            }
+        }
+        Ok(())
+    }
+
     /// What a new row refers to is there.
     fn check_parents(&mut self, target: &Target, change: &Change) -> Result<(), Failure> {
-        let Some(new) = &change.new else { return Ok(()) };
         for parent in &target.parents {
-            let values = pick(new, &parent.key.columns);
-            let is_same =
-                change.old.as_ref().is_some_and(|old| pick(old, &parent.key.columns) == values);
+            let Some(values) = referred_to(&parent.key, change) else { continue };
             let nulls = values.iter().filter(|value| value.is_null()).count();
-            if is_same || nulls == values.len() || nulls > 0 && !parent.key.is_full {
-                continue;
-            }
             let (table, key) = (&target.table.name, &parent.key);
             let name = &key.name;
             let message = format!(
@@ -322,7 +349,7 @@ impl<'a> Writer<'a> {
         values: &[Datum],
         error: &SqlError,
     ) -> bool {
-        let Some(deferred) = self.env.deferred.as_ref().filter(|_| key.deferral.1) else {
+        let Some(deferred) = self.env.deferred.as_ref().filter(|_| defers(key, self.env)) else {
             return false;
         };
         let (child, key, values) = (child.clone(), key.name.clone(), values.to_vec());
@@ -379,6 +406,62 @@ pub(super) fn finish(
         checked.map_err(|failure| failure.in_table(&targets.own().table.name))?;
     }
     Ok(())
+}
+
+/// A row that is computed, complete, and the key that it gets: its own or a hidden one, by its
+/// number in the statement.
+pub(super) fn made(
+    target: &Target,
+    mut row: Vec<Datum>,
+    number: usize,
+    env: &Env,
+) -> Result<Row, Failure> {
+    complete(target, &mut row, env)?;
+    let key = key_of(target, &row)?.unwrap_or_else(|| hidden_key(number, env));
+    Ok((key, row))
+}
+
+/// Computes what is generated, and holds a row to what concerns it alone.
+pub(super) fn complete(target: &Target, row: &mut [Datum], env: &Env) -> Result<(), Failure> {
+    for (column, expr) in &target.generated {
+        row[*column] = expr.eval(row, env)?;
+    }
+    check_not_null(&target.table, row, env)?;
+    for (check, condition) in target.table.checks.iter().zip(&target.checks) {
+        // Unknown is no violation.
+        if condition.eval(row, env)?.truth() == Some(false) {
+            let message = format!(
+                "new row for relation \"{}\" violates check constraint \"{}\"",
+                target.table.name, check.name
+            );
+            let detail = failing_row(&target.table, row, env);
+            return Err(SqlError::new(code::CHECK, message).with_detail(detail).into());
+        }
+    }
+    Ok(())
+}
+
+/// The key of a row, where it has one of its own.
+fn key_of(target: &Target, row: &[Datum]) -> Result<Option<Key>, SqlError> {
+    let path = &target.paths[0];
+    if path.parts.is_empty() {
+        return Ok(None);
+    }
+    path.row_key(target.table.primary_key.iter().map(|&column| &row[column])).map(Some)
+}
+
+/// Whether a foreign key is looked at when the transaction commits.
+fn defers(key: &ForeignKey, env: &Env) -> bool {
+    key.deferral.1 && env.deferred.is_some()
+}
+
+/// What a row that is new, or has changed there, has in a foreign key; nothing where it need not be
+/// looked at.
+fn referred_to(key: &ForeignKey, change: &Change) -> Option<Vec<Datum>> {
+    let values = pick(change.new.as_ref()?, &key.columns);
+    let is_same = change.old.as_ref().is_some_and(|old| pick(old, &key.columns) == values);
+    let nulls = values.iter().filter(|value| value.is_null()).count();
+    (!is_same && nulls < values.len() && (nulls == 0 || key.is_full)).then_some(values)
 }
 
 /// What others could refer to and is no more, where none of it is NULL.
@@ -447,6 +530,7 @@ pub(super) fn validate(
     scan::chunks(table.id, KeyRange::all(), cx, &mut |rows, cx| {
         let mut pending = Pending::default();
         let mut writer = Writer::new(targets, env, cx, &mut pending);
+        let mut changes = Vec::new();
         for (_, value) in rows {
             let row = table.decode_row(&value)?;
             if let Some(&at) = new.not_null.iter().find(|&&at| row[at].is_null()) {
@@ -463,10 +547,11 @@ pub(super) fn validate(
                 }
             }
             if new.has_foreign_keys {
-                writer.check_parents(own, &Change { target: 0, old: None, new: Some(row) })?;
+                changes.push(Change { target: 0, old: None, new: Some(row) });
             }
         }
-        Ok(())
+        writer.name_parents(&changes)?;
+        changes.iter().try_for_each(|change| writer.check_parents(own, change))
     })
 }
 

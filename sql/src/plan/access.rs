@@ -87,6 +87,16 @@ pub(crate) enum Place {
     Range(KeyRange),
 }
 
+impl Place {
+    /// The key, where it is a single one.
+    pub(crate) fn as_point(&self) -> Option<&Key> {
+        match self {
+            Self::Point(key) => Some(key),
+            Self::Range(_) => None,
+        }
+    }
+}
+
 impl Access {
     /// The best way to the rows that a condition leaves.
     pub(crate) fn new(paths: &Paths, filter: Option<&Expr>) -> Self {

@@ -112,3 +112,6 @@ pub(crate) fn is_current(planned: &Planned, cx: &mut dyn Context) -> Result<bool
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

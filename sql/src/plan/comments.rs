@@ -52,7 +52,7 @@ impl Planner<'_> {
                     C::Schema => {
                         self.check_schema(&name)?;
                         self.required.push(Required::owner(Object::Schema(name.clone())));
-                        let number = schema::number(&name, self.cx)?;
+                        let number = schema::number(&name, &mut self.cx)?;
                         of(system::PG_NAMESPACE, system::schema_number(&name, number), 0)
                     }
                     _ => {

@@ -8,6 +8,7 @@
 use pangea_core::txn::Context;
 use sqlparser::ast;
 
+use super::recorder::Recorder;
 use super::{DropTables, Meant, Plan, Planner, check_name};
 use crate::authorization::Required;
 use crate::catalog::role::Object;
@@ -59,13 +60,14 @@ pub(super) fn with_enums<'a, T>(
     mut plan: impl FnMut(&mut Planner<'a>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let mut names: Vec<String> = Vec::new();
-    let mut planner = Planner::new(cx);
+    let mut planner = Planner::new(Recorder::new(cx));
     loop {
         let error = match plan(&mut planner) {
             Err(Failure::Sql(error)) => error,
             done => return done,
         };
         let known = std::mem::take(&mut planner.params.enums);
+        // What the plan depends on goes on from what was read so far.
         planner = Planner::new(planner.cx);
         for name in &names {
             planner.enum_named(name)?;
@@ -92,11 +94,7 @@ impl Planner<'_> {
         if self.params.enums.get(id).is_some() {
             return Ok(());
         }
-        let key = enums::key(id.oid());
-        let record = self.cx.get(CATALOG, &key)?;
-        let found = enums::decode(record.as_ref())?;
-        self.schemas.push((key, record));
-        let Some(found) = found else {
+        let Some(found) = enums::find(id, &mut self.cx)? else {
             let message = format!("type with OID {} does not exist", base.oid());
             return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
         };
@@ -109,11 +107,8 @@ impl Planner<'_> {
         let id = match crate::types::EnumId::of_mark(name) {
             Some(id) => Some(id),
             None => {
-                let key = enums::name_key(name);
-                let record = self.cx.get(CATALOG, &key)?;
-                let number = enums::decode_number(record.as_ref())?;
-                self.schemas.push((key, record));
-                number.and_then(crate::types::EnumId::new)
+                let record = self.cx.get(CATALOG, &enums::name_key(name))?;
+                enums::decode_number(record.as_ref())?.and_then(crate::types::EnumId::new)
             }
         };
         match id {

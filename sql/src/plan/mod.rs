@@ -25,6 +25,7 @@ mod output;
 pub(crate) mod path;
 mod procedures;
 mod query;
+mod recorder;
 mod renames;
 mod resolve;
 mod roles;
@@ -44,9 +45,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use pangea_core::key::Key;
 use pangea_core::txn::Context;
-use pangea_core::value::Value;
 use sqlparser::ast;
 
 use crate::authorization::Required;
@@ -82,6 +81,7 @@ use path::Paths;
 pub(crate) use procedures::{
     Bodies, Call, Calls, CreateProcedure, DropProcedures, OwnProcedure, Seen,
 };
+use recorder::{Recorder, Records};
 pub(crate) use resolve::{Meant, no_schema};
 pub(crate) use steps::Steps;
 use target::Targets;
@@ -100,7 +100,7 @@ pub(crate) struct Planned {
     /// The columns that it returns; none for a statement that returns no rows.
     pub columns: Vec<OutputColumn>,
     /// The catalog records that it was planned with.
-    pub schemas: Vec<(Key, Option<Value>)>,
+    pub schemas: Records,
     /// What its user must be allowed to.
     pub required: Vec<Required>,
     /// The sequences that its expressions name by their places.
@@ -223,11 +223,10 @@ pub(crate) struct SortKey {
 
 /// Plans one statement.
 pub(crate) struct Planner<'a> {
-    cx: &'a mut dyn Context,
+    cx: Recorder<'a>,
     calls: Calls<'a>,
     source: Arc<str>,
     params: Params,
-    schemas: Vec<(Key, Option<Value>)>,
     /// The scopes of the queries around the one that is planned, the nearest last.
     outer: Vec<Scope>,
     /// What WITH has named so far.
@@ -321,13 +320,12 @@ fn named(columns: &mut [OutputColumn]) -> Vec<(usize, Reg)> {
 
 impl<'a> Planner<'a> {
     /// One that knows nothing yet.
-    fn new(cx: &'a mut dyn Context) -> Self {
+    fn new(cx: Recorder<'a>) -> Self {
         Self {
             cx,
             calls: Calls::default(),
             source: Arc::from(""),
             params: Params::default(),
-            schemas: Vec::new(),
             outer: Vec::new(),
             named: Vec::new(),
             writes: with::Writes::default(),
@@ -383,7 +381,7 @@ impl Planner<'_> {
             params,
             path: self.path.clone(),
             columns,
-            schemas: std::mem::take(&mut self.schemas),
+            schemas: self.cx.take(),
             required,
             sequences,
             sets_sequences: self.params.sets_sequences,
@@ -494,7 +492,6 @@ impl Planner<'_> {
     fn relation_named(&mut self, name: &QualifiedName) -> Result<Option<Relation>, Failure> {
         let key = relation_key(name);
         let record = self.cx.get(CATALOG, &key)?;
-        self.schemas.push((key, record.clone()));
         let mut relation = record.map(|record| Relation::decode(&record)).transpose()?;
         if let Some(Relation::Table(table)) = &mut relation {
             table.live_columns().try_for_each(|(_, column)| self.enum_of(column.ty.base))?;

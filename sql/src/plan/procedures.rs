@@ -8,8 +8,8 @@ use pangea_core::hash::HashMap;
 use sqlparser::ast;
 
 use super::{Meant, OutputColumn, Plan, Planner};
+use crate::catalog::QualifiedName;
 use crate::catalog::procedure::{self, Language, Mode, Parameter, Procedure};
-use crate::catalog::{CATALOG, QualifiedName};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
@@ -274,10 +274,7 @@ impl Planner<'_> {
 
     /// The procedures of a name, which the plan then depends on.
     fn procedures_of(&mut self, name: &QualifiedName) -> Result<Vec<Procedure>, Failure> {
-        let key = procedure::key(name);
-        let record = self.cx.get(CATALOG, &key)?;
-        self.schemas.push((key, record));
-        procedure::find(name, self.cx)
+        procedure::find(name, &mut self.cx)
     }
 
     /// What DROP PROCEDURE names: of the first schema that has one of the name and the types.
@@ -427,10 +424,8 @@ impl Planner<'_> {
                 seen.depth.set(depth + 1);
                 let path = Some(&self.path);
                 let calls = Calls { bodies: Some(&bodies), path, seen: Some(seen) };
-                let (found, read) = Survey::of(&body, calls, self.cx)?;
+                survey = Survey::of(&body, calls, &mut self.cx)?;
                 seen.depth.set(depth);
-                survey = found;
-                self.schemas.extend(read);
             }
         }
         self.params.sets_sequences |= survey.sets_sequences;

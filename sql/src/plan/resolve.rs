@@ -7,7 +7,7 @@ use sqlparser::ast::{self, VisitMut};
 use super::{Planner, undefined_table};
 use crate::authorization::Required;
 use crate::catalog::role::Object;
-use crate::catalog::{CATALOG, PUBLIC, QualifiedName, Relation, schema};
+use crate::catalog::{PUBLIC, QualifiedName, Relation, schema};
 use crate::error::{Failure, SqlError, code};
 use crate::notice::Notice;
 use crate::syntax::{self, Written};
@@ -103,13 +103,7 @@ impl Planner<'_> {
 
     /// A schema must be there.
     pub(super) fn check_schema(&mut self, name: &str) -> Result<(), Failure> {
-        if name == PUBLIC || schema::SYSTEM.contains(&name) {
-            return Ok(());
-        }
-        let key = schema::key(name);
-        let record = self.cx.get(CATALOG, &key)?;
-        let is_there = record.is_some();
-        self.schemas.push((key, record));
+        let is_there = schema::is_there(name, &mut self.cx)?;
         if is_there { Ok(()) } else { Err(no_schema(name).into()) }
     }
 

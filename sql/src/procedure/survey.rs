@@ -3,19 +3,14 @@
 //! Steps are looked at in the order of the text, whether they will be reached or not. What can't be
 //! planned yet, as a table that the procedure makes itself, is taken for the worst.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pangea_core::ids::TableId;
-use pangea_core::key::Key;
-use pangea_core::txn::{Context, Scan, Stop, Visit};
-use pangea_core::value::Value;
+use pangea_core::txn::Context;
 
 use super::body::{Body, Does, Into, Over, Query, Step, Target};
 use super::fragment::Fragment;
 use super::lifted::Is;
 use super::slots::Slots;
-use crate::catalog::CATALOG;
 use crate::error::{Failure, SqlError};
 use crate::plan::{Calls, OutputColumn, Plan, Planned};
 use crate::search_path::SearchPath;
@@ -37,73 +32,33 @@ pub(crate) struct Survey {
     pub reads_node: bool,
 }
 
-/// What is read of the catalog while something is planned.
-struct Recorder<'a> {
-    cx: &'a mut dyn Context,
-    read: BTreeMap<Key, Option<Value>>,
-}
-
-impl Context for Recorder<'_> {
-    fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
-        let found = self.cx.get(table, key)?;
-        if table == CATALOG {
-            self.read.insert(Key::from(key), found.clone());
-        }
-        Ok(found)
-    }
-
-    fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
-        self.cx.scan(scan, visit)
-    }
-
-    fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop> {
-        self.cx.put(table, key, value)
-    }
-
-    fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop> {
-        self.cx.delete(table, key)
-    }
-
-    fn estimate(&self, table: TableId) -> Option<usize> {
-        self.cx.estimate(table)
-    }
-}
-
-/// Records of the catalog that something depends on.
-type Read = Vec<(Key, Option<Value>)>;
-
 impl Survey {
     /// That of a procedure of which nothing is known.
     pub(crate) fn unknown() -> Self {
         Self { is_certified: true, writes: Some("CALL"), ..Self::default() }
     }
 
-    /// Looks at a body. What it read of the catalog decides for how long this is so.
+    /// Looks at a body, as far as what it reads of the catalog stays as it is.
     ///
     /// # Errors
     /// When the executor needs the run to end.
     #[recursive::recursive]
-    pub(crate) fn of(
-        body: &Body,
-        calls: Calls<'_>,
-        cx: &mut dyn Context,
-    ) -> Result<(Self, Read), Failure> {
-        let mut recorder = Recorder { cx, read: BTreeMap::new() };
+    pub(crate) fn of(body: &Body, calls: Calls<'_>, cx: &mut dyn Context) -> Result<Self, Failure> {
         let mut surveyor = Surveyor {
             survey: Self::default(),
             slots: Slots::default(),
             is_strict: body.is_strict(),
             calls,
         };
-        match Slots::of(body, calls.path.unwrap_or(&SearchPath::default()), &mut recorder) {
+        match Slots::of(body, calls.path.unwrap_or(&SearchPath::default()), cx) {
             Ok(slots) => {
                 surveyor.slots = slots;
-                surveyor.steps(&body.steps, &mut recorder)?;
+                surveyor.steps(&body.steps, cx)?;
             }
             Err(Failure::Sql(_)) => surveyor.unknown(),
             Err(Failure::Interrupted) => return Err(Failure::Interrupted),
         }
-        Ok((surveyor.survey, recorder.read.into_iter().collect()))
+        Ok(surveyor.survey)
     }
 
     fn add(&mut self, planned: &Planned) {
