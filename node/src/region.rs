@@ -54,7 +54,8 @@ pub struct Region {
 /// A version that a node of each other shard keeps.
 struct Held {
     at: SnapshotVersion,
-    of: BTreeMap<ShardId, Hold>,
+    /// Or why none does: what is on the others can be read all the same.
+    of: BTreeMap<ShardId, Result<Hold, Unavailable>>,
     runtime: Handle,
 }
 
@@ -103,10 +104,11 @@ impl Region {
         self.runtime.as_ref().expect("it is taken at the end").handle()
     }
 
-    /// The rows of a version that are on other shards.
+    /// The rows of a version that are on other shards. Those of a shard of which no node keeps it
+    /// are an error when they are read.
     ///
     /// # Errors
-    /// When no node of a shard keeps it.
+    /// When this ends.
     pub async fn beyond(self: &Arc<Self>, at: SnapshotVersion) -> Result<Beyond, Unavailable> {
         let region = self.clone();
         let held = self.runtime().spawn(async move { region.hold(at).await });
@@ -124,8 +126,7 @@ impl Region {
             latest.1.clone()
         };
         let mut latest = of_version.lock().await;
-        let is_there = |held: &Arc<Held>| held.of.values().all(|hold| hold.client.is_connected());
-        if let Some(held) = latest.upgrade().filter(is_there) {
+        if let Some(held) = latest.upgrade().filter(|held| held.is_whole()) {
             return Ok(held);
         }
         let mut holding = JoinSet::new();
@@ -134,21 +135,12 @@ impl Region {
             holding.spawn(async move { (shard, region.hold_on(shard, at).await) });
         }
         let mut held = Held { at, of: BTreeMap::new(), runtime: self.runtime().clone() };
-        let mut failure = None;
         while let Some(done) = holding.join_next().await {
-            match done.map_err(unavailable)? {
-                (shard, Ok(hold)) => drop(held.of.insert(shard, hold)),
-                (_, Err(error)) => failure = Some(error),
-            }
+            held.of.extend([done.map_err(unavailable)?]);
         }
-        match failure {
-            Some(error) => Err(error),
-            None => {
-                let held = Arc::new(held);
-                *latest = Arc::downgrade(&held);
-                Ok(held)
-            }
-        }
+        let held = Arc::new(held);
+        *latest = Arc::downgrade(&held);
+        Ok(held)
     }
 
     /// Has the nearest node of a shard that answers keep a version.
@@ -172,6 +164,13 @@ impl fmt::Debug for Region {
     }
 }
 
+impl Held {
+    /// Whether all shards can be read.
+    fn is_whole(&self) -> bool {
+        self.of.values().all(|hold| hold.as_ref().is_ok_and(|it| it.client.is_connected()))
+    }
+}
+
 impl Elsewhere for Held {
     fn rows(
         &self,
@@ -180,6 +179,7 @@ impl Elsewhere for Held {
         most: usize,
     ) -> Result<(Vec<Row>, bool), Unavailable> {
         let hold = self.of.get(&shard).ok_or_else(|| unavailable("there is no such shard"))?;
+        let hold = hold.as_ref().map_err(Clone::clone)?;
         let (client, at, scan) = (hold.client.clone(), Some(self.at), scan.clone());
         let room = hold.room.clone();
         let (sender, receiver) = sync_channel(1);
@@ -205,7 +205,8 @@ impl Elsewhere for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for Hold { client, number, .. } in std::mem::take(&mut self.of).into_values() {
+        let holds = std::mem::take(&mut self.of).into_values();
+        for Hold { client, number, .. } in holds.flatten() {
             self.runtime.spawn(async move {
                 // A connection that was lost has let it go.
                 let _ = client.release(number).await;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use pangea_node::client::Client;
 use serde::Serialize;
 
-use crate::cluster::Plan;
+use crate::cluster::{Plan, nodes_named};
 use crate::failure::Failure;
 
 /// A slow node runs for so long and is stopped for so long, in turn.
@@ -189,7 +189,7 @@ pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Fai
     for fault in &sorted {
         let places = plan.places();
         let is_known =
-            |name: &&String| ROLES.contains(&name.as_str()) || !named(&places, name).is_empty();
+            |name: &&String| ROLES.contains(&name.as_str()) || !nodes_named(&places, name).is_empty();
         if let Some(name) = fault.whom.iter().find(|name| !is_known(name)) {
             let regions = plan.regions.join(", ");
             let why = format!("there is no region {name:?}; there are {regions}");
@@ -253,15 +253,6 @@ pub async fn run(
     Ok(happened)
 }
 
-/// The servers of a name, which may be a region's of several.
-fn named(places: &[String], name: &str) -> Vec<usize> {
-    let is_it = |place: &String| {
-        let rest = place.strip_prefix(name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    (0..places.len()).filter(|&node| is_it(&places[node])).collect()
-}
-
 /// Whom a fault is of, by number.
 async fn targets(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<Vec<usize>>, Failure> {
     let mut targets = Vec::new();
@@ -273,7 +264,7 @@ async fn targets(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<Vec<us
                 let last = (0..victims.names().len()).rev().find(|node| *node != coordinator);
                 vec![last.expect("there are two nodes at least")]
             }
-            name => named(victims.names(), name),
+            name => nodes_named(victims.names(), name),
         });
     }
     Ok(targets)
@@ -361,14 +352,6 @@ mod tests {
             let error = text.parse::<Fault>().unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
-    }
-
-    #[test]
-    fn a_region_of_several_nodes_is_all_of_them() {
-        let places: Vec<String> = ["a.0", "a.1", "ab.0", "ab.1"].map(str::to_owned).into();
-        assert_eq!(named(&places, "a"), [0, 1]);
-        assert_eq!(named(&places, "ab.1"), [3]);
-        assert!(named(&places, "b").is_empty());
     }
 
     #[test]

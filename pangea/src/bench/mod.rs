@@ -189,7 +189,7 @@ pub struct Arguments {
     #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
     faults: Vec<Fault>,
     /// Say when nodes wrote checkpoints, beside what was done to them; as often as their settings
-    /// have it, such as --set checkpoint_bytes=50000000
+    /// have it, such as --set minerva.checkpoint_bytes=50000000
     #[arg(long)]
     mark_checkpoints: bool,
     /// Write the results to this file as well

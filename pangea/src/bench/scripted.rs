@@ -112,7 +112,10 @@ pub(super) async fn ours(
         config
     };
     let servers: Vec<Config> = cluster.members.iter().map(server).collect();
-    let work = Work::new(arguments, script, &cluster.plan.regions, servers);
+    let plan = &cluster.plan;
+    let region_of = |node: usize| plan.regions[plan.region_of(node)].clone();
+    let regions: Vec<String> = (0..servers.len()).map(region_of).collect();
+    let work = Work::new(arguments, script, &regions, servers);
     work.schema().await?;
     replicas::settled(&clients).await?;
     let load_secs = work.rows().await?;
@@ -121,13 +124,14 @@ pub(super) async fn ours(
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
     let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
     let gauge = gauge.with_retries(work.retries.clone());
-    let places = cluster.plan.places();
+    let (places, shards) = (cluster.plan.places(), cluster.plan.shards());
     let watched = arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs));
     let mut ours = Ours { places, ground, cluster, clients: &clients, watched };
     let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &gauge).await?;
-    let (version, digest) = replicas::equal(&clients).await?;
+    let (version, digests) = replicas::equal_by_shard(&clients, shards).await?;
     let facts = work.check(&commits).await?;
-    let (version, digest) = (Some(version.0), format!("{digest:016x}"));
+    let digests: Vec<String> = digests.iter().map(|it| format!("{it:016x}")).collect();
+    let (version, digest) = (Some(version.0), digests.join(" "));
     Ok(Measured::new(runs, load_secs, Checked { digest, version, workload: facts }))
 }
 

@@ -32,7 +32,7 @@ use crate::failure::Failure;
 use crate::signals::Signals;
 use kept::Kept;
 pub use member::{Member, Number};
-pub use plan::{Plan, RoundTrip, Spot};
+pub use plan::{Plan, RoundTrip, Spot, nodes_named};
 pub use regions::{Regions, durability};
 use temporary::Temporary;
 
@@ -180,17 +180,21 @@ impl Cluster {
         Ok(())
     }
 
-    /// The node of a region.
+    /// The nodes of a region, or the one of this name.
     ///
     /// # Errors
     /// When there is no such region.
-    pub fn node_in(&self, region: &str) -> Result<NodeId, String> {
-        let found = self.members.iter().position(|member| member.name() == region);
-        let found = found.and_then(|index| u16::try_from(index).ok()).map(NodeId);
-        found.ok_or_else(|| {
-            let places = self.plan.places().join(", ");
-            format!("there is no region {region:?} here; there are {places}")
-        })
+    pub fn nodes_in(&self, region: &str) -> Result<Vec<NodeId>, String> {
+        let places = self.plan.places();
+        let nodes = nodes_named(&places, region);
+        if nodes.is_empty() {
+            let regions = match self.plan.shards() {
+                1 => places.join(", "),
+                _ => format!("{}, of the nodes {}", self.plan.regions.join(", "), places.join(", ")),
+            };
+            return Err(format!("there is no region {region:?} here; there are {regions}"));
+        }
+        Ok(nodes.into_iter().map(|node| NodeId(node as u16)).collect())
     }
 
     /// Starts a cluster, does the work with it, and stops it whatever came of the work, which

@@ -331,6 +331,15 @@ fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Failure> {
     addresses.map_err(|error| Failure::failed("no free port on 127.0.0.1", error))
 }
 
+/// The nodes of a name, by number: one's own, or that of a region, which may have several.
+pub fn nodes_named(places: &[String], name: &str) -> Vec<usize> {
+    let is_it = |place: &String| {
+        let rest = place.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    (0..places.len()).filter(|&node| is_it(&places[node])).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -449,5 +458,13 @@ mod tests {
         assert!(matches!(unknown.check(), Err(Failure::Usage(text)) if text.contains("minerva")));
         let far = Plan::of_equal_distances("minerva", &names(&["a", "b"]), 1e6).unwrap();
         assert!(matches!(far.check(), Err(Failure::Usage(text)) if text.contains("1000000")));
+    }
+
+    #[test]
+    fn a_region_of_several_nodes_is_all_of_them() {
+        let places: Vec<String> = ["a.0", "a.1", "ab.0", "ab.1"].map(str::to_owned).into();
+        assert_eq!(nodes_named(&places, "a"), [0, 1]);
+        assert_eq!(nodes_named(&places, "ab.1"), [3]);
+        assert!(nodes_named(&places, "b").is_empty());
     }
 }

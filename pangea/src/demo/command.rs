@@ -29,8 +29,8 @@ pub enum Command {
 
 /// What the commands are.
 pub const HELP: &str = "  \\c REGION        send SQL to this region's node
-  \\kill REGION     SIGKILL this region's node
-  \\start REGION    start it again
+  \\kill REGION     SIGKILL this region's node, or all of its nodes
+  \\start REGION    start what is down of it again
   \\cut A B         cut the link between two regions
   \\heal            let everything through again
   \\status          every node: its process, version, coordinator, counters
@@ -39,6 +39,7 @@ pub const HELP: &str = "  \\c REGION        send SQL to this region's node
   \\help            this
   \\q               stop everything
   Ctrl-C           cancel the statement that waits; with none, stop everything
+  With --partitions REGION can be one node's name, such as us-east.0.
   Anything else is SQL, and ends with a semicolon.";
 
 impl FromStr for Command {

@@ -39,7 +39,10 @@ impl<'a> Controls<'a> {
     }
 
     fn connect(&mut self, region: &str, shell: &mut Shell) -> Result<String, String> {
-        let node = self.cluster.node_in(region)?;
+        let nodes = self.cluster.nodes_in(region)?;
+        // Of a region's nodes one that runs, if any does.
+        let runs = |node: &&NodeId| self.cluster.members[node.index()].pid().is_some();
+        let node = *nodes.iter().find(runs).unwrap_or(&nodes[0]);
         let rolled_back = match shell.status().is_open() {
             true => {
                 let before = self.cluster.members[self.current.index()].name();
@@ -49,50 +52,66 @@ impl<'a> Controls<'a> {
         };
         self.current = node;
         *shell = self.shell();
-        let url = self.cluster.members[node.index()].sql_url();
-        Ok(format!("{rolled_back}SQL goes to {region} now, in a new session: {url}"))
+        let member = &self.cluster.members[node.index()];
+        let (name, url) = (member.name(), member.sql_url());
+        Ok(format!("{rolled_back}SQL goes to {name} now, in a new session: {url}"))
     }
 
     async fn kill(&mut self, region: &str) -> Result<String, String> {
-        let node = self.cluster.node_in(region)?;
-        let member = &mut self.cluster.members[node.index()];
-        match member.pid() {
-            None => Err(format!("the node in {region} is down already")),
-            Some(pid) => {
+        let mut killed = Vec::new();
+        for node in self.cluster.nodes_in(region)? {
+            let member = &mut self.cluster.members[node.index()];
+            if let Some(pid) = member.pid() {
                 member.kill().await;
-                Ok(format!("killed process {pid} in {region}"))
+                killed.push(format!("killed process {pid} in {}", member.name()));
             }
+        }
+        match killed.is_empty() {
+            true => Err(format!("the node in {region} is down already")),
+            false => Ok(killed.join("\n")),
         }
     }
 
     async fn start(&mut self, region: &str) -> Result<String, String> {
-        let node = self.cluster.node_in(region)?;
-        let member = &mut self.cluster.members[node.index()];
-        if let Some(pid) = member.pid() {
-            return Err(format!("the node in {region} runs already: process {pid}"));
-        }
-        member.start().await.map_err(|error| error.to_string())?;
-        let pid = member.pid().unwrap_or_default();
-        // What is typed next may be for it: its client has yet to connect again.
-        let client = &self.clients[node.index()];
-        let answers = async {
-            while client.status().await.is_err() {
-                tokio::time::sleep(RECONNECT_LOOK).await;
+        let mut started = Vec::new();
+        for node in self.cluster.nodes_in(region)? {
+            let member = &mut self.cluster.members[node.index()];
+            if member.pid().is_none() {
+                member.start().await.map_err(|error| error.to_string())?;
+                started.push(node);
             }
-        };
-        match tokio::time::timeout(RECONNECT_DEADLINE, answers).await {
-            Ok(()) => Ok(format!("started process {pid} in {region}")),
-            Err(_) => Err(format!("started process {pid} in {region}; it does not answer yet")),
         }
+        if started.is_empty() {
+            return Err(format!("the node in {region} runs already"));
+        }
+        let mut told = Vec::new();
+        for node in started {
+            // What is typed next may be for it: its client has yet to connect again.
+            let client = &self.clients[node.index()];
+            let answers = async {
+                while client.status().await.is_err() {
+                    tokio::time::sleep(RECONNECT_LOOK).await;
+                }
+            };
+            let late = match tokio::time::timeout(RECONNECT_DEADLINE, answers).await {
+                Ok(()) => "",
+                Err(_) => "; it does not answer yet",
+            };
+            let member = &self.cluster.members[node.index()];
+            let pid = member.pid().unwrap_or_default();
+            told.push(format!("started process {pid} in {}{late}", member.name()));
+        }
+        Ok(told.join("\n"))
     }
 
     async fn cut(&mut self, a: &str, b: &str) -> Result<String, String> {
-        let (from, to) = (self.cluster.node_in(a)?, self.cluster.node_in(b)?);
-        if from == to {
+        let (from, to) = (self.cluster.nodes_in(a)?, self.cluster.nodes_in(b)?);
+        if from.iter().any(|node| to.contains(node)) {
             return Err(format!("{a} and itself have no link"));
         }
+        let links = from.iter().flat_map(|a| to.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
         // Each end holds what it sends. One that is down sends nothing.
-        for (end, other) in [(from, to), (to, from)] {
+        for (end, other) in links {
             if self.cluster.members[end.index()].pid().is_some() {
                 let cut = self.clients[end.index()].cut(other).await;
                 cut.map_err(|error| error.to_string())?;

@@ -29,6 +29,16 @@ use crate::types::SqlType;
 
 /// The storage parameter of tables that are on every node.
 const REPLICATED: &str = "replicated";
+/// Those of PostgreSQL's tables, beside what is said of autovacuum: nothing follows from them here.
+const STORAGE_PARAMETERS: &[&str] = &[
+    "fillfactor",
+    "oids",
+    "parallel_workers",
+    "toast_tuple_target",
+    "user_catalog_table",
+    "vacuum_index_cleanup",
+    "vacuum_truncate",
+];
 
 impl Planner<'_> {
     /// Notes in a new table, and in the numbers of its indexes, where its rows are to be. Returns
@@ -103,29 +113,34 @@ fn number_of(rule: &Rule) -> TableId {
     rule.number(TableId(0)).expect("a rule that a number can say")
 }
 
-/// Whether `WITH (replicated)` says so. Other parameters are passed over.
+/// Whether `WITH (replicated)` says so. PostgreSQL's own parameters are passed over.
 fn is_replicated(options: &CreateTableOptions) -> Result<bool, SqlError> {
     let CreateTableOptions::With(options) = options else { return Ok(false) };
+    let mut is_replicated = false;
     for option in options {
         let (key, value) = match option {
             ast::SqlOption::Ident(key) => (key, None),
             ast::SqlOption::KeyValue { key, value } => (key, Some(value.to_string())),
             _ => continue,
         };
-        if syntax::name(key) == REPLICATED {
+        let name = syntax::name(key);
+        if name == REPLICATED {
             let value = value.unwrap_or_else(|| "true".to_owned()).to_lowercase();
-            return match value.trim_matches('\'') {
-                "true" | "on" | "yes" | "1" => Ok(true),
-                "false" | "off" | "no" | "0" => Ok(false),
+            is_replicated = match value.trim_matches('\'') {
+                "true" | "on" | "yes" | "1" => true,
+                "false" | "off" | "no" | "0" => false,
                 _ => {
                     let message =
-                        format!("invalid value for boolean option \"replicated\": {value}");
-                    Err(SqlError::new(code::INVALID_PARAMETER, message))
+                        format!("invalid value for boolean option \"{REPLICATED}\": {value}");
+                    return Err(SqlError::new(code::INVALID_PARAMETER, message));
                 }
             };
+        } else if !STORAGE_PARAMETERS.contains(&name.as_str()) && !name.contains("autovacuum") {
+            let message = format!("unrecognized parameter \"{name}\"");
+            return Err(SqlError::new(code::INVALID_PARAMETER, message));
         }
     }
-    Ok(false)
+    Ok(is_replicated)
 }
 
 /// How PARTITION BY says it.
