@@ -308,10 +308,8 @@ struct Scout<'a, H: Header> {
 
 /// A program reads more than a transaction may where its rows are on several shards.
 fn too_much() -> Abort {
-    let message = format!(
-        "a transaction over several shards reads more than {} MiB",
-        TXN_BYTES_MAX >> 20
-    );
+    let message =
+        format!("a transaction over several shards reads more than {} MiB", TXN_BYTES_MAX >> 20);
     let hint = "Read less at a time, or read and write in a transaction block (BEGIN .. COMMIT), \
                 whose rows are read before.";
     Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).with_hint(hint)

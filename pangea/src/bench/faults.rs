@@ -188,8 +188,9 @@ pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Fai
     let mut free = Duration::ZERO;
     for fault in &sorted {
         let places = plan.places();
-        let is_known =
-            |name: &&String| ROLES.contains(&name.as_str()) || !nodes_named(&places, name).is_empty();
+        let is_known = |name: &&String| {
+            ROLES.contains(&name.as_str()) || !nodes_named(&places, name).is_empty()
+        };
         if let Some(name) = fault.whom.iter().find(|name| !is_known(name)) {
             let regions = plan.regions.join(", ");
             let why = format!("there is no region {name:?}; there are {regions}");

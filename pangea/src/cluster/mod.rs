@@ -190,7 +190,9 @@ impl Cluster {
         if nodes.is_empty() {
             let regions = match self.plan.shards() {
                 1 => places.join(", "),
-                _ => format!("{}, of the nodes {}", self.plan.regions.join(", "), places.join(", ")),
+                _ => {
+                    format!("{}, of the nodes {}", self.plan.regions.join(", "), places.join(", "))
+                }
             };
             return Err(format!("there is no region {region:?} here; there are {regions}"));
         }

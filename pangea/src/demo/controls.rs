@@ -97,7 +97,7 @@ impl<'a> Controls<'a> {
                 Ok(()) => "",
                 Err(_) => "; it does not answer yet",
             };
-            let member = &self.cluster.members[node.index()];
+            let member = &mut self.cluster.members[node.index()];
             let pid = member.pid().unwrap_or_default();
             told.push(format!("started process {pid} in {}{late}", member.name()));
         }
