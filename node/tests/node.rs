@@ -259,8 +259,11 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
 #[test]
 fn a_checkpoint_of_a_newer_version_is_refused() {
     let mut cluster = Cluster::start(1, 50);
-    (0..200).for_each(|_| drop(cluster.add(0, 1).unwrap()));
-    wait_until("two checkpoints", || cluster.checkpoint_paths(0).len() == 2);
+    // On a busy machine what is asked for while one is written comes as one.
+    wait_until("two checkpoints", || {
+        drop(cluster.add(0, 1).unwrap());
+        cluster.checkpoint_paths(0).len() == 2
+    });
     cluster.stop(0);
     let newest = cluster.checkpoint_paths(0).pop().unwrap();
     cluster.disks[0].damage(&newest, |bytes| bytes[8] = 2);

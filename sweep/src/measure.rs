@@ -197,7 +197,10 @@ mod tests {
 
     #[test]
     fn a_region_is_its_nodes() {
-        let node = |ms, count| json!({"latency_ms": {"p50": ms}, "committed": count, "reexecuted": ms / 10.0});
+        let node = |ms, count| {
+            let again = ms / 10.0;
+            json!({"latency_ms": {"p50": ms}, "committed": count, "reexecuted": again})
+        };
         let results = json!({
             "regions": {"a.0": node(3.0, 5), "a.1": node(4.0, 6), "ab.0": node(90.0, 70)},
         });

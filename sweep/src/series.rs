@@ -326,8 +326,7 @@ fn timeline(figure: &Figure, point: &Point, entry: &Entry) -> Option<Chart> {
         origin: Origin::Measured,
         dots: rates(&sums(regions.values()), step_secs),
     }];
-    // One region is all there is.
-    for (name, counts) in regions.iter().filter(|_| regions.len() > 1) {
+    for (name, counts) in regions {
         let dots = rates(&sums([counts]), step_secs);
         lines.push(Line { name: name.clone(), origin: Origin::Measured, dots });
     }

@@ -130,11 +130,11 @@ pub trait Procedure: Send + Sync {
     /// Whether every run stays within the declared footprint, whatever the data. Then an executor
     /// that runs one program at a time need neither compute nor check it.
     ///
-    /// A procedure may say so alone where no row that it finds leads it to another key or range, and
-    /// where the footprint has all that any branch touches. Nobody is told of a run that leaves it:
-    /// it commits. On a node with one worker it does so in its place, on one with several after the
-    /// others of its slice, as any that has left its footprint; so replicas may come to differ. Over
-    /// several shards it changes nothing, is looked up, and is sequenced once more.
+    /// A procedure may say so alone where no row that it finds leads it to another key or range,
+    /// and where the footprint has all that any branch touches. Nobody is told of a run that leaves
+    /// it: it commits. On a node with one worker it does so in its place, on one with several after
+    /// the others of its slice, as any that has left its footprint; so replicas may come to differ.
+    /// Over several shards it changes nothing, is looked up, and is sequenced once more.
     fn is_footprint_certain(&self) -> bool {
         false
     }

@@ -139,7 +139,7 @@ fn settings_of_another_protocol_are_told_whose_they_are() {
     let known: &[&str] = &["toy", "minerva"];
     let error = Config::parse_of("node.toml", &text, Some(known)).expect_err("of another");
     let text = error.to_string();
-    assert!(text.starts_with("node.toml:28: "), "{text}");
+    assert!(text.starts_with("node.toml:29: "), "{text}");
     assert!(text.contains("[minerva] has settings of another protocol"), "{text}");
     assert!(Config::parse_of("node.toml", GOOD, Some(known)).is_ok());
     let error = Config::parse_of("node.toml", GOOD, Some(&["minerva"])).expect_err("unknown");

@@ -6,8 +6,8 @@
 //!               +--------> Away --> Connecting      some time later, beside what goes on
 //! ```
 //!
-//! Connections are made by tasks of their own. A session waits for one where nobody has tried yet, or
-//! where no other node can be asked: not for one that has failed a moment ago.
+//! Connections are made by tasks of their own. A session waits for one where nobody has tried yet,
+//! or where no other node can be asked: not for one that has failed a moment ago.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -43,9 +43,9 @@ pub async fn settled(clients: &[Client]) -> Result<SnapshotVersion, Failure> {
     Ok(target)
 }
 
-/// Waits until every replica has applied all that was acknowledged, and compares those of each of so
-/// many shards, whose nodes come in turn. Nobody writes any more. Returns a version that all have
-/// reached, and the digest of each shard.
+/// Waits until every replica has applied all that was acknowledged, and compares those of each of
+/// so many shards, whose nodes come in turn. Nobody writes any more. Returns a version that all
+/// have reached, and the digest of each shard.
 ///
 /// # Errors
 /// When replicas of a shard differ, or one does not get there.

@@ -447,24 +447,52 @@ pub(crate) fn available_head(durable: &[Heads], source: usize, quorum: usize) ->
 
 #[cfg(test)]
 mod tests {
-    use pangea_core::ids::SnapshotVersion;
+    use pangea_core::codec::DecodeError;
 
     use super::*;
 
+    /// A batch of nothing.
+    #[derive(Debug)]
+    struct Empty(Bid);
+
+    impl Batch for Empty {
+        fn source(&self) -> NodeId {
+            NodeId(0)
+        }
+
+        fn bid(&self) -> Bid {
+            self.0
+        }
+
+        fn first_sequence(&self) -> u64 {
+            1
+        }
+
+        fn end_sequence(&self) -> u64 {
+            1
+        }
+
+        fn decode(_: &Bytes) -> Result<Self, DecodeError> {
+            Err(DecodeError::new("a batch of nothing"))
+        }
+
+        fn check(&self) -> Result<(), DecodeError> {
+            Ok(())
+        }
+    }
+
     #[test]
     fn bytes_are_counted_of_what_is_here_without_a_gap() {
-        use crate::minerva::batch::Batch;
-        fn insert(log: &mut SourceLog<Batch>, bid: u64, len: usize) {
-            let (source, bid, base) = (NodeId(0), Bid(bid), SnapshotVersion::ZERO);
-            let batch = Batch { source, bid, base, first_sequence: 1, records: Vec::new() };
-            let (batch, bytes) = (Arc::new(batch), Bytes::from(vec![0; len]));
+        fn insert(log: &mut SourceLog<Empty>, bid: u64, len: usize) {
+            let bid = Bid(bid);
+            let (batch, bytes) = (Arc::new(Empty(bid)), Bytes::from(vec![0; len]));
             log.insert(bid, Slot { bytes, batch, position: LogPosition(1), end: 0 });
         }
         let mut log = SourceLog::default();
         (1..=4).for_each(|bid| insert(&mut log, bid, 10));
         insert(&mut log, 6, 1_000);
         let between =
-            |log: &SourceLog<Batch>, after, upto| log.bytes_between(Bid(after), Bid(upto));
+            |log: &SourceLog<Empty>, after, upto| log.bytes_between(Bid(after), Bid(upto));
         assert_eq!(between(&log, 0, 9), 40, "the last one is behind a gap");
         assert_eq!((between(&log, 1, 2), between(&log, 1, 4)), (10, 30));
         assert_eq!((between(&log, 4, 4), between(&log, 9, 3)), (0, 0));

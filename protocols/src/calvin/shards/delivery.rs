@@ -375,8 +375,8 @@ impl Calvin {
     }
 
     /// A source does not have any more what this node lacks. Another replica may; if none does,
-    /// only a checkpoint leads on. Where this node has run all those epochs itself, what it lacks is
-    /// how some of its transactions ended that the source would have to tell.
+    /// only a checkpoint leads on. Where this node has run all those epochs itself, what it lacks
+    /// is how some of its transactions ended that the source would have to tell.
     pub(super) fn on_missed(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, upto: SnapshotVersion) {
         cx.mark("calvin.missed");
         let applied = self.confirmed();
