@@ -27,8 +27,8 @@
 //! of workers or from timing. With one worker there is no lock table: jobs run in order.
 //! There is one exception: with one worker a job is not held to a footprint that its procedure
 //! calls certain ([`Procedure::is_footprint_certain`]), as to compute and to check it takes longer
-//! than much of what runs. One that leaves it all the same ends in its place there, and is restarted
-//! with several workers: replicas may come to differ, for which the procedure is to blame.
+//! than much of what runs. One that leaves it all the same ends in its place there, and is
+//! restarted with several workers: replicas may come to differ, for which the procedure is to blame.
 //!
 //! [`Procedure::is_footprint_certain`]: crate::txn::Procedure::is_footprint_certain
 //!
