@@ -28,7 +28,7 @@
 //! There is one exception: with one worker a job is not held to a footprint that its procedure
 //! calls certain ([`Procedure::is_footprint_certain`]), as to compute and to check it takes longer
 //! than much of what runs. One that leaves it all the same ends in its place there, and is
-//! restarted with several workers: replicas may come to differ, for which the procedure is to blame.
+//! restarted with several workers: replicas may differ then, for which the procedure is to blame.
 //!
 //! [`Procedure::is_footprint_certain`]: crate::txn::Procedure::is_footprint_certain
 //!
