@@ -11,7 +11,7 @@
 //!
 //! Of each shard the nearest node that answers is asked: that of the own region, unless it is away.
 //! Sessions that begin at one version share what is held. All of it goes with the connection.
-//! Who could not be connected to is passed over while another one is connected ([`Peer`]).
+//! Who could not be connected to is passed over while another one is connected (`region/peer.rs`).
 
 mod peer;
 
