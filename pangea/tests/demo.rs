@@ -243,6 +243,55 @@ fn one_region_is_a_database_that_keeps_what_it_acknowledged() {
     assert_nothing_is_left(directory.path());
 }
 
+/// Once it could not, though all that was asked for was on a node that ran.
+#[test]
+fn what_is_on_a_shard_that_runs_is_read_while_the_other_is_down_and_a_region_ends_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let divided = ["--protocol", "calvin", "--regions", "us-east", "--partitions", "2"];
+    let (mut demo, mut stdin) = Demo::start_piped(directory.path(), &divided);
+    let urls = demo.urls(2);
+    assert_eq!(urls[0].0, "us-east.0");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let seen = |ids: std::ops::Range<i32>| {
+        runtime.block_on(async {
+            let client = connect(&urls[0].1).await;
+            let mut seen = Vec::new();
+            for id in ids {
+                let row = client.query_one("SELECT v FROM t WHERE id = $1", &[&id]).await;
+                seen.push(match row {
+                    Ok(row) => row.get(0),
+                    Err(error) => error.code().unwrap().code().to_owned(),
+                });
+            }
+            seen
+        })
+    };
+    runtime.block_on(async {
+        let client = connect(&urls[0].1).await;
+        let table = "CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id) \
+                     SPLIT AT VALUES ((10))";
+        client.batch_execute(table).await.unwrap();
+        let rows = "INSERT INTO t SELECT id, 'row ' || id FROM generate_series(8, 11) id";
+        client.batch_execute(rows).await.unwrap();
+    });
+    let whole = ["row 8", "row 9", "row 10", "row 11"];
+    assert_eq!(seen(8..12), whole);
+    writeln!(stdin, "\\kill us-east.1").unwrap();
+    while !demo.line().contains("killed process") {}
+    assert_eq!(seen(8..12), ["row 8", "row 9", "57P03", "57P03"]);
+    writeln!(stdin, "\\kill us-east").unwrap();
+    while !demo.line().contains("in us-east.0") {}
+    assert_eq!(processes_of(directory.path()), [] as [u32; 0]);
+    writeln!(stdin, "\\start us-east").unwrap();
+    for node in ["us-east.0", "us-east.1"] {
+        while !demo.line().contains(&format!("in {node}")) {}
+    }
+    assert_eq!(seen(8..12), whole);
+    writeln!(stdin, "\\q").unwrap();
+    assert!(demo.process.wait().unwrap().success());
+    assert_nothing_is_left(directory.path());
+}
+
 #[test]
 fn nodes_end_when_the_demo_is_killed() {
     let directory = tempfile::tempdir().unwrap();

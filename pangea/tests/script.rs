@@ -55,6 +55,23 @@ fn the_example_runs_in_all_regions_and_its_checks_hold() {
     assert!(stdout.contains("done again"), "{stdout}");
 }
 
+#[test]
+fn the_example_runs_over_two_nodes_of_each_region_whose_replicas_are_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let line = format!("{SMALL} --protocol calvin --partitions 2");
+    let (output, json) = bench(directory.path(), &shop(), &line);
+    assert!(output.status.success(), "{}", words(&output));
+    for place in
+        ["region-1.0", "region-1.1", "region-2.0", "region-2.1", "region-3.0", "region-3.1"]
+    {
+        assert!(json["regions"][place]["committed"].as_u64().unwrap() > 0, "{place}: {json}");
+    }
+    let check = json["check"]["workload"].as_str().unwrap();
+    assert_eq!(check, "checks that hold: stock_and_orders, every_order_once");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("of each of 2 partitions equal"), "{stdout}");
+}
+
 /// Everybody reads one counter, and writes what it read and one: without another attempt after a
 /// 40001 most of these would be lost, and with one too many there would be more than committed.
 const COUNTER: &str = "

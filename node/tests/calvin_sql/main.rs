@@ -7,6 +7,7 @@ mod ranges;
 mod script;
 #[path = "../support/mod.rs"]
 mod support;
+mod views;
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -20,6 +20,7 @@ use pangea_node::client::Client;
 
 use crate::cluster::{Cluster, Place, Plan};
 use crate::failure::Failure;
+use crate::protocol::{Setting, options_table};
 use crate::regions;
 use crate::say;
 use crate::signals::{Interrupts, Signals};
@@ -40,6 +41,7 @@ const MEASURED_POLL: Duration = Duration::from_millis(10);
   pangea demo
   pangea demo --regions us-east,eu-central,au-southeast --load ycsb-a
   pangea demo --protocol calvin --partitions 2
+  pangea demo --protocol calvin --set calvin.replication=asynchronous
   pangea demo --data-dir ./demo < /dev/null
   pangea demo < script
 
@@ -65,6 +67,12 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
+    /// A setting of the protocol, as in calvin.epoch_ms=5. Can be repeated
+    #[arg(long = "set", value_name = "P.KEY=VALUE")]
+    settings: Vec<Setting>,
+    /// Rows that a node keeps in memory, in MiB; others are in a file [default: all]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
+    memory_mb: Option<u64>,
     /// Keep the data here, and use what is there [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -76,7 +84,12 @@ pub struct Arguments {
 /// Runs the demo.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = Plan::of_named_regions(&arguments.protocol, &arguments.regions)?;
-    let plan = Plan { log_segment_bytes: LOG_SEGMENT_BYTES, ..plan };
+    let plan = Plan {
+        log_segment_bytes: LOG_SEGMENT_BYTES,
+        options: options_table(&arguments.protocol, &arguments.settings)?,
+        memory_mb: arguments.memory_mb,
+        ..plan
+    };
     let plan = match (arguments.partitions, arguments.load) {
         (1, _) => plan,
         (shards, Some(kind)) => plan.divided(kind.workload(1)?.partitions(shards)),

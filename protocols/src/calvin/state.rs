@@ -153,6 +153,10 @@ impl State {
             ("txns_refused", c.txns_refused),
             ("is_frozen", u64::from(self.inputs.turns.frozen().is_some())),
         ]);
+        let streams = self.shards.iter().flat_map(|shards| shards.streams.values());
+        for (node, epoch) in streams.flat_map(|stream| &stream.applied) {
+            status.counters.insert(format!("peer_applied_{}", node.0), epoch.0);
+        }
         // The group goes by numbers of its own.
         let node = |replica: &mut NodeId| *replica = self.inputs.node(*replica);
         status.coordinator.iter_mut().for_each(node);

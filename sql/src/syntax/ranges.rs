@@ -1,7 +1,8 @@
 //! Where the ranges of a table begin, for which PostgreSQL's grammar has no words: there ranges are
 //! tables of their own.
 //!
-//! `PARTITION BY RANGE (a) SPLIT AT VALUES ((1), (2))` is `RANGE (a) IN ((1), (2))` in the tree.
+//! `PARTITION BY RANGE (a) SPLIT AT VALUES ((1), (2))` is `RANGE (a) IN ((1), (2))` in the tree, and
+//! so is `SPLIT AT VALUES (1), (2)`, which is how VALUES has rows elsewhere.
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -30,6 +31,21 @@ pub(super) fn as_list(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<(
     let at = words.at;
     if words.take("SPLIT AT VALUES") {
         let (split, values) = (places[at], places[at + 2]);
+        let first = words.at;
+        pass_over_parentheses(&mut words);
+        let is_one = words.token() != Some(&Token::Comma);
+        while words.token() == Some(&Token::Comma) {
+            words.at += 1;
+            pass_over_parentheses(&mut words);
+        }
+        if !is_one {
+            let last = places[words.at - 1];
+            let parenthesis = |token, at: usize| TokenWithSpan { token, span: tokens[at].span };
+            let open = parenthesis(Token::LParen, places[first]);
+            let close = parenthesis(Token::RParen, last);
+            tokens.insert(last + 1, close);
+            tokens.insert(places[first], open);
+        }
         tokens[split].token = Token::make_keyword("IN");
         tokens.drain(split + 1..=values);
     }
@@ -68,12 +84,19 @@ mod tests {
             ("partition by range (a)", "range(a)"),
             ("partition by range (a) split at values ((1), (2))", "range(a) IN ((1), (2))"),
             ("PARTITION BY RANGE(a) SPLIT AT VALUES(1,2)", "RANGE(a) IN (1, 2)"),
+            ("partition by range (a) split at values (1), (2)", "range(a) IN ((1), (2))"),
+            (
+                "partition by range (a) split at values (1, 'x') , (2, 'y')",
+                "range(a) IN ((1, 'x'), (2, 'y'))",
+            ),
         ] {
             assert_eq!(tree(end).unwrap(), format!("{begin} {expected}"), "{end}");
         }
         for end in [
             "partition by range (a) in ((1))",
             "partition by range (a) split at values ()",
+            "partition by range (a) split at values (1),",
+            "partition by range (a) split at values (1), 2",
             "partition by range (a) split at ((1))",
             "partition by hash (a) split at values ((1))",
             "split at values ((1))",

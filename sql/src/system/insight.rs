@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pangea_core::ids::NodeId;
+use pangea_core::ids::{NodeId, ShardId};
 
 use super::tables::{Rows, int, text};
 use super::{Kind, SystemCatalog};
@@ -41,6 +41,7 @@ impl SystemCatalog {
             "cluster" => cluster(facts, rows),
             "regions" => regions(facts, rows),
             "replication" => replication(facts, rows),
+            "counters" => counters(facts, rows),
             "sessions" => self.sessions(facts, rows, env),
             "statements" => self.statements(facts, rows, env),
             "hot_keys" => self.hot_keys(facts, rows, env),
@@ -199,8 +200,10 @@ fn cluster(facts: &Facts, mut rows: Rows) -> Rows {
         ("durability", text(&about.durability)),
         ("nodes", int(topology.node_count() as i64)),
         ("regions", int(region_names(facts).len() as i64)),
+        ("shards", int(topology.partitions.shards())),
         ("node", or_null(me, |me| int(i64::from(me.0)))),
         ("region", or_null(me, |me| text(topology.region_name(me)))),
+        ("shard", or_null(me, |me| int(shard_of(facts, me).0))),
         ("version", or_null(status, |status| count(status.version.0))),
         ("coordinator", or_null(coordinator(facts), |node| int(i64::from(node.0)))),
         ("members", or_null(status, |status| int(status.members.len() as i64))),
@@ -256,13 +259,21 @@ fn regions(facts: &Facts, mut rows: Rows) -> Rows {
     rows
 }
 
+fn shard_of(facts: &Facts, node: NodeId) -> ShardId {
+    facts.topology.nodes[node.index()].shard
+}
+
 fn replication(facts: &Facts, mut rows: Rows) -> Rows {
+    let own = facts.about.me.map(|me| shard_of(facts, me));
     for it in &facts.progress {
-        let is_member =
-            facts.status.as_ref().map(|status| Datum::Bool(status.members.contains(&it.node)));
+        let shard = shard_of(facts, it.node);
+        // Each shard's replicas have a configuration of their own.
+        let status = facts.status.as_ref().filter(|_| own == Some(shard));
+        let is_member = status.map(|status| Datum::Bool(status.members.contains(&it.node)));
         rows.add(&[
             ("node", int(i64::from(it.node.0))),
             ("region", text(facts.topology.region_name(it.node))),
+            ("shard", int(shard.0)),
             ("is_local", Datum::Bool(facts.about.me == Some(it.node))),
             ("is_connected", Datum::Bool(facts.about.connected.contains(&it.node))),
             ("is_member", is_member.unwrap_or(Datum::Null)),
@@ -273,6 +284,13 @@ fn replication(facts: &Facts, mut rows: Rows) -> Rows {
             ("awaited", or_null(it.awaited.as_ref(), |awaited| text(&awaited.what))),
             ("versions_awaited", or_null(it.awaited.as_ref(), |awaited| count(awaited.epochs))),
         ]);
+    }
+    rows
+}
+
+fn counters(facts: &Facts, mut rows: Rows) -> Rows {
+    for (name, value) in facts.status.iter().flat_map(|status| &status.counters) {
+        rows.add(&[("name", text(name)), ("value", count(*value))]);
     }
     rows
 }
