@@ -65,7 +65,7 @@ fn what_was_measured_is_read_and_predicts_about_what_was_measured() {
         assert_eq!(output.status.code(), Some(2), "{more}: {stderr}");
         assert!(stderr.contains(word), "{more}: {stderr}");
     }
-    std::fs::write(&costs, text.replace("version = 1", "version = 7")).unwrap();
+    std::fs::write(&costs, text.replace("version = 2", "version = 7")).unwrap();
     let stderr = String::from_utf8_lossy(&predict(&costs, "").stderr).into_owned();
     assert!(stderr.contains("version: expected 1, found 7"), "{stderr}");
 }

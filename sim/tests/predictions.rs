@@ -256,8 +256,8 @@ fn what_is_wrong_with_a_file_is_named() {
         }
     };
     for (error, words) in [
-        (refused(replace("version = 1", "version = 2")), &["expected 1", "found 2"][..]),
-        (refused(replace("version = 1", "")), &["version", "none"]),
+        (refused(replace("version = 2", "version = 3")), &["expected 2", "found 3"][..]),
+        (refused(replace("version = 2", "")), &["version", "none"]),
         (refused(replace("fixed_us = 1.5", "fixed_us = 1.5\nspeed = 9")), &["line ", "speed"]),
         (refused(replace("fixed_us = 1.5", "fixed_us = nan")), &["line ", "not negative"]),
         (refused(replace("fixed_us = 1.5", "fixed_us = -3.0")), &["line ", "-3"]),

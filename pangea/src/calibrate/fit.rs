@@ -1,4 +1,4 @@
-//! From the sums that nodes kept to lines and quantiles.
+//! From the sums that nodes kept to lines and shares.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use pangea_node::meter::{BUCKETS_PER_DOUBLING, COUNTERS, Sums};
 use pangea_sim::predict::Line;
 use pangea_sim::predict::costs::{kinds, unit_of};
 
-/// How many quantiles of the time of an fsync are kept.
-const QUANTILES: usize = 21;
+/// Of how many shares of all fsyncs the time is kept.
+const SHARES: usize = 50;
 /// What an fsync takes where none was done, in microseconds: nothing is durable then, or nobody
 /// waited.
-const FSYNC_US_UNKNOWN: [f64; 2] = [1.0, 2.0];
+const FSYNC_US_UNKNOWN: [f64; 1] = [1.0];
 
 /// What all nodes counted together.
 #[derive(Debug, Default)]
@@ -85,26 +85,30 @@ impl Counted {
         lines
     }
 
-    /// Quantiles of the time of an fsync, at even steps, in microseconds.
+    /// How long an fsync takes in microseconds: the mean of the shortest share of them, and so on
+    /// to that of the longest. Quantiles would not do: one that took very long would be the end of
+    /// the last step, and a twentieth of all would be on the way there.
     pub fn fsync_us(&self) -> Vec<f64> {
         let all: u64 = self.fsyncs.values().sum();
         if all == 0 {
             return FSYNC_US_UNKNOWN.to_vec();
         }
-        let us = |bucket: u32| {
-            let middle = (f64::from(bucket) + 0.5) / BUCKETS_PER_DOUBLING;
-            (middle.exp2() * 10.0).round() / 10.0
-        };
-        let quantile = |step: usize| {
-            let rank = (step as f64 / (QUANTILES - 1) as f64 * all as f64).ceil().max(1.0) as u64;
-            let mut seen = 0;
-            let place = self.fsyncs.iter().find(|(_, count)| {
-                seen += **count;
-                seen >= rank
-            });
-            us(place.map_or(0, |(bucket, _)| *bucket))
-        };
-        (0..QUANTILES).map(quantile).collect()
+        let middle = |bucket: u32| ((f64::from(bucket) + 0.5) / BUCKETS_PER_DOUBLING).exp2();
+        let share = all as f64 / SHARES as f64;
+        let (mut shares, mut sum, mut room) = (Vec::with_capacity(SHARES), 0.0, share);
+        for (bucket, count) in &self.fsyncs {
+            let mut left = *count as f64;
+            while left > room && shares.len() < SHARES - 1 {
+                shares.push((sum + room * middle(*bucket)) / share);
+                left -= room;
+                (sum, room) = (0.0, share);
+            }
+            sum += left * middle(*bucket);
+            room -= left;
+        }
+        // What is left is the last share, to the rounding of sums.
+        shares.push(sum / (share - room));
+        shares.into_iter().map(|us| (us * 10.0).round() / 10.0).collect()
     }
 }
 
@@ -184,13 +188,26 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_fsyncs_ascend_and_are_within_a_tenth() {
+    fn shares_of_fsyncs_ascend_and_their_mean_is_that_of_all() {
         let bucket = |us: f64| (us.log2() * BUCKETS_PER_DOUBLING) as u32;
-        let counters = [(bucket(100.0), 90), (bucket(1_000.0), 10)]
-            .map(|(bucket, count)| (format!("{COUNTERS}fsync.{bucket}"), count));
-        let us = Counted::of(&[counters.into()]).fsync_us();
-        assert!(us.is_sorted() && us.len() == QUANTILES);
-        assert!((90.0..110.0).contains(&us[10]) && (900.0..1_100.0).contains(&us[19]), "{us:?}");
+        let of = |counts: &[(f64, u64)]| {
+            let counters = counts.iter().map(|(us, count)| (bucket(*us), count));
+            let named = counters.map(|(bucket, n)| (format!("{COUNTERS}fsync.{bucket}"), *n));
+            let us = Counted::of(&[named.collect()]).fsync_us();
+            assert!(us.is_sorted() && us.len() == SHARES, "{us:?}");
+            let mean = us.iter().sum::<f64>() / SHARES as f64;
+            let sum: f64 = counts.iter().map(|(us, n)| us * *n as f64).sum();
+            let expected = sum / counts.iter().map(|(_, n)| *n as f64).sum::<f64>();
+            assert!((mean / expected - 1.0).abs() < 0.1, "{mean} and {expected}: {us:?}");
+            us
+        };
+        let us = of(&[(100.0, 90), (1_000.0, 10)]);
+        assert!((90.0..110.0).contains(&us[44]) && (900.0..1_100.0).contains(&us[45]), "{us:?}");
+        // One of five thousand that took 193 ms, which was once a twentieth of all.
+        let us = of(&[(100.0, 3_000), (250.0, 1_999), (193_000.0, 1)]);
+        assert!(us[SHARES - 1] < 2_500.0 && us[SHARES - 2] < 300.0, "{us:?}");
+        of(&[(100.0, 1)]);
+        of(&[(100.0, 7), (150.0, 3), (9_000.0, 1)]);
         assert_eq!(Counted::default().fsync_us(), FSYNC_US_UNKNOWN);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! For each kind of thing that a node does there is a line: a fixed part, and a part for each
 //! transaction, kilobyte or effect, whichever it grows with. All are CPU time on one core of the
-//! machine that was measured; the time of an fsync is time on the wall, as its quantiles.
+//! machine that was measured; the time of an fsync is time on the wall, of equal shares of all.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use pangea_core::work::Work;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file's format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Kinds that every protocol has beside its messages, and what each grows with.
 const KINDS: [(&str, Unit); 15] = [
@@ -134,8 +134,8 @@ pub struct Calibration {
 pub struct Costs {
     /// Where and how it was measured.
     pub calibration: Calibration,
-    /// How long an fsync takes in microseconds: the shortest, the longest, and between them at even
-    /// steps of probability.
+    /// How long an fsync takes in microseconds: the means of equal shares of all that were
+    /// measured, from the shortest to the longest.
     pub fsync_us: Vec<f64>,
     /// Bytes on the wire for each byte of a large message.
     pub wire_bytes_per_byte: f64,
@@ -242,7 +242,7 @@ const HEAD: &str = "\
 # What a node spends its time on, measured by `pangea calibrate` and read by `pangea sim --predict`.
 # Each line: CPU time on one core, `fixed_us` each time and so much more for each transaction,
 # effect or kilobyte; `r2` is the share of the scatter that the line explains. Times of an fsync
-# are on the wall, at even steps of probability from the shortest to the longest.
+# are on the wall, each the mean of an equal share of all, from the shortest to the longest.
 ";
 
 impl Costs {
@@ -291,9 +291,9 @@ impl Costs {
         }
         let Disk { fsync_us } = file.disk;
         let is_sound = fsync_us.iter().all(|us| us.is_finite() && *us > 0.0);
-        if fsync_us.len() < 2 || !is_sound || !fsync_us.is_sorted() {
+        if fsync_us.is_empty() || !is_sound || !fsync_us.is_sorted() {
             let at = at("fsync_us");
-            return Err(format!("{at}: must be two or more ascending numbers above 0"));
+            return Err(format!("{at}: must be one or more ascending numbers above 0"));
         }
         let Network { wire_bytes_per_byte } = file.network;
         if !(wire_bytes_per_byte.is_finite() && wire_bytes_per_byte > 0.0) {
@@ -319,10 +319,8 @@ impl Costs {
 
     /// How long an fsync takes that is longer than this share of all, in nanoseconds.
     pub fn fsync_ns(&self, share: f64) -> u64 {
-        let place = share * (self.fsync_us.len() - 1) as f64;
-        let (below, part) = (place as usize, place.fract());
-        let above = self.fsync_us[(below + 1).min(self.fsync_us.len() - 1)];
-        ((self.fsync_us[below] * (1.0 - part) + above * part) * 1e3) as u64
+        let place = (share * self.fsync_us.len() as f64) as usize;
+        (self.fsync_us[place.min(self.fsync_us.len() - 1)] * 1e3) as u64
     }
 }
 

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | threads: those above, a sender and a reader for each lane | a line of its kind, on a core |
 //! | pool | what of a step is data-parallel, on as many cores as there are workers |
-//! | disk | one fsync at a time, drawn from the measured quantiles |
+//! | disk | one fsync at a time, drawn from the measured shares |
 //! | link | the one-way delay, after the bytes have passed the bandwidth |
 //!
 //! The same seed, costs and settings give the same prediction. What is not modelled: faults but
