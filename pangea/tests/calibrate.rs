@@ -67,7 +67,7 @@ fn what_was_measured_is_read_and_predicts_about_what_was_measured() {
     }
     std::fs::write(&costs, text.replace("version = 2", "version = 7")).unwrap();
     let stderr = String::from_utf8_lossy(&predict(&costs, "").stderr).into_owned();
-    assert!(stderr.contains("version: expected 1, found 7"), "{stderr}");
+    assert!(stderr.contains("version: expected 2, found 7"), "{stderr}");
 }
 
 #[test]
