@@ -309,7 +309,7 @@ impl Size {
                 (warehouses * Self::WAREHOUSE_MB, warehouses * Self::WAREHOUSE_SECS, 10.0)
             }
             Some("ycsb") => (rows * Self::ROW_MB, rows * 1.5e-5, 0.0),
-            Some("calvin") if settings.payload > 0 => {
+            Some("calvin") => {
                 let rows = rows * f64::from(settings.shards);
                 let row_mb = Self::ROW_MB / 1_000.0 * f64::from(settings.payload + 400);
                 (rows * row_mb, rows * 1.5e-5, 0.0)

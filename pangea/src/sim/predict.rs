@@ -147,9 +147,10 @@ impl super::Arguments {
         let needs = Size::of(&self.workload, self.predict.sizes, most).needs(secs);
         let costs = self.predict.costs.as_deref().and_then(|path| std::fs::read(path).ok());
         let inputs = costs.map_or(0, |bytes| fingerprint(&bytes));
-        // Each replica's load is computed one after the other, on one core, about as quickly as it
+        // Each node's load is computed one after the other, on one core, about as quickly as it
         // would be done.
-        Ok(Needs { secs: needs.secs + secs * most as f64, inputs, ..needs })
+        let nodes = most as f64 * f64::from(self.partitions);
+        Ok(Needs { secs: needs.secs + secs * nodes, inputs, ..needs })
     }
 }
 
