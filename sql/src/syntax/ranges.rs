@@ -1,8 +1,8 @@
 //! Where the ranges of a table begin, for which PostgreSQL's grammar has no words: there ranges are
 //! tables of their own.
 //!
-//! `PARTITION BY RANGE (a) SPLIT AT VALUES ((1), (2))` is `RANGE (a) IN ((1), (2))` in the tree, and
-//! so is `SPLIT AT VALUES (1), (2)`, which is how VALUES has rows elsewhere.
+//! `PARTITION BY RANGE (a) SPLIT AT VALUES ((1), (2))` is `RANGE (a) IN ((1), (2))` in the tree. So
+//! is `SPLIT AT VALUES (1), (2)`, which is how VALUES has rows elsewhere.
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
