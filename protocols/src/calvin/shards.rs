@@ -55,8 +55,9 @@
 //!
 //! # Where this differs from the paper, and why
 //!
-//! - A node is in a few epochs at a time ([`EPOCHS_MAX`]): a transaction that waits for rows of
-//!   another shard holds up those that want its locks, and in the end those of far later epochs.
+//! - A node is in sixteen epochs at a time at most ([`EPOCHS_MAX`]): a transaction that waits for
+//!   rows of another shard holds up those that want its locks, and in the end those of far later
+//!   epochs.
 //! - The rows that a transaction reads are told before it is ordered, by its declaration or a
 //!   reconnaissance. One that leaves them is sequenced anew, as the paper has it: it can't be run
 //!   again at once, for what it wants next may be on a shard that has gone on.
@@ -100,6 +101,10 @@ const AHEAD_MAX: u64 = 256;
 /// last transaction, and of many nodes one is always late: four were enough for sixteen nodes, and
 /// stood still two thirds of the time with thirty-two.
 const EPOCHS_MAX: u64 = 16;
+
+/// No other epoch is begun while so many transactions have not ended: to ask for their locks is one
+/// step.
+const PENDING_MAX: usize = 16_384;
 
 /// What a node does as one of several shards.
 pub(super) struct Shards {

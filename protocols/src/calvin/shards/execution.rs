@@ -16,7 +16,7 @@ use super::super::{Calvin, Cut};
 use super::items::Item;
 use super::results::Mine;
 use super::slice::{OfCut, Part as OfBatch, Slice};
-use super::{EPOCHS_MAX, Own};
+use super::{EPOCHS_MAX, Own, PENDING_MAX};
 
 impl Calvin {
     /// §3.1: cuts the group's next epochs into what concerns each shard.
@@ -99,7 +99,9 @@ impl Calvin {
         let me = self.state.inputs.node(self.state.inputs.me);
         let shards = self.shards();
         let epoch = shards.given.next();
-        if is_frozen || epoch.0 > applied.0 + EPOCHS_MAX || is_transfer && shards.given > applied {
+        let is_first = shards.given == applied;
+        let is_full = epoch.0 > applied.0 + EPOCHS_MAX || shards.sharded.len() >= PENDING_MAX;
+        if is_frozen || !is_first && (is_full || is_transfer) {
             return false;
         }
         let Some(own) = shards.own.get(&epoch) else { return false };
