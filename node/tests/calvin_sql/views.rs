@@ -22,7 +22,8 @@ fn each_node_shows_its_shard_how_far_others_are_and_what_it_counts() {
         let all = [&all[0], &all[1], "= SELECT 2"];
         let known = "select node, shard, is_connected, is_member, version > 0 \
                      from pangea.replication order by node";
-        // Nodes tell each other how far they are a few times a second.
+        // Nodes tell each other how far they are a few times a second, and nobody else when they
+        // have: it is looked at again and again.
         let began = Instant::now();
         let mut shown = ask(known);
         while shown != all && began.elapsed() < DEADLINE {

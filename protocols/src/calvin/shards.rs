@@ -87,7 +87,7 @@ use pangea_core::topology::Topology;
 
 use super::scheduler::Whose;
 use super::{Calvin, Cut, Message};
-use crate::inputs::Heads;
+use crate::inputs::{CAUGHT_UP, Heads};
 use items::{Item, Items};
 use lookup::Lookups;
 use pieces::Pieces;
@@ -101,6 +101,8 @@ const AHEAD_MAX: u64 = 256;
 /// last transaction, and of many nodes one is always late: four were enough for sixteen nodes, and
 /// stood still two thirds of the time with thirty-two.
 const EPOCHS_MAX: u64 = 16;
+
+const _: () = assert!(EPOCHS_MAX < CAUGHT_UP as u64, "what is run is not behind");
 
 /// No other epoch is begun while so many transactions have not ended: to ask for their locks is one
 /// step.

@@ -97,7 +97,7 @@ pub use state::{Cut, ProposalName};
 pub(crate) use transfer::Incoming;
 #[cfg(test)]
 pub(crate) use transfer::take_chunk;
-pub(crate) use turns::When;
+pub(crate) use turns::{CAUGHT_UP, When};
 pub(crate) use waits::{Awaited, BEHIND_MAX};
 
 /// A protocol whose inputs are ordered here.

@@ -43,9 +43,8 @@ const AWAY: Span = Span::from_ms(1_000);
 /// A replica that is so many epochs behind others can't take the place of one that stands still.
 const BEHIND_MAX: u64 = 64;
 
-/// A replica has caught up when so few cuts wait there, beside those that it may be running at a
-/// time: sixteen, where there are several shards.
-const CAUGHT_UP: usize = 8 + 16;
+/// A replica has caught up when so few cuts wait there: more than it may be running at a time.
+pub(crate) const CAUGHT_UP: usize = 24;
 
 /// A replica that does not catch up gives its turn to another after so many times that it told how
 /// far it is: ten seconds.
