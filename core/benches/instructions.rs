@@ -26,7 +26,7 @@ use pangea_core::txn::Program;
 use pangea_core::workload::Workload;
 
 use self::engine::Engine;
-use self::fixture::{TABLE, Write, Writer};
+use self::fixture::{TABLE, Write};
 
 /// The most instructions that each may take: what was counted, and about 4 % for another compiler
 /// or C library. These numbers only go down. To lower one after a change that made something
@@ -57,20 +57,20 @@ fn at_most(name: &str) -> LibraryBenchmarkConfig {
     limits::at_most(LIMITS, name)
 }
 
-fn rows() -> (Store<Writer>, Vec<Key>) {
+fn rows() -> (Store, Vec<Key>) {
     let store = fixture::table(KEYS);
     // What waits to be put in order is no part of what is measured.
     fixture::scan_range(&store, &KeyRange::all(), Direction::Forward);
     (store, fixture::probes(KEYS, PROBES))
 }
 
-fn updates() -> (Store<Writer>, Vec<Write>) {
+fn updates() -> (Store, Vec<Write>) {
     let (store, probes) = rows();
     let writes = probes.iter().map(|key| fixture::write(key, 2)).collect();
     (store, writes)
 }
 
-fn new_rows() -> (Store<Writer>, Vec<Write>) {
+fn new_rows() -> (Store, Vec<Write>) {
     let (store, _) = rows();
     let mut numbers: Vec<u64> = (KEYS..KEYS + PROBES as u64).collect();
     fastrand::Rng::with_seed(7).shuffle(&mut numbers);
@@ -78,7 +78,7 @@ fn new_rows() -> (Store<Writer>, Vec<Write>) {
     (store, writes.collect())
 }
 
-fn superseded() -> Store<Writer> {
+fn superseded() -> Store {
     let (store, writes) = updates();
     store.apply_batch(&Sequential, SnapshotVersion(2), writes);
     store.publish(SnapshotVersion(2));
@@ -87,21 +87,21 @@ fn superseded() -> Store<Writer> {
 
 #[library_benchmark(config = at_most("store_get"))]
 #[bench::random(rows())]
-fn store_get((store, probes): (Store<Writer>, Vec<Key>)) -> (Store<Writer>, Vec<Key>, u64) {
+fn store_get((store, probes): (Store, Vec<Key>)) -> (Store, Vec<Key>, u64) {
     let sum = fixture::get(&store, black_box(&probes));
     (store, probes, sum)
 }
 
 #[library_benchmark(config = at_most("store_scan"))]
 #[bench::ranges(rows().0)]
-fn store_scan(store: Store<Writer>) -> (Store<Writer>, u64) {
+fn store_scan(store: Store) -> (Store, u64) {
     let ranges = (0..SCANS).map(|i| i * (KEYS - SCAN_ROWS) / SCANS);
     let scan = |from| fixture::scan(&store, black_box(from), SCAN_ROWS, Direction::Forward);
     let sum = ranges.map(scan).sum();
     (store, sum)
 }
 
-fn apply_each(store: &Store<Writer>, writes: Vec<Write>) {
+fn apply_each(store: &Store, writes: Vec<Write>) {
     for (table, key, version) in writes {
         store.apply(table, key, version);
     }
@@ -109,14 +109,14 @@ fn apply_each(store: &Store<Writer>, writes: Vec<Write>) {
 
 #[library_benchmark(config = at_most("store_put"))]
 #[bench::updates(updates())]
-fn store_put((store, writes): (Store<Writer>, Vec<Write>)) -> Store<Writer> {
+fn store_put((store, writes): (Store, Vec<Write>)) -> Store {
     apply_each(&store, black_box(writes));
     store
 }
 
 #[library_benchmark(config = at_most("store_put_new"))]
 #[bench::inserts(new_rows())]
-fn store_put_new((store, writes): (Store<Writer>, Vec<Write>)) -> (Store<Writer>, usize) {
+fn store_put_new((store, writes): (Store, Vec<Write>)) -> (Store, usize) {
     apply_each(&store, black_box(writes));
     // New keys are put in order when somebody looks.
     fixture::scan(&store, KEYS, 1, Direction::Forward);
@@ -126,22 +126,22 @@ fn store_put_new((store, writes): (Store<Writer>, Vec<Write>)) -> (Store<Writer>
 
 #[library_benchmark(config = at_most("store_apply_batch"))]
 #[bench::updates(updates())]
-fn store_apply_batch((store, writes): (Store<Writer>, Vec<Write>)) -> Store<Writer> {
+fn store_apply_batch((store, writes): (Store, Vec<Write>)) -> Store {
     store.apply_batch(&Sequential, SnapshotVersion(2), black_box(writes));
     store
 }
 
 #[library_benchmark(config = at_most("store_reclaim"))]
 #[bench::superseded(superseded())]
-fn store_reclaim(store: Store<Writer>) -> (Store<Writer>, usize) {
+fn store_reclaim(store: Store) -> (Store, usize) {
     let reclaimed = store.reclaim(SnapshotVersion(2));
     (store, reclaimed)
 }
 
-type Loaded = (Engine<Writer>, Vec<Program>);
+type Loaded = (Engine, Vec<Program>);
 
 fn loaded(workload: &Workload, label: &str) -> Loaded {
-    let engine = Engine::loaded(workload, Writer);
+    let engine = Engine::loaded(workload, pangea_core::store::RecordHeader::new);
     let programs = engine.draw(workload, label, TXNS);
     (engine, programs)
 }

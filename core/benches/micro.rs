@@ -20,7 +20,7 @@ use pangea_core::store::Store;
 use pangea_core::workload::Workload;
 
 use self::engine::Engine;
-use self::fixture::{TABLE, Write, Writer};
+use self::fixture::{TABLE, Write};
 
 /// Some 250 MB of rows.
 const KEYS: u64 = 1_000_000;
@@ -67,7 +67,7 @@ fn reads(criterion: &mut Criterion) {
 }
 
 /// Makes the next version of rows, after taking away what the version before superseded.
-fn next_version(store: &Store<Writer>, keys: &[Key]) -> (SnapshotVersion, Vec<Write>) {
+fn next_version(store: &Store, keys: &[Key]) -> (SnapshotVersion, Vec<Write>) {
     let now = store.published();
     store.reclaim(now);
     let next = now.next();
@@ -77,7 +77,7 @@ fn next_version(store: &Store<Writer>, keys: &[Key]) -> (SnapshotVersion, Vec<Wr
     (written, keys.iter().map(|key| fixture::write(key, written.0)).collect())
 }
 
-fn apply_each(store: &Store<Writer>, writes: Vec<Write>) {
+fn apply_each(store: &Store, writes: Vec<Write>) {
     for (table, key, version) in writes {
         store.apply(table, key, version);
     }
@@ -118,7 +118,7 @@ fn writes(criterion: &mut Criterion) {
 }
 
 fn execution(criterion: &mut Criterion, name: &str, workload: &Workload, labels: &[&str]) {
-    let mut engine = Engine::loaded(workload, Writer);
+    let mut engine = Engine::loaded(workload, pangea_core::store::RecordHeader::new);
     let mut group = criterion.benchmark_group(name);
     group.throughput(Throughput::Elements(TXNS as u64));
     for label in labels {

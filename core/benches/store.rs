@@ -18,13 +18,12 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::key::encode::{KeyEncoder, Order};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::pool::{Pool, Sequential};
-use pangea_core::store::{Header, Store, Version};
+use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::value::Value;
 
 const TABLE: TableId = TableId(1000);
@@ -34,23 +33,6 @@ const PROBES: usize = 1_000_000;
 const BATCH: usize = 4_096;
 /// As many as a run of the store's ordered index has when keys come in order: half of the most.
 const RUN_KEYS: u64 = 128;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Writer(TxnId);
-
-impl Header for Writer {
-    fn writer(&self) -> TxnId {
-        self.0
-    }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.extend(self.0.to_bits().to_le_bytes());
-    }
-
-    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        from.u64("header").map(|bits| Self(TxnId::from_bits(bits)))
-    }
-}
 
 /// Two threads, woken for each step: the least that parallel work costs.
 struct Two;
@@ -83,8 +65,8 @@ fn value() -> Value {
     Value::from(vec![7; VALUE_BYTES])
 }
 
-fn version(number: u64) -> Version<Writer> {
-    let header = Writer(TxnId::from_bits(number));
+fn version(number: u64) -> Version {
+    let header = RecordHeader::new(TxnId::from_bits(number));
     Version { version: SnapshotVersion(number), header, value: Some(value()) }
 }
 
@@ -101,7 +83,7 @@ fn print(name: &str, time: Duration, count: u64) {
     println!("{name:<52} {ns:>9.1} ns");
 }
 
-fn first_byte(version: &Version<Writer>) -> u64 {
+fn first_byte(version: &Version) -> u64 {
     version.value.as_ref().map_or(0, |value| u64::from(value[0]))
 }
 
@@ -112,7 +94,7 @@ fn shuffled(keys: u64, rng: &mut fastrand::Rng) -> Vec<u64> {
 }
 
 /// Rows in the runs of an ordered index: what the store would be without its hash table.
-type Run = RwLock<Vec<(Key, Version<Writer>)>>;
+type Run = RwLock<Vec<(Key, Version)>>;
 
 fn indexes_alone(keys: u64, probes: &[Key]) {
     let mut runs: BTreeMap<Key, Run> = BTreeMap::new();
@@ -138,7 +120,7 @@ fn indexes_alone(keys: u64, probes: &[Key]) {
         runs.values().map(rows).sum::<u64>()
     });
     drop(runs);
-    let hashed: RwLock<HashMap<Key, Version<Writer>>> = RwLock::default();
+    let hashed: RwLock<HashMap<Key, Version>> = RwLock::default();
     for number in 0..keys {
         hashed.write().expect("one thread").insert(key(number), version(1));
     }
@@ -148,7 +130,7 @@ fn indexes_alone(keys: u64, probes: &[Key]) {
     });
 }
 
-fn gets(store: &Store<Writer>, probes: &[Key]) {
+fn gets(store: &Store, probes: &[Key]) {
     let at = store.published();
     let count = probes.len() as u64;
     measure("read_with: key at random", count, || {
@@ -170,7 +152,7 @@ fn gets(store: &Store<Writer>, probes: &[Key]) {
     });
 }
 
-fn two_threads(store: &Store<Writer>, probes: &[Key]) {
+fn two_threads(store: &Store, probes: &[Key]) {
     let at = store.published();
     let read = |probes: &[Key]| {
         let look = |probe: &Key| store.read_with(TABLE, probe, at, first_byte).unwrap_or(0);
@@ -199,7 +181,7 @@ fn two_threads(store: &Store<Writer>, probes: &[Key]) {
     });
 }
 
-fn scans(store: &Store<Writer>, keys: u64, rng: &mut fastrand::Rng) {
+fn scans(store: &Store, keys: u64, rng: &mut fastrand::Rng) {
     let at = store.published();
     let scan = |from: u64, rows: u64, direction| {
         let (first, last) = (key(from), key(from + rows));
@@ -232,7 +214,7 @@ fn scans(store: &Store<Writer>, keys: u64, rng: &mut fastrand::Rng) {
 
 /// Applies batches of one version each, reclaims after each what is two versions back, and returns
 /// the next version.
-fn batches(store: &Store<Writer>, probes: &[Key], pool: &dyn Pool, first: u64) -> u64 {
+fn batches(store: &Store, probes: &[Key], pool: &dyn Pool, first: u64) -> u64 {
     let mut number = first;
     let (mut applying, mut reclaiming, mut reclaimed) = (Duration::ZERO, Duration::ZERO, 0);
     for keys in probes.chunks(BATCH) {
@@ -253,7 +235,7 @@ fn batches(store: &Store<Writer>, probes: &[Key], pool: &dyn Pool, first: u64) -
     number
 }
 
-fn inserts(name: &str, numbers: &[u64]) -> Store<Writer> {
+fn inserts(name: &str, numbers: &[u64]) -> Store {
     let store = Store::new();
     let rows: Vec<_> = numbers.iter().map(|&number| (key(number), version(1))).collect();
     measure(name, numbers.len() as u64, || {

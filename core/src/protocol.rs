@@ -37,7 +37,7 @@ use crate::codec::DecodeError;
 use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket};
 use crate::key::Key;
 use crate::pool::Pool;
-use crate::store::{Header, Pin, Store};
+use crate::store::{Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
@@ -67,9 +67,6 @@ pub trait Protocol: Sized + Send + 'static {
     /// each.
     const VARIANTS: &'static [Variant] = &[];
 
-    /// What it keeps with each version of a record. The default is that of rows which were there
-    /// before the first transaction.
-    type Header: Header + Default;
     /// What it says to its peers.
     type Message: Message;
     /// What it waits for.
@@ -347,7 +344,7 @@ pub enum Effect<P: Protocol> {
         /// What it is called, and the protocol's part of it.
         checkpoint: Checkpoint,
         /// Keeps the version readable until the checkpoint is written.
-        pin: Pin<P::Header>,
+        pin: Pin,
         /// What must be durable first.
         after: LogPosition,
     },
@@ -400,7 +397,7 @@ pub struct Cx<'a, P: Protocol> {
     /// The node's generator.
     pub rng: &'a mut fastrand::Rng,
     /// The node's tables.
-    pub store: &'a Arc<Store<P::Header>>,
+    pub store: &'a Arc<Store>,
     /// Runs data-parallel work.
     pub pool: &'a dyn Pool,
     /// The position of the last record persisted.
@@ -416,7 +413,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
     pub fn new(
         now: ClockReading,
         rng: &'a mut fastrand::Rng,
-        store: &'a Arc<Store<P::Header>>,
+        store: &'a Arc<Store>,
         pool: &'a dyn Pool,
         log_head: LogPosition,
         effects: &'a mut Vec<Effect<P>>,

@@ -15,10 +15,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pangea_core::choice::Guarantee;
-use pangea_core::codec::{DecodeError, Reader};
+use pangea_core::codec::DecodeError;
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
 use pangea_core::protocol::{Cx, Input, Lane, Message, Protocol, Request, Setup, Status};
-use pangea_core::store;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
@@ -30,19 +29,6 @@ const RUN: Duration = Duration::from_secs(3);
 const RECORD_LEN: usize = 200;
 
 struct Echo;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct NoHeader;
-
-impl store::Header for NoHeader {
-    fn writer(&self) -> TxnId {
-        TxnId::default()
-    }
-    fn encode(&self, _out: &mut Vec<u8>) {}
-    fn decode(_from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self)
-    }
-}
 
 #[derive(Clone, Debug)]
 struct NoMessage;
@@ -59,7 +45,6 @@ impl Message for NoMessage {
 
 impl Protocol for Echo {
     const NAME: &'static str = "echo";
-    type Header = NoHeader;
     type Message = NoMessage;
     type Timer = ();
     type Options = ();

@@ -109,7 +109,7 @@ fn main() {
     let (server, client) = (runtime(SERVER), runtime("client"));
     let listener = server.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let port = listener.local_addr().unwrap().port();
-    server.spawn(serve(listener, MemoryEngine::new(), std::future::pending()));
+    server.spawn(serve(listener, std::sync::Arc::new(MemoryEngine::new()), std::future::pending()));
     client.block_on(async {
         let client = Arc::new(connect(port).await);
         load(&client).await;

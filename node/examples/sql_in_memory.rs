@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     runtime.block_on(async {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         println!("postgres://{}", listener.local_addr()?);
-        serve(listener, MemoryEngine::new(), std::future::pending()).await?;
+        serve(listener, std::sync::Arc::new(MemoryEngine::new()), std::future::pending()).await?;
         Ok(())
     })
 }

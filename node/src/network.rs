@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::key::KeyRange;
 use pangea_core::protocol::{Lane, Protocol};
-use pangea_core::store::{Header, Pin, PinError, Store};
+use pangea_core::store::{Pin, PinError, Store};
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Program, Registry, Scan};
 use pangea_core::workload::{Snapshot, Workload};
@@ -241,7 +241,7 @@ fn with_pin<P: Protocol>(
     handle: &Handle<P>,
     version: Option<SnapshotVersion>,
     reply: ClientReply,
-    look: impl FnOnce(&Pin<P::Header>) -> ClientAnswer,
+    look: impl FnOnce(&Pin) -> ClientAnswer,
 ) {
     let store = handle.store();
     let pin = match version {
@@ -260,8 +260,8 @@ fn with_pin<P: Protocol>(
     }
 }
 
-fn rows<H: Header>(
-    store: &Store<H>,
+fn rows(
+    store: &Store,
     Scan { table, range, direction }: &Scan,
     at: SnapshotVersion,
     rows_max: usize,

@@ -225,7 +225,7 @@ pub struct StartReport {
 fn handle_of<P: Protocol>(
     options: &NodeOptions<P>,
     inbox: &Arc<Inbox<P>>,
-    store: &Arc<Store<P::Header>>,
+    store: &Arc<Store>,
     queries: ThreadedPool,
 ) -> Handle<P> {
     Handle::new(Shared {
@@ -483,9 +483,9 @@ impl Replacement {
 fn open_all<P: Protocol>(
     options: &NodeOptions<P>,
     data_dir: Option<&DataDir>,
-    store: &Store<P::Header>,
+    store: &Store,
     inbox: &Arc<Inbox<P>>,
-) -> Result<Opened<P>, StartError> {
+) -> Result<Opened, StartError> {
     let open = || open_durable(options, data_dir, store, inbox);
     catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| match inbox.closed_because() {
         reason if reason.is_empty() => resume_unwind(panic),
@@ -494,9 +494,9 @@ fn open_all<P: Protocol>(
 }
 
 /// What came from the disk, and what will go there.
-struct Opened<P: Protocol> {
+struct Opened {
     log: Log,
-    checkpointer: Option<Checkpointer<P::Header>>,
+    checkpointer: Option<Checkpointer>,
     durable: Durable,
     head: LogPosition,
     report: StartReport,
@@ -505,9 +505,9 @@ struct Opened<P: Protocol> {
 fn open_durable<P: Protocol>(
     options: &NodeOptions<P>,
     data_dir: Option<&DataDir>,
-    store: &Store<P::Header>,
+    store: &Store,
     inbox: &Arc<Inbox<P>>,
-) -> Result<Opened<P>, StartError> {
+) -> Result<Opened, StartError> {
     let disk = &options.disk;
     let log_options = LogOptions {
         dir: data_dir.map(DataDir::log).unwrap_or_default(),

@@ -40,7 +40,7 @@ fn with_cluster<F: Future<Output = ()>>(test: impl FnOnce(Vec<Client>) -> F) {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let (stop, stopped) = oneshot::channel::<()>();
-            let engine = node.handle().clone();
+            let engine = Arc::new(node.handle().clone());
             let server = tokio::spawn(serve(listener, engine, async {
                 let _ = stopped.await;
             }));

@@ -108,9 +108,14 @@ fn clients_that_never_read_take_a_bounded_part_of_a_nodes_memory() {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let security = Security { results_bytes_max: RESULTS_BYTES_MAX, ..Security::default() };
-        let server = tokio::spawn(serve_with(security, listener, MemoryEngine::new(), async {
-            let _ = stopped.await;
-        }));
+        let server = tokio::spawn(serve_with(
+            security,
+            listener,
+            std::sync::Arc::new(MemoryEngine::new()),
+            async {
+                let _ = stopped.await;
+            },
+        ));
         let deadline = Duration::from_secs(300);
         tokio::time::timeout(deadline, test(address)).await.expect("nothing waits for ever");
         stop.send(()).unwrap();

@@ -326,7 +326,7 @@ trait Conversation: Send {
     fn query<'a>(&'a mut self, sql: &'a str, params: &'a [Datum]) -> Answer<'a, Rows>;
 }
 
-impl<E: Engine> Conversation for Session<E> {
+impl Conversation for Session {
     fn query<'a>(&'a mut self, sql: &'a str, params: &'a [Datum]) -> Answer<'a, Rows> {
         Box::pin(Session::query(self, sql, params))
     }
@@ -360,7 +360,7 @@ impl<P: Protocol> Running for Embedded<P> {
         &self,
         parameters: &BTreeMap<String, String>,
     ) -> Result<Box<dyn Conversation>, SqlError> {
-        let engine = self.node.handle().clone();
+        let engine = Arc::new(self.node.handle().clone());
         Ok(Box::new(Session::new(engine, self.shared.clone(), parameters)?))
     }
 
@@ -416,7 +416,7 @@ impl WithProtocol for Start<'_> {
         let goodbye = Arc::new(Notify::new());
         let told = goodbye.clone();
         let shutdown = async move { told.notified().await };
-        let engine = node.handle().clone();
+        let engine = Arc::new(node.handle().clone());
         let serving = pgwire::serve_sharing(shared.clone(), security, listener, engine, shutdown);
         runtime.spawn(serving);
         Ok(Box::new(Embedded { node, shared, sql, goodbye }))

@@ -147,7 +147,7 @@ async fn serve<P: Protocol>(
         let goodbye = goodbye.clone();
         async move { goodbye.notified().await }
     };
-    let engine = node.handle().clone();
+    let engine: Arc<dyn Engine> = Arc::new(node.handle().clone());
     tokio::spawn(first_password(engine.clone(), security.authentication));
     let shared = Shared::with_results_max(security.results_bytes_max);
     let shared = Arc::new(shared.with_procedures(&programs()));
@@ -173,10 +173,10 @@ async fn serve<P: Protocol>(
 }
 
 /// Gives the first superuser its password, where one is given and it has none.
-async fn first_password<P: Protocol>(engine: Handle<P>, authentication: Authentication) {
+async fn first_password(engine: Arc<dyn Engine>, authentication: Authentication) {
     let Ok(password) = std::env::var(PASSWORD_VARIABLE) else {
         let must_have_one = authentication == Authentication::ScramSha256;
-        if must_have_one && engine.fresh().await.is_ok() && !has_passwords(&engine) {
+        if must_have_one && engine.fresh().await.is_ok() && !has_passwords(&*engine) {
             tracing::warn!(
                 "nobody can log in: no role has a password. Start a node with \
                  {PASSWORD_VARIABLE} set, which becomes the password of {BOOTSTRAP}"
@@ -188,7 +188,7 @@ async fn first_password<P: Protocol>(engine: Handle<P>, authentication: Authenti
         tracing::warn!("{PASSWORD_VARIABLE} is empty: it is passed over");
         return;
     }
-    match set_first_password(&engine, &password).await {
+    match set_first_password(&*engine, &password).await {
         Ok(true) => tracing::info!("{BOOTSTRAP} has the password of {PASSWORD_VARIABLE}"),
         Ok(false) => tracing::info!("{BOOTSTRAP} has a password: {PASSWORD_VARIABLE} is not it"),
         Err(error) => tracing::error!("the password of {BOOTSTRAP} could not be set: {error}"),

@@ -23,7 +23,7 @@ use pangea_core::store::Store;
 use pangea_core::time::Timestamp;
 use pangea_core::txn::{Program, Registry};
 use pangea_core::workload::{Call, Client, Generator, Settings, Snapshot, Workload, procedures};
-use pangea_protocols::minerva::Header;
+use pangea_protocols::minerva::header;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -37,7 +37,7 @@ const WAREHOUSES_DEFAULT: u32 = 8;
 
 struct Engine {
     registry: Registry,
-    store: Store<Header>,
+    store: Store,
     version: SnapshotVersion,
     next_txn: u64,
     /// By what is done.
@@ -85,7 +85,7 @@ impl Engine {
             Job { txn, program, footprint: None }
         };
         let jobs: Vec<Job<'_>> = programs.iter().enumerate().map(job).collect();
-        let header = |job: &Job<'_>| Header::reexecuted(job.txn);
+        let header = |job: &Job<'_>| header::reexecuted(job.txn);
         let (store, version) = (&self.store, self.version);
         let took = |times: &mut BTreeMap<_, Duration>, name, since: Instant| {
             *times.entry(name).or_default() += since.elapsed();

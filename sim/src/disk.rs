@@ -15,7 +15,7 @@ use pangea_core::ids::{LogPosition, SnapshotVersion, TableId};
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::log::{Item, SegmentError, SegmentHeader, SegmentScan, encode_record};
 use pangea_core::protocol::{Checkpoint, Durable};
-use pangea_core::store::{Header, Loading, Store, Version};
+use pangea_core::store::{Loading, RecordHeader, Store, Version};
 
 use crate::dice::Dice;
 
@@ -181,7 +181,7 @@ impl Disk {
     ///
     /// # Errors
     /// In words, when something that was durable is damaged.
-    pub fn recover<H: Header>(&self, store: Store<H>) -> Result<(Durable, Arc<Store<H>>), String> {
+    pub fn recover(&self, store: Store) -> Result<(Durable, Arc<Store>), String> {
         let records = self.records()?;
         let store = Arc::new(store);
         if let Some((checkpoint, rows)) = &self.checkpoint {
@@ -229,7 +229,7 @@ fn tear(bytes: &mut [u8], durable: usize, dice: &mut Dice) {
 
 impl Rows {
     /// The live rows of `store` at a version.
-    pub fn of<H: Header>(store: &Store<H>, at: SnapshotVersion) -> Self {
+    pub fn of(store: &Store, at: SnapshotVersion) -> Self {
         let mut rows = Vec::new();
         for table in store.table_ids() {
             store.scan_passing(table, &KeyRange::all(), at, |key, version| {
@@ -255,10 +255,11 @@ impl Rows {
         self.0.is_empty()
     }
 
-    fn load<H: Header>(&self, store: &Store<H>) {
+    fn load(&self, store: &Store) {
         for (table, key, version, bytes) in &self.0 {
             let mut reader = Reader::new(bytes);
-            let header = H::decode(&mut reader).expect("a header that was encoded is decoded");
+            let header =
+                RecordHeader::decode(&mut reader).expect("a header that was encoded is decoded");
             let value = Some(reader.rest().into());
             store.apply(*table, key.clone(), Version { version: *version, header, value });
         }

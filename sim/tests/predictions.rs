@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pangea_core::partition::Partitions;
-use pangea_core::protocol::{Message as _, Protocol};
+use pangea_core::protocol::Message as _;
 use pangea_core::time::Span;
 use pangea_core::txn::Registry;
 use pangea_core::workload::{self, Workload};
@@ -50,8 +50,7 @@ fn settings(replicas: usize, clients: usize, cores: Cores) -> Settings {
 }
 
 fn run(settings: &Settings, costs: &Costs) -> Prediction {
-    let loaded =
-        Loaded::new::<<Minerva as Protocol>::Header>(&settings.workload, &settings.registry);
+    let loaded = Loaded::new(&settings.workload, &settings.registry);
     predict::<Minerva>(settings, &Options::default(), costs, &loaded.unwrap()).unwrap()
 }
 
@@ -177,7 +176,7 @@ fn of_calvin() -> Costs {
 #[test]
 fn what_is_lost_with_a_master_is_counted_and_the_others_are_equal() {
     let whole = Settings { duration: Span::from_ms(6_000), ..settings(3, 30, Cores::Each(8)) };
-    let loaded = Loaded::new::<<Calvin as Protocol>::Header>(&whole.workload, &whole.registry);
+    let loaded = Loaded::new(&whole.workload, &whole.registry);
     let (costs, loaded) = (of_calvin(), loaded.unwrap());
     let survived = |replication, region| {
         let loss = Some(Loss { region: Some(region), at: Span::from_ms(1_000) });
@@ -215,8 +214,7 @@ fn divided(regions: usize, shards: u16, remote: u32) -> Prediction {
     let line =
         |kind: &'static str| (kind.to_owned(), if kind == "work_order" { line } else { other });
     let costs = Costs { lines: kinds.map(line).collect(), ..costs(5.0, 0.0) };
-    let loaded =
-        Loaded::new::<<Calvin as Protocol>::Header>(&settings.workload, &settings.registry);
+    let loaded = Loaded::new(&settings.workload, &settings.registry);
     let options = calvin::Options::default();
     predict::<Calvin>(&settings, &options, &costs, &loaded.unwrap()).unwrap()
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pangea_core::ids::{ShardId, SnapshotVersion, TableId};
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::partition::{Partitions, ShardSet};
-use pangea_core::store::{Header, Pin};
+use pangea_core::store::Pin;
 use pangea_core::txn::{Abort, Scan, Stop};
 use pangea_core::value::Value;
 
@@ -89,15 +89,15 @@ impl Beyond {
 
 /// A snapshot: what of it is here, and what is elsewhere, if anything is.
 #[derive(Debug)]
-pub struct Snapshot<H: Header> {
+pub struct Snapshot {
     /// What is here.
-    pub pin: Pin<H>,
+    pub pin: Pin,
     /// What is not.
     pub beyond: Option<Beyond>,
 }
 
-impl<H: Header> From<Pin<H>> for Snapshot<H> {
-    fn from(pin: Pin<H>) -> Self {
+impl From<Pin> for Snapshot {
+    fn from(pin: Pin) -> Self {
         Self { pin, beyond: None }
     }
 }

@@ -1,29 +1,27 @@
 //! What the SQL layer needs of a node, whatever commit protocol runs under it.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::Key;
 use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Status;
-use pangea_core::store::{Header, Store};
+use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
 
 use crate::elsewhere::Beyond;
 use crate::history::History;
 
-/// A node, seen from a session. Cheap to clone.
-pub trait Engine: Clone + Send + Sync + 'static {
-    /// The record header of the node's protocol. Sessions look at its writer alone.
-    type Header: Header;
-
+/// A node, seen from a session. Sessions share one behind an `Arc`, whatever its protocol.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
     /// The node's tables: sessions read them at pinned versions.
-    fn store(&self) -> &Arc<Store<Self::Header>>;
+    fn store(&self) -> &Arc<Store>;
 
     /// The procedures that the node knows.
     fn registry(&self) -> &Arc<Registry>;
@@ -32,34 +30,30 @@ pub trait Engine: Clone + Send + Sync + 'static {
     fn topology(&self) -> &Topology;
 
     /// Orders and commits a program, and waits for its outcome.
-    fn commit(&self, program: Program)
-    -> impl Future<Output = Result<Outcome, Unavailable>> + Send;
+    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable>;
 
     /// Does the same, and notes in `trace` what the node knows of the program's way.
-    fn commit_traced(
+    async fn commit_traced(
         &self,
         program: Program,
         trace: &Arc<Trace>,
-    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
+    ) -> Result<Outcome, Unavailable> {
         let _ = trace;
-        self.commit(program)
+        self.commit(program).await
     }
 
     /// Waits for a published version that holds everything acknowledged anywhere before the call.
-    fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send;
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable>;
 
     /// The rows of a version that are on other nodes, kept there for as long as this is; nothing
     /// where all rows are here. The caller keeps the version here.
-    fn beyond(
-        &self,
-        at: SnapshotVersion,
-    ) -> impl Future<Output = Result<Option<Beyond>, Unavailable>> + Send {
+    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, Unavailable> {
         let _ = at;
-        async { Ok(None) }
+        Ok(None)
     }
 
     /// What the node's protocol says of itself.
-    fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send;
+    async fn status(&self) -> Result<Status, Unavailable>;
 
     /// What the node is, beside its protocol's status.
     fn about(&self) -> About {
@@ -67,7 +61,7 @@ pub trait Engine: Clone + Send + Sync + 'static {
     }
 
     /// Snapshots of the near past, where the node keeps them.
-    fn history(&self) -> Option<&History<Self::Header>> {
+    fn history(&self) -> Option<&History> {
         None
     }
 

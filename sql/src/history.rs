@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::store::{Header, Pin, Store};
+use pangea_core::store::{Pin, Store};
 
 /// How often a moment is kept.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -38,9 +38,9 @@ pub struct Retention {
 
 /// A moment, and what was published by then. Microseconds since 2000-01-01.
 #[derive(Debug)]
-struct Moment<H: Header> {
+struct Moment {
     at: i64,
-    pin: Pin<H>,
+    pin: Pin,
     /// How many versions had been superseded by then, and how many deletions written.
     superseded: u64,
     deletions: u64,
@@ -48,9 +48,9 @@ struct Moment<H: Header> {
 
 /// The snapshots of a node's near past.
 #[derive(Debug)]
-pub struct History<H: Header> {
+pub struct History {
     retention: Retention,
-    moments: Mutex<VecDeque<Moment<H>>>,
+    moments: Mutex<VecDeque<Moment>>,
 }
 
 /// Why there is no snapshot of a moment.
@@ -62,13 +62,13 @@ pub enum NoSnapshot {
     InFuture,
 }
 
-impl<H: Header> History<H> {
+impl History {
     /// One that reaches so far back.
     pub fn new(retention: Retention) -> Self {
         Self { retention, moments: Mutex::default() }
     }
 
-    fn moments(&self) -> MutexGuard<'_, VecDeque<Moment<H>>> {
+    fn moments(&self) -> MutexGuard<'_, VecDeque<Moment>> {
         self.moments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +79,7 @@ impl<H: Header> History<H> {
 
     /// Keeps what is published now, and lets go of what is too old. Times only grow; one that does
     /// not, as the clock was set back, is passed over.
-    pub fn tick(&self, store: &Arc<Store<H>>, now: i64) {
+    pub fn tick(&self, store: &Arc<Store>, now: i64) {
         if self.retention.time.is_zero() {
             return;
         }
@@ -87,7 +87,7 @@ impl<H: Header> History<H> {
         // The store was filled anew, or went back: what was before, or after that, is not in it.
         moments.retain(|moment| !moment.pin.is_lost());
         let (superseded, deletions) = (store.superseded(), store.deletions());
-        let is_new = |last: &Moment<H>| last.at < now && last.pin.version() < store.published();
+        let is_new = |last: &Moment| last.at < now && last.pin.version() < store.published();
         if moments.back().is_none_or(is_new) {
             moments.push_back(Moment { at: now, pin: store.pin(), superseded, deletions });
         }
@@ -98,7 +98,7 @@ impl<H: Header> History<H> {
             moments.pop_front();
         }
         let Retention { versions_max, deletions_max, .. } = self.retention;
-        let is_over = |first: &Moment<H>| {
+        let is_over = |first: &Moment| {
             superseded - first.superseded > versions_max
                 || deletions - first.deletions > deletions_max
         };
@@ -111,7 +111,7 @@ impl<H: Header> History<H> {
     ///
     /// # Errors
     /// When there is none.
-    pub fn at(&self, store: &Arc<Store<H>>, at: i64, now: i64) -> Result<Pin<H>, NoSnapshot> {
+    pub fn at(&self, store: &Arc<Store>, at: i64, now: i64) -> Result<Pin, NoSnapshot> {
         if at > now {
             return Err(NoSnapshot::InFuture);
         }
@@ -141,25 +141,25 @@ mod tests {
     use pangea_core::value::Value;
 
     use super::*;
-    use crate::memory::WriterHeader;
+    use pangea_core::store::RecordHeader;
 
     const TABLE: TableId = TableId(5_000);
     const SECOND: i64 = 1_000_000;
 
-    fn write(store: &Arc<Store<WriterHeader>>, value: u8) {
+    fn write(store: &Arc<Store>, value: u8) {
         let version = store.published().next();
-        let header = WriterHeader::of(TxnId::new(NodeId(0), version.0));
+        let header = RecordHeader::new(TxnId::new(NodeId(0), version.0));
         let value = Some(Value::from(&[value][..]));
         store.apply(TABLE, Key::from(&b"k"[..]), Version { version, header, value });
         store.publish(version);
     }
 
-    fn read(pin: &Pin<WriterHeader>) -> Option<u8> {
+    fn read(pin: &Pin) -> Option<u8> {
         let found = pin.store().read(TABLE, b"k", pin.version());
         found.and_then(|found| found.value).map(|value| value[0])
     }
 
-    fn history(seconds: u64, versions_max: u64) -> History<WriterHeader> {
+    fn history(seconds: u64, versions_max: u64) -> History {
         History::new(Retention {
             time: Duration::from_secs(seconds),
             versions_max,
@@ -225,7 +225,7 @@ mod tests {
             write(&store, second as u8);
             if second > 5 {
                 let version = store.published().next();
-                let header = WriterHeader::of(TxnId::new(NodeId(0), version.0));
+                let header = RecordHeader::new(TxnId::new(NodeId(0), version.0));
                 let key = Key::from(&[second as u8][..]);
                 store.apply(TABLE, key, Version { version, header, value: None });
                 store.publish(version);

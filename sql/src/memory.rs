@@ -3,19 +3,18 @@
 //! For tests, and for trying SQL without a cluster. It orders by a lock, certifies what interactive
 //! transactions read, and forgets everything when it is dropped.
 
-use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pangea_core::codec::{DecodeError, Reader, Writer};
+use async_trait::async_trait;
 use pangea_core::exec::Change;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key};
 use pangea_core::pool::Pool;
 use pangea_core::protocol::Status;
-use pangea_core::store::{Header, Store, Version};
+use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{
@@ -30,31 +29,6 @@ use crate::session::now;
 /// How far back this engine remembers.
 const HISTORY: Retention =
     Retention { time: Duration::from_secs(300), versions_max: 100_000, deletions_max: 200 };
-
-/// The writer of a version: all that this engine keeps with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriterHeader(TxnId);
-
-impl WriterHeader {
-    /// The header of what a transaction wrote.
-    pub fn of(writer: TxnId) -> Self {
-        Self(writer)
-    }
-}
-
-impl Header for WriterHeader {
-    fn writer(&self) -> TxnId {
-        self.0
-    }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.0.to_bits());
-    }
-
-    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self(TxnId::from_bits(from.u64("writer")?)))
-    }
-}
 
 /// A thread for each job.
 #[derive(Debug, Default)]
@@ -93,7 +67,7 @@ pub struct MemoryEngine {
 
 #[derive(Debug)]
 struct Shared {
-    store: Arc<Store<WriterHeader>>,
+    store: Arc<Store>,
     registry: Arc<Registry>,
     topology: Topology,
     /// The number of the last transaction; held while one runs.
@@ -103,7 +77,7 @@ struct Shared {
     /// How many programs were calls of a procedure.
     program_count: AtomicU64,
     threads: Threads,
-    history: History<WriterHeader>,
+    history: History,
 }
 
 impl Default for MemoryEngine {
@@ -188,7 +162,7 @@ impl MemoryEngine {
         let txn = TxnId::new(NodeId(0), *last);
         let version = store.published().next();
         for write in writes {
-            let row = Version { version, header: WriterHeader(txn), value: write.value };
+            let row = Version { version, header: RecordHeader::new(txn), value: write.value };
             store.apply(write.table, write.key, row);
         }
         store.publish(version);
@@ -232,15 +206,14 @@ impl MemoryEngine {
     }
 }
 
-fn seen(version: Option<&Version<WriterHeader>>) -> Seen {
+fn seen(version: Option<&Version>) -> Seen {
     let live = version.filter(|version| version.value.is_some());
     live.map_or(Seen::Absent, |version| Seen::At(version.version))
 }
 
+#[async_trait]
 impl Engine for MemoryEngine {
-    type Header = WriterHeader;
-
-    fn store(&self) -> &Arc<Store<WriterHeader>> {
+    fn store(&self) -> &Arc<Store> {
         &self.shared.store
     }
 
@@ -256,19 +229,16 @@ impl Engine for MemoryEngine {
         &self.shared.threads
     }
 
-    fn commit(
-        &self,
-        program: Program,
-    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
-        std::future::ready(Ok(self.run(program)))
+    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
+        Ok(self.run(program))
     }
 
-    fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
         self.shared.fresh_count.fetch_add(1, Ordering::Relaxed);
-        std::future::ready(Ok(self.shared.store.published()))
+        Ok(self.shared.store.published())
     }
 
-    fn history(&self) -> Option<&History<WriterHeader>> {
+    fn history(&self) -> Option<&History> {
         Some(&self.shared.history)
     }
 
@@ -278,9 +248,9 @@ impl Engine for MemoryEngine {
         About { me, protocol: "memory", durability, settings, connected }
     }
 
-    fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {
+    async fn status(&self) -> Result<Status, Unavailable> {
         let version = self.shared.store.published();
         let members = vec![NodeId(0)];
-        std::future::ready(Ok(Status { version, members, ..Status::default() }))
+        Ok(Status { version, members, ..Status::default() })
     }
 }

@@ -15,14 +15,14 @@ use pangea_core::txn::{Footprint, Program, Registry, Write};
 use crate::SYSTEM_TABLES;
 use crate::copy::Rows;
 use crate::expr::Env;
-use crate::memory::WriterHeader;
 use crate::search_path::DEFAULT;
 use crate::statement::{Arguments, STATEMENT};
+use pangea_core::store::RecordHeader;
 
 /// A replica, with the plans that it has kept.
 pub(crate) struct Replica {
     pub registry: Registry,
-    pub store: Store<WriterHeader>,
+    pub store: Store,
     /// How many transactions there were.
     txns: u64,
 }
@@ -65,7 +65,7 @@ impl Replica {
             .collect();
         self.txns += jobs.len() as u64;
         let version = self.store.published().next();
-        let header = |job: &Job<'_>| WriterHeader::of(job.txn);
+        let header = |job: &Job<'_>| RecordHeader::new(job.txn);
         let (registry, store) = (&self.registry, &self.store);
         let finished = execute(&Sequential, registry, store, version, &jobs, &header, Told::Writes);
         self.store.publish(version);
@@ -93,7 +93,7 @@ impl Replica {
 /// Two shards, over which tables are divided by a hash of their keys.
 pub(crate) struct Shards {
     partitions: Partitions,
-    stores: [Store<WriterHeader>; 2],
+    stores: [Store; 2],
 }
 
 impl Shards {
@@ -106,7 +106,7 @@ impl Shards {
         for (at, write) in Replica::new().have(statements).into_iter().enumerate() {
             for (shard, store) in (0..).map(ShardId).zip(&stores) {
                 if partitions.holds(shard, write.table, &write.key) {
-                    let header = WriterHeader::of(TxnId::new(NodeId(0), at as u64 + 1));
+                    let header = RecordHeader::new(TxnId::new(NodeId(0), at as u64 + 1));
                     let version = store.published().next();
                     let row = Version { version, header, value: write.value.clone() };
                     store.apply(write.table, write.key.clone(), row);

@@ -18,7 +18,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// The last thing that a client is told, and whether it is an error.
-fn run(session: &mut Session<MemoryEngine>, sql: &str) -> Result<String, String> {
+fn run(session: &mut Session, sql: &str) -> Result<String, String> {
     match ready(session.simple_query(sql)).pop() {
         Some(Response::Error(error)) => Err(format!("{} {}", error.code.as_str(), error.message)),
         Some(other) => Ok(format!("{other:?}")),
@@ -33,7 +33,7 @@ fn a_read_that_failed_at_the_limit_is_not_taken_for_recorded() {
     let engine = MemoryEngine::new();
     let session = || {
         let plans = Arc::new(Shared::default());
-        Session::new(engine.clone(), plans, &BTreeMap::new()).unwrap()
+        Session::new(Arc::new(engine.clone()), plans, &BTreeMap::new()).unwrap()
     };
     let (mut a, mut b) = (session(), session());
     let rows: Vec<String> = (0..1_000).map(|n| format!("({n})")).collect();

@@ -25,7 +25,8 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 fn state_of(sql: String) -> String {
     let run = move || {
         let plans = Arc::new(Shared::default());
-        let mut session = Session::new(MemoryEngine::new(), plans, &BTreeMap::new()).unwrap();
+        let mut session =
+            Session::new(Arc::new(MemoryEngine::new()), plans, &BTreeMap::new()).unwrap();
         match ready(session.simple_query(&sql)).last() {
             Some(Response::Error(error)) => error.code.to_string(),
             _ => "00000".to_owned(),

@@ -18,7 +18,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// The rows of the last statement, or its error.
-fn run(session: &mut Session<MemoryEngine>, sql: &str) -> Result<String, String> {
+fn run(session: &mut Session, sql: &str) -> Result<String, String> {
     match ready(session.simple_query(sql)).pop() {
         Some(Response::Error(error)) => {
             let detail = error.detail.unwrap_or_default();
@@ -33,7 +33,8 @@ fn run(session: &mut Session<MemoryEngine>, sql: &str) -> Result<String, String>
 fn an_index_is_filled_in_steps_and_goes_where_it_can_not_be() {
     let engine = MemoryEngine::new();
     let mut session =
-        Session::new(engine.clone(), Arc::new(Shared::default()), &BTreeMap::new()).unwrap();
+        Session::new(Arc::new(engine.clone()), Arc::new(Shared::default()), &BTreeMap::new())
+            .unwrap();
     run(&mut session, "create table t (id int primary key, a int, b text)").unwrap();
     let rows = "insert into t select n, n % 7000, 'b' || n from generate_series(1, 9000) n";
     run(&mut session, rows).unwrap();

@@ -17,17 +17,17 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn session(engine: &MemoryEngine) -> Session<MemoryEngine> {
-    Session::new(engine.clone(), Arc::new(Shared::default()), &BTreeMap::new()).unwrap()
+fn session(engine: &MemoryEngine) -> Session {
+    Session::new(Arc::new(engine.clone()), Arc::new(Shared::default()), &BTreeMap::new()).unwrap()
 }
 
-fn run(session: &mut Session<MemoryEngine>, sql: &str) {
+fn run(session: &mut Session, sql: &str) {
     let responses = ready(session.simple_query(sql));
     assert!(!matches!(responses.last(), Some(Response::Error(_))), "{sql}: {responses:?}");
 }
 
 /// What a client is told of one statement: severities, codes and messages.
-fn told(session: &mut Session<MemoryEngine>, sql: &str) -> Vec<String> {
+fn told(session: &mut Session, sql: &str) -> Vec<String> {
     run(session, sql);
     let notices = session.take_notices().into_iter();
     let shown = |it: pangea_sql::notice::Notice| {

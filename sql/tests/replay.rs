@@ -19,7 +19,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// The rows of the last statement, or the code of its error.
-fn run(session: &mut Session<MemoryEngine>, sql: &str) -> String {
+fn run(session: &mut Session, sql: &str) -> String {
     match ready(session.simple_query(sql)).pop() {
         Some(Response::Error(error)) => error.code.as_str().to_owned(),
         Some(Response::Rows { rows, .. }) => format!("{rows:?}"),
@@ -37,15 +37,16 @@ fn run(session: &mut Session<MemoryEngine>, sql: &str) -> String {
 /// Two sessions of a node, and a table with two rows.
 struct Scene {
     shared: Arc<Shared>,
-    a: Session<MemoryEngine>,
-    b: Session<MemoryEngine>,
+    a: Session,
+    b: Session,
 }
 
 impl Scene {
     fn new() -> Self {
         let engine = MemoryEngine::new();
         let shared = Arc::new(Shared::default());
-        let session = || Session::new(engine.clone(), shared.clone(), &BTreeMap::new()).unwrap();
+        let session =
+            || Session::new(Arc::new(engine.clone()), shared.clone(), &BTreeMap::new()).unwrap();
         let (mut a, b) = (session(), session());
         run(&mut a, "create table t (id int primary key, n int not null)");
         run(&mut a, "create table u (id serial primary key, t int, x text)");

@@ -20,9 +20,9 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn session() -> Session<MemoryEngine> {
+fn session() -> Session {
     let plans = Arc::new(Shared::default());
-    let mut session = Session::new(MemoryEngine::new(), plans, &BTreeMap::new()).unwrap();
+    let mut session = Session::new(Arc::new(MemoryEngine::new()), plans, &BTreeMap::new()).unwrap();
     let setup = "create table t (a int, b bigint, c text, d numeric(9,2), e double precision, \
                  f char(3), g bytea, h date, i timestamptz, j boolean, k uuid, l real, \
                  m smallint, n varchar(4), primary key (a, f, d)); \

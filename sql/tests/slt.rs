@@ -20,10 +20,8 @@ struct Memory {
 }
 
 impl Ground for Memory {
-    type Engine = MemoryEngine;
-
-    fn session(&mut self, _: usize) -> script::Session<MemoryEngine> {
-        session(&self.engine, &self.shared, self.setting)
+    fn session(&mut self, _: usize) -> script::Session {
+        session(Arc::new(self.engine.clone()), &self.shared, self.setting)
     }
 
     fn wait<T>(&self, future: impl Future<Output = T>) -> T {

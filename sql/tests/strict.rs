@@ -22,7 +22,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// How often a statement that goes well waits for a fresh snapshot.
-fn waits(engine: &MemoryEngine, session: &mut Session<MemoryEngine>, sql: &str) -> u64 {
+fn waits(engine: &MemoryEngine, session: &mut Session, sql: &str) -> u64 {
     let before = engine.fresh_count();
     let responses = ready(session.simple_query(sql));
     assert!(!matches!(responses.last(), Some(Response::Error(_))), "{responses:?}");
@@ -33,7 +33,7 @@ fn waits(engine: &MemoryEngine, session: &mut Session<MemoryEngine>, sql: &str) 
 fn a_strict_read_of_a_table_waits_for_a_fresh_snapshot_and_nothing_else_does() {
     let engine = MemoryEngine::new();
     let plans = Arc::new(Shared::default());
-    let mut session = Session::new(engine.clone(), plans, &BTreeMap::new()).unwrap();
+    let mut session = Session::new(Arc::new(engine.clone()), plans, &BTreeMap::new()).unwrap();
     let mut waits = |sql: &str| waits(&engine, &mut session, sql);
     assert_eq!(waits("create table t (a int primary key)"), 0);
     assert_eq!(waits("select * from t"), 0);
@@ -55,7 +55,7 @@ fn a_strict_call_of_a_program_that_only_reads_waits_too() {
     let programs: Vec<Arc<Native>> = procedures().into_iter().map(Native::program).collect();
     let engine = MemoryEngine::with_procedures(procedures());
     let shared = Arc::new(Shared::default().with_procedures(&programs));
-    let mut session = Session::new(engine.clone(), shared, &BTreeMap::new()).unwrap();
+    let mut session = Session::new(Arc::new(engine.clone()), shared, &BTreeMap::new()).unwrap();
     let mut waits = |sql: &str| waits(&engine, &mut session, sql);
     let bank = Workload::named("bank", &Settings::default()).unwrap();
     let load = bank.load_calls().swap_remove(0);
@@ -71,7 +71,7 @@ fn a_strict_call_of_a_program_that_only_reads_waits_too() {
 #[test]
 fn what_is_set_for_a_transaction_is_a_warning_where_none_is_open() {
     let (engine, plans) = (MemoryEngine::new(), Arc::new(Shared::default()));
-    let mut session = Session::new(engine, plans, &BTreeMap::new()).unwrap();
+    let mut session = Session::new(Arc::new(engine), plans, &BTreeMap::new()).unwrap();
     let mut warnings = |sql: &str| {
         let responses = ready(session.simple_query(sql));
         assert!(!matches!(responses.last(), Some(Response::Error(_))), "{responses:?}");

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
-use crate::store::{Header, Store, Warmer};
+use crate::store::{Store, Warmer};
 use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
 
 /// Runs a procedure. A panic in it is an abort: a bug in one program must not stop all others.
@@ -30,11 +30,11 @@ pub(super) fn call(
 
 /// Gathers what a procedure says that it will look up, to be fetched from memory, and returns how
 /// many rows that are. One that panics has said enough.
-pub(super) fn gather<H: Header>(
+pub(super) fn gather(
     registry: &Registry,
     id: ProcedureId,
     args: &[u8],
-    warmer: &mut Warmer<'_, H>,
+    warmer: &mut Warmer<'_>,
 ) -> usize {
     let mut rows = 0;
     hint(registry, id, args, &mut |table, key| {
@@ -57,11 +57,11 @@ pub(super) fn hint(
 }
 
 /// Fetches from memory what a procedure says that it will look up.
-pub(super) fn warm<H: Header>(
+pub(super) fn warm(
     registry: &Registry,
     id: ProcedureId,
     args: &[u8],
-    store: &Store<H>,
+    store: &Store,
     at: SnapshotVersion,
 ) {
     let mut warmer = Warmer::new(store, at);

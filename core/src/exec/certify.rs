@@ -7,7 +7,7 @@
 use crate::ids::{NodeId, TableId, TxnId};
 use crate::key::{Key, KeyRange};
 use crate::planted::{Bug, is_planted};
-use crate::store::{Header, Version};
+use crate::store::Version;
 use crate::txn::{Abort, ReadSet, Seen, SqlState};
 
 /// A longer key is cut off in messages.
@@ -31,12 +31,12 @@ impl Standing {
     pub const ABSENT: Self = Self { seen: Seen::Absent, writer: None, is_as_executed: true };
 
     /// A version of a store.
-    pub fn of<H: Header>(found: &Version<H>) -> Self {
+    pub fn of(found: &Version) -> Self {
         let is_live = found.value.is_some();
         Self {
             seen: if is_live { Seen::At(found.version) } else { Seen::Absent },
             writer: Some(found.header.writer()),
-            is_as_executed: found.header.is_as_executed(),
+            is_as_executed: !found.header.is_flagged(),
         }
     }
 }

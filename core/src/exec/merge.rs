@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use crate::ids::SnapshotVersion;
 use crate::key::{Direction, Key};
-use crate::store::{Header, Store, Version};
+use crate::store::{Store, Version};
 use crate::txn::Scan;
 
 /// Something with a key that lies over the store.
@@ -17,12 +17,12 @@ pub(super) trait Above {
 /// order, with what is there, until `visit` breaks. Returns whether it broke.
 ///
 /// `above` is in the order of the scan, within its range, each key once.
-pub(super) fn scan<'a, H: Header, A: Above>(
-    store: &Store<H>,
+pub(super) fn scan<'a, A: Above>(
+    store: &Store,
     at: SnapshotVersion,
     scan: &Scan,
     above: &'a [A],
-    mut visit: impl FnMut(&Key, Option<&Version<H>>, Option<&'a A>) -> ControlFlow<()>,
+    mut visit: impl FnMut(&Key, Option<&Version>, Option<&'a A>) -> ControlFlow<()>,
 ) -> bool {
     let mut above = above.iter().peekable();
     let mut flow = ControlFlow::Continue(());

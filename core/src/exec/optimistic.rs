@@ -30,7 +30,7 @@ use super::writes::{OwnWrites, Positions};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::pool::{Pool, map};
-use crate::store::{Header, Store};
+use crate::store::Store;
 use crate::txn::{
     Abort, Certified, Context, Footprint, PointRead, Program, RangeRead, ReadSet, Registry, Scan,
     Seen, Stop, Visit, Write,
@@ -56,10 +56,10 @@ pub struct Run {
 /// know that it was not executed again since, with another effect.
 ///
 /// One that reads and writes more than can be sent aborts with 54000, and has no reads.
-pub fn run<H: Header>(
+pub fn run(
     registry: &Registry,
     program: &Program,
-    store: &Store<H>,
+    store: &Store,
     at: SnapshotVersion,
     overlay: &Overlay,
 ) -> Run {
@@ -93,10 +93,10 @@ pub fn run<H: Header>(
 /// Runs a program only to find out what it touches: a reconnaissance run (Calvin §3.2.1), also the
 /// probe of Minerva's high-contention mode (§4). Unlike [`run`], it counts the writes of a program
 /// that aborts.
-pub fn probe<H: Header>(
+pub fn probe(
     registry: &Registry,
     program: &Program,
-    store: &Store<H>,
+    store: &Store,
     at: SnapshotVersion,
     overlay: &Overlay,
 ) -> Footprint {
@@ -119,11 +119,11 @@ pub fn probe<H: Header>(
 ///
 /// # Panics
 /// When a transaction is already in the overlay at a key that it writes.
-pub fn run_group<H: Header>(
+pub fn run_group(
     pool: &dyn Pool,
     registry: &Registry,
     programs: &[(TxnId, &Program)],
-    store: &Store<H>,
+    store: &Store,
     at: SnapshotVersion,
     overlay: &mut Overlay,
 ) -> Vec<Run> {
@@ -164,13 +164,13 @@ fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
 
 /// A snapshot with an overlay over it.
 #[derive(Clone, Copy)]
-struct Base<'a, H: Header> {
-    store: &'a Store<H>,
+struct Base<'a> {
+    store: &'a Store,
     at: SnapshotVersion,
     overlay: &'a Overlay,
 }
 
-impl<H: Header> Base<'_, H> {
+impl Base<'_> {
     fn read(&self, table: TableId, key: &HashedKey) -> (Seen, Option<Value>) {
         if let Some((txn, value)) = self.overlay.newest(table, key.key()) {
             return (Seen::local(txn, value.is_some()), value.cloned());
@@ -182,7 +182,7 @@ impl<H: Header> Base<'_, H> {
     }
 }
 
-impl<H: Header> Current for Base<'_, H> {
+impl Current for Base<'_> {
     fn point(&self, table: TableId, key: &[u8]) -> Standing {
         if let Some((txn, value)) = self.overlay.newest(table, key) {
             let seen = Seen::local(txn, value.is_some());
@@ -228,15 +228,15 @@ impl Above for Layer<'_> {
 }
 
 /// The context of a run that records what it reads.
-struct Observed<'a, H: Header> {
-    base: Base<'a, H>,
+struct Observed<'a> {
+    base: Base<'a>,
     reads: ReadSet,
     read_positions: Positions,
     writes: OwnWrites,
 }
 
-impl<'a, H: Header> Observed<'a, H> {
-    fn new(base: Base<'a, H>) -> Self {
+impl<'a> Observed<'a> {
+    fn new(base: Base<'a>) -> Self {
         Self {
             base,
             reads: ReadSet::default(),
@@ -252,7 +252,7 @@ impl<'a, H: Header> Observed<'a, H> {
     }
 }
 
-impl<H: Header> Context for Observed<'_, H> {
+impl Context for Observed<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         let key = HashedKey::from(key);
         if let Some(own) = self.writes.find(table, &key) {

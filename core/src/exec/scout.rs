@@ -23,7 +23,7 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::{ShardId, SnapshotVersion, TableId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::partition::{Partitions, ShardSet};
-use crate::store::{Header, Store};
+use crate::store::Store;
 use crate::txn::{
     Abort, Context, Footprint, Mode, PointLock, Program, RangeLock, Registry, Scan, SqlState, Stop,
     Visit, Write,
@@ -121,12 +121,12 @@ impl Wanted {
     }
 
     /// What a store has of it at `at`, or of the first part of it.
-    pub fn look<H: Header>(&self, store: &Store<H>, at: SnapshotVersion) -> Found {
+    pub fn look(&self, store: &Store, at: SnapshotVersion) -> Found {
         self.look_up_to(BYTES_MAX, store, at)
     }
 
     /// The same of rows and ranges of so many bytes, or a little more.
-    fn look_up_to<H: Header>(&self, most: usize, store: &Store<H>, at: SnapshotVersion) -> Found {
+    fn look_up_to(&self, most: usize, store: &Store, at: SnapshotVersion) -> Found {
         let (mut found, mut bytes) = (Found::default(), 0);
         if store.has_cold() {
             store.warm_at(at, self.points.iter().map(|(table, key)| (*table, key)));
@@ -239,10 +239,10 @@ impl Known {
 }
 
 /// Runs a program on this shard's rows at `at` and what is known of the others'.
-pub fn scout<H: Header>(
+pub fn scout(
     registry: &Registry,
     program: &Program,
-    (store, at): (&Store<H>, SnapshotVersion),
+    (store, at): (&Store, SnapshotVersion),
     (partitions, here): (&Partitions, ShardId),
     known: &Known,
 ) -> Scouted {
@@ -288,8 +288,8 @@ pub fn scout<H: Header>(
     Scouted::Wants(wants)
 }
 
-struct Scout<'a, H: Header> {
-    store: &'a Store<H>,
+struct Scout<'a> {
+    store: &'a Store,
     at: SnapshotVersion,
     beyond: Beyond<'a>,
     known: &'a Known,
@@ -315,7 +315,7 @@ fn too_much() -> Abort {
     Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).with_hint(hint)
 }
 
-impl<H: Header> Scout<'_, H> {
+impl Scout<'_> {
     /// Ends the run where it need not go on.
     fn go_on(&self) -> Result<(), Stop> {
         let is_over = !self.wants.is_empty() || self.bytes > TXN_BYTES_MAX;
@@ -374,7 +374,7 @@ impl<H: Header> Scout<'_, H> {
     }
 }
 
-impl<H: Header> Context for Scout<'_, H> {
+impl Context for Scout<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         self.go_on()?;
         let key = HashedKey::from(key);

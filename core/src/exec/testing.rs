@@ -10,12 +10,11 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{DecodeError, Reader, Writer};
 use crate::exec::ordered::Job;
 use crate::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use crate::key::{Direction, Key, KeyRange};
 use crate::pool::Pool;
-use crate::store::{Header, Store, Version};
+use crate::store::{RecordHeader, Store, Version};
 use crate::txn::{
     Abort, Context, Footprint, Mode, PointLock, Procedure, Program, RangeLock, Registry, Scan,
     SqlState, Stop, Visit,
@@ -27,37 +26,11 @@ pub const KEYS: u8 = 10;
 /// Tables are numbered below this.
 pub const TABLES: u32 = 2;
 
-/// Who wrote a version, and whether by a later execution than the first.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct By {
-    pub txn: TxnId,
-    pub is_again: bool,
-}
-
-impl By {
-    pub fn first(txn: TxnId) -> Self {
-        Self { txn, is_again: false }
-    }
-
-    pub fn of(job: &Job<'_>) -> Self {
-        Self { txn: job.txn, is_again: matches!(job.program, Program::Call { .. }) }
-    }
-}
-
-impl Header for By {
-    fn writer(&self) -> TxnId {
-        self.txn
-    }
-    fn is_as_executed(&self) -> bool {
-        !self.is_again
-    }
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.txn.to_bits());
-        out.put_u8(u8::from(self.is_again));
-    }
-    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let txn = TxnId::from_bits(from.u64("header")?);
-        Ok(Self { txn, is_again: from.u8("header")? == 1 })
+/// The header of a job's writes: flagged where the job is run in the order.
+pub fn header_of(job: &Job<'_>) -> RecordHeader {
+    match job.program {
+        Program::Call { .. } => RecordHeader::new(job.txn).flagged(),
+        Program::Certified(_) => RecordHeader::new(job.txn),
     }
 }
 
@@ -230,10 +203,10 @@ pub fn rows() -> impl Strategy<Value = BTreeMap<(u32, u8), Option<u8>>> {
 }
 
 /// A store with these rows at version 5, written by transaction 0 of node 9.
-pub fn store(rows: &BTreeMap<(u32, u8), Option<u8>>) -> Store<By> {
+pub fn store(rows: &BTreeMap<(u32, u8), Option<u8>>) -> Store {
     let store = Store::new();
     for (&(table, k), v) in rows {
-        let header = By::first(TxnId::new(NodeId(9), 0));
+        let header = RecordHeader::new(TxnId::new(NodeId(9), 0));
         let version = Version { version: SnapshotVersion(5), header, value: v.map(value) };
         store.apply(TableId(table), key(k), version);
     }
@@ -254,7 +227,7 @@ impl Model {
     }
 
     /// The live rows of a store.
-    pub fn of(store: &Store<By>, at: SnapshotVersion) -> Self {
+    pub fn of(store: &Store, at: SnapshotVersion) -> Self {
         let mut rows = BTreeMap::new();
         for table in store.table_ids() {
             store.scan(table, &KeyRange::all(), Direction::Forward, at, |key, version| {

@@ -1,14 +1,13 @@
 //! A checkpoint's bytes, written and read as a stream: neither side ever holds more than a block.
 
 use std::fmt;
-use std::marker::PhantomData;
 
 use bytes::Bytes;
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
-use crate::store::{Header, Version};
+use crate::store::{RecordHeader, Version};
 use crate::value::Value;
 
 /// The format of the checkpoints that this program writes, and the newest that it reads.
@@ -43,20 +42,20 @@ pub struct CheckpointHeader {
 
 /// One row of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row<H> {
+pub struct Row {
     /// The key.
     pub key: Key,
     /// The version: always a value, never a deletion.
-    pub version: Version<H>,
+    pub version: Version,
 }
 
 /// What a checkpoint is made of, in the order in which a [`Decoder`] finds it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Part<H> {
+pub enum Part {
     /// The header. First, once.
     Header(CheckpointHeader),
     /// Rows of one table, ascending.
-    Rows(TableId, Vec<Row<H>>),
+    Rows(TableId, Vec<Row>),
     /// The end: everything before it is whole.
     Footer {
         /// How many rows there were.
@@ -107,7 +106,7 @@ impl std::error::Error for CheckpointError {}
 
 /// Writes a checkpoint. Bytes come out of each call; what does not fill a block waits for the next.
 #[derive(Debug)]
-pub struct Encoder<H> {
+pub struct Encoder {
     version: SnapshotVersion,
     table: TableId,
     /// The rows of `table` that wait for their block.
@@ -116,10 +115,9 @@ pub struct Encoder<H> {
     last: Option<(TableId, Key)>,
     rows: u64,
     blocks: u64,
-    header: PhantomData<H>,
 }
 
-impl<H: Header> Encoder<H> {
+impl Encoder {
     /// Begins a checkpoint.
     ///
     /// # Panics
@@ -141,7 +139,6 @@ impl<H: Header> Encoder<H> {
             last: None,
             rows: 0,
             blocks: 0,
-            header: PhantomData,
         }
     }
 
@@ -149,7 +146,7 @@ impl<H: Header> Encoder<H> {
     ///
     /// # Panics
     /// When rows don't ascend by table and key, or the row is newer than the checkpoint.
-    pub fn push(&mut self, table: TableId, key: &Key, version: &Version<H>, out: &mut Vec<u8>) {
+    pub fn push(&mut self, table: TableId, key: &Key, version: &Version, out: &mut Vec<u8>) {
         assert!(version.version <= self.version, "a row is newer than its checkpoint");
         if let Some((last_table, last_key)) = &self.last {
             assert!((*last_table, last_key) < (table, key), "rows ascend by table and key");
@@ -206,7 +203,7 @@ fn put_block(tag: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
 
 /// Reads a checkpoint from chunks of any length.
 #[derive(Debug)]
-pub struct Decoder<H> {
+pub struct Decoder {
     /// What was fed; what lies before `taken` has been read.
     buffer: Vec<u8>,
     taken: usize,
@@ -217,7 +214,6 @@ pub struct Decoder<H> {
     last: Option<(TableId, Key)>,
     rows: u64,
     blocks: u64,
-    header: PhantomData<H>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -228,13 +224,13 @@ enum Stage {
     Done,
 }
 
-impl<H: Header> Default for Decoder<H> {
+impl Default for Decoder {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<H: Header> Decoder<H> {
+impl Decoder {
     /// Before the first byte.
     pub fn new() -> Self {
         Self {
@@ -246,7 +242,6 @@ impl<H: Header> Decoder<H> {
             last: None,
             rows: 0,
             blocks: 0,
-            header: PhantomData,
         }
     }
 
@@ -262,7 +257,7 @@ impl<H: Header> Decoder<H> {
     ///
     /// # Errors
     /// When the bytes are not a checkpoint's.
-    pub fn advance(&mut self) -> Result<Option<Part<H>>, CheckpointError> {
+    pub fn advance(&mut self) -> Result<Option<Part>, CheckpointError> {
         if self.stage == Stage::Prelude && !self.read_prelude()? {
             return Ok(None);
         }
@@ -338,7 +333,7 @@ impl<H: Header> Decoder<H> {
         Ok(Some((header[8], body.to_vec())))
     }
 
-    fn read_header(&mut self, body: &[u8]) -> Result<Part<H>, DecodeError> {
+    fn read_header(&mut self, body: &[u8]) -> Result<Part, DecodeError> {
         const WHAT: &str = "header";
         let mut reader = Reader::new(body);
         self.version = SnapshotVersion(reader.u64(WHAT)?);
@@ -350,7 +345,7 @@ impl<H: Header> Decoder<H> {
         Ok(Part::Header(CheckpointHeader { version: self.version, protocol, meta }))
     }
 
-    fn read_rows(&mut self, body: &[u8]) -> Result<Part<H>, DecodeError> {
+    fn read_rows(&mut self, body: &[u8]) -> Result<Part, DecodeError> {
         const WHAT: &str = "rows";
         let mut reader = Reader::new(body);
         let table = u32::try_from(reader.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
@@ -361,7 +356,7 @@ impl<H: Header> Decoder<H> {
         for _ in 0..count {
             let version = SnapshotVersion(reader.varint(WHAT)?);
             let key = Key::from(reader.bytes(WHAT)?);
-            let header = H::decode(&mut reader)?;
+            let header = RecordHeader::decode(&mut reader)?;
             let value = Some(Value::copy_from(reader.bytes(WHAT)?));
             let follows =
                 self.last.as_ref().is_none_or(|(t, k)| (*t, k.as_bytes()) < (table, &key[..]));
@@ -377,7 +372,7 @@ impl<H: Header> Decoder<H> {
         Ok(Part::Rows(table, rows))
     }
 
-    fn read_footer(&mut self, body: &[u8]) -> Result<Part<H>, DecodeError> {
+    fn read_footer(&mut self, body: &[u8]) -> Result<Part, DecodeError> {
         const WHAT: &str = "footer";
         let mut reader = Reader::new(body);
         let counts = (reader.u64(WHAT)?, reader.u64(WHAT)?);

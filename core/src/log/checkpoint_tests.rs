@@ -4,32 +4,20 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use crate::key::Key;
-use crate::store::{Header, Version};
+use crate::store::{RecordHeader, Version};
 use crate::value::Value;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Writer64(pub u64);
+type Rows = Vec<(TableId, Row)>;
 
-impl Header for Writer64 {
-    fn writer(&self) -> TxnId {
-        TxnId::new(NodeId(0), self.0)
-    }
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.0);
-    }
-    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        from.u64("writer").map(Self)
-    }
-}
-
-type Rows = Vec<(TableId, Row<Writer64>)>;
-
-fn row(table: u32, key: &[u8], value: &[u8]) -> (TableId, Row<Writer64>) {
+fn row(table: u32, key: &[u8], value: &[u8]) -> (TableId, Row) {
     let version = SnapshotVersion(key.len() as u64);
-    let version = Version { version, header: Writer64(9), value: Some(Value::from(value)) };
+    let version = Version {
+        version,
+        header: RecordHeader::new(TxnId::new(NodeId(0), 9)),
+        value: Some(Value::from(value)),
+    };
     (TableId(table), Row { key: Key::from(key), version })
 }
 
@@ -90,7 +78,11 @@ fn many_rows_make_many_blocks_and_all_come_back() {
 fn deletions_are_left_out() {
     let mut out = Vec::new();
     let mut encoder = Encoder::new(&header(), &mut out);
-    let gone = Version { version: SnapshotVersion(3), header: Writer64(9), value: None };
+    let gone = Version {
+        version: SnapshotVersion(3),
+        header: RecordHeader::new(TxnId::new(NodeId(0), 9)),
+        value: None,
+    };
     encoder.push(TableId(1), &Key::from(&b"k"[..]), &gone, &mut out);
     assert_eq!(encoder.finish(&mut out), 0);
     assert_eq!(decode(&out, 100), Ok(Vec::new()));
@@ -123,7 +115,7 @@ fn a_lost_block_is_seen() {
     // The table's blocks are found again as what an encoder adds for one row.
     let start = {
         let mut out = Vec::new();
-        let mut encoder = Encoder::<Writer64>::new(&header(), &mut out);
+        let mut encoder = Encoder::new(&header(), &mut out);
         let (table, row) = row(1, b"a", b"1");
         encoder.push(table, &row.key, &row.version, &mut out);
         out.len()

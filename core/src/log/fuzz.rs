@@ -8,10 +8,9 @@ use super::frame::checksum;
 use super::*;
 use crate::codec::Reader;
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::ids::{LogPosition, SnapshotVersion, TableId};
+use crate::ids::{LogPosition, SnapshotVersion, TableId, TxnId};
 use crate::key::Key;
-use crate::log::checkpoint_tests::Writer64 as TestHeader;
-use crate::store::Version;
+use crate::store::{RecordHeader, Version};
 use crate::value::Value;
 
 const SALT: u64 = 0x5a17;
@@ -127,7 +126,7 @@ fn checkpoint(tables: &[u32], rows: u8, value: usize) -> Vec<u8> {
         for row in 0..rows {
             let version = Version {
                 version: SnapshotVersion(u64::from(row) % 10),
-                header: TestHeader(u64::from(row)),
+                header: RecordHeader::new(TxnId::from_bits(u64::from(row))),
                 value: Some(Value::copy_from(&vec![row; value])),
             };
             encoder.push(TableId(table), &Key::from(&[row][..]), &version, &mut out);
@@ -169,7 +168,7 @@ fn mend_checkpoint(bytes: &mut [u8]) {
     }
 }
 
-type Parts = Vec<Part<TestHeader>>;
+type Parts = Vec<Part>;
 
 /// The parts of a checkpoint that comes in chunks of so many bytes, and how it ends.
 fn parts(bytes: &[u8], chunk: usize) -> (Parts, Result<(), CheckpointError>) {
@@ -203,7 +202,7 @@ fn encode(parts: &Parts) -> Vec<u8> {
 }
 
 /// The rows, however they are cut into blocks.
-fn rows(parts: &Parts) -> Vec<(TableId, &Row<TestHeader>)> {
+fn rows(parts: &Parts) -> Vec<(TableId, &Row)> {
     let of = |part| match part {
         &Part::Rows(table, ref rows) => rows.iter().map(|row| (table, row)).collect(),
         Part::Header(_) | Part::Footer { .. } => Vec::new(),

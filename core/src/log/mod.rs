@@ -63,7 +63,7 @@
 //! ```
 //!
 //! `bytes` is a varint length and that many bytes; a row's header is the protocol's
-//! ([`Header::encode`](crate::store::Header::encode)). Tables ascend from block to block and keys
+//! ([`RecordHeader::encode`](crate::store::RecordHeader::encode)). Tables ascend from block to block and keys
 //! within a table, so that a block that was lost, repeated or swapped is seen. A file without its
 //! footer is not a checkpoint.
 

@@ -13,7 +13,7 @@
 use super::garbage::Garbage;
 use super::point::Over;
 use super::table::{HASH_SHARDS, Left, Table};
-use super::{Header, Store, Version, lock};
+use super::{Store, Version, lock};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
@@ -29,10 +29,10 @@ const PART_ITEMS_MIN: usize = if cfg!(test) { 2 } else { 32 };
 const APPLY_GROUP: usize = if cfg!(test) { 3 } else { 128 };
 
 /// A write with the hash of its key.
-type Hashed<H> = (u64, TableId, Key, Version<H>);
-type Writes<H> = Vec<Hashed<H>>;
+type Hashed = (u64, TableId, Key, Version);
+type Writes = Vec<Hashed>;
 
-impl<H: Header> Store<H> {
+impl Store {
     /// Applies many writes of one version. Of several writes of one key the last one wins. The
     /// result is that of applying one after the other.
     ///
@@ -42,15 +42,15 @@ impl<H: Header> Store<H> {
         &self,
         pool: &dyn Pool,
         version: SnapshotVersion,
-        writes: Vec<(TableId, Key, Version<H>)>,
+        writes: Vec<(TableId, Key, Version)>,
     ) {
         assert!(writes.iter().all(|(.., v)| v.version == version), "a batch is of one version");
         let parts = parts_for(pool, writes.len());
         if parts <= 1 {
-            let hashed = |(table, key, version): (TableId, Key, Version<H>)| {
+            let hashed = |(table, key, version): (TableId, Key, Version)| {
                 (hash_bytes(&key), table, key, version)
             };
-            let writes: Writes<H> = writes.into_iter().map(hashed).collect();
+            let writes: Writes = writes.into_iter().map(hashed).collect();
             return self.apply_part(version, writes);
         }
         let by_shard = partition(writes, parts);
@@ -61,7 +61,7 @@ impl<H: Header> Store<H> {
     }
 
     /// Applies writes whose keys are in shards that no other job writes to.
-    fn apply_part(&self, version: SnapshotVersion, writes: Writes<H>) {
+    fn apply_part(&self, version: SnapshotVersion, writes: Writes) {
         let mut writes = writes.into_iter();
         while !writes.as_slice().is_empty() {
             let left = writes.as_slice();
@@ -72,7 +72,7 @@ impl<H: Header> Store<H> {
         }
     }
 
-    fn put_part(&self, version: SnapshotVersion, writes: impl ExactSizeIterator<Item = Hashed<H>>) {
+    fn put_part(&self, version: SnapshotVersion, writes: impl ExactSizeIterator<Item = Hashed>) {
         let mut new_keys = Vec::with_capacity(writes.len());
         let mut garbage = Vec::with_capacity(writes.len());
         let mut deletions = 0;
@@ -142,7 +142,7 @@ impl<H: Header> Store<H> {
     }
 
     /// Applies one write, and says if there is something to reclaim later.
-    pub(super) fn put_one(&self, id: TableId, key: Key, version: Version<H>) -> Option<Garbage> {
+    pub(super) fn put_one(&self, id: TableId, key: Key, version: Version) -> Option<Garbage> {
         if version.value.is_none() {
             self.garbage.count_deletions(1);
         }
@@ -164,16 +164,12 @@ fn parts_for(pool: &dyn Pool, items: usize) -> usize {
     pool.workers().min(items / PART_ITEMS_MIN).clamp(1, HASH_SHARDS)
 }
 
-fn partition<H: Header>(
-    writes: Vec<(TableId, Key, Version<H>)>,
-    parts: usize,
-) -> Vec<Mutex<Writes<H>>> {
+fn partition(writes: Vec<(TableId, Key, Version)>, parts: usize) -> Vec<Mutex<Writes>> {
     let expected = writes.len() / parts + writes.len() / 8;
     let mut by_shard: Vec<_> = (0..parts).map(|_| Writes::with_capacity(expected)).collect();
     for (table, key, version) in writes {
         let hash = hash_bytes(&key);
-        by_shard[Table::<H>::shard_of(hash) * parts / HASH_SHARDS]
-            .push((hash, table, key, version));
+        by_shard[Table::shard_of(hash) * parts / HASH_SHARDS].push((hash, table, key, version));
     }
     by_shard.into_iter().map(Mutex::new).collect()
 }

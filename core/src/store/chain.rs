@@ -2,24 +2,24 @@
 
 use std::collections::VecDeque;
 
+use super::Version;
 use super::point::Kept;
-use super::{Header, Version};
 use crate::ids::SnapshotVersion;
 use crate::value::Value;
 
 /// One or more versions of a key. The newest is held in place, because most keys have no other.
 #[derive(Debug)]
-pub(super) struct Chain<H> {
-    newest: Version<H>,
-    older: Option<Box<Older<H>>>,
+pub(super) struct Chain {
+    newest: Version,
+    older: Option<Box<Older>>,
 }
 
 /// Versions before the newest. Most often there is only one, which then needs one allocation.
 #[derive(Debug)]
-struct Older<H> {
-    newest: Version<H>,
+struct Older {
+    newest: Version,
     /// Oldest first: they go from there.
-    rest: VecDeque<Version<H>>,
+    rest: VecDeque<Version>,
 }
 
 /// What [`Chain::push`] did with what was there.
@@ -33,15 +33,15 @@ pub(super) enum Pushed {
 
 /// What [`Chain::truncate`] took away, so that the caller can free it where nobody waits.
 #[derive(Debug)]
-pub(super) struct Truncated<H> {
+pub(super) struct Truncated {
     /// Every version but the newest, if all of them went.
-    all: Option<Box<Older<H>>>,
+    all: Option<Box<Older>>,
     /// The oldest versions, if others were kept.
-    oldest: Vec<Version<H>>,
+    oldest: Vec<Version>,
 }
 
-impl<H: Header> Truncated<H> {
-    fn versions(&self) -> impl Iterator<Item = &Version<H>> {
+impl Truncated {
+    fn versions(&self) -> impl Iterator<Item = &Version> {
         let all = self.all.iter().flat_map(|older| older.rest.iter().chain([&older.newest]));
         all.chain(&self.oldest)
     }
@@ -65,23 +65,23 @@ impl<H: Header> Truncated<H> {
     }
 }
 
-impl<H: Header> Chain<H> {
-    pub(super) fn new(first: Version<H>) -> Self {
+impl Chain {
+    pub(super) fn new(first: Version) -> Self {
         Self { newest: first, older: None }
     }
 
     /// The newest version of all.
-    pub(super) fn newest(&self) -> &Version<H> {
+    pub(super) fn newest(&self) -> &Version {
         &self.newest
     }
 
     /// The newest version but one.
-    pub(super) fn older(&self) -> Option<&Version<H>> {
+    pub(super) fn older(&self) -> Option<&Version> {
         self.older.as_ref().map(|older| &older.newest)
     }
 
     /// The newest version that a reader at `at` sees.
-    pub(super) fn visible(&self, at: SnapshotVersion) -> Option<&Version<H>> {
+    pub(super) fn visible(&self, at: SnapshotVersion) -> Option<&Version> {
         if self.newest.version <= at {
             return Some(&self.newest);
         }
@@ -94,7 +94,7 @@ impl<H: Header> Chain<H> {
     }
 
     /// The version with this number.
-    pub(super) fn version(&self, number: SnapshotVersion) -> Option<&Version<H>> {
+    pub(super) fn version(&self, number: SnapshotVersion) -> Option<&Version> {
         self.visible(number).filter(|found| found.version == number)
     }
 
@@ -105,14 +105,14 @@ impl<H: Header> Chain<H> {
     }
 
     /// Puts another version in the place of the newest, of the same number, and returns that one.
-    pub(super) fn replace(&mut self, version: Version<H>) -> Version<H> {
+    pub(super) fn replace(&mut self, version: Version) -> Version {
         assert_eq!(self.newest.version, version.version, "a version replaces one of its number");
         std::mem::replace(&mut self.newest, version)
     }
 
     /// Takes the newest version away, and the one before it is the newest again. None where there
     /// is no other.
-    pub(super) fn pop(&mut self) -> Option<Version<H>> {
+    pub(super) fn pop(&mut self) -> Option<Version> {
         let mut older = self.older.take()?;
         let before = match older.rest.pop_back() {
             Some(next) => {
@@ -128,7 +128,7 @@ impl<H: Header> Chain<H> {
     /// Adds a version.
     #[expect(clippy::inline_always, reason = "a call would copy the version once more, each time")]
     #[inline(always)]
-    pub(super) fn push(&mut self, version: Version<H>) -> Pushed {
+    pub(super) fn push(&mut self, version: Version) -> Pushed {
         let newest = self.newest.version;
         assert!(newest < version.version, "{newest} was written before {}", version.version);
         let before = std::mem::replace(&mut self.newest, version);
@@ -144,7 +144,7 @@ impl<H: Header> Chain<H> {
     #[inline(never)]
     pub(super) fn overwrite(
         &mut self,
-        version: Version<H>,
+        version: Version,
         kept: Kept,
         copied: &mut Vec<SnapshotVersion>,
     ) -> Pushed {
@@ -182,19 +182,19 @@ impl<H: Header> Chain<H> {
     /// the point.
     pub(super) fn has_more(&self, kept: Kept) -> bool {
         let Some(older) = self.older.as_deref() else { return false };
-        let of_point = |version: &Version<H>| Some(version.version) <= kept.point;
+        let of_point = |version: &Version| Some(version.version) <= kept.point;
         older.rest.len() > usize::from(older.rest.front().is_some_and(of_point))
     }
 
     /// Takes away the versions that no reader at the floor or later sees, and none at the point.
-    pub(super) fn truncate(&mut self, kept: Kept) -> Truncated<H> {
+    pub(super) fn truncate(&mut self, kept: Kept) -> Truncated {
         match kept.point {
             Some(point) if self.newest.version > point => self.truncate_around(kept.floor, point),
             _ => self.truncate_to(kept.floor),
         }
     }
 
-    fn truncate_around(&mut self, floor: SnapshotVersion, point: SnapshotVersion) -> Truncated<H> {
+    fn truncate_around(&mut self, floor: SnapshotVersion, point: SnapshotVersion) -> Truncated {
         let Some(older) = self.older.take() else {
             return Truncated { all: None, oldest: Vec::new() };
         };
@@ -217,7 +217,7 @@ impl<H: Header> Chain<H> {
         Truncated { all: None, oldest }
     }
 
-    fn truncate_to(&mut self, floor: SnapshotVersion) -> Truncated<H> {
+    fn truncate_to(&mut self, floor: SnapshotVersion) -> Truncated {
         if self.newest.version <= floor {
             return Truncated { all: self.older.take(), oldest: Vec::new() };
         }
@@ -257,10 +257,10 @@ impl<H: Header> Chain<H> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{TestHeader, version};
+    use super::super::tests::version;
     use super::*;
 
-    fn chain(versions: &[u64]) -> Chain<TestHeader> {
+    fn chain(versions: &[u64]) -> Chain {
         let mut chain = Chain::new(version(versions[0], Some(b"v")));
         for &number in &versions[1..] {
             assert_eq!(chain.push(version(number, Some(b"v"))), Pushed::Superseded);
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn an_overwritten_chain_has_two_versions_and_one_for_the_point() {
-        let numbers = |chain: &Chain<TestHeader>| -> Vec<u64> {
+        let numbers = |chain: &Chain| -> Vec<u64> {
             let seen = (0..=20).filter_map(|at| chain.visible(SnapshotVersion(at)));
             let mut all: Vec<u64> = seen.map(|version| version.version.0).collect();
             all.dedup();
@@ -301,7 +301,7 @@ mod tests {
             floor: SnapshotVersion(floor),
             point: point.map(SnapshotVersion),
         };
-        let put = |chain: &mut Chain<TestHeader>, number, kept| {
+        let put = |chain: &mut Chain, number, kept| {
             chain.overwrite(version(number, Some(b"v")), kept, &mut Vec::new())
         };
         let mut chain = chain(&[2]);

@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 use super::cold_map::{ColdMap, ColdRows};
 use super::cold_mark::{PutAway, is_cold};
 use super::table::{HASH_SHARDS, Row, Table};
-use super::{Header, Store, Version, lock, read};
+use super::{Store, Version, lock, read};
 use crate::hash::{HashMap, hash_bytes};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key, KeyRange};
@@ -137,7 +137,7 @@ impl Chosen {
     }
 
     /// The clock's hand passes a row.
-    fn pass<H: Header>(&mut self, table: TableId, row: &Row<H>, upto: SnapshotVersion) {
+    fn pass(&mut self, table: TableId, row: &Row, upto: SnapshotVersion) {
         let newest = row.chain.newest();
         let Some(value) = newest.value.as_ref() else { return };
         let may_go = newest.version <= upto && row.chain.older().is_none();
@@ -241,7 +241,7 @@ impl Tier {
     }
 }
 
-impl<H: Header> Store<H> {
+impl Store {
     /// An empty store that keeps as much in memory as `bytes_max` says, as far as that is possible,
     /// and other values in `cold`, which it empties.
     pub fn with_cold(cold: Box<dyn Cold>, bytes_max: usize) -> Self {
@@ -394,7 +394,7 @@ impl<H: Header> Store<H> {
     /// Whether this still is what its row has.
     fn is_newest(&self, Copied { table, key, version, value }: &Copied) -> bool {
         let Some(rows) = self.tables.table(*table) else { return false };
-        let is_newest = |row: &Row<H>| {
+        let is_newest = |row: &Row| {
             let newest = row.chain.newest();
             newest.version == *version
                 && newest.value.as_ref().is_some_and(|newest| newest.is_same(value))
@@ -422,8 +422,8 @@ impl<H: Header> Store<H> {
         id: TableId,
         key: &HashedKey,
         at: SnapshotVersion,
-        mut seen: Version<H>,
-    ) -> Option<Version<H>> {
+        mut seen: Version,
+    ) -> Option<Version> {
         let tier = self.tier.as_ref().expect("marks are left where there is a cold store");
         let table = self.tables.table(id)?;
         if is_planted(Bug::ColdIsAbsent) && at > self.published() {
@@ -452,12 +452,12 @@ impl<H: Header> Store<H> {
     /// where they are.
     pub(super) fn passing_of<'k>(
         &self,
-        (id, table): (TableId, &Table<H>),
+        (id, table): (TableId, &Table),
         keys: &'k [Key],
         at: SnapshotVersion,
     ) -> HashMap<(&'k Key, SnapshotVersion), Value> {
         let Some(tier) = &self.tier else { return HashMap::default() };
-        let is_away = |row: &Row<H>| row.chain.visible(at).is_some_and(is_cold);
+        let is_away = |row: &Row| row.chain.visible(at).is_some_and(is_cold);
         let is_cold = |key: &&Key| table.with_row(hash_bytes(key), key, is_away).unwrap_or(false);
         let cold: Vec<&Key> = keys.iter().filter(is_cold).collect();
         if cold.is_empty() {
@@ -514,7 +514,7 @@ impl<H: Header> Store<H> {
     /// Whether a value is not in memory. One that is there is kept from the clock for a while.
     fn is_cold_or_protect(&self, table: TableId, key: &Key, turns: u8) -> bool {
         let Some(table) = self.tables.table(table) else { return false };
-        let look = |row: &Row<H>| match &row.chain.newest().value {
+        let look = |row: &Row| match &row.chain.newest().value {
             Some(value) if value.is_cold() => true,
             Some(value) => {
                 value.protect(turns);

@@ -4,7 +4,7 @@
 //! all rows for each block of rows that comes takes time in the square of how many there are. So
 //! after a look in vain there is none before memory has grown by a part of what it is.
 
-use super::{Header, Store};
+use super::Store;
 use crate::ids::SnapshotVersion;
 
 /// Memory grows by one part of so many after a look in vain. It is above what can be kept by no
@@ -20,7 +20,7 @@ pub struct Loading {
 
 impl Loading {
     /// Rows have come: puts values away while memory is above its limit, if that may be of use.
-    pub fn evict<H: Header>(&mut self, store: &Store<H>) {
+    pub fn evict(&mut self, store: &Store) {
         let is_early = |at: usize| store.memory_bytes() < at + at / GROWN_PART;
         if store.has_cold() && !self.in_vain_at.is_some_and(is_early) {
             let is_kept = store.evict_upto(SnapshotVersion(u64::MAX));
@@ -29,7 +29,7 @@ impl Loading {
     }
 
     /// All rows have come.
-    pub fn end<H: Header>(self, store: &Store<H>) {
+    pub fn end(self, store: &Store) {
         store.evict_upto(SnapshotVersion(u64::MAX));
     }
 }
@@ -39,14 +39,14 @@ mod tests {
     use super::*;
     use crate::ids::TableId;
     use crate::store::ColdMemory;
-    use crate::store::tests::{TestHeader, key, version};
+    use crate::store::tests::{key, version};
 
     const ROWS: u32 = 20_000;
     const BLOCK: u32 = 50;
 
     /// Loads rows of this value in blocks, and returns how often it was looked in vain, and the
     /// most that was in memory.
-    fn load(store: &Store<TestHeader>, value: &[u8]) -> (usize, usize) {
+    fn load(store: &Store, value: &[u8]) -> (usize, usize) {
         let (mut loading, mut looks, mut most) = (Loading::default(), 0, 0);
         for row in 0..ROWS {
             store.apply(TableId(1), key(&row.to_be_bytes()), version(1, Some(value)));

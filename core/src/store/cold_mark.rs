@@ -2,7 +2,7 @@
 
 use super::cold::{Copied, Tier};
 use super::table::Table;
-use super::{Header, Version, write};
+use super::{Version, write};
 use crate::hash::hash_bytes;
 use crate::ids::SnapshotVersion;
 use crate::key::Key;
@@ -19,7 +19,7 @@ pub(super) enum PutAway {
     IsGone,
 }
 
-impl<H: Header> Table<H> {
+impl Table {
     /// Leaves a mark in the place of a value, if it still is what was seen.
     pub(super) fn put_away(&self, copied: &Copied, tier: &Tier) -> PutAway {
         let Copied { table, key, version, value } = copied;
@@ -73,6 +73,6 @@ impl<H: Header> Table<H> {
 }
 
 /// Whether there is a mark in the place of the value.
-pub(super) fn is_cold<H>(version: &Version<H>) -> bool {
+pub(super) fn is_cold(version: &Version) -> bool {
     version.value.as_ref().is_some_and(Value::is_cold)
 }

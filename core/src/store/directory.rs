@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::table::Table;
-use super::{Header, read, write};
+use super::{read, write};
 use crate::ids::TableId;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{OnceLock, RwLock};
@@ -40,10 +40,10 @@ impl<T> Node<T> {
 }
 
 #[derive(Debug)]
-struct Entry<H> {
+struct Entry {
     /// Whether the table was written since the directory was cleared.
     is_written: AtomicBool,
-    table: Table<H>,
+    table: Table,
 }
 
 type Root<T> = Node<Node<Node<Node<Box<T>>>>>;
@@ -51,14 +51,14 @@ type Near<T> = Box<[OnceLock<Box<T>>]>;
 
 /// Every table of a store.
 #[derive(Debug)]
-pub(super) struct Directory<H> {
-    near: Near<Entry<H>>,
-    root: Root<Entry<H>>,
+pub(super) struct Directory {
+    near: Near<Entry>,
+    root: Root<Entry>,
     /// The tables that were written, in order, for [`Directory::ids`] alone.
     written: RwLock<BTreeSet<TableId>>,
 }
 
-impl<H: Header> Directory<H> {
+impl Directory {
     pub(super) fn new() -> Self {
         let near = std::iter::repeat_with(OnceLock::new).take(NEAR_TABLES).collect();
         Self { near, root: Node::new(), written: RwLock::default() }
@@ -66,21 +66,21 @@ impl<H: Header> Directory<H> {
 
     /// A table that may have been written.
     #[inline]
-    pub(super) fn table(&self, id: TableId) -> Option<&Table<H>> {
+    pub(super) fn table(&self, id: TableId) -> Option<&Table> {
         match self.near.get(id.0 as usize) {
             Some(near) => near.get().map(|entry| &entry.table),
             None => self.far(id).map(|entry| &entry.table),
         }
     }
 
-    fn far(&self, id: TableId) -> Option<&Entry<H>> {
+    fn far(&self, id: TableId) -> Option<&Entry> {
         let [a, b, c, d] = id.0.to_be_bytes();
         let entry = self.root.child(a)?.child(b)?.child(c)?.child(d)?;
         Some(entry)
     }
 
     /// A table that is about to be written.
-    pub(super) fn table_to_write(&self, id: TableId) -> &Table<H> {
+    pub(super) fn table_to_write(&self, id: TableId) -> &Table {
         let new = || Box::new(Entry { is_written: AtomicBool::new(false), table: Table::new() });
         let entry = match self.near.get(id.0 as usize) {
             Some(near) => near.get_or_init(new),
@@ -117,12 +117,12 @@ impl<H: Header> Directory<H> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::TestHeader;
+
     use super::*;
 
     #[test]
     fn tables_are_found_by_every_byte_of_their_number_and_listed_in_order() {
-        let directory = Directory::<TestHeader>::new();
+        let directory = Directory::new();
         let last_near = NEAR_TABLES as u32 - 1;
         let ids = [0, 1, last_near, last_near + 1, 0x1_0001, 0x100_0001, u32::MAX].map(TableId);
         for id in ids.into_iter().rev() {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::point::Kept;
 use super::warm::WARM_GROUP;
-use super::{Header, Store, lock};
+use super::{Store, lock};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 use crate::sync::Mutex;
@@ -107,7 +107,7 @@ impl GarbageQueue {
     }
 }
 
-impl<H: Header> Store<H> {
+impl Store {
     /// How often a version of a key has been superseded, or a key deleted, since the store was
     /// made: what readers of old versions keep from being reclaimed is a difference of two counts.
     pub fn superseded(&self) -> u64 {

@@ -27,19 +27,19 @@ use std::mem::take;
 
 use super::garbage::Garbage;
 use super::table::Left;
-use super::{Header, Store, Version};
+use super::{Store, Version};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{HashedKey, Key};
 use crate::pool::Sequential;
 use crate::txn::Write;
 
 /// What a transaction has written so far, of one version. Used again for the next one.
-#[derive(Debug)]
-pub(crate) struct Written<H> {
+#[derive(Debug, Default)]
+pub(crate) struct Written {
     /// A key each, in the order in which they were first written.
     rows: Vec<Row>,
     /// What others wrote at the same version, of the rows that say so, in their order.
-    replaced: Vec<Version<H>>,
+    replaced: Vec<Version>,
     /// The new keys among so many of the rows are in order.
     shown: usize,
     /// How many of the rows are deletions now.
@@ -60,20 +60,7 @@ struct Row {
     key: Key,
 }
 
-impl<H> Default for Written<H> {
-    fn default() -> Self {
-        Self {
-            rows: Vec::new(),
-            replaced: Vec::new(),
-            shown: 0,
-            deletions: 0,
-            is_turned: false,
-            contents_bytes: 0,
-        }
-    }
-}
-
-impl<H> Written<H> {
+impl Written {
     /// How many keys were written.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
@@ -104,11 +91,11 @@ impl<H> Written<H> {
     }
 }
 
-fn value_len<H>(version: &Version<H>) -> usize {
+fn value_len(version: &Version) -> usize {
     version.value.as_ref().map_or(0, |value| value.len())
 }
 
-impl<H: Header> Store<H> {
+impl Store {
     /// Writes a version of a key, which nobody else touches until it is kept or taken back. All
     /// that is noted in `written` is of one version and one transaction, and no other transaction
     /// of this version has its name.
@@ -118,9 +105,9 @@ impl<H: Header> Store<H> {
     #[inline]
     pub(crate) fn write(
         &self,
-        written: &mut Written<H>,
+        written: &mut Written,
         (table, key): (TableId, HashedKey),
-        version: Version<H>,
+        version: Version,
     ) {
         let (writer, is_deletion) = (version.header.writer(), version.value.is_none());
         let (hash, key, len) = (key.hash(), Key::from(key), value_len(&version));
@@ -154,18 +141,18 @@ impl<H: Header> Store<H> {
         writer: TxnId,
     ) -> bool {
         let Some(table) = self.tables.table(table) else { return false };
-        let is_own = |found: &Version<H>| found.version == at && found.header.writer() == writer;
+        let is_own = |found: &Version| found.version == at && found.header.writer() == writer;
         table.with_head(key, at, is_own).unwrap_or(false)
     }
 
     /// Puts the new keys in order, so that a scan finds them.
-    pub(crate) fn show(&self, written: &mut Written<H>) {
+    pub(crate) fn show(&self, written: &mut Written) {
         self.add_in_order(written.unshown());
         written.shown = written.rows.len();
     }
 
     /// What was written, each key once.
-    pub(crate) fn writes_of(&self, written: &Written<H>) -> Vec<Write> {
+    pub(crate) fn writes_of(&self, written: &Written) -> Vec<Write> {
         let write = |row: &Row| {
             let value = self.newest_of(row, |newest| newest.value.clone());
             Write { table: row.table, key: row.key.clone(), value }
@@ -173,14 +160,14 @@ impl<H: Header> Store<H> {
         written.rows.iter().map(write).collect()
     }
 
-    fn newest_of<R>(&self, row: &Row, look: impl FnOnce(&Version<H>) -> R) -> R {
+    fn newest_of<R>(&self, row: &Row, look: impl FnOnce(&Version) -> R) -> R {
         let rows = self.tables.table(row.table).expect("it was written");
         let found = rows.with_row(row.hash, &row.key, |row| look(row.chain.newest()));
         found.expect("it was written")
     }
 
     /// Ends a transaction that wrote at `version`, and forgets what is noted.
-    pub(crate) fn keep(&self, written: &mut Written<H>, version: SnapshotVersion) {
+    pub(crate) fn keep(&self, written: &mut Written, version: SnapshotVersion) {
         if take(&mut written.is_turned) {
             for row in &mut written.rows {
                 row.left.is_deletion = self.newest_of(row, |newest| newest.value.is_none());
@@ -206,7 +193,7 @@ impl<H: Header> Store<H> {
 
     /// Takes back all that is noted, as if it had never been written, and forgets it. The tables
     /// that were written to stay.
-    pub(crate) fn take_back(&self, written: &mut Written<H>) {
+    pub(crate) fn take_back(&self, written: &mut Written) {
         let Written { rows, replaced, shown, .. } = written;
         for (at, Row { table: id, left, hash, key }) in rows.drain(..).enumerate().rev() {
             let table = self.tables.table(id).expect("it was written");

@@ -33,7 +33,7 @@ const NUMBERS: u8 = 32;
 
 const TABLE: TableId = TableId(7);
 
-type TestStore = Store<TestHeader>;
+type TestStore = Store;
 
 /// Runs a test in many orders.
 fn explore(test: impl Fn() + Send + Sync + 'static) {
@@ -73,7 +73,7 @@ fn key(number: u8) -> Key {
     static KEYS: std::sync::OnceLock<Vec<Key>> = std::sync::OnceLock::new();
     let find = |number: u8| {
         let with = |tail: u16| Key::from(&[&[number][..], &tail.to_be_bytes()].concat()[..]);
-        let is_alone = |key: &Key| Table::<TestHeader>::shard_of(hash_bytes(key)) == number.into();
+        let is_alone = |key: &Key| Table::shard_of(hash_bytes(key)) == number.into();
         (0..=u16::MAX).map(with).find(is_alone).expect("one of so many is in the shard")
     };
     KEYS.get_or_init(|| (0..NUMBERS).map(find).collect())[usize::from(number)].clone()
@@ -434,7 +434,7 @@ fn what_is_taken_back_is_seen_by_nobody() {
                 let mut written = Written::default();
                 let write = |written: &mut _, number, writer: u64| {
                     let value = Some(Value::from(vec![number, 2]));
-                    let header = TestHeader(writer);
+                    let header = header(writer);
                     let version = Version { version: SnapshotVersion(2), header, value };
                     store.write(written, (TABLE, HashedKey::from(key(number))), version);
                 };

@@ -17,6 +17,7 @@
 //! | `rows` | the hash table of a shard |
 //! | `order` | a table's keys in order, for scans |
 //! | `search` | where a key is among sorted ones |
+//! | `header` | the writer of a version, and the protocol's flag |
 //! | `chain` | the versions of a key |
 //! | `batch` | many writes at once, on every core |
 //! | `in_place` | a transaction's writes, one by one, and how they are taken back |
@@ -53,6 +54,7 @@ mod cold_mark;
 mod cold_memory;
 mod directory;
 mod garbage;
+mod header;
 mod in_place;
 #[cfg(feature = "shuttle")]
 #[cfg(test)]
@@ -81,9 +83,8 @@ use self::garbage::GarbageQueue;
 use self::pins::Pins;
 use self::point::Overwriting;
 use self::table::Table;
-use crate::codec::{DecodeError, Reader};
 use crate::hash::HashMap;
-use crate::ids::{SnapshotVersion, TableId, TxnId};
+use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Sequential;
@@ -95,45 +96,25 @@ pub use self::cold::{Chosen, Cold, ColdCounts, Copied};
 pub use self::cold_loading::Loading;
 pub use self::cold_map::ColdMap;
 pub use self::cold_memory::ColdMemory;
+pub use self::header::RecordHeader;
 pub use self::pins::{Pin, PinError};
 pub use self::sweep::Sweep;
 pub use self::warm::Warmer;
 
 pub(crate) use self::in_place::Written;
 
-/// What a protocol keeps with each version of a record.
-pub trait Header: Copy + Debug + PartialEq + Send + Sync + 'static {
-    /// The transaction that wrote the version.
-    fn writer(&self) -> TxnId;
-
-    /// Whether the version is what the writer's first execution wrote, and not what a later one
-    /// did, which may differ.
-    fn is_as_executed(&self) -> bool {
-        true
-    }
-
-    /// Appends the header to `out`.
-    fn encode(&self, out: &mut Vec<u8>);
-
-    /// Reads what [`Header::encode`] wrote.
-    ///
-    /// # Errors
-    /// When the bytes are malformed.
-    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError>;
-}
-
 /// One version of a record.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Version<H> {
+pub struct Version {
     /// The first snapshot version that sees it.
     pub version: SnapshotVersion,
     /// The protocol's header.
-    pub header: H,
+    pub header: RecordHeader,
     /// The value, or nothing for a deletion.
     pub value: Option<Value>,
 }
 
-impl<H> Version<H> {
+impl Version {
     /// An estimate of the memory that the value takes.
     fn value_bytes(&self) -> usize {
         self.value.as_ref().map_or(0, Value::heap_bytes)
@@ -152,8 +133,8 @@ impl<H> Version<H> {
 
 /// The tables of one node.
 #[derive(Debug)]
-pub struct Store<H> {
-    tables: Directory<H>,
+pub struct Store {
+    tables: Directory,
     published: AtomicU64,
     pins: Mutex<Pins>,
     /// How often what is pinned may have been lost: it was cleared, or went back.
@@ -180,13 +161,13 @@ const SCAN_ROWS_FIRST: usize = if cfg!(test) { 2 } else { 16 };
 /// A scan takes this many rows from the index at most: some 10 us during which inserts wait.
 const SCAN_ROWS_MAX: usize = 256;
 
-impl<H: Header> Default for Store<H> {
+impl Default for Store {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<H: Header> Store<H> {
+impl Store {
     /// An empty store at version 0.
     pub fn new() -> Self {
         Self {
@@ -201,7 +182,7 @@ impl<H: Header> Store<H> {
     }
 
     /// The newest version of a key that a reader at `at` sees; a deletion counts as a version.
-    pub fn read(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version<H>> {
+    pub fn read(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version> {
         self.read_with(table, key, at, Version::clone)
     }
 
@@ -212,14 +193,14 @@ impl<H: Header> Store<H> {
         table: TableId,
         key: &[u8],
         at: SnapshotVersion,
-        look: impl FnOnce(&Version<H>) -> R,
+        look: impl FnOnce(&Version) -> R,
     ) -> Option<R> {
         self.see(table, &HashedKey::from(key), at, look)
     }
 
     /// Which version of a key a reader at `at` sees, a deletion too. Its value is not to be looked
     /// at: it may not be in memory.
-    pub fn head(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version<H>> {
+    pub fn head(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version> {
         self.head_with(table, key, at, Version::clone)
     }
 
@@ -230,7 +211,7 @@ impl<H: Header> Store<H> {
         table: TableId,
         key: &[u8],
         at: SnapshotVersion,
-        look: impl FnOnce(&Version<H>) -> R,
+        look: impl FnOnce(&Version) -> R,
     ) -> Option<R> {
         self.tables.table(table)?.with_head(&HashedKey::from(key), at, look)
     }
@@ -241,7 +222,7 @@ impl<H: Header> Store<H> {
         table: TableId,
         key: &HashedKey,
         at: SnapshotVersion,
-        look: impl FnOnce(&Version<H>) -> R,
+        look: impl FnOnce(&Version) -> R,
     ) -> Option<R> {
         let rows = self.tables.table(table)?;
         if !self.has_cold() {
@@ -261,12 +242,12 @@ impl<H: Header> Store<H> {
         key: &HashedKey,
         at: SnapshotVersion,
     ) -> Option<(SnapshotVersion, Value)> {
-        let live = |found: &Version<H>| Some((found.version, found.value.clone()?));
+        let live = |found: &Version| Some((found.version, found.value.clone()?));
         self.see(table, key, at, live)?
     }
 
     /// The newest version of a key, published or not.
-    pub fn latest(&self, table: TableId, key: &[u8]) -> Option<Version<H>> {
+    pub fn latest(&self, table: TableId, key: &[u8]) -> Option<Version> {
         self.latest_with(table, key, Version::clone)
     }
 
@@ -276,7 +257,7 @@ impl<H: Header> Store<H> {
         &self,
         table: TableId,
         key: &[u8],
-        look: impl FnOnce(&Version<H>) -> R,
+        look: impl FnOnce(&Version) -> R,
     ) -> Option<R> {
         self.read_with(table, key, SnapshotVersion(u64::MAX), look)
     }
@@ -291,7 +272,7 @@ impl<H: Header> Store<H> {
         range: &KeyRange,
         direction: Direction,
         at: SnapshotVersion,
-        visit: impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+        visit: impl FnMut(&Key, &Version) -> ControlFlow<()>,
     ) {
         self.scan_for(Want::Values, table, (range, direction), at, visit);
     }
@@ -302,7 +283,7 @@ impl<H: Header> Store<H> {
         table: TableId,
         range: &KeyRange,
         at: SnapshotVersion,
-        visit: impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+        visit: impl FnMut(&Key, &Version) -> ControlFlow<()>,
     ) {
         self.scan_for(Want::Passing, table, (range, Direction::Forward), at, visit);
     }
@@ -314,7 +295,7 @@ impl<H: Header> Store<H> {
         table: TableId,
         range: &KeyRange,
         at: SnapshotVersion,
-        visit: impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+        visit: impl FnMut(&Key, &Version) -> ControlFlow<()>,
     ) {
         self.scan_for(Want::Heads, table, (range, Direction::Forward), at, visit);
     }
@@ -325,7 +306,7 @@ impl<H: Header> Store<H> {
         table: TableId,
         (range, direction): (&KeyRange, Direction),
         at: SnapshotVersion,
-        mut visit: impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+        mut visit: impl FnMut(&Key, &Version) -> ControlFlow<()>,
     ) {
         if range.is_empty() {
             return;
@@ -366,10 +347,10 @@ impl<H: Header> Store<H> {
     fn visit_all(
         &self,
         want: Want,
-        (id, table): (TableId, &Table<H>),
+        (id, table): (TableId, &Table),
         keys: &[Key],
         at: SnapshotVersion,
-        visit: &mut impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+        visit: &mut impl FnMut(&Key, &Version) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if want == Want::Heads || !self.has_cold() {
             for key in keys {
@@ -387,10 +368,10 @@ impl<H: Header> Store<H> {
     fn visit_cold(
         &self,
         want: Want,
-        (id, table): (TableId, &Table<H>),
+        (id, table): (TableId, &Table),
         keys: &[Key],
         at: SnapshotVersion,
-        visit: &mut impl FnMut(&Key, &Version<H>) -> ControlFlow<()>,
+        visit: &mut impl FnMut(&Key, &Version) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut passing = HashMap::default();
         if want == Want::Passing {
@@ -420,7 +401,7 @@ impl<H: Header> Store<H> {
     ///
     /// # Panics
     /// When the key already has a newer version: writes come in the order of their versions.
-    pub fn apply(&self, table: TableId, key: Key, version: Version<H>) {
+    pub fn apply(&self, table: TableId, key: Key, version: Version) {
         let number = version.version;
         if let Some(garbage) = self.put_one(table, key, version) {
             self.garbage.push(number, [garbage]);

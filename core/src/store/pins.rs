@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::garbage::Garbage;
-use super::{Header, Store, lock};
+use super::{Store, lock};
 use crate::ids::SnapshotVersion;
 use crate::planted::{Bug, is_planted};
 
@@ -27,8 +27,8 @@ pub(super) struct Pins {
 
 /// Keeps the versions that a reader at one snapshot version sees, until it is dropped.
 #[derive(Debug)]
-pub struct Pin<H: Header> {
-    store: Arc<Store<H>>,
+pub struct Pin {
+    store: Arc<Store>,
     version: SnapshotVersion,
     generation: u64,
     /// How often the store had gone back when it was taken.
@@ -64,18 +64,18 @@ impl fmt::Display for PinError {
 
 impl std::error::Error for PinError {}
 
-impl<H: Header> Pin<H> {
+impl Pin {
     /// The snapshot version that is pinned.
     pub fn version(&self) -> SnapshotVersion {
         self.version
     }
 
     /// The store that it is pinned in.
-    pub fn store(&self) -> &Store<H> {
+    pub fn store(&self) -> &Store {
         &self.store
     }
 
-    pub(super) fn shared_store(&self) -> Arc<Store<H>> {
+    pub(super) fn shared_store(&self) -> Arc<Store> {
         self.store.clone()
     }
 
@@ -103,7 +103,7 @@ impl<H: Header> Pin<H> {
     }
 }
 
-impl<H: Header> Clone for Pin<H> {
+impl Clone for Pin {
     fn clone(&self) -> Self {
         let mut pins = lock(&self.store.pins);
         // Of one that is lost, a lost one.
@@ -118,7 +118,7 @@ impl<H: Header> Clone for Pin<H> {
     }
 }
 
-impl<H: Header> Drop for Pin<H> {
+impl Drop for Pin {
     fn drop(&mut self) {
         let mut pins = lock(&self.store.pins);
         if self.is_lost_in(&pins) {
@@ -142,9 +142,9 @@ impl<H: Header> Drop for Pin<H> {
     }
 }
 
-impl<H: Header> Store<H> {
+impl Store {
     /// Pins the newest published version for a reader.
-    pub fn pin(self: &Arc<Self>) -> Pin<H> {
+    pub fn pin(self: &Arc<Self>) -> Pin {
         let mut pins = lock(&self.pins);
         let version = self.published();
         self.pin_in(&mut pins, version)
@@ -154,7 +154,7 @@ impl<H: Header> Store<H> {
     ///
     /// # Errors
     /// When the version is not published yet, or was reclaimed.
-    pub fn pin_at(self: &Arc<Self>, version: SnapshotVersion) -> Result<Pin<H>, PinError> {
+    pub fn pin_at(self: &Arc<Self>, version: SnapshotVersion) -> Result<Pin, PinError> {
         let mut pins = lock(&self.pins);
         if version < pins.reclaimed {
             return Err(PinError::Reclaimed { oldest: pins.reclaimed });
@@ -166,7 +166,7 @@ impl<H: Header> Store<H> {
         Ok(self.pin_in(&mut pins, version))
     }
 
-    fn pin_in(self: &Arc<Self>, pins: &mut Pins, version: SnapshotVersion) -> Pin<H> {
+    fn pin_in(self: &Arc<Self>, pins: &mut Pins, version: SnapshotVersion) -> Pin {
         *pins.readers.entry(version).or_default() += 1;
         let (generation, line) = (pins.generation, pins.retreats.len());
         let losses = self.losses.load(Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl<H: Header> Store<H> {
     ///
     /// # Errors
     /// When the version is not published yet, or was reclaimed.
-    pub fn pin_checkpoint(self: &Arc<Self>, version: SnapshotVersion) -> Result<Pin<H>, PinError> {
+    pub fn pin_checkpoint(self: &Arc<Self>, version: SnapshotVersion) -> Result<Pin, PinError> {
         let pin = self.pin_at(version)?;
         let mut pins = lock(&self.pins);
         if !self.overwrites() || pins.point.is_some() {

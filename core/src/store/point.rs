@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use super::chain::Truncated;
 use super::cold::Tier;
 use super::table::Table;
-use super::{Header, Pin, Store, write};
+use super::{Pin, Store, write};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
@@ -91,7 +91,7 @@ impl Overwriting {
     }
 }
 
-impl<H: Header> Store<H> {
+impl Store {
     /// Lets writers overwrite, from now on, what no reader needs at `final_upto`, at later
     /// versions, and at those that are pinned. The store never goes back to before `final_upto`.
     /// Called again before each version is written; nothing writes meanwhile. Versions below that
@@ -121,7 +121,7 @@ impl<H: Header> Store<H> {
     }
 }
 
-impl<H: Header> Pin<H> {
+impl Pin {
     /// Nobody reads the pinned version any more. Where it was a point, the versions that it kept
     /// go: that takes a look at each row, so it is for who has time.
     pub fn end(self) {
@@ -133,11 +133,11 @@ impl<H: Header> Pin<H> {
     }
 }
 
-impl<H: Header> Table<H> {
+impl Table {
     /// Returns how many versions went. Of those that the cold store has copies of, it is told.
     fn discard(&self, shard: usize, kept: Kept, (id, tier): (TableId, Option<&Tier>)) -> usize {
         let shard = &self.shards[shard];
-        let mut truncated: Vec<Truncated<H>> = Vec::new();
+        let mut truncated: Vec<Truncated> = Vec::new();
         let mut all_copied: Vec<(Key, Vec<SnapshotVersion>)> = Vec::new();
         let mut gone = Vec::new();
         {

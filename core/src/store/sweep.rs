@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use super::table::{HASH_SHARDS, Table};
 use super::warm::WARM_GROUP;
-use super::{Header, Pin, Store, Version, Want, read};
+use super::{Pin, Store, Version, Want, read};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 use crate::txn::Taken;
@@ -20,19 +20,19 @@ const PASSING_ROWS: usize = if cfg!(test) { 2 } else { 256 };
 
 /// A table as of one snapshot, in parts that can be read side by side.
 #[derive(Debug)]
-pub struct Sweep<H: Header> {
-    pin: Pin<H>,
+pub struct Sweep {
+    pin: Pin,
     table: TableId,
 }
 
-impl<H: Header> Pin<H> {
+impl Pin {
     /// All of a table, in parts.
-    pub fn sweep(&self, table: TableId) -> Sweep<H> {
+    pub fn sweep(&self, table: TableId) -> Sweep {
         Sweep { pin: self.clone(), table }
     }
 }
 
-impl<H: Header> Sweep<H> {
+impl Sweep {
     /// How many parts there are. Each row is in one of them.
     pub const PARTS: usize = HASH_SHARDS;
 
@@ -62,15 +62,15 @@ impl<H: Header> Sweep<H> {
         }
     }
 
-    fn table(&self) -> Option<&Table<H>> {
+    fn table(&self) -> Option<&Table> {
         self.pin.store().tables.table(self.table)
     }
 }
 
-impl<H: Header> Table<H> {
+impl Table {
     fn count_part(&self, part: usize, at: SnapshotVersion) -> usize {
         let rows = read(&self.shards[part].rows);
-        let is_live = |version: &&Version<H>| version.value.is_some();
+        let is_live = |version: &&Version| version.value.is_some();
         rows.iter().filter_map(|row| row.chain.visible(at)).filter(is_live).count()
     }
 
@@ -108,17 +108,17 @@ impl<H: Header> Table<H> {
     }
 }
 
-impl<H: Header> Store<H> {
+impl Store {
     /// Takes rows whose values are not in memory. They stay where they are.
     fn take_passing(
         &self,
         id: TableId,
-        table: &Table<H>,
+        table: &Table,
         keys: &[Key],
         at: SnapshotVersion,
         taken: &mut Taken,
     ) {
-        let take = &mut |key: &Key, version: &Version<H>| {
+        let take = &mut |key: &Key, version: &Version| {
             version.value.iter().for_each(|value| taken.push(key, value));
             ControlFlow::Continue(())
         };

@@ -42,7 +42,7 @@ use super::cold_mark::is_cold;
 use super::order::OrderedIndex;
 use super::point::{Kept, Over};
 use super::rows::{Place, Rows};
-use super::{Header, Version, read, write};
+use super::{Version, read, write};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key};
@@ -56,8 +56,8 @@ pub(super) const HASH_SHARDS: usize = 256;
 
 /// The rows of one table.
 #[derive(Debug)]
-pub(super) struct Table<H> {
-    pub(super) shards: Box<[Shard<H>]>,
+pub(super) struct Table {
+    pub(super) shards: Box<[Shard]>,
     pub(super) order: OrderedIndex,
 }
 
@@ -65,13 +65,13 @@ pub(super) struct Table<H> {
 // enough for all of it.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Shard<H> {
-    pub(super) rows: RwLock<Rows<Row<H>>>,
+pub(super) struct Shard {
+    pub(super) rows: RwLock<Rows<Row>>,
     /// What the shard's rows take, for [`Table::memory_bytes`]. Changed while they are locked.
     bytes: AtomicUsize,
 }
 
-impl<H> Shard<H> {
+impl Shard {
     /// Counts what the rows take more, and less. Only while they are locked for writing: nobody
     /// else changes it then, so that it takes no atomic step.
     pub(super) fn count_bytes(&self, more: usize, less: usize) {
@@ -83,15 +83,15 @@ impl<H> Shard<H> {
 /// A key and its versions: one cache line, for headers of eight bytes.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Row<H> {
+pub(super) struct Row {
     pub(super) key: Key,
-    pub(super) chain: Chain<H>,
+    pub(super) chain: Chain,
 }
 
 /// A shard that is locked for reading.
-pub(super) struct ShardRows<'a, H>(RwLockReadGuard<'a, Rows<Row<H>>>);
+pub(super) struct ShardRows<'a>(RwLockReadGuard<'a, Rows<Row>>);
 
-impl<H: Header> ShardRows<'_, H> {
+impl ShardRows<'_> {
     /// What is in the place where a row of this hash should be.
     #[inline]
     pub(super) fn place(&self, hash: u64) -> Place {
@@ -101,7 +101,7 @@ impl<H: Header> ShardRows<'_, H> {
     /// A row that may have this hash, without touching it: nearly always the one that has it, if
     /// there is one.
     #[inline]
-    pub(super) fn candidate(&self, hash: u64) -> Option<&Row<H>> {
+    pub(super) fn candidate(&self, hash: u64) -> Option<&Row> {
         self.0.candidate(hash)
     }
 }
@@ -122,7 +122,7 @@ pub(super) struct Left {
     pub was_cold: bool,
 }
 
-impl<H: Header> Row<H> {
+impl Row {
     /// An estimate of the bytes of a row with one version, without the value, and of its key in the
     /// ordered index.
     fn bytes(&self) -> usize {
@@ -132,7 +132,7 @@ impl<H: Header> Row<H> {
     }
 }
 
-impl<H: Header> Table<H> {
+impl Table {
     pub(super) fn new() -> Self {
         let shard = || Shard { rows: RwLock::default(), bytes: AtomicUsize::new(0) };
         let shards = std::iter::repeat_with(shard).take(HASH_SHARDS).collect();
@@ -151,7 +151,7 @@ impl<H: Header> Table<H> {
         &self,
         key: &HashedKey,
         at: SnapshotVersion,
-        look: impl FnOnce(&Version<H>) -> R,
+        look: impl FnOnce(&Version) -> R,
     ) -> Option<R> {
         let rows = read(&self.shards[Self::shard_of(key.hash())].rows);
         rows.find(key.hash(), |row| row.key == *key.key())?.chain.visible(at).map(look)
@@ -160,12 +160,12 @@ impl<H: Header> Table<H> {
     /// Does the same for one who looks at the value: it counts as used. Where it is not in memory,
     /// gives back `look` and the version, with a mark in the place of the value.
     #[inline]
-    pub(super) fn with_visible<R, L: FnOnce(&Version<H>) -> R>(
+    pub(super) fn with_visible<R, L: FnOnce(&Version) -> R>(
         &self,
         key: &HashedKey,
         at: SnapshotVersion,
         look: L,
-    ) -> Option<Result<R, (L, Version<H>)>> {
+    ) -> Option<Result<R, (L, Version)>> {
         let rows = read(&self.shards[Self::shard_of(key.hash())].rows);
         let row = rows.find(key.hash(), |row| row.key == *key.key())?;
         let version = row.chain.visible(at)?;
@@ -182,7 +182,7 @@ impl<H: Header> Table<H> {
         &self,
         hash: u64,
         key: &Key,
-        look: impl FnOnce(&Row<H>) -> R,
+        look: impl FnOnce(&Row) -> R,
     ) -> Option<R> {
         let rows = read(&self.shards[Self::shard_of(hash)].rows);
         rows.find(hash, |row| row.key == *key).map(look)
@@ -194,7 +194,7 @@ impl<H: Header> Table<H> {
     }
 
     /// The shard that a hash belongs to, unless a writer has it.
-    pub(super) fn try_shard(&self, hash: u64) -> Option<ShardRows<'_, H>> {
+    pub(super) fn try_shard(&self, hash: u64) -> Option<ShardRows<'_>> {
         match self.shards[Self::shard_of(hash)].rows.try_read() {
             Ok(rows) => Some(ShardRows(rows)),
             Err(TryLockError::Poisoned(rows)) => Some(ShardRows(rows.into_inner())),
@@ -207,9 +207,9 @@ impl<H: Header> Table<H> {
     pub(super) fn put(
         &self,
         (hash, key): (u64, &Key),
-        version: Version<H>,
+        version: Version,
         mut over: Option<&mut Over>,
-        replaced: impl FnOnce(Version<H>),
+        replaced: impl FnOnce(Version),
     ) -> Left {
         let shard = &self.shards[Self::shard_of(hash)];
         let is_deletion = version.value.is_none();
@@ -248,11 +248,11 @@ impl<H: Header> Table<H> {
         &self,
         (hash, key): (u64, &Key),
         left: Left,
-        replaced: impl FnOnce() -> Version<H>,
+        replaced: impl FnOnce() -> Version,
     ) -> Option<SnapshotVersion> {
         let shard = &self.shards[Self::shard_of(hash)];
         let mut rows = write(&shard.rows);
-        let is = |row: &Row<H>| row.key == *key;
+        let is = |row: &Row| row.key == *key;
         if left.is_new {
             let row = rows.remove(hash, is, |row| hash_bytes(&row.key));
             let row = row.expect("what was written is there");
@@ -283,7 +283,7 @@ impl<H: Header> Table<H> {
         let shard = &self.shards[Self::shard_of(hash)];
         let (truncated, is_gone) = {
             let mut rows = write(&shard.rows);
-            let is = |row: &Row<H>| row.key == *key;
+            let is = |row: &Row| row.key == *key;
             let Some(row) = rows.find_mut(hash, is) else { return 0 };
             let truncated = row.chain.truncate(kept);
             let is_gone = row.chain.is_gone(kept.floor);
@@ -320,12 +320,12 @@ impl<H: Header> Table<H> {
             let mut gone = Vec::new();
             {
                 let mut rows = write(&shard.rows);
-                let is_newer = |row: &&Row<H>| row.chain.newest().version > version;
+                let is_newer = |row: &&Row| row.chain.newest().version > version;
                 let newer: Vec<Key> =
                     rows.iter().filter(is_newer).map(|row| row.key.clone()).collect();
                 for key in newer {
                     let hash = hash_bytes(&key);
-                    let is = |row: &Row<H>| row.key == key;
+                    let is = |row: &Row| row.key == key;
                     let row = rows.find_mut(hash, is).expect("it was seen just now");
                     let was_cold = is_cold(row.chain.newest());
                     let (bytes, copied) = row.chain.retreat_to(version);
@@ -384,6 +384,6 @@ impl<H: Header> Table<H> {
 
 /// Tells of the copies of versions that are gone.
 #[cold]
-fn tell_gone<H: Header>(tier: &Tier, (id, key): (TableId, &Key), truncated: &Truncated<H>) {
+fn tell_gone(tier: &Tier, (id, key): (TableId, &Key), truncated: &Truncated) {
     tier.on_gone(id, key, truncated.copied());
 }

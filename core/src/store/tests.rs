@@ -8,28 +8,16 @@ mod threads;
 use std::sync::Arc;
 
 use super::*;
+use crate::ids::TxnId;
 use crate::pool::{Pool, Sequential};
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct TestHeader(pub u64);
-
-impl Header for TestHeader {
-    fn writer(&self) -> TxnId {
-        TxnId::from_bits(self.0)
-    }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.extend(self.0.to_le_bytes());
-    }
-
-    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        from.u64("test header").map(Self)
-    }
+pub(super) fn header(number: u64) -> RecordHeader {
+    RecordHeader::new(TxnId::from_bits(number))
 }
 
-pub(super) fn version(number: u64, value: Option<&[u8]>) -> Version<TestHeader> {
+pub(super) fn version(number: u64, value: Option<&[u8]>) -> Version {
     let value = value.map(Value::copy_from);
-    Version { version: SnapshotVersion(number), header: TestHeader(number), value }
+    Version { version: SnapshotVersion(number), header: header(number), value }
 }
 
 /// A thread for each job.
@@ -56,7 +44,7 @@ pub(super) fn key(bytes: &[u8]) -> Key {
     Key::from(bytes)
 }
 
-fn store_at(published: u64) -> Arc<Store<TestHeader>> {
+fn store_at(published: u64) -> Arc<Store> {
     let store = Arc::new(Store::new());
     store.publish(SnapshotVersion(published));
     store
@@ -190,10 +178,7 @@ fn a_cleared_store_is_as_new_and_its_pins_are_lost() {
     assert!(pin.is_lost());
     assert_eq!((store.published(), store.table_ids()), (SnapshotVersion(0), vec![]));
     assert_eq!((store.len(TABLE), store.memory_bytes()), (0, 0));
-    assert_eq!(
-        store.digest(SnapshotVersion(5)),
-        Store::<TestHeader>::new().digest(SnapshotVersion(0))
-    );
+    assert_eq!(store.digest(SnapshotVersion(5)), Store::new().digest(SnapshotVersion(0)));
     assert!(store.pin_at(SnapshotVersion(0)).is_ok(), "nothing was reclaimed since");
     store.apply(TABLE, key(b"k"), version(5, Some(b"five")));
     store.publish(SnapshotVersion(5));
@@ -209,7 +194,7 @@ fn a_cleared_store_is_as_new_and_its_pins_are_lost() {
 #[test]
 fn a_store_goes_back_to_a_version_and_on_from_there_on_another_line() {
     let (store, same) = (store_at(1), store_at(1));
-    let write = |store: &Store<TestHeader>, keys: &[&[u8]], at, value| {
+    let write = |store: &Store, keys: &[&[u8]], at, value| {
         for bytes in keys {
             store.apply(TABLE, key(bytes), version(at, value));
         }
@@ -273,14 +258,14 @@ fn a_batch_of_two_versions_is_a_bug() {
 /// A neighbour that had jumped over a version by a checkpoint once told its rows as of before.
 #[test]
 fn versions_that_a_checkpoint_jumps_over_are_nobody_s() {
-    let store = Arc::new(Store::<TestHeader>::new());
+    let store = Arc::new(Store::new());
     let (table, key) = (TableId(1), Key::from(&b"k"[..]));
     store.apply(table, key.clone(), version(3, Some(b"old")));
     store.publish(SnapshotVersion(3));
     let reader = store.pin();
     store.apply(table, key.clone(), version(9, Some(b"new")));
     store.publish_alone(SnapshotVersion(9));
-    let seen = |pin: &Pin<TestHeader>| store.read(table, &key, pin.version()).unwrap().version;
+    let seen = |pin: &Pin| store.read(table, &key, pin.version()).unwrap().version;
     assert_eq!(seen(&reader), SnapshotVersion(3), "who reads goes on");
     for jumped in [4, 8] {
         let error = store.pin_at(SnapshotVersion(jumped)).unwrap_err();
@@ -291,7 +276,7 @@ fn versions_that_a_checkpoint_jumps_over_are_nobody_s() {
 
 #[test]
 fn a_record_that_is_overwritten_takes_the_place_of_its_older_versions() {
-    let store = Arc::new(Store::<TestHeader>::new());
+    let store = Arc::new(Store::new());
     let key = Key::from(&b"k"[..]);
     let table = TableId(7);
     let value = [7; 1_000];

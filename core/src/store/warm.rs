@@ -13,8 +13,8 @@
 
 use std::hint::black_box;
 
+use super::Store;
 use super::table::Table;
-use super::{Header, Store};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
@@ -30,20 +30,20 @@ const CACHE_LINE: usize = 64;
 
 /// Gathers keys, and fetches their rows from memory as soon as there are enough of them.
 #[derive(Debug)]
-pub struct Warmer<'a, H> {
-    store: &'a Store<H>,
+pub struct Warmer<'a> {
+    store: &'a Store,
     /// The version that those read for whom rows are fetched.
     at: SnapshotVersion,
-    places: Vec<Place<'a, H>>,
+    places: Vec<Place<'a>>,
     /// Their keys, where values may not be in memory.
     keys: Vec<(TableId, Key)>,
 }
 
 /// Where a row is looked for: its table, and the hash of its key. What else has this hash in the
 /// table is fetched in vain, which is seldom.
-type Place<'a, H> = (&'a Table<H>, u64);
+type Place<'a> = (&'a Table, u64);
 
-impl<H: Header> Store<H> {
+impl Store {
     /// Fetches the rows of these keys from memory.
     pub fn warm<'k>(&self, keys: impl IntoIterator<Item = (TableId, &'k Key)>) {
         self.warm_hashed(keys.into_iter().map(|(table, key)| (table, hash_bytes(key))));
@@ -75,9 +75,9 @@ impl<H: Header> Store<H> {
     }
 }
 
-impl<'a, H: Header> Warmer<'a, H> {
+impl<'a> Warmer<'a> {
     /// Gathers keys of `store` that will be read at `at`.
-    pub fn new(store: &'a Store<H>, at: SnapshotVersion) -> Self {
+    pub fn new(store: &'a Store, at: SnapshotVersion) -> Self {
         Self { store, at, places: Vec::with_capacity(WARM_GROUP), keys: Vec::new() }
     }
 
@@ -110,7 +110,7 @@ impl<'a, H: Header> Warmer<'a, H> {
 ///
 /// What a loop loads decides over no branch in the same loop: a processor goes on past loads that
 /// miss its caches, but not past a branch that it guessed wrong.
-fn fetch<H: Header>(places: &[Place<'_, H>]) {
+fn fetch(places: &[Place<'_>]) {
     let mut touched = 0;
     for (table, hash) in places {
         touched ^= table.shard_bytes(*hash);

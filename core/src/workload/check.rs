@@ -8,7 +8,7 @@ use crate::codec::DecodeError;
 use crate::ids::{ShardId, SnapshotVersion, TableId};
 use crate::key::{Direction, KeyRange};
 use crate::partition::{Partitions, ShardSet};
-use crate::store::{Header, Store};
+use crate::store::Store;
 use crate::txn::Visit;
 use crate::value::Value;
 
@@ -23,23 +23,23 @@ pub trait Rows {
 
 /// A store as of one published version.
 #[derive(Debug)]
-pub struct Snapshot<'a, H> {
-    store: &'a Store<H>,
+pub struct Snapshot<'a> {
+    store: &'a Store,
     at: SnapshotVersion,
 }
 
-impl<'a, H: Header> Snapshot<'a, H> {
+impl<'a> Snapshot<'a> {
     /// The rows that a reader at `at` sees. The caller keeps the version pinned.
     ///
     /// # Panics
     /// When the version is not published: it could still change.
-    pub fn new(store: &'a Store<H>, at: SnapshotVersion) -> Self {
+    pub fn new(store: &'a Store, at: SnapshotVersion) -> Self {
         assert!(at <= store.published(), "a check reads a final version");
         Self { store, at }
     }
 }
 
-impl<H: Header> Rows for Snapshot<'_, H> {
+impl Rows for Snapshot<'_> {
     fn get(&self, table: TableId, key: &[u8]) -> Option<Value> {
         self.store.read(table, key, self.at)?.value
     }

@@ -8,9 +8,9 @@ use proptest::test_runner::TestRunner;
 
 use super::model::Model;
 use super::*;
-use crate::ids::{SnapshotVersion, TableId, TxnId};
+use crate::ids::{SnapshotVersion, TableId};
 use crate::key::KeyRange;
-use crate::store::{Header, Store, Version};
+use crate::store::{RecordHeader, Store, Version};
 use crate::txn::Registry;
 
 /// Small enough that a test loads and runs it in no time.
@@ -168,25 +168,13 @@ fn clients_call_the_procedures_that_a_workload_names_and_no_other() {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct NoHeader;
-
-impl Header for NoHeader {
-    fn writer(&self) -> TxnId {
-        TxnId::default()
-    }
-    fn encode(&self, _: &mut Vec<u8>) {}
-    fn decode(_: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self)
-    }
-}
-
 #[test]
 fn a_check_reads_a_store_at_a_version_and_nothing_newer() {
     let bench = Bench::new("bank", &small());
     let store = Store::new();
     let apply = |version, key: &[u8], value| {
-        let version = Version { version: SnapshotVersion(version), header: NoHeader, value };
+        let version =
+            Version { version: SnapshotVersion(version), header: RecordHeader::default(), value };
         store.apply(bank::ACCOUNTS, key.into(), version);
     };
     bench.model.scan(bank::ACCOUNTS, &KeyRange::all(), &mut |key, value| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::log::{CheckpointError, CheckpointHeader, Decoder, Part};
 use pangea_core::protocol::Checkpoint;
-use pangea_core::store::{Header, Loading, Store};
+use pangea_core::store::{Loading, Store};
 
 use super::{LoadError, TEMP_NAME, file_name, versions};
 use crate::disk::{Disk, DiskError};
@@ -31,12 +31,12 @@ pub struct Loaded {
 ///
 /// # Errors
 /// When there is none that the log goes on from, or one is a newer program's or another protocol's.
-pub fn load<H: Header>(
+pub fn load(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     protocol: &str,
     log_from: SnapshotVersion,
-    store: &Store<H>,
+    store: &Store,
 ) -> Result<Loaded, LoadError> {
     assert!(store.table_ids().is_empty(), "a checkpoint is loaded into an empty store");
     disk.create_dir(dir).map_err(DiskError::new("make directory", dir))?;
@@ -74,15 +74,15 @@ pub fn load<H: Header>(
 /// The inner error is a damaged file, for which there may be another.
 type Attempt = Result<(Checkpoint, u64), CheckpointError>;
 
-fn load_one<H: Header>(
+fn load_one(
     disk: &Arc<dyn Disk>,
     path: &Path,
     protocol: &str,
     version: SnapshotVersion,
-    store: &Store<H>,
+    store: &Store,
 ) -> Result<Attempt, LoadError> {
     let mut file = disk.open(path).map_err(DiskError::new("open", path))?;
-    let mut decoder = Decoder::<H>::new();
+    let mut decoder = Decoder::new();
     let mut chunk = vec![0; READ_BYTES];
     let mut offset = 0;
     let mut found: Option<CheckpointHeader> = None;

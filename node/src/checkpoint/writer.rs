@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::key::KeyRange;
 use pangea_core::log::{CheckpointHeader, Encoder};
-use pangea_core::store::{Header, Pin};
+use pangea_core::store::Pin;
 
 use super::{KEPT, TEMP_NAME, file_name, versions};
 use crate::disk::{Disk, DiskError, DiskFile};
@@ -50,37 +50,37 @@ pub type CheckpointEvents = Arc<dyn Fn(CheckpointEvent) + Send + Sync>;
 
 /// The thread that writes checkpoints, one at a time.
 #[derive(Debug)]
-pub struct Checkpointer<H: Header> {
-    shared: Arc<Shared<H>>,
+pub struct Checkpointer {
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared<H: Header> {
-    state: Mutex<State<H>>,
+struct Shared {
+    state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<H: Header> {
+struct State {
     /// The newest that was asked for and is not being written.
-    next: Option<Request<H>>,
+    next: Option<Request>,
     is_stopping: bool,
 }
 
 #[derive(Debug)]
-struct Request<H: Header> {
-    pin: Pin<H>,
+struct Request {
+    pin: Pin,
     meta: Bytes,
 }
 
-impl<H: Header> Shared<H> {
-    fn lock(&self) -> MutexGuard<'_, State<H>> {
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<H: Header> Checkpointer<H> {
+impl Checkpointer {
     /// Starts the thread.
     ///
     /// # Errors
@@ -109,13 +109,13 @@ impl<H: Header> Checkpointer<H> {
 
     /// Asks for a checkpoint of what is pinned. One that still waits for its turn is given up for
     /// it.
-    pub fn request(&self, pin: Pin<H>, meta: Bytes) {
+    pub fn request(&self, pin: Pin, meta: Bytes) {
         self.shared.lock().next = Some(Request { pin, meta });
         self.shared.changed.notify_all();
     }
 }
 
-impl<H: Header> Drop for Checkpointer<H> {
+impl Drop for Checkpointer {
     /// Gives up what is being written, and ends.
     fn drop(&mut self) {
         self.shared.lock().is_stopping = true;
@@ -127,7 +127,7 @@ impl<H: Header> Drop for Checkpointer<H> {
     }
 }
 
-impl<H: Header> Shared<H> {
+impl Shared {
     fn run(&self, disk: &Arc<dyn Disk>, dir: &Path, protocol: &str, events: &CheckpointEvents) {
         // On Linux that is the thread's own. Where it is not to be had, nothing is lost but time.
         #[cfg(target_os = "linux")]
@@ -163,11 +163,11 @@ impl<H: Header> Shared<H> {
 ///
 /// # Errors
 /// When a file operation fails. The earlier checkpoints are then as they were.
-pub fn write<H: Header>(
+pub fn write(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     protocol: &str,
-    pin: &Pin<H>,
+    pin: &Pin,
     meta: &Bytes,
     is_stopping: &dyn Fn() -> bool,
 ) -> Result<Option<u64>, DiskError> {
@@ -212,11 +212,11 @@ impl Output<'_> {
     }
 }
 
-fn write_rows<H: Header>(
+fn write_rows(
     disk: &Arc<dyn Disk>,
     path: &Path,
     protocol: &str,
-    pin: &Pin<H>,
+    pin: &Pin,
     meta: &Bytes,
     is_stopping: &dyn Fn() -> bool,
 ) -> Result<Option<u64>, DiskError> {
@@ -224,7 +224,7 @@ fn write_rows<H: Header>(
     let header = CheckpointHeader { version: pin.version(), protocol, meta };
     let file = disk.create(path).map_err(DiskError::new("make", path))?;
     let mut output = Output { path, file, waiting: Vec::new(), offset: 0 };
-    let mut encoder = Encoder::<H>::new(&header, &mut output.waiting);
+    let mut encoder = Encoder::new(&header, &mut output.waiting);
     for table in pin.store().table_ids() {
         let mut result = Ok(());
         pin.store().scan_passing(table, &KeyRange::all(), pin.version(), |key, version| {

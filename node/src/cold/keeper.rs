@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::store::{Header, Store};
+use pangea_core::store::Store;
 use pangea_core::time::Span;
 
 use crate::panics::caught;
@@ -65,8 +65,8 @@ impl Keeper {
     ///
     /// # Errors
     /// When the operating system has none.
-    pub fn start<H: Header>(
-        store: &Arc<Store<H>>,
+    pub fn start(
+        store: &Arc<Store>,
         on_fetched: &OnFetched,
         on_panic: &OnPanic,
     ) -> Result<Self, std::io::Error> {
@@ -114,7 +114,7 @@ impl Drop for Keeper {
 }
 
 /// What the operator is told of a limit that can't be kept.
-fn beyond_limit<H: Header>(store: &Store<H>) -> String {
+fn beyond_limit(store: &Store) -> String {
     let (most, found) = (store.memory_bytes_max().unwrap_or(usize::MAX), store.memory_bytes());
     let mib = |bytes: usize| bytes.div_ceil(1 << 20);
     format!(
@@ -132,7 +132,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn evict<H: Header>(&self, store: &Store<H>) {
+    fn evict(&self, store: &Store) {
         let (mut wait, mut in_vain, mut is_told) = (LOOK, 0, false);
         loop {
             let deadline = Instant::now() + wait;
@@ -158,7 +158,7 @@ impl Shared {
         }
     }
 
-    fn fetch<H: Header>(&self, store: &Store<H>, on_fetched: &OnFetched) {
+    fn fetch(&self, store: &Store, on_fetched: &OnFetched) {
         loop {
             let mut state = self.lock();
             while state.requests.is_empty() && !state.is_stopping {

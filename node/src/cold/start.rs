@@ -18,7 +18,7 @@ pub(crate) fn new_store<P: Protocol>(
     options: &NodeOptions<P>,
     data_dir: Option<&DataDir>,
     inbox: &Arc<Inbox<P>>,
-) -> Result<Arc<Store<P::Header>>, StartError> {
+) -> Result<Arc<Store>, StartError> {
     let Some(data_dir) = data_dir else { return Ok(Arc::new(Store::new())) };
     let path = data_dir.cold();
     let Some(bytes) = options.memory_bytes else {
@@ -34,7 +34,7 @@ pub(crate) fn new_store<P: Protocol>(
 
 /// What keeps memory below its limit, where there is one.
 pub(crate) fn keeper_of<P: Protocol>(
-    store: &Arc<Store<P::Header>>,
+    store: &Arc<Store>,
     inbox: &Arc<Inbox<P>>,
 ) -> Result<Option<Keeper>, StartError> {
     let (fetched, failed) = (inbox.clone(), inbox.clone());

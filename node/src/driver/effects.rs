@@ -165,7 +165,7 @@ impl<P: Protocol> Driver<P> {
         waiting
     }
 
-    fn checkpoint(&mut self, checkpoint: Checkpoint, pin: Pin<P::Header>) {
+    fn checkpoint(&mut self, checkpoint: Checkpoint, pin: Pin) {
         let Checkpoint { version, meta } = checkpoint;
         let Some(checkpointer) = &self.checkpointer else {
             // Nothing is durable on this node, and all of it equally.

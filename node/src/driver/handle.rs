@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use async_trait::async_trait;
 use pangea_core::exec::check_program;
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::pool::Pool;
@@ -28,7 +29,7 @@ pub struct Shared<P: Protocol> {
     /// The driver's queue.
     pub inbox: Arc<Inbox<P>>,
     /// The tables.
-    pub store: Arc<Store<P::Header>>,
+    pub store: Arc<Store>,
     /// The procedures.
     pub registry: Arc<Registry>,
     /// The cluster.
@@ -38,7 +39,7 @@ pub struct Shared<P: Protocol> {
     /// The protocol's settings, as its table of the node's file has them.
     pub settings: String,
     /// Snapshots of the near past.
-    pub history: History<P::Header>,
+    pub history: History,
     /// Where rows of other shards are to be had, where there are any.
     pub region: OnceLock<Arc<Region>>,
     /// What runs long queries side by side: not what the event loop's steps wait for.
@@ -83,7 +84,7 @@ impl<P: Protocol> Handle<P> {
     }
 
     /// Snapshots of the node's near past.
-    pub fn past(&self) -> &History<P::Header> {
+    pub fn past(&self) -> &History {
         &self.0.history
     }
 
@@ -140,10 +141,9 @@ async fn answer<T: Send + 'static>(ask: impl FnOnce(Receive<T>)) -> Result<T, Un
     receiver.await.unwrap_or_else(|_| Err(gone()))
 }
 
+#[async_trait]
 impl<P: Protocol> Engine for Handle<P> {
-    type Header = P::Header;
-
-    fn store(&self) -> &Arc<Store<P::Header>> {
+    fn store(&self) -> &Arc<Store> {
         &self.0.store
     }
 
@@ -187,7 +187,7 @@ impl<P: Protocol> Engine for Handle<P> {
         answer(|receive| self.status_with(receive)).await
     }
 
-    fn history(&self) -> Option<&History<P::Header>> {
+    fn history(&self) -> Option<&History> {
         Some(&self.0.history)
     }
 

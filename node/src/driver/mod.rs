@@ -90,13 +90,13 @@ pub struct Parts<P: Protocol> {
     /// The last record that was ever persisted.
     pub log_head: LogPosition,
     /// The tables, as of the checkpoint.
-    pub store: Arc<Store<P::Header>>,
+    pub store: Arc<Store>,
     /// Where inputs come from.
     pub inbox: Arc<Inbox<P>>,
     /// Where records go.
     pub log: Log,
     /// What writes checkpoints; nothing where nothing is durable.
-    pub checkpointer: Option<Checkpointer<P::Header>>,
+    pub checkpointer: Option<Checkpointer>,
     /// What keeps memory below its limit; nothing where there is none.
     pub keeper: Option<Keeper>,
     /// Where messages go.
@@ -115,10 +115,10 @@ pub struct Parts<P: Protocol> {
 pub struct Driver<P: Protocol> {
     protocol: P,
     me: NodeId,
-    store: Arc<Store<P::Header>>,
+    store: Arc<Store>,
     inbox: Arc<Inbox<P>>,
     log: Log,
-    checkpointer: Option<Checkpointer<P::Header>>,
+    checkpointer: Option<Checkpointer>,
     keeper: Option<Keeper>,
     network: Arc<dyn Network>,
     pool: ThreadedPool,

@@ -162,7 +162,7 @@ pub(super) struct Place {
 impl Place {
     /// Holds a session to what its user logged in as: a role that is dropped a moment later does
     /// not make a user of it whom trust let in.
-    pub(super) fn check<E: Engine>(&self, session: &Session<E>) -> Result<(), SqlError> {
+    pub(super) fn check(&self, session: &Session) -> Result<(), SqlError> {
         if self.is_role && session.is_trusted() {
             let message = format!("role \"{}\" does not exist", self.user);
             return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
@@ -184,9 +184,9 @@ impl Drop for Place {
 }
 
 /// Finds out whether a client is who it says, and whether it may have a session.
-pub(super) async fn authenticate<E: Engine>(
+pub(super) async fn authenticate(
     connection: &mut Connection,
-    engine: &E,
+    engine: &dyn Engine,
     security: &Security,
     logins: &Arc<Logins>,
     user: &str,
@@ -328,7 +328,7 @@ mod tests {
     fn a_role_that_is_dropped_while_it_logs_in_is_let_in_by_nobody() {
         let logins = Arc::new(Logins::default());
         let user = BTreeMap::from([("user".to_owned(), "a".to_owned())]);
-        let session = Session::new(MemoryEngine::new(), Arc::default(), &user).unwrap();
+        let session = Session::new(Arc::new(MemoryEngine::new()), Arc::default(), &user).unwrap();
         assert!(session.is_trusted(), "it has no role");
         let was_role = logins.take("a", None, true).unwrap();
         assert_eq!(was_role.check(&session).unwrap_err().code, code::INVALID_AUTHORIZATION);

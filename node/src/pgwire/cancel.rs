@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use ::pgwire::messages::cancel::CancelRequest;
 use ::pgwire::messages::startup::SecretKey;
+use async_trait::async_trait;
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::pool::Pool;
 use pangea_core::protocol::Status;
@@ -195,9 +196,8 @@ impl Drop for Registration {
 }
 
 /// An engine whose waits a switch ends.
-#[derive(Clone, Debug)]
-pub(super) struct Cancellable<E> {
-    pub engine: E,
+pub(super) struct Cancellable {
+    pub engine: Arc<dyn Engine>,
     pub switch: Arc<Switch>,
     /// Whether the server waits for no statement any more.
     pub is_ending: watch::Receiver<bool>,
@@ -205,7 +205,7 @@ pub(super) struct Cancellable<E> {
     pub runtime: tokio::runtime::Handle,
 }
 
-impl<E: Engine> Cancellable<E> {
+impl Cancellable {
     async fn until_interrupted<T>(
         &self,
         answer: impl Future<Output = Result<T, Unavailable>>,
@@ -230,7 +230,7 @@ impl<E: Engine> Cancellable<E> {
     }
 }
 
-impl<E: Engine> Cancellable<E> {
+impl Cancellable {
     /// A statement computes for long: the runtime must not wait for its thread.
     fn let_others_go_on(&self) {
         let is_served = self.runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
@@ -275,10 +275,9 @@ impl<E: Engine> Cancellable<E> {
     }
 }
 
-impl<E: Engine> Engine for Cancellable<E> {
-    type Header = E::Header;
-
-    fn store(&self) -> &Arc<Store<Self::Header>> {
+#[async_trait]
+impl Engine for Cancellable {
+    fn store(&self) -> &Arc<Store> {
         self.engine.store()
     }
 
@@ -294,34 +293,31 @@ impl<E: Engine> Engine for Cancellable<E> {
         self.engine.pool()
     }
 
-    fn commit(
-        &self,
-        program: Program,
-    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
-        self.until_interrupted(self.engine.commit(program))
+    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
+        self.until_interrupted(self.engine.commit(program)).await
     }
 
-    fn commit_traced(
+    async fn commit_traced(
         &self,
         program: Program,
         trace: &Arc<Trace>,
-    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
-        self.until_interrupted(self.engine.commit_traced(program, trace))
+    ) -> Result<Outcome, Unavailable> {
+        self.until_interrupted(self.engine.commit_traced(program, trace)).await
     }
 
-    fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
-        self.until_interrupted(self.engine.fresh())
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
+        self.until_interrupted(self.engine.fresh()).await
     }
 
-    fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {
-        self.until_interrupted(self.engine.status())
+    async fn status(&self) -> Result<Status, Unavailable> {
+        self.until_interrupted(self.engine.status()).await
     }
 
     fn about(&self) -> About {
         self.engine.about()
     }
 
-    fn history(&self) -> Option<&History<Self::Header>> {
+    fn history(&self) -> Option<&History> {
         self.engine.history()
     }
 

@@ -4,6 +4,7 @@
 //! when there are many: a pipeline costs one write, however many messages it has.
 
 use std::io;
+use std::sync::Arc;
 
 use ::pgwire::messages::PgWireFrontendMessage;
 use ::pgwire::messages::copy::MESSAGE_TYPE_BYTE_COPY_FAIL;
@@ -15,7 +16,6 @@ use ::pgwire::messages::extendedquery::{
 use ::pgwire::messages::response::EmptyQueryResponse;
 use ::pgwire::messages::simplequery::MESSAGE_TYPE_BYTE_QUERY;
 use pangea_sql::OutputColumn;
-use pangea_sql::engine::Engine;
 use pangea_sql::error::SqlError;
 use pangea_sql::session::{Execution, Reported, Response, Session};
 use pangea_sql::types::datum::Datum;
@@ -27,9 +27,9 @@ use super::patience::patiently;
 use super::reply::Severity;
 
 /// A session and the client that it belongs to.
-pub(super) struct Client<'a, E: Engine> {
-    pub(super) session: Session<Cancellable<E>>,
-    pub(super) engine: Cancellable<E>,
+pub(super) struct Client<'a> {
+    pub(super) session: Session,
+    pub(super) engine: Arc<Cancellable>,
     pub(super) connection: &'a mut Connection,
     /// The settings as the client was last told of them.
     settings: Reported,
@@ -46,10 +46,10 @@ fn named(name: Option<&String>) -> &str {
     name.map_or("", String::as_str)
 }
 
-impl<'a, E: Engine> Client<'a, E> {
+impl<'a> Client<'a> {
     pub(super) fn new(
-        session: Session<Cancellable<E>>,
-        engine: Cancellable<E>,
+        session: Session,
+        engine: Arc<Cancellable>,
         connection: &'a mut Connection,
     ) -> Self {
         let settings = Reported::default();
@@ -162,7 +162,7 @@ impl<'a, E: Engine> Client<'a, E> {
     async fn sync(&mut self) -> Result<(), End> {
         self.executed = 0;
         self.is_skipping = false;
-        let synced = patiently(&self.engine, self.connection, self.session.sync()).await?;
+        let synced = patiently(&*self.engine, self.connection, self.session.sync()).await?;
         if let Err(error) = synced {
             self.tell(error);
         }
@@ -171,10 +171,10 @@ impl<'a, E: Engine> Client<'a, E> {
 
     async fn query(&mut self, text: &str) -> Result<(), End> {
         let answer = self.session.simple_query(text);
-        let mut responses = patiently(&self.engine, self.connection, answer).await?;
+        let mut responses = patiently(&*self.engine, self.connection, answer).await?;
         while self.answer(responses).await? {
             let answer = self.session.continue_query();
-            responses = patiently(&self.engine, self.connection, answer).await?;
+            responses = patiently(&*self.engine, self.connection, answer).await?;
         }
         Ok(())
     }
@@ -261,7 +261,7 @@ impl<'a, E: Engine> Client<'a, E> {
     async fn parse(&mut self, parse: &Parse) -> Result<Result<(), SqlError>, End> {
         let name = named(parse.name.as_ref());
         let answer = self.session.parse(name, &parse.query, &parse.type_oids);
-        let parsed = patiently(&self.engine, self.connection, answer).await?;
+        let parsed = patiently(&*self.engine, self.connection, answer).await?;
         if parsed.is_ok() {
             self.connection.replies.put(ParseComplete::new());
         }
@@ -322,7 +322,7 @@ impl<'a, E: Engine> Client<'a, E> {
         // Less than nothing means all, as 0 does.
         let row_max = usize::try_from(execute.max_rows).unwrap_or(0);
         let answer = self.session.execute(portal, row_max, is_alone);
-        let mut execution = patiently(&self.engine, self.connection, answer).await?;
+        let mut execution = patiently(&*self.engine, self.connection, answer).await?;
         loop {
             let (rows, end) = match execution {
                 Ok(Execution::Empty) => {

@@ -11,7 +11,6 @@
 
 use ::pgwire::messages::PgWireFrontendMessage;
 use ::pgwire::messages::copy::{CopyDone, CopyInResponse, CopyOutResponse};
-use pangea_sql::engine::Engine;
 use pangea_sql::error::{SqlError, code};
 use pangea_sql::session::CopyStart;
 
@@ -20,7 +19,7 @@ use super::connection::{End, REPLY_BYTES};
 use super::guard::Incoming;
 use super::patience::patiently;
 
-impl<E: Engine> Client<'_, E> {
+impl Client<'_> {
     /// Takes the rows of a COPY FROM, and returns PostgreSQL's tag.
     pub(super) async fn copy_in(
         &mut self,
@@ -46,13 +45,13 @@ impl<E: Engine> Client<'_, E> {
             match message {
                 M::CopyData(data) => {
                     let taken = self.session.copy_data(&data.data);
-                    if let Err(error) = patiently(&self.engine, self.connection, taken).await? {
+                    if let Err(error) = patiently(&*self.engine, self.connection, taken).await? {
                         return Ok(Err(error));
                     }
                 }
                 M::CopyDone(_) => {
                     let done = self.session.copy_done();
-                    return patiently(&self.engine, self.connection, done).await;
+                    return patiently(&*self.engine, self.connection, done).await;
                 }
                 M::CopyFail(fail) => {
                     return Ok(Err(self.session.copy_fail(&fail.message).await));

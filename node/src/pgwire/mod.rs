@@ -83,9 +83,9 @@ const GRACE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the listener has no address, which means that it is none.
-pub async fn serve<E: Engine>(
+pub async fn serve(
     listener: TcpListener,
-    engine: E,
+    engine: Arc<dyn Engine>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     serve_with(Security::default(), listener, engine, shutdown).await
@@ -95,10 +95,10 @@ pub async fn serve<E: Engine>(
 ///
 /// # Errors
 /// When the listener has no address, which means that it is none.
-pub async fn serve_with<E: Engine>(
+pub async fn serve_with(
     security: Security,
     listener: TcpListener,
-    engine: E,
+    engine: Arc<dyn Engine>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     let shared = Arc::new(Shared::with_results_max(security.results_bytes_max));
@@ -109,23 +109,23 @@ pub async fn serve_with<E: Engine>(
 ///
 /// # Errors
 /// When the listener has no address, which means that it is none.
-pub async fn serve_sharing<E: Engine>(
+pub async fn serve_sharing(
     shared: Arc<Shared>,
     security: Security,
     listener: TcpListener,
-    engine: E,
+    engine: Arc<dyn Engine>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     serve_up_to(CLIENTS_MAX, shared, security, listener, engine, shutdown).await
 }
 
 /// Serves so many clients at a time.
-async fn serve_up_to<E: Engine>(
+async fn serve_up_to(
     clients_max: usize,
     plans: Arc<Shared>,
     security: Security,
     listener: TcpListener,
-    engine: E,
+    engine: Arc<dyn Engine>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     listener.local_addr()?;
@@ -186,8 +186,8 @@ fn report_panic(ended: Result<(), JoinError>) {
 }
 
 /// What the server gives a client.
-struct Welcome<E> {
-    engine: E,
+struct Welcome {
+    engine: Arc<dyn Engine>,
     plans: Arc<Shared>,
     cancels: Arc<Cancels>,
     security: Arc<Security>,
@@ -196,7 +196,7 @@ struct Welcome<E> {
     process: i32,
 }
 
-impl<E: Engine> Welcome<E> {
+impl Welcome {
     /// Finds out who a client is and what it asked for; nothing where it wants no session.
     async fn let_in(
         &self,
@@ -219,7 +219,7 @@ impl<E: Engine> Welcome<E> {
             return refused(code::INVALID_AUTHORIZATION, message);
         };
         let Self { engine, security, logins, .. } = self;
-        let place = authenticate(connection, engine, security, logins, user).await?;
+        let place = authenticate(connection, &**engine, security, logins, user).await?;
         Ok(Some((parameters, place)))
     }
 
@@ -243,8 +243,8 @@ impl<E: Engine> Welcome<E> {
         let registration = self.cancels.register(self.process, secret);
         let switch = registration.switch().clone();
         let runtime = tokio::runtime::Handle::current();
-        let engine =
-            Cancellable { engine: self.engine, switch, is_ending: self.is_ending, runtime };
+        let (engine, is_ending) = (self.engine, self.is_ending);
+        let engine = Arc::new(Cancellable { engine, switch, is_ending, runtime });
         let session = Session::new(engine.clone(), self.plans, &parameters);
         let session = session.and_then(|session| place.check(&session).map(|()| session));
         let mut session = match session {
@@ -288,7 +288,7 @@ mod tests {
                 Arc::default(),
                 Security::default(),
                 listener,
-                MemoryEngine::new(),
+                Arc::new(MemoryEngine::new()),
                 stopped,
             ));
             let config = format!("host=127.0.0.1 port={port} user=me");

@@ -21,7 +21,7 @@ const HINT_OF_LATE: &str = "The statement goes on when they have caught up. To s
                             cancel it; statement_timeout sets how long later ones wait.";
 
 /// Why a statement takes long, as far as the node knows, and what to do about it.
-fn why(engine: &impl Engine) -> Option<(String, &'static str)> {
+fn why(engine: &dyn Engine) -> Option<(String, &'static str)> {
     let too_few = engine.cut_off().map(|why| (format!("{why}; waiting"), HINT));
     too_few.or_else(|| engine.waits_for().map(|whom| (whom, HINT_OF_LATE)))
 }
@@ -29,7 +29,7 @@ fn why(engine: &impl Engine) -> Option<(String, &'static str)> {
 /// Awaits what the session answers. Where that takes long because too few nodes can be reached, or
 /// one is behind, the client is told, once; and when it leaves meanwhile, the wait ends with it.
 pub(super) async fn patiently<T>(
-    engine: &impl Engine,
+    engine: &dyn Engine,
     connection: &mut Connection,
     answer: impl Future<Output = T>,
 ) -> Result<T, End> {

@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use pangea_core::txn::Registry;
 use pangea_node::config::Config;
-use pangea_node::driver::Handle;
 use pangea_node::node::Node;
 use pangea_protocols::calvin::Calvin;
 use pangea_sql::Shared;
@@ -72,13 +71,11 @@ impl Region {
 }
 
 impl Ground for Region {
-    type Engine = Handle<Calvin>;
-
     /// Sessions are of the nodes in turn. They see what others have just committed.
-    fn session(&mut self, number: usize) -> script::Session<Handle<Calvin>> {
+    fn session(&mut self, number: usize) -> script::Session {
         let node = number % self.nodes.len();
         let setting = (self.nodes.len() > 1).then_some(("reads", "strict"));
-        session(self.nodes[node].handle(), &self.shared[node], setting)
+        session(Arc::new(self.nodes[node].handle().clone()), &self.shared[node], setting)
     }
 
     fn wait<T>(&self, future: impl Future<Output = T>) -> T {

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use pangea_core::key::encode::{KeyDecoder, Order};
 use pangea_core::key::{Direction, KeyRange};
-use pangea_node::driver::Handle;
-use pangea_protocols::calvin::Calvin;
 use pangea_sql::catalog::{CATALOG, QualifiedName, Ranges, Relation, relation_key};
 use pangea_sql::engine::Engine;
 
@@ -21,7 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// A region of two nodes, and a session of each.
 struct Two {
     region: Region,
-    sessions: Vec<Session<Handle<Calvin>>>,
+    sessions: Vec<Session>,
 }
 
 impl Two {

@@ -149,7 +149,7 @@ fn with_security_on<F: Future<Output = ()>>(
         let listener = TcpListener::bind((ip, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(serve_with(security, listener, engine, async {
+        let server = tokio::spawn(serve_with(security, listener, Arc::new(engine), async {
             let _ = stopped.await;
         }));
         let test = tokio::time::timeout(TIMEOUT_DEFAULT, test(address));

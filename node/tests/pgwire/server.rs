@@ -39,7 +39,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(serve(listener, engine, async {
+        let task = tokio::spawn(serve(listener, Arc::new(engine), async {
             let _ = stopped.await;
         }));
         Self { address, stop, task }
@@ -112,10 +112,9 @@ impl CutOff {
     }
 }
 
+#[async_trait::async_trait]
 impl Engine for CutOff {
-    type Header = <MemoryEngine as Engine>::Header;
-
-    fn store(&self) -> &Arc<Store<Self::Header>> {
+    fn store(&self) -> &Arc<Store> {
         self.engine.store()
     }
 
@@ -127,19 +126,16 @@ impl Engine for CutOff {
         self.engine.topology()
     }
 
-    fn commit(
-        &self,
-        program: Program,
-    ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send {
-        self.answer(self.engine.commit(program))
+    async fn commit(&self, program: Program) -> Result<Outcome, Unavailable> {
+        self.answer(self.engine.commit(program)).await
     }
 
-    fn fresh(&self) -> impl Future<Output = Result<SnapshotVersion, Unavailable>> + Send {
-        self.answer(self.engine.fresh())
+    async fn fresh(&self) -> Result<SnapshotVersion, Unavailable> {
+        self.answer(self.engine.fresh()).await
     }
 
-    fn status(&self) -> impl Future<Output = Result<Status, Unavailable>> + Send {
-        self.answer(self.engine.status())
+    async fn status(&self) -> Result<Status, Unavailable> {
+        self.answer(self.engine.status()).await
     }
 
     fn cut_off(&self) -> Option<String> {

@@ -15,7 +15,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, Ticket, TxnId};
 use pangea_core::key::Key;
 use pangea_core::protocol::*;
-use pangea_core::store::{self, Version};
+use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program};
@@ -26,21 +26,6 @@ pub const COUNTERS: TableId = TableId(1);
 
 /// Adding this much makes the protocol panic.
 pub const POISON: u64 = 666;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Written(TxnId);
-
-impl store::Header for Written {
-    fn writer(&self) -> TxnId {
-        self.0
-    }
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.0.to_bits());
-    }
-    fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        from.u64("writer").map(|bits| Self(TxnId::from_bits(bits)))
-    }
-}
 
 /// One addition, on the wire and in the log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -170,7 +155,7 @@ impl Toy {
         amounts.push(addition.amount);
         let total: u64 = amounts.iter().sum();
         self.version = self.version.next();
-        let header = Written(TxnId::new(addition.origin, addition.sequence));
+        let header = RecordHeader::new(TxnId::new(addition.origin, addition.sequence));
         let value = Some(Value::from(&total.to_be_bytes()[..]));
         let key = Key::from(&addition.origin.0.to_be_bytes()[..]);
         cx.store.apply(COUNTERS, key, Version { version: self.version, header, value });
@@ -267,7 +252,6 @@ impl Toy {
 
 impl Protocol for Toy {
     const NAME: &'static str = "toy";
-    type Header = Written;
     type Message = Said;
     type Timer = Wait;
     type Options = ToyOptions;
@@ -348,7 +332,7 @@ pub fn add(amount: u64) -> Program {
 }
 
 /// What a node's store says of a node's counter.
-pub fn counter(store: &store::Store<Written>, node: u16) -> u64 {
+pub fn counter(store: &Store, node: u16) -> u64 {
     let version = store.read(COUNTERS, &node.to_be_bytes(), store.published());
     let value = version.and_then(|version| version.value);
     value.map_or(0, |value| u64::from_be_bytes((*value).try_into().expect("8 bytes")))

@@ -188,7 +188,7 @@ impl WithProtocol for Both {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let Self { candidates, settings, costs, bar } = self;
-        let loaded = Loaded::new::<P::Header>(&settings.workload, &settings.registry)?;
+        let loaded = Loaded::new(&settings.workload, &settings.registry)?;
         let after_ms =
             (longest(&settings).us / 1_000 * AFTER_LOSS_ROUND_TRIPS).max(AFTER_LOSS_MS_MIN);
         let lossy = predict::Settings {

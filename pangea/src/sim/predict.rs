@@ -201,7 +201,7 @@ impl WithProtocol for Predict<'_> {
         }
         let (is_table, calibrated) = (runs.len() > 1, costs.calibration.clone());
         let work = move || -> Result<Vec<Prediction>, String> {
-            let loaded = Loaded::new::<P::Header>(&workload, &registry)?;
+            let loaded = Loaded::new(&workload, &registry)?;
             let run = |settings| {
                 let prediction = predict::predict::<P>(settings, &options, &costs, &loaded)?;
                 if is_table {

@@ -9,9 +9,9 @@ use pangea_core::pool::Sequential;
 use pangea_core::store::Store;
 use pangea_core::txn::Program;
 use pangea_core::workload::Workload;
-use pangea_protocols::minerva::Header;
 use pangea_protocols::minerva::batch::{Batch, Bid, How, TxnRecord};
 use pangea_protocols::minerva::bench::{Chains, Epoch};
+use pangea_protocols::minerva::header;
 use pangea_protocols::minerva::independent_set::{BUDGET_NODES, Graph, exact};
 
 use crate::engine::Engine;
@@ -21,7 +21,7 @@ const SOURCES: u16 = 3;
 /// An epoch up to its last phase, so that each phase can be run on what those before it gave.
 pub struct Decided {
     /// The tables as of the end of the epoch before.
-    pub store: Store<Header>,
+    pub store: Store,
     /// The epoch before.
     pub before: SnapshotVersion,
     /// One of each source.
@@ -41,7 +41,7 @@ pub struct Decided {
 /// An epoch of `txns` transactions of each source. The last source ran on an older snapshot than
 /// the others, so that some of what it read is stale.
 pub fn decided(workload: &Workload, label: &str, txns: usize) -> Decided {
-    let mut engine = Engine::loaded(workload, Header::as_executed);
+    let mut engine = Engine::loaded(workload, header::as_executed);
     let drawn = engine.draw(workload, label, txns * (usize::from(SOURCES) + 1));
     let (between, of_sources) = drawn.split_at(txns);
     let old = engine.store.published();
@@ -56,12 +56,7 @@ pub fn decided(workload: &Workload, label: &str, txns: usize) -> Decided {
     decide(engine.store, before, Vec::leak(batches))
 }
 
-fn batch_of(
-    engine: &Engine<Header>,
-    source: NodeId,
-    base: SnapshotVersion,
-    programs: &[Program],
-) -> Batch {
+fn batch_of(engine: &Engine, source: NodeId, base: SnapshotVersion, programs: &[Program]) -> Batch {
     let runs = engine.run_optimistic(source, base, programs);
     let record = |(i, (program, run)): (usize, (&Program, Run))| {
         let txn = TxnId::new(source, 1 + i as u64);
@@ -73,7 +68,7 @@ fn batch_of(
 }
 
 /// Decides an epoch as the commit phase does, and sees to it that each phase had something to do.
-fn decide(store: Store<Header>, before: SnapshotVersion, batches: &'static [Batch]) -> Decided {
+fn decide(store: Store, before: SnapshotVersion, batches: &'static [Batch]) -> Decided {
     let epoch = Epoch::new(batches, true);
     let chains = epoch.chains();
     let is_stale = epoch.stale(&Sequential, &store, before, &chains);

@@ -65,7 +65,6 @@ mod checkpoints;
 mod frozen;
 #[cfg(test)]
 mod fuzz;
-mod header;
 mod interleaving;
 mod marks;
 mod messages;
@@ -87,7 +86,6 @@ use pangea_core::topology::Topology;
 pub use crate::inputs::Timer;
 use crate::inputs::{Event, Host};
 use batch::Batch;
-pub use header::Header;
 pub use messages::Message;
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
 use state::State;
@@ -105,7 +103,6 @@ impl Protocol for Calvin {
     const MARKS: &'static [Mark] = marks::ALL;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
 
-    type Header = Header;
     type Message = Message;
     type Timer = Timer;
     type Options = Options;

@@ -174,7 +174,7 @@ impl Calvin {
     }
 
     /// A peer's checkpoint takes the place of what this replica has.
-    pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, mut incoming: Incoming<Self>) {
+    pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, mut incoming: Incoming) {
         // Rows that an epoch has half written would stay behind.
         while self.state.running.is_some() {
             self.go_on(cx);

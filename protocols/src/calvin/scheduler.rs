@@ -20,11 +20,11 @@ use pangea_core::exec::ordered::{self, Finished, Job, Told, Went};
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
+use pangea_core::store::RecordHeader;
 use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
 use super::batch::{Batch, Request};
-use super::header::Header;
 use super::interleaving::round_robin;
 use super::{Calvin, Cut};
 
@@ -187,7 +187,7 @@ impl Calvin {
         if is_reversed {
             jobs.reverse();
         }
-        let header = &|job: &Job<'_>| Header(job.txn);
+        let header = &|job: &Job<'_>| RecordHeader::new(job.txn);
         let registry = &self.state.registry;
         let (pool, told) = (cx.pool, Told::Outcomes);
         let mut finished = ordered::execute(pool, registry, cx.store, epoch, &jobs, header, told);

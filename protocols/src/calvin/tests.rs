@@ -24,7 +24,7 @@ use pangea_core::value::Value;
 
 use super::shards::items::Items;
 use super::shards::slice::{Line, OfCut, Slice};
-use super::{Calvin, Header, Message, Options};
+use super::{Calvin, Message, Options};
 use crate::inputs;
 
 const TABLE: TableId = TableId(7);
@@ -57,7 +57,7 @@ struct Did {
 
 struct Node {
     calvin: Calvin,
-    store: Arc<Store<Header>>,
+    store: Arc<Store>,
     log: Vec<(LogPosition, Bytes)>,
     rng: fastrand::Rng,
     now_us: u64,

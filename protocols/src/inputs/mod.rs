@@ -241,7 +241,7 @@ pub(crate) enum Event<H: Host> {
     /// A batch of its own log has come back, of an earlier life.
     OwnBatch(Arc<H::Batch>),
     /// A peer's checkpoint is here, and wants to be installed.
-    Checkpoint(Incoming<H>),
+    Checkpoint(Incoming),
     /// A peer wants one under this number: [`Inputs::send_checkpoint`].
     CheckpointAsked {
         /// Its number in the group.
@@ -270,7 +270,7 @@ pub(crate) struct Inputs<H: Host> {
     pub rejoin: Option<Rejoin<H::Rules>>,
     pub collection: Collection,
     pub turns: Turns,
-    pub transfer: Transfer<H>,
+    pub transfer: Transfer,
     pub waits: Waits,
     pub counters: Counters,
 }

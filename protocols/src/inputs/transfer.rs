@@ -31,7 +31,7 @@ use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
-use pangea_core::store::{Header, Store, Version};
+use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::value::Value;
 
@@ -53,13 +53,13 @@ const STALL: Span = Span::from_ms(60_000);
 const STALL_DOUBLINGS_MAX: u32 = 4;
 
 /// Checkpoints that come and go.
-pub(crate) struct Transfer<H: Host> {
+pub(crate) struct Transfer {
     /// An epoch that the protocol can't come to on its own.
     pub wanted: SnapshotVersion,
     /// To peers that are behind.
-    outgoing: BTreeMap<NodeId, Outgoing<H::Header>>,
+    outgoing: BTreeMap<NodeId, Outgoing>,
     /// To this replica.
-    incoming: Option<Incoming<H>>,
+    incoming: Option<Incoming>,
     /// What is kept for peers that take a checkpoint, or have just taken one.
     kept: BTreeMap<NodeId, Kept>,
     /// Batches up to before these are gone at peers, as they have said, by source and peer.
@@ -71,7 +71,7 @@ pub(crate) struct Transfer<H: Host> {
 }
 
 /// A checkpoint on its way from a peer.
-pub(crate) struct Incoming<H: Host> {
+pub(crate) struct Incoming {
     transfer: u64,
     from: NodeId,
     version: SnapshotVersion,
@@ -79,7 +79,7 @@ pub(crate) struct Incoming<H: Host> {
     /// How long what the protocol hands on is, and what of it has come.
     handed_on_len: usize,
     handed_on: Vec<u8>,
-    rows: Vec<Row<H::Header>>,
+    rows: Vec<Row>,
     next_index: u64,
     last_progress: Timestamp,
     /// When the connection to its peer was last lost.
@@ -94,9 +94,9 @@ struct Configuration {
     sequences: Vec<u64>,
 }
 
-type Row<H> = (TableId, Key, Version<H>);
+type Row = (TableId, Key, Version);
 
-impl<H: Host> Default for Transfer<H> {
+impl Default for Transfer {
     fn default() -> Self {
         Self {
             wanted: SnapshotVersion::ZERO,
@@ -257,8 +257,7 @@ impl<H: Host> Inputs<H> {
     /// A peer has forgotten what it was sending.
     pub(crate) fn on_checkpoint_gone(&mut self, cx: &mut Cx<'_, H>, from: NodeId, number: u64) {
         let transfer = &mut self.transfer;
-        let is_it =
-            |incoming: &mut Incoming<H>| incoming.from == from && incoming.transfer == number;
+        let is_it = |incoming: &mut Incoming| incoming.from == from && incoming.transfer == number;
         if transfer.incoming.take_if(is_it).is_some() {
             self.retry_transfer(cx);
         }
@@ -313,7 +312,7 @@ impl<H: Host> Inputs<H> {
 
     /// Whether a peer's checkpoint that is here whole leads on. The protocol asks when nothing is
     /// half applied any more.
-    pub(crate) fn is_of_use(&self, cx: &mut Cx<'_, H>, incoming: &Incoming<H>) -> bool {
+    pub(crate) fn is_of_use(&self, cx: &mut Cx<'_, H>, incoming: &Incoming) -> bool {
         let (told, held) = (incoming.head_of(self.me), self.own_head());
         if told > held {
             cx.stop(lost_batches(self.node(incoming.from), told, held));
@@ -328,7 +327,7 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Makes a peer's checkpoint this replica's state.
-    pub(crate) fn install(&mut self, cx: &mut Cx<'_, H>, incoming: Incoming<H>) {
+    pub(crate) fn install(&mut self, cx: &mut Cx<'_, H>, incoming: Incoming) {
         let Incoming { version, configuration, rows, .. } = incoming;
         let applied = self.cut.applied;
         let configuration = configuration.expect("the first part has it");
@@ -339,7 +338,7 @@ impl<H: Host> Inputs<H> {
         };
         let new = rows.into_iter().filter(|(_, _, row)| row.version > applied);
         let deletions = deletions.into_iter().map(|(table, key)| {
-            let header = H::Header::default();
+            let header = RecordHeader::default();
             (table, key, Version { version, header, value: None })
         });
         for (table, key, row) in new.chain(deletions) {
@@ -377,11 +376,7 @@ impl<H: Host> Inputs<H> {
 }
 
 /// The live keys that are here and not among `rows`, which are sorted.
-fn vanished<H: Header>(
-    store: &Store<H>,
-    at: SnapshotVersion,
-    rows: &[Row<H>],
-) -> Vec<(TableId, Key)> {
+fn vanished(store: &Store, at: SnapshotVersion, rows: &[Row]) -> Vec<(TableId, Key)> {
     let mut vanished = Vec::new();
     for table in store.table_ids() {
         let first = rows.partition_point(|row| row.0 < table);
@@ -397,7 +392,7 @@ fn vanished<H: Header>(
     vanished
 }
 
-impl<H: Host> Incoming<H> {
+impl Incoming {
     /// What it is of.
     pub(crate) fn version(&self) -> SnapshotVersion {
         self.version
@@ -456,7 +451,7 @@ impl<H: Host> Incoming<H> {
             if row_version > self.version || !is_in_order {
                 return Err(DecodeError::new(WHAT));
             }
-            let header = H::Header::decode(from)?;
+            let header = RecordHeader::decode(from)?;
             let value = Some(Value::copy_from(from.bytes(WHAT)?));
             self.rows.push((TableId(table), key, Version { version: row_version, header, value }));
         }
@@ -467,13 +462,13 @@ impl<H: Host> Incoming<H> {
 
 /// Takes one part of a checkpoint of this version, and says how many rows it has.
 #[cfg(test)]
-pub(crate) fn take_chunk<H: Host>(
+pub(crate) fn take_chunk(
     version: SnapshotVersion,
     index: u64,
     payload: &[u8],
     node_count: usize,
 ) -> Result<usize, DecodeError> {
-    let mut incoming = Incoming::<H> {
+    let mut incoming = Incoming {
         transfer: 1,
         from: NodeId(1),
         version,

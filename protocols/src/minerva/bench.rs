@@ -10,7 +10,7 @@ use pangea_core::store::Store;
 use super::batch::Batch;
 use super::chains::{self, Chain, Entry};
 use super::validation::Validator;
-use super::{Header, commit, conflict_graph};
+use super::{commit, conflict_graph};
 
 /// The transactions of an epoch, in the order of its cut.
 pub struct Epoch<'a> {
@@ -52,7 +52,7 @@ impl<'a> Epoch<'a> {
     pub fn stale(
         &self,
         pool: &dyn Pool,
-        store: &Store<Header>,
+        store: &Store,
         before: SnapshotVersion,
         chains: &Chains,
     ) -> Vec<bool> {
@@ -80,13 +80,7 @@ impl<'a> Epoch<'a> {
     }
 
     /// The phase "commit": applies the write sets of valid transactions.
-    pub fn apply(
-        &self,
-        pool: &dyn Pool,
-        store: &Store<Header>,
-        epoch: SnapshotVersion,
-        is_valid: &[bool],
-    ) {
+    pub fn apply(&self, pool: &dyn Pool, store: &Store, epoch: SnapshotVersion, is_valid: &[bool]) {
         commit::apply_valid(store, pool, epoch, &self.entries, is_valid);
     }
 }

@@ -9,7 +9,7 @@ use crate::inputs::{Incoming, outcome_unknown};
 
 impl Minerva {
     /// Makes it this replica's state.
-    pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, incoming: Incoming<Self>) {
+    pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, incoming: Incoming) {
         // Rows that an epoch has half applied would stay behind.
         while self.state.commit.is_some() {
             self.go_on(cx);

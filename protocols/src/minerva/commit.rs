@@ -24,7 +24,7 @@ use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Cx;
-use pangea_core::store::{Store, Version};
+use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::txn::{Footprint, Outcome, Program};
 use pangea_core::way::Phase;
 use pangea_core::work::Work;
@@ -33,7 +33,7 @@ use super::batch::{Batch, How, TxnRecord};
 use super::chains::{self, Entry};
 use super::contended::first_run;
 use super::contention::Change;
-use super::header::Header;
+use super::header;
 use super::independent_set::{self, Graph};
 use super::options::Solver;
 use super::resolution::{Ordered, Resolution, Wrote};
@@ -528,17 +528,17 @@ fn is_as_executed(record: &TxnRecord, finished: &Finished) -> bool {
 
 /// The header of what was written in the ordered queue: a call may have written something else than
 /// when it was first executed, a certified transaction has not.
-fn header_in_order(txn: TxnId, program: &Program) -> Header {
+fn header_in_order(txn: TxnId, program: &Program) -> RecordHeader {
     match program {
-        Program::Call { .. } if is_planted(Bug::ExecutedAgainUnmarked) => Header::as_executed(txn),
-        Program::Call { .. } => Header::reexecuted(txn),
-        Program::Certified(_) => Header::as_executed(txn),
+        Program::Call { .. } if is_planted(Bug::ExecutedAgainUnmarked) => header::as_executed(txn),
+        Program::Call { .. } => header::reexecuted(txn),
+        Program::Certified(_) => header::as_executed(txn),
     }
 }
 
 /// Algorithm 4, line 4: the write sets of valid transactions, as they were executed.
 pub(super) fn apply_valid(
-    store: &Store<Header>,
+    store: &Store,
     pool: &dyn Pool,
     epoch: SnapshotVersion,
     entries: &[Entry<'_>],
@@ -547,7 +547,7 @@ pub(super) fn apply_valid(
     let valid = entries.iter().zip(is_valid).filter(|(_, valid)| **valid);
     let writes = valid.flat_map(|(entry, _)| {
         let (_, writes) = entry.record.learned().expect("only optimistic runs are valid");
-        let header = Header::as_executed(entry.record.txn);
+        let header = header::as_executed(entry.record.txn);
         writes.iter().map(move |write| {
             let version = Version { version: epoch, header, value: write.value.clone() };
             (write.table, write.key.clone(), version)

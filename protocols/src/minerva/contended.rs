@@ -6,7 +6,6 @@
 use pangea_core::ids::{SnapshotVersion, TableId};
 use pangea_core::key::Key;
 use pangea_core::protocol::{Cx, FirstRun};
-use pangea_core::store::Header as _;
 use pangea_core::txn::{PointRead, Seen};
 
 use super::Minerva;

@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::batch::Batch;
 use super::resolution::Resolution;
-use super::{Cut, Header, Message, Minerva, Options, Timer};
+use super::{Cut, Message, Minerva, Options, Timer};
 use crate::agreement;
 use crate::exhaustive::{self, Act, Bounds, Brain, Happened, Out, Reply, Sent, View};
 use crate::inputs::kind;
@@ -53,7 +53,7 @@ impl Procedure for Append {
 struct Replica {
     minerva: Minerva,
     me: u8,
-    store: Arc<Store<Header>>,
+    store: Arc<Store>,
     rng: fastrand::Rng,
     now: Timestamp,
     head: LogPosition,

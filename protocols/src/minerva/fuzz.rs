@@ -138,7 +138,7 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
             Ok(size(batch.records.len()))
         }
         Message::CheckpointChunk { index, payload, .. } => {
-            take_chunk::<Minerva>(SnapshotVersion(300), *index, payload, NODES).map(size)
+            take_chunk(SnapshotVersion(300), *index, payload, NODES).map(size)
         }
         _ => Ok(0),
     }

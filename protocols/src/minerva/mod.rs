@@ -81,7 +81,7 @@ mod exhaustive;
 #[cfg(test)]
 mod fuzz;
 mod given;
-mod header;
+pub mod header;
 pub mod independent_set;
 mod marks;
 mod options;
@@ -97,7 +97,7 @@ use crate::inputs::{Event, Host};
 pub use crate::inputs::{Message, Timer};
 use batch::Batch;
 use contention::Change;
-pub use header::Header;
+
 pub use options::{Options, Reads, Rules, Solver};
 use state::State;
 
@@ -113,7 +113,6 @@ impl Protocol for Minerva {
     const MARKS: &'static [Mark] = marks::ALL;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
 
-    type Header = Header;
     type Message = Message;
     type Timer = Timer;
     type Options = Options;

@@ -10,16 +10,16 @@ use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::pool::{self, Pool};
-use pangea_core::store::{Header as _, Store, Version};
+use pangea_core::store::{Store, Version};
 use pangea_core::txn::{RangeRead, ReadSet, Seen};
 
 use super::chains::{Chain, Entry};
-use super::header::Header;
+use super::header;
 
 /// What reads are checked against.
 pub(super) struct Validator<'a> {
     /// The tables as of the end of the epoch before.
-    pub store: &'a Store<Header>,
+    pub store: &'a Store,
     /// The epoch before.
     pub before: SnapshotVersion,
     /// The transactions of this epoch.
@@ -72,7 +72,7 @@ impl Validator<'_> {
         if is_planted(Bug::PointsNotValidated) {
             return true;
         }
-        let is_same = |version: &Version<Header>| is_version(seen, version);
+        let is_same = |version: &Version| is_version(seen, version);
         self.store
             .head_with(table, key, self.before, is_same)
             .unwrap_or(matches!(seen, Seen::Absent | Seen::LocalDeleted(_)))
@@ -97,7 +97,7 @@ impl Validator<'_> {
         is_current && rows.all(|(_, seen)| self.is_right_when_absent(*seen))
     }
 
-    fn is_row_current(&self, seen: Seen, version: &Version<Header>) -> bool {
+    fn is_row_current(&self, seen: Seen, version: &Version) -> bool {
         match seen.local_writer() {
             Some(writer) if self.in_epoch.contains(&writer) => true,
             Some(_) => self.keep_uncommitted && is_version(seen, version),
@@ -119,13 +119,15 @@ impl Validator<'_> {
 ///
 /// A key that is gone is gone, whoever deleted it: whether a deletion is still in the store as a
 /// version differs between replicas, so nothing may depend on it.
-fn is_version(seen: Seen, version: &Version<Header>) -> bool {
+fn is_version(seen: Seen, version: &Version) -> bool {
     match seen {
         Seen::Absent | Seen::LocalDeleted(_) => version.value.is_none(),
         Seen::At(at) => version.version == at && version.value.is_some(),
         Seen::Local(writer) if is_planted(Bug::LocalWriterSuffices) => {
             version.header.writer() == writer && version.value.is_some()
         }
-        Seen::Local(writer) => version.header.is_as_executed_by(writer) && version.value.is_some(),
+        Seen::Local(writer) => {
+            version.header == header::as_executed(writer) && version.value.is_some()
+        }
     }
 }

@@ -16,7 +16,7 @@ use pangea_core::store::{Store, Version};
 use pangea_core::time::{ClockReading, Span, Timestamp};
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program};
-use pangea_protocols::minerva::{Header, Message, Minerva, Options, Timer};
+use pangea_protocols::minerva::{Message, Minerva, Options, Timer};
 
 use super::script::{Runs, TABLE, program, registry};
 
@@ -33,7 +33,7 @@ pub enum Fate {
 
 type Rule = Box<dyn Fn(NodeId, NodeId, &Message) -> Fate>;
 type Letter = (NodeId, NodeId, Message);
-type Row = (pangea_core::ids::TableId, Key, Version<Header>);
+type Row = (pangea_core::ids::TableId, Key, Version);
 
 /// A cluster, its network and its disks.
 pub struct Cluster {
@@ -52,7 +52,7 @@ pub struct Cluster {
 /// A node: what survives a crash, and the replica while it runs.
 pub struct Node {
     pub brain: Option<Minerva>,
-    pub store: Arc<Store<Header>>,
+    pub store: Arc<Store>,
     pub log: Vec<(LogPosition, Bytes)>,
     pub synced: LogPosition,
     pub syncs: bool,

@@ -326,7 +326,7 @@ fn what_is_slow_to_come_is_not_asked_for_again() {
     cluster.sent.clear();
     cluster.run_for(50_000);
     assert_eq!(requests(&cluster, away).count(), 0);
-    assert_eq!(parts(&cluster, away), []);
+    assert!(parts(&cluster, away).is_empty());
     cluster.heal();
     assert_has_installed(&mut cluster, away);
 }

@@ -21,7 +21,7 @@ const SUBMISSIONS_PER_STEP: usize = 2_048;
 pub(super) struct Node<P: Protocol> {
     pub id: NodeId,
     pub protocol: P,
-    pub store: Arc<Store<P::Header>>,
+    pub store: Arc<Store>,
     pub pool: ModelPool,
     pub rng: fastrand::Rng,
     pub threads: Threads,
@@ -108,7 +108,7 @@ impl<P: Protocol> Node<P> {
     pub fn new(
         id: NodeId,
         protocol: P,
-        store: Arc<Store<P::Header>>,
+        store: Arc<Store>,
         pool: ModelPool,
         seed: u64,
         threads: Threads,

@@ -7,7 +7,7 @@ use pangea_core::ids::{ShardId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::Partitions;
 use pangea_core::pool::Sequential;
-use pangea_core::store::{Header, Store, Version};
+use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::txn::{Program, Registry};
 use pangea_core::value::Value;
 use pangea_core::workload::Workload;
@@ -21,18 +21,15 @@ impl Loaded {
     ///
     /// # Errors
     /// When a call that loads does not commit.
-    pub fn new<H: Header + Default>(
-        workload: &Workload,
-        registry: &Registry,
-    ) -> Result<Self, String> {
-        let store = Store::<H>::new();
+    pub fn new(workload: &Workload, registry: &Registry) -> Result<Self, String> {
+        let store = Store::new();
         let version = SnapshotVersion(1);
         for call in workload.load_calls() {
             let procedure = registry.id(call.procedure).expect("workloads call what is there");
             let program = Program::Call { procedure, args: call.args };
             let job = Job { txn: TxnId::default(), program: &program, footprint: None };
             let (jobs, told) = ([job], Told::Outcomes);
-            let header = &|_: &Job<'_>| H::default();
+            let header = &|_: &Job<'_>| RecordHeader::default();
             let ended =
                 ordered::execute(&Sequential, registry, &store, version, &jobs, header, told);
             for finished in ended {
@@ -52,12 +49,8 @@ impl Loaded {
     }
 
     /// A replica's tables, of those of a shard.
-    pub(super) fn store<H: Header + Default>(
-        &self,
-        partitions: &Partitions,
-        shard: ShardId,
-    ) -> Store<H> {
-        let (store, header) = (Store::new(), H::default());
+    pub(super) fn store(&self, partitions: &Partitions, shard: ShardId) -> Store {
+        let (store, header) = (Store::new(), RecordHeader::default());
         for (table, rows) in &self.0 {
             for (key, value) in rows.iter().filter(|(key, _)| partitions.holds(shard, *table, key))
             {

@@ -133,7 +133,7 @@ struct World<'a, P: Protocol> {
     /// Clients of a region that have no call in flight, in an open loop.
     idle: Vec<Vec<usize>>,
     in_flight: Vec<usize>,
-    losing: Losing<P>,
+    losing: Losing,
     is_over: bool,
 }
 

@@ -46,10 +46,10 @@ pub(super) enum ClientEvent {
 }
 
 /// All clients.
-pub(super) struct Clients<P: Protocol> {
+pub(super) struct Clients {
     list: Vec<Client>,
     tickets: u64,
-    prepared: BTreeMap<OpId, Prepared<P>>,
+    prepared: BTreeMap<OpId, Prepared>,
     /// Operations that have not ended.
     pub(super) open: usize,
 }
@@ -63,14 +63,14 @@ struct Client {
 }
 
 /// An interactive transaction that was run and is not yet submitted, or not yet answered.
-struct Prepared<P: Protocol> {
+struct Prepared {
     life: u64,
-    pin: Pin<P::Header>,
+    pin: Pin,
     certified: Certified,
     result: Vec<u8>,
 }
 
-impl<P: Protocol> Clients<P> {
+impl Clients {
     pub(super) fn new(settings: &Settings, workload: &Workload, topology: &Topology) -> Self {
         let count = settings.nodes * settings.clients_per_node;
         let shards = usize::from(settings.shards);
@@ -216,7 +216,7 @@ impl<P: Protocol> World<P> {
     }
 
     /// Runs an operation on the newest snapshot of its node.
-    fn run_on_snapshot(&self, op: OpId) -> (Pin<P::Header>, optimistic::Run) {
+    fn run_on_snapshot(&self, op: OpId) -> (Pin, optimistic::Run) {
         let store = self.nodes[self.history[op].node.index()].store().expect("the caller looked");
         let pin = store.pin();
         let overlay = Overlay::new();

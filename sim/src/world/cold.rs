@@ -14,7 +14,7 @@ const CLOCK_STEPS: u64 = 8;
 
 impl<P: Protocol> Node<P> {
     /// A new store, and where it keeps values that are not in memory.
-    pub(super) fn new_store(&self) -> (Store<P::Header>, ColdMemory) {
+    pub(super) fn new_store(&self) -> (Store, ColdMemory) {
         let cold = ColdMemory::default();
         let store = match self.memory_bytes {
             Some(bytes_max) => Store::with_cold(Box::new(cold.clone()), bytes_max),

@@ -72,13 +72,7 @@ enum Event<P: Protocol> {
     /// A node's fsync ends.
     Fsync { node: NodeId, life: u64, position: LogPosition },
     /// A node's checkpoint is written.
-    Checkpointed {
-        node: NodeId,
-        life: u64,
-        checkpoint: Checkpoint,
-        rows: Rows,
-        pin: Pin<P::Header>,
-    },
+    Checkpointed { node: NodeId, life: u64, checkpoint: Checkpoint, rows: Rows, pin: Pin },
     /// What a node fetches from the cold store is there.
     Fetched { node: NodeId, life: u64, token: u64, keys: Vec<(TableId, Key)>, took: Span },
     /// A timer may be due.
@@ -128,7 +122,7 @@ pub struct World<P: Protocol> {
     queue: Queue<Event<P>>,
     nodes: Vec<Node<P>>,
     network: Network,
-    clients: Clients<P>,
+    clients: Clients,
     faults: Faults,
     history: History,
     trace: Trace,
@@ -270,7 +264,7 @@ impl<P: Protocol> World<P> {
     }
 
     /// A store of a shard; all that were not destroyed are the same by now.
-    fn store_of(&self, shard: ShardId) -> &Store<P::Header> {
+    fn store_of(&self, shard: ShardId) -> &Store {
         let is_of = |node: &&Node<P>| self.topology.nodes[node.id.index()].shard == shard;
         let store = self.nodes.iter().filter(is_of).find_map(|node| node.store());
         store.expect("of each shard a node is up")

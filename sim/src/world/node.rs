@@ -93,7 +93,7 @@ pub(super) struct Node<P: Protocol> {
 /// What is lost when the process stops.
 pub(super) struct Running<P: Protocol> {
     pub(super) protocol: P,
-    pub(super) store: Arc<Store<P::Header>>,
+    pub(super) store: Arc<Store>,
     inbox: VecDeque<Input<P>>,
     is_busy: bool,
     effects: Vec<Effect<P>>,
@@ -148,7 +148,7 @@ impl<P: Protocol> Node<P> {
     }
 
     /// The node's store, if it runs.
-    pub(super) fn store(&self) -> Option<&Arc<Store<P::Header>>> {
+    pub(super) fn store(&self) -> Option<&Arc<Store>> {
         self.running.as_ref().map(|running| &running.store)
     }
 
@@ -326,7 +326,7 @@ impl<P: Protocol> World<P> {
 
     /// The node starts, and must not take what is on its disk for good.
     fn notice_damage(&mut self, id: NodeId, before: &[(LogPosition, Bytes)]) {
-        match self.nodes[id.index()].disk.recover::<P::Header>(Store::new()) {
+        match self.nodes[id.index()].disk.recover(Store::new()) {
             // It is in a place that means nothing.
             Ok((durable, _)) if durable.records == before => {}
             Ok(_) => self.violate("disk", format!("{id} started from a damaged log")),
@@ -484,13 +484,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    fn start_checkpoint(
-        &mut self,
-        id: NodeId,
-        life: u64,
-        checkpoint: Checkpoint,
-        pin: Pin<P::Header>,
-    ) {
+    fn start_checkpoint(&mut self, id: NodeId, life: u64, checkpoint: Checkpoint, pin: Pin) {
         let node = &mut self.nodes[id.index()];
         let running = node.running.as_mut().expect("effects of a node that runs");
         let rows = Rows::of(&running.store, checkpoint.version);
@@ -502,12 +496,7 @@ impl<P: Protocol> World<P> {
 
     /// A checkpoint is read while it is written, from the first row to the last: what is pinned is
     /// as it was.
-    pub(super) fn on_checkpoint_read(
-        &mut self,
-        (id, life): (NodeId, u64),
-        rows: &Rows,
-        pin: Pin<P::Header>,
-    ) {
+    pub(super) fn on_checkpoint_read(&mut self, (id, life): (NodeId, u64), rows: &Rows, pin: Pin) {
         if self.alive(id, life).is_none() || pin.is_lost() {
             return;
         }

@@ -20,7 +20,7 @@ use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{
     Cx, Durable, Input, Mark, Protocol, Request, Setup, Status, Submission,
 };
-use pangea_core::store::{self, Version};
+use pangea_core::store::{RecordHeader, Version};
 use pangea_core::time::Span;
 use pangea_core::txn::{Certified, Outcome, Program, ReadSet, Write};
 
@@ -65,21 +65,6 @@ pub struct ToyOptions {
     pub bug: Bug,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ToyHeader(TxnId);
-
-impl store::Header for ToyHeader {
-    fn writer(&self) -> TxnId {
-        self.0
-    }
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.0.to_bits());
-    }
-    fn decode(from: &mut Reader<'_>) -> Result<Self, pangea_core::codec::DecodeError> {
-        Ok(Self(TxnId::from_bits(from.u64("header")?)))
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ToyTimer {
     Retry,
@@ -118,7 +103,6 @@ impl Protocol for Toy {
         Mark { name: "catch up", when: "a follower wants what it lacks" },
         Mark { name: "checkpoint", when: "a checkpoint is durable" },
     ];
-    type Header = ToyHeader;
     type Message = ToyMessage;
     type Timer = ToyTimer;
     type Options = ToyOptions;
@@ -391,7 +375,7 @@ impl Toy {
         let is_aborted = run.result.is_err();
         let kept = kept.into_iter().filter(|_| is_aborted);
         for write in run.writes.into_iter().chain(kept).filter(|_| !is_lost) {
-            let header = ToyHeader(txn);
+            let header = RecordHeader::new(txn);
             cx.store.apply(write.table, write.key, Version { version, header, value: write.value });
         }
         cx.store.publish(version);

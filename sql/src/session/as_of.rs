@@ -9,7 +9,6 @@ use super::local::LocalContext;
 use super::sequences::Borrowed;
 use super::{Response, Session, now};
 use crate::elsewhere::Snapshot;
-use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::history::NoSnapshot;
 use crate::plan::Planned;
@@ -42,9 +41,9 @@ fn moment(as_of: &AsOf, now: i64, zone: &Zone) -> Result<i64, SqlError> {
     Ok(now.saturating_add(if as_of.is_negative { span.saturating_neg() } else { span }))
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// The snapshot of a moment.
-    pub(super) fn pin_as_of(&self, as_of: &AsOf) -> Result<Pin<E::Header>, SqlError> {
+    pub(super) fn pin_as_of(&self, as_of: &AsOf) -> Result<Pin, SqlError> {
         let now = now();
         let at = moment(as_of, now, self.settings.zone())?;
         let shown = |at: i64| {
@@ -79,7 +78,7 @@ impl<E: Engine> Session<E> {
         &mut self,
         (parsed, as_of): (&Parsed, &AsOf),
         types: &[Option<SqlType>],
-    ) -> Result<(Planned, LocalContext<E::Header>), SqlError> {
+    ) -> Result<(Planned, LocalContext), SqlError> {
         if self.transaction.as_ref().is_some_and(|open| !open.is_implicit) {
             let message = "AS OF SYSTEM TIME can't be of a query in a transaction block";
             return Err(SqlError::new(code::ACTIVE_TRANSACTION, message)

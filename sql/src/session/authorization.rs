@@ -51,7 +51,7 @@ impl Login {
     ///
     /// # Errors
     /// When a record is malformed.
-    pub fn of<E: Engine>(engine: &E, user: &str) -> Result<Self, SqlError> {
+    pub fn of(engine: &dyn Engine, user: &str) -> Result<Self, SqlError> {
         let mut cx = LocalContext::snapshot(engine.store().pin());
         Ok(Self::read(user, &mut cx)?)
     }
@@ -109,7 +109,7 @@ impl Login {
 ///
 /// # Errors
 /// When the cluster can't agree on it.
-pub async fn set_first_password<E: Engine>(engine: &E, password: &str) -> Result<bool, SqlError> {
+pub async fn set_first_password(engine: &dyn Engine, password: &str) -> Result<bool, SqlError> {
     let verifier = Verifier::new(password).to_string();
     let unavailable = |reason| SqlError::new(code::UNAVAILABLE, reason);
     for _ in 0..TRIES_MAX {
@@ -133,7 +133,7 @@ pub async fn set_first_password<E: Engine>(engine: &E, password: &str) -> Result
 }
 
 /// Whether any role has a password, in what this node has.
-pub fn has_passwords<E: Engine>(engine: &E) -> bool {
+pub fn has_passwords(engine: &dyn Engine) -> bool {
     let mut cx = LocalContext::snapshot(engine.store().pin());
     // Made with the first one, and kept.
     matches!(role::mock_secret(&mut cx), Ok(Some(_)))
@@ -257,7 +257,7 @@ fn read_roles(
     Ok((target, member))
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Whether the user has no role, and may do everything since trust let it in.
     pub fn is_trusted(&self) -> bool {
         self.settings.authorization().is_trusted()

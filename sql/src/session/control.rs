@@ -3,14 +3,13 @@
 use super::command::Command;
 use super::settings::Settings;
 use super::{Response, Session};
-use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::notice::Notice;
 use crate::plan::OutputColumn;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Sets a setting, or sets it back; until the transaction ends where it is local. Whether that
     /// was to any effect: outside of a transaction it is to none.
     pub(super) fn set(

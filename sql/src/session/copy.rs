@@ -10,15 +10,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use pangea_core::store::Header;
-
 use super::copy_in::CopyIn;
 use super::copy_out::CopyOut;
 use super::data::read_only_violation;
 use super::local::LocalContext;
 use super::{Response, Session};
 use crate::copy::Format;
-use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::plan::Plan;
 use crate::syntax::Parsed;
@@ -33,39 +30,39 @@ pub struct CopyStart {
 }
 
 /// A COPY that is under way.
-pub(super) enum Copy<H: Header> {
+pub(super) enum Copy {
     In(Box<CopyIn>),
-    Out(Box<CopyOut<H>>),
+    Out(Box<CopyOut>),
 }
 
 /// Where a session keeps it. Never locked: some of it can't be looked at by two threads, and this
 /// says that none does.
-pub(super) struct UnderWay<H: Header>(Mutex<Option<Copy<H>>>);
+pub(super) struct UnderWay(Mutex<Option<Copy>>);
 
-impl<H: Header> Default for UnderWay<H> {
+impl Default for UnderWay {
     fn default() -> Self {
         Self(Mutex::new(None))
     }
 }
 
-impl<H: Header> UnderWay<H> {
-    pub(super) fn take(&mut self) -> Option<Copy<H>> {
+impl UnderWay {
+    pub(super) fn take(&mut self) -> Option<Copy> {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    pub(super) fn put(&mut self, copy: Copy<H>) {
+    pub(super) fn put(&mut self, copy: Copy) {
         *self.0.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(copy);
     }
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Begins a COPY.
     pub(super) async fn begin_copy(&mut self, parsed: &Parsed) -> Result<Response, SqlError> {
         let planned = if self.transaction.is_some() {
             self.open_snapshot().await?;
             let path = self.path_setting();
             let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
-            let cx: &mut LocalContext<E::Header> = open.expect("the snapshot is open");
+            let cx: &mut LocalContext = open.expect("the snapshot is open");
             let parse = || Ok::<_, Failure>(parsed.clone());
             let planned = self.shared.plans.plan(&parsed.text, &[], &path, parse, cx)?;
             let mut open = self.transaction.take().expect("it is open");

@@ -27,7 +27,7 @@ use super::sequences::{Borrowed, NUMBERS_MAX, TRIES_MAX};
 use super::{Response, Session, now};
 use crate::catalog::QualifiedName;
 use crate::copy::{RowReader, Rows, in_context, on_line, row_of};
-use crate::engine::{Engine, Unavailable};
+use crate::engine::Unavailable;
 use crate::error::{SqlError, code};
 use crate::plan::{CopyFrom, Plan, Planned};
 use crate::statement::{Arguments, Returned, STATEMENT};
@@ -226,7 +226,7 @@ fn copied(planned: &Planned) -> &CopyFrom {
     copy
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     fn take_copy_in(&mut self) -> Result<Box<CopyIn>, SqlError> {
         match self.copy.take() {
             Some(Copy::In(copy)) => Ok(copy),

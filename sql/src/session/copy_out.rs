@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use pangea_core::store::Header;
-
 use super::copy::{Copy, no_copy};
 use super::local::LocalContext;
 use super::sequences::{Borrowed, TRIES_MAX};
 use super::stream::{On, Stream};
 use super::{Session, now};
 use crate::copy::{Messages, RowWriter};
-use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::exec::BATCH_ROWS;
 use crate::expr::Env;
@@ -26,18 +23,18 @@ pub struct CopyOutput {
 }
 
 /// A COPY TO that is under way.
-pub(super) struct CopyOut<H: Header> {
-    stream: Stream<H>,
+pub(super) struct CopyOut {
+    stream: Stream,
     writer: RowWriter,
     is_begun: bool,
     count: u64,
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     pub(super) async fn open_copy_out(
         &mut self,
         planned: Arc<Planned>,
-    ) -> Result<CopyOut<E::Header>, SqlError> {
+    ) -> Result<CopyOut, SqlError> {
         if planned.is_write() {
             return Err(SqlError::unsupported("COPY of a query that sets a sequence"));
         }
@@ -63,10 +60,10 @@ impl<E: Engine> Session<E> {
     fn open_fetching(
         &mut self,
         planned: &Arc<Planned>,
-        own: Option<LocalContext<E::Header>>,
+        own: Option<LocalContext>,
         env: Env,
         borrowed: &Borrowed,
-    ) -> Result<CopyOut<E::Header>, SqlError> {
+    ) -> Result<CopyOut, SqlError> {
         let copy = query_of(planned);
         if let Some(open) = &mut self.transaction {
             // What its client is sent is not kept.
@@ -109,7 +106,7 @@ impl<E: Engine> Session<E> {
         }
     }
 
-    fn fetch(&mut self, copy: &mut CopyOut<E::Header>) -> Result<CopyOutput, SqlError> {
+    fn fetch(&mut self, copy: &mut CopyOut) -> Result<CopyOutput, SqlError> {
         let mut messages = Messages::default();
         if !copy.is_begun {
             copy.writer.begin(&mut messages);

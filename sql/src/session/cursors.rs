@@ -8,12 +8,10 @@
 
 use std::sync::Arc;
 
-use pangea_core::store::Header;
 use sqlparser::ast;
 
 use super::stream::Stream;
 use super::{Response, Session, now};
-use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::exec::{self, BATCH_BYTES, BATCH_ROWS};
 use crate::held::{Held, size_of_rows};
@@ -38,7 +36,7 @@ pub(crate) struct Shown {
 }
 
 /// A cursor that is open.
-pub(super) struct Cursor<H: Header> {
+pub(super) struct Cursor {
     name: String,
     /// The text of its query.
     query: Arc<str>,
@@ -49,7 +47,7 @@ pub(super) struct Cursor<H: Header> {
     forgotten: usize,
     held: Held,
     /// Where more come from.
-    stream: Stream<H>,
+    stream: Stream,
     /// The row that it is on, from 1; 0 before the first, and one more than there are after the
     /// last.
     at: usize,
@@ -61,7 +59,7 @@ pub(super) struct Cursor<H: Header> {
     number: u64,
 }
 
-impl<H: Header> Cursor<H> {
+impl Cursor {
     /// How many rows are known.
     fn known(&self) -> usize {
         self.forgotten + self.rows.len()
@@ -182,7 +180,7 @@ fn no_cursor(name: &str) -> SqlError {
     SqlError::new(code::NO_PORTAL, format!("cursor \"{name}\" does not exist"))
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Runs a statement about a cursor.
     pub(super) async fn run_cursor(
         &mut self,
@@ -229,8 +227,7 @@ impl<E: Engine> Session<E> {
                 {
                     return Err(no_cursor(name));
                 }
-                let is_meant =
-                    |cursor: &Cursor<E::Header>| name.as_ref().is_none_or(|it| *it == cursor.name);
+                let is_meant = |cursor: &Cursor| name.as_ref().is_none_or(|it| *it == cursor.name);
                 self.cursors.retain(|cursor| !is_meant(cursor));
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
@@ -278,7 +275,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// Finds rows of a cursor until so many are known, or there are no more.
-    fn know(&mut self, cursor: &mut Cursor<E::Header>, wanted: usize) -> Result<(), SqlError> {
+    fn know(&mut self, cursor: &mut Cursor, wanted: usize) -> Result<(), SqlError> {
         let mut bytes = size_of_rows(&cursor.rows);
         while cursor.known() < wanted && !cursor.stream.is_done() {
             let most = wanted - cursor.known();
@@ -293,11 +290,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// Goes a step with a cursor.
-    fn step(
-        &mut self,
-        cursor: &mut Cursor<E::Header>,
-        step: Step,
-    ) -> Result<Vec<Vec<Datum>>, SqlError> {
+    fn step(&mut self, cursor: &mut Cursor, step: Step) -> Result<Vec<Vec<Datum>>, SqlError> {
         let wanted = cursor.wanted(step);
         self.know(cursor, wanted)?;
         if cursor.has_forgotten(step)
@@ -318,7 +311,7 @@ impl<E: Engine> Session<E> {
 
     /// What expressions are shown of the cursors.
     pub(super) fn shown_cursors(&self) -> Vec<Shown> {
-        let shown = |cursor: &Cursor<E::Header>| {
+        let shown = |cursor: &Cursor| {
             let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
             let (name, query) = (&cursor.name, &cursor.query);
             let statement = format!("DECLARE {} CURSOR{hold} FOR {query}", quoted(name));

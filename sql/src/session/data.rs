@@ -17,7 +17,6 @@ use super::stream::{On, Stream};
 use super::{Response, Session, Transaction, now};
 use crate::authorization;
 use crate::copy::Rows;
-use crate::engine::Engine;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
@@ -33,7 +32,7 @@ use crate::types::datum::Datum;
 /// So often is a statement run again whose rows others have changed meanwhile.
 pub(super) const CONFLICTS_MAX: u32 = 20;
 
-impl<E: Engine> Session<E> {
+impl Session {
     pub(super) async fn run_data(
         &mut self,
         parsed: &Parsed,
@@ -143,7 +142,7 @@ impl<E: Engine> Session<E> {
     pub(super) fn run_read(
         &mut self,
         planned: &Arc<Planned>,
-        mut cx: LocalContext<E::Header>,
+        mut cx: LocalContext,
         params: &[Datum],
         (drawn, borrowed): (Vec<Drawn>, &Borrowed),
     ) -> Result<Response, SqlError> {
@@ -228,7 +227,7 @@ impl<E: Engine> Session<E> {
         &self,
         parsed: &Parsed,
         types: &[Option<SqlType>],
-    ) -> Result<(Arc<Planned>, LocalContext<E::Header>), SqlError> {
+    ) -> Result<(Arc<Planned>, LocalContext), SqlError> {
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let parse = || Ok::<_, Failure>(parsed.clone());
         let path = self.path_setting();
@@ -357,7 +356,7 @@ impl<E: Engine> Session<E> {
 
     pub(super) fn run_on(
         &mut self,
-        transaction: &mut Transaction<E>,
+        transaction: &mut Transaction,
         (text, planned): (Option<&str>, &Planned),
         (params, rows): (&[Datum], Option<&Rows>),
         (drawn, borrowed): (Vec<Drawn>, &Borrowed),
@@ -393,10 +392,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// Holds a transaction that is to commit to the foreign keys that wait for it.
-    pub(super) fn check_deferred(
-        &mut self,
-        transaction: &mut Transaction<E>,
-    ) -> Result<(), SqlError> {
+    pub(super) fn check_deferred(&mut self, transaction: &mut Transaction) -> Result<(), SqlError> {
         let deferred = std::mem::take(&mut transaction.deferred);
         let Some(cx) = transaction.cx.as_mut().filter(|_| !deferred.is_empty()) else {
             return Ok(());
@@ -411,7 +407,7 @@ impl<E: Engine> Session<E> {
     pub(super) fn check_privileges(
         &mut self,
         planned: &Planned,
-        cx: &mut LocalContext<E::Header>,
+        cx: &mut LocalContext,
     ) -> Result<(), SqlError> {
         let env = self.env(Vec::new(), now(), Vec::new());
         Ok(authorization::check(&planned.required, &env, cx)?)

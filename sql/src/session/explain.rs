@@ -9,7 +9,7 @@ use pangea_core::txn::{Outcome, Program};
 use super::local::LocalContext;
 use super::{Response, Session, now};
 use crate::elsewhere::Snapshot;
-use crate::engine::{Engine, Trace, Unavailable};
+use crate::engine::{Trace, Unavailable};
 use crate::error::{Failure, SqlError};
 use crate::exec;
 use crate::explain::profile::{Commit, CommitTimes, Way};
@@ -25,7 +25,7 @@ pub(super) fn column(format: Format) -> OutputColumn {
     OutputColumn::new("QUERY PLAN", format.base())
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Runs an EXPLAIN.
     pub(super) async fn run_explain(
         &mut self,

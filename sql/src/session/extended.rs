@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use pangea_core::store::Header;
-
 use super::command::Command;
 use super::stream::Stream;
 use super::{CopyStart, Response, Session, TransactionStatus};
-use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::exec::BATCH_ROWS;
 use crate::held::Held;
@@ -29,21 +26,21 @@ pub(super) struct Prepared {
 }
 
 /// A statement with its parameters, and its rows once it runs.
-pub(super) struct Portal<H: Header> {
+pub(super) struct Portal {
     prepared: Arc<Prepared>,
     params: Vec<Datum>,
     formats: Vec<bool>,
-    running: Option<Running<H>>,
+    running: Option<Running>,
 }
 
-struct Running<H: Header> {
-    stream: Stream<H>,
+struct Running {
+    stream: Stream,
     /// How many rows the Execute that goes on asked for, if not for all, and was given.
     asked: Option<u64>,
     given: u64,
 }
 
-impl<H: Header> Portal<H> {
+impl Portal {
     /// Whether it reads what the transaction that is open reads.
     pub(super) fn is_of_transaction(&mut self) -> bool {
         self.running.as_mut().is_some_and(|running| running.stream.is_of_transaction())
@@ -89,7 +86,7 @@ pub enum Execution {
     },
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Prepares a statement. Types of 0 are left to the surroundings of their parameters.
     ///
     /// # Errors
@@ -222,7 +219,7 @@ impl<E: Engine> Session<E> {
         values: &[Option<&[u8]>],
         value_formats: &[i16],
         result_formats: &[i16],
-    ) -> Result<Portal<E::Header>, SqlError> {
+    ) -> Result<Portal, SqlError> {
         let prepared = self.prepared(statement)?.clone();
         if let Some(command) = &prepared.command {
             self.refuse_when_failed(command)?;
@@ -364,7 +361,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// The next rows of what an Execute asked for.
-    fn go_on(&mut self, name: &str, mut portal: Portal<E::Header>) -> Result<Execution, SqlError> {
+    fn go_on(&mut self, name: &str, mut portal: Portal) -> Result<Execution, SqlError> {
         let Some(running) = &mut portal.running else { return Err(no_portal(name)) };
         let left = running.asked.map_or(u64::MAX, |asked| asked - running.given);
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(BATCH_ROWS);

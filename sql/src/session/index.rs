@@ -14,7 +14,6 @@ use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use crate::catalog::{self, QualifiedName, Relation};
 use crate::elsewhere::Snapshot;
-use crate::engine::Engine;
 use crate::error::SqlError;
 use crate::online::{INDEX, Meant, Step, encode};
 use crate::plan::{Plan, Planned};
@@ -40,13 +39,13 @@ pub(super) fn is_concurrent(parsed: &Parsed) -> bool {
     matches!(&*parsed.ast, ast::Statement::CreateIndex(create) if create.concurrently)
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// The index that a statement makes, where its table is to be written meanwhile.
     pub(super) fn index_online(
         &self,
         parsed: &Parsed,
         planned: &Planned,
-        cx: &LocalContext<E::Header>,
+        cx: &LocalContext,
     ) -> Option<NewIndex> {
         if !matches!(&*parsed.ast, ast::Statement::CreateIndex(_)) {
             return None;

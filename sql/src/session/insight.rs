@@ -10,7 +10,7 @@ use pangea_core::txn::{Abort, Outcome, SqlState};
 use super::command::Command;
 use super::interrupt::check_interruption;
 use super::{Response, Session, TransactionStatus, now};
-use crate::engine::{Engine, Trace};
+use crate::engine::Trace;
 use crate::error::SqlError;
 use crate::insight::activity::{Signals, State, shown};
 use crate::insight::normal::normal;
@@ -20,7 +20,7 @@ use crate::plan::Planned;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Says which process the session is to its client, where that is, and how others end it.
     pub fn introduce(
         &mut self,
@@ -146,7 +146,7 @@ impl<E: Engine> Session<E> {
         let engine = self.engine.clone();
         self.facts = Some(Arc::new(Facts {
             process: self.place.process(),
-            look: Look(Box::new(move || check_interruption(&engine))),
+            look: Look(Box::new(move || check_interruption(&*engine))),
             about,
             topology,
             status,

@@ -24,7 +24,7 @@ use crate::error::{SqlError, code};
 /// How many rows are read between two looks at whether the statement must end.
 const ROWS_PER_LOOK: usize = 256;
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// From here on `statement_timeout` counts.
     pub(super) fn begin_statement(&self) {
         self.engine.begin_statement(self.settings.time("statement_timeout"));
@@ -32,7 +32,7 @@ impl<E: Engine> Session<E> {
 
     /// Ends a statement that must end and does not wait now.
     pub(super) fn check_interruption(&self) -> Result<(), SqlError> {
-        check_interruption(&self.engine)
+        check_interruption(&*self.engine)
     }
 
     /// How long the client may leave the transaction that it has open alone, where that has a
@@ -70,7 +70,7 @@ impl<E: Engine> Session<E> {
 }
 
 /// Ends a statement that must end.
-pub(super) fn check_interruption(engine: &impl Engine) -> Result<(), SqlError> {
+pub(super) fn check_interruption(engine: &dyn Engine) -> Result<(), SqlError> {
     let why = engine.interruption();
     why.map_or(Ok(()), |why| Err(SqlError::new(code_of(why), message(why))))
 }
@@ -93,41 +93,41 @@ fn code_of(why: Interruption) -> SqlState {
 }
 
 /// A context that ends its run when the statement must end.
-pub(super) struct Interruptible<'a, E: Engine> {
-    cx: &'a mut LocalContext<E::Header>,
-    engine: &'a E,
+pub(super) struct Interruptible<'a> {
+    cx: &'a mut LocalContext,
+    engine: &'a Arc<dyn Engine>,
     reads: usize,
 }
 
-impl<'a, E: Engine> Interruptible<'a, E> {
-    pub(super) fn new(cx: &'a mut LocalContext<E::Header>, engine: &'a E) -> Self {
+impl<'a> Interruptible<'a> {
+    pub(super) fn new(cx: &'a mut LocalContext, engine: &'a Arc<dyn Engine>) -> Self {
         Self { cx, engine, reads: 0 }
     }
 }
 
 /// Counts a read, and looks at every so many whether the statement must end.
-fn on_read(reads: &mut usize, engine: &impl Engine) -> Result<(), Stop> {
+fn on_read(reads: &mut usize, engine: &dyn Engine) -> Result<(), Stop> {
     *reads += 1;
     if reads.is_multiple_of(ROWS_PER_LOOK) { look(engine) } else { Ok(()) }
 }
 
-fn look(engine: &impl Engine) -> Result<(), Stop> {
+fn look(engine: &dyn Engine) -> Result<(), Stop> {
     match engine.interruption() {
         None => Ok(()),
         Some(why) => Err(Stop::Abort(SqlError::new(code_of(why), message(why)).into())),
     }
 }
 
-impl<E: Engine> Context for Interruptible<'_, E> {
+impl Context for Interruptible<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
-        on_read(&mut self.reads, self.engine)?;
+        on_read(&mut self.reads, &**self.engine)?;
         self.cx.get(table, key)
     }
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
         let mut result = Ok(());
         self.cx.scan(scan, &mut |key, value| {
-            result = on_read(&mut self.reads, self.engine);
+            result = on_read(&mut self.reads, &**self.engine);
             if result.is_err() { ControlFlow::Break(()) } else { visit(key, value) }
         })?;
         result
@@ -151,19 +151,19 @@ impl<E: Engine> Context for Interruptible<'_, E> {
     }
 
     fn look(&mut self) -> Result<(), Stop> {
-        look(self.engine)
+        look(&**self.engine)
     }
 }
 
 /// A table in parts, with what reads them.
-struct Swept<E: Engine> {
-    sweep: Sweep<E::Header>,
-    engine: E,
+struct Swept {
+    sweep: Sweep,
+    engine: Arc<dyn Engine>,
 }
 
-impl<E: Engine> Parts for Swept<E> {
+impl Parts for Swept {
     fn count(&self) -> usize {
-        Sweep::<E::Header>::PARTS
+        Sweep::PARTS
     }
 
     fn bytes(&self) -> usize {
@@ -183,6 +183,6 @@ impl<E: Engine> Parts for Swept<E> {
     }
 
     fn look(&self) -> Result<(), Stop> {
-        look(&self.engine)
+        look(&*self.engine)
     }
 }

@@ -13,7 +13,7 @@ use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::{ShardId, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::ShardSet;
-use pangea_core::store::{Header, Pin, Sweep, Version};
+use pangea_core::store::{Pin, Sweep, Version};
 use pangea_core::txn::{
     Abort, Certified, Context, PointRead, RangeRead, ReadSet, Scan, Seen, SqlState, Stop, Visit,
     Write,
@@ -37,8 +37,8 @@ const WRITE_BYTES_MAX: usize = TXN_BYTES_MAX;
 
 /// A snapshot, and what a transaction did on it.
 #[derive(Debug)]
-pub(crate) struct LocalContext<H: Header> {
-    pin: Pin<H>,
+pub(crate) struct LocalContext {
+    pin: Pin,
     /// What is not here.
     beyond: Option<Beyond>,
     is_recording: bool,
@@ -71,9 +71,9 @@ pub(super) struct Mark {
     write_bytes: usize,
 }
 
-impl<H: Header> LocalContext<H> {
+impl LocalContext {
     /// A context for reading alone, which records nothing.
-    pub(crate) fn snapshot(at: impl Into<Snapshot<H>>) -> Self {
+    pub(crate) fn snapshot(at: impl Into<Snapshot>) -> Self {
         let Snapshot { pin, beyond } = at.into();
         Self {
             pin,
@@ -91,7 +91,7 @@ impl<H: Header> LocalContext<H> {
     }
 
     /// A context for an interactive transaction.
-    pub(crate) fn transaction(at: impl Into<Snapshot<H>>) -> Self {
+    pub(crate) fn transaction(at: impl Into<Snapshot>) -> Self {
         Self { is_recording: true, ..Self::snapshot(at) }
     }
 
@@ -207,7 +207,7 @@ impl<H: Header> LocalContext<H> {
     }
 }
 
-impl<H: Header> Context for LocalContext<H> {
+impl Context for LocalContext {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         if let Some(own) = self.own_write(table, key) {
             return Ok(own.clone());
@@ -284,9 +284,9 @@ impl<H: Header> Context for LocalContext<H> {
     }
 }
 
-impl<H: Header> LocalContext<H> {
+impl LocalContext {
     /// All of a table, where nobody asks what was read, nothing was written and all is here.
-    pub(super) fn sweep(&self, table: TableId) -> Option<Sweep<H>> {
+    pub(super) fn sweep(&self, table: TableId) -> Option<Sweep> {
         let is_here = self.beyond.as_ref().is_none_or(|beyond| beyond.spread(table) == 1);
         (is_here && !self.is_recording && self.writes.is_empty()).then(|| self.pin.sweep(table))
     }
@@ -322,15 +322,15 @@ struct Live {
 }
 
 impl Live {
-    fn of<H>(found: Version<H>) -> Option<Self> {
+    fn of(found: Version) -> Option<Self> {
         let Version { version, value, .. } = found;
         value.map(|value| Self { version, value })
     }
 }
 
 /// The live rows of a range of a snapshot, a few at a time.
-struct StoreRows<'a, H: Header> {
-    pin: &'a Pin<H>,
+struct StoreRows<'a> {
+    pin: &'a Pin,
     table: TableId,
     rest: KeyRange,
     direction: Direction,
@@ -338,8 +338,8 @@ struct StoreRows<'a, H: Header> {
     is_done: bool,
 }
 
-impl<'a, H: Header> StoreRows<'a, H> {
-    fn new(pin: &'a Pin<H>, scan: &Scan) -> Self {
+impl<'a> StoreRows<'a> {
+    fn new(pin: &'a Pin, scan: &Scan) -> Self {
         Self {
             pin,
             table: scan.table,
@@ -383,7 +383,7 @@ fn go_past(rest: &mut KeyRange, last: &Key, direction: Direction) {
     }
 }
 
-impl<H: Header> Iterator for StoreRows<'_, H> {
+impl Iterator for StoreRows<'_> {
     type Item = (Key, Live);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -430,8 +430,8 @@ impl FarRows<'_> {
 }
 
 /// The live rows of a range on all shards, in order.
-struct Gathered<'a, H: Header> {
-    here: Peekable<StoreRows<'a, H>>,
+struct Gathered<'a> {
+    here: Peekable<StoreRows<'a>>,
     /// Each with its next row.
     far: Vec<(FarRows<'a>, Option<(Key, Live)>)>,
     direction: Direction,
@@ -441,8 +441,8 @@ struct Gathered<'a, H: Header> {
     failure: Option<Stop>,
 }
 
-impl<'a, H: Header> Gathered<'a, H> {
-    fn new(pin: &'a Pin<H>, scan: &Scan, far: Option<(&'a Beyond, ShardSet)>) -> Self {
+impl<'a> Gathered<'a> {
+    fn new(pin: &'a Pin, scan: &Scan, far: Option<(&'a Beyond, ShardSet)>) -> Self {
         let here = StoreRows::new(pin, scan).peekable();
         let mut gathered =
             Self { here, far: Vec::new(), direction: scan.direction, taken: None, failure: None };
@@ -466,7 +466,7 @@ impl<'a, H: Header> Gathered<'a, H> {
     }
 }
 
-impl<H: Header> Iterator for Gathered<'_, H> {
+impl Iterator for Gathered<'_> {
     type Item = (Key, Live);
 
     fn next(&mut self) -> Option<Self::Item> {

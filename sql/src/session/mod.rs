@@ -125,9 +125,9 @@ pub enum TransactionStatus {
 }
 
 /// A transaction that is under way.
-struct Transaction<E: Engine> {
+struct Transaction {
     /// Nothing before the first statement that reads or writes.
-    cx: Option<LocalContext<E::Header>>,
+    cx: Option<LocalContext>,
     /// Whether the client did not ask for it.
     is_implicit: bool,
     is_read_only: bool,
@@ -149,15 +149,15 @@ struct Transaction<E: Engine> {
 }
 
 /// One client's session.
-pub struct Session<E: Engine> {
-    engine: E,
+pub struct Session {
+    engine: Arc<dyn Engine>,
     shared: Arc<Shared>,
     database: Arc<str>,
     settings: Settings,
-    transaction: Option<Transaction<E>>,
+    transaction: Option<Transaction>,
     statements: BTreeMap<String, Arc<Prepared>>,
-    portals: BTreeMap<String, Portal<E::Header>>,
-    cursors: Vec<Cursor<E::Header>>,
+    portals: BTreeMap<String, Portal>,
+    cursors: Vec<Cursor>,
     /// How many cursors it has declared.
     cursors_declared: u64,
     notices: Vec<Notice>,
@@ -175,9 +175,9 @@ pub struct Session<E: Engine> {
     /// What is left of a simple query, and whether it had several statements.
     script: VecDeque<Parsed>,
     is_block: bool,
-    copy: UnderWay<E::Header>,
+    copy: UnderWay,
     /// The rows of the last response.
-    stream: Option<Stream<E::Header>>,
+    stream: Option<Stream>,
     /// How many rows the next query finds at first, where it is not as many as are given at once.
     first_rows: Option<usize>,
     /// What the statement that runs takes, where somebody asks.
@@ -196,13 +196,13 @@ pub fn now() -> i64 {
     from_unix_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// A session of a user in a database, with the other parameters that the client connected with.
     ///
     /// # Errors
     /// When a parameter has a value that is not possible.
     pub fn new(
-        engine: E,
+        engine: Arc<dyn Engine>,
         shared: Arc<Shared>,
         parameters: &BTreeMap<String, String>,
     ) -> Result<Self, SqlError> {
@@ -538,7 +538,7 @@ impl<E: Engine> Session<E> {
 
     /// A snapshot that holds the session's own writes, and with strict reads everything that was
     /// acknowledged before.
-    async fn snapshot(&self) -> Result<Snapshot<E::Header>, SqlError> {
+    async fn snapshot(&self) -> Result<Snapshot, SqlError> {
         if self.must_be_fresh() {
             self.wait_fresh().await?;
         }

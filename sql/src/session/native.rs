@@ -15,7 +15,6 @@ use super::stream::Stream;
 use super::{Response, Session, now};
 use crate::authorization::ordinary;
 use crate::catalog::PUBLIC;
-use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::expr::Env;
 use crate::held::Held;
@@ -56,7 +55,7 @@ impl NativeCall {
     }
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// The procedure in Rust that a statement calls, if it does.
     pub(super) fn native_call(&self, parsed: &Parsed) -> Result<Option<NativeCall>, SqlError> {
         let ast::Statement::Call(call) = &*parsed.ast else { return Ok(None) };

@@ -10,7 +10,6 @@ use sqlparser::tokenizer::{Token, Tokenizer};
 use super::command::Command;
 use super::{Response, Session};
 use crate::catalog::Enums;
-use crate::engine::Engine;
 use crate::error::{SqlError, byte_offset, code};
 use crate::expr::bind::column_type;
 use crate::syntax::{self, Parsed, Postgres};
@@ -77,7 +76,7 @@ pub(super) fn query_of(args: &[ast::Expr], types: &[SqlType]) -> Result<Parsed, 
     parsed.ok_or_else(|| SqlError::new(code::INTERNAL, "the arguments are a query"))
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// The numbers of the types that a PREPARE names.
     pub(super) async fn prepared_types(
         &mut self,

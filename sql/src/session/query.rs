@@ -2,14 +2,13 @@
 
 use super::command::Command;
 use super::{Response, Session};
-use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::native::{Rows, as_type};
 use crate::plan::OutputColumn;
 use crate::syntax;
 use crate::types::datum::Datum;
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Runs a statement with these values of `$1`, `$2` and so on, and returns its rows whole.
     ///
     /// # Errors

@@ -3,7 +3,6 @@
 use pangea_core::txn::{Abort, Outcome};
 
 use super::{Session, Transaction};
-use crate::engine::Engine;
 use crate::error::SqlError;
 use crate::exec::Executed;
 use crate::expr::Env;
@@ -91,11 +90,11 @@ impl Done {
     }
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// A statement as it would be done again; nothing where it can't be.
     pub(super) fn replayable(
         &self,
-        transaction: &Transaction<E>,
+        transaction: &Transaction,
         text: Option<&str>,
         (planned, env): (&Planned, &Env),
     ) -> Option<Vec<u8>> {
@@ -106,7 +105,7 @@ impl<E: Engine> Session<E> {
 
     /// Notes what a statement came to.
     pub(super) fn note_done(
-        transaction: &mut Transaction<E>,
+        transaction: &mut Transaction,
         args: Option<Vec<u8>>,
         planned: &Planned,
         executed: &Executed,
@@ -120,7 +119,7 @@ impl<E: Engine> Session<E> {
     /// Notes that a query began whose rows are told some at a time: where it is, if it can be done
     /// again.
     pub(super) fn note_begun(
-        transaction: &mut Transaction<E>,
+        transaction: &mut Transaction,
         args: Option<Vec<u8>>,
         planned: &Planned,
     ) -> Option<(usize, Told)> {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::local::Mark;
 use super::settings::Settings;
 use super::{Response, Session};
-use crate::engine::Engine;
 use crate::error::{SqlError, code};
 
 /// What is done with a savepoint.
@@ -34,7 +33,7 @@ pub(super) struct Savepoint {
     cursors: u64,
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     pub(super) async fn run_savepoint(
         &mut self,
         step: Step,

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use pangea_core::ids::TableId;
-use pangea_core::store::Header;
+
 use pangea_core::txn::{Outcome, SqlState};
 
 use super::Session;
@@ -12,7 +12,6 @@ use super::copy_in::is_short;
 use super::local::LocalContext;
 use crate::catalog::sequence::{SEQUENCES, Sequence, State};
 use crate::catalog::{CATALOG, relation_key};
-use crate::engine::Engine;
 use crate::error::SqlError;
 use crate::expr::Env;
 use crate::plan::Planned;
@@ -29,7 +28,7 @@ pub(super) const TRIES_MAX: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Borrowed(Vec<(u32, u64, Vec<i64>)>);
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// The numbers for a statement, or for so many rows of a COPY: more where they were too few
     /// before.
     pub(super) async fn draw(
@@ -184,7 +183,7 @@ fn is_to_be_tried_again(error: &SqlError) -> bool {
     is_short(error) || error.code == SqlState::SERIALIZATION_FAILURE
 }
 
-impl<H: Header> LocalContext<H> {
+impl LocalContext {
     /// Whether the transaction has written a row.
     pub(super) fn has_written(&self, table: TableId, key: &[u8]) -> bool {
         self.own_write(table, key).is_some()

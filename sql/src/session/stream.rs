@@ -16,14 +16,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pangea_core::store::Header;
-
 use super::copy::no_copy;
 use super::interrupt::Interruptible;
 use super::local::{LocalContext, View};
 use super::{Response, Session};
 use crate::Shared;
-use crate::engine::Engine;
 use crate::error::{SqlError, code};
 use crate::exec::{self, BATCH_BYTES, BATCH_ROWS, Fetching, Found};
 use crate::expr::Env;
@@ -42,14 +39,14 @@ pub struct Batch {
 }
 
 /// What a query reads.
-pub(super) enum On<H: Header> {
+pub(super) enum On {
     /// A snapshot of its own.
-    Snapshot(LocalContext<H>),
+    Snapshot(LocalContext),
     /// That of the transaction that is open, with these of its writes.
     Transaction(View),
 }
 
-impl<H: Header> On<H> {
+impl On {
     /// What it keeps of the writes of a transaction that writes more.
     fn bytes(&self) -> usize {
         match self {
@@ -60,9 +57,9 @@ impl<H: Header> On<H> {
 }
 
 /// A query whose rows are not all found.
-struct Open<H: Header> {
+struct Open {
     planned: Arc<Planned>,
-    on: On<H>,
+    on: On,
     env: Env,
     fetching: Fetching,
     /// Which statement of the transaction it is, and what its client was told of it.
@@ -70,13 +67,13 @@ struct Open<H: Header> {
 }
 
 /// The rows of a result that its client has not been given.
-pub(super) struct Stream<H: Header> {
+pub(super) struct Stream {
     /// Those that are there.
     ahead: VecDeque<Vec<Datum>>,
     held: Held,
     /// Where more come from. Never locked: some of it can't be looked at by two threads, and this
     /// says that none does.
-    open: Option<Mutex<Box<Open<H>>>>,
+    open: Option<Mutex<Box<Open>>>,
     /// How many were given.
     given: u64,
     /// The tag of what is no query.
@@ -94,7 +91,7 @@ struct Again {
     env: Env,
 }
 
-impl<H: Header> Stream<H> {
+impl Stream {
     /// One of rows that are all there.
     pub(super) fn whole(rows: Vec<Vec<Datum>>, held: Held, tag: String) -> Self {
         let (ahead, tag) = (rows.into(), Some(tag));
@@ -120,7 +117,7 @@ impl<H: Header> Stream<H> {
         }
     }
 
-    fn open_mut(&mut self) -> Option<&mut Open<H>> {
+    fn open_mut(&mut self) -> Option<&mut Open> {
         let open = self.open.as_mut()?;
         Some(open.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
@@ -161,14 +158,14 @@ impl Drop for Noting {
     }
 }
 
-impl<E: Engine> Session<E> {
+impl Session {
     /// Begins to run a query, and finds its first rows: so many, where somebody asked for that.
     pub(super) fn begin_stream(
         &mut self,
         planned: &Arc<Planned>,
-        mut on: On<E::Header>,
+        mut on: On,
         env: Env,
-    ) -> Result<Stream<E::Header>, SqlError> {
+    ) -> Result<Stream, SqlError> {
         let first = self.first_rows.take();
         let transaction = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
         let found = match &mut on {
@@ -218,10 +215,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// Begins once more what comes to the same rows; nothing where it might not.
-    pub(super) fn begin_again(
-        &mut self,
-        stream: &mut Stream<E::Header>,
-    ) -> Result<Option<Stream<E::Header>>, SqlError> {
+    pub(super) fn begin_again(&mut self, stream: &mut Stream) -> Result<Option<Stream>, SqlError> {
         let Some(again) = &mut stream.again else { return Ok(None) };
         let Again { planned, view, env } =
             &mut **again.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -231,11 +225,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// What its client was told of a stream of the transaction is noted from here on.
-    pub(super) fn note_stream(
-        &mut self,
-        stream: &mut Stream<E::Header>,
-        (at, mut told): (usize, Told),
-    ) {
+    pub(super) fn note_stream(&mut self, stream: &mut Stream, (at, mut told): (usize, Told)) {
         told.rows(stream.ahead.make_contiguous());
         if let Some(open) = stream.open_mut() {
             open.told = Some((at, told));
@@ -246,11 +236,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// Finds rows until so many are there, or as much as is given at once.
-    fn fill_ahead(
-        &mut self,
-        stream: &mut Stream<E::Header>,
-        wanted: usize,
-    ) -> Result<(), SqlError> {
+    fn fill_ahead(&mut self, stream: &mut Stream, wanted: usize) -> Result<(), SqlError> {
         let mut bytes = 0;
         while stream.open.is_some() && stream.ahead.len() < wanted && bytes < BATCH_BYTES {
             let rows = self.find(stream, wanted - stream.ahead.len())?;
@@ -263,11 +249,7 @@ impl<E: Engine> Session<E> {
     }
 
     /// Finds some more rows. There may be none in between.
-    fn find(
-        &mut self,
-        stream: &mut Stream<E::Header>,
-        most: usize,
-    ) -> Result<Vec<Vec<Datum>>, SqlError> {
+    fn find(&mut self, stream: &mut Stream, most: usize) -> Result<Vec<Vec<Datum>>, SqlError> {
         self.check_interruption()?;
         let started = Instant::now();
         let Some(open) = stream.open_mut() else { return Ok(Vec::new()) };
@@ -306,7 +288,7 @@ impl<E: Engine> Session<E> {
     /// The next rows of a stream, no more than so many: none at its end.
     pub(super) fn pull(
         &mut self,
-        stream: &mut Stream<E::Header>,
+        stream: &mut Stream,
         most: usize,
     ) -> Result<Vec<Vec<Datum>>, SqlError> {
         self.check_interruption()?;
@@ -325,7 +307,7 @@ impl<E: Engine> Session<E> {
     pub(super) fn respond_rows(
         &mut self,
         columns: Vec<OutputColumn>,
-        mut stream: Stream<E::Header>,
+        mut stream: Stream,
     ) -> Response {
         let is_small = stream.ahead.len() <= BATCH_ROWS;
         if stream.open.is_none() && is_small && size_of_rows(&stream.ahead) <= BATCH_BYTES {
@@ -342,7 +324,7 @@ impl<E: Engine> Session<E> {
     pub(super) fn take_stream(
         &mut self,
         response: Response,
-    ) -> Result<(Vec<OutputColumn>, Stream<E::Header>), SqlError> {
+    ) -> Result<(Vec<OutputColumn>, Stream), SqlError> {
         match (response, self.stream.take()) {
             (Response::Rows { columns, rows, tag }, _) => {
                 let mut held = Held::of(Some(&self.shared.results));

@@ -44,14 +44,14 @@ impl<G: Ground> Database<G> {
         let parameters: BTreeMap<String, String> =
             parameters.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let (node, shared) = self.ground.node();
-        let session = Session::new(node, shared, &parameters).map_err(failure)?;
+        let session = Session::new(Arc::new(node), shared, &parameters).map_err(failure)?;
         Ok(Pangea { session, ground: self.ground.clone() })
     }
 }
 
 /// A session.
 pub struct Pangea<G: Ground> {
-    session: Session<G::Node>,
+    session: Session,
     ground: Arc<G>,
 }
 

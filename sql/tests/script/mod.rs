@@ -23,25 +23,22 @@ use pangea_sql::types::text;
 
 /// What sessions run on.
 pub trait Ground {
-    /// A node.
-    type Engine: Engine;
-
     /// A new session, so many before which there were.
-    fn session(&mut self, number: usize) -> Session<Self::Engine>;
+    fn session(&mut self, number: usize) -> Session;
 
     /// Waits for something of a session.
     fn wait<T>(&self, future: impl Future<Output = T>) -> T;
 }
 
 /// A session of the user of the scripts.
-pub fn session<E: Engine>(
-    engine: &E,
+pub fn session(
+    engine: Arc<dyn Engine>,
     shared: &Arc<Shared>,
     setting: Option<(&str, &str)>,
-) -> Session<E> {
+) -> Session {
     let user = [Some(("user", "me")), setting].into_iter().flatten();
     let user: BTreeMap<_, _> = user.map(|(a, b)| (a.to_owned(), b.to_owned())).collect();
-    Session::new(engine.clone(), shared.clone(), &user).unwrap()
+    Session::new(engine, shared.clone(), &user).unwrap()
 }
 
 /// All scripts of the crate in a folder, in order.
@@ -53,7 +50,7 @@ pub fn scripts(of_crate: &Path) -> Vec<PathBuf> {
     scripts
 }
 
-fn show<E: Engine>(session: &Session<E>, response: &Response) -> Vec<String> {
+fn show(session: &Session, response: &Response) -> Vec<String> {
     match response {
         Response::Empty => vec!["= (empty)".to_owned()],
         Response::Command { tag } => vec![format!("= {tag}")],
@@ -86,7 +83,7 @@ fn show<E: Engine>(session: &Session<E>, response: &Response) -> Vec<String> {
 }
 
 /// Sends data in pieces that fit no line, and shows the tag or the error.
-fn copy_in<G: Ground>(ground: &G, session: &mut Session<G::Engine>, data: &str) -> Vec<String> {
+fn copy_in<G: Ground>(ground: &G, session: &mut Session, data: &str) -> Vec<String> {
     for piece in data.as_bytes().chunks(5) {
         if let Err(error) = ground.wait(session.copy_data(piece)) {
             return show(session, &Response::Error(error));
@@ -99,7 +96,7 @@ fn copy_in<G: Ground>(ground: &G, session: &mut Session<G::Engine>, data: &str) 
     show(session, &response)
 }
 
-fn copy_out<E: Engine>(session: &mut Session<E>) -> Vec<String> {
+fn copy_out(session: &mut Session) -> Vec<String> {
     let mut bytes = Vec::new();
     loop {
         match session.copy_next() {
@@ -183,12 +180,7 @@ pub fn run<G: Ground>(path: &Path, ground: &mut G) -> Vec<String> {
 }
 
 /// All that a client sees of a statement.
-pub fn answers<G: Ground>(
-    ground: &G,
-    session: &mut Session<G::Engine>,
-    sql: &str,
-    data: &str,
-) -> Vec<String> {
+pub fn answers<G: Ground>(ground: &G, session: &mut Session, sql: &str, data: &str) -> Vec<String> {
     let mut responses = ground.wait(session.simple_query(sql));
     let mut actual = Vec::new();
     while let Some(last) = responses.last().cloned() {

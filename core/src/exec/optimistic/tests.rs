@@ -4,11 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::exec::testing::{
-    Backwards, By, Model, Op, Threads, key, ops, program, registry, rows, store, txn, value,
+    Backwards, Model, Op, Threads, key, ops, program, registry, rows, store, txn, value,
 };
 use crate::ids::NodeId;
 use crate::pool::Sequential;
-use crate::store::Version;
+use crate::store::{RecordHeader, Version};
 
 const AT: SnapshotVersion = SnapshotVersion(5);
 
@@ -20,11 +20,11 @@ fn seen(run: &Run) -> Vec<(u8, Seen)> {
     run.reads.points.iter().map(|read| (read.key[0], read.seen)).collect()
 }
 
-fn run_ops(ops: &[Op], store: &Store<By>, overlay: &Overlay) -> Run {
+fn run_ops(ops: &[Op], store: &Store, overlay: &Overlay) -> Run {
     run(&registry(), &program(ops), store, AT, overlay)
 }
 
-fn three_rows() -> Store<By> {
+fn three_rows() -> Store {
     store(&[((1, 1), Some(10)), ((1, 3), None), ((1, 5), Some(50))].into())
 }
 
@@ -126,7 +126,7 @@ fn a_local_write_that_was_committed_since_is_still_what_was_read() {
         let store = three_rows();
         let version = Version {
             version: SnapshotVersion(6),
-            header: By::first(writer),
+            header: RecordHeader::new(writer),
             value: Some(value(77)),
         };
         store.apply(TableId(1), key(1), version);

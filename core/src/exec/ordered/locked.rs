@@ -13,7 +13,7 @@ use crate::exec::size::{bytes_of, check_bytes, check_result, in_few_words, write
 use crate::exec::writes::{OwnWrites, WRITES_MAX, too_many_writes};
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key, KeyRange};
-use crate::store::{Header, Store, Version, Warmer, Written};
+use crate::store::{RecordHeader, Store, Version, Warmer, Written};
 use crate::txn::{
     Abort, Certified, Context, Footprint, Mode, Program, ReadSet, Registry, Scan, Stop, Visit,
     Write,
@@ -21,12 +21,12 @@ use crate::txn::{
 use crate::value::Value;
 
 /// What all jobs of one call have in common.
-pub(super) struct Runner<'a, H: Header> {
+pub(super) struct Runner<'a> {
     pub registry: &'a Registry,
-    pub store: &'a Store<H>,
+    pub store: &'a Store,
     pub version: SnapshotVersion,
     pub jobs: &'a [Job<'a>],
-    pub header: &'a (dyn Fn(&Job<'_>) -> H + Sync),
+    pub header: &'a (dyn Fn(&Job<'_>) -> RecordHeader + Sync),
     pub told: Told,
     /// What a result may be, or the words of an abort.
     pub result_bytes_max: usize,
@@ -48,22 +48,17 @@ pub(super) enum Attempt {
 }
 
 /// Memory that a worker's jobs use one after the other.
-pub(super) struct Scratch<H> {
+#[derive(Default)]
+pub(super) struct Scratch {
     /// What the job has written to this shard's rows.
-    written: Written<H>,
+    written: Written,
     /// And to rows of other shards.
     elsewhere: OwnWrites,
     /// So many of the next jobs have been asked what they will look up.
     ahead: usize,
 }
 
-impl<H> Default for Scratch<H> {
-    fn default() -> Self {
-        Self { written: Written::default(), elsewhere: OwnWrites::default(), ahead: 0 }
-    }
-}
-
-impl<H> Scratch<H> {
+impl Scratch {
     /// A job that was asked what it will look up is not run.
     pub fn skip(&mut self) {
         self.ahead = self.ahead.saturating_sub(1);
@@ -75,9 +70,9 @@ impl<H> Scratch<H> {
 /// job runs.
 const AHEAD_ROWS: usize = 64;
 
-impl<H: Header> Runner<'_, H> {
+impl Runner<'_> {
     /// Fetches from memory what some of the next jobs will look up, if that was not done yet.
-    pub fn warm(&self, mut next: impl Iterator<Item = usize>, scratch: &mut Scratch<H>) {
+    pub fn warm(&self, mut next: impl Iterator<Item = usize>, scratch: &mut Scratch) {
         if scratch.ahead > 0 {
             return;
         }
@@ -92,7 +87,7 @@ impl<H: Header> Runner<'_, H> {
     }
 
     /// Runs a job within its locks.
-    pub fn run(&self, place: usize, locks: &Locks<'_>, scratch: &mut Scratch<H>) -> Attempt {
+    pub fn run(&self, place: usize, locks: &Locks<'_>, scratch: &mut Scratch) -> Attempt {
         let footprint = match locks {
             Locks::Given(footprint) => Some(*footprint),
             Locks::Found(footprint) => Some(footprint),
@@ -109,7 +104,7 @@ impl<H: Header> Runner<'_, H> {
         place: usize,
         footprint: &Footprint,
         others: &Others<'_>,
-        scratch: &mut Scratch<H>,
+        scratch: &mut Scratch,
     ) -> Attempt {
         self.attempt(place, Some(footprint), Some(others), scratch)
     }
@@ -118,7 +113,7 @@ impl<H: Header> Runner<'_, H> {
     pub fn run_alone(
         &self,
         place: usize,
-        scratch: &mut Scratch<H>,
+        scratch: &mut Scratch,
     ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
         match self.attempt(place, None, None, scratch) {
             Attempt::Ended { outcome, writes } => (outcome, writes),
@@ -131,7 +126,7 @@ impl<H: Header> Runner<'_, H> {
         place: usize,
         footprint: Option<&Footprint>,
         others: Option<&Others<'_>>,
-        scratch: &mut Scratch<H>,
+        scratch: &mut Scratch,
     ) -> Attempt {
         let job = &self.jobs[place];
         self.warm(std::iter::once(place), scratch);
@@ -192,7 +187,7 @@ impl<H: Header> Runner<'_, H> {
     }
 
     /// Ends a job, and tells what it wrote to this shard's rows, where somebody wants to know.
-    fn keep(&self, written: &mut Written<H>) -> Vec<Write> {
+    fn keep(&self, written: &mut Written) -> Vec<Write> {
         let writes = match self.told {
             Told::Outcomes => Vec::new(),
             Told::Writes => self.store.writes_of(written),
@@ -232,9 +227,9 @@ impl<H: Header> Runner<'_, H> {
     fn apply(
         &self,
         certified: &Certified,
-        header: H,
+        header: RecordHeader,
         others: Option<&Others<'_>>,
-        written: &mut Written<H>,
+        written: &mut Written,
     ) {
         let is_here = |write: &&Write| {
             others.is_none_or(|others| others.beyond.is_here(write.table, &write.key))
@@ -249,7 +244,7 @@ impl<H: Header> Runner<'_, H> {
 
     /// What a found version is to a certified transaction. Deletions older than this version may be
     /// reclaimed on some replica, so they count as nothing.
-    fn standing(&self, found: &Version<H>) -> Standing {
+    fn standing(&self, found: &Version) -> Standing {
         match &found.value {
             None if found.version < self.version => Standing::ABSENT,
             _ => Standing::of(found),
@@ -257,7 +252,7 @@ impl<H: Header> Runner<'_, H> {
     }
 }
 
-impl<H: Header> Current for Runner<'_, H> {
+impl Current for Runner<'_> {
     fn point(&self, table: TableId, key: &[u8]) -> Standing {
         let found = self.store.head(table, key, self.version);
         found.map_or(Standing::ABSENT, |found| self.standing(&found))
@@ -280,22 +275,22 @@ impl Above for &Write {
 }
 
 /// The context of a job: reads and writes within its footprint, in the store itself.
-struct Locked<'a, H: Header> {
-    runner: &'a Runner<'a, H>,
-    header: H,
+struct Locked<'a> {
+    runner: &'a Runner<'a>,
+    header: RecordHeader,
     /// None when nothing else runs.
     footprint: Option<&'a Footprint>,
     /// What is on other shards; None where there are none.
     beyond: Option<Beyond<'a>>,
     has_left: bool,
-    written: &'a mut Written<H>,
+    written: &'a mut Written,
     /// What it writes to rows of other shards, which is written there.
     elsewhere: &'a mut OwnWrites,
     /// The store is being written to.
     writes_now: bool,
 }
 
-impl<H: Header> Locked<'_, H> {
+impl Locked<'_> {
     fn covers(&self, table: TableId, key: &[u8], mode: Mode) -> bool {
         self.footprint.is_none_or(|footprint| footprint.covers(table, key, mode))
     }
@@ -335,7 +330,7 @@ impl<H: Header> Locked<'_, H> {
     }
 }
 
-impl<H: Header> Context for Locked<'_, H> {
+impl Context for Locked<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         if self.has_left {
             return Err(Stop::Interrupted);

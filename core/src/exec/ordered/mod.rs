@@ -67,7 +67,7 @@ use super::optimistic::probe;
 use super::overlay::Overlay;
 use crate::ids::{ProcedureId, SnapshotVersion, TxnId};
 use crate::pool::{Pool, map};
-use crate::store::{Header, Store};
+use crate::store::{RecordHeader, Store};
 use crate::txn::{Abort, Footprint, Program, Registry, Write};
 
 /// After so many passes, what is left runs without footprints, one job at a time. Data-dependent
@@ -112,26 +112,26 @@ pub struct Finished {
 /// Runs jobs, with the same results as one after the other, and writes to the store at `version`,
 /// which must not be published yet. They read the newest versions up to `version`.
 ///
-/// The header of a job names it ([`Header::writer`]), and no other job of the version, of this call
+/// The header of a job names it ([`RecordHeader::writer`]), and no other job of the version, of this call
 /// or another one, has its name where both write a key.
 ///
 /// Every replica that has the same store gets the same results, whatever its pool.
 ///
 /// A certified job that read a local write of another transaction ([`Seen::Local`]) counts it as
-/// current when that one is the newest writer and wrote it when it was first executed
-/// ([`Header::is_as_executed`]).
+/// current when that one is the newest writer and wrote it when it was first executed: its header
+/// is not flagged ([`RecordHeader::is_flagged`]).
 ///
 /// [`Seen::Local`]: crate::txn::Seen::Local
 ///
 /// # Panics
 /// When the store has a newer version of a key that a job writes.
-pub fn execute<H: Header>(
+pub fn execute(
     pool: &dyn Pool,
     registry: &Registry,
-    store: &Store<H>,
+    store: &Store,
     version: SnapshotVersion,
     jobs: &[Job<'_>],
-    header: &(dyn Fn(&Job<'_>) -> H + Sync),
+    header: &(dyn Fn(&Job<'_>) -> RecordHeader + Sync),
     told: Told,
 ) -> Vec<Finished> {
     assert!(version > store.published(), "readers already use the version that is to be written");
@@ -200,12 +200,7 @@ impl<'a> Pending<'a> {
 }
 
 /// Runs, at the state before the pass, the jobs whose footprint is not known or was left.
-fn find_footprints<H: Header>(
-    pool: &dyn Pool,
-    runner: &Runner<'_, H>,
-    pending: &mut [Pending<'_>],
-    pass: u32,
-) {
+fn find_footprints(pool: &dyn Pool, runner: &Runner<'_>, pending: &mut [Pending<'_>], pass: u32) {
     let needs_one = |job: &Pending<'_>| pass > 1 || matches!(job.locks, Locks::Unknown);
     if !pending.iter().any(needs_one) {
         return;
@@ -229,11 +224,7 @@ fn find_footprints<H: Header>(
 }
 
 /// Tries each pending job once, as if in order.
-fn run_pass<H: Header>(
-    pool: &dyn Pool,
-    runner: &Runner<'_, H>,
-    pending: &[Pending<'_>],
-) -> Vec<Attempt> {
+fn run_pass(pool: &dyn Pool, runner: &Runner<'_>, pending: &[Pending<'_>]) -> Vec<Attempt> {
     if pool.workers() == 1 || pending.len() <= IN_ORDER_JOBS_MAX {
         let mut scratch = Scratch::default();
         let in_order = |(at, job): (usize, &Pending<'_>)| {
@@ -244,7 +235,7 @@ fn run_pass<H: Header>(
     }
     let locks: Vec<&Locks<'_>> = pending.iter().map(|job| &job.locks).collect();
     let graph = Graph::new(pool, &locks);
-    dispatch::run(pool, &graph, &|scratch: &mut Scratch<H>, at, next| {
+    dispatch::run(pool, &graph, &|scratch: &mut Scratch, at, next| {
         let places = std::iter::once(at).chain(next).map(|at| pending[at].place);
         runner.warm(places, scratch);
         runner.run(pending[at].place, &pending[at].locks, scratch)

@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(has, [true, true, false, false, false, true]);
         let mut granted = Vec::new();
         queues.release(0, &all[0], &mut granted);
-        assert_eq!(granted, []);
+        assert!(granted.is_empty());
         queues.release(1, &all[1], &mut granted);
         assert_eq!(granted, [2, 3]);
         queues.release(3, &all[3], &mut granted);

@@ -51,7 +51,7 @@ use crate::key::Direction;
 use crate::partition::{Partitions, ShardSet};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Pool;
-use crate::store::{Header, Store};
+use crate::store::{RecordHeader, Store};
 use crate::txn::{
     Abort, Certified, Footprint, PointLock, Program, RangeLock, RangeRead, ReadSet, Registry,
     SqlState, Write,
@@ -272,12 +272,12 @@ impl Sharded {
     }
 
     /// Does what can be done now, of so many transactions at most: what they serve others wait for.
-    pub fn go_on<H: Header>(
+    pub fn go_on(
         &mut self,
         pool: &dyn Pool,
         registry: &Registry,
-        store: &Store<H>,
-        header: &(dyn Fn(&Job<'_>) -> H + Sync),
+        store: &Store,
+        header: &(dyn Fn(&Job<'_>) -> RecordHeader + Sync),
         most: usize,
     ) -> (Vec<Served>, Vec<Ended>) {
         let acts = self.acts(most);
@@ -350,12 +350,7 @@ impl Sharded {
     }
 
     /// Does acts of one version, as if in order.
-    fn act_all<H: Header>(
-        &self,
-        pool: &dyn Pool,
-        runner: &Runner<'_, H>,
-        acts: &[Act],
-    ) -> Vec<Acted> {
+    fn act_all(&self, pool: &dyn Pool, runner: &Runner<'_>, acts: &[Act]) -> Vec<Acted> {
         if pool.workers() == 1 || acts.len() <= IN_ORDER_JOBS_MAX {
             let mut scratch = Scratch::default();
             let in_order = |place: usize| {
@@ -367,19 +362,13 @@ impl Sharded {
         let locks: Vec<Locks<'_>> =
             acts.iter().map(|act| Locks::Given(self.pending[act.at].locks())).collect();
         let graph = Graph::new(pool, &locks.iter().collect::<Vec<_>>());
-        dispatch::run(pool, &graph, &|scratch: &mut Scratch<H>, place, next| {
+        dispatch::run(pool, &graph, &|scratch: &mut Scratch, place, next| {
             runner.warm(std::iter::once(place).chain(next), scratch);
             self.act(runner, place, acts[place], scratch)
         })
     }
 
-    fn act<H: Header>(
-        &self,
-        runner: &Runner<'_, H>,
-        place: usize,
-        act: Act,
-        scratch: &mut Scratch<H>,
-    ) -> Acted {
+    fn act(&self, runner: &Runner<'_>, place: usize, act: Act, scratch: &mut Scratch) -> Acted {
         let pending = &self.pending[act.at];
         let is_active = pending.shards.active.contains(self.here);
         let is_verdict = act.runs && is_active && matches!(pending.program, Program::Certified(_));
@@ -401,7 +390,7 @@ impl Sharded {
     }
 
     /// Phase 2: this shard's rows of a transaction.
-    fn read<H: Header>(&self, runner: &Runner<'_, H>, pending: &Pending) -> Part {
+    fn read(&self, runner: &Runner<'_>, pending: &Pending) -> Part {
         let Footprint { points, ranges } = pending.locks();
         if let Program::Certified(Certified { reads, .. }) = &pending.program {
             return Part::Certified(runner.changed_here(&self.reads_of(Some(self.here), reads)));
@@ -438,13 +427,13 @@ impl Sharded {
     }
 
     /// Phase 5.
-    fn run<H: Header>(
+    fn run(
         &self,
-        runner: &Runner<'_, H>,
+        runner: &Runner<'_>,
         place: usize,
         pending: &Pending,
         own: Option<Part>,
-        scratch: &mut Scratch<H>,
+        scratch: &mut Scratch,
     ) -> Went {
         if !pending.is_known {
             scratch.skip();

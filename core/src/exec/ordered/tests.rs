@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::exec::optimistic;
 use crate::exec::testing::{
-    Backwards, By, Model, Op, TABLES, Threads, covering, key, ops, program, registry, rows, store,
-    txn,
+    Backwards, Model, Op, TABLES, Threads, covering, header_of, key, ops, program, registry, rows,
+    store, txn,
 };
 use crate::ids::TableId;
 use crate::key::KeyRange;
@@ -42,7 +42,7 @@ fn execute_on(
             footprint: footprint.as_ref(),
         })
         .collect();
-    let finished = execute(pool, &registry(), &store, AT, &jobs, &By::of, Told::Writes);
+    let finished = execute(pool, &registry(), &store, AT, &jobs, &header_of, Told::Writes);
     let after = Model::of(&store, AT);
     assert_eq!(written(rows, &finished), after, "what is told is not what was written");
     assert_nothing_is_left(&store, &after);
@@ -64,16 +64,16 @@ fn written(rows: &Rows, finished: &[Finished]) -> Model {
 }
 
 /// Once all is published and reclaimed, the store is as if it had been given the rows alone.
-fn assert_nothing_is_left(store: &Store<By>, after: &Model) {
+fn assert_nothing_is_left(store: &Store, after: &Model) {
     store.publish(AT);
     store.reclaim(AT);
     let fresh = Store::new();
     for ((table, key), value) in &after.rows {
         let value = Some(value.clone());
-        let version = Version { version: AT, header: By::first(txn(0)), value };
+        let version = Version { version: AT, header: RecordHeader::new(txn(0)), value };
         fresh.apply(*table, key.clone(), version);
     }
-    let size = |store: &Store<By>| {
+    let size = |store: &Store| {
         let lens = (0..TABLES).map(|table| store.len(TableId(table))).collect::<Vec<_>>();
         (lens, store.memory_bytes())
     };
@@ -186,7 +186,7 @@ proptest! {
                 })
                 .collect();
             let told = Told::Outcomes;
-            let finished = execute(&Sequential, &registry, &store, AT, &jobs, &By::of, told);
+            let finished = execute(&Sequential, &registry, &store, AT, &jobs, &header_of, told);
             let mut order: Vec<usize> = (0..jobs.len()).collect();
             order.sort_by_key(|&place| finished[place].passes);
             for place in order {
@@ -329,7 +329,7 @@ fn a_program_that_leaves_what_it_calls_certain_is_restarted_as_any() {
         let job = |(n, program)| Job { txn: txn(n), program, footprint: None };
         let jobs: Vec<Job<'_>> = (0..).zip(&programs).map(job).collect();
         let store = store(&Rows::new());
-        let finished = execute(pool, &registry, &store, AT, &jobs, &By::of, Told::Outcomes);
+        let finished = execute(pool, &registry, &store, AT, &jobs, &header_of, Told::Outcomes);
         let ends: Vec<_> = finished.into_iter().map(|done| (done.outcome, done.passes)).collect();
         (ends, Model::of(&store, AT))
     };
@@ -365,7 +365,7 @@ fn a_program_that_goes_on_after_it_was_stopped_is_still_stopped() {
     let job = |n| Job { txn: txn(n), program: &program, footprint: Some(&wrong) };
     let store = store(&Rows::new());
     let finished =
-        execute(&Sequential, &registry, &store, AT, &[job(1), job(2)], &By::of, Told::Outcomes);
+        execute(&Sequential, &registry, &store, AT, &[job(1), job(2)], &header_of, Told::Outcomes);
     for done in finished {
         assert_eq!((done.outcome, done.passes), (Ok(vec![1]), 2));
     }
@@ -439,7 +439,7 @@ fn a_panic_of_the_executor_itself_ends_all_workers() {
         .collect();
     let header = |job: &Job<'_>| {
         assert!(job.txn != txn(9), "a bug");
-        By::of(job)
+        header_of(job)
     };
     execute(&Threads(4), &registry(), &store(&Rows::new()), AT, &jobs, &header, Told::Outcomes);
 }

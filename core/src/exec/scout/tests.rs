@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::exec::Overlay;
 use crate::exec::optimistic::probe;
-use crate::exec::testing::{By, ops, program, registry, rows, store};
+use crate::exec::testing::{ops, program, registry, rows, store};
 use crate::partition::Rule;
 
 const AT: SnapshotVersion = SnapshotVersion(5);
@@ -35,7 +35,7 @@ fn survives(wanted: &Wanted, found: &Found) {
 }
 
 /// A store for each shard.
-fn divide(rows: &BTreeMap<Row, Option<u8>>, partitions: &Partitions) -> Vec<Store<By>> {
+fn divide(rows: &BTreeMap<Row, Option<u8>>, partitions: &Partitions) -> Vec<Store> {
     let of_shard = |shard: u16| {
         let holds = |(table, k): Row| partitions.holds(ShardId(shard), TableId(table), &[k]);
         store(&rows.iter().filter(|(row, _)| holds(**row)).map(|(r, v)| (*r, *v)).collect())
@@ -50,7 +50,7 @@ fn scout_all(
     program: &Program,
     partitions: &Partitions,
     (here, most): (ShardId, usize),
-    shards: &[Store<By>],
+    shards: &[Store],
 ) -> Footprint {
     let mut known = Known::default();
     for _ in 0..400 {
@@ -171,7 +171,7 @@ impl crate::txn::Procedure for Megabytes {
 fn a_program_that_writes_too_much_is_told_so() {
     let registry = Registry::new([std::sync::Arc::new(Megabytes) as _]);
     let procedure = registry.id("megabytes").unwrap();
-    let (store, partitions) = (Store::<By>::new(), Partitions::default());
+    let (store, partitions) = (Store::new(), Partitions::default());
     let scouted = |megabytes| {
         let program = Program::Call { procedure, args: vec![megabytes].into() };
         let place = (&partitions, ShardId(0));
@@ -203,7 +203,7 @@ fn hints_are_asked_for_some_at_a_time() {
     let procedure = registry.id("hints").unwrap();
     let program = Program::Call { procedure, args: bytes::Bytes::new() };
     let partitions = partitions(1);
-    let (store, here) = (Store::<By>::new(), ShardId(0));
+    let (store, here) = (Store::new(), ShardId(0));
     let (mut known, mut asked) = (Known::default(), Vec::new());
     let found = loop {
         match scout(&registry, &program, (&store, AT), (&partitions, here), &known) {
@@ -238,10 +238,14 @@ fn a_program_that_reads_too_much_is_told_so() {
             Ok(Vec::new())
         }
     }
-    let store = Store::<By>::new();
+    let store = Store::new();
     let writer = crate::ids::TxnId::new(crate::ids::NodeId(1), 1);
     let value = Some(Value::copy_from(&vec![0; TXN_BYTES_MAX]));
-    let version = crate::store::Version { version: AT, header: By::first(writer), value };
+    let version = crate::store::Version {
+        version: AT,
+        header: crate::store::RecordHeader::new(writer),
+        value,
+    };
     store.apply(TableId(1), Key::from(&b"k"[..]), version);
     let registry = Registry::new([std::sync::Arc::new(Twice) as _]);
     let procedure = registry.id("twice").unwrap();

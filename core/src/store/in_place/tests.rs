@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::ColdMemory;
-use super::super::tests::{TestHeader, version};
+use super::super::tests::{header, version};
 use super::*;
 use crate::key::{Direction, KeyRange};
 use crate::value::Value;
@@ -15,7 +15,7 @@ use crate::value::Value;
 const KEYS: u8 = 24;
 const TABLES: u32 = 2;
 
-type TestStore = Store<TestHeader>;
+type TestStore = Store;
 /// The number of a table and of a key.
 type Place = (u32, u8);
 
@@ -26,13 +26,13 @@ fn key(number: u8) -> Key {
 }
 
 /// A version of a writer whose value has a length, or a deletion.
-fn written_by(writer: u64, at: u64, len: Option<usize>) -> Version<TestHeader> {
+fn written_by(writer: u64, at: u64, len: Option<usize>) -> Version {
     let bytes = vec![writer as u8; len.unwrap_or(0)];
     let value = len.map(|_| Value::from(bytes));
-    Version { version: SnapshotVersion(at), header: TestHeader(writer), value }
+    Version { version: SnapshotVersion(at), header: header(writer), value }
 }
 
-fn write(store: &TestStore, written: &mut Written<TestHeader>, step: Put) {
+fn write(store: &TestStore, written: &mut Written, step: Put) {
     let Put { writer, at, place: (table, number), len } = step;
     let key = HashedKey::from(key(number));
     store.write(written, (TableId(table), key), written_by(writer, at, len));
@@ -67,8 +67,9 @@ fn see(store: &TestStore, from: u64, upto: u64) -> Seen {
     let of = |at: u64, (table, number): Place| {
         let seen = store.head(TableId(table), &key(number), SnapshotVersion(at));
         let value = |value: &Value| if value.is_cold() { Err(()) } else { Ok(value.to_vec()) };
-        let had =
-            |it: Version<TestHeader>| (it.version.0, it.header.0, it.value.as_ref().map(value));
+        let had = |it: Version| {
+            (it.version.0, it.header.writer().to_bits(), it.value.as_ref().map(value))
+        };
         (at, (table, number), seen.map(had))
     };
     let versions = (from..=upto).flat_map(|at| places().map(move |place| of(at, place)));

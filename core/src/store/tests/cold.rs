@@ -45,16 +45,16 @@ impl Cold for Interrupted {
 }
 
 /// A store that puts away all that it may.
-fn cold_store() -> (Arc<Store<TestHeader>>, Interrupted) {
+fn cold_store() -> (Arc<Store>, Interrupted) {
     let cold = Interrupted::default();
     (Arc::new(Store::with_cold(Box::new(cold.clone()), 0)), cold)
 }
 
-fn long(byte: u8) -> Version<TestHeader> {
+fn long(byte: u8) -> Version {
     version(0, Some(&[byte; 40]))
 }
 
-fn write(store: &Store<TestHeader>, at: u64, rows: &[(&[u8], u8)]) {
+fn write(store: &Store, at: u64, rows: &[(&[u8], u8)]) {
     for (bytes, value) in rows {
         let at = SnapshotVersion(at);
         store.apply(TABLE, key(bytes), Version { version: at, ..long(*value) });
@@ -63,7 +63,7 @@ fn write(store: &Store<TestHeader>, at: u64, rows: &[(&[u8], u8)]) {
 }
 
 /// What a reader of the newest version sees, without bringing anything back.
-fn seen(store: &Store<TestHeader>) -> Vec<(Key, u8)> {
+fn seen(store: &Store) -> Vec<(Key, u8)> {
     let mut seen = Vec::new();
     store.scan_passing(TABLE, &KeyRange::all(), store.published(), |key, version| {
         seen.extend(version.value.as_ref().map(|value| (key.clone(), value[0])));
@@ -73,7 +73,7 @@ fn seen(store: &Store<TestHeader>) -> Vec<(Key, u8)> {
 }
 
 /// The clock comes by: what was not used since the last time is chosen.
-fn choose(store: &Store<TestHeader>) -> Chosen {
+fn choose(store: &Store) -> Chosen {
     store.choose_cold();
     let chosen = store.choose_cold();
     assert!(!format!("{chosen:?}").contains("fresh: [], copied: []"), "{chosen:?}");
@@ -81,7 +81,7 @@ fn choose(store: &Store<TestHeader>) -> Chosen {
 }
 
 /// How many rows have a mark, and how many the store says that have one, here and to others.
-fn check_counts(store: &Store<TestHeader>, keys: &[&[u8]]) {
+fn check_counts(store: &Store, keys: &[&[u8]]) {
     let is_cold: Vec<bool> = keys.iter().map(|key| store.is_cold(TABLE, key)).collect();
     let map = store.cold_map();
     let is_told: Vec<bool> = keys.iter().map(|bytes| map.has(TABLE, &key(bytes))).collect();

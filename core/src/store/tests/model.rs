@@ -12,11 +12,11 @@ use crate::txn::Taken;
 /// Every version of every key, newest first.
 #[derive(Default)]
 struct Model {
-    rows: BTreeMap<(TableId, Key), Vec<Version<TestHeader>>>,
+    rows: BTreeMap<(TableId, Key), Vec<Version>>,
 }
 
 impl Model {
-    fn apply(&mut self, table: TableId, key: Key, version: Version<TestHeader>) {
+    fn apply(&mut self, table: TableId, key: Key, version: Version) {
         let versions = self.rows.entry((table, key)).or_default();
         if versions.first().is_some_and(|newest| newest.version == version.version) {
             versions[0] = version;
@@ -45,14 +45,9 @@ impl Model {
     }
 
     /// What a scan visits.
-    fn scan(
-        &self,
-        table: TableId,
-        range: &KeyRange,
-        at: SnapshotVersion,
-    ) -> Vec<(Key, Version<TestHeader>)> {
+    fn scan(&self, table: TableId, range: &KeyRange, at: SnapshotVersion) -> Vec<(Key, Version)> {
         let rows = self.rows.iter().filter(|((t, key), _)| *t == table && range.contains(key));
-        let visible = |versions: &Vec<Version<TestHeader>>| {
+        let visible = |versions: &Vec<Version>| {
             versions.iter().find(|version| version.version <= at).cloned()
         };
         rows.filter_map(|((_, key), v)| visible(v).map(|version| (key.clone(), version))).collect()
@@ -129,11 +124,11 @@ fn key_of(number: u8) -> Key {
 }
 
 struct Run {
-    store: Arc<Store<TestHeader>>,
+    store: Arc<Store>,
     model: Model,
     cold: ColdMemory,
     chosen: Vec<Chosen>,
-    pins: Vec<Pin<TestHeader>>,
+    pins: Vec<Pin>,
     /// Counts writes, so that each has a header of its own.
     written: usize,
     reclaimed: SnapshotVersion,
@@ -189,17 +184,14 @@ impl Run {
         }
     }
 
-    fn writes(
-        &mut self,
-        writes: &[(u32, u8, Option<usize>)],
-    ) -> Vec<(TableId, Key, Version<TestHeader>)> {
+    fn writes(&mut self, writes: &[(u32, u8, Option<usize>)]) -> Vec<(TableId, Key, Version)> {
         let next = self.store.published().next();
         let first = self.written;
         self.written += writes.len();
         let numbered = writes.iter().zip(first..);
         let write = |(&(table, key, len), number): (&(u32, u8, Option<usize>), usize)| {
             let value = len.map(|len| Value::from(vec![number as u8; len]));
-            let header = TestHeader(number as u64);
+            let header = header(number as u64);
             (TableId(table), key_of(key), Version { version: next, header, value })
         };
         numbered.map(write).collect()
@@ -272,7 +264,7 @@ impl Run {
         let sweep = pin.sweep(table);
         drop(pin);
         let mut found = Vec::new();
-        for part in 0..Sweep::<TestHeader>::PARTS {
+        for part in 0..Sweep::PARTS {
             let mut taken = Taken::default();
             sweep.take(part, &mut taken);
             assert_eq!(sweep.count(part), taken.len());
@@ -336,9 +328,8 @@ impl Run {
         self.store.put_away(Chosen::default());
         let has_copy = |(table, key): &&(TableId, Key)| {
             let head = self.store.head(*table, key, SnapshotVersion(u64::MAX)).unwrap();
-            let has_copy = |row: &Row<TestHeader>| {
-                row.chain.newest().value.as_ref().is_some_and(Value::has_copy)
-            };
+            let has_copy =
+                |row: &Row| row.chain.newest().value.as_ref().is_some_and(Value::has_copy);
             let table = self.store.tables.table(*table).unwrap();
             let has_copy = table.with_row(hash_bytes(key), key, has_copy).unwrap();
             assert!(has_copy || !head.value.unwrap().is_cold());

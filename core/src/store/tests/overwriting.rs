@@ -56,13 +56,13 @@ fn key_of(number: u8) -> Key {
 }
 
 struct Run {
-    store: Arc<Store<TestHeader>>,
+    store: Arc<Store>,
     cold: ColdMemory,
     model: Model,
     /// The store does not go back to before this.
     final_upto: SnapshotVersion,
-    pins: Vec<Pin<TestHeader>>,
-    checkpoint: Option<Pin<TestHeader>>,
+    pins: Vec<Pin>,
+    checkpoint: Option<Pin>,
     chosen: Vec<Chosen>,
     written: u64,
     has_gone_back: bool,
@@ -121,7 +121,7 @@ impl Run {
             self.written += 1;
             let value = len.map(|len| Value::from(vec![self.written as u8; len]));
             self.model.entry(key).or_default().push((next, value.clone()));
-            let header = TestHeader(self.written);
+            let header = header(self.written);
             batch.push((TABLE, key_of(key), Version { version: next, header, value }));
         }
         // While it is half written readers see what they saw.
@@ -188,8 +188,7 @@ impl Run {
         });
         self.store.put_away(Chosen::default());
         let Some(table) = self.store.tables.table(TABLE) else { return };
-        let has_copy =
-            |row: &Row<TestHeader>| row.chain.newest().value.as_ref().is_some_and(Value::has_copy);
+        let has_copy = |row: &Row| row.chain.newest().value.as_ref().is_some_and(Value::has_copy);
         let has_copy = |key: &u8| {
             let key = key_of(*key);
             table.with_row(hash_bytes(&key), &key, has_copy).unwrap_or(false)

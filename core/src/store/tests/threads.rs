@@ -17,7 +17,7 @@ fn account_key(account: u64, epoch: u64) -> Key {
 }
 
 /// The writes of one version: every third account moves to another key, and one gives to another.
-fn writes_of(number: u64, balances: &mut [u64]) -> Vec<(TableId, Key, Version<TestHeader>)> {
+fn writes_of(number: u64, balances: &mut [u64]) -> Vec<(TableId, Key, Version)> {
     let (from, to) = ((number * 7 % ACCOUNTS) as usize, (number * 13 % ACCOUNTS) as usize);
     let amount = balances[from].min(number % 10);
     balances[from] -= amount;
@@ -41,7 +41,7 @@ fn writes_of(number: u64, balances: &mut [u64]) -> Vec<(TableId, Key, Version<Te
 }
 
 /// What a reader at a pinned version finds: how many accounts, with how much in all.
-fn audit(pin: &Pin<TestHeader>, direction: Direction) -> (u64, u64) {
+fn audit(pin: &Pin, direction: Direction) -> (u64, u64) {
     let (mut accounts, mut total) = (0, 0);
     let (store, at) = (pin.store(), pin.version());
     store.scan(TABLE, &KeyRange::all(), direction, at, |key, seen| {
@@ -59,15 +59,15 @@ fn audit(pin: &Pin<TestHeader>, direction: Direction) -> (u64, u64) {
 }
 
 /// The same part by part.
-fn swept(pin: &Pin<TestHeader>) -> (u64, u64) {
+fn swept(pin: &Pin) -> (u64, u64) {
     let sweep = pin.sweep(TABLE);
     let mut taken = Taken::default();
-    (0..Sweep::<TestHeader>::PARTS).for_each(|part| sweep.take(part, &mut taken));
+    (0..Sweep::PARTS).for_each(|part| sweep.take(part, &mut taken));
     let balance = |(_, value): (&[u8], &[u8])| u64::from_le_bytes(value.try_into().unwrap());
     (taken.len() as u64, taken.iter().map(balance).sum())
 }
 
-fn read_until(done: &AtomicBool, store: &Arc<Store<TestHeader>>, direction: Direction) -> u64 {
+fn read_until(done: &AtomicBool, store: &Arc<Store>, direction: Direction) -> u64 {
     let mut audits = 0;
     let mut newest = SnapshotVersion::ZERO;
     loop {
@@ -133,7 +133,7 @@ const ROUNDS: u64 = 300;
 
 /// One of several writers whose keys lie between each other's: in each round it deletes a key or
 /// brings it back, so that keys come back while their deletion is being reclaimed.
-fn toggle(store: &Store<TestHeader>, writer: u64, round: u64) {
+fn toggle(store: &Store, writer: u64, round: u64) {
     for i in 0..KEYS_PER_WRITER {
         let name = key(&(i * WRITERS + writer).to_be_bytes());
         let is_there = (round + i).is_multiple_of(2);

@@ -7,9 +7,9 @@ use pangea_core::exec::ordered::{Ended, Part, Served, Went};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
+use pangea_core::store::RecordHeader;
 use pangea_core::work::Work;
 
-use super::super::header::Header;
 use super::super::interleaving::turns;
 use super::super::scheduler::RUN_BYTES;
 use super::super::{Calvin, Cut};
@@ -143,7 +143,7 @@ impl Calvin {
             return;
         }
         let registry = self.state.registry.clone();
-        let header = &|job: &pangea_core::exec::ordered::Job<'_>| Header(job.txn);
+        let header = &|job: &pangea_core::exec::ordered::Job<'_>| RecordHeader::new(job.txn);
         self.let_overwrite(cx);
         cx.begin_work();
         let most = self.state.options.slice_txns.get().saturating_mul(cx.pool.workers());

@@ -9,7 +9,7 @@ use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::KeyRange;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
-use pangea_core::store::{Header, Pin};
+use pangea_core::store::Pin;
 use pangea_core::time::{Span, Timestamp};
 
 use super::Transfer;
@@ -27,10 +27,10 @@ const BYTES_AHEAD: usize = 8 << 20;
 const KEEP: Span = Span::from_ms(30_000);
 
 /// A checkpoint on its way to a peer.
-pub(crate) struct Outgoing<H: Header> {
+pub(crate) struct Outgoing {
     /// The number that the receiver has given it.
     transfer: u64,
-    pin: Pin<H>,
+    pin: Pin,
     meta: Bytes,
     /// What the protocol hands on beside the rows.
     handed_on: Bytes,
@@ -55,7 +55,7 @@ pub(crate) struct Kept {
     pub(crate) heard: Timestamp,
 }
 
-impl<H: Host> Transfer<H> {
+impl Transfer {
     /// The batches of a source after this one are kept for a peer.
     pub(crate) fn least_kept(&self, source: usize) -> Option<Bid> {
         self.kept.values().map(|kept| kept.heads[source]).min()
@@ -119,12 +119,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    fn start_outgoing(
-        &mut self,
-        cx: &Cx<'_, H>,
-        transfer: u64,
-        handed_on: Bytes,
-    ) -> Outgoing<H::Header> {
+    fn start_outgoing(&mut self, cx: &Cx<'_, H>, transfer: u64, handed_on: Bytes) -> Outgoing {
         let confirmed = &self.mastery.confirmed;
         let pin = cx.store.pin_at(confirmed.epoch).expect("what is decided is published and kept");
         let mut meta = Vec::new();
@@ -219,7 +214,7 @@ impl<H: Host> Inputs<H> {
     }
 }
 
-impl<H: Header> Outgoing<H> {
+impl Outgoing {
     /// Whether all chunks were sent.
     fn is_sent(&self) -> bool {
         matches!(self.cursors.back(), Some(Cursor::End))

@@ -22,17 +22,17 @@ const PIN_NS: u64 = 50_000_000;
 const PINS: usize = 40;
 
 /// What is known of a loss.
-pub(super) struct Losing<P: Protocol> {
+pub(super) struct Losing {
     /// The node that is lost, once it is.
     pub(super) node: Option<usize>,
     was_coordinator: bool,
     /// With which versions each node has acknowledged transactions, and how many that wrote.
     acknowledged: Vec<BTreeMap<SnapshotVersion, u64>>,
     lines: Lines,
-    pins: VecDeque<Vec<Pin<P::Header>>>,
+    pins: VecDeque<Vec<Pin>>,
 }
 
-impl<P: Protocol> Losing<P> {
+impl Losing {
     pub(super) fn new(nodes: usize) -> Self {
         Self {
             node: None,

@@ -109,9 +109,9 @@ fn writes_carry_the_version_and_the_writer() {
     let store = store(&Rows::new());
     let program = program(&[put(1, 7), Op::Delete(1, 2)]);
     let job = Job { txn: txn(3), program: &program, footprint: None };
-    let finished = execute(&Sequential, &registry(), &store, AT, &[job], &By::of, Told::Writes);
+    let finished = execute(&Sequential, &registry(), &store, AT, &[job], &header_of, Told::Writes);
     let found = store.read(TableId(1), &[1], AT).unwrap();
-    assert_eq!(found, Version { version: AT, header: By::of(&job), value: Some(value(7)) });
+    assert_eq!(found, Version { version: AT, header: header_of(&job), value: Some(value(7)) });
     assert_eq!(store.read(TableId(1), &[2], AT).unwrap().value, None);
     assert_eq!(finished[0].writes.len(), 2);
 }

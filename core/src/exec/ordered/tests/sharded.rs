@@ -14,7 +14,7 @@ use crate::txn::Abort;
 /// One shard with its rows.
 struct Shard {
     sharded: Sharded,
-    store: Store<By>,
+    store: Store,
     ended: BTreeMap<TxnId, Ended>,
 }
 
@@ -62,7 +62,7 @@ impl Shards {
     fn go_on(&mut self, at: usize, pool: &dyn Pool) {
         let Shard { sharded, store, ended } = &mut self.all[at];
         // A few at a time.
-        let (served, over) = sharded.go_on(pool, &registry(), store, &By::of, 3);
+        let (served, over) = sharded.go_on(pool, &registry(), store, &header_of, 3);
         for it in over {
             assert!(ended.insert(it.txn, it).is_none(), "a transaction ends once");
         }
