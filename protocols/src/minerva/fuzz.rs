@@ -13,7 +13,7 @@ use pangea_core::value::Value;
 
 use super::batch::{Batch, Bid, How, TxnRecord};
 use super::resolution::{Ordered, Resolution, Wrote};
-use super::{Cut, Message, Minerva, Rules};
+use super::{Cut, Message, Rules};
 use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
 use crate::inputs::{
