@@ -62,6 +62,15 @@ pub struct Variant {
     pub what: &'static str,
 }
 
+/// A setting that `pangea torture` chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TortureSetting {
+    /// The setting's name.
+    pub key: &'static str,
+    /// Its values, as TOML has them. One that the cluster can have is drawn from the seed.
+    pub values: &'static [&'static str],
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

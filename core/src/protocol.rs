@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::choice::{Guarantee, Variant};
+use crate::choice::{Guarantee, TortureSetting, Variant};
 use crate::codec::DecodeError;
 use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket};
 use crate::key::Key;
@@ -63,6 +63,10 @@ pub trait Protocol: Sized + Send + 'static {
     /// and a swarm tells which of these it has not seen.
     const MARKS: &'static [Mark] = &[];
 
+    /// Settings that runs of minutes on real nodes (`pangea torture`) change to reach rare states:
+    /// frequent checkpoints in each of their modes. A setting that the user gives takes precedence.
+    const TORTURE_SETTINGS: &'static [TortureSetting] = &[];
+
     /// Settings that a user may want to choose otherwise than by default: `pangea advise` tries
     /// each.
     const VARIANTS: &'static [Variant] = &[];
@@ -87,6 +91,13 @@ pub trait Protocol: Sized + Send + 'static {
     /// so low that small runs reach them.
     fn drawn_options(rng: &mut fastrand::Rng) -> Self::Options {
         let _ = rng;
+        Self::Options::default()
+    }
+
+    /// The default settings, with limits so low that seconds with few clients reach states that
+    /// take a real node hours under load: checkpoints, truncated cuts, checkpoints sent in several
+    /// chunks, and epochs that are run in slices.
+    fn scaled_down_options() -> Self::Options {
         Self::Options::default()
     }
 
@@ -126,8 +137,38 @@ pub trait Protocol: Sized + Send + 'static {
 pub struct Mark {
     /// Its name: the protocol's, a dot, and what happens.
     pub name: &'static str,
-    /// When it is made, in words.
+    /// The condition under which it is made, for humans.
     pub when: &'static str,
+    /// Whether a swarm of the simulator hits it.
+    pub rarity: Rarity,
+}
+
+/// Whether a swarm of the simulator hits a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rarity {
+    /// A swarm of a hundred seeds hits it.
+    Usual,
+    /// Only larger swarms hit it, for this reason.
+    Rare(&'static str),
+    /// Honest replicas never make it in runs of seconds, for this reason.
+    Never(&'static str),
+}
+
+impl Mark {
+    /// A mark that a swarm of a hundred seeds hits.
+    pub const fn new(name: &'static str, when: &'static str) -> Self {
+        Self { name, when, rarity: Rarity::Usual }
+    }
+
+    /// The same mark, which only larger swarms hit.
+    pub const fn rare(self, why: &'static str) -> Self {
+        Self { rarity: Rarity::Rare(why), ..self }
+    }
+
+    /// The same mark, which no swarm hits.
+    pub const fn never(self, why: &'static str) -> Self {
+        Self { rarity: Rarity::Never(why), ..self }
+    }
 }
 
 /// What a protocol says to its peers.

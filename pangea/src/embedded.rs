@@ -411,7 +411,8 @@ impl WithProtocol for Start<'_> {
         let sql = listener.local_addr().map_err(|error| failed("no address", error))?;
         let node = Node::<P>::start(config, registry);
         let node = node.map_err(|error| failed("the node can't start", error))?;
-        let shared = Shared::with_results_max(security.results_bytes_max);
+        let shared = Shared::with_results_max(security.results_bytes_max)
+            .with_reserved_prefixes(protocol::reserved_prefixes());
         let shared = Arc::new(shared.with_procedures(natives));
         let goodbye = Arc::new(Notify::new());
         let told = goodbye.clone();

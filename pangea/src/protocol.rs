@@ -1,43 +1,31 @@
-//! The one place where a protocol's name becomes its code. Everything beyond is generic.
+//! What the command line asks of a protocol by its name.
 
 use std::sync::Arc;
 
-use pangea_core::choice::Guarantee;
+use pangea_core::choice::{Guarantee, TortureSetting};
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
 use pangea_node::config::Config;
-use pangea_protocols::calvin::Calvin;
-use pangea_protocols::minerva::Minerva;
 use pangea_sql::native::Native;
 
 use crate::failure::Failure;
 
-/// The names of the protocols that there are.
-pub const NAMES: [&str; 2] = [Minerva::NAME, Calvin::NAME];
+pub use pangea_protocols::{NAMES, WithProtocol};
 
-/// Something that is done with a protocol, whichever it is.
-pub trait WithProtocol {
-    /// What comes of it.
-    type Output;
-
-    /// Does it.
-    fn run<P: Protocol>(self) -> Self::Output;
-}
-
-/// Does something with the protocol called `name`.
+/// Runs a task with the protocol called `name`.
 ///
 /// # Errors
-/// When there is no protocol of that name.
-pub fn with_protocol<W: WithProtocol>(name: &str, work: W) -> Result<W::Output, Failure> {
-    match name {
-        Minerva::NAME => Ok(work.run::<Minerva>()),
-        Calvin::NAME => Ok(work.run::<Calvin>()),
-        _ => {
-            let names = NAMES.join(", ");
-            Err(Failure::Usage(format!("there is no protocol {name:?}; there is {names}")))
-        }
-    }
+/// When no protocol has the name.
+pub fn with_protocol<W: WithProtocol>(name: &str, task: W) -> Result<W::Output, Failure> {
+    pangea_protocols::with_protocol(name, task).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// The first parts of setting names that a session may not make up: `SET minerva.epoch_ms` would
+/// set nothing, because settings of protocols are in the configuration of a node.
+pub fn reserved_prefixes() -> Vec<&'static str> {
+    let names = NAMES.iter().chain(pangea_protocols::NAMES_TO_COME).copied();
+    names.chain(["pangea"]).collect()
 }
 
 /// Every procedure that a node knows: those of SQL and those of the workloads.
@@ -92,6 +80,29 @@ impl WithProtocol for Divides {
     }
 }
 
+/// The settings with which a short simulation reaches rare states: see
+/// [`Protocol::scaled_down_options`].
+pub struct ScaledDown;
+
+impl WithProtocol for ScaledDown {
+    type Output = toml::Table;
+
+    fn run<P: Protocol>(self) -> toml::Table {
+        toml::Table::try_from(P::scaled_down_options()).expect("settings are a table of TOML")
+    }
+}
+
+/// The settings that `pangea torture` changes.
+pub struct TortureSettings;
+
+impl WithProtocol for TortureSettings {
+    type Output = &'static [TortureSetting];
+
+    fn run<P: Protocol>(self) -> &'static [TortureSetting] {
+        P::TORTURE_SETTINGS
+    }
+}
+
 /// What transactions may rely on under a table of settings.
 pub struct GuaranteeOf<'a>(pub &'a toml::Table);
 
@@ -101,6 +112,14 @@ impl WithProtocol for GuaranteeOf<'_> {
     fn run<P: Protocol>(self) -> Self::Output {
         Ok(P::guarantee(&parse_options::<P>(self.0)?))
     }
+}
+
+/// Reads the value of a setting: a number, a truth value or a quoted string as in TOML, or else an
+/// unquoted word.
+pub fn parse_value(text: &str) -> toml::Value {
+    let parsed = toml::from_str::<toml::Table>(&format!("value = {text}"));
+    let parsed = parsed.ok().and_then(|mut table| table.remove("value"));
+    parsed.unwrap_or_else(|| toml::Value::String(text.to_owned()))
 }
 
 /// A setting of a protocol as `--set` gives it: `minerva.solver=greedy`.
@@ -124,11 +143,7 @@ impl std::str::FromStr for Setting {
         if protocol.is_empty() || key.is_empty() || key.contains('.') {
             return Err(wrong());
         }
-        // A number or a truth value is one; anything else is a word, quoted or not.
-        let value = value.trim();
-        let parsed = toml::from_str::<toml::Table>(&format!("value = {value}"));
-        let parsed = parsed.ok().and_then(|mut table| table.remove("value"));
-        let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
+        let value = parse_value(value.trim());
         Ok(Self { protocol: protocol.to_owned(), key: key.to_owned(), value })
     }
 }
@@ -251,7 +266,7 @@ mod tests {
             }
         }
         for name in NAMES {
-            assert_eq!(with_protocol(name, Name), Ok(name));
+            assert_eq!(with_protocol(name, Name), Ok(*name));
         }
     }
 }

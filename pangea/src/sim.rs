@@ -26,7 +26,8 @@ use pangea_sweep::wrong::unknown;
 
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckTable, GuaranteeOf, Setting, WithProtocol, options_table, parse_options, with_protocol,
+    CheckTable, GuaranteeOf, ScaledDown, Setting, WithProtocol, options_table, parse_options,
+    with_protocol,
 };
 use crate::say;
 use crate::signals::Signals;
@@ -316,7 +317,7 @@ impl Arguments {
 fn read_scenario(path: &Path, protocol: &str) -> Result<(Scenario, toml::Table), Failure> {
     let wrong = |error: String| wrong_scenario(path, &error);
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let scenario = Scenario::read(&text, &crate::protocol::NAMES).map_err(wrong)?;
+    let scenario = Scenario::read(&text, crate::protocol::NAMES).map_err(wrong)?;
     let own = scenario.protocols.get(protocol).and_then(toml::Value::as_table);
     let own = own.cloned().unwrap_or_default();
     with_protocol(protocol, CheckTable(&own))?.map_err(|option| {
@@ -344,7 +345,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let given = options_table(&arguments.protocol, &arguments.settings)?;
     let options = match arguments.swarm {
         true => given,
-        false => scaled_down(&arguments.protocol).into_iter().chain(own).chain(given).collect(),
+        false => {
+            let scaled_down = with_protocol(&arguments.protocol, ScaledDown)?;
+            scaled_down.into_iter().chain(own).chain(given).collect()
+        }
     };
     let guarantee = with_protocol(&arguments.protocol, GuaranteeOf(&options))??;
     let settings = arguments.settings(RealTime::promised_by(guarantee))?;
@@ -356,29 +360,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         _ => settings,
     };
     with_protocol(&arguments.protocol, Simulate { arguments, settings, options })?
-}
-
-/// Settings with which seconds with few clients see what takes a real node hours under load:
-/// checkpoints, cuts that are forgotten while a replica lacks them, checkpoints that are sent in
-/// several parts, and epochs that are too large for one step, with slices large enough for locks.
-fn scaled_down(protocol: &str) -> toml::Table {
-    let settings: &[(&str, i64)] = match protocol {
-        "minerva" => &[
-            ("checkpoint_bytes", 30_000),
-            ("chunk_bytes", 500),
-            ("slice_txns", 4),
-            ("cuts_kept", 20),
-        ],
-        "calvin" => &[
-            // A transaction counts as a kilobyte: some three times as many bytes as with Minerva.
-            ("checkpoint_bytes", 100_000),
-            ("chunk_bytes", 500),
-            ("slice_txns", 4),
-            ("cuts_kept", 20),
-        ],
-        _ => &[],
-    };
-    settings.iter().map(|&(key, value)| (key.to_owned(), value.into())).collect()
 }
 
 struct Simulate<'a> {

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use crate::allocator;
 use crate::failure::Failure;
-use crate::protocol::{WithProtocol, programs, registry, with_protocol};
+use crate::protocol::{WithProtocol, programs, registry, reserved_prefixes, with_protocol};
 use crate::signals::Signals;
 
 /// How long clients may take when the node stops: the server ends their statements after a second.
@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(error) = not_kept {
         tracing::warn!(%error, "freed memory goes back to the system at once: slower than need be");
     }
-    let config = Config::read_of(&arguments.config, Some(&crate::protocol::NAMES));
+    let config = Config::read_of(&arguments.config, Some(crate::protocol::NAMES));
     let mut config = config.map_err(|error| Failure::Usage(error.to_string()))?;
     config.is_replaced = arguments.replace;
     let (stop_with_stdin, meter) = (arguments.stop_with_stdin, arguments.meter);
@@ -149,7 +149,8 @@ async fn serve<P: Protocol>(
     };
     let engine: Arc<dyn Engine> = Arc::new(node.handle().clone());
     tokio::spawn(first_password(engine.clone(), security.authentication));
-    let shared = Shared::with_results_max(security.results_bytes_max);
+    let shared = Shared::with_results_max(security.results_bytes_max)
+        .with_reserved_prefixes(reserved_prefixes());
     let shared = Arc::new(shared.with_procedures(&programs()));
     let serving = pgwire::serve_sharing(shared, security, listener, engine, shutdown);
     let mut clients = tokio::spawn(serving);

@@ -5,11 +5,69 @@
 //! need unchanged is beside them: [`agreement`], and the input log over it, [`inputs`].
 
 pub mod agreement;
-pub mod calvin;
 #[cfg(test)]
 mod exhaustive;
 pub mod inputs;
-pub mod minerva;
+
+use std::fmt;
+
+use pangea_core::protocol::Protocol;
+
+/// A task that runs with a protocol as its type.
+pub trait WithProtocol {
+    /// The result of the task.
+    type Output;
+
+    /// Runs the task.
+    fn run<P: Protocol>(self) -> Self::Output;
+}
+
+/// Makes the protocols' modules, [`NAMES`] and [`with_protocol`] from one list.
+macro_rules! protocols {
+    ($($module:ident::$protocol:ident),+ $(,)?) => {
+        $(pub mod $module;)+
+
+        /// The names of the protocols, the default one first.
+        pub const NAMES: &[&str] = &[$(<$module::$protocol as Protocol>::NAME),+];
+
+        /// Runs a task with the protocol of a name.
+        ///
+        /// # Errors
+        /// When no protocol has the name.
+        pub fn with_protocol<W: WithProtocol>(
+            name: &str,
+            task: W,
+        ) -> Result<W::Output, UnknownProtocol> {
+            match name {
+                $(<$module::$protocol as Protocol>::NAME => {
+                    Ok(task.run::<$module::$protocol>())
+                })+
+                _ => Err(UnknownProtocol { name: name.to_owned() }),
+            }
+        }
+    };
+}
+
+// Everything outside of a protocol's folder knows it by this line.
+protocols!(minerva::Minerva, calvin::Calvin);
+
+/// Published protocols that are not built yet. Their names are reserved like those of [`NAMES`].
+pub const NAMES_TO_COME: &[&str] = &["geogauss", "mako", "tiga"];
+
+/// Error: no protocol has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownProtocol {
+    /// The name that was given.
+    pub name: String,
+}
+
+impl fmt::Display for UnknownProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no protocol {:?}; there is {}", self.name, NAMES.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownProtocol {}
 
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may look outside")]

@@ -64,6 +64,8 @@ pub struct Shared {
     insight: insight::Insight,
     results: Arc<Results>,
     natives: BTreeMap<String, Arc<native::Native>>,
+    /// First parts of setting names that sessions may not make up.
+    reserved_prefixes: Arc<[&'static str]>,
 }
 
 /// How often transactions were done once more, and how often they could commit then.
@@ -96,6 +98,14 @@ impl Shared {
     pub fn with_procedures(mut self, natives: &[Arc<native::Native>]) -> Self {
         let named = |native: &Arc<native::Native>| (native.name().to_owned(), native.clone());
         self.natives = natives.iter().map(named).collect();
+        self
+    }
+
+    /// With first parts of setting names (`minerva` in `minerva.epoch_ms`) that a session may not
+    /// make up: they are names of settings elsewhere, and `SET` would set nothing.
+    #[must_use]
+    pub fn with_reserved_prefixes(mut self, prefixes: Vec<&'static str>) -> Self {
+        self.reserved_prefixes = prefixes.into();
         self
     }
 

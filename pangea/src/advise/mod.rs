@@ -114,7 +114,7 @@ impl<'a> Question<'a> {
         let places = Places::read(&arguments.regions)?;
         let work = Work::read(&arguments.workload, places.regions.len())?;
         let names: Vec<String> = match arguments.protocols.is_empty() {
-            true => NAMES.map(str::to_owned).into(),
+            true => NAMES.iter().map(|name| (*name).to_owned()).collect(),
             false => arguments.protocols.clone(),
         };
         let mut candidates = Vec::new();

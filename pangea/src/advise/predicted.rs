@@ -286,7 +286,7 @@ mod tests {
             let all = with_protocol(name, Candidates).unwrap().unwrap();
             assert!(all[0].settings.is_empty(), "the defaults come first");
             for (at, candidate) in all.iter().enumerate() {
-                assert_eq!(candidate.protocol, name);
+                assert_eq!(candidate.protocol, *name);
                 assert!(all[..at].iter().all(|other| other.settings != candidate.settings));
             }
         }

@@ -9,45 +9,39 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use fastrand::Rng;
+use pangea_core::choice::TortureSetting;
 
 use crate::cluster::{Member, Plan};
 use crate::failure::Failure;
+use crate::protocol::{TortureSettings, parse_value, with_protocol};
 
-/// How checkpoints can be taken, and whose setting it is.
-const MODES: (&str, &str, [&str; 3]) = ("calvin", "checkpoints", ["versions", "frozen", "zigzag"]);
-/// When one is due, and whose setting it is in so many bytes. With Calvin a transaction counts as a
-/// kilobyte.
-const BYTES: (&str, [(&str, u32); 2]) =
-    ("checkpoint_bytes", [("minerva", 100_000), ("calvin", 300_000)]);
 /// What a checkpoint's file ends with.
 const FILE: &str = "ckp";
 
-/// The same cluster, whose nodes take checkpoints every few seconds, in a way that is drawn where
-/// none is given.
+/// The same cluster, with the settings that its protocol has for a torture
+/// ([`TORTURE_SETTINGS`](pangea_core::protocol::Protocol::TORTURE_SETTINGS)). Values are drawn from
+/// the seed among those that the cluster can have. Settings that the plan has already stay.
 ///
 /// # Errors
-/// When there is no such cluster.
+/// When the cluster is impossible.
 pub fn often(mut plan: Plan, seed: u64) -> Result<Plan, Failure> {
-    let (key, scaled_down) = BYTES;
-    for (protocol, bytes) in scaled_down {
-        if protocol == plan.protocol {
-            plan.options.entry(key).or_insert_with(|| bytes.into());
+    let mut rng = Rng::with_seed(seed);
+    for &TortureSetting { key, values } in with_protocol(&plan.protocol, TortureSettings)? {
+        if plan.options.contains_key(key) {
+            continue;
+        }
+        let mut values = values.to_vec();
+        rng.shuffle(&mut values);
+        let with = |value: &str| {
+            let mut with = plan.clone();
+            with.options.insert(key.to_owned(), parse_value(value));
+            with
+        };
+        if let Some(fits) = values.into_iter().map(with).find(|plan| plan.check().is_ok()) {
+            plan = fits;
         }
     }
-    let (protocol, key, mut modes) = MODES;
-    if protocol != plan.protocol || plan.options.contains_key(key) {
-        plan.check()?;
-        return Ok(plan);
-    }
-    Rng::with_seed(seed).shuffle(&mut modes);
-    let with = |mode: &str| {
-        let mut with = plan.clone();
-        with.options.insert(key.to_owned(), mode.into());
-        with
-    };
-    // Not each of them can be with what is given.
-    let fits = modes.into_iter().map(with).find(|plan| plan.check().is_ok());
-    fits.map_or_else(|| plan.check().map(|()| plan), Ok)
+    plan.check().map(|()| plan)
 }
 
 /// The checkpoints that were seen, each with its node.
@@ -81,10 +75,11 @@ impl Checkpoints {
         let (least, most) = (counts.iter().min(), counts.iter().max());
         let (least, most) = (least.copied().unwrap_or(0), most.copied().unwrap_or(0));
         let mut told = format!("{}, of each node {least} to {most}", self.seen.len());
-        let (_, key, _) = MODES;
-        if let Some(mode) = plan.options.get(key).and_then(|mode| mode.as_str()) {
+        let chosen = with_protocol(&plan.protocol, TortureSettings).unwrap_or_default();
+        let modes = chosen.iter().filter_map(|it| plan.options.get(it.key)?.as_str());
+        modes.for_each(|mode| {
             let _ = write!(told, ", {mode}");
-        }
+        });
         told
     }
 }
@@ -119,7 +114,7 @@ mod tests {
 
     #[test]
     fn how_calvin_takes_them_is_drawn_from_what_fits() {
-        let all = MODES.2.map(str::to_owned);
+        let all = ["versions", "frozen", "zigzag"].map(str::to_owned);
         assert_eq!(modes(""), BTreeSet::from(all));
         assert_eq!(modes("checkpoints = \"zigzag\""), BTreeSet::from(["zigzag".to_owned()]));
         let fit = ["versions", "zigzag"].map(str::to_owned);

@@ -78,7 +78,7 @@ mod state;
 mod tests;
 mod warming;
 
-use pangea_core::choice::{Guarantee, Variant};
+use pangea_core::choice::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
@@ -101,6 +101,7 @@ impl Protocol for Calvin {
     const REJOINS: bool = true;
     const DIVIDES: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
+    const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
 
     type Message = Message;
@@ -113,6 +114,10 @@ impl Protocol for Calvin {
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
         Options::drawn(rng)
+    }
+
+    fn scaled_down_options() -> Options {
+        Options::scaled_down()
     }
 
     fn check_options(options: &Options, topology: &Topology) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use pangea_core::choice::{Guarantee, Variant};
+use pangea_core::choice::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, RegionId, SnapshotVersion};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
@@ -107,6 +107,13 @@ impl<'de> Deserialize<'de> for ColdDelay {
     }
 }
 
+/// Checkpoints every few seconds.
+/// A transaction counts as a kilobyte of `checkpoint_bytes`.
+pub(super) const TORTURE_SETTINGS: &[TortureSetting] = &[
+    TortureSetting { key: "checkpoint_bytes", values: &["300000"] },
+    TortureSetting { key: "checkpoints", values: &["versions", "frozen", "zigzag"] },
+];
+
 /// What a user may want otherwise.
 pub(super) const VARIANTS: &[Variant] = &[
     Variant { key: "reads", value: "snapshot", what: "reads see a state of the past, at once" },
@@ -204,6 +211,19 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The defaults with limits that runs of seconds reach: see
+    /// [`Protocol::scaled_down_options`](pangea_core::protocol::Protocol::scaled_down_options).
+    pub fn scaled_down() -> Self {
+        Self {
+            // A transaction counts as a kilobyte: about three times as much as in Minerva.
+            checkpoint_bytes: 100_000,
+            chunk_bytes: 500,
+            slice_txns: NonZeroUsize::new(4).expect("four is not zero"),
+            cuts_kept: 20,
+            ..Self::default()
+        }
+    }
+
     /// Settings at random: every switch both ways, and limits that runs of seconds reach.
     pub fn drawn(rng: &mut fastrand::Rng) -> Self {
         fn one_of<T: Copy>(rng: &mut fastrand::Rng, choices: &[T]) -> T {

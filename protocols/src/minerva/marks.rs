@@ -6,7 +6,18 @@ use pangea_core::protocol::Mark;
 use crate::inputs::marks::{self, mark};
 
 /// Every mark that a replica makes.
-pub(super) const ALL: &[Mark] = &marks::with::<{ marks::ALL.len() + OWN.len() }>(OWN);
+pub(super) const ALL: &[Mark] = &marks::with::<{ marks::ALL.len() + OWN.len() }>(OWN, UNUSED);
+
+/// Minerva has one input log, which keeps pace with no other, and takes checkpoints as they are due.
+const UNUSED: &[&str] = &[
+    "inputs.waits_for_others",
+    "inputs.waits_for_point",
+    "inputs.waits_for_turn",
+    "inputs.turn_changed",
+    "inputs.frozen",
+    "inputs.turn_lost",
+    "inputs.frozen_together",
+];
 
 /// Every mark of Minerva's own, in the order of the phases.
 const OWN: &[Mark] = &[
@@ -18,11 +29,11 @@ const OWN: &[Mark] = &[
     mark("minerva.probed", "a program is probed for its footprint and not executed"),
     mark("minerva.batch_full", "a batch is sent as it is large enough"),
     mark("minerva.too_many_in_flight", "a client is refused: too much is in flight"),
-    mark("minerva.refused_behind", "a client is refused: this replica has too much to run"),
+    mark("minerva.refused_behind", "a client is refused: this replica has too much to run").rare("so it is, and a client wants something"),
     // §3.5 to §3.7, deterministic commit.
     mark("minerva.stale", "a transaction read what has changed"),
     mark("minerva.conflicting", "a transaction loses against others of the epoch"),
-    mark("minerva.solver_unproven", "the exact solver ends with its budget"),
+    mark("minerva.solver_unproven", "the exact solver ends with its budget").rare("a graph that no reduction solves, where one node is the budget"),
     mark("minerva.valid_across_epochs", "one is valid that read another of an earlier epoch"),
     mark("minerva.doomed", "one read the work of another that was executed again"),
     mark("minerva.cascade", "one that was given up for that is executed again"),

@@ -90,7 +90,7 @@ mod resolution;
 mod state;
 mod validation;
 
-use pangea_core::choice::{Guarantee, Variant};
+use pangea_core::choice::{Guarantee, TortureSetting, Variant};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 use crate::inputs::{Event, Host};
@@ -111,6 +111,7 @@ impl Protocol for Minerva {
     const NODES_MIN: usize = 1;
     const REJOINS: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
+    const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
 
     type Message = Message;
@@ -123,6 +124,10 @@ impl Protocol for Minerva {
 
     fn drawn_options(rng: &mut fastrand::Rng) -> Options {
         Options::drawn(rng)
+    }
+
+    fn scaled_down_options() -> Options {
+        Options::scaled_down()
     }
 
     fn new(setup: Setup<Self>) -> Self {

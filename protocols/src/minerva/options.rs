@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use pangea_core::choice::{Guarantee, Variant};
+use pangea_core::choice::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,11 @@ pub struct Options {
     #[serde(deserialize_with = "within::<1, 262_144, _, _>")]
     pub cuts_kept: u64,
 }
+
+/// Checkpoints every few seconds.
+pub(super) const TORTURE_SETTINGS: &[TortureSetting] = &[
+    TortureSetting { key: "checkpoint_bytes", values: &["100000"] },
+];
 
 /// What a user may want otherwise; the other settings are for those who compare with the paper.
 pub(super) const VARIANTS: &[Variant] = &[
@@ -184,6 +189,18 @@ impl Options {
             parallel_commit: false,
             ack_everyone: false,
             lone_in_order: false,
+            ..Self::default()
+        }
+    }
+
+    /// The defaults with limits that runs of seconds reach: see
+    /// [`Protocol::scaled_down_options`](pangea_core::protocol::Protocol::scaled_down_options).
+    pub fn scaled_down() -> Self {
+        Self {
+            checkpoint_bytes: 30_000,
+            chunk_bytes: 500,
+            slice_txns: NonZeroUsize::new(4).expect("four is not zero"),
+            cuts_kept: 20,
             ..Self::default()
         }
     }

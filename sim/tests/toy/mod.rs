@@ -98,10 +98,10 @@ pub struct Toy {
 impl Protocol for Toy {
     const NAME: &'static str = "toy";
     const MARKS: &'static [Mark] = &[
-        Mark { name: "restart", when: "a node starts" },
-        Mark { name: "ordered before", when: "a client asks again for what is ordered" },
-        Mark { name: "catch up", when: "a follower wants what it lacks" },
-        Mark { name: "checkpoint", when: "a checkpoint is durable" },
+        Mark::new("restart", "a node starts"),
+        Mark::new("ordered before", "a client asks again for what is ordered"),
+        Mark::new("catch up", "a follower wants what it lacks"),
+        Mark::new("checkpoint", "a checkpoint is durable"),
     ];
     type Message = ToyMessage;
     type Timer = ToyTimer;

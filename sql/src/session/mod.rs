@@ -210,7 +210,10 @@ impl Session {
         let database = parameters.get("database").unwrap_or(&user).clone();
         let mut cx = LocalContext::snapshot(engine.store().pin());
         let role = role::find(&user, &mut cx)?;
-        let mut settings = Settings::new(Authorization::new(&user, role.as_ref()));
+        let mut settings = Settings::new(
+            Authorization::new(&user, role.as_ref()),
+            shared.reserved_prefixes.clone(),
+        );
         for (name, value) in parameters {
             settings.connect(name, value)?;
         }
