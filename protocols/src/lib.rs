@@ -8,6 +8,7 @@ pub mod agreement;
 #[cfg(test)]
 mod exhaustive;
 pub mod inputs;
+mod messages;
 
 use std::fmt;
 

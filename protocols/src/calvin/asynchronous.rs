@@ -26,7 +26,7 @@ use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Abort, Outcome, Program, Seen, SqlState};
 
 use super::batch::{Request, Unplaced, has_seen_what_is_final};
-use super::messages::Message;
+use super::messages::{Message, Taken};
 use super::state::{Again, InFlight, WAITING_BATCHES_MAX};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
@@ -234,7 +234,7 @@ impl Calvin {
         for (token, request) in requests {
             self.put_in_batch(cx, Asker::Replica(from, token), request.unplaced(0));
         }
-        cx.send(node, Message::Taken { term: reign.term, tokens });
+        cx.send(node, Message::Taken { taken: Taken { term: reign.term, tokens } });
     }
 
     /// The master has taken requests of this replica.

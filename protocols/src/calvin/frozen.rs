@@ -114,7 +114,7 @@ impl Calvin {
         }
         let all = Items::split((epoch, Line::default()), &items, self.state.message_bytes);
         if outcomes.asked_by.contains(&replica) {
-            all.iter().for_each(|items| cx.send(node, Message::Outcomes(items.clone())));
+            all.iter().for_each(|items| cx.send(node, Message::Outcomes { items: items.clone() }));
         }
         outcomes.keep(epoch, all);
     }
@@ -166,7 +166,7 @@ impl Calvin {
         }
         if outcomes.asked_by.insert(replica) && outcomes.of == Some(replica) {
             let kept = outcomes.kept.values().flatten();
-            kept.for_each(|items| cx.send(from, Message::Outcomes(items.clone())));
+            kept.for_each(|items| cx.send(from, Message::Outcomes { items: items.clone() }));
         }
     }
 

@@ -7,7 +7,7 @@ use pangea_core::protocol::Message as _;
 
 use super::Cut;
 use super::batch::{Batch, tests::batch};
-use super::messages::Message;
+use super::messages::{Message, Taken};
 use super::recovery::{EpochRecord, OfShards};
 use super::shards::items::{Item, Items};
 use super::shards::pieces::tests::pieces;
@@ -106,16 +106,16 @@ fn look_at_message(input: &[u8]) -> Outcome {
 #[test]
 fn calvin_messages() {
     let items = divided_record().of_shards.unwrap().served[0].1.clone();
-    let piece = Message::Piece(pieces().swap_remove(1));
+    let piece = Message::Piece { piece: pieces().swap_remove(1) };
     let request = batch().requests.swap_remove(2);
     let forward = Message::Forward { requests: vec![(300, request)] };
-    let taken = Message::Taken { term: Term::default(), tokens: vec![300, 1] };
+    let taken = Message::Taken { taken: Taken { term: Term::default(), tokens: vec![300, 1] } };
     let all = [
-        Message::Slice(slice()),
+        Message::Slice { slice: slice() },
         piece,
-        Message::Items(items),
+        Message::Items { items },
         Message::Decided { upto: SnapshotVersion(5), name: slice().cut.name },
-        Message::Unsubscribe,
+        Message::Unsubscribe {},
         forward,
         taken,
         Message::NotTaken { tokens: vec![7] },

@@ -87,6 +87,7 @@ pub use crate::inputs::Timer;
 use crate::inputs::{Event, Host};
 use batch::Batch;
 pub use messages::Message;
+use messages::{ColdWords, Taken};
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
 use state::State;
 
@@ -254,19 +255,19 @@ impl Calvin {
             (Message::Forward { requests }, Some(replica)) => {
                 self.on_forward(cx, replica, requests);
             }
-            (Message::Taken { term, tokens }, Some(_)) => self.on_taken(cx, term, &tokens),
+            (Message::Taken { taken: Taken { term, tokens } }, Some(_)) => self.on_taken(cx, term, &tokens),
             (Message::NotTaken { tokens }, Some(replica)) => {
                 self.on_not_taken(cx, replica, &tokens);
             }
             (Message::Warm { token, keys }, _) => self.on_warm(cx, from, token, keys),
             (Message::Warmed { token, took }, _) => self.on_warmed(cx, from, token, took),
-            (Message::Cold { words, is_all, changes }, _) => {
+            (Message::Cold { map: ColdWords { words, is_all, changes } }, _) => {
                 self.on_cold(from, words, is_all, &changes);
             }
             (Message::AskOutcomes { after, is_wanted }, _) => {
                 self.on_ask_outcomes(cx, from, after, is_wanted);
             }
-            (Message::Outcomes(items), _) => self.on_outcomes(cx, from, &items),
+            (Message::Outcomes { items }, _) => self.on_outcomes(cx, from, &items),
             (message, _) => self.on_neighbour(cx, from, message),
         }
     }

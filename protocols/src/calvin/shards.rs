@@ -393,16 +393,16 @@ impl Calvin {
             Message::Subscribe { slices, items, goes_on } => {
                 self.on_subscribe(cx, from, (slices, items), goes_on);
             }
-            Message::Unsubscribe => {
+            Message::Unsubscribe {} => {
                 let stream = self.shards().stream(shard);
                 stream.subscribers.remove(&from);
                 stream.paused.remove(&from);
             }
-            Message::Slice(slice) => self.on_slice(cx, from, slice),
+            Message::Slice { slice } => self.on_slice(cx, from, slice),
             Message::Decided { upto, name } => self.on_decided(cx, from, upto, name),
-            Message::Piece(piece) => self.on_piece(cx, from, piece),
-            Message::More => self.on_more(cx, from),
-            Message::Items(items) => self.on_items(cx, shard, items),
+            Message::Piece { piece } => self.on_piece(cx, from, piece),
+            Message::More {} => self.on_more(cx, from),
+            Message::Items { items } => self.on_items(cx, shard, items),
             Message::Kept { upto, applied, waits_for } => {
                 self.on_kept(from, (upto, applied), waits_for);
             }
@@ -417,7 +417,7 @@ impl Calvin {
             | Message::Inputs(_)
             | Message::Forward { .. }
             | Message::AskOutcomes { .. }
-            | Message::Outcomes(_)
+            | Message::Outcomes { .. }
             | Message::Taken { .. }
             | Message::NotTaken { .. } => cx.mark("calvin.not_of_the_group"),
         }

@@ -244,7 +244,7 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 2, kept), (vec!["calvin.not_to_its_own_shard"], 0));
     let slice = |epoch, shard| {
         let (epoch, shard) = (SnapshotVersion(epoch), ShardId(shard));
-        Message::Slice(Slice::new(epoch, shard, OfCut::default(), Vec::new()))
+        Message::Slice { slice: Slice::new(epoch, shard, OfCut::default(), Vec::new()) }
     };
     assert_eq!(said(&mut node, 1, slice(1, 0)), (vec!["calvin.slice_of_another"], 0));
     let again = vec!["calvin.slice_after_gap", "calvin.subscribed"];
@@ -253,6 +253,6 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 3, slice(6, 1)), (vec!["calvin.slice_after_unsubscribed"], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec![], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec!["calvin.slice_again"], 0));
-    let items = Message::Items(Items::new((SnapshotVersion(1 << 40), Line::default()), &[]));
+    let items = Message::Items { items: Items::new((SnapshotVersion(1 << 40), Line::default()), &[]) };
     assert_eq!(said(&mut node, 1, items), (vec!["calvin.items_too_far_ahead"], 0));
 }

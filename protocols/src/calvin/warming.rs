@@ -35,6 +35,7 @@ use pangea_core::txn::Program;
 
 use super::batch::Unplaced;
 use super::options::ColdDelay;
+use super::messages::ColdWords;
 use super::{Calvin, Message, Timer};
 use times::Times;
 
@@ -326,7 +327,7 @@ impl Calvin {
         }
         cx.mark("calvin.cold_told");
         for node in self.others().into_iter().filter(|node| self.is_connected(*node)) {
-            cx.send(node, Message::Cold { words, is_all: false, changes: changes.clone() });
+            cx.send(node, Message::Cold { map: ColdWords { words, is_all: false, changes: changes.clone() } });
         }
     }
 
@@ -360,7 +361,7 @@ impl Calvin {
         let told = &self.state.warming.told;
         if !told.is_empty() {
             let changes = told.changes_since(&ColdMap::default());
-            cx.send(node, Message::Cold { words: told.len(), is_all: true, changes });
+            cx.send(node, Message::Cold { map: ColdWords { words: told.len(), is_all: true, changes } });
         }
     }
 

@@ -340,7 +340,7 @@ impl<H: Host> Inputs<H> {
             && let Some(leader) = self.agreement().leader().filter(|leader| *leader != self.me)
         {
             cx.mark("calvin.asked_to_lead");
-            cx.send(self.node(leader), Message::Wish.into());
+            cx.send(self.node(leader), Message::Wish {}.into());
         }
     }
 

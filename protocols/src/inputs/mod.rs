@@ -86,10 +86,10 @@ pub(crate) use bid::{decode_heads, encode_heads};
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
 pub use early::Reign;
-pub use messages::Message;
 pub(crate) use messages::NUMBER_MAX;
 #[cfg(test)]
 pub(crate) use messages::decode_batch;
+pub use messages::{ChunkNumber, Message};
 pub(crate) use recovery::INTACT;
 #[cfg(test)]
 pub(crate) use rejoin::{Target, recollection, take_recollection};
@@ -335,7 +335,11 @@ impl<H: Host> Inputs<H> {
                 return self.on_greeting(cx, from, (birth, yours), batches, promise);
             }
             Message::Batch { bytes } => return self.on_batch(cx, from, bytes),
-            Message::CheckpointChunk { transfer, index, is_last, payload } => {
+            Message::CheckpointChunk {
+                transfer,
+                number: ChunkNumber { index, is_last },
+                payload,
+            } => {
                 return self.on_checkpoint_chunk(cx, from, (transfer, index), is_last, &payload);
             }
             Message::Rejoin { nonce, birth } => self.on_rejoin(cx, from, nonce, birth),
@@ -366,7 +370,7 @@ impl<H: Host> Inputs<H> {
                 self.on_checkpoint_ack(cx, from, transfer, index);
             }
             Message::CheckpointGone { transfer } => self.on_checkpoint_gone(cx, from, transfer),
-            Message::Wish => self.on_wish(cx, from),
+            Message::Wish {} => self.on_wish(cx, from),
             Message::Yield { term } => self.on_yield(cx, from, term),
         }
         None

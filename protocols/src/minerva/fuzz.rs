@@ -16,7 +16,7 @@ use super::resolution::{Ordered, Resolution, Wrote};
 use super::{Cut, Message, Rules};
 use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{
+use crate::inputs::{ChunkNumber, 
     self, Meta, decode_batch, encode_heads, recollection, take_chunk, take_recollection,
 };
 
@@ -101,7 +101,11 @@ fn messages() -> Vec<Vec<u8>> {
     let promise = Term::default();
     let chunk = |index| {
         let payload = chunk();
-        Message::CheckpointChunk { transfer: 300, index, is_last: index > 0, payload }
+        Message::CheckpointChunk {
+            transfer: 300,
+            number: ChunkNumber { index, is_last: index > 0 },
+            payload,
+        }
     };
     let all = [
         Message::Batch { bytes: batch() },
@@ -137,7 +141,7 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
             assert_eq!(Batch::decode(&batch.encode()), Ok(batch.clone()));
             Ok(size(batch.records.len()))
         }
-        Message::CheckpointChunk { index, payload, .. } => {
+        Message::CheckpointChunk { number: ChunkNumber { index, .. }, payload, .. } => {
             take_chunk(SnapshotVersion(300), *index, payload, NODES).map(size)
         }
         _ => Ok(0),

@@ -8,6 +8,7 @@ use pangea_core::protocol::Input;
 use pangea_core::txn::{Certified, PointRead, Program, ReadSet, Seen, Write};
 use pangea_core::value::Value;
 use pangea_protocols::agreement::Term;
+use pangea_protocols::inputs::ChunkNumber;
 use pangea_protocols::minerva::batch::{Batch, Bid, How, TxnRecord};
 use pangea_protocols::minerva::{Message, Options};
 use proptest::prelude::*;
@@ -75,8 +76,7 @@ fn message() -> impl Strategy<Value = Message> {
     let chunk = (number(), number(), any::<bool>(), payload()).prop_map(
         |(transfer, index, is_last, payload)| Message::CheckpointChunk {
             transfer,
-            index: index.min(u64::MAX >> 1),
-            is_last,
+            number: ChunkNumber { index: index.min(u64::MAX >> 1), is_last },
             payload,
         },
     );

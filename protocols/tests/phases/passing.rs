@@ -27,7 +27,7 @@ fn last_request(cluster: &Cluster, away: usize) -> (usize, u64) {
 /// The parts from `index` on are held back.
 fn let_pass_before(cluster: &mut Cluster, index: u64) {
     cluster.rule = Box::new(move |_, _, message| match message {
-        Message::CheckpointChunk { index: at, .. } if *at >= index => Fate::HoldBack,
+        Message::CheckpointChunk { number, .. } if number.index >= index => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.release();
@@ -261,7 +261,9 @@ fn what_a_removed_node_fetches_behind_its_checkpoint_is_kept_as_long_as_it_gets_
     let rule = |passing: &std::rc::Rc<std::cell::Cell<u64>>, holds_parts: bool| {
         let passing = passing.clone();
         move |_: NodeId, to: NodeId, message: &Message| match message {
-            Message::CheckpointChunk { index, .. } if *index >= 5 && holds_parts => Fate::HoldBack,
+            Message::CheckpointChunk { number, .. } if number.index >= 5 && holds_parts => {
+                Fate::HoldBack
+            }
             Message::Batch { .. } if to.index() == away && passing.get() == 0 => Fate::Lose,
             Message::Batch { .. } if to.index() == away => {
                 passing.set(passing.get() - 1);

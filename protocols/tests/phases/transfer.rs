@@ -229,7 +229,7 @@ fn cut_off_after(index: u64) -> (Cluster, usize, usize) {
     let (mut cluster, away, peer) = behind_by_many_parts();
     cluster.sent.clear();
     cluster.rule = Box::new(move |_, _, message| match message {
-        Message::CheckpointChunk { index: at, .. } if *at >= index => Fate::Lose,
+        Message::CheckpointChunk { number, .. } if number.index >= index => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.release();
@@ -247,7 +247,7 @@ fn requests(cluster: &Cluster, away: usize) -> impl Iterator<Item = usize> {
 /// The numbers of the parts that were sent to a node.
 fn parts(cluster: &Cluster, away: usize) -> Vec<u64> {
     let part = |(_, to, message): &(NodeId, NodeId, Message)| match message {
-        Message::CheckpointChunk { index, .. } if to.index() == away => Some(*index),
+        Message::CheckpointChunk { number, .. } if to.index() == away => Some(number.index),
         _ => None,
     };
     cluster.sent.iter().filter_map(part).collect()

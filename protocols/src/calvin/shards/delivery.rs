@@ -103,7 +103,7 @@ impl Calvin {
         });
         for (shard, other, before) in leave.collect::<Vec<_>>() {
             cx.mark("calvin.straggler_left");
-            cx.send(before, Message::Unsubscribe);
+            cx.send(before, Message::Unsubscribe {});
             self.turn_to(cx, shard, other);
         }
     }
@@ -126,7 +126,7 @@ impl Calvin {
         let back: Vec<_> =
             back.map(|(shard, stream)| (*shard, stream.replicas[0], stream.source)).collect();
         for (shard, own, before) in back {
-            cx.send(before, Message::Unsubscribe);
+            cx.send(before, Message::Unsubscribe {});
             self.turn_to(cx, shard, own);
         }
     }
@@ -190,11 +190,11 @@ impl Calvin {
                     stream.subscribers.remove(&from);
                     stream.paused.insert(from, sent);
                     cx.mark("calvin.more");
-                    return cx.send(from, Message::More);
+                    return cx.send(from, Message::More {});
                 }
                 left = left.saturating_sub(message.payload_bytes());
                 match &message {
-                    Message::Items(_) => done.items += 1,
+                    Message::Items { .. } => done.items += 1,
                     _ => done.slice += 1,
                 }
                 cx.send(from, message);
@@ -323,7 +323,7 @@ impl Calvin {
         let other = stream.replicas.iter().find(goes_on).copied();
         if let Some(other) = other.filter(|_| stream.source == from) {
             cx.mark("calvin.source_frozen");
-            cx.send(from, Message::Unsubscribe);
+            cx.send(from, Message::Unsubscribe {});
             self.turn_to(cx, shard, other);
         }
     }
@@ -392,7 +392,7 @@ impl Calvin {
         let is_run = upto <= applied;
         if !is_run && let Some(other) = stream.replicas.iter().find(may_have).copied() {
             cx.mark("calvin.other_replica_has_it");
-            cx.send(from, Message::Unsubscribe);
+            cx.send(from, Message::Unsubscribe {});
             return self.turn_to(cx, shard, other);
         }
         stream.upto = stream.upto.max(upto);
@@ -492,7 +492,7 @@ impl Stream {
         let slice = self.slices.get(&epoch).filter(|_| epoch > slices);
         let slice = slice.into_iter().flat_map(|slice| slice.messages(message_bytes));
         let served = self.items.get(&epoch).filter(|_| epoch > items).into_iter().flatten();
-        let served = served.skip(sent.items).map(|items| Message::Items(items.clone()));
+        let served = served.skip(sent.items).map(|items| Message::Items { items: items.clone() });
         slice.skip(sent.slice).chain(served).collect()
     }
 
@@ -559,7 +559,7 @@ impl Shards {
         let (epoch, _) = at;
         let stream = self.stream(shard);
         for node in &stream.subscribers {
-            all.iter().for_each(|items| cx.send(*node, Message::Items(items.clone())));
+            all.iter().for_each(|items| cx.send(*node, Message::Items { items: items.clone() }));
         }
         if epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
             stream.items.entry(epoch).or_default().extend(all);

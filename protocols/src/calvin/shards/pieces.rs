@@ -39,13 +39,13 @@ impl Slice {
     pub(in super::super) fn messages(&self, most: usize) -> Vec<Message> {
         let bytes = self.bytes();
         if bytes.len() <= most {
-            return vec![Message::Slice(self.clone())];
+            return vec![Message::Slice { slice: self.clone() }];
         }
         let count = bytes.len().div_ceil(most) as u64;
         let piece = |(number, part): (usize, &[u8])| {
             let (number, bytes) = (number as u64, bytes.slice_ref(part));
             let Self { epoch, is_decided, .. } = *self;
-            Message::Piece(Piece { epoch, is_decided, number, count, bytes })
+            Message::Piece { piece: Piece { epoch, is_decided, number, count, bytes } }
         };
         bytes.chunks(most).enumerate().map(piece).collect()
     }
@@ -145,7 +145,7 @@ pub(in super::super) mod tests {
     /// The pieces of a slice.
     pub fn pieces() -> Vec<Piece> {
         let piece = |message| match message {
-            Message::Piece(piece) => piece,
+            Message::Piece { piece } => piece,
             other => panic!("{other:?}"),
         };
         slice().messages(7).into_iter().map(piece).collect()
@@ -165,7 +165,7 @@ pub(in super::super) mod tests {
         let wholes: Vec<Bytes> = wholes.collect();
         assert_eq!(wholes, [slice().bytes().clone()]);
         assert_eq!(came.add(all[all.len() - 1].clone()), None, "it was taken");
-        assert_eq!(slice().messages(1 << 20), [Message::Slice(slice())]);
+        assert_eq!(slice().messages(1 << 20), [Message::Slice { slice: slice() }]);
     }
 
     #[test]

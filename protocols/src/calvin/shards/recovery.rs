@@ -243,7 +243,7 @@ impl Calvin {
         for stream in self.shards().streams.values_mut() {
             // They are to ask for what was jumped over.
             for node in std::mem::take(&mut stream.subscribers) {
-                cx.send(node, Message::More);
+                cx.send(node, Message::More {});
             }
         }
     }

@@ -12,6 +12,7 @@ use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, Seen, Sq
 
 use super::super::Timer;
 use super::super::batch::Unplaced;
+use super::super::messages::Taken;
 use super::super::options::Replication;
 use super::{Did, Message, Node, Options, TABLE, submit};
 
@@ -351,7 +352,7 @@ fn where_nothing_is_taken_one_request_asks_for_all() {
     let tokens = forwarded(&mut cluster);
     assert_eq!(tokens.len(), 1, "until that is answered");
     let term = cluster.nodes[0].calvin.state.inputs.mastery.reign.expect("it reigns").term;
-    cluster.step(1, Input::Message { from: NodeId(0), message: Message::Taken { term, tokens } });
+    cluster.step(1, Input::Message { from: NodeId(0), message: Message::Taken { taken: Taken { term, tokens } } });
     assert_eq!(forwarded(&mut cluster).len(), 2, "the others");
 }
 

@@ -36,7 +36,7 @@ fn awaiting() -> (Node, Did) {
     {
         let epoch = SnapshotVersion(epoch);
         let slice = Slice::new(epoch, ShardId(other), OfCut::default(), Vec::new());
-        let did = node.step(Input::Message { from: NodeId(other), message: Message::Slice(slice) });
+        let did = node.step(Input::Message { from: NodeId(other), message: Message::Slice { slice } });
         assert_eq!(did.replies, []);
     }
     assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "it was run here");
@@ -83,7 +83,7 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
 
     let row = node.calvin.state.shards.as_ref().unwrap().mine.keys().next().copied().unwrap();
     let items = Items::new((epoch, line), &[Item::Result(row, Went::Ran(Ok(Vec::new())))]);
-    let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items(items) });
+    let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items { items } });
     assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
     let did = node.step(Input::Timer(Timer::Progress));
     assert!(kept(&did, RUNS) >= epoch, "it came");

@@ -72,7 +72,7 @@ fn send_slices(node: &mut Node, from: u16, upto: u64, seen: &mut Seen) {
     let first = node.calvin.state.shards.as_ref().unwrap().streams[&ShardId(from)].upto.0 + 1;
     for epoch in first..=upto {
         let slice = Slice::new(SnapshotVersion(epoch), ShardId(from), OfCut::default(), Vec::new());
-        let message = Message::Slice(slice);
+        let message = Message::Slice { slice };
         note(node.step(Input::Message { from: NodeId(from), message }), seen);
     }
 }

@@ -14,7 +14,7 @@ use pangea_core::time::{Span, Timestamp};
 
 use super::Transfer;
 use crate::inputs::state::SourceLog;
-use crate::inputs::{Bid, Event, Heads, Host, Inputs, Message, encode_heads};
+use crate::inputs::{Bid, ChunkNumber, Event, Heads, Host, Inputs, Message, encode_heads};
 
 /// So many chunks may be on their way: other batches wait behind them.
 const CHUNKS_AHEAD: u64 = 16;
@@ -165,8 +165,8 @@ impl<H: Host> Inputs<H> {
         while outgoing.may_send() {
             let (transfer, index) = (outgoing.transfer, outgoing.next_index);
             let payload = outgoing.next_payload();
-            let is_last = outgoing.is_sent();
-            cx.send(node, Message::CheckpointChunk { transfer, index, is_last, payload }.into());
+            let number = ChunkNumber { index, is_last: outgoing.is_sent() };
+            cx.send(node, Message::CheckpointChunk { transfer, number, payload }.into());
         }
         if outgoing.is_sent() && outgoing.acknowledged == outgoing.next_index {
             self.transfer.outgoing.remove(&to);
