@@ -1,4 +1,4 @@
-//! What nodes tell of themselves and of statements, to PostgreSQL clients of a real cluster.
+//! Information about nodes and statements, as PostgreSQL clients of a real cluster see it.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-/// A client of each of three nodes.
+/// Connects a client to one node.
 async fn connect(address: SocketAddr) -> Client {
     let config = format!("host={} port={} user=me dbname=db", address.ip(), address.port());
     let (client, connection) = tokio_postgres::connect(&config, NoTls).await.unwrap();
@@ -54,7 +54,7 @@ fn with_cluster<F: Future<Output = ()>>(test: impl FnOnce(Vec<Client>) -> F) {
     nodes.into_iter().for_each(|node| node.stop().unwrap());
 }
 
-/// The rows that a client is shown, their cells side by side.
+/// The rows returned to a client, each as one text with its cells separated by `|`.
 async fn rows(client: &Client, sql: &str) -> Vec<String> {
     let messages = client.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     let row = |message: &SimpleQueryMessage| match message {
@@ -67,7 +67,7 @@ async fn rows(client: &Client, sql: &str) -> Vec<String> {
     messages.iter().filter_map(row).collect()
 }
 
-/// The milliseconds of a line such as `  Order Time: 12.345 ms`.
+/// Parses the milliseconds of a line such as `  Order Time: 12.345 ms`.
 fn ms(plan: &[String], name: &str) -> f64 {
     let line = plan.iter().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "));
     let number = line.and_then(|line| line.strip_suffix(" ms"));
@@ -88,7 +88,7 @@ fn explain_analyze_says_where_the_time_of_a_commit_went() {
         let parts: f64 = names.iter().map(|name| ms(&plan, name)).sum();
         let total = ms(&plan, "Commit Time");
         assert!((parts - total).abs() < 0.01, "the parts are the whole: {plan:#?}");
-        // An epoch and a round trip of agreement, whatever the machine does.
+        // An epoch and a round trip of agreement, however fast the machine is.
         assert!(ms(&plan, "Order Time") > 1.0, "{plan:#?}");
         assert_eq!(rows(client, "select count(*) from t").await, ["2"]);
 
@@ -115,7 +115,7 @@ fn a_plan_comes_to_clients_that_prepare_it() {
     });
 }
 
-/// Waits until a query comes to one row that is this one.
+/// Waits until a query returns exactly this row.
 async fn wait_for(client: &Client, sql: &str, expected: &str) {
     let started = std::time::Instant::now();
     loop {
@@ -146,7 +146,7 @@ fn a_node_tells_of_its_cluster_and_its_peers() {
         assert_eq!(rows(client, sql).await, ["1"]);
         let sql = "select count(*) from pangea.replication \
                    where is_connected and is_member and version > 0 and durable_version >= 0";
-        // The peers say how far they are every now and then.
+        // Peers report their progress periodically.
         wait_for(client, sql, "2").await;
         let sql = "select count(*), count(client_port), bool_and(pid > 0) from pg_stat_activity";
         assert_eq!(rows(client, sql).await, ["1|1|t"], "sessions are those of the node");
@@ -188,7 +188,7 @@ fn the_near_past_is_read_as_it_was() {
         let client = &clients[0];
         rows(client, "create table t (id int primary key, n int)").await;
         rows(client, "insert into t values (1, 10)").await;
-        // A moment from which on the row is there.
+        // A time at which the row exists.
         let then = loop {
             let then = rows(client, "select now()").await.remove(0);
             let sql = format!("select n from t as of system time '{then}'");

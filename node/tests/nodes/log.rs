@@ -1,4 +1,4 @@
-//! The log on a disk in memory that tears, fills up and fails, and on the real one.
+//! Tests of the log on an in-memory disk that tears, fills up and fails, and on the real disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use pangea_node::log::{
 };
 use proptest::prelude::*;
 
-/// Far longer than anything here takes: a test that waits this long has failed.
+/// Far longer than any operation here takes: a test that waits this long has failed.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 const SEGMENT_BYTES: u64 = 2_048;
@@ -37,7 +37,7 @@ struct Running {
 
 fn events() -> (LogEvents, Receiver<LogEvent>) {
     let (sender, receiver): (Sender<LogEvent>, _) = channel();
-    // A test that has ended does not care for reports any more.
+    // A test that has ended ignores further reports.
     (Arc::new(move |event| drop(sender.send(event))), receiver)
 }
 
@@ -160,7 +160,7 @@ fn truncated_segments_go_and_full_ones_are_used_again() {
     let running = open(&disk).unwrap();
     assert_eq!(running.recovered.records, records(90..=101));
     assert_eq!(running.recovered.mark, mark(90));
-    // Goes through the recycled segments, which hold old records.
+    // These records go through the recycled segments, which contain old records.
     for first in (102..300).step_by(3) {
         running.append(first..first + 3);
         running.wait_durable(first + 2);
@@ -185,13 +185,13 @@ fn a_record_longer_than_a_segment_has_a_segment_of_its_own() {
     assert_eq!(found, [long.clone(), record(2), long]);
 }
 
-/// What an epoch of a divided cluster writes down may be as long. It was once a panic of the
+/// The record of an epoch can be this long if tables are partitioned. It once caused a panic of the
 /// writer's thread.
 #[test]
 fn a_record_longer_than_a_frame_and_than_what_may_wait_is_written_and_comes_back() {
     let disk = MemDisk::default();
     let running = open(&disk).unwrap();
-    // More than 128 MiB, which is what may wait.
+    // The record is longer than the queue's limit of 128 MiB.
     let len = 2 * PAYLOAD_LEN_MAX + 1_000;
     let long = Bytes::from((0..len).map(|at| (at >> 12) as u8).collect::<Vec<_>>());
     let append = |p, record: Bytes| Append { position: LogPosition(p), record: vec![record] };
@@ -214,7 +214,7 @@ fn a_torn_tail_is_cut_off_and_reported_and_the_log_goes_on_from_there() {
     let last = segments(&disk).pop().unwrap();
     let mut cut_at = 0;
     disk.damage(&last, |bytes| {
-        // The last frame ends with x or a digit; after it there are zeros.
+        // The last frame ends with x or a digit, followed by zeros.
         let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
         cut_at = end;
         bytes[end - 3..].fill(0);
@@ -297,7 +297,7 @@ fn a_crash_in_the_middle_of_a_truncation_leaves_a_good_log() {
     running.append(101..=101);
     running.wait_durable(101);
     running.log.stop();
-    // The removal of the oldest segment was lost, the others' was not.
+    // The removal of the oldest segment was lost in the crash; the removals of the others were not.
     disk.create(&all[0]).unwrap().write_at(&kept, 0).unwrap();
     let recovered = open(&disk).unwrap().recovered;
     assert_eq!(recovered.records, records(90..=101));
@@ -341,7 +341,7 @@ fn where_a_whole_segment_has_no_room_a_smaller_one_is_made() {
     const RECORD_LEN: usize = 64 << 10;
     let disk = MemDisk::default();
     let options = LogOptions { segment_bytes: 64 << 20, ..options(&dir()) };
-    // Segments of 4 and 8 MiB fit, and then one of 16 does not.
+    // Segments of 4 and 8 MiB fit, but the next one of 16 MiB does not.
     disk.set_room(Some(17 << 20));
     let running = open_with(&disk, &options).unwrap();
     let record = Bytes::from(vec![7; RECORD_LEN]);
@@ -399,8 +399,8 @@ fn with_os_durability_groups_are_not_synced_and_survive_the_process() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Crashes with torn sectors, one after the other: what was durable is there, what is there
-    /// is a prefix, and the log goes on.
+    /// Repeated crashes with torn sectors: all durable records survive, the surviving records are a
+    /// prefix, and the log continues.
     #[test]
     fn what_was_durable_survives_any_number_of_crashes(
         seed: u64,

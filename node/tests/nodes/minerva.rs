@@ -1,4 +1,4 @@
-//! Minerva on real nodes: sockets, log, checkpoints, and a node that dies and comes back.
+//! Minerva on real nodes: sockets, log, checkpoints, and a node that crashes and restarts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use pangea_sql::engine::Engine;
 
 const COUNTERS: TableId = TableId(1);
 
-/// Adds one to the counter that its argument names.
+/// Increments the counter named by its argument.
 struct AddOne;
 
 impl Procedure for AddOne {
@@ -53,7 +53,7 @@ async fn add_one(client: &Client, counter: &str) -> u64 {
     }
 }
 
-/// Waits until the newest version of every node says `total`.
+/// Waits until the counter is `total` in the newest version of every node.
 fn wait_equal(nodes: &[Node<Minerva>], counter: &str, total: u64) {
     for node in nodes {
         let store = node.handle().store();
@@ -73,7 +73,7 @@ fn three_nodes_agree_lose_one_and_take_it_back() {
         for config in &configs {
             clients.push(connect(config).await);
         }
-        // All three add to one counter at the same time: none is lost.
+        // All three increment one counter concurrently: no increment is lost.
         for _ in 0..30 {
             let (a, b, c) = tokio::join!(
                 add_one(&clients[0], "shared"),
@@ -95,7 +95,7 @@ fn three_nodes_agree_lose_one_and_take_it_back() {
         add_one(&client, "shared").await;
         wait_equal(&nodes, "shared", 91);
 
-        // Everything stops, and everything is there again.
+        // All nodes stop and restart, and all data is still there.
         nodes.drain(..).for_each(|node| node.stop().unwrap());
         nodes.extend(configs.iter().map(start));
         wait_equal(&nodes, "shared", 91);

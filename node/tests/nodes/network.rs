@@ -1,4 +1,4 @@
-//! Nodes that a configuration file describes, on real sockets, with real clients.
+//! Configured nodes on real sockets, with real clients.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -16,7 +16,7 @@ use pangea_node::config::Config;
 use pangea_node::node::{Node, StartError};
 use pangea_sql::engine::Engine;
 
-/// What the toy runs without looking.
+/// A procedure that has no effect, which the toy protocol never runs.
 struct Add;
 
 impl Procedure for Add {

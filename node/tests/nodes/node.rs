@@ -1,4 +1,5 @@
-//! Whole nodes of a toy protocol: the real event loop, log and checkpoints, on a network in memory.
+//! Tests of whole nodes with a toy protocol: the real event loop, log and checkpoints, on an
+//! in-memory network.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use pangea_node::log::Durability;
 use pangea_node::node::{Node, NodeOptions, StartError};
 use pangea_sql::engine::{Engine, Unavailable};
 
-/// Far longer than anything here takes: a test that waits this long has failed.
+/// Far longer than any operation here takes: a test that waits this long has failed.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 const NAMES: [&str; 3] = ["eu", "us", "ap"];
@@ -39,7 +40,7 @@ fn options(count: usize, me: usize, disk: Arc<dyn Disk>, dir: &Path) -> NodeOpti
     options.disk = disk;
     options.workers = 1;
     options.segment_bytes = 4_096;
-    // What is pinned is then the node's own.
+    // Without history, all pins are the node's own.
     options.history.time = Duration::ZERO;
     options
 }
@@ -70,20 +71,22 @@ impl Cluster {
         self.nodes[me].take().expect("a running node").stop().unwrap();
     }
 
-    /// The power of a node goes: its disk keeps of what was not synced what the generator says.
+    /// Simulates a power loss of a node. The generator decides which unsynced writes its disk
+    /// retains.
     fn crash(&mut self, me: usize, rng: &mut fastrand::Rng) {
         self.disks[me].crash(rng);
-        // A node without power has not been stopped: it is only taken off the table.
+        // A power loss is not a clean stop: the dropped node's disk handles have had no effect
+        // since the first crash.
         drop(self.nodes[me].take());
         self.disks[me].crash(rng);
     }
 
-    /// Adds and waits for the outcome.
+    /// Submits an addition and waits for its outcome.
     fn add(&self, me: usize, amount: u64) -> Result<Outcome, Unavailable> {
         add_on(self.node(me), amount)
     }
 
-    /// Waits until every running node's store says so.
+    /// Waits until this counter is `total` in the stores of all running nodes.
     fn wait_counter(&self, node: u16, total: u64) {
         for running in self.nodes.iter().flatten() {
             let store = running.handle().store();
@@ -114,7 +117,7 @@ fn status(node: &Node<Toy>) -> Status {
     receiver.recv_timeout(DEADLINE).expect("an answer").expect("a status")
 }
 
-/// Looks until it is so. What is waited for happens on other threads, without a report to wait for.
+/// Polls until `is_so` returns true, for events on other threads that send no report.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -168,7 +171,7 @@ fn what_was_acknowledged_survives_the_loss_of_power_of_each_node_in_turn() {
             cluster.add(me, 1).unwrap();
             *total += 1;
         }
-        // Left alone with its outcome: it may be lost, or not.
+        // Nothing waits for this outcome: the addition may be lost or not.
         cluster.node(round % 3).handle().submit_with(add(0), |_| {});
         cluster.crash(round % 3, &mut rng);
         cluster.start_node(round % 3).unwrap();
@@ -204,7 +207,7 @@ fn nothing_is_sent_or_acknowledged_before_it_is_durable() {
     cluster.node(0).handle().submit_with(add(1), move |outcome| answer.send(outcome).unwrap());
     let store = cluster.node(0).handle().store();
     wait_until("the addition is applied", || counter(store, 0) == 2);
-    // Both of the others go on for a while, and hear nothing of it.
+    // The other two nodes continue for a while, and do not learn of the addition.
     (0..5).for_each(|_| drop(cluster.add(1, 1).unwrap()));
     assert_eq!(counter(cluster.node(1).handle().store(), 0), 1);
     assert!(receiver.try_recv().is_err());
@@ -246,7 +249,7 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     cluster.add(0, 1).unwrap();
     cluster.stop(0);
 
-    // And when no checkpoint is left, what the log has is not enough.
+    // If no checkpoint is left, the log is not sufficient.
     for path in cluster.checkpoint_paths(0) {
         cluster.disks[0].damage(&path, |bytes| bytes.truncate(50));
     }
@@ -257,7 +260,7 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
 #[test]
 fn a_checkpoint_of_a_newer_version_is_refused() {
     let mut cluster = Cluster::start(1, 50);
-    // On a busy machine what is asked for while one is written comes as one.
+    // On a busy machine, requests made while a checkpoint is written are merged into one.
     wait_until("two checkpoints", || {
         drop(cluster.add(0, 1).unwrap());
         cluster.checkpoint_paths(0).len() == 2
@@ -317,7 +320,7 @@ fn a_full_disk_stops_one_node_with_a_clear_error_and_loses_nothing() {
     assert!(error.reason.contains("The disk is full"), "{error}");
     let reason = cluster.nodes[0].take().unwrap().wait().expect_err("it failed");
     assert!(reason.contains("The disk is full") && reason.contains("/data/log"), "{reason}");
-    // The others go on.
+    // The other nodes continue.
     cluster.add(1, 5).unwrap();
     cluster.disks[0].set_room(None);
     cluster.start_node(0).unwrap();
@@ -337,9 +340,10 @@ fn a_panic_of_the_protocol_ends_the_node_and_tells_every_client() {
     add_on(nodes[1].as_ref().unwrap(), 1).unwrap();
 }
 
-/// A panic of the log's writer was heard by nobody: the node took what came until too much waited
-/// for the disk, and then stood still. One of the thread that writes checkpoints left a log without
-/// end, and one of the thread that makes segments a log that waited for the next.
+/// A panic of the log's writer once went unnoticed: the node accepted requests until the queue to
+/// the disk was full, and then hung. After a panic of the checkpoint thread the log grew without
+/// limit. After a panic of the thread that creates segments the log waited for the next one
+/// forever.
 #[test]
 fn a_panic_of_a_thread_that_writes_ends_the_node_and_tells_every_client() {
     for thread in ["log-writer", "log-preparer", "checkpoint"] {
@@ -355,7 +359,7 @@ fn a_panic_of_a_thread_that_writes_ends_the_node_and_tells_every_client() {
     }
 }
 
-/// Nothing is kept for a checkpoint that can't be written: it is the protocol that asks again.
+/// The pin of a checkpoint that can't be written is dropped; the protocol must request another one.
 #[test]
 fn a_checkpoint_that_can_t_be_written_is_told_to_the_protocol_and_keeps_nothing() {
     let mut cluster = Cluster::start(1, 10);
@@ -401,8 +405,9 @@ fn too_many_requests_are_refused_and_the_rest_are_answered() {
     cluster.add(0, 1).unwrap();
 }
 
-/// A statement with a parameter of 63 MiB was put into a batch that no frame can carry. The node
-/// sent it again and again, and as nothing can come after it, the cluster took no write any more.
+/// A statement with a parameter of 63 MiB was put into a batch that exceeds the maximum frame. The
+/// node resent it endlessly, and because no batch can follow it, the cluster accepted no more
+/// writes.
 #[test]
 fn a_request_too_large_to_be_sent_is_refused_and_the_next_is_taken() {
     let cluster = Cluster::start(3, u64::MAX);
@@ -464,7 +469,7 @@ fn a_malformed_message_is_counted_and_harms_nobody() {
 fn a_peer_waits_while_too_much_of_it_waits() {
     let cluster = Cluster::start(3, u64::MAX);
     let inbox = cluster.node(0).handle().inbox();
-    // The event loop stands still in an answer.
+    // The event loop is blocked in the callback of an answer.
     let (let_go, held) = channel::<()>();
     let (is_held, standing) = channel();
     cluster.node(0).handle().submit_with(add(1), move |_| {
@@ -472,7 +477,7 @@ fn a_peer_waits_while_too_much_of_it_waits() {
         held.recv_timeout(DEADLINE).unwrap();
     });
     standing.recv_timeout(DEADLINE).unwrap();
-    // Says that the peer has none, and goes on for a sixteenth of the bound.
+    // A `Have` message with the count 0, padded to a sixteenth of the bound.
     let mut frame = vec![0; PEER_BYTES_MAX / 16];
     frame[0] = 1;
     let frame = bytes::Bytes::from(frame);
@@ -489,7 +494,7 @@ fn a_peer_waits_while_too_much_of_it_waits() {
             pushes.recv_timeout(DEADLINE).unwrap();
             count += 1;
         }
-        // Of the others at most one more is taken until the event loop goes on.
+        // At most one more of the remaining frames is accepted until the event loop continues.
         assert!(pushes.try_iter().count() <= 1);
         let_go.send(()).unwrap();
         (17..40).for_each(|_| pushes.recv_timeout(DEADLINE).unwrap());

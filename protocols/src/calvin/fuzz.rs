@@ -1,4 +1,4 @@
-//! Batches of peers, and what the log holds of an epoch, that are nearly right.
+//! Batches of peers, and epoch records of the log, that are nearly right.
 
 use bytes::Bytes;
 use pangea_core::exec::ordered::{Part, Went};
@@ -50,7 +50,7 @@ fn record() -> EpochRecord {
     EpochRecord { epoch: SnapshotVersion(5), cut: Some(cut), of_shards: None }
 }
 
-/// The same where tables are divided.
+/// The same if tables are partitioned.
 fn divided_record() -> EpochRecord {
     let (slice, shard) = (slice(), ShardId(1));
     let txn = TxnId::new(NodeId(3), 9);
@@ -85,7 +85,7 @@ fn calvin_epoch_records() {
         seeds: vec![record().encode(), divided_record().encode()],
         mend: |_| {},
         look: look_at_record,
-        // What serde takes beforehand for each of the three lists of a cut.
+        // Serde's initial reservation for each of the three lists of a cut.
         bytes_max: 4 << 20,
         bytes_per_byte: 256,
     });

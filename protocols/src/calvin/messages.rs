@@ -1,5 +1,8 @@
-//! What nodes say to each other: replicas of a shard as those of any input log do, and the shards
-//! of a region among themselves.
+//! The messages between nodes: those of any input log between the replicas of a shard, and those
+//! between the shards of a region.
+//!
+//! Each variant says who sends it, when, and the effect on the receiver. Sections are those of the
+//! paper.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -18,133 +21,165 @@ use crate::inputs::{self, ProposalName};
 use crate::messages::{Codec, Strict, Varint, messages};
 
 messages! {
-    /// One message.
+    /// A message between two nodes.
     #[derive(Clone, Debug, PartialEq)]
     pub enum Message wraps Inputs(inputs::Message) below 64, "Between replicas of a shard." {
-        /// §3.1: please send what concerns the sender's shard, from after these epochs on.
+        /// §3.1: requests the slices, rows and outcomes for the sender's shard, of epochs after
+        /// these. A node sends it to one replica of each other shard: when they connect, when it
+        /// switches to another replica, when it detects a gap, and in reply to [`Message::More`].
+        /// The receiver sends its backlog and then everything new.
         64 => Subscribe {
-            /// The sender has what was sequenced up to here.
+            /// The sender has all slices up to this epoch.
             slices: SnapshotVersion as Strict<SnapshotVersion>,
-            /// And what was served to it up to here.
+            /// The sender has all rows and outcomes up to this epoch.
             items: SnapshotVersion as Strict<SnapshotVersion>,
             /// It was told to go on with that ([`Message::More {}`]), and has all that came before.
             goes_on: bool,
         } control "message_other";
-        /// It comes from elsewhere now.
+        /// Ends a subscription. A node sends it to the replica that it was subscribed to when it
+        /// switches to another one. The receiver stops sending.
         72 => Unsubscribe {
         } control "message_other";
-        /// §3.1: what an epoch of the sender's shard has for the receiver's.
+        /// §3.1: the requests of an epoch of the sender's shard that the receiver's shard
+        /// participates in. Sent to all subscribers when the cut of the epoch is known, and from
+        /// the backlog. The receiver runs an epoch once it has the slices of all shards.
         65 => Slice {
             /// The slice.
             slice: Slice,
         } bulk "message_slice";
-        /// A part of such a slice that is too large for one message.
+        /// A chunk of a slice that is too large for one message. The receiver assembles the slice.
         73 => Piece {
             /// The part.
             piece: Piece,
         } bulk "message_slice";
-        /// §3.1.1, asynchronous: what slices up to an epoch were of is decided, of those that were sent
-        /// before it was.
+        /// §3.1.1, asynchronous: the cuts of the slices up to an epoch, which were sent before they
+        /// were decided, are now decided. Sent to all subscribers. The receiver may then confirm
+        /// these epochs.
         84 => Decided {
             /// The epoch.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
-            /// Its cut.
+            /// The name of its cut.
             name: ProposalName,
         } bulk "message_other";
-        /// What was subscribed to is more than is sent at a time: subscribe again.
+        /// There is more to send than is sent at a time. A node sends it to a subscriber after a
+        /// part of the backlog, or when a checkpoint made it skip epochs. The receiver subscribes
+        /// again.
         74 => More {
         } bulk "message_other";
-        /// §3.2, phase 3: rows for transactions of an epoch, and results.
+        /// §3.2, phase 3: rows for transactions of an epoch, and outcomes. Sent to all subscribers
+        /// of a shard that needs them, as soon as the sender has them, and from the backlog. The
+        /// receiver runs the transactions that wait for them, or answers their clients.
         66 => Items {
             /// The rows and results.
             items: Items,
         } bulk "message_items";
-        /// How far the sender's shard is.
+        /// The progress of the sender and its shard. A node sends it to all connected nodes of
+        /// other shards when it has changed. The receiver truncates its stream to the sender's
+        /// shard, and chooses by it the replica to subscribe to.
         67 => Kept {
-            /// All of its replicas have what was sent for epochs up to this one.
+            /// All replicas of the sender's shard have persisted the epochs up to this one, and
+            /// need nothing more for them.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
-            /// The sender has run up to this one.
+            /// The last epoch that the sender has run and confirmed.
             applied: SnapshotVersion as Strict<SnapshotVersion>,
-            /// For which other node it waits, where that is far or has been long.
+            /// The other node for which the sender waits, if that node is far behind or has been
+            /// late for long.
             waits_for: Option<NodeId> as SomeNode,
         } control "message_other";
-        /// What was asked for is not there any more, up to this epoch.
+        /// The reply to a [`Message::Subscribe`] for epochs that the sender has truncated. The
+        /// receiver subscribes to another replica. If none has these epochs, it installs a
+        /// checkpoint of its group.
         68 => Missed {
             /// The epoch.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
         } bulk "message_other";
-        /// §5: the sender stands still at this epoch, and serves nothing of later ones.
+        /// §5: the sender is frozen at this epoch, and sends no rows of later ones. Sent to all
+        /// connected nodes of other shards when it freezes, and to those that connect later. The
+        /// receiver subscribes to another replica of the sender's shard.
         81 => Frozen {
             /// The epoch.
             at: SnapshotVersion as Strict<SnapshotVersion>,
         } control "message_other";
-        /// §5: to replicas of the sender's shard, while it is its turn to stand still: it has what
-        /// became of its requests up to this epoch.
+        /// §5: the sender has the checkpoint turn, and has received the outcomes of its requests up
+        /// to this epoch. Sent to all connected replicas of its shard at a fixed interval. The
+        /// receiver discards older retained outcomes.
         82 => AskOutcomes {
             /// The epoch.
             after: SnapshotVersion as Strict<SnapshotVersion>,
-            /// The receiver is to tell it of those after it.
+            /// Whether the receiver is to send the outcomes of later epochs: only one replica is.
             is_wanted: bool,
         } control "message_other";
-        /// §5: what became of the receiver's requests of an epoch.
+        /// §5: the outcomes of the receiver's requests of an epoch, in reply to
+        /// [`Message::AskOutcomes`]. The receiver, which may be frozen, answers its clients.
         83 => Outcomes {
             /// The results.
             items: Items,
         } bulk "message_items";
-        /// To the coordinator of the sender's group: how far the other groups are.
+        /// The progress of the other groups, as seen by the sender. Sent to the coordinator of the
+        /// sender's group when it has changed, and at once if the group has been behind for long.
+        /// The receiver follows the furthest group, and does not get too far ahead of the slowest.
         71 => Others {
-            /// All of them have come to this epoch.
+            /// All other groups have reached this epoch.
             least: SnapshotVersion as Strict<SnapshotVersion>,
-            /// One of them has come to this one.
+            /// Some other group has reached this epoch.
             most: SnapshotVersion as Strict<SnapshotVersion>,
         } control "message_other";
-        /// §4: a transaction that is about to be ordered will look at these rows.
+        /// §4: the sender delays a transaction that reads these cold rows. Sent to all connected
+        /// replicas of their shards. The receiver fetches the rows into memory and replies with
+        /// [`Message::Warmed`].
         78 => Warm {
-            /// The sender's name for it.
+            /// The sender's name for the request.
             token: u64 as Varint,
-            /// Those of the receiver's.
+            /// The rows that are stored on the receiver.
             keys: Vec<(TableId, Key)> as Vec<(TableId, Key)>,
         } control "message_other";
-        /// §4: they are in memory.
+        /// §4: the reply to a [`Message::Warm`]: the rows are in memory. The receiver sequences the
+        /// transaction once all replicas have replied.
         79 => Warmed {
-            /// The name that the receiver gave it.
+            /// The name that the receiver gave to the request.
             token: u64 as Varint,
-            /// How long it took to fetch them.
+            /// The time that the fetch took.
             took: Span,
         } control "message_other";
-        /// §4.2: which rows of the sender are not in memory.
+        /// §4.2: the rows of the sender that are not in memory, as a map of bits. Sent to all
+        /// connected nodes when it has changed, and to each node on connect.
         80 => Cold {
             /// The changed words.
             map: ColdWords,
         } bulk "message_other";
-        /// §3.2.1: a reconnaissance wants to see rows of the receiver's shard.
+        /// §3.2.1: requests rows for a reconnaissance from another shard. Sent to the replica that
+        /// the sender is subscribed to, which replies with [`Message::Found`].
         69 => Look {
-            /// The sender's name for it.
+            /// The sender's name for the request.
             token: u64 as Varint,
-            /// Which.
+            /// The requested rows.
             wanted: Wanted,
         } bulk "message_other";
-        /// §3.2.1: what is there of them.
+        /// §3.2.1: the reply to a [`Message::Look`]. The receiver continues the reconnaissance.
         70 => Found {
-            /// The name that the receiver gave it.
+            /// The name that the receiver gave to the request.
             token: u64 as Varint,
-            /// What is there.
+            /// The rows found.
             found: Found,
         } bulk "message_other";
-        /// §3.1.1, asynchronous: requests for the master's sequencer, each with the sender's name for
-        /// it.
+        /// §3.1.1, asynchronous: requests of a replica's clients for the master's sequencer, each
+        /// with the sender's name for it. The receiver replies with [`Message::Taken`] or
+        /// [`Message::NotTaken`].
         75 => Forward {
             /// The requests, in their order.
             requests: Vec<(u64, Request)> as Vec<(Varint, Request)>,
         } bulk "message_other";
-        /// The master has put them into its log.
+        /// The master has accepted the requests into the batch that it collects, in reply to a
+        /// [`Message::Forward`]. The receiver answers its clients once it has run them.
         76 => Taken {
             /// The term and the tokens.
             taken: Taken,
         } bulk "message_other";
-        /// The receiver's requests are not in the sender's log and never will be.
+        /// The reply to a [`Message::Forward`] by a replica that is not the master or has reached a
+        /// limit: the requests are not in the sender's log and never will be. The receiver forwards
+        /// them again later.
         77 => NotTaken {
-            /// The receiver's names for them.
+            /// The receiver's names for the requests.
             tokens: Vec<u64> as Vec<Varint>,
         } bulk "message_other";
     }

@@ -1,4 +1,6 @@
-//! What replicas say to each other.
+//! The messages between the replicas of a group.
+//!
+//! Each variant says who sends it, when, and the effect on the receiver.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
@@ -9,7 +11,7 @@ use crate::agreement::Term;
 pub(crate) use crate::messages::NUMBER_MAX;
 use crate::messages::{Codec, NonZero, Number, Random, Unchecked, Varint, messages};
 
-/// Whether these can be the log heads of so many replicas.
+/// Whether these can be the log heads of a group of `node_count` replicas.
 pub(crate) fn are_heads(heads: &[Bid], node_count: usize) -> bool {
     heads.len() == node_count && heads.iter().all(|head| head.0 <= NUMBER_MAX)
 }
@@ -96,139 +98,174 @@ impl Codec for ChunkNumber {
 }
 
 messages! {
-    /// One message.
+    /// A message between two replicas of a group.
     #[derive(Clone, Debug, PartialEq)]
     pub enum Message {
-        /// §3.3: a batch, from its source or, after a fetch, from whoever has it.
+        /// Minerva §3.3: a batch. The source sends it to every peer once it is durable there, and
+        /// again after a reconnect. Any replica that has it sends it in reply to a
+        /// [`Message::Fetch`]. The receiver persists it and acknowledges it.
         1 => Batch {
             /// The batch as its source encoded it.
             bytes: Bytes,
         } bulk "message_batch";
-        /// §3.3: the sender has each log durably up to these heads, without gaps.
+        /// Minerva §3.3: the sender has each log durably up to these heads, without gaps. Sent when
+        /// a head advances, and after a reconnect. The receiver computes from it which batches f +
+        /// 1 replicas have. An extension of the paper: it goes to every replica, unless the
+        /// settings restrict it to the source.
         2 => Ack {
-            /// A head for each source.
+            /// One head for each source.
             heads: Heads as AllHeads,
         } control "message_ack", malformed "inputs.malformed_ack";
-        /// §3.3: the sender's own log is available, f + 1 times durable, up to this batch.
+        /// Minerva §3.3: the sender's own log is available up to this batch: f + 1 replicas have
+        /// persisted it. The source sends it to every peer when that head advances, if
+        /// acknowledgements go only to the source. The receiver may then name these batches in
+        /// cuts.
         3 => ProofOfAvailability {
             /// The last available batch.
             head: Bid,
         } control "message_other", malformed "inputs.malformed_proof";
-        /// §3.3: please send these batches.
+        /// Minerva §3.3: requests batches. A replica sends it to one peer at a time for batches
+        /// that are known to exist and that it has missed for longer than a round trip. The
+        /// receiver replies with [`Message::Batch`] messages or with [`Message::Gone`].
         4 => Fetch {
-            /// Whose log.
+            /// The source of the log.
             source: NodeId,
             /// The first batch.
             from: Bid,
             /// The last batch.
             upto: Bid,
         } control "message_other", malformed "inputs.malformed_fetch" unless (from <= upto);
-        /// The batches that were asked for are gone: they are part of every checkpoint.
+        /// Minerva §4: the reply to a [`Message::Fetch`] of batches that the sender has discarded,
+        /// because they are part of every checkpoint. The receiver tries another peer; if none has
+        /// them it requests a checkpoint.
         5 => Gone {
-            /// Whose log.
+            /// The source of the log.
             source: NodeId,
-            /// The first batch that is still here.
+            /// The first batch that the sender still has.
             first: Bid,
         } control "message_other", malformed "inputs.malformed_gone";
-        /// §3.4: a message of the agreement component.
+        /// Minerva §3.4: a message of the agreement component to its counterpart on another
+        /// replica.
         6 => Agreement {
-            /// As the component encoded it.
+            /// The message as that component encoded it.
             bytes: Bytes,
         } sized "message_agreement";
-        /// §4: how far the sender is, for the low watermark.
+        /// Minerva §4: the progress of the sender, sent to every peer at a fixed interval. The
+        /// receiver computes the low watermark from it, and the replicas to remove from the
+        /// configuration.
         7 => Progress {
-            /// The last epoch applied.
+            /// The last epoch that the sender has applied and that is confirmed.
             applied: SnapshotVersion,
             /// The last epoch that survives a restart of the sender.
             durable: SnapshotVersion,
             /// The log heads of the applied epoch.
             heads: Heads as AllHeads,
         } control "message_other", malformed "inputs.malformed_progress";
-        /// Whether the sender wants a turn to stand still for its checkpoint, or has use for the one
-        /// that it has, as of the last cut that it knows.
+        /// Calvin §5: whether the sender wants a checkpoint turn or still needs the one that it
+        /// has, as of the last cut that it knows. Sent to every peer along with
+        /// [`Message::Progress`], if replicas are frozen for their checkpoints. The coordinator
+        /// names the next holder of the turn in a cut.
         19 => Turn {
-            /// Whether it does.
+            /// Whether the sender wants or still needs a turn.
             wants: bool,
-            /// Whether it stands still.
+            /// Whether the sender is frozen.
             is_frozen: bool,
-            /// The epoch of that cut.
+            /// The epoch of the last cut that the sender knows.
             known: SnapshotVersion as Unchecked<SnapshotVersion>,
         } control "message_other";
-        /// A strict read arrived: answer when a cut was proposed after this.
+        /// A replica sends it to the coordinator when strict reads have arrived. The coordinator
+        /// replies with [`Message::Barrier`] after the next cut that it proposes.
         8 => BarrierRequest {
-            /// The sender's name for it.
+            /// The sender's name for the request.
             token: u64 as Varint,
         } control "message_other";
-        /// The cut with this number was proposed after the request came.
+        /// The reply of the coordinator to a [`Message::BarrierRequest`]: the named cut was
+        /// proposed after the request arrived. The receiver runs its strict reads once that cut is
+        /// applied.
         9 => Barrier {
-            /// The name that the requester gave.
+            /// The name that the requester gave to the request.
             token: u64 as Varint,
-            /// The run of the proposer.
+            /// The incarnation of the proposer.
             incarnation: u64 as Random,
-            /// The number of the cut among those of the run.
+            /// The number of the cut among the proposals of that incarnation.
             nonce: u64 as Number,
         } control "message_other", malformed "inputs.malformed_barrier";
-        /// Please send a checkpoint, or the rest of one.
+        /// Minerva §4: requests a checkpoint, or the rest of one. A replica sends it to a peer that
+        /// is far enough ahead when the batches or cuts that it needs have been truncated, and to
+        /// continue a transfer after a reconnect. The receiver replies with
+        /// [`Message::CheckpointChunk`] messages or with [`Message::CheckpointGone`].
         10 => CheckpointRequest {
-            /// The number that the receiver gives it.
+            /// The number that the sender gives to the transfer.
             transfer: u64 as Number,
-            /// The first part that it lacks: from 1 on, of one that was on its way before.
+            /// The first chunk that the sender needs; 0 starts a new transfer.
             index: u64 as Number,
         } control "message_other", malformed "inputs.malformed_checkpoint_request";
-        /// A part of a checkpoint.
+        /// A chunk of a checkpoint, in reply to a [`Message::CheckpointRequest`]. The receiver
+        /// acknowledges it, and installs the checkpoint after the last one.
         11 => CheckpointChunk {
-            /// The number that the receiver has given it.
+            /// The number that the receiver of the checkpoint gave to the transfer.
             transfer: u64 as Number,
             /// The number of the part, and whether it is the last.
             number: ChunkNumber,
-            /// In part 0, its version and the state beside the tables; in the others, rows.
+            /// Chunk 0: version, log heads, configuration. Then the protocol's state, and then
+            /// rows.
             payload: Bytes,
         } bulk "message_other", malformed "inputs.malformed_chunk";
-        /// Who the sender is, and what it knows of the receiver.
+        /// Identifies the sender and reports its knowledge of the receiver. Sent to each peer on
+        /// connect, and in reply to a greeting with an unknown identity. The receiver logs the
+        /// sender's identity. It stops if the greeting proves that it lost part of its own log.
         13 => Greeting {
-            /// The sender's birth.
+            /// The sender's log identity.
             birth: u64 as NonZero,
-            /// The receiver's, 0 where the sender does not know it.
+            /// The receiver's log identity as known to the sender; 0 if unknown.
             yours: u64 as Random,
-            /// The sender has the receiver's log up to here.
+            /// The last batch of the receiver's log that the sender has without gaps.
             batches: Bid,
-            /// The latest ballot that the receiver has promised the sender.
+            /// The latest ballot that the receiver has promised to the sender.
             promise: Term,
-            /// The latest that the sender has promised anybody.
+            /// The latest ballot that the sender has promised to any replica.
             follows: Term,
         } control "message_other", malformed "inputs.malformed_greeting";
-        /// The sender's disk is gone: what does the receiver know of it?
+        /// Sent by a replica that lost its disk to each peer, on connect and periodically until all
+        /// have replied. The receiver forgets the sender's previous log and replies with
+        /// [`Message::Recollection`].
         14 => Rejoin {
-            /// Names the question.
+            /// Identifies the request.
             nonce: u64 as Random,
-            /// The sender's birth, which ends its earlier life.
+            /// The sender's new log identity, which ends its previous one.
             birth: u64 as NonZero,
         } control "message_other", malformed "inputs.malformed_rejoin";
-        /// What the sender knows, for a replica that has forgotten.
+        /// The reply to a [`Message::Rejoin`]: the sender's knowledge of the receiver's batches and
+        /// votes. It is sent once that knowledge is durable on the sender. The receiver resumes
+        /// when all peers have replied and enough of them remember.
         15 => Recollection {
-            /// The question's name.
+            /// The `nonce` of the request.
             nonce: u64 as Random,
-            /// The sender's birth.
+            /// The sender's log identity.
             birth: u64 as NonZero,
-            /// See `rejoin.rs`. Empty where the sender has forgotten too.
+            /// The encoded knowledge; see `rejoin.rs`. Empty if the sender has lost its disk too.
             known: Bytes,
         } sized "message_other", malformed "inputs.malformed_recollection";
-        /// The part came; another may be sent.
+        /// Acknowledges a chunk of a checkpoint, and allows its sender to send another one.
         12 => CheckpointAck {
-            /// The number that the receiver has given it.
+            /// The number that the receiver of the checkpoint gave to the transfer.
             transfer: u64 as Number,
-            /// The number of the part.
+            /// The number of the chunk.
             index: u64 as Number,
         } control "message_other", malformed "inputs.malformed_checkpoint_ack";
-        /// The rest of a checkpoint is not kept any more.
+        /// The reply to a [`Message::CheckpointRequest`] for the rest of a transfer that the sender
+        /// no longer retains. The receiver starts a new transfer.
         16 => CheckpointGone {
-            /// The number that the receiver has given it.
+            /// The number that the receiver of the checkpoint gave to the transfer.
             transfer: u64 as Number,
         } control "message_other", malformed "inputs.malformed_checkpoint_gone";
-        /// Calvin §3.1.1: the sender should be the master.
+        /// Calvin §3.1.1: requests mastership. The preferred master sends it to the leader of
+        /// agreement, which stops accepting transactions until it can reply with
+        /// [`Message::Yield`].
         17 => Wish {} control "message_other";
-        /// Calvin §3.1.1: all that the sender took as the master is decided, and it takes nothing more:
-        /// the receiver may lead instead.
+        /// Calvin §3.1.1: transfers mastership, in reply to a [`Message::Wish`]. The master sends
+        /// it when all transactions that it accepted are decided, and it accepts no more. The
+        /// receiver campaigns to lead.
         18 => Yield {
             /// The term in which the sender leads.
             term: Term,
@@ -237,7 +274,7 @@ messages! {
     kinds &["message_batch", "message_ack", "message_agreement", "message_other"];
 }
 
-/// A batch that came in a message, decoded.
+/// Decodes a batch that arrived in a message.
 pub(crate) fn decode_batch<B: Batch>(bytes: &Bytes, node_count: usize) -> Result<B, DecodeError> {
     let batch = B::decode(bytes)?;
     if batch.source().index() >= node_count {
@@ -300,8 +337,9 @@ mod tests {
         }
     }
 
-    /// What a replica missed while it was away was one message of many megabytes on the lane of
-    /// heartbeats, which has a limit and was closed, again and again.
+    /// The backlog of a replica that had been disconnected was one message of many megabytes on the
+    /// lane of heartbeats. That lane has a size limit, so its connection was closed again and
+    /// again.
     #[test]
     fn a_large_message_of_agreement_takes_the_lane_for_large_ones() {
         let lane = |len| Message::Agreement { bytes: vec![0; len].into() }.lane();

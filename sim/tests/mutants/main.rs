@@ -1,4 +1,4 @@
-//! Runs with planted bugs. They need the feature `planted`.
+//! Runs with planted bugs, which need the feature `planted`.
 
 mod planted;
 mod shrink;

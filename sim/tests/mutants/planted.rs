@@ -1,5 +1,5 @@
-//! Planted bugs: each must be caught by a swarm of bounded size. With `PANGEA_WRITE_PROOF=1` the
-//! table in docs/PROOF.md is written anew.
+//! Planted bugs: each must be caught by a swarm of bounded size. `PANGEA_WRITE_PROOF=1` rewrites
+//! the table in docs/PROOF.md.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -15,10 +15,10 @@ use pangea_sim::dice::Dice;
 use pangea_sim::faults::{Fault, LaneName, Role, Rule, Target};
 use pangea_sim::{FaultKind, RealTime, Report, Settings, run};
 
-/// So many seeds must be enough for any bug.
+/// The maximum number of seeds for any bug.
 const SEEDS_MAX: u64 = 3_000;
 
-/// Bugs of Calvin's own phases. The others are planted in Minerva.
+/// Bugs in Calvin's own phases. Bugs in none of these lists are planted in Minerva.
 const OF_CALVIN: &[Bug] = &[
     Bug::GrantedOutOfOrder,
     Bug::RoundRobinDiffers,
@@ -35,7 +35,7 @@ const OF_CALVIN: &[Bug] = &[
     Bug::OutcomesInvented,
 ];
 
-/// Bugs of its shards, which runs of them have two of.
+/// Bugs in Calvin's shards, which are planted in runs with two shards.
 const OF_SHARDS: &[Bug] = &[
     Bug::RemoteRowsLost,
     Bug::ServedOutOfTurn,
@@ -51,52 +51,53 @@ const OF_SHARDS: &[Bug] = &[
 const OF_MASTERS: &[Bug] =
     &[Bug::EarlyBeforeFsync, Bug::MasterStays, Bug::VoidRunLater, Bug::OverwrittenUndecided];
 
-/// Bugs of shards that each have such a master.
+/// Bugs of shards with masters of that kind.
 const OF_SHARDS_OF_MASTERS: &[Bug] = &[Bug::VoidItemsUsed, Bug::NeighbourStays];
 
-/// Bugs that no run has shown yet: none now. A new one says here what the simulator lacks.
+/// Bugs that no run has caught yet: currently none. A new entry documents the simulator's gap.
 const ELUSIVE: &[Bug] = &[];
 
 const BEGIN: &str = "<!-- planted: begin -->";
 const END: &str = "<!-- planted: end -->";
 
-/// A kind of run. Seeds turn through those that suit a bug.
+/// A kind of run. Seeds alternate between those that suit a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Profile {
     /// Lists, with any fault.
     Lists,
     /// Accounts, with any fault.
     Bank,
-    /// Lists on few keys, few faults.
+    /// Lists on few keys, with few faults.
     Hot,
-    /// Nodes and disks fail, over and over.
+    /// Nodes and disks fail repeatedly.
     Crashes,
-    /// Nodes are lost for good while others crash.
+    /// Nodes are lost permanently while others crash.
     Losses,
-    /// Nodes are away for long while little is kept for them.
+    /// Nodes are unreachable for long while little is retained for them.
     Away,
-    /// Orders, which delete rows.
+    /// TPC-C orders, which delete rows.
     Orders,
     /// The paper's protocol.
     Paper,
     /// Large epochs over many lists that are read in ranges before they are written.
     Wide,
-    /// Connections come and go.
+    /// Connections are lost and restored.
     Flaps,
-    /// A source is lost for good when only one peer can have what it sent, and that one crashes.
+    /// A source is lost permanently when only one peer can have its batches, and that peer crashes.
     Ambush,
     /// A cut is applied before the next is proposed, so that runs of one epoch are on both sides of
-    /// that.
+    /// it.
     Apart,
-    /// Many who leave notes in one slice, and restarts long after the last checkpoint.
+    /// Many transactions of one slice leave notes (see the workload list-append), and nodes restart
+    /// long after the last checkpoint.
     Notes,
-    /// Nothing goes wrong, so nobody needs a checkpoint from a peer.
+    /// No faults, so no replica needs a checkpoint from a peer.
     Calm,
     /// Disks are lost at bad moments.
     Replaced,
-    /// The coordinator is down for a moment, or cut off for longer.
+    /// The coordinator is down for a moment, or a node is cut off for longer.
     Reigns,
-    /// Little is in memory.
+    /// Little memory for rows.
     Cold,
 }
 
@@ -121,7 +122,7 @@ impl Profile {
         Self::Cold,
     ];
 
-    /// Where a bug is looked for first.
+    /// The profiles that are tried first for a bug.
     fn of(bug: Bug) -> &'static [Self] {
         match bug {
             Bug::SendBeforeFsync
@@ -229,7 +230,7 @@ impl Profile {
         }
     }
 
-    /// Many clients and long epochs, applied at once.
+    /// Many clients and long epochs, which are applied at once.
     fn crowd(self, any: Settings, small: Options) -> (Settings, Options) {
         let long = Options {
             epoch_ms: 60,
@@ -265,8 +266,9 @@ impl Profile {
     }
 }
 
-/// The disk of one peer of `source` is stuck and the other gets nothing large from it, or both get
-/// nothing large; then the source is lost for good, and the first peer crashes.
+/// The disk of one peer of `source` is stuck or its bulk lane from `source` is delayed. The bulk
+/// lane to the other peer is delayed. Then the source is lost permanently, and the first peer
+/// crashes.
 fn ambush(seed: u64) -> Vec<Rule> {
     let mut dice = Dice::fork(seed, "ambush", 0);
     let source = dice.index(3) as u16;
@@ -287,8 +289,8 @@ fn ambush(seed: u64) -> Vec<Rule> {
     ]
 }
 
-/// Three times a node loses its disk: while the coordinator is held up, as what it sends is lost,
-/// or while a peer that it has to ask is down, and it crashes again before it is there.
+/// A node loses its disk three times: while the coordinator is paused, while its messages are lost,
+/// or while a peer that it must ask is down and it crashes again before it has rejoined.
 fn replaced(seed: u64) -> Vec<Rule> {
     let mut dice = Dice::fork(seed, "replaced", 0);
     let mut rules = Vec::new();
@@ -326,7 +328,7 @@ fn replaced(seed: u64) -> Vec<Rule> {
     rules
 }
 
-/// The coordinator crashes and is soon back, or nothing of it comes to the others for a while.
+/// The coordinator crashes and is soon back, or a node is cut off from the others for a while.
 fn reigns(seed: u64) -> Vec<Rule> {
     let mut dice = Dice::fork(seed, "reigns", 0);
     let node = Target::Role(Role::Coordinator);
@@ -349,8 +351,8 @@ fn reigns(seed: u64) -> Vec<Rule> {
     (0..5).map(|at| rule(at, &mut dice)).collect()
 }
 
-/// What no run may do although no checker of histories minds: a replica says what its peers can't
-/// make sense of, or needs rescue where nothing went wrong.
+/// Returns an error that no checker of histories finds: a replica sent an invalid message, or
+/// needed help although no fault happened.
 fn misdeed(profile: Profile, report: &Report) -> Option<String> {
     let of_trouble = ["inputs.checkpoint_requested", "inputs.frozen_together"];
     let is_hit = |name: &&str| profile == Profile::Calm && report.counts.mark(name) > 0;
@@ -358,7 +360,7 @@ fn misdeed(profile: Profile, report: &Report) -> Option<String> {
     wrong.map(|name| format!("mark: {name}"))
 }
 
-/// The same settings as far as Calvin has them.
+/// Converts the settings to those of Calvin, as far as it has them.
 fn of_calvin(options: &Options, checkpoints: Checkpoints) -> calvin::Options {
     let &Options { epoch_ms, slice_txns, chunk_bytes, cuts_kept, .. } = options;
     // A transaction counts as a kilobyte.
@@ -375,7 +377,7 @@ fn of_calvin(options: &Options, checkpoints: Checkpoints) -> calvin::Options {
     }
 }
 
-/// How checkpoints are taken where a bug is looked for.
+/// The checkpoint mode in which a bug is searched for.
 fn mode_of(bug: Bug) -> Checkpoints {
     match bug {
         Bug::OverwrittenPinned | Bug::BeforeOverwritten | Bug::OverwrittenUndecided => {
@@ -386,16 +388,16 @@ fn mode_of(bug: Bug) -> Checkpoints {
     }
 }
 
-/// What a bug is planted in.
+/// The protocol and mode in which a bug is planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Under {
     Minerva,
     Calvin,
-    /// Calvin, over two shards.
+    /// Calvin with two shards.
     Divided,
-    /// Calvin, with asynchronous replication.
+    /// Calvin with asynchronous replication.
     Asynchronous,
-    /// The same over two shards.
+    /// Calvin with asynchronous replication and two shards.
     DividedAsynchronous,
 }
 
@@ -416,7 +418,7 @@ impl Under {
     fn run(self, settings: &Settings, options: &Options, mode: Checkpoints) -> Report {
         let is_divided = matches!(self, Self::Divided | Self::DividedAsynchronous);
         let shards = if is_divided { 2 } else { 1 };
-        // What Calvin promises as it is by default.
+        // The guarantee of Calvin's default settings.
         let ordered = Settings { real_time: RealTime::Ordered, shards, ..settings.clone() };
         match self {
             Self::Minerva => run::<Minerva>(settings, options).unwrap(),
@@ -433,7 +435,7 @@ impl Under {
     }
 }
 
-/// How a bug was caught.
+/// The run that caught a bug.
 #[derive(Clone, Debug)]
 struct Catch {
     seeds: u64,
@@ -445,7 +447,7 @@ struct Catch {
 fn hunt(bug: Bug) -> Option<Catch> {
     let (first, under) = (Profile::of(bug), Under::of(bug));
     for seed in 0..seeds_max() {
-        // Every fourth seed somewhere else than where the bug is expected.
+        // Every fourth seed uses another profile than those expected to catch the bug.
         let profile = match seed % 4 {
             3 => Profile::ALL[(seed / 4) as usize % Profile::ALL.len()],
             turn => first[turn as usize % first.len()],
@@ -480,7 +482,7 @@ fn seeds_max() -> u64 {
     given.map_or(SEEDS_MAX, |seeds| seeds.parse().expect("a number of seeds"))
 }
 
-/// The bugs that are hunted: all, or those of `PANGEA_PLANTED`.
+/// Returns the bugs to search for: all, or those of `PANGEA_PLANTED`.
 fn hunted() -> Vec<Bug> {
     match std::env::var("PANGEA_PLANTED") {
         Ok(names) => names.split(',').map(|name| name.parse().unwrap()).collect(),
@@ -544,7 +546,7 @@ fn without_a_planted_bug_the_same_runs_are_clean() {
             for under in Under::ALL {
                 let mode = match (under, seed) {
                     (_, 0) => Checkpoints::Versions,
-                    // A frozen master is refused.
+                    // The options reject `frozen` for a master.
                     (Under::Asynchronous | Under::DividedAsynchronous, _) | (_, 1) => {
                         Checkpoints::Zigzag
                     }

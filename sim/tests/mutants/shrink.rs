@@ -1,5 +1,5 @@
-//! A run that fails becomes as small as it can be, fails in the same way, and is repeated from the
-//! file that is written of it.
+//! A failing run is shrunk as far as possible, fails in the same way, and can be repeated from the
+//! scenario file written for it.
 
 use std::num::NonZeroUsize;
 
@@ -13,7 +13,7 @@ use pangea_sim::{Report, Settings, Shrunk, run, shrink};
 /// Enough for a run of this size, and few enough for a test.
 const RUNS_MAX: u64 = 500;
 
-/// So many seeds are looked at until one fails.
+/// The maximum number of seeds until one fails.
 const SEEDS_MAX: u64 = 100;
 
 fn options() -> Options {
@@ -36,7 +36,7 @@ fn name(report: &Report) -> (&'static str, &'static str) {
     (violation.checker, violation.anomaly)
 }
 
-/// Shrinks a bug's first failure, and repeats the smallest from its file.
+/// Shrinks the first failure of a bug, and repeats the smallest run from its file.
 fn smallest(bug: Bug) -> (Report, Shrunk) {
     let first = first_failure(bug);
     let mut told = 0;

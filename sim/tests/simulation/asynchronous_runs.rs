@@ -1,5 +1,5 @@
-//! Calvin with asynchronous replication: what the master answers early is kept, unless another
-//! takes its place.
+//! Calvin with asynchronous replication: early answers of a master remain valid, unless another
+//! replica becomes master.
 
 use crate::runs::clean;
 use pangea_core::ids::NodeId;
@@ -19,7 +19,7 @@ fn options() -> Options {
     Options { replication, checkpoint_bytes: 200_000, ..Options::default() }
 }
 
-/// Nothing goes wrong but this.
+/// Settings with only these faults.
 fn quiet(settings: Settings, rules: Vec<Rule>) -> Settings {
     Settings { faults: Vec::new(), rules: Some(rules), ..settings }
 }
@@ -39,7 +39,7 @@ fn what_is_not_given_up_is_strictly_serializable_under_faults() {
     assert!(restored > 0, "masters that start again find what they have run");
 }
 
-/// The price of this mode is paid at a failover, and at no other time.
+/// This mode may lose transactions at a failover, and at no other time.
 #[test]
 fn without_a_failover_nothing_is_given_up_and_everybody_is_answered() {
     for (workload, nodes) in [("list-append", 3), ("bank", 3), ("register", 5), ("tpcc", 2)] {
@@ -58,8 +58,9 @@ fn without_a_failover_nothing_is_given_up_and_everybody_is_answered() {
     }
 }
 
-/// A master that is soon back finds on its disk what it has answered, and proposes it again. If
-/// nobody has missed it meanwhile nothing is lost: the checkers excuse nothing then.
+/// A master that restarts soon finds the transactions that it has acknowledged on its disk, and
+/// proposes them again. If no other replica took over in the meantime, none is lost: the checkers
+/// excuse no loss then.
 #[test]
 fn a_master_that_crashes_and_is_soon_back_loses_nothing() {
     let (mut again, mut whole) = (0, 0);
@@ -76,12 +77,12 @@ fn a_master_that_crashes_and_is_soon_back_loses_nothing() {
         again += report.counts.mark("calvin.early_cuts_again");
     }
     assert!(again > 10, "{again} times it has led again with cuts that were to be had");
-    // Where somebody else has taken over, it is not deposed again.
+    // If another replica has taken over, it is not deposed again.
     assert!(whole >= 8, "in {whole} of 12 runs nobody else took over");
 }
 
-/// The master is cut off for long, goes on alone until that leads nowhere, and comes back to what
-/// the others have done meanwhile; then it is asked to lead again.
+/// The master is cut off for long, continues alone up to the limit of early cuts, and rejoins the
+/// others, which have made progress. Then it is asked to lead again.
 #[test]
 fn a_master_that_is_cut_off_gives_up_what_nobody_else_has_and_takes_over_again() {
     for seed in 0..6 {
@@ -98,7 +99,7 @@ fn a_master_that_is_cut_off_gives_up_what_nobody_else_has_and_takes_over_again()
     }
 }
 
-/// How long clients of the master's region waited for what they wrote, in the middle, in us.
+/// Returns the median latency of writes of clients in the master's region, in µs.
 fn median_at_master(replication: Replication, shards: u16) -> u64 {
     let far = vec![vec![0, 100, 100], vec![100, 0, 100], vec![100, 100, 0]];
     let of_shards = Settings { shards, ..settings(3, "bank") };
@@ -117,7 +118,7 @@ fn median_at_master(replication: Replication, shards: u16) -> u64 {
     waits[waits.len() / 2]
 }
 
-/// Figure 2 of the paper, in a word.
+/// Figure 2 of the paper, as one assertion.
 #[test]
 fn the_master_answers_without_a_round_trip_to_other_regions() {
     for shards in [1, 2] {
@@ -136,8 +137,9 @@ fn a_run_is_the_same_each_time() {
     assert_eq!(first.history, again.history);
 }
 
-/// Seed 1698: who led, and was not told that another did, took a checkpoint and went on to number
-/// its cuts by its own log of agreement, which was not that of the others any more.
+/// Seed 1698: a former leader, which had not been notified of its successor, took a checkpoint. It
+/// continued to number its cuts by its own log of agreement, which differed from that of the
+/// others.
 #[test]
 fn a_stale_master_does_not_go_on_with_its_old_log() {
     let (settings, options) = drawn::<Calvin>(1_698);
@@ -146,8 +148,8 @@ fn a_stale_master_does_not_go_on_with_its_old_log() {
     clean::<Calvin>(&Settings { shards: 1, is_drawn: false, ..settings }, &options);
 }
 
-/// Seed 466: a replica went back, and what it ran then was of the reign that it had known before:
-/// it did not say so, and its answers passed for given up.
+/// Seed 466: a replica rolled back, and then ran epochs of the same master term that it had known
+/// before. It did not report the term again, and its answers counted as discarded.
 #[test]
 fn a_replica_that_went_back_says_whose_its_versions_are() {
     let (settings, options) = drawn::<Calvin>(466);
@@ -197,9 +199,9 @@ fn divided_tables_give_nothing_up_without_a_failover() {
     }
 }
 
-/// One shard's master, cut off from all regions but its own, goes on with its neighbour until that
-/// leads nowhere. Then another takes its place, and the neighbour, whom nobody deposed, has to go
-/// back with it.
+/// One shard's master, cut off from all other regions, continues with the node of the other shard
+/// in its region up to the limit of early cuts. Then another replica becomes master, and the node
+/// of the other shard must roll back too, although its own master was not deposed.
 #[test]
 fn a_neighbour_goes_back_with_a_master_that_is_deposed() {
     let mut void = 0;
@@ -217,7 +219,7 @@ fn a_neighbour_goes_back_with_a_master_that_is_deposed() {
     assert!(void > 0, "nobody was sent rows of what is void");
 }
 
-/// The whole region of both masters is cut off, and comes back to what the others have done.
+/// The whole region of both masters is cut off, and rejoins the others, which have made progress.
 #[test]
 fn a_region_of_masters_that_is_cut_off_gives_up_what_nobody_else_has() {
     for seed in 0..4 {
@@ -235,7 +237,8 @@ fn a_region_of_masters_that_is_cut_off_gives_up_what_nobody_else_has() {
     }
 }
 
-/// Its neighbour has run what only the master's disk had, and finds it again.
+/// The node of the other shard has run epochs that only the master's disk had, and the master
+/// recovers them.
 #[test]
 fn a_master_of_a_shard_that_crashes_and_is_soon_back_loses_nothing() {
     let (mut again, mut whole) = (0, 0);
@@ -255,7 +258,7 @@ fn a_master_of_a_shard_that_crashes_and_is_soon_back_loses_nothing() {
     assert!(whole >= 4, "in {whole} of 10 runs nobody else took over");
 }
 
-/// The region goes on without its master, which is lost with its disk.
+/// The region continues without its master, which is lost with its disk.
 #[test]
 fn a_master_of_a_shard_may_be_lost_for_good() {
     for seed in 0..4 {

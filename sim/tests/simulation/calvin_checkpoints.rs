@@ -1,4 +1,4 @@
-//! Calvin's ways to take a checkpoint: each comes to the same, over crashes and lost disks.
+//! Calvin's checkpoint modes: all give the same results, across crashes and lost disks.
 
 use crate::runs::clean;
 use pangea_core::time::Span;
@@ -50,8 +50,8 @@ fn where_nothing_is_wrong_one_replica_stands_still_at_a_time_and_its_clients_are
     }
 }
 
-/// A checkpoint that could not be written was tried again at its version for as long as that took.
-/// A replica that stood still for it stood still as long, and nobody else had a turn.
+/// A checkpoint that could not be written was retried at its version until it succeeded. A replica
+/// that was frozen for it stayed frozen as long, and no other replica got the checkpoint turn.
 #[test]
 fn a_replica_whose_checkpoints_fail_goes_on_and_takes_others_later() {
     for mode in MODES {
@@ -69,7 +69,8 @@ fn a_replica_whose_checkpoints_fail_goes_on_and_takes_others_later() {
     }
 }
 
-/// A checkpoint that takes long is no reason to keep all that comes meanwhile for who writes it.
+/// While a replica writes a slow checkpoint, its peers must not retain an unbounded amount of data
+/// for it.
 #[test]
 fn a_replica_that_stands_still_loses_its_turn_before_much_is_kept_for_it() {
     let options = Options { behind_bytes: 4_096, ..options(Checkpoints::Frozen) };
@@ -91,8 +92,8 @@ fn a_node_alone_and_a_pair_take_frozen_checkpoints_and_go_on() {
     }
 }
 
-/// What a master may go back to is not overwritten before it is decided, and a checkpoint is of
-/// what is decided, while values are put away and come back.
+/// States that a master may roll back to are not overwritten before they are decided. A checkpoint
+/// contains only decided epochs, while values are evicted and fetched again.
 #[test]
 fn a_master_that_overwrites_can_go_back() {
     use FaultKind::*;
@@ -111,7 +112,7 @@ fn a_master_that_overwrites_can_go_back() {
     assert!(retreated > 0 && checkpoints > 0, "{retreated} times back, {checkpoints} checkpoints");
 }
 
-/// Rows are fetched for who will run them, wherever that stands still.
+/// Rows are fetched for the node that will run the transaction, even if another one is frozen.
 #[test]
 fn values_that_are_not_in_memory_are_read_and_overwritten_in_each_mode() {
     for mode in MODES {
@@ -132,8 +133,8 @@ fn a_frozen_master_is_refused_with_the_reason() {
     assert!(error.to_string().contains("nobody can answer for it"), "{error}");
 }
 
-/// A replica whose next checkpoint was due before it had caught up kept its turn, stood still at
-/// each epoch, and never came to where the others were.
+/// A replica whose next checkpoint was due before it had caught up kept its checkpoint turn, was
+/// frozen at each epoch, and never caught up with the others.
 #[test]
 fn a_replica_stands_still_once_in_a_turn() {
     let (settings, options) = pangea_sim::drawn::<Calvin>(55);

@@ -13,7 +13,7 @@ fn settings(seed: u64, workload: &str) -> Settings {
     Settings { seed, workload, duration: Span::from_ms(5_000), ..Settings::default() }
 }
 
-/// Checkpoints so often that a run of seconds has some.
+/// Checkpoints are frequent enough that a run of seconds has some.
 fn options() -> Options {
     Options { checkpoint_bytes: 200_000, ..Options::default() }
 }
@@ -45,13 +45,13 @@ fn calvin_keeps_the_conditions_of_tpcc_under_faults() {
     }
 }
 
-/// What a reconnaissance found is looked at again when the transaction's turn comes.
+/// The result of a reconnaissance is checked again when the transaction runs.
 #[test]
 fn a_transaction_whose_footprint_has_changed_runs_again_alike_everywhere() {
     let options = Options { slice_txns: NonZeroUsize::new(64).unwrap(), epoch_ms: 60, ..options() };
     let (mut found, mut restarted) = (0, 0);
     for seed in 1_000..1_010 {
-        // Some of its transactions write what follows from what they read.
+        // Some of its transactions write values that depend on their reads.
         let lists = settings(seed, "list-append");
         let report =
             clean::<Calvin>(&Settings { clients_per_node: 8, lists: 10, ..lists }, &options);
@@ -79,7 +79,7 @@ fn a_run_of_calvin_is_the_same_each_time() {
     }
 }
 
-/// Regions whose nodes run an order together, each with its part of the tables.
+/// The nodes of a region run an order together, each with its part of the tables.
 #[test]
 fn divided_tables_are_strictly_serializable_and_lose_nothing_under_faults() {
     for (workload, shards) in [
@@ -90,7 +90,7 @@ fn divided_tables_are_strictly_serializable_and_lose_nothing_under_faults() {
         ("write-skew", 2),
         ("index", 2),
     ] {
-        // Of ranges, seed 1003: what had come for later epochs was lost with a checkpoint.
+        // Ranges, seed 1003: data received for later epochs was lost with a checkpoint.
         for seed in 1_000..1_006 {
             let real_time = RealTime::Ordered;
             let settings = Settings { shards, real_time, ..settings(seed, workload) };
@@ -107,7 +107,8 @@ fn divided_tables_keep_the_conditions_of_tpcc_under_faults() {
     }
 }
 
-/// Who coordinates a shard's group sees no other shard, while the rest of its group does.
+/// The coordinator of a shard's group is cut off from the other shards, while the rest of its group
+/// is not.
 #[test]
 fn a_shard_whose_coordinator_sees_no_other_goes_on() {
     let quiet = Settings { faults: Vec::new(), rules: Some(Vec::new()), ..settings(7, "bank") };
@@ -118,7 +119,7 @@ fn a_shard_whose_coordinator_sees_no_other_goes_on() {
         let fault = Fault::Cut { from: vec![node], to: vec![1, 3, 5], one_way: false };
         let rules = Some(vec![Rule { at_ms: 500, lasts_ms: 39_500, fault }]);
         let report = clean::<Calvin>(&Settings { rules, ..quiet.clone() }, &options());
-        // The clients of the node itself wait.
+        // Clients of that node wait.
         assert!(report.counts.committed * 4 > whole * 3, "of {whole}: {report}");
     }
 }
@@ -140,9 +141,9 @@ fn a_run_with_divided_tables_is_the_same_each_time() {
     assert_eq!((first.digest, first.events), (again.digest, again.events), "{first}");
 }
 
-/// Where all replicas of a shard but one have jumped over an epoch by a checkpoint, and that one
-/// loses its disk, another shard still gets what was served of the epoch. Swarm seed 403 with two
-/// shards stood still there, while an epoch was run in steps for the first time.
+/// All replicas of a shard but one have skipped an epoch by a checkpoint, and that one loses its
+/// disk. Another shard must still get the rows and outcomes of the epoch. Swarm seed 403 with two
+/// shards stalled there, while an epoch was run in slices for the first time.
 #[test]
 fn who_takes_a_replicas_state_takes_what_it_keeps_for_other_shards() {
     let settings = Settings {

@@ -1,5 +1,5 @@
-//! Nodes that are slow hold the others back within bounds, are named to clients that are refused,
-//! and all goes on when they have caught up.
+//! Stragglers delay other nodes only within bounds and are named in errors of refused requests, and
+//! service resumes once they have caught up.
 
 use crate::runs::clean;
 use pangea_core::ids::NodeId;
@@ -10,11 +10,11 @@ use pangea_sim::faults::{Fault, PROCESSOR_TIMES_MAX, Rule, Target};
 use pangea_sim::history::{End, Operation};
 use pangea_sim::{Report, Settings};
 
-/// No group, no log and no node is waited for that is further behind, but for what is told of it a
-/// few times a second.
+/// The maximum lag of a group, log or node in epochs: the limit of 256, plus the inaccuracy of
+/// progress reports, which arrive a few times a second.
 const BEHIND_MAX: u64 = 256 + 64;
 
-/// So many clients that there is a request in most epochs, also when those that wait give up.
+/// There are enough clients for a request in most epochs, even if waiting clients stop waiting.
 fn settings(shards: u16, rules: Vec<Rule>) -> Settings {
     Settings {
         seed: 5,
@@ -30,13 +30,13 @@ fn settings(shards: u16, rules: Vec<Rule>) -> Settings {
     }
 }
 
-/// For 10 s nothing gets to the disks of these nodes.
+/// The disks of these nodes are stuck for 10 s.
 fn stuck(nodes: &[u16]) -> Vec<Rule> {
     let fault = |node| Fault::StuckDisk { node: Target::Node(node) };
     nodes.iter().map(|&node| Rule { at_ms: 1_000, lasts_ms: 10_000, fault: fault(node) }).collect()
 }
 
-/// Requests that were refused, as some node is too far behind.
+/// Returns the requests that were refused because a node is too far behind.
 fn refused(report: &Report) -> Vec<(&Operation, &Abort)> {
     let mut refused = Vec::new();
     for operation in &report.history.operations {
@@ -49,7 +49,7 @@ fn refused(report: &Report) -> Vec<(&Operation, &Abort)> {
     refused
 }
 
-/// The node that is named, and how far behind it is.
+/// Returns the node that is named, and its lag in epochs.
 fn named(abort: &Abort) -> (NodeId, u64) {
     let between = |before: &str, after: &str| {
         let (_, rest) = abort.message.split_once(before).expect(before);
@@ -58,16 +58,17 @@ fn named(abort: &Abort) -> (NodeId, u64) {
     (NodeId(between("(node ", ")") as u16), between("which is ", " epochs behind"))
 }
 
-/// When the last of the faults was over, and some seconds more.
+/// Returns the time some seconds after the end of the last fault.
 fn recovered(report: &Report) -> Timestamp {
     let clients = report.settings.nodes * report.settings.clients_per_node;
-    // Those after them load what is there before.
+    // Clients with higher numbers load the initial data.
     let all = report.history.operations.iter().filter(|it| it.client < clients);
     let begun = all.map(|it| it.invoked).min().expect("clients asked for something");
     begun + Span::from_ms(14_000)
 }
 
-/// Asserts that those who were refused were told of one of these nodes, at these.
+/// Asserts that requests were refused only at nodes `at`, and that each error names one of the
+/// nodes `slow`.
 fn are_named(report: &Report, at: &[u16], slow: &[u16], what: &[&str]) {
     let (refused, recovered) = (refused(report), recovered(report));
     assert!(refused.len() > 100, "{} were refused: {report}", refused.len());
@@ -85,12 +86,12 @@ fn are_named(report: &Report, at: &[u16], slow: &[u16], what: &[&str]) {
     assert!(after.count() > 300, "{report}");
 }
 
-/// No epoch of the other shard goes on without what this one has sequenced.
+/// No epoch of the other shard can run without the requests that this shard has sequenced.
 #[test]
 fn a_shard_that_is_slow_as_a_whole_is_named_by_the_others_which_are_not_far_ahead() {
     let report = clean::<Calvin>(&settings(2, stuck(&[1, 3, 5])), &Options::default());
     assert!(report.counts.mark("inputs.waits_for_others") > 0, "{report}");
-    // Nodes of the shard itself may name the one that coordinates it.
+    // Nodes of the shard itself may name its coordinator.
     let all = [0, 1, 2, 3, 4, 5];
     are_named(&report, &all, &[1, 3, 5], &["slices", "rows", "results", "cuts"]);
 }
@@ -101,12 +102,13 @@ fn replicas_that_acknowledge_nothing_are_named_by_the_one_that_waits_for_them() 
     are_named(&report, &[0], &[1, 2], &["acknowledgements"]);
 }
 
-/// It told the others every 100 ms that it was there, and they kept for it what it had not run.
+/// The replica reported every 100 ms that it was alive, and the others retained for it all batches
+/// that it had not run.
 #[test]
 fn a_replica_that_runs_slowly_for_long_is_removed_and_the_others_hold_little() {
     const BEHIND_BYTES: u64 = 20_000;
     let options = Options { behind_bytes: BEHIND_BYTES, ..Options::default() };
-    // Its batches come one by one, as its cuts do.
+    // Its batches arrive one by one, as its cuts do.
     let narrow = |peer| Fault::NarrowLink { between: [peer, 1], bytes_per_ms: 10 };
     let slow = Fault::SlowProcessor { node: Target::Node(1), times: PROCESSOR_TIMES_MAX };
     let rule = |fault| Rule { at_ms: 1_000, lasts_ms: 12_000, fault };
@@ -121,7 +123,7 @@ fn a_replica_that_runs_slowly_for_long_is_removed_and_the_others_hold_little() {
     assert!(committed > 10_000, "the others go on: {report}");
 }
 
-/// One replica of three, and one shard's node of a region, stop nobody.
+/// One slow replica of three, or one shard's slow node of a region, blocks no other node.
 #[test]
 fn nobody_is_refused_for_one_slow_node() {
     for shards in [1, 2] {

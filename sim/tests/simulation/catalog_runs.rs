@@ -1,4 +1,4 @@
-//! An index and a schema that changes, on Minerva under faults; and what a serializable database
+//! An index and a changing schema on Minerva under faults. An anomaly that a serializable database
 //! would not show is found.
 
 use pangea_core::time::Span;

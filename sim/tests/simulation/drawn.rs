@@ -1,4 +1,4 @@
-//! What a swarm draws, and what it leaves as it was given.
+//! The settings that a swarm draws, and the given ones that it must not change.
 
 use pangea_core::protocol::Protocol;
 use pangea_protocols::calvin::{Calvin, Checkpoints, Options, Reads, Replication};
@@ -19,7 +19,7 @@ fn what_is_drawn_gives_way_to_what_is_given() {
         let (_, drawn) = drawn::<Calvin>(seed);
         let (settings, options) = drawn_beside::<Calvin>(seed, &is_asynchronous);
         assert_eq!(Calvin::check_options(&options, &settings.topology()), Ok(()), "seed {seed}");
-        // All else is as it was drawn.
+        // All other settings are as drawn.
         let checkpoints = match drawn.checkpoints {
             Checkpoints::Frozen => Checkpoints::Versions,
             other => other,

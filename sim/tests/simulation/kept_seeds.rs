@@ -1,9 +1,9 @@
-//! Seeds of the swarm that have failed, each with what was wrong.
+//! Seeds of the swarm that have failed, each with the bug.
 
 use pangea_protocols::minerva::Minerva;
 use pangea_sim::{Extent, drawn, run_swarm};
 
-/// What the swarm found. A seed means the same run only while what is drawn from it does.
+/// Findings of the swarm. A seed reproduces a run only while the draws from it stay the same.
 const SEEDS: &[(u64, &str)] =
     &[(649, "what a restart owes was added to a checkpoint that is due whatever comes")];
 

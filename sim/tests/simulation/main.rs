@@ -1,4 +1,5 @@
-//! The simulator, its checkers and the protocols in it. One binary: what is generic over the protocol is compiled once.
+//! Tests of the simulator, its checkers and the protocols. They are one binary, so that code that
+//! is generic over the protocol is compiled once.
 
 mod asynchronous_runs;
 mod calvin_checkpoints;

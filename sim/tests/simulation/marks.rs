@@ -1,4 +1,4 @@
-//! Every mark of a protocol is hit by a swarm, or says why not.
+//! Every mark of a protocol is hit by a swarm, or has a reason not to be.
 
 use std::collections::BTreeSet;
 use std::thread::available_parallelism;
@@ -7,10 +7,10 @@ use pangea_core::protocol::{Protocol, Rarity};
 use pangea_protocols::{NAMES, WithProtocol, with_protocol};
 use pangea_sim::{Extent, drawn, run_swarm};
 
-/// Enough to hit every mark that is not listed, and for a minute or so.
+/// Enough to hit every mark that is not listed; a swarm takes about a minute.
 const SEEDS: u64 = 100;
 
-/// The names of a protocol's marks that a swarm is not asked to hit, or must not.
+/// Returns the names of a protocol's marks whose rarity matches.
 fn named<P: Protocol>(which: fn(Rarity) -> bool) -> BTreeSet<&'static str> {
     P::MARKS.iter().filter(|mark| which(mark.rarity)).map(|mark| mark.name).collect()
 }
@@ -31,7 +31,7 @@ fn hits_every_mark_but_those_with_a_reason<P: Protocol>() {
     assert!(wrong.is_empty(), "hit, against their reasons: {wrong:?}");
 }
 
-/// One protocol's swarm.
+/// Runs the swarm of one protocol.
 struct Hits;
 
 impl WithProtocol for Hits {

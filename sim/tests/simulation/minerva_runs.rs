@@ -13,7 +13,7 @@ fn settings(seed: u64, workload: &str) -> Settings {
     Settings { seed, workload, duration: Span::from_ms(5_000), ..Settings::default() }
 }
 
-/// Checkpoints so often that a run of seconds has some.
+/// Checkpoints are frequent enough that a run of seconds has some.
 fn options() -> Options {
     Options { checkpoint_bytes: 100_000, ..Options::default() }
 }
@@ -27,7 +27,7 @@ fn minerva_is_serializable_and_loses_nothing_under_faults() {
     }
 }
 
-/// What it acknowledges before its own disk has it, a crash takes away.
+/// A crash would lose transactions that it acknowledges before its own disk has them.
 #[test]
 fn a_replica_that_is_alone_is_serializable_and_loses_nothing_under_faults() {
     for workload in ["list-append", "bank", "ranges", "tpcc"] {
@@ -43,7 +43,7 @@ fn minerva_keeps_the_conditions_of_tpcc_under_faults() {
     clean::<Minerva>(&settings(1_000, "tpcc"), &options());
 }
 
-/// How often runs of list-append and bank, all without a violation, set a mark.
+/// Counts the hits of a mark in runs of list-append and bank, none of which may have a violation.
 fn marks_of_clean_runs(options: &Options, seeds: Range<u64>, mark: &str) -> u64 {
     let runs = seeds.flat_map(|seed| [(seed, "list-append"), (seed, "bank")]);
     runs.map(|(seed, workload)| {
@@ -85,24 +85,27 @@ fn a_run_of_minerva_is_the_same_each_time() {
     }
 }
 
-/// Runs that found a bug, each with its story. The world they ran in may have changed since, so
-/// that they no longer lead to the same place; the rules that they broke are the same.
+/// Runs that found a bug, each with its story. The simulator may have changed since, so that they
+/// no longer reach the same state. The invariants that they violated are the same.
 #[test]
 fn runs_that_found_a_bug_stay_clean() {
     let stories = [
-        // A node that restarted counted fewer decisions than it had applied. The leader had trimmed
-        // them because they were applied everywhere, and sent what came after as if it came next.
+        // A restarted node counted fewer decisions than it had applied. The leader had trimmed
+        // these because they were applied everywhere, and sent later decisions as if they followed
+        // directly.
         (8, "list-append"),
         // A batch that all members had applied was dropped from memory while a checkpoint without
-        // it was written, and then cut off the log: the restart from that checkpoint lacked it.
+        // it was written, and was then truncated from the log. A restart from that checkpoint
+        // lacked it.
         (37, "list-append"),
-        // A coordinator's proposal was lost with its leadership; elected again, it thought that the
-        // cut was still under way and never proposed those heads again.
+        // A coordinator's proposal was lost with its leadership. When it was elected again, it
+        // considered the cut still in flight and never proposed those heads again.
         (356, "list-append"),
-        // A replica that had promised a ballot of its own when it crashed refused the lower one of
-        // the leader elected meanwhile, for ever.
+        // A replica that had promised a ballot of its own when it crashed refused forever the lower
+        // ballot of the leader that was elected in the meantime.
         (876, "bank"),
-        // A checkpoint installed where no own transaction was skipped asked for an inverted range.
+        // An installed checkpoint that skipped no local transaction caused a request for an
+        // inverted range.
         (14, "bank"),
     ];
     for (seed, workload) in stories {
@@ -110,9 +113,10 @@ fn runs_that_found_a_bug_stay_clean() {
     }
 }
 
-/// With the temporary state reset every epoch, two runs of one source with the same base saw each
-/// other's writes, unless a restart was between them: the restarted replica must lay the writes of
-/// what is in flight over the snapshot that they ran on. Found at seeds 58, 117 and 125.
+/// The temporary state is reset every epoch. Two runs of one source with the same base saw each
+/// other's writes, but not across a restart, which was the bug. A restarted replica must lay the
+/// writes of its in-flight transactions over the snapshot that they ran on. Found at seeds 58, 117
+/// and 125.
 #[test]
 fn the_papers_protocol_is_serializable_under_faults_too() {
     for seed in [40, 58, 117, 125, 1_000, 1_001] {

@@ -1,4 +1,4 @@
-//! Predictions: the same each time, and in proportion to what things cost.
+//! Predictions are deterministic and proportional to costs.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use pangea_sim::predict::{
     Cores, Costs, Line, Loaded, Loss, Pace, Prediction, Region, Settings, predict,
 };
 
-/// Costs that are the same for every kind: so much each time and for each transaction.
+/// Returns the same costs for every kind: a fixed cost, and a cost per transaction.
 fn costs(fixed_us: f64, per_txn_us: f64) -> Costs {
     let line = |kind: &str| {
         let is_per_txn = matches!(kind, "work_execute" | "work_order" | "work_apply");
@@ -66,8 +66,8 @@ fn a_prediction_is_the_same_each_time_and_another_for_another_seed() {
 
 #[test]
 fn at_light_load_a_commit_takes_what_the_protocol_waits_for() {
-    // Two one-way delays to hear that a batch is available, one to two for the cut, and the timers
-    // of a batch and an epoch; nothing is busy.
+    // Two one-way delays until a batch is known to be available, one to two for the cut, and the
+    // timers of a batch and an epoch; no server is busy.
     let prediction = run(&settings(3, 3, Cores::Each(8)), &costs(0.1, 0.1));
     let p50 = prediction.latency_ms.p50;
     assert!((20.0..50.0).contains(&p50), "{prediction:?}");
@@ -75,8 +75,8 @@ fn at_light_load_a_commit_takes_what_the_protocol_waits_for() {
     assert!(prediction.servers.iter().all(|server| server.utilisation < 0.2), "{prediction:?}");
 }
 
-/// Nodes whose timers came at the same moments, to the microsecond, agreed by repeating what they
-/// had said: at these round trips a commit took three or six of them.
+/// If the timers of all nodes fired at the same microsecond, the nodes agreed only after they had
+/// repeated their messages. At these round trips a commit took three or six of them.
 #[test]
 fn nodes_do_not_tick_in_step() {
     for round_trip_ms in [180, 200] {
@@ -134,7 +134,7 @@ fn an_open_loop_makes_the_calls_that_are_asked_for_while_it_can() {
     let light = rate(900.0, &costs(0.1, 0.1));
     assert!((820.0..980.0).contains(&light.throughput_per_sec), "{light:?}");
     assert!((20.0..60.0).contains(&light.latency_ms.p50), "{light:?}");
-    // Two milliseconds for each transaction are less than 500 a second, on every replica.
+    // Two milliseconds per transaction allow fewer than 500 per second on every replica.
     let heavy = rate(900.0, &costs(0.1, 2_000.0));
     assert!(heavy.throughput_per_sec < 600.0, "{heavy:?}");
     assert!(heavy.latency_ms.p50 > 5.0 * light.latency_ms.p50, "what waits has waited: {heavy:?}");
@@ -157,7 +157,7 @@ fn a_lost_region_stops_its_own_clients_alone_and_nothing_acknowledged_is_gone() 
             let Region { name, pause_ms, .. } = &lossy.regions[at];
             match *name == survived.region {
                 true => assert!(*pause_ms > 4_500.0, "{name}: {pause_ms}"),
-                // They elect anew where they have to, and go on.
+                // They elect a new coordinator if necessary, and continue.
                 false => assert!(*pause_ms < 3_000.0, "{name}: {pause_ms}"),
             }
         }
@@ -165,14 +165,14 @@ fn a_lost_region_stops_its_own_clients_alone_and_nothing_acknowledged_is_gone() 
     }
 }
 
-/// Costs of Calvin where little is busy.
+/// Costs of Calvin at low utilisation.
 fn of_calvin() -> Costs {
     let costs = costs(5.0, 20.0);
     let line = |kind: &'static str| (kind.to_owned(), costs.lines["turn"]);
     Costs { lines: kinds(calvin::Message::KINDS).map(line).collect(), ..costs }
 }
 
-/// What a master had answered and nobody else had is lost with it, and nothing else is.
+/// Transactions that only a master had are lost with it, and no others.
 #[test]
 fn what_is_lost_with_a_master_is_counted_and_the_others_are_equal() {
     let whole = Settings { duration: Span::from_ms(6_000), ..settings(3, 30, Cores::Each(8)) };
@@ -193,8 +193,8 @@ fn what_is_lost_with_a_master_is_counted_and_the_others_are_equal() {
     assert_eq!(survived(calvin::Replication::Synchronous, 0), 0);
 }
 
-/// Calvin's microbenchmark in so many regions of so many nodes, with so many of 100 transactions on
-/// two of them.
+/// Predicts Calvin's microbenchmark with `regions` regions of `shards` nodes; `remote` of 100
+/// transactions access two of them.
 fn divided(regions: usize, shards: u16, remote: u32) -> Prediction {
     let sizes = workload::Settings {
         shards: shards.into(),
@@ -233,7 +233,7 @@ fn nodes_that_share_the_tables_share_the_work() {
     assert!(regions.servers[0].region.contains('.'), "a node's place: {regions:?}");
 }
 
-/// A file, and what is said of it after a change.
+/// Returns the error of a file after a change.
 fn refused(change: impl Fn(String) -> String) -> String {
     let text = change(costs(1.5, 2.5).to_toml());
     Costs::parse(&text, Message::KINDS).expect_err(&text)

@@ -1,4 +1,4 @@
-//! docs/PROOF.md against the code.
+//! Checks docs/PROOF.md against the code.
 
 use pangea_core::planted::Bug;
 

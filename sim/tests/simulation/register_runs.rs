@@ -1,5 +1,4 @@
-//! Registers and rows on Minerva under faults: right histories pass, and what is changed in them is
-//! found.
+//! Registers and rows on Minerva under faults: right histories pass, and changed ones are rejected.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,7 @@ use pangea_sim::record::{Name, Op, Outcome, Recorded, Seen};
 use pangea_sim::{Report, Settings, run};
 
 const SEEDS: u64 = 6;
-/// Changed histories of each run.
+/// The number of changed histories per run.
 const CHANGED: u64 = 40;
 
 fn clean(seed: u64, mix: Mix) -> Report {
@@ -26,7 +25,7 @@ fn clean(seed: u64, mix: Mix) -> Report {
     report
 }
 
-/// Lets a committed transaction have seen another value of a key, or nothing.
+/// Changes a committed transaction's read of a key to another value, or to no value.
 fn change(recorded: &mut Recorded, dice: &mut Dice) {
     let writes = recorded.txns.iter().flat_map(|txn| &txn.ops).filter_map(|op| match op {
         Op::Write { key, value } => Some((*key, *value)),
@@ -88,7 +87,7 @@ fn registers_and_rows_are_serializable_under_faults_and_what_is_changed_is_found
     }
 }
 
-/// Of a few rows with many deletes, reads tell little of the order.
+/// With few rows and many deletes, reads determine little of the order.
 #[test]
 fn the_order_that_the_database_tells_decides_what_reads_leave_open() {
     let is_decided_by_it = |seed| {

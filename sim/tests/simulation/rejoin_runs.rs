@@ -1,4 +1,4 @@
-//! Nodes whose disks are lost, and what takes their place, for a few seeds.
+//! Nodes that lose their disks and the nodes that replace them, for a few seeds.
 
 use std::num::NonZeroUsize;
 
@@ -7,7 +7,7 @@ use pangea_core::time::Span;
 use pangea_protocols::minerva::{Minerva, Options};
 use pangea_sim::{FaultKind, Report, Settings};
 
-/// Disks are lost, and beside that what makes it hard.
+/// Disks are lost, combined with faults that make rejoining hard.
 fn settings(seed: u64, nodes: usize) -> Settings {
     use FaultKind::{
         BitFlip, CoordinatorCrash, Crash, DiskLoss, Flap, FullStop, HeldLane, Partial, SlowDisk,
@@ -30,7 +30,7 @@ fn settings(seed: u64, nodes: usize) -> Settings {
     Settings { seed, nodes, workload, faults, faults_max: 20, duration, ..Settings::default() }
 }
 
-/// Little is kept, so that who comes back needs a checkpoint.
+/// Little is retained, so that a rejoining node needs a checkpoint.
 fn options(seed: u64) -> Options {
     let little = Options { checkpoint_bytes: 30_000, chunk_bytes: 500, ..Options::default() };
     match seed % 3 {
@@ -44,7 +44,8 @@ fn run_clean(seed: u64, nodes: usize) -> Report {
     clean::<Minerva>(&settings(seed, nodes), &options(seed))
 }
 
-/// A strict read asked the coordinator while that, replaced, took nothing yet, and waited for ever.
+/// A strict read was sent to the coordinator, which had been replaced and did not accept requests
+/// yet, and waited forever.
 #[test]
 fn runs_that_found_a_bug_stay_clean() {
     run_clean(303, 5);
@@ -62,7 +63,7 @@ fn a_node_whose_disk_is_lost_comes_back_and_nothing_is_lost_with_it() {
     }
     println!("{replaced} disks lost, {rejoined} times back");
     assert!(replaced >= seeds / 2, "{replaced} disks in {seeds} runs are too few");
-    // Each run ends with all back. One that crashes at the end of its way notices at its next start
-    // that it was there.
+    // Each run ends with all nodes rejoined. A node that crashes at the end of its rejoin detects
+    // at its next start that it had rejoined.
     assert!(rejoined >= replaced * 3 / 4, "of {replaced} only {rejoined} came back in one run");
 }

@@ -1,4 +1,4 @@
-//! The scenarios of the repository, each for a few seeds, on each protocol.
+//! Runs the scenarios of the repository with a few seeds on each protocol.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The simulator on a small protocol: a right one passes, a broken one is caught.
+//! The simulator on a small protocol: a correct one passes, a broken one is caught.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,13 @@ use pangea_sim::{
     Extent, FaultKind, RealTime, Report, Settings, Summary, run, run_seeds, run_swarm,
 };
 
-/// Enough for the mistake that shows least often, several times over.
+/// Enough to catch the rarest bug several times.
 const SEEDS_PER_BUG: u64 = 60;
 
 fn settings(seed: u64, workload: &str) -> Settings {
     let workload = workload.to_owned();
     let (duration, real_time) = (Span::from_ms(4_000), RealTime::Ordered);
-    // It has one leader, always the same, and outlives the loss neither of it nor of a disk.
+    // The leader is always the same, so it tolerates neither the loss of the leader nor of a disk.
     let lost = [FaultKind::Destroy, FaultKind::DiskLoss, FaultKind::BitFlip];
     let faults = FaultKind::ALL.into_iter().filter(|kind| !lost.contains(kind)).collect();
     Settings { seed, workload, duration, real_time, faults, ..Settings::default() }
@@ -42,7 +42,7 @@ fn a_right_protocol_passes_under_faults() {
 #[test]
 fn every_mistake_is_caught_by_the_check_that_is_there_for_it() {
     for (bug, expected) in [
-        // What was acknowledged and lost shows in a replica, or as a hole in the leader's log.
+        // Acknowledged entries that were lost show in a replica, or as a gap in the leader's log.
         (Bug::AckBeforeDurable, &["replicas", "panic"][..]),
         (Bug::LoseWrites, &["lost append"]),
         (Bug::SkipCertify, &["lost append"]),

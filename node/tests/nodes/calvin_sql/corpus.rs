@@ -1,4 +1,4 @@
-//! The corpus of `sql/tests/corpus`, which PostgreSQL answers too.
+//! The corpus of `sql/tests/corpus`, which also runs on PostgreSQL.
 
 #[path = "../../../../sql/tests/corpus/answer.rs"]
 mod answer;
@@ -31,7 +31,7 @@ impl pangea::Ground for Region {
     }
 }
 
-/// Runs all of it on so many nodes, and tells what is answered otherwise.
+/// Runs the whole corpus on this number of nodes, and returns the differences.
 pub fn check(nodes: usize) -> Vec<String> {
     let scripts = script::scripts();
     let run = |script: &script::Script| {

@@ -1,12 +1,12 @@
-//! Statements that write many rows of two nodes.
+//! Statements that write many rows on two nodes.
 
 use super::Region;
 use super::script::{Ground, answers};
 
 const ROWS: usize = 10_000;
 
-/// Each row of the other node was a round trip, and the statement began anew behind it: this took
-/// minutes.
+/// Each row on the other node once needed a round trip, after which the statement restarted: this
+/// took minutes.
 #[test]
 fn many_rows_of_two_nodes_are_loaded_changed_and_deleted() {
     let mut region = Region::start(2);

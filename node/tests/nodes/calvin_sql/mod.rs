@@ -1,4 +1,4 @@
-//! The scripts of `sql/tests/slt` on Calvin: on one node, and on tables that are divided over two.
+//! The scripts of `sql/tests/slt` on Calvin: on one node, and with tables partitioned over two.
 
 mod corpus;
 mod many;
@@ -21,15 +21,15 @@ use pangea_sql::Shared;
 use script::{Ground, scripts, session};
 use tokio::runtime::Runtime;
 
-/// One region of nodes.
+/// One region with several nodes.
 struct Region {
     nodes: Vec<Node<Calvin>>,
-    /// What the sessions of each node share.
+    /// The state shared by the sessions of each node.
     shared: Vec<Arc<Shared>>,
     runtime: Runtime,
 }
 
-/// That of a node, which keeps what it has in a directory or nowhere.
+/// The configuration of a node, with a data directory or without durable state.
 fn config(node: usize, addresses: &[SocketAddr], dir: Option<&Path>) -> Config {
     let row = |(id, addresses): (usize, &[SocketAddr])| {
         let (peer, sql) = (addresses[0], addresses[1]);
@@ -56,7 +56,7 @@ impl Region {
         Self::start_at(&addresses::<4>()[..2 * count], None)
     }
 
-    /// Two addresses for each node.
+    /// Starts a node for each pair of addresses.
     fn start_at(addresses: &[SocketAddr], dir: Option<&Path>) -> Self {
         let registry = Arc::new(Registry::new(pangea_sql::procedures()));
         let start = |node| Node::start(&config(node, addresses, dir), registry.clone()).unwrap();
@@ -69,7 +69,8 @@ impl Region {
 }
 
 impl Ground for Region {
-    /// Sessions are of the nodes in turn. They see what others have just committed.
+    /// Assigns sessions to the nodes round robin. With several nodes they use strict reads, to see
+    /// what other sessions have just committed.
     fn session(&mut self, number: usize) -> script::Session {
         let node = number % self.nodes.len();
         let setting = (self.nodes.len() > 1).then_some(("reads", "strict"));
@@ -81,8 +82,8 @@ impl Ground for Region {
     }
 }
 
-/// Where nodes answer otherwise than the engine in memory, for which the scripts are: what a
-/// difference has in it, and why.
+/// Intended differences from the in-memory engine, for which the scripts are written: a text in the
+/// difference, and the reason.
 const OTHERWISE: [(&str, &str); 11] = [
     ("/as_of.slt:", "nodes remember a moment of each second"),
     ("/pangea.slt:", "it shows the cluster"),

@@ -1,4 +1,4 @@
-//! Tables by RANGE: on which nodes their rows are, and what is seen of them there.
+//! Tables partitioned by RANGE: the location of their rows, and their visibility on each node.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -13,10 +13,10 @@ use super::Region;
 use super::script::{Ground, Session, answers};
 use crate::support::cluster::addresses;
 
-/// Far longer than a node takes to remember a moment.
+/// Far longer than a node takes to retain a snapshot.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A region of two nodes, and a session of each.
+/// A region of two nodes, and a session on each.
 struct Two {
     region: Region,
     sessions: Vec<Session>,
@@ -29,20 +29,20 @@ impl Two {
         Self { region, sessions }
     }
 
-    /// What a node answers.
+    /// Runs a statement on a node, and returns the answers.
     fn ask(&mut self, node: usize, sql: &str) -> Vec<String> {
         answers(&self.region, &mut self.sessions[node], sql, "")
     }
 
-    /// Has a node do something.
+    /// Runs statements on a node, which must succeed.
     fn have(&mut self, node: usize, sql: &str) {
         let answers = self.ask(node, sql);
         assert!(answers.iter().all(|line| line.starts_with("= ")), "{sql}: {answers:?}");
     }
 
-    /// The first columns of the rows of a table that a node keeps.
+    /// The first columns of the rows of a table that a node stores.
     fn kept(&mut self, node: usize, table: &str) -> Vec<i32> {
-        // What others have written is there when a strict read is answered.
+        // A strict read returns only after the writes of other nodes have arrived.
         self.ask(node, &format!("select count(*) from {table}"));
         let store = self.region.nodes[node].handle().store();
         let at = store.published();
@@ -60,7 +60,7 @@ impl Two {
         rows
     }
 
-    /// Asks a node until it answers so.
+    /// Repeats a query on a node until it returns this answer.
     fn wait_for(&mut self, node: usize, sql: &str, answer: &[&str]) {
         let started = Instant::now();
         loop {
@@ -75,7 +75,7 @@ impl Two {
 
     fn stop(self) {
         let Self { region, sessions } = self;
-        // A session may wait for others as it ends.
+        // A session may wait for other nodes as it ends.
         region.wait(async { drop(sessions) });
         region.nodes.into_iter().for_each(|node| node.stop().unwrap());
     }
@@ -149,7 +149,7 @@ fn the_past_is_read_from_the_nodes_that_had_its_rows() {
     (0..2).for_each(|node| two.wait_for(node, of_a_moment, &["2|3", "= SELECT 1"]));
     let [moment, _] = &two.ask(0, "select now()")[..] else { panic!("one row") };
     let moment = moment.clone();
-    // Another table of this name has its rows elsewhere.
+    // The new table of this name has its rows on other nodes.
     two.have(1, &format!("drop table t; {}", make("3")));
     (0..2).for_each(|node| two.wait_for(node, of_a_moment, &["3|3", "= SELECT 1"]));
     assert_eq!((two.kept(0, "t"), two.kept(1, "t")), (vec![1, 2], vec![3]));

@@ -1,4 +1,4 @@
-//! What a node of a divided cluster shows of it.
+//! The system views of a node with partitioned tables.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,8 @@ fn each_node_shows_its_shard_how_far_others_are_and_what_it_counts() {
         let all = [&all[0], &all[1], "= SELECT 2"];
         let known = "select node, shard, is_connected, is_member, version > 0 \
                      from pangea.replication order by node";
-        // Nodes tell each other how far they are a few times a second, and nobody else when they
-        // have: it is looked at again and again.
+        // Nodes exchange their progress a few times a second, and this produces no event to wait
+        // for. The test therefore polls.
         let began = Instant::now();
         let mut shown = ask(known);
         while shown != all && began.elapsed() < DEADLINE {

@@ -1,4 +1,4 @@
-//! Requests to cancel, against an engine whose cluster does not answer.
+//! Cancel requests, against an engine whose cluster does not answer.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -12,7 +12,7 @@ fn a_read_that_waits_for_the_cluster_is_cancelled_and_the_session_goes_on() {
         client.batch_execute(STRICT).await.unwrap();
         let error = cluster.cancelled(&client, "select * from r").await;
         assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
-        // The request was for that statement, and not for the next one.
+        // The request was for that statement only.
         assert_eq!(client.query("select 1", &[]).await.unwrap().len(), 1);
     });
 }
@@ -48,7 +48,7 @@ fn a_write_whose_wait_is_cancelled_may_have_committed() {
     });
 }
 
-/// The number of a client's session.
+/// The process id of a client's session.
 async fn process(client: &Client) -> i32 {
     client.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0)
 }
@@ -60,7 +60,7 @@ fn another_session_ends_a_statement_and_a_session() {
         let number = process(&sleeper).await;
         let sleep = sleeper.batch_execute("select pg_sleep(3600)");
         let cancel = async {
-            // The statement may not have begun.
+            // The statement may not have begun yet.
             let runs = "select 1 from pg_stat_activity where pid = $1 and query like '%3600%'";
             while other.query(runs, &[&number]).await.unwrap().is_empty() {}
             other.query_one("select pg_cancel_backend($1)", &[&number]).await.unwrap()
@@ -91,7 +91,7 @@ fn more_sessions_that_sleep_than_threads_hold_up_no_other() {
         }
         let other = connect(address).await;
         let asleep = "select count(*) from pg_stat_activity where query like '%3600%'";
-        // It is among those that it counts.
+        // The counting query matches itself.
         while other.query_one(asleep, &[]).await.unwrap().get::<_, i64>(0) < 6 {}
         for (number, sleeper) in sleepers {
             other.query_one("select pg_cancel_backend($1)", &[&number]).await.unwrap();

@@ -1,4 +1,4 @@
-//! COPY over real sockets: a driver's, and messages as no driver would send them.
+//! COPY over real sockets: with a driver, and with messages that no driver would send.
 
 use std::fmt::Write;
 use std::pin::pin;
@@ -101,7 +101,7 @@ fn a_transaction_sees_what_it_copied_and_can_take_it_back() {
     });
 }
 
-/// Some 40 MiB: more than one transaction takes.
+/// Some 40 MiB: more than one transaction may write.
 fn many_rows(from: u32) -> Vec<Bytes> {
     let pad = "x".repeat(1_000);
     let piece = |at: u32| {
@@ -138,7 +138,7 @@ fn what_no_transaction_takes_is_committed_in_batches_or_not_at_all() {
         client.batch_execute("set copy_atomic = off").await.unwrap();
         assert_eq!(copy(many_rows(0)).await.unwrap(), 40_000);
         assert_eq!(count().await, 40_000);
-        // The last one is there already.
+        // The last row exists already.
         client.batch_execute("insert into t values (79999)").await.unwrap();
         let error = copy(many_rows(40)).await.unwrap_err().as_db_error().unwrap().clone();
         assert_eq!(error.code(), &SqlState::UNIQUE_VIOLATION);
@@ -188,7 +188,7 @@ fn a_simple_query_goes_on_after_its_copies() {
     });
 }
 
-/// As in PostgreSQL the error is told at once; what comes of the data after it is passed over.
+/// As in PostgreSQL, the error is sent immediately, and the data that follows it is skipped.
 #[test]
 fn an_error_drains_what_the_client_still_sends() {
     with_raw(|mut raw| {
@@ -201,7 +201,7 @@ fn an_error_drains_what_the_client_still_sends() {
         assert!(text.contains("WCOPY t, line 1, column a: \"x\"\0"), "{text:?}");
         assert_eq!(raw.until(b'Z').0, "Z", "what comes after it in the query is not run");
         assert_eq!(raw.until(b'Z').0, "TDCZ");
-        // In the extended protocol a Sync before the data is none, and one after it is.
+        // In the extended protocol a Sync before the data is ignored, and one after it counts.
         let portal = [
             (b'P', &b"\0copy t from stdin\0\0\0"[..]),
             (b'B', b"\0\0\0\0\0\0\0\0"),
@@ -255,7 +255,7 @@ fn a_copy_that_waits_for_its_client_can_be_interrupted() {
     });
 }
 
-/// Rows are sent as fast as they are taken: who takes none holds up none but itself.
+/// Rows are sent as fast as the client reads them: a client that reads none delays only itself.
 #[test]
 fn a_client_that_reads_nothing_holds_up_no_server_that_stops() {
     with_server(|address, _| async move {
@@ -272,12 +272,12 @@ fn a_client_that_reads_nothing_holds_up_no_server_that_stops() {
         raw.write_all(&frame(b'Q', b"copy t to stdout\0")).await.unwrap();
         let mut first = [0; 1 << 10];
         raw.read_exact(&mut first).await.unwrap();
-        // It lives until the server has ended, which this test waits for.
+        // The socket must stay open until the server has stopped, which this test waits for.
         std::mem::forget(raw);
     });
 }
 
-/// Malformed data is an error of its COPY, and of nothing else.
+/// Malformed data is an error of its COPY, and has no other effect.
 #[test]
 fn malformed_data_hurts_nobody() {
     with_server(|address, _| async move {

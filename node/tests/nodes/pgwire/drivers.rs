@@ -1,4 +1,4 @@
-//! What drivers rely on beside results: errors at once, warnings, and what an error is about.
+//! Features that drivers rely on besides results: immediate errors, warnings, and error fields.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 use super::hostile::{frame, startup};
 use super::server::{connect, with_server};
 
-/// A client that reads when it likes.
+/// A client that controls when it reads.
 pub(super) struct Raw(TcpStream);
 
 impl Raw {
@@ -29,7 +29,8 @@ impl Raw {
         self.0.write_all(&bytes).unwrap();
     }
 
-    /// Reads up to a message of a type: their types, and its body.
+    /// Reads up to the first message of type `last`. Returns the types of all messages, and the
+    /// last body.
     pub(super) fn until(&mut self, last: u8) -> (String, String) {
         let mut kinds = String::new();
         loop {
@@ -52,8 +53,8 @@ pub(super) fn with_raw(test: impl FnOnce(Raw) + Send + 'static) {
     });
 }
 
-/// asyncpg sends Parse, Describe and Flush, and no Sync before it has read the answer: it waited
-/// for ever for an error that waited for its Sync.
+/// asyncpg sends Parse, Describe and Flush, and no Sync before it has read the answer. It once
+/// waited forever for an error that the server withheld until the Sync.
 #[test]
 fn an_error_of_the_extended_protocol_comes_without_a_sync() {
     with_raw(|mut raw| {
@@ -146,7 +147,7 @@ fn arrays_come_and_go_in_binary() {
     });
 }
 
-/// What asyncpg's pool sends before it hands a connection on.
+/// The reset query that asyncpg's pool sends before it reuses a connection.
 #[test]
 fn what_drivers_end_before_they_hand_a_connection_on_has_ended() {
     with_server(|address, _| async move {
@@ -158,7 +159,7 @@ fn what_drivers_end_before_they_hand_a_connection_on_has_ended() {
     });
 }
 
-/// A label, as an application's own type would have it.
+/// An enum label, wrapped in an application's type.
 #[derive(Debug, PartialEq)]
 struct Mood(String);
 
@@ -189,7 +190,7 @@ impl ToSql for Mood {
     to_sql_checked!();
 }
 
-/// tokio-postgres asks `pg_type`, `pg_range` and `pg_enum` for a type that it does not know.
+/// tokio-postgres queries `pg_type`, `pg_range` and `pg_enum` for a type that it does not know.
 #[test]
 fn a_driver_learns_what_an_enum_is_and_sends_its_labels() {
     with_server(|address, _| async move {
@@ -207,7 +208,7 @@ fn a_driver_learns_what_an_enum_is_and_sends_its_labels() {
         client.execute(&insert, &[&1, &mood("happy"), &all]).await.unwrap();
         let none = client.execute(&insert, &[&2, &mood("bogus"), &all]).await.unwrap_err();
         assert_eq!(none.code(), Some(&SqlState::INVALID_TEXT_REPRESENTATION));
-        // What is new since the statement was prepared is known to it.
+        // A prepared statement accepts labels that were added after it was prepared.
         client.batch_execute("alter type mood add value 'meh' before 'ok'").await.unwrap();
         client.execute(&insert, &[&3, &mood("meh"), &Vec::<Mood>::new()]).await.unwrap();
         let found = "select m, ms from felt where m > any($1) order by m";

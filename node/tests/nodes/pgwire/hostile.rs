@@ -1,4 +1,5 @@
-//! Clients that break the protocol: each is told so and goes, and no other one notices.
+//! Clients that violate the protocol: each gets an error and is disconnected, and other clients are
+//! not affected.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,11 +9,11 @@ use std::time::Duration;
 use super::server::{connect, with_server};
 
 const SEED: u64 = 7;
-/// Connections that say something random.
+/// The number of connections that send random bytes.
 const RANDOM_CLIENTS: usize = 300;
 
-/// Sends bytes and reads until the server closes. With `is_leaving` the client says that it has no
-/// more to send.
+/// Sends bytes and reads until the server closes the connection. With `is_leaving` the client shuts
+/// its side down after sending.
 fn talk(address: SocketAddr, bytes: &[u8], is_leaving: bool) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -39,7 +40,7 @@ pub fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
 }
 
-/// One well-formed frame of each type that has something in it.
+/// A well-formed frame of each type that has contents.
 fn frames() -> Vec<Vec<u8>> {
     vec![
         frame(b'Q', b"select 1\0"),
@@ -93,7 +94,8 @@ fn a_frame_of_any_type_that_is_cut_short_ends_its_own_connection_alone() {
 
 #[test]
 fn random_clients_hurt_no_other() {
-    // A task that panics ends its connection, as a bad frame does: only this tells the two apart.
+    // A task that panics ends its connection, as a bad frame does. Only this flag distinguishes the
+    // two.
     static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -126,7 +128,7 @@ fn a_client_of_a_newer_minor_version_is_told_the_one_that_is_spoken() {
     with_server(|address, _| async move {
         let bytes = [startup(2), frame(b'X', b"")].concat();
         let answer = tokio::task::spawn_blocking(move || talk(address, &bytes, false)).await;
-        // The whole number of 3.0, and no option that is unknown; then all is well.
+        // The full version number 3.0 and no unknown options, followed by a normal session.
         assert!(answer.unwrap().starts_with(b"v\0\0\0\x0c\0\x03\0\0\0\0\0\0R\0\0\0\x08\0\0\0\0"));
     });
 }

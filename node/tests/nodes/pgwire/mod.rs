@@ -1,4 +1,4 @@
-//! Real clients over real sockets, against an engine in memory.
+//! Real clients over real sockets, against an in-memory engine.
 
 mod cancel;
 mod copy;
@@ -91,7 +91,7 @@ fn parameters_and_results_come_in_binary() {
         assert_eq!(row.get::<_, Option<i32>>(0), None);
         let error = client.query("select 1 / $1::int", &[&0i32]).await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::DIVISION_BY_ZERO));
-        // The connection goes on after an error.
+        // The connection remains usable after an error.
         let row = client.query_one("select $1::text || 'b'", &[&"a"]).await.unwrap();
         assert_eq!(row.get::<_, &str>(0), "ab");
     });
@@ -121,8 +121,8 @@ fn the_second_of_two_conflicting_transactions_fails_with_40001() {
     });
 }
 
-/// Story: an UPDATE of a row that had been inserted elsewhere, and was not yet in the snapshot,
-/// changed nothing, and the COMMIT succeeded.
+/// An UPDATE of a row that another session had inserted, and that was not in the snapshot yet, once
+/// changed no row, and the COMMIT succeeded.
 #[test]
 fn an_update_that_misses_a_newer_row_fails_with_40001() {
     with_server(|address, _| async move {
@@ -134,7 +134,8 @@ fn an_update_that_misses_a_newer_row_fails_with_40001() {
         assert_eq!(stale.execute("update t set n = 1 where id = 1", &[]).await.unwrap(), 0);
         let error = stale.commit().await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
-        // What only reads is of its snapshot, and one whose writes find nothing still commits.
+        // A read-only transaction sees its snapshot and commits. A transaction whose writes match
+        // no row commits too.
         let reader = a.transaction().await.unwrap();
         reader.query("select n from t", &[]).await.unwrap();
         b.batch_execute("update t set n = 2").await.unwrap();
@@ -145,7 +146,8 @@ fn an_update_that_misses_a_newer_row_fails_with_40001() {
     });
 }
 
-/// What DataFusion finds for a write is found on a snapshot, and found again when it was old.
+/// Rows that DataFusion finds for a write are found on a snapshot, and are searched again if the
+/// snapshot was outdated.
 #[test]
 fn writes_that_ask_queries_lose_no_update_to_each_other() {
     const CLIENTS: usize = 4;
@@ -162,7 +164,7 @@ fn writes_that_ask_queries_lose_no_update_to_each_other() {
             let client = connect(address).await;
             for _ in 0..TURNS {
                 let update = "update t set n = n + (select count(*) from t where id = 1)::int";
-                // It is run again by itself a few times; then it is for the client to try again.
+                // The server retries the statement a few times; after that the client must retry.
                 while let Err(error) = client.batch_execute(update).await {
                     assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
                 }

@@ -1,4 +1,4 @@
-//! TLS, passwords and limits, over real sockets; what clients do that mean no good.
+//! TLS, passwords and limits over real sockets, including malicious clients.
 
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ use super::hostile::{frame, startup};
 
 const PASSWORD: &str = "a long one";
 
-/// What TLS takes: the server's part, and the certificate that clients trust.
+/// A TLS identity: the server's configuration, and the certificate that clients trust.
 struct Certificate {
     tls: Tls,
     der: CertificateDer<'static>,
@@ -44,11 +44,11 @@ fn certificate() -> Certificate {
     Certificate { tls: Tls::read(&certificate, &key).unwrap(), der: signed.cert.der().clone() }
 }
 
-/// A client's TLS, as `tokio-postgres` takes it.
+/// A client's TLS configuration for `tokio-postgres`.
 #[derive(Clone)]
 struct Connector {
     connector: TlsConnector,
-    /// What the client binds its login to.
+    /// The channel binding that the client uses.
     hash: Vec<u8>,
 }
 
@@ -134,7 +134,7 @@ fn passwords(tls: Option<&Tls>) -> Security {
     Security { authentication, tls: tls.cloned(), ..Security::default() }
 }
 
-/// Runs a test against a server on an address of this machine.
+/// Runs a test against a server on this local address.
 fn with_security_on<F: Future<Output = ()>>(
     ip: IpAddr,
     security: Security,
@@ -203,12 +203,12 @@ fn the_right_password_opens_a_session_over_tls_that_is_bound_to_the_certificate(
             let row = client.query_one("select current_user, $1::text", &[&"é"]).await.unwrap();
             assert_eq!((row.get(0), row.get(1)), ("pangea", "é"));
         }
-        // What a client sees of another server is not what this one is bound to.
+        // The binding to another server's certificate is rejected.
         let other = Connector { hash: vec![7; 32], ..connector.clone() };
         let (code, message) = told(encrypted(&mut good, &other).await);
         assert_eq!(code, "08P01");
         assert!(message.contains("channel binding"), "{message}");
-        // Neither does a password go over the wire without TLS from this machine.
+        // A login from this machine needs no TLS, because the password is not transmitted.
         let client = plain(address, "pangea", PASSWORD).await.unwrap();
         assert_eq!(client.query("select 1", &[]).await.unwrap().len(), 1);
     });
@@ -235,7 +235,7 @@ fn a_wrong_password_and_a_user_that_there_is_not_are_told_the_same() {
             let message = format!("password authentication failed for user \"{user}\"");
             assert_eq!(told, ("28P01".to_owned(), message));
         }
-        // Who knows the password may know the rest.
+        // A client that knows the password may learn more about the role.
         let (code, message) = told(plain(address, "app", "x").await);
         assert_eq!((&*code, &*message), ("28000", "role \"app\" is not permitted to log in"));
         admin.batch_execute("alter role app login; alter role app password 'y'").await.unwrap();
@@ -271,11 +271,12 @@ fn trust_lets_anybody_in_until_there_is_somebody() {
         let (code, message) = told(app.query("select * from t", &[]).await);
         assert_eq!((&*code, &*message), ("42501", "permission denied for table t"));
         let admin = plain(address, "pangea", "").await.unwrap();
-        // Whoever is in stays what it was.
+        // Existing sessions keep their privileges.
         for client in [&me, &admin] {
             assert!(client.query("select * from t", &[]).await.unwrap().is_empty());
         }
-        // The same statement, prepared before, and its plan, do not let others in or keep them out.
+        // Privileges are checked at each execution, even if the statement is prepared and its plan
+        // cached.
         let statement = app.prepare("select * from t").await.unwrap();
         admin.batch_execute("grant select on t to app").await.unwrap();
         assert!(app.query(&statement, &[]).await.unwrap().is_empty());
@@ -286,10 +287,10 @@ fn trust_lets_anybody_in_until_there_is_somebody() {
     });
 }
 
-/// The address by which other machines would reach this one, where there is a network.
+/// The address by which other machines would reach this one, if there is a network.
 fn off_loopback() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent.
+    // Connecting a UDP socket sends no packet.
     socket.connect("192.0.2.1:9").ok()?;
     let ip = socket.local_addr().ok()?.ip();
     (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
@@ -323,22 +324,22 @@ fn a_request_to_cancel_comes_over_tls_too() {
         let mut good = config(address, "pangea", PASSWORD);
         let client = encrypted(&mut good, &connector).await.unwrap();
         client.cancel_token().cancel_query(connector).await.unwrap();
-        // Nothing ran, so that nothing was cancelled.
+        // No statement was running, so nothing was cancelled.
         assert_eq!(client.query("select 1", &[]).await.unwrap().len(), 1);
     });
 }
 
-/// The request for TLS.
+/// An SSLRequest packet.
 const SSL_REQUEST: &[u8] = &[0, 0, 0, 8, 4, 210, 22, 47];
 
-/// Sends bytes, and reads all that comes until the server closes.
+/// Sends bytes, and reads until the server closes the connection.
 async fn talk(address: SocketAddr, bytes: Vec<u8>) -> Vec<u8> {
     let talk = move || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.write_all(&bytes).unwrap();
         let mut answer = Vec::new();
-        // A server that closes with something unread resets.
+        // A server that closes a socket with unread bytes resets the connection.
         let _ = stream.read_to_end(&mut answer);
         answer
     };
@@ -351,7 +352,7 @@ fn who_breaks_off_a_handshake_or_puts_something_before_it_gets_nowhere() {
     let security = Security { timeout: Duration::from_secs(1), ..passwords(Some(&tls)) };
     with_security(security, |address| async move {
         let begun = Instant::now();
-        // A ClientHello that never ends.
+        // A ClientHello that is never completed.
         let half = [SSL_REQUEST, &[0x16, 3, 1, 2, 0, 1, 0]].concat();
         let silent = [Vec::new(), SSL_REQUEST.to_vec(), startup(0)];
         let late = silent.into_iter().map(|bytes| tokio::spawn(talk(address, bytes)));
@@ -371,7 +372,7 @@ fn who_breaks_off_a_handshake_or_puts_something_before_it_gets_nowhere() {
             late.await.unwrap();
         }
         assert!(begun.elapsed() >= Duration::from_secs(1), "the handshake had its time");
-        // What was sent before the handshake is not taken for what came by it.
+        // Bytes sent before the handshake are not treated as encrypted.
         let before = [SSL_REQUEST, &startup(0)].concat();
         let answer = talk(address, before).await;
         let answer = String::from_utf8_lossy(&answer);

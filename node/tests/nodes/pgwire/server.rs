@@ -1,4 +1,4 @@
-//! What the tests talk to: a server in front of an engine in memory, whose cluster can be cut off.
+//! The server of these tests, in front of an in-memory engine whose cluster can be cut off.
 
 use std::future::{Future, pending};
 use std::net::SocketAddr;
@@ -24,10 +24,10 @@ use tokio_postgres::{Client, Connection, NoTls, Socket};
 /// Far longer than any test takes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// After this a read of the table `r` waits for the cluster.
+/// After this, a read of the table `r` waits for the cluster.
 pub const STRICT: &str = "create table r (id int primary key); set reads = strict";
 
-/// A server that has to be stopped.
+/// A running server, which must be stopped explicitly.
 pub struct Server {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -45,14 +45,14 @@ impl Server {
         Self { address, stop, task }
     }
 
-    /// Stops, and waits until it has.
+    /// Stops the server, and waits for it.
     pub async fn stop(self) {
         self.stop.send(()).unwrap();
         self.task.await.unwrap().unwrap();
     }
 }
 
-/// A runtime with one thread, for tests that are about order.
+/// A single-threaded runtime, for tests that depend on order.
 pub fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
@@ -61,7 +61,7 @@ async fn in_time(test: impl Future<Output = ()>) {
     tokio::time::timeout(DEADLINE, test).await.expect("nothing waits for ever");
 }
 
-/// Runs a test against a server, and checks that the server ends when it is told to.
+/// Runs a test against a server, and checks that the server stops on request.
 pub fn with_server<F: Future<Output = ()>>(test: impl FnOnce(SocketAddr, MemoryEngine) -> F) {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -72,7 +72,7 @@ pub fn with_server<F: Future<Output = ()>>(test: impl FnOnce(SocketAddr, MemoryE
     });
 }
 
-/// A client, and its connection, which somebody has to drive.
+/// A client, and its connection, which the caller must drive.
 pub async fn connection(address: SocketAddr) -> (Client, Connection<Socket, NoTlsStream>) {
     let config = format!("host={} port={} user=me dbname=db", address.ip(), address.port());
     tokio_postgres::connect(&config, NoTls).await.unwrap()
@@ -84,7 +84,7 @@ pub async fn connect(address: SocketAddr) -> Client {
     client
 }
 
-/// An engine that never answers while its cluster is cut off, and says how many wait.
+/// An engine that does not answer while its cluster is cut off, and counts the waiting requests.
 #[derive(Clone)]
 struct CutOff {
     engine: MemoryEngine,
@@ -92,7 +92,7 @@ struct CutOff {
     waiting: Arc<watch::Sender<usize>>,
 }
 
-/// One who waits, for as long as it lives.
+/// A guard that counts one waiting request.
 struct Waiting<'a>(&'a watch::Sender<usize>);
 
 impl Drop for Waiting<'_> {
@@ -147,7 +147,7 @@ impl Engine for CutOff {
 pub struct Cluster {
     pub address: SocketAddr,
     is_cut: watch::Sender<bool>,
-    /// How many statements wait for the cluster.
+    /// The number of statements that wait for the cluster.
     pub waiting: watch::Receiver<usize>,
 }
 
@@ -172,7 +172,7 @@ impl Cluster {
         result.unwrap_err()
     }
 
-    /// Runs a statement that can't be answered, until the server gives it up.
+    /// Runs a statement that can't be answered, until it times out.
     pub async fn given_up(&self, client: &Client, statement: &str) -> Error {
         self.cut();
         let error = client.batch_execute(statement).await.unwrap_err();
@@ -181,7 +181,7 @@ impl Cluster {
     }
 }
 
-/// A cluster, and its server.
+/// Starts a cluster and its server.
 pub async fn start_cluster() -> (Cluster, Server) {
     let (is_cut, cut) = watch::channel(false);
     let (waits, waiting) = watch::channel(0);

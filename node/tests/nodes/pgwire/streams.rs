@@ -1,4 +1,4 @@
-//! Results that are larger than what is given on at once: in rounds, interrupted, and failing.
+//! Results larger than the server's buffers: in several portions, interrupted, and failing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +12,14 @@ use super::cells;
 use super::hostile::{frame, startup};
 use super::server::{connect, with_server};
 
-/// Some 20 MB: more than sockets hold.
+/// Some 20 MB: more than the sockets' buffers.
 const LARGE: &str = "create table t (id int primary key, filler text); \
                      insert into t select g, repeat('x', 1000) from generate_series(1, 20000) g";
 
-/// A client that reads no more than it is told to.
+/// A client that controls how much it reads.
 struct Raw {
     stream: TcpStream,
-    /// What a request to cancel names.
+    /// The process id and secret for a cancel request.
     key: Vec<u8>,
 }
 
@@ -56,13 +56,13 @@ impl Raw {
         }
     }
 
-    /// Begins a query, and takes a row of it.
+    /// Begins a query, and reads its first row.
     fn begin(&mut self, sql: &str) {
         self.stream.write_all(&frame(b'Q', format!("{sql}\0").as_bytes())).unwrap();
         while self.next().0 != b'D' {}
     }
 
-    /// The code of the error that a query ends with, and how many rows came before it.
+    /// The number of rows before a query's error, and the error's code.
     fn error(&mut self) -> (usize, String) {
         let rest = self.until_ready();
         let rows = rest.iter().filter(|(kind, _)| *kind == b'D').count();
@@ -87,7 +87,7 @@ fn a_portal_gives_its_rows_in_rounds_as_they_were_when_it_was_opened() {
         let portal = transaction.bind("select id, filler from t", &[]).await.unwrap();
         let mut seen = Vec::new();
         loop {
-            // Each is an Execute and a Sync of its own.
+            // Each call is an Execute with its own Sync.
             let rows = transaction.query_portal(&portal, 3000).await.unwrap();
             let is_last = rows.len() < 3000;
             seen.extend(rows.iter().map(|row| (row.get::<_, i32>(0), row.get::<_, String>(1))));
@@ -153,7 +153,7 @@ fn a_cursor_gives_its_rows_as_they_are_fetched_and_goes_back() {
         client.batch_execute("delete from t where id > 6000").await.unwrap();
         assert_eq!(fetch("fetch 3000 from c").await, (3000, Some(6002), Some(12_000)));
         assert_eq!(fetch("fetch relative 0 from c").await, (1, Some(12_000), Some(12_000)));
-        // Behind what is kept.
+        // This goes back further than the buffered rows.
         assert_eq!(fetch("fetch backward 4000 from c").await, (4000, Some(11_998), Some(4000)));
         assert_eq!(fetch("fetch absolute 5000 from c").await, (1, Some(10_000), Some(10_000)));
         assert_eq!(fetch("fetch last from c").await, (1, Some(20_000), Some(20_000)));
@@ -189,7 +189,7 @@ fn a_cancelled_stream_ends_with_an_error_behind_its_rows() {
             let request = [&16u32.to_be_bytes()[..], &80_877_102u32.to_be_bytes(), &raw.key];
             let mut other = TcpStream::connect(address).unwrap();
             other.write_all(&request.concat()).unwrap();
-            // It is closed when the request was carried out.
+            // The server closes the connection after it has processed the request.
             assert_eq!(other.read(&mut [0]).unwrap(), 0);
             let error = raw.error();
             raw.begin("select 1");
@@ -214,8 +214,8 @@ fn a_stream_whose_time_is_over_ends_with_an_error_behind_its_rows() {
             raw.until_ready();
             let began = Instant::now();
             raw.begin("select * from t");
-            // Slow is what this client is, in the midst of its rows: nothing is waited for but the
-            // end of its own time.
+            // Only this client is slow, in the middle of its rows, so only its own timeout can end
+            // the statement.
             std::thread::sleep(Duration::from_millis(1_100).saturating_sub(began.elapsed()));
             raw.error()
         })
@@ -244,7 +244,7 @@ fn an_error_in_the_midst_of_a_stream_comes_behind_its_rows() {
         };
         assert_eq!(error.code(), Some(&SqlState::DIVISION_BY_ZERO));
         assert!((13_000..15_000).contains(&rows), "{rows}");
-        // A transaction that it was of has failed, and so has what comes behind it in a query.
+        // The error also fails its transaction, and skips the rest of the query.
         client.batch_execute("begin").await.unwrap();
         let both = format!("{failing}; insert into t values (-1)");
         assert!(client.simple_query(&both).await.is_err());

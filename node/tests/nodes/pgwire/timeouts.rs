@@ -1,4 +1,4 @@
-//! Statements, transactions and clients whose time is over, and what they are told before it is.
+//! Timeouts of statements, transactions and clients, and the warnings before them.
 
 use std::future::poll_fn;
 
@@ -11,7 +11,7 @@ use super::server::{
     STRICT, connect, connection, one_thread, start_cluster, with_cluster, with_server,
 };
 
-/// Rows of which a scan takes well over a millisecond.
+/// The number of rows, so that a scan takes well over a millisecond.
 const ROWS: usize = 30_000;
 
 const TIMED_OUT: &str = "canceling statement due to statement timeout";
@@ -29,13 +29,13 @@ fn a_read_that_waits_for_longer_than_statement_timeout_is_cancelled() {
         let error = cluster.given_up(&client, "select * from r").await;
         assert_eq!(told(&error).code(), &SqlState::QUERY_CANCELED);
         assert_eq!(told(&error).message(), TIMED_OUT);
-        // In the extended protocol too: here the Parse waits.
+        // The same in the extended protocol, where the Parse waits.
         cluster.cut();
         let error = client.query("select * from r", &[]).await.unwrap_err();
         assert_eq!(told(&error).message(), TIMED_OUT);
         cluster.heal();
         assert_eq!(client.query("select 1", &[]).await.unwrap().len(), 1);
-        // In a transaction it fails the transaction.
+        // A timeout in a transaction fails the transaction.
         client.batch_execute("begin").await.unwrap();
         cluster.given_up(&client, "select 1").await;
         let error = client.batch_execute("select 1").await.unwrap_err();
@@ -60,7 +60,7 @@ fn a_write_that_waits_for_longer_than_statement_timeout_may_have_committed() {
         check(&cluster.given_up(&client, "insert into t values (1)").await);
         client.batch_execute("begin; insert into t values (2)").await.unwrap();
         check(&cluster.given_up(&client, "commit").await);
-        // Two statements are one transaction, which commits after the second one.
+        // Two statements form one transaction, which commits after the second one.
         check(&cluster.given_up(&client, "insert into t values (3); select 1").await);
         let insert = client.prepare("insert into t values ($1)").await.unwrap();
         cluster.cut();
@@ -75,7 +75,8 @@ fn statement_timeout_is_of_each_statement_and_0_is_none() {
     with_cluster(|mut cluster| async move {
         let client = connect(cluster.address).await;
         client.batch_execute(STRICT).await.unwrap();
-        // SET LOCAL is of a transaction alone, and what was set before counts again after it.
+        // SET LOCAL lasts until the end of the transaction, after which the earlier value applies
+        // again.
         client.batch_execute("begin; set local statement_timeout = 50").await.unwrap();
         assert_eq!(told(&cluster.given_up(&client, "select 1").await).message(), TIMED_OUT);
         client.batch_execute("rollback").await.unwrap();

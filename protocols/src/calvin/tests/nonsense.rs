@@ -1,5 +1,5 @@
-//! Messages that no honest peer says at that time, between those that nodes say to each other: a
-//! node may stop with a reason, and must not panic.
+//! Messages that no correct peer sends at that time, between the messages of the nodes. A node may
+//! stop with a reason, and must not panic.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ struct Confusion {
     nodes: Vec<Node>,
     shards: u16,
     wire: Vec<(u16, u16, Message)>,
-    /// What was said, to be said again.
+    /// The messages sent, to be repeated.
     said: Vec<(u16, u16, Message)>,
     marks: BTreeSet<&'static str>,
     committed: usize,
@@ -126,7 +126,7 @@ impl Confusion {
         if self.rng.u8(..4) == 0 && !self.said.is_empty() {
             let at = self.rng.usize(..self.said.len());
             let (from, to, message) = self.said[at].clone();
-            // A vote that comes again is a vote that was cast.
+            // A repeated vote is a vote that was cast.
             if !matches!(message, Message::Inputs(inputs::Message::Agreement { .. })) {
                 self.step(to, Input::Message { from: NodeId(from), message });
             }
@@ -140,7 +140,7 @@ impl Confusion {
         }
     }
 
-    /// About where a node is.
+    /// An epoch near that of a node.
     fn epoch(&mut self, node: u16) -> SnapshotVersion {
         let applied = self.nodes[usize::from(node)].calvin.state.inputs.cut.applied.0;
         SnapshotVersion((applied + self.rng.u64(..12)).saturating_sub(self.rng.u64(..8)))
@@ -292,7 +292,7 @@ impl Confusion {
             0..=2 => Of::Batch { bytes: self.batch(from).encode() },
             3 => {
                 let mut heads = self.heads();
-                // Who is told that it has forgotten its own batches stops.
+                // A node that learns that it has lost its own batches stops.
                 if let Some(own) = heads.get_mut(usize::from(to / self.shards)) {
                     *own = Bid(0);
                 }

@@ -1,10 +1,10 @@
-//! What tests of whole runs have in common.
+//! Shared code of tests of whole runs.
 
 use pangea_core::protocol::Protocol;
 use pangea_sim::{Report, Settings, run};
 
-/// A run that must end well: nothing is wrong, something was done, and all that replicas say to
-/// each other makes sense.
+/// Runs settings that must pass: no violation, at least one commit, and no invalid message between
+/// replicas.
 pub fn clean<P: Protocol>(settings: &Settings, options: &P::Options) -> Report {
     let report = run::<P>(settings, options).unwrap();
     assert!(report.violation.is_none(), "{options:?}: {report}");

@@ -1,4 +1,4 @@
-//! What toy nodes say to each other.
+//! The messages between toy nodes.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -8,17 +8,18 @@ use pangea_core::txn::{Certified, Program, ReadSet, Write};
 
 #[derive(Clone, Debug)]
 pub enum ToyMessage {
-    /// To the leader: order this.
+    /// From an origin to the leader: requests to order this program.
     Order { txn: TxnId, program: Program },
-    /// From the leader: durable entries from `first` on.
+    /// From the leader to followers: durable entries from `first` on.
     Entries { first: u64, entries: Vec<(TxnId, Program)> },
-    /// To the leader: durable up to here; and perhaps: send what follows.
+    /// From a follower to the leader: its log is durable through `up_to`. If `wants_more`, the
+    /// leader sends the entries after it.
     Ack { up_to: u64, wants_more: bool },
-    /// From the leader: final up to here.
+    /// From the leader to followers: entries through `up_to` are decided.
     Decided { up_to: u64 },
-    /// To the leader: how long is the log?
+    /// From an origin to the leader: requests the head of the log, for a strict read.
     AskHead { number: u64 },
-    /// From the leader: this long.
+    /// From the leader: the head of the log.
     Head { number: u64, head: u64 },
 }
 

@@ -1,10 +1,10 @@
-//! A small protocol to try the simulator with: one node orders everything.
+//! A small protocol to test the simulator: one node orders all programs.
 //!
-//! Node 0 leads, always. It appends each program to its log, sends what is durable there to the
-//! others, and calls an entry decided when a majority has it durable. Every replica executes
-//! decided entries in order, entry i as version i; the node that took a program answers its client.
-//! What a connection lost is sent again when it is back: followers say how far they are, and
-//! origins submit again, under the same name, which the leader orders once.
+//! Node 0 is always the leader. It appends each program to its log, sends durable entries to the
+//! others, and decides an entry when it is durable on a majority. Every replica executes decided
+//! entries in order, entry i as version i. The node that accepted a program answers its client.
+//! Messages lost with a connection are sent again after it is restored: followers report their
+//! progress, and origins submit again under the same id, which the leader orders once.
 //!
 //! [`Bug`] breaks it in ways that the checkers must find.
 
@@ -33,28 +33,28 @@ const CHECKPOINT_EVERY: u64 = 100;
 const ENTRIES_PER_MESSAGE: usize = 64;
 const RETRY: Span = Span::from_ms(300);
 
-/// A mistake, or none.
+/// A planted bug, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bug {
     #[default]
     None,
-    /// Followers acknowledge, and the leader counts itself, before entries are durable.
+    /// Followers acknowledge entries, and the leader counts itself, before they are durable.
     AckBeforeDurable,
     /// Every 40th entry is acknowledged but not executed.
     LoseWrites,
-    /// Reads in certified transactions are not checked.
+    /// Reads in certified transactions are not validated.
     SkipCertify,
-    /// Certified transactions are only checked where they write: snapshot isolation.
+    /// Certified transactions are only validated where they write: snapshot isolation.
     CertifyWritesAlone,
-    /// The writes of certified transactions that abort are kept.
+    /// The writes of certified transactions that abort are applied.
     KeepAborted,
-    /// A strict read is answered with what the node has.
+    /// A strict read is answered from the node's current state.
     StaleFresh,
-    /// Followers execute entries two by two in the wrong order, within one version.
+    /// Followers execute pairs of entries in the wrong order, each within one version.
     Reorder,
-    /// A restarted leader does not remember which programs it has ordered.
+    /// A restarted leader does not remember the programs that it has ordered.
     ForgetOrdered,
-    /// Followers do not say how far they are after a reconnection.
+    /// Followers do not report their progress after a reconnection.
     NoCatchUp,
     /// The origin answers as soon as it has sent the program.
     AnswerEarly,
@@ -78,14 +78,14 @@ struct Entry {
 
 pub struct Toy {
     setup: Setup<Self>,
-    /// Entries that a follower may still want, by index. Log position and index are the same.
+    /// Entries that a follower may still request, by index. Log positions and indices are the same.
     log: BTreeMap<u64, Entry>,
     ordered: BTreeSet<TxnId>,
     head: u64,
     durable: u64,
     decided: u64,
     executed: u64,
-    /// At the leader: up to where each node has the log durable.
+    /// At the leader: the position through which the log is durable on each node.
     acked: BTreeMap<NodeId, u64>,
     pending: BTreeMap<TxnId, (Ticket, Program)>,
     fresh_asked: BTreeMap<u64, Ticket>,
@@ -191,7 +191,7 @@ impl Toy {
         if self.has(Bug::ForgetOrdered) {
             self.ordered.clear();
         }
-        // Names of this life differ from those of earlier ones.
+        // Ids of this incarnation differ from those of earlier ones.
         self.names = cx.rng.u64(..1 << 28) << 20;
         cx.set_timer(ToyTimer::Retry, RETRY);
         cx.mark("restart");
@@ -335,8 +335,8 @@ impl Toy {
     }
 
     fn execute(&mut self, cx: &mut Cx<'_, Self>) {
-        // Not what a crash could take: a checkpoint of it would outlive it, and positions in the
-        // log would no longer be indices.
+        // Entries that a crash could lose are not executed: a checkpoint would outlive them, and
+        // log positions would no longer be indices.
         let ready = self.decided.min(self.durable);
         while self.executed < ready {
             let next = self.executed + 1;
@@ -395,7 +395,7 @@ impl Toy {
         }
     }
 
-    /// The mistakes that concern certified transactions.
+    /// Applies the bugs of certified transactions.
     fn certify_badly(&self, certified: &mut Certified, kept: &mut Vec<Write>) {
         match self.setup.options.bug {
             Bug::SkipCertify => certified.reads = ReadSet::default(),
@@ -438,7 +438,7 @@ impl Toy {
     fn on_checkpointed(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion) {
         cx.mark("checkpoint");
         self.writing.remove(&version.0);
-        // What another may still ask for stays; that is known at the leader alone.
+        // Entries that another node may still request are retained; only the leader knows which.
         let needed = match self.is_leader() {
             true if self.acked.len() == self.setup.topology.node_count() => {
                 self.acked.values().min().copied().unwrap_or_default()
