@@ -1,4 +1,4 @@
-//! `pangea advise` from its two files to its three sentences.
+//! `pangea advise`, from its two files to its three sentences.
 
 use std::path::Path;
 use std::process::Output;
@@ -48,7 +48,8 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
         assert!(p50 > 10.0, "{row}");
         let loss = &row["loss"];
         assert!(loss["wrong"].is_null(), "{row}");
-        // Only what is answered before regions agree on it can be lost, and that is said.
+        // Only transactions acknowledged before the regions agree on them can be lost, and this is
+        // reported.
         let set = row["set"].as_array().unwrap();
         let is_early = set.iter().any(|it| it == "calvin.replication=asynchronous");
         assert_eq!(loss["lost_txns"].as_u64().unwrap() > 0, is_early, "{row}");
@@ -62,7 +63,7 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
     let check = &rows[take]["check"];
     assert!(check["measured"]["Ok"]["throughput_per_sec"].as_f64().unwrap() > 0.0, "{check}");
     assert!(check["measured_pause_ms"].as_f64().unwrap() > 0.0, "{check}");
-    // Where one fails on nodes that starve beside other tests, the next is tried.
+    // If one fails because nodes starve while other tests run, the next is tried.
     let checked: Vec<_> = rows.iter().filter(|row| !row["check"].is_null()).collect();
     let passed = checked.iter().filter(|row| row["check"]["measured"].get("Ok").is_some()).count();
     assert!(passed == 1 && checked.len() <= 2, "{json}");
@@ -88,7 +89,7 @@ fn a_sql_file_is_run_for_real_and_that_is_said() {
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.contains("the simulator does not run"), "{stderr}");
     assert!(stdout.contains("measured on this machine"), "{stdout}");
-    // Which of those that promise it is the fastest, the machine's hour decides.
+    // The speed of the machine decides which of the rows with this guarantee is fastest.
     let taken = stdout.lines().find(|line| line.starts_with("Take ")).unwrap_or_default();
     let promised = ["minerva with minerva.reads=strict", "calvin"];
     assert!(promised.iter().any(|name| taken.contains(name)), "{stdout}");

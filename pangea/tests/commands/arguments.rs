@@ -1,4 +1,4 @@
-//! What the command line says to what makes no sense, and to what does not work.
+//! Error messages and exit codes of the command line.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::support::{pangea, run};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A line on stderr for each of these command lines, and its exit code.
+/// Each of these command lines prints one line on stderr, and has its exit code.
 #[test]
 fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
     for (line, word) in [
@@ -149,7 +149,7 @@ fn what_is_wrong_in_a_plan_is_said_with_its_line_and_nothing_is_made() {
     }
 }
 
-/// Minerva's default answers what only reads from a snapshot, which this choice does not allow.
+/// Minerva answers read-only programs from a snapshot by default, which violates this requirement.
 const TOO_STRICT: [&str; 6] = ["--real-time", "ordered", "--faults", "none", "--ms", "1000"];
 
 #[test]
@@ -190,7 +190,7 @@ fn what_is_shrunk_is_told_and_what_passes_is_not_written() {
 
 #[test]
 fn a_swarm_that_is_interrupted_tells_what_it_has_done() {
-    // Far more seeds than are done in any time that a test has.
+    // Far more seeds than can run within any test.
     let mut swarm = Command::new(pangea())
         .args(["sim", "--seeds", "0..1000000", "--ms", "100", "--workload", "bank"])
         .stdout(Stdio::piped())
@@ -210,7 +210,7 @@ fn a_swarm_that_is_interrupted_tells_what_it_has_done() {
     assert!(out.contains("verdict     0 of ") && !out.contains("0 of 0 seeds"), "{out}");
 }
 
-/// Write skew, as a file has it.
+/// A history with write skew, in the format of a file.
 const WRITE_SKEW: &str = concat!(
     r#"{"client":1,"begin":0,"end":30,"outcome":"committed","ops":["#,
     r#"{"read":{"key":"y","value":null}},{"write":{"key":"x","value":1}}]}"#,
@@ -220,7 +220,7 @@ const WRITE_SKEW: &str = concat!(
     "\n"
 );
 
-/// What `check` says of a history on stdin: exit code, stdout and stderr.
+/// Checks a history on stdin. Returns the exit code, stdout and stderr.
 fn check(history: &str, model: &str) -> (Option<i32>, String, String) {
     let mut check = Command::new(pangea())
         .args(["check", "-", "--model", model])
@@ -270,7 +270,7 @@ fn a_simulated_run_can_be_checked_from_its_history() {
         let is_about_many = stdout.contains("strict-serializable") && !stdout.contains(": 0 trans");
         assert!(is_about_many, "{workload}: {stdout}");
     }
-    // And one that has been tampered with is not what it was.
+    // A history that has been tampered with fails the check.
     let text = std::fs::read_to_string(&history).unwrap();
     let last = text.lines().last().unwrap();
     assert!(last.contains("\"final\":true"), "{last}");

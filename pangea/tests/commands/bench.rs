@@ -51,7 +51,7 @@ fn number(value: &serde_json::Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("a number, not {value}"))
 }
 
-/// What is told by link is what is told in all, and no less than the batches.
+/// The sums over all links equal the totals, and are at least the size of the batches.
 fn links_are_all_that_is_sent(json: &serde_json::Value, nodes: usize) {
     let links = json["links"].as_object().unwrap();
     let of = |what: &str| -> f64 {
@@ -67,13 +67,13 @@ fn links_are_all_that_is_sent(json: &serde_json::Value, nodes: usize) {
         let (sum, total) = (of(what), number(&json[total]));
         assert!((sum - total).abs() < 1e-6 * total, "{what}: {sum} of {total}");
     }
-    // A batch that is read in one measured time may be sent in another.
+    // A batch may be read within one measured interval and sent in another.
     let over = number(&json["wan_bytes_over_payload"]);
     assert!((0.9..20.0).contains(&over), "{over}");
     assert!(number(&json["payload_bytes_per_txn"]) > 0.0);
 }
 
-/// The parts of each bar are all of it, and the bar is about what clients waited.
+/// The parts of each bar add up to it, and the bar matches the clients' latency.
 fn waterfall_is_what_clients_waited(json: &serde_json::Value, within: f64) {
     let waterfall = &json["waterfall"];
     assert!(waterfall["followed"].as_u64().unwrap() >= 10, "{waterfall}");
@@ -84,7 +84,7 @@ fn waterfall_is_what_clients_waited(json: &serde_json::Value, within: f64) {
     assert!((sum - latency).abs() < 0.05 * latency, "{sum} of {latency}: {bar}");
     let waited = number(&json["latency_ms"]["p50"]);
     assert!((latency - waited).abs() < within * waited, "{latency} and {waited}");
-    // Batches are acknowledged, and cuts agreed on, over 10 ms.
+    // Acknowledging batches and agreeing on cuts takes 10 ms of round trips.
     assert!(number(&parts["replicate"]) + number(&parts["agree"]) > 2.0, "{bar}");
     assert!(number(&parts["other"]) < 0.5 * latency, "{bar}");
 }
@@ -99,7 +99,7 @@ fn stages_are_all_of_the_cpu_time_and_every_one_of_a_commit_is_there() {
         let stages = json["stages_us_per_txn"][region].as_object().unwrap();
         let told: f64 = stages.values().map(number).sum();
         let cpu = number(&json["cpu_us_per_txn"][region]);
-        // The kernel counts the process in ticks of 10 ms, and its threads exactly.
+        // The kernel counts the process in ticks of 10 ms, but its threads exactly.
         assert!(told >= 0.8 * cpu && told <= 1.5 * cpu, "{region}: {told} of {cpu} us");
         for stage in ["execute", "stale", "graph", "solver", "apply", "send", "log", "client"] {
             assert!(number(&stages[stage]) > 0.0, "{region} {stage}: {stages:?}");
@@ -141,7 +141,7 @@ fn nodes_can_be_in_the_process_of_their_clients() {
     links_are_all_that_is_sent(&json, 3);
     waterfall_is_what_clients_waited(&json, 0.5);
     assert!(json["cpu_us_per_txn"]["nodes"].is_number(), "{}", json["cpu_us_per_txn"]);
-    // Some withdraw what is not there, and are told by kind and region.
+    // Some withdrawals exceed the balance; they are reported by kind and by region.
     let aborted = |part: &serde_json::Value| {
         part["aborts"].as_object().unwrap().values().map(number).sum::<f64>()
     };
@@ -186,7 +186,7 @@ fn an_open_loop_keeps_its_rate_and_accounts_for_every_commit() {
     assert!(output.status.success(), "{stderr}");
     let runs = json["throughput_per_sec_of_runs"].as_array().unwrap();
     assert_eq!(runs.len(), 2);
-    // As many as come, but for those that abort because the money is not there.
+    // All calls complete, except those that abort because of an insufficient balance.
     let rate = json["throughput_per_sec"].as_f64().unwrap();
     assert!((200.0..360.0).contains(&rate), "{rate}");
     assert_eq!(json["shed"], 0);
@@ -223,7 +223,7 @@ fn microbenchmarks_of_the_papers_run() {
     }
 }
 
-/// The experiment of Calvin §4: a part of all transactions have a record that is not in memory.
+/// The experiment of Calvin §4: a fraction of the transactions use a record that is not in memory.
 #[test]
 fn cold_records_are_fetched_and_memory_stays_below_its_limit() {
     let work = "--protocol calvin --workload calvin-micro --rows 3000 --hot 10 --remote 20";
@@ -237,7 +237,7 @@ fn cold_records_are_fetched_and_memory_stays_below_its_limit() {
     let mut held = 0.0;
     for region in ["region-1", "region-2", "region-3"] {
         let counter = |name: &str| number(&json["counters"][region][name]);
-        // What was fetched since the clock's last turn may be above it.
+        // Rows fetched since the last pass of the clock may exceed the limit.
         let most = 4.5 * f64::from(1 << 20);
         assert!(counter("rows_bytes") < most, "{region}: {}", json["counters"][region]);
         assert!(counter("rows_cold") > 4_000.0, "{region}: {}", json["counters"][region]);
@@ -369,7 +369,7 @@ fn a_sweep_has_a_report_goes_on_where_it_was_and_ends_with_a_signal() {
     let stderr = String::from_utf8_lossy(&again.stderr);
     assert!(!stderr.contains("1/2"), "nothing is run again: {stderr}");
     assert_eq!(run_all(&[]).status.code(), Some(2), "results are there, and nobody said --resume");
-    // A long run, ended by a signal once its nodes are there.
+    // A long run, ended by a signal once its nodes are running.
     std::fs::write(&path, text.replace("secs = 1", "secs = 60")).unwrap();
     std::fs::remove_dir_all(&out).unwrap();
     let child = Command::new(pangea()).args(sweep(&[])).stderr(Stdio::piped()).spawn().unwrap();

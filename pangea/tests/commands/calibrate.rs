@@ -1,4 +1,4 @@
-//! `pangea calibrate` on real processes, and `pangea sim --predict` on what it writes.
+//! `pangea calibrate` on real processes, and `pangea sim --predict` on its output.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn what_was_measured_is_read_and_predicts_about_what_was_measured() {
     let table: toml::Table = text.parse().unwrap();
     assert_eq!(table["calibration"]["workload"].as_str(), Some("ycsb-a"));
     let explained = table["calibration"]["explained_percent"].as_float().unwrap();
-    // A machine that does something else meanwhile measures some of that, too.
+    // On a machine with other load, some of that load is measured, too.
     assert!((25.0..200.0).contains(&explained), "{text}");
     for kind in ["submit", "message_batch", "work_execute", "log_write", "send", "client_answer"] {
         assert!(table["lines"][kind]["samples"].as_integer().unwrap() > 0, "{kind}: {text}");
@@ -41,7 +41,7 @@ fn what_was_measured_is_read_and_predicts_about_what_was_measured() {
     assert_eq!(json["note"], "predicted, not measured");
     let predicted = json["predictions"][0]["throughput_per_sec"].as_f64().unwrap();
     let measured = table["calibration"]["txns_per_sec"].as_float().unwrap();
-    // A debug build beside other tests: the order of magnitude.
+    // A debug build concurrent with other tests: only the order of magnitude is checked.
     assert!((0.25..4.0).contains(&(predicted / measured)), "{predicted} for {measured}");
     assert_eq!(predict(&costs, "--shared-cores 2 --json").stdout, output.stdout);
 

@@ -1,4 +1,4 @@
-//! `pangea demo` as somebody without a terminal runs it.
+//! `pangea demo` without a terminal.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ fn superusers_call_the_programs_of_workloads() {
         let audited: Vec<u8> = client.query_one(audit, &[]).await.unwrap().get(0);
         let balances = [2, 0, 93, 0, 0, 0, 0, 0, 0, 0, 1, 107, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(audited, balances);
-        // An argument that is computed is no argument that is given.
+        // An argument may be an expression, not only a constant or a parameter.
         let rest = [1_u8, 7];
         let text = r"call pangea.bank_transfer('\x00'::bytea || $1)";
         client.query_one(text, &[&&rest[..]]).await.unwrap();
@@ -85,8 +85,8 @@ fn superusers_call_the_programs_of_workloads() {
     assert_nothing_is_left(directory.path());
 }
 
-/// Story: a region that had lost nothing but its link to the coordinator could not write for as
-/// long as that lasted.
+/// Story: a region that had lost only its link to the coordinator could not write until the link
+/// was restored.
 #[test]
 fn every_region_writes_while_any_one_link_is_lost() {
     const REGIONS: [&str; 3] = ["us-east", "ca-central", "us-central"];
@@ -123,7 +123,7 @@ fn every_region_writes_while_any_one_link_is_lost() {
     assert_nothing_is_left(directory.path());
 }
 
-/// A terminal that is closed sends SIGHUP, which once left processes and files behind.
+/// A closed terminal sends SIGHUP, which once left processes and files behind.
 #[test]
 fn the_end_of_the_terminal_and_ctrl_c_stop_it_cleanly() {
     for signal in [Signal::HUP, Signal::INT] {
@@ -136,7 +136,7 @@ fn the_end_of_the_terminal_and_ctrl_c_stop_it_cleanly() {
     }
 }
 
-/// Every file below a directory, with its length and when it was changed.
+/// Returns every file below a directory, with its length and time of modification.
 fn files(directory: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
@@ -170,7 +170,8 @@ fn a_directory_of_other_regions_is_refused_untouched_with_what_it_was_made_with(
     assert_eq!(files(data.path()), before, "a refusal changes nothing");
 }
 
-/// A second demo on a directory once gave the nodes of the first other ports for their next start.
+/// Story: a second demo on a directory changed the ports that the nodes of the first would use at
+/// their next start.
 #[test]
 fn a_directory_in_use_is_refused_untouched() {
     let (temporary, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -185,7 +186,7 @@ fn a_directory_in_use_is_refused_untouched() {
         (names, written, std::fs::read_to_string(&node_toml).unwrap())
     };
     let refused = || {
-        // One that is not refused ends too.
+        // A demo that is not rejected ends, too.
         let mut second = Demo::start_script(temporary.path(), &arguments, "\\q\n");
         let mut stderr = String::new();
         second.process.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
@@ -194,7 +195,8 @@ fn a_directory_in_use_is_refused_untouched() {
     };
     let before = seen();
     refused();
-    // Nor may anybody have it while the nodes are down, who then could not be started again.
+    // No other demo may use the directory while the nodes are down, because they could then not be
+    // restarted.
     for pid in processes_of(data.path()) {
         let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
         rustix::process::kill_process(pid, Signal::KILL).unwrap();
@@ -211,7 +213,7 @@ fn a_directory_in_use_is_refused_untouched() {
     demo.process.wait().unwrap();
 }
 
-/// It agrees with itself, and what it acknowledged is on its disk.
+/// A single node agrees with itself, and everything it acknowledged is on its disk.
 #[test]
 fn one_region_is_a_database_that_keeps_what_it_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
@@ -241,7 +243,7 @@ fn one_region_is_a_database_that_keeps_what_it_acknowledged() {
     assert_nothing_is_left(directory.path());
 }
 
-/// Once it could not, though all that was asked for was on a node that ran.
+/// Story: this read failed, although all requested rows were on a running node.
 #[test]
 fn what_is_on_a_shard_that_runs_is_read_while_the_other_is_down_and_a_region_ends_whole() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A cluster within a program, with a procedure in Rust: the example, and what clients see of it.
+//! A cluster within a program, with a procedure in Rust: the example, and the clients' view of it.
 
 #[path = "../../examples/transfer.rs"]
 mod transfer;
@@ -20,7 +20,7 @@ async fn sum(client: &Client) -> i64 {
     client.query_one(sum, &[]).await.unwrap().get(0)
 }
 
-/// Calls from all nodes at once, in all ways that PostgreSQL clients have.
+/// Calls from all nodes concurrently, in all ways that PostgreSQL clients support.
 async fn clients(cluster: &Cluster) {
     let (a, b, c) = tokio::join!(connect(cluster, 0), connect(cluster, 1), connect(cluster, 2));
     let call = "call transfer($1, $2, $3)";
@@ -38,14 +38,14 @@ async fn clients(cluster: &Cluster) {
     let count = "select count(*) from transfer";
     let before: i64 = a.query_one(count, &[]).await.unwrap().get(0);
     assert_eq!(before, 17);
-    // An abort of its own has done nothing.
+    // A call that aborts itself has no effect.
     let error = a.query_one(call, &[&1i32, &9i32, &1i64]).await.unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::RAISE_EXCEPTION));
     assert_eq!(error.as_db_error().unwrap().message(), "there is no account Int(9)");
     assert_eq!(sum(&a).await, 200);
     let error = a.batch_execute("call transfer(1, 2)").await.unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::UNDEFINED_FUNCTION));
-    // In a transaction block it is a part of that.
+    // In a transaction block, the call is part of the transaction.
     a.batch_execute("begin; call transfer(1, 2, 50); rollback").await.unwrap();
     assert_eq!(a.query_one(count, &[]).await.unwrap().get::<_, i64>(0), before);
     a.batch_execute("begin; call transfer(1, 2, 50); call transfer(2, 1, 50); commit")
@@ -72,7 +72,7 @@ fn a_procedure_in_rust_is_called_from_the_program_and_from_any_client() {
     cluster.stop().unwrap();
 }
 
-/// Counts in a table of its own, without SQL.
+/// Counts in a separate table, without SQL.
 struct Count;
 
 impl Procedure for Count {

@@ -1,5 +1,5 @@
-//! The prompts of `pangea demo` and `pangea sql`: scripts, and somebody at a terminal, which
-//! script(1) stands for.
+//! The prompts of `pangea demo` and `pangea sql`: scripts, and a terminal, which is emulated by
+//! script(1).
 
 use crate::support;
 use std::io::{Read, Write};
@@ -14,8 +14,8 @@ use rustix::process::Signal;
 const TWO: [&str; 2] = ["--regions", "us-east,ca-central"];
 const THREE: [&str; 2] = ["--regions", "us-east,ca-central,us-central"];
 
-/// Waits until a demo has ended, and returns its exit code and what it still had to say, which is
-/// less than a pipe holds.
+/// Waits until a demo has ended, and returns its exit code and its remaining output, which is
+/// smaller than the buffer of a pipe.
 fn end(mut demo: Demo) -> (Option<i32>, String, String) {
     let (mut out, mut err) = (String::new(), String::new());
     let process = std::cell::RefCell::new(&mut demo.process);
@@ -25,7 +25,7 @@ fn end(mut demo: Demo) -> (Option<i32>, String, String) {
     (demo.process.wait().unwrap().code(), out, err)
 }
 
-/// Whether these are lines of the text, in this order.
+/// Returns whether these are lines of the text, in this order.
 fn has_lines(text: &str, lines: &[&str]) -> bool {
     let mut rest = text.lines().map(str::trim_end);
     lines.iter().all(|line| rest.any(|found| found == *line))
@@ -67,7 +67,7 @@ fn a_script_is_done_with_tags_and_notices_and_its_errors_count() {
     assert_nothing_is_left(directory.path());
 }
 
-/// A script with a `\heal` behind an INSERT that had no majority once waited for ever.
+/// Story: a script with a `\heal` after an INSERT that had no majority once waited forever.
 #[test]
 fn a_command_of_a_script_does_not_wait_for_a_statement_that_waits() {
     let directory = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn a_command_of_a_script_does_not_wait_for_a_statement_that_waits() {
         has_lines(&out, &["everything passes", "INSERT 0 1", "     1", "(1 row)"]),
         "{out}{err}"
     );
-    // How long it waited is up to the machine: where that was long, it is told what for.
+    // The time that it waited depends on the machine. If it was long, a warning names the reason.
     let warned = |line: &str| line.contains("WARNING: waiting for") || line.starts_with("HINT: ");
     assert!(err.lines().all(warned), "{err}");
     assert_eq!(code, Some(0), "{out}{err}");
@@ -112,14 +112,14 @@ fn a_script_that_ends_leaves_the_demo_running_for_others() {
     let urls = demo.urls(2);
     demo.line();
     assert_eq!(demo.line(), "CREATE TABLE\n");
-    // The table was made in another region a moment ago.
+    // The table was just created in another region.
     let both = "set reads = strict; insert into t values (1); insert into t values (2), (3); \
         select * from t";
     let output = sql(&urls[1].1, &["-c", both]);
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(has_lines(&out, &["INSERT 0 1", "INSERT 0 2", "(3 rows)"]), "{output:?}");
     assert_eq!(output.status.code(), Some(0));
-    // What came before an error is shown too.
+    // Results before an error are shown, too.
     let output = sql(&urls[1].1, &["-c", "begin; select 7; select nonsense"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(has_lines(
@@ -128,7 +128,7 @@ fn a_script_that_ends_leaves_the_demo_running_for_others() {
     ));
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(err.starts_with("pangea: ERROR 42703"), "{err}");
-    // A script ends at its first error, with the line where that statement ends.
+    // A script ends at its first error, which names the line where the statement ends.
     let (code, out, err) =
         sql_script(&urls[0].1, "\nselect 'a\n\nb';\nselect\n nonsense;\nselect 8");
     assert!(has_lines(&out, &["(1 row)"]) && !out.contains('8'), "{out}");
@@ -144,7 +144,7 @@ fn a_script_that_ends_leaves_the_demo_running_for_others() {
     assert_nothing_is_left(directory.path());
 }
 
-/// Somebody at a terminal.
+/// A user at a terminal.
 struct Terminal {
     process: Child,
     keys: ChildStdin,
@@ -152,7 +152,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a demo at a terminal of this size: script(1) gives it none.
+    /// Starts a demo at a terminal with a size, which script(1) does not set.
     fn start(directory: &Path, arguments: &[&str]) -> Self {
         let (pangea, arguments) = (pangea().display().to_string(), arguments.join(" "));
         let command = format!("stty rows 40 columns 120; exec {pangea} demo {arguments}");
@@ -183,7 +183,7 @@ impl Terminal {
         self.keys.flush().unwrap();
     }
 
-    /// Waits until the screen shows something, and forgets all up to there.
+    /// Waits until the screen shows a text, and discards everything up to it.
     fn wait_for(&self, text: &str) {
         let what = || format!("{text:?} is not shown: {}", self.screen.lock().unwrap());
         support::wait_until_or(what, || {
@@ -197,7 +197,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Fails only where it has ended. The demo ends with its terminal.
+        // This fails only if the process has already exited. The demo ends with its terminal.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -213,20 +213,21 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
     terminal.press("\\cut us-east ca-central \\cut us-east us-central\r");
     terminal.wait_for("between us-east and us-central");
     terminal.wait_for("us-east=> ");
-    // A strict read needs a majority, and so does a write.
+    // Both a strict read and a write need a majority.
     terminal.press("set reads = strict; select * from t;\r");
     terminal.wait_for("The statement waits.");
     terminal.wait_for("us-east..> ");
     terminal.press("help\r");
     terminal.wait_for("stop everything");
-    // Another region behind a statement that may never end was once waited for without a word.
+    // Story: a command that changes the region while a statement may never complete once waited
+    // without a message.
     terminal.press("\\c ca-central;\r");
     terminal.wait_for("A statement still waits in us-east: \\c ca-central is not done.");
     terminal.wait_for("us-east..> ");
     terminal.press("\x03");
     terminal.wait_for("ERROR 57014");
     terminal.wait_for("us-east=> ");
-    // The server's warning comes while the statement waits, and not with its end.
+    // The server's warning arrives while the statement is running, not at its end.
     terminal.press("insert into t values (1), (2);\r");
     terminal.wait_for("WARNING: ");
     terminal.wait_for("us-east..> ");
@@ -240,7 +241,7 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
     terminal.press("commit;\r");
     terminal.wait_for("ROLLBACK");
     terminal.wait_for("us-east=> ");
-    // What was typed is given up first, and only nothing ends the demo.
+    // The first Ctrl-C discards the input; the demo ends only if there is no input.
     terminal.press("select\r");
     terminal.wait_for("us-east-> ");
     terminal.press("quit\r");
@@ -275,7 +276,7 @@ fn a_word_leaves_and_a_pasted_script_changes_regions_in_its_turn() {
     let directory = tempfile::tempdir().unwrap();
     let mut terminal = Terminal::start(directory.path(), &TWO);
     terminal.wait_for("us-east=> ");
-    // A terminal marks what is pasted.
+    // A terminal marks pasted text.
     let script = "create table t (id int primary key);\n\\c ca-central;\nselect 'here';";
     terminal.press(&format!("\x1b[200~{script}\x1b[201~\r"));
     terminal.wait_for("CREATE TABLE");

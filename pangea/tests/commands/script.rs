@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{processes_of, run};
 
-/// The example that users begin with.
+/// The example for users.
 fn shop() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/shop.sql")
 }
 
-/// Runs a file that lies in `directory`, or elsewhere, with these arguments.
+/// Runs a file, which may be in `directory` or elsewhere, with these arguments.
 fn bench(
     directory: &Path,
     file: &Path,
@@ -70,8 +70,8 @@ fn the_example_runs_over_two_nodes_of_each_region_whose_replicas_are_compared() 
     assert!(stdout.contains("of each of 2 partitions equal"), "{stdout}");
 }
 
-/// Everybody reads one counter, and writes what it read and one: without another attempt after a
-/// 40001 most of these would be lost, and with one too many there would be more than committed.
+/// All clients read one counter and write the value plus one. Without retries after a 40001, most
+/// increments would be lost; a retry of a committed one would count it twice.
 const COUNTER: &str = "
 \\set start 5
 CREATE TABLE counter (id int PRIMARY KEY, n bigint NOT NULL);
@@ -99,7 +99,7 @@ fn conflicts_are_tried_again_and_every_commit_is_accounted_for() {
     assert!(json["retries"]["count 40001"].as_u64().unwrap() > 0, "{json}");
     let (committed, p50) = (&json["committed"], json["latency_ms"]["p50"].as_f64().unwrap());
     assert!(committed.as_u64().unwrap() > 0 && p50 > 10.0, "{json}");
-    // The same at a rate, twice in a row.
+    // The same at a rate, with two repeats.
     let line = "--rtt 10 --secs 2 --clients 6 --rate 10 --repeats 2";
     let (output, json) = bench(directory.path(), &file, line);
     assert!(output.status.success(), "{}", words(&output));

@@ -1,5 +1,5 @@
-//! What `pangea start` says when it can't: one line on standard error that names what is wrong,
-//! exit code 2 where the file makes no sense and 1 where something else is in the way.
+//! Errors of `pangea start`: one line on stderr that names the problem. The exit code is 2 if the
+//! file is invalid and 1 for all other problems.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::processes::{Addresses, Process, REGIONS, free_addresses, log_text, node_toml};
 
-/// How long a node may take to stop cleanly.
+/// The time limit for a node to stop cleanly.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
-/// How often a condition is looked at again.
+/// The polling interval of conditions.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Runs a node that must not start, to its end.
+/// Runs a node that must fail to start, until it exits.
 fn start(config: &Path) -> Output {
     start_with(config, &[])
 }
@@ -28,14 +28,14 @@ fn start_with(config: &Path, arguments: &[&str]) -> Output {
     command.expect("the built binary starts")
 }
 
-/// Stops a node cleanly and says with which code it ended.
+/// Stops a node cleanly and returns its exit code.
 fn stop(node: &mut Process) -> i32 {
     node.ask_to_stop();
     end(node)
 }
 
-/// Waits for a node's end and says with which code it ended. A child can't be waited for with a
-/// deadline, so it is looked at again and again.
+/// Waits for a node to exit and returns its exit code. A child cannot be waited for with a
+/// deadline, so it is polled.
 fn end(node: &mut Process) -> i32 {
     let began = Instant::now();
     loop {
@@ -47,7 +47,7 @@ fn end(node: &mut Process) -> i32 {
     }
 }
 
-/// The line in which the command says why it ended; it must be the only one.
+/// Returns the line with the reason why the command failed, which must be the only one.
 fn reason(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let reasons: Vec<&str> =
@@ -93,7 +93,7 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
     }
 }
 
-/// Settings with which no cluster can work were once taken.
+/// Story: settings with which no cluster can work were once accepted.
 #[test]
 fn a_setting_out_of_its_range_is_refused_with_its_line_key_value_and_range() {
     let temp = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ fn a_setting_out_of_its_range_is_refused_with_its_line_key_value_and_range() {
     }
 }
 
-/// Nodes whose settings differ once wrote eight lines a second, with ports and hashes.
+/// Story: nodes with different settings once logged eight lines a second, with ports and hashes.
 #[test]
 fn nodes_whose_settings_differ_say_so_once_and_name_each_other() {
     let temp = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn nodes_whose_settings_differ_say_so_once_and_name_each_other() {
         }
         nodes.push(Process::spawn(directory));
     }
-    // Many attempts fit the time until a node says what it waits for.
+    // Many connection attempts happen before a node reports what it is waiting for.
     for node in &mut nodes {
         assert!(node.first_line()().starts_with("up:"));
     }
@@ -168,7 +168,7 @@ fn a_file_that_is_not_there_and_a_protocol_that_is_unknown_are_named() {
     assert!(text.contains("\"raft\"") && text.contains("minerva"), "{text}");
 }
 
-/// A node of a cluster in a directory of its own.
+/// Writes the configuration of a node into a separate directory.
 fn write(directory: &Path, node: usize, addresses: &[Addresses]) {
     std::fs::create_dir_all(directory).unwrap();
     std::fs::write(directory.join("node.toml"), node_toml(node, addresses)).unwrap();
@@ -218,7 +218,7 @@ fn a_data_dir_of_another_process_or_another_node_is_refused() {
     assert_eq!(stop(&mut node), 0, "{}", log_text(&ours));
     let text = shared(1, &free_addresses());
     assert!(text.contains("belongs to"), "{text}");
-    // Other nodes are another cluster: quorums and logs would not be the same.
+    // A cluster with other nodes is a different cluster: its quorums and logs would differ.
     let text = shared(0, &free_addresses()[..2]);
     let all = REGIONS.join(", ");
     assert!(text.contains("belongs to") && text.contains(&all), "{text}");
@@ -235,8 +235,8 @@ fn the_only_node_has_nobody_to_fetch_its_data_from() {
     assert!(!temp.path().join("data").exists(), "nothing was made");
 }
 
-/// A first start without one of three nodes once said `ready:` and that writes go on, and a client
-/// waited without a word.
+/// Story: the first start of a cluster with one of three nodes missing once printed `ready:` and
+/// reported that writes continue. Clients then waited without a message.
 #[test]
 fn a_first_start_says_which_node_it_waits_for_and_is_ready_when_that_has_come() {
     let temp = tempfile::tempdir().unwrap();
@@ -270,7 +270,7 @@ fn a_first_start_says_which_node_it_waits_for_and_is_ready_when_that_has_come() 
     assert!(log_text(&directories[0]).contains("writes go on"));
 }
 
-/// A node whose log was lost once said that it was ready, and stopped itself right after.
+/// Story: a node whose log was lost once printed that it was ready, and stopped itself right after.
 #[test]
 fn a_node_that_lost_its_log_is_never_ready_until_it_is_replaced() {
     let temp = tempfile::tempdir().unwrap();
@@ -297,7 +297,7 @@ fn a_node_that_lost_its_log_is_never_ready_until_it_is_replaced() {
     let log = log_text(&directories[2]);
     assert!(log.contains("has forgotten what it said"), "{log}");
     assert!(log.contains("pangea start --replace"), "the way back: {log}");
-    // All others have to say what they know, and one of them is down.
+    // A replaced node needs the answers of all other nodes, and one of them is down.
     nodes[1].kill();
     let mut replaced = Process::spawn_replacing(&directories[2]);
     let waits = format!("this node is being replaced: waiting for {} (node 1)", REGIONS[1]);
@@ -308,7 +308,7 @@ fn a_node_that_lost_its_log_is_never_ready_until_it_is_replaced() {
         Command::new(env!("CARGO_BIN_EXE_pangea")).args(["sql", &url, "-c", "select 1"]).output();
     let stderr = String::from_utf8_lossy(&command.unwrap().stderr).into_owned();
     assert!(stderr.contains("57P03") && stderr.contains(&waits), "{stderr}");
-    // It stops on its way, and a start like any other goes on.
+    // The replacement is interrupted, and a normal start continues it.
     replaced.kill();
     let mut replaced = Process::spawn(&directories[2]);
     let mut lines = replaced.lines();

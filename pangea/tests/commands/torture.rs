@@ -1,4 +1,5 @@
-//! `pangea torture`: real processes under SQL clients and faults, and a check that would notice.
+//! `pangea torture`: real processes under SQL clients and faults, and the check that detects
+//! violations.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -7,7 +8,8 @@ use crate::support::{pangea, processes_of, run, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// Runs it with its nodes below a directory, and sees that nothing of them is left.
+/// Runs it with its nodes below a directory, and checks that no files or processes of theirs are
+/// left.
 fn torture(directory: &Path, arguments: &str) -> Output {
     let output = start(directory, arguments).wait_with_output().unwrap();
     assert_left_nothing(directory);
@@ -39,7 +41,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The lines of a history.
+/// Returns the lines of a history.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -49,8 +51,8 @@ fn check(path: &Path) -> Output {
     run(&["check", path.to_str().unwrap()])
 }
 
-/// Every kind of fault within some seconds; then one value less in a list that a client read, and
-/// the last value of every list gone in the end.
+/// Runs every kind of fault within some seconds. Then removes one value from a list that a client
+/// read, and the last value of every list from the final reads.
 #[test]
 fn what_clients_see_under_faults_is_serializable_and_a_wrong_read_is_noticed() {
     let directory = tempfile::tempdir().unwrap();
@@ -89,14 +91,14 @@ fn what_clients_see_under_faults_is_serializable_and_a_wrong_read_is_noticed() {
     assert_caught(&path, &wrong);
 }
 
-/// Every node has taken checkpoints.
+/// Checks that every node has taken checkpoints.
 fn assert_checkpoints(stdout: &str) {
     let (_, of_each) = stdout.split_once("of each node ").expect(stdout);
     let (least, _) = of_each.split_once(" to ").expect(stdout);
     assert!(least.parse::<u64>().expect(stdout) > 0, "{stdout}");
 }
 
-/// Calvin's nodes with half of the tables each, and few rows of them in memory.
+/// Calvin's nodes with half of the tables each, and few of their rows in memory.
 #[test]
 fn divided_nodes_take_checkpoints_under_faults_and_stay_serializable() {
     let directory = tempfile::tempdir().unwrap();
@@ -108,7 +110,7 @@ fn divided_nodes_take_checkpoints_under_faults_and_stay_serializable() {
     assert_checkpoints(&stdout);
 }
 
-/// Sees that a history is not what it should be.
+/// Checks that a history is found to violate the model.
 fn assert_caught(beside: &Path, history: &[Value]) {
     let path = beside.with_file_name("wrong.jsonl");
     let lines: Vec<String> = history.iter().map(ToString::to_string).collect();
@@ -119,7 +121,7 @@ fn assert_caught(beside: &Path, history: &[Value]) {
     assert!(stdout.contains("FAILED"), "{stdout}{stderr}");
 }
 
-/// With `durability = memory` a full stop loses everything, as docs/PROTOCOLS.md says.
+/// With `durability = memory`, a full stop loses all data, as docs/PROTOCOLS.md describes.
 #[test]
 fn a_database_that_forgets_is_noticed() {
     let directory = tempfile::tempdir().unwrap();
@@ -143,14 +145,16 @@ fn an_interrupt_stops_everything_and_keeps_what_was_recorded() {
     let output = torture.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
     assert_left_nothing(directory.path());
-    // Without the reads of the end, nobody may have read in which order two registers were written.
+    // Without the final reads, possibly no transaction has read the order in which two registers
+    // were written.
     let checked = check(&path);
     let (stdout, stderr) = (text(&checked.stdout), text(&checked.stderr));
     let is_well = checked.status.success() || stdout.contains("verdict     OPEN");
     assert!(is_well, "{stdout}{stderr}{}", std::fs::read_to_string(&path).unwrap());
 }
 
-/// A node that is stopped can't see that whoever started it is gone: the system wakes it.
+/// A stopped node cannot detect that the process that started it has exited; the system wakes it
+/// up.
 #[test]
 fn no_node_outlives_a_torture_that_is_killed() {
     let directory = tempfile::tempdir().unwrap();

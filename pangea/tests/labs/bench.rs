@@ -1,5 +1,5 @@
-//! `pangea bench --lab`: Pangea and others in the regions of a lab. Takes root, and fails with the
-//! reason where this is not, or where a peer is not installed.
+//! `pangea bench --lab`: Pangea and baselines in the regions of a lab. The tests need root. They
+//! fail with the reason if they do not have it, or if a baseline is not installed.
 
 #![cfg(target_os = "linux")]
 
@@ -19,7 +19,7 @@ struct Bench {
 
 impl Bench {
     fn new(line: &str) -> Self {
-        // Servers that refuse root must be able to enter it.
+        // Servers that refuse to run as root must be able to enter the directory.
         let directory = tempfile::Builder::new()
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .tempdir()
@@ -39,7 +39,7 @@ impl Bench {
         self.directory.path().join("servers")
     }
 
-    /// Runs it to its end, and returns what it wrote.
+    /// Runs to completion and returns the results.
     fn finish(mut self) -> Value {
         let child = self.command.spawn().unwrap();
         let pid = child.id();
@@ -50,7 +50,7 @@ impl Bench {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Neither namespaces nor processes nor files are left.
+    /// No namespaces, processes or files are left.
     fn is_gone(&self, pid: u32) {
         assert_eq!(namespaces_of(pid), [] as [String; 0]);
         assert_eq!(servers_in(self.directory.path()), [] as [String; 0]);
@@ -62,14 +62,14 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The namespaces of a process's labs.
+/// Returns the namespaces of a process's labs.
 fn namespaces_of(pid: u32) -> Vec<String> {
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
     names.filter(|name| name.starts_with(&format!("pangea-{pid}-"))).collect()
 }
 
-/// The command lines of all processes that name something in a directory, but for benchmarks.
+/// Returns the command lines of all processes that refer to a directory, except benchmarks.
 fn servers_in(directory: &Path) -> Vec<String> {
     let directory = directory.to_str().unwrap();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -97,13 +97,13 @@ fn pangea_meets_the_distance_of_a_lab_whichever_way_clients_come() {
         assert_eq!(json["settings"]["lab"], true);
         assert_eq!(json["settings"]["rtt_ms_max"], 60.0);
         for region in 1..=3 {
-            // Each has its node beside it, and waits for another region at least once.
+            // The clients are next to their node, and wait for another region at least once.
             let p50 = median_ms(&json, region);
             assert!((60.0..500.0).contains(&p50), "{via}, region {region}: {p50} ms");
         }
         assert!(number(&json, "/link_bytes_per_txn") > 100.0);
         assert!(number(&json, "/link_late_us/p50") < 60_000.0);
-        // Without an emulation of its own: distance would be there twice.
+        // The nodes do not emulate the distance in addition to the lab.
         assert!(number(&json, "/latency_ms/p50") < 60.0 * 5.0, "{json}");
         assert!(json["check"]["workload"].as_str().unwrap().contains("customers"));
     }
@@ -126,12 +126,12 @@ fn pangea_is_killed_and_cut_off_in_a_lab_and_its_sessions_come_back() {
 fn a_peer_meets_the_same_distance_where_its_servers_are() {
     let json = Bench::new(&format!("{YCSB} --rtt 60 --peer etcd")).finish();
     assert_eq!(json["settings"]["protocol"], "etcd");
-    // Its leader is in the first region: one round trip there, and two from elsewhere.
+    // The leader is in the first region: one round trip from there, and two from elsewhere.
     let [first, third] = [1, 3].map(|region| median_ms(&json, region));
     assert!(first >= 60.0 && third >= first + 30.0, "{first} and {third} ms");
     assert!(number(&json, "/link_bytes_per_txn") > 1_000.0, "values of 1 KB");
     let json = Bench::new(&format!("{YCSB} --rtt 60 --peer postgres")).finish();
-    // So is PostgreSQL's primary, and clients of the third region are in the third region.
+    // The same holds for PostgreSQL's primary, and clients of the third region are in that region.
     let [first, third] = [1, 3].map(|region| median_ms(&json, region));
     assert!(first >= 60.0 && third >= first + 50.0, "{first} and {third} ms");
 }
@@ -210,8 +210,8 @@ fn what_can_not_be_is_refused_before_anything_is_made() {
     assert!(said(&output).contains("--lab is for `pangea bench` alone"), "{}", said(&output));
 }
 
-/// Runs a benchmark in a lab on a machine that lacks something: within a mount namespace of its
-/// own where a line of shell hides it.
+/// Runs a benchmark in a lab on a machine without some resource, which `hidden`, a line of shell,
+/// hides within a separate mount namespace.
 fn without(hidden: &str, line: &str) -> Output {
     let script = format!("{hidden} && exec {} bench --lab {line}", pangea().display());
     let mut unshare = Command::new("unshare");
@@ -226,7 +226,7 @@ fn what_the_machine_lacks_is_said_with_what_to_do() {
     let output = without("mount --bind /dev/null /usr/bin/etcd", &format!("{YCSB} --peer etcd"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("package etcd-server"), "{}", said(&output));
-    // Root by name, and without what makes root of it: as in most containers.
+    // Root by name, but without its capabilities, as in most containers.
     let output = Command::new("setpriv")
         .args(["--bounding-set=-all"])
         .arg(pangea())

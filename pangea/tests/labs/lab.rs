@@ -1,4 +1,5 @@
-//! `pangea lab` as it is typed. Takes root, and fails with the reason where this is not.
+//! `pangea lab` on the command line. The tests need root, and fail with the reason if they do not
+//! have it.
 
 #![cfg(target_os = "linux")]
 
@@ -15,16 +16,16 @@ fn text(output: &Output) -> String {
     format!("{}{}", text(&output.stdout), text(&output.stderr))
 }
 
-/// What is above the rows of the round trips: a title, the names, and a line.
+/// The lines above the rows of the round trips: a title, the names, and a separator.
 const TITLE_LINES: usize = 3;
 
-/// One lab at a time: the next one that starts removes what a killed one has left.
+/// Allows one lab at a time: a lab that starts removes the remains of killed ones.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A lab in a process of its own.
+/// A lab in a separate process.
 struct Up {
     process: Child,
     lab: String,
@@ -43,7 +44,7 @@ impl Up {
         Self { process, lab }
     }
 
-    /// Says something to it from another process.
+    /// Sends a request to it from another process.
     fn ask(&self, words: &[&str]) -> Output {
         run(&[&["lab", words[0], "--lab", &self.lab], &words[1..]].concat())
     }
@@ -58,7 +59,7 @@ impl Up {
         Pid::from_child(&self.process)
     }
 
-    /// Its namespaces.
+    /// Returns the number of its namespaces.
     fn remains(&self) -> usize {
         let entries = std::fs::read_dir("/run/netns").unwrap().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -68,7 +69,7 @@ impl Up {
 
 impl Drop for Up {
     fn drop(&mut self) {
-        // A test that fails ends its lab, too.
+        // A failed test ends its lab, too.
         let _ = kill_process(self.pid(), Signal::TERM);
         let _ = self.process.wait();
     }
@@ -111,7 +112,7 @@ fn a_lab_is_made_used_changed_and_ended() {
         assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output));
         assert!(text(&output).contains(part), "{words:?}: {}", text(&output));
     }
-    // What runs in a region ends with it.
+    // Processes in a region end with the lab.
     let command = ["lab", "run", "--lab", &up.lab, "us-east", "--", "sleep", "1000"];
     let mut sleep = Command::new(pangea()).args(command).spawn().unwrap();
     support::wait_until("the program has started", || {
@@ -156,7 +157,7 @@ fn what_can_not_be_is_refused_before_anything_is_made() {
         assert_eq!(output.status.code(), Some(2), "{options:?}: {}", text(&output));
         assert!(text(&output).contains(part), "{options:?}: {}", text(&output));
     }
-    // Root by name, and without what makes root of it: as in most containers.
+    // Root by name, but without its capabilities, as in most containers.
     let output = Command::new("setpriv")
         .args(["--bounding-set=-all"])
         .arg(pangea())
