@@ -121,7 +121,7 @@ fn assert_caught(beside: &Path, history: &[Value]) {
     assert!(stdout.contains("FAILED"), "{stdout}{stderr}");
 }
 
-/// With `durability = memory` a full stop loses everything, as docs/PROTOCOLS.md says.
+/// With `durability = memory` a full stop loses everything, as docs/protocols/README.md says.
 #[test]
 fn a_database_that_forgets_is_noticed() {
     let directory = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
 ];
 
 /// The page that lists what the workspace depends on, with reasons and licences.
-const LIST: &str = "docs/ARCHITECTURE.md";
+const LIST: &str = "docs/DEPENDENCIES.md";
 
 /// One line of a dependency section.
 struct Dependency<'a> {
