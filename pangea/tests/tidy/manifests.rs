@@ -16,8 +16,8 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("pangea", &["core", "protocols", "sim", "sql", "node", "peers", "lab", "sweep"]),
 ];
 
-/// The page that lists the dependencies of the workspace, with reasons and licences.
-const LIST: &str = "docs/ARCHITECTURE.md";
+/// The page that lists what the workspace depends on, with reasons and licences.
+const LIST: &str = "docs/DEPENDENCIES.md";
 
 /// One line of a dependency section.
 struct Dependency<'a> {
