@@ -122,7 +122,7 @@ fn assert_caught(beside: &Path, history: &[Value]) {
 }
 
 <<<<<<< HEAD:pangea/tests/commands/torture.rs
-/// With `durability = memory`, a full stop loses all data, as docs/PROTOCOLS.md describes.
+/// With `durability = memory`, a full stop loses all data, as docs/protocols/README.md describes.
 =======
 /// With `durability = memory` a full stop loses everything, as docs/protocols/README.md says.
 >>>>>>> docsA:pangea/tests/torture.rs
