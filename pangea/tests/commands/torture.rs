@@ -121,11 +121,7 @@ fn assert_caught(beside: &Path, history: &[Value]) {
     assert!(stdout.contains("FAILED"), "{stdout}{stderr}");
 }
 
-<<<<<<< HEAD:pangea/tests/commands/torture.rs
 /// With `durability = memory`, a full stop loses all data, as docs/protocols/README.md describes.
-=======
-/// With `durability = memory` a full stop loses everything, as docs/protocols/README.md says.
->>>>>>> docsA:pangea/tests/torture.rs
 #[test]
 fn a_database_that_forgets_is_noticed() {
     let directory = tempfile::tempdir().unwrap();
