@@ -1,8 +1,9 @@
-//! Instructions that the store and the executors take, counted by valgrind: `cargo bench -p
-//! pangea-core --bench instructions`. What is needed, and how to read it, is in docs/TESTING.md.
+//! Instruction counts of the store and the executors, measured with valgrind: `cargo bench -p
+//! pangea-core --bench instructions`. docs/TESTING.md lists the requirements and explains the
+//! output.
 //!
-//! Inputs are small and drawn from fixed seeds, so a count is the same in each run of one build. It
-//! is what a change of the code has done, and not what the machine was doing meanwhile.
+//! Inputs are small and drawn from fixed seeds, so the count is the same in each run of one build.
+//! It reflects only changes of the code, not the load of the machine.
 
 #![allow(missing_docs, reason = "the macros make modules")]
 #![allow(clippy::disallowed_types, reason = "the macros open files; what is measured does not")]
@@ -28,10 +29,10 @@ use pangea_core::workload::Workload;
 use self::engine::Engine;
 use self::fixture::{TABLE, Write};
 
-/// The most instructions that each may take: what was counted, and about 4 % for another compiler
-/// or C library. These numbers only go down. To lower one after a change that made something
-/// faster, run the benchmark, take the count that it prints, add 4 % and write that here, in the
-/// same commit. To raise one, say in the commit what is bought with it.
+/// The maximum number of instructions of each benchmark: the measured count plus about 4 % for
+/// other compilers and C libraries. These numbers only go down. After an optimization, run the
+/// benchmark, take the count that it prints, add 4 % and write the result here in the same commit.
+/// A commit that raises a limit must justify it in its message.
 const LIMITS: &[(&str, u64)] = &[
     ("store_get", 237_000),
     ("store_scan", 555_000),
@@ -59,7 +60,7 @@ fn at_most(name: &str) -> LibraryBenchmarkConfig {
 
 fn rows() -> (Store, Vec<Key>) {
     let store = fixture::table(KEYS);
-    // What waits to be put in order is no part of what is measured.
+    // Sorts pending new keys into the index first, so that the measurement does not include it.
     fixture::scan_range(&store, &KeyRange::all(), Direction::Forward);
     (store, fixture::probes(KEYS, PROBES))
 }
@@ -118,7 +119,7 @@ fn store_put((store, writes): (Store, Vec<Write>)) -> Store {
 #[bench::inserts(new_rows())]
 fn store_put_new((store, writes): (Store, Vec<Write>)) -> (Store, usize) {
     apply_each(&store, black_box(writes));
-    // New keys are put in order when somebody looks.
+    // A scan makes the store sort new keys into its index.
     fixture::scan(&store, KEYS, 1, Direction::Forward);
     let len = store.len(TABLE);
     (store, len)

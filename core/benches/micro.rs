@@ -1,8 +1,8 @@
-//! Time that the store and the executors take, by criterion: `cargo bench -p pangea-core --bench
-//! micro`, and `-- store/get` for those that begin so.
+//! Wall-clock benchmarks of the store and the executors with criterion: `cargo bench -p pangea-core
+//! --bench micro`. Append `-- store/get` to run only those with that prefix.
 //!
-//! Tables are larger than a processor's caches. Criterion tells how far the runs before this one
-//! were off, which means something on an idle machine alone; instructions.rs counts instead.
+//! Tables are larger than a processor's caches. Criterion compares with the previous run, which is
+//! meaningful only on an idle machine; instructions.rs counts instructions instead.
 
 #![allow(missing_docs, reason = "the macros make functions")]
 
@@ -22,15 +22,15 @@ use pangea_core::workload::Workload;
 use self::engine::Engine;
 use self::fixture::{TABLE, Write};
 
-/// Some 250 MB of rows.
+/// About 250 MB of rows.
 const KEYS: u64 = 1_000_000;
-/// Rows that one measured step reads or writes.
+/// Rows read or written in one measured step.
 const STEP: usize = 1_000;
 const SCAN_ROWS: u64 = 100;
-/// Transactions that are executed together, as in an epoch of a loaded node.
+/// Transactions executed together, as in an epoch of a loaded node.
 const TXNS: usize = 100;
 const TXNS_DRAWN: usize = 10_000;
-/// Rows of YCSB, of a thousand bytes each.
+/// Rows of YCSB, 1,000 bytes each.
 const YCSB_ROWS: u64 = 200_000;
 
 fn in_order() -> Vec<Key> {
@@ -66,13 +66,15 @@ fn reads(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Makes the next version of rows, after taking away what the version before superseded.
+/// Creates the next version of rows, after reclaiming the versions that the previous one
+/// superseded.
 fn next_version(store: &Store, keys: &[Key]) -> (SnapshotVersion, Vec<Write>) {
     let now = store.published();
     store.reclaim(now);
     let next = now.next();
     store.publish(next);
-    // The version that is written is never published before it is whole.
+    // A version must not be published before it is complete, so the writes are at the version after
+    // `next`.
     let written = next.next();
     (written, keys.iter().map(|key| fixture::write(key, written.0)).collect())
 }
@@ -100,7 +102,7 @@ fn writes(criterion: &mut Criterion) {
             bencher.iter_batched(&mut next, apply, BatchSize::PerIteration);
         });
     }
-    // New rows stay, so there is no time for many.
+    // New rows accumulate, so the measurement is short.
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
     let mut rng = fastrand::Rng::with_seed(7);
     group.bench_function("put, new keys", |bencher| {

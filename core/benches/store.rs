@@ -1,9 +1,9 @@
-//! What the store's operations cost.
+//! The cost of the store's operations.
 //!
-//! `cargo bench -p pangea-core --bench store [-- KEYS]` fills a table (a million keys of 12 bytes
-//! with values of 100) and prints the nanoseconds of each operation, the mean over enough of them.
-//! Run it on an idle machine; on a busy one read the ratios. The first lines are for comparison:
-//! the same keys in one of the two indexes alone.
+//! `cargo bench -p pangea-core --bench store [-- KEYS]` fills a table and prints the mean
+//! nanoseconds of each operation. By default the table has a million keys of 12 bytes with values
+//! of 100 bytes. Run it on an idle machine; on a busy one only the ratios are meaningful. The first
+//! lines are a baseline: the same keys in only one of the two indexes.
 
 #![allow(
     clippy::disallowed_methods,
@@ -31,10 +31,11 @@ const KEYS_DEFAULT: u64 = 1_000_000;
 const VALUE_BYTES: usize = 100;
 const PROBES: usize = 1_000_000;
 const BATCH: usize = 4_096;
-/// As many as a run of the store's ordered index has when keys come in order: half of the most.
+/// The number of keys in a run of the store's ordered index when keys are inserted in order: half
+/// of the maximum.
 const RUN_KEYS: u64 = 128;
 
-/// Two threads, woken for each step: the least that parallel work costs.
+/// Two threads, spawned for each step: the minimum cost of parallel work.
 struct Two;
 
 impl Pool for Two {
@@ -70,7 +71,7 @@ fn version(number: u64) -> Version {
     Version { version: SnapshotVersion(number), header, value: Some(value()) }
 }
 
-/// Runs `work`, which does `count` things, and prints what each took.
+/// Runs `work`, which performs `count` operations, and prints the mean time of one.
 fn measure<R>(name: &str, count: u64, work: impl FnOnce() -> R) -> R {
     let start = Instant::now();
     let result = black_box(work());
@@ -93,7 +94,7 @@ fn shuffled(keys: u64, rng: &mut fastrand::Rng) -> Vec<u64> {
     numbers
 }
 
-/// Rows in the runs of an ordered index: what the store would be without its hash table.
+/// Rows in the runs of an ordered index: the store without its hash table.
 type Run = RwLock<Vec<(Key, Version)>>;
 
 fn indexes_alone(keys: u64, probes: &[Key]) {
@@ -212,8 +213,8 @@ fn scans(store: &Store, keys: u64, rng: &mut fastrand::Rng) {
     measure("digest (a row)", keys, || store.digest(at));
 }
 
-/// Applies batches of one version each, reclaims after each what is two versions back, and returns
-/// the next version.
+/// Applies batches of one version each. After each batch, reclaims the versions superseded two
+/// versions ago. Returns the next version.
 fn batches(store: &Store, probes: &[Key], pool: &dyn Pool, first: u64) -> u64 {
     let mut number = first;
     let (mut applying, mut reclaiming, mut reclaimed) = (Duration::ZERO, Duration::ZERO, 0);

@@ -1,10 +1,10 @@
-//! What the programs themselves cost: `cargo bench -p pangea-core --bench workload`.
+//! The cost of the programs themselves: `cargo bench -p pangea-core --bench workload`.
 //!
-//! Each program runs twice, one after the other: on the model, a B-tree in memory without versions,
-//! read sets or protocol; and alone, on a context that hands out what the first run read and drops
-//! what it writes. The second is the floor under every executor.
+//! Each program runs twice. The first run uses the model, an in-memory B-tree without versions,
+//! read sets or protocol. The second runs in isolation, on a context that replays the reads of the
+//! first run and drops all writes. Its time is a lower bound for every executor.
 
-// A measurement reads the clock; what is measured does not.
+// A benchmark reads the clock; the measured code does not.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use pangea_core::workload::{Call, Client, Settings, Workload, procedures};
 const CLIENTS: u32 = 64;
 const TXNS: usize = 100_000;
 
-/// What a run read, in order, to be handed out again.
+/// The values that a run read, in order, for replay.
 #[derive(Default)]
 struct Replay {
     gets: Vec<Option<Value>>,
@@ -58,7 +58,7 @@ impl Context for Replay {
     }
 }
 
-/// Passes a run on to another context and keeps what it read.
+/// Forwards accesses to another context and records the values read.
 struct Record<'a> {
     inner: &'a mut dyn Context,
     read: Replay,
@@ -90,7 +90,7 @@ impl Context for Record<'_> {
     }
 }
 
-/// A procedure whose run is recorded.
+/// A procedure whose reads are recorded.
 struct Recorded<'a> {
     inner: &'a dyn Procedure,
     read: Mutex<Replay>,
@@ -186,7 +186,8 @@ fn measure(name: &str, settings: &Settings) {
 }
 
 fn main() {
-    // Cargo says so when it measures; `cargo test --all-targets` only wants it to build.
+    // Cargo passes this argument only to measure; `cargo test --all-targets` only builds and starts
+    // it.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }

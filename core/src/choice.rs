@@ -1,30 +1,33 @@
-//! What a user chooses between: what transactions may rely on, and settings of a protocol.
+//! The properties of a protocol that users choose by: its isolation guarantee and alternative
+//! settings.
 //!
-//! A protocol says both of itself ([`crate::protocol::Protocol::guarantee`],
-//! [`crate::protocol::Protocol::VARIANTS`]), so that what compares protocols knows none by name.
+//! Each protocol declares both ([`crate::protocol::Protocol::guarantee`],
+//! [`crate::protocol::Protocol::VARIANTS`]), so tools that compare protocols know none of them by
+//! name.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How much transactions see of each other, from the least to the most.
+/// Isolation levels, from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guarantee {
-    /// What has committed, statement by statement.
+    /// Each statement reads committed data.
     ReadCommitted,
-    /// What was read once is read again.
+    /// A row that was read once reads the same again.
     RepeatableRead,
-    /// One state of the past, and no lost update; write skew is possible.
+    /// Reads come from one past state, and no update is lost; write skew is possible.
     SnapshotIsolation,
-    /// Nothing that an order one after the other would not show.
+    /// The result equals that of some serial order.
     Serializable,
-    /// The same, in an order in which who begins after another was acknowledged comes after it.
+    /// Serializable, in an order that respects real time: a transaction that begins after another
+    /// was acknowledged is ordered after it.
     StrictSerializable,
 }
 
 impl Guarantee {
-    /// All of them, the least first.
+    /// All levels, the weakest first.
     pub const ALL: [Self; 5] = [
         Self::ReadCommitted,
         Self::RepeatableRead,
@@ -51,14 +54,14 @@ impl fmt::Display for Guarantee {
     }
 }
 
-/// A setting that a user may choose in place of the default.
+/// An alternative to the default value of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// The setting's name.
     pub key: &'static str,
-    /// Its value, as command lines have it.
+    /// Its value, in the syntax of command lines.
     pub value: &'static str,
-    /// What it is for, in a few words.
+    /// Its purpose, in a few words.
     pub what: &'static str,
 }
 

@@ -1,19 +1,20 @@
-//! Little-endian bytes by hand, for what crosses the network and the disk most.
+//! Hand-written little-endian encoding for the most frequent data on the network and the disk.
 //!
-//! [`Writer`] appends to a buffer; [`Reader`] takes from a slice and never reads past it. Lengths
-//! are unsigned LEB128, so that the many short strings of a batch cost one byte each.
+//! [`Writer`] appends to a buffer. [`Reader`] consumes a slice and never reads past its end.
+//! Lengths are unsigned LEB128, so the many short strings of a batch need one byte each for their
+//! length.
 
 use std::fmt;
 
-/// Bytes that are not what their reader expected.
+/// An error from decoding malformed bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError {
-    /// What was being read, in words.
+    /// The kind of data that was being decoded, for humans.
     pub what: &'static str,
 }
 
 impl DecodeError {
-    /// An error in reading `what`.
+    /// An error in decoding `what`.
     pub const fn new(what: &'static str) -> Self {
         Self { what }
     }
@@ -72,7 +73,7 @@ impl Writer for Vec<u8> {
     }
 }
 
-/// Takes values from the front of a slice.
+/// Decodes values from the front of a slice.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -85,7 +86,7 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
-    /// What has not been read.
+    /// The bytes that have not been read.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
@@ -99,7 +100,7 @@ impl<'a> Reader<'a> {
     /// Takes `len` bytes.
     ///
     /// # Errors
-    /// When fewer are left.
+    /// If fewer bytes are left.
     #[inline]
     pub fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
         let (head, rest) = self.rest.split_at_checked(len).ok_or(DecodeError::new(what))?;
@@ -117,7 +118,7 @@ impl<'a> Reader<'a> {
     /// Takes one byte.
     ///
     /// # Errors
-    /// When none is left.
+    /// If no byte is left.
     #[inline]
     pub fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(what).map(|[byte]| byte)
@@ -126,7 +127,7 @@ impl<'a> Reader<'a> {
     /// Takes two bytes, little-endian.
     ///
     /// # Errors
-    /// When fewer are left.
+    /// If fewer bytes are left.
     #[inline]
     pub fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
         self.array(what).map(u16::from_le_bytes)
@@ -135,7 +136,7 @@ impl<'a> Reader<'a> {
     /// Takes four bytes, little-endian.
     ///
     /// # Errors
-    /// When fewer are left.
+    /// If fewer bytes are left.
     #[inline]
     pub fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         self.array(what).map(u32::from_le_bytes)
@@ -144,7 +145,7 @@ impl<'a> Reader<'a> {
     /// Takes eight bytes, little-endian.
     ///
     /// # Errors
-    /// When fewer are left.
+    /// If fewer bytes are left.
     #[inline]
     pub fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         self.array(what).map(u64::from_le_bytes)
@@ -153,10 +154,10 @@ impl<'a> Reader<'a> {
     /// Takes an unsigned LEB128 number.
     ///
     /// # Errors
-    /// When it does not end, or does not fit 64 bits.
+    /// If the number does not end, or does not fit into 64 bits.
     #[inline]
     pub fn varint(&mut self, what: &'static str) -> Result<u64, DecodeError> {
-        // Most are short.
+        // Fast path: most numbers fit into one byte.
         if let Some((&byte, rest)) = self.rest.split_first()
             && byte < 0x80
         {
@@ -185,18 +186,18 @@ impl<'a> Reader<'a> {
     /// Takes a length and that many bytes.
     ///
     /// # Errors
-    /// When the length is malformed, or more than is left.
+    /// If the length is malformed, or exceeds the number of bytes left.
     #[inline]
     pub fn bytes(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
         let len = self.varint(what)?;
         self.take(usize::try_from(len).map_err(|_| DecodeError::new(what))?, what)
     }
 
-    /// Takes a count of items that each need at least one byte, so that a hostile count can't
+    /// Takes a count of elements that each need at least one byte. A hostile count therefore cannot
     /// reserve more memory than was sent.
     ///
     /// # Errors
-    /// When the count is malformed, or more than the bytes that are left.
+    /// If the count is malformed, or exceeds the number of bytes left.
     pub fn count(&mut self, what: &'static str) -> Result<usize, DecodeError> {
         let count = self.varint(what)?;
         match usize::try_from(count) {

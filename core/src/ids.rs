@@ -1,4 +1,4 @@
-//! Newtypes for everything that is counted or named by a number.
+//! Newtypes for numeric ids and counters.
 
 use std::fmt;
 
@@ -20,15 +20,17 @@ macro_rules! id {
 }
 
 id!(
-    /// A process that holds a copy of the data: its position in the cluster's list of nodes.
+    /// A node: a server process with a copy of the data. Its position in the cluster's list of
+    /// nodes.
     NodeId(u16), "n"
 );
 id!(
-    /// A region: its position in the cluster's list of regions.
+    /// A region. Its position in the cluster's list of regions.
     RegionId(u16), "r"
 );
 id!(
-    /// A partition of the tables. Fully replicated protocols have one, shard 0.
+    /// A shard: one of the disjoint parts of the partitioned tables. Fully replicated protocols
+    /// have one, shard 0.
     ShardId(u16), "s"
 );
 id!(
@@ -36,12 +38,12 @@ id!(
     TableId(u32), "t"
 );
 id!(
-    /// A point in a protocol's serial order that is complete and final: every write up to it is in
-    /// the store and none will be added. Version 0 is the empty database.
+    /// The number of a complete, final state in a protocol's serial order: every write up to it is
+    /// in the store, and none will be added. Version 0 is the empty database.
     SnapshotVersion(u64), "v"
 );
 id!(
-    /// A driver's name for a submission that waits for its outcome. Unique within one run of one
+    /// A driver's id for a submission that waits for its outcome. Unique within one run of one
     /// node.
     Ticket(u64), "k"
 );
@@ -50,12 +52,12 @@ id!(
     LogPosition(u64), "l"
 );
 id!(
-    /// A registered procedure: its position in the registry's order of names.
+    /// A registered procedure. Its position in the registry's order of names.
     ProcedureId(u16), "p"
 );
 
 impl NodeId {
-    /// The position as an index into per-node vectors.
+    /// The position as an index into vectors with one element per node.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -71,27 +73,27 @@ impl SnapshotVersion {
     }
 }
 
-/// A transaction's name: the node that took it and a number that grows there.
+/// The id of a transaction: the node that accepted it, and a number that grows on that node.
 ///
-/// Ordered by node, then by number. Packed in 64 bits: 15 of node, 49 of number, the top one free
-/// for a protocol's own mark.
+/// Ordered by node, then by number. Packed into 64 bits: 15 bits of node and 48 bits of number. The
+/// top bit is free for a protocol's own flag.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TxnId(u64);
 
 impl TxnId {
     const SEQUENCE_BITS: u32 = 48;
 
-    /// Names the `sequence`-th transaction of `node`.
+    /// The id of the `sequence`-th transaction of `node`.
     ///
     /// # Panics
-    /// When `sequence` does not fit 48 bits or `node` does not fit 15.
+    /// If `sequence` does not fit into 48 bits, or `node` does not fit into 15.
     pub fn new(node: NodeId, sequence: u64) -> Self {
         assert!(sequence < 1 << Self::SEQUENCE_BITS, "transaction numbers ran out");
         assert!(node.0 < 1 << 15, "node ids are below 32768");
         Self((u64::from(node.0) << Self::SEQUENCE_BITS) | sequence)
     }
 
-    /// The node that took the transaction.
+    /// The node that accepted the transaction.
     pub fn node(self) -> NodeId {
         NodeId((self.0 >> Self::SEQUENCE_BITS) as u16)
     }

@@ -1,12 +1,15 @@
-//! A database minus agreement.
+//! A database without agreement.
 //!
-//! Everything that the commit protocols share lives here: names and numbers ([`ids`], [`time`],
-//! [`topology`]), what a transaction is ([`txn`]), where its data is ([`key`], [`store`]), how it
-//! runs ([`exec`]), what a replica writes down ([`log`]), the work that it is measured by
-//! ([`workload`]), and the waist that every protocol is written against ([`protocol`]).
+//! This crate contains everything that the commit protocols share:
+//! - ids, time and topology ([`ids`], [`time`], [`topology`]);
+//! - transactions ([`txn`]), keys and rows ([`key`], [`store`]), and executors ([`exec`]);
+//! - the formats of a replica's log and checkpoints ([`log`]);
+//! - the workloads of benchmarks and simulations ([`workload`]);
+//! - the waist, the interface that every protocol implements ([`protocol`]).
 //!
-//! Nothing in this crate reads a clock, starts a thread, opens a socket or a file, or draws a
-//! random number that it was not handed: the same inputs give the same outputs, byte for byte.
+//! The crate is deterministic. No function in it reads a clock, starts a thread, opens a socket or
+//! a file, or draws a random number from a generator that was not passed in. The same inputs give
+//! the same outputs, byte for byte.
 
 pub mod choice;
 pub mod codec;

@@ -1,13 +1,14 @@
-//! Which shard holds a row (Calvin §3: tables are spread over the nodes of a region).
+//! Partitioning rules: the shard that stores a row (Calvin §3: tables are partitioned over the
+//! nodes of a region).
 //!
-//! A table is divided by a prefix of its keys, so that rows which begin alike are together: by the
-//! prefix's hash, or by its order. A table that is small and seldom written may be everywhere
-//! instead. The rules are part of what a cluster agrees on: where a row is never depends on who
-//! asks.
+//! A table is partitioned by a prefix of its keys, so that rows with the same prefix are on one
+//! shard. The rule uses either the hash of the prefix or its order. A small table that is seldom
+//! written may instead be on all shards. The rules are part of the cluster's configuration: the
+//! shard of a row never depends on the node that computes it.
 //!
-//! A table's number may say its rule itself ([`Rule::number`]), so that nobody has to be told of a
-//! table that was made a moment ago. A rule that was given for a table comes before that, and the
-//! default after it.
+//! A table's number may contain its rule ([`Rule::number`]), so that the rule of a new table need
+//! not be distributed. A rule configured for a table takes precedence over its number, and the
+//! number over the default.
 //!
 //! ```
 //! use pangea_core::ids::{ShardId, TableId};
@@ -32,46 +33,47 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::ids::{ShardId, TableId};
 use crate::key::KeyRange;
 
-/// So many shards at most.
+/// The maximum number of shards.
 pub const SHARDS_MAX: u16 = 128;
 
-/// How the rows of a table are spread over the shards.
+/// The partitioning rule of a table.
 ///
-/// In a file it is a table: `{ by = "hash", prefix_bytes = 4 }`.
+/// In a configuration file it is a table: `{ by = "hash", prefix_bytes = 4 }`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Rule {
-    /// Each shard has all rows. Who writes one writes it on every shard.
+    /// Each shard has all rows. A write is applied on every shard.
     Everywhere,
-    /// By a hash of the first bytes of the key. A shorter key is hashed whole.
+    /// By a hash of the first bytes of the key. A shorter key is hashed completely.
     Hash {
-        /// So many bytes.
+        /// The number of these bytes.
         prefix_bytes: usize,
     },
-    /// By the number, big-endian, that the key begins with: numbers that follow each other are on
-    /// shards that do. A shorter key is on shard 0.
+    /// By the big-endian number at the start of the key: consecutive numbers are on consecutive
+    /// shards. A shorter key is on shard 0.
     Number {
-        /// The number's bytes, from 1 to 8.
+        /// The size of the number in bytes, from 1 to 8.
         bytes: usize,
         /// The number that is on shard 0.
         first: u64,
     },
-    /// In the order of the keys: shard 0 has those below the first start, and so on. Further shards
-    /// than there are starts for have nothing of the table.
+    /// By key order: shard 0 has the keys below the first start, and so on. If there are more
+    /// shards than ranges, the last ones have no rows of the table.
     Ranges {
-        /// Where each shard but the first begins, in ascending order. In a file as hexadecimal
-        /// digits.
+        /// The first key of each shard except shard 0, in ascending order. Hexadecimal in
+        /// configuration files.
         #[serde(with = "hexadecimal")]
         starts: Vec<Vec<u8>>,
     },
 }
 
-/// The bits of a table's number that name it; those above say its rule, if it has one.
+/// The number of low bits of a table's number that name it. The bits above contain its rule, if it
+/// has one.
 const NUMBER_BITS: u32 = 24;
-/// The longest prefix that a table's number can say.
+/// The longest prefix that a table's number can contain.
 pub const PREFIX_BYTES_MAX: usize = 125;
 
-/// What numbers of tables say.
+/// The rules by their code in table numbers.
 static SAID: LazyLock<Vec<Option<Rule>>> = LazyLock::new(|| {
     let hash = |prefix_bytes| Rule::Hash { prefix_bytes };
     let all = [Rule::Everywhere, Rule::OF_WHOLE_KEY].into_iter();
@@ -79,15 +81,15 @@ static SAID: LazyLock<Vec<Option<Rule>>> = LazyLock::new(|| {
     std::iter::once(None).chain(all.map(Some)).collect()
 });
 
-/// The rule that a table's number says, and what names it beside that.
+/// Splits a table's number into its rule and its name.
 pub fn said_by(table: TableId) -> (Option<&'static Rule>, TableId) {
     let (code, name) = (table.0 >> NUMBER_BITS, table.0 & ((1 << NUMBER_BITS) - 1));
-    // Without a rule nearly always: those need not be looked up.
+    // Most numbers have no rule; those need no lookup.
     let said = if code == 0 { None } else { SAID.get(code as usize).and_then(Option::as_ref) };
     (said, TableId(name))
 }
 
-/// Why a rule can't be.
+/// The reason why a rule is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidRule(String);
 
@@ -102,14 +104,14 @@ impl std::error::Error for InvalidRule {}
 impl Rule {
     /// By a hash of the whole key.
     pub const OF_WHOLE_KEY: Self = Self::Hash { prefix_bytes: u16::MAX as usize };
-    /// The first byte of the key is the number of its shard: for whoever puts it there.
+    /// The first byte of the key is the number of its shard, chosen by the caller.
     pub const OF_FIRST_BYTE: Self = Self::Number { bytes: 1, first: 0 };
 
-    /// Whether tables can be spread over so many shards by it.
+    /// Checks whether the rule can partition tables over `shards` shards.
     ///
     /// # Errors
-    /// When there are more ranges than shards, or they are not in order, or a prefix or a number
-    /// has no bytes, or a number too many.
+    /// If there are more ranges than shards, ranges are not in order, or the length of a prefix or
+    /// number is out of range.
     pub fn check(&self, shards: u16) -> Result<(), InvalidRule> {
         let wrong = |why: String| Err(InvalidRule(why));
         match self {
@@ -123,7 +125,7 @@ impl Rule {
                 wrong(format!("bytes = {bytes}: must be from 1 to 8"))
             }
             Self::Hash { prefix_bytes: 0 } => {
-                // All keys begin alike then, and one shard has all rows.
+                // All keys have the same empty prefix, so one shard would have all rows.
                 wrong("prefix_bytes = 0: must be 1 or more".to_owned())
             }
             Self::Everywhere | Self::Hash { .. } | Self::Number { .. } | Self::Ranges { .. } => {
@@ -132,11 +134,11 @@ impl Rule {
         }
     }
 
-    /// The number of a table with this rule, as which it is known by `number`; nothing where no
-    /// number says such a rule.
+    /// The number of a table that is named `number` and has this rule. `None` if table numbers
+    /// cannot contain this rule.
     ///
     /// # Panics
-    /// When the number says a rule already.
+    /// If `number` already contains a rule.
     pub fn number(&self, number: TableId) -> Option<TableId> {
         assert!(number.0 < 1 << NUMBER_BITS, "there are numbers for {} tables", 1 << NUMBER_BITS);
         let code = match self {
@@ -165,7 +167,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Bytes as a file has them.
+/// The hexadecimal format of bytes in files.
 mod hexadecimal {
     use super::*;
     use serde::{Deserializer, Serializer, de::Error};
@@ -196,7 +198,7 @@ mod hexadecimal {
     }
 }
 
-/// Where all rows are.
+/// The partitioning of all tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partitions {
     shards: u16,
@@ -205,27 +207,27 @@ pub struct Partitions {
 }
 
 impl Default for Partitions {
-    /// One shard, which has everything.
+    /// One shard with all rows.
     fn default() -> Self {
         Self::new(1, Rule::Everywhere)
     }
 }
 
 impl Partitions {
-    /// So many shards, over which tables are spread by `default` unless they have a rule.
+    /// Partitions tables over `shards` shards, by `default` unless they have their own rule.
     ///
     /// # Panics
-    /// When there is no shard, or are more than [`SHARDS_MAX`], and when the rule can't be.
+    /// If `shards` is 0 or more than [`SHARDS_MAX`], or the rule is invalid.
     pub fn new(shards: u16, default: Rule) -> Self {
         assert!((1..=SHARDS_MAX).contains(&shards), "from 1 to {SHARDS_MAX} shards");
         default.check(shards).expect("a rule that can be");
         Self { shards, default, tables: BTreeMap::new() }
     }
 
-    /// The same with a rule for a table.
+    /// Adds a rule for a table.
     ///
     /// # Panics
-    /// When the rule can't be.
+    /// If the rule is invalid.
     #[must_use]
     pub fn with(mut self, table: TableId, rule: Rule) -> Self {
         rule.check(self.shards).expect("a rule that can be");
@@ -233,22 +235,22 @@ impl Partitions {
         self
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub fn shards(&self) -> u16 {
         self.shards
     }
 
-    /// The rule of tables that have none of their own.
+    /// The rule of tables without a rule of their own.
     pub fn default_rule(&self) -> &Rule {
         &self.default
     }
 
-    /// The tables that have rules of their own.
+    /// The tables with rules of their own.
     pub fn tables(&self) -> &BTreeMap<TableId, Rule> {
         &self.tables
     }
 
-    /// The shard that has a row, or nothing where all have it.
+    /// The shard that stores a row, or `None` if all shards do.
     pub fn shard_of(&self, table: TableId, key: &[u8]) -> Option<ShardId> {
         match self.rule(table) {
             Rule::Everywhere => None,
@@ -258,7 +260,7 @@ impl Partitions {
         }
     }
 
-    /// The shards that may have rows of a range, or nothing where all have all of them.
+    /// The shards that may have rows of a range, or `None` if all shards have all of them.
     pub fn shards_of(&self, table: TableId, range: &KeyRange) -> Option<ShardSet> {
         match self.rule(table) {
             Rule::Everywhere => None,
@@ -289,7 +291,7 @@ impl Partitions {
         }
     }
 
-    /// Whether a shard has a row.
+    /// Whether a shard stores a row.
     pub fn holds(&self, shard: ShardId, table: TableId, key: &[u8]) -> bool {
         self.shard_of(table, key).is_none_or(|of| of == shard)
     }
@@ -316,7 +318,7 @@ impl Partitions {
         let greatest = match &range.end {
             None => Some(u64::MAX >> (64 - 8 * bytes)),
             Some(end) if end.len() > bytes => Some(number_of(&end[..bytes])),
-            // All that have the number of the end come after it.
+            // All keys with the number of the end are after the range.
             Some(end) => padded_number(end, bytes).checked_sub(1),
         };
         // Keys that are too short for a number are on shard 0.
@@ -335,15 +337,16 @@ impl Partitions {
 
     fn by_hash(&self, key: &[u8], prefix_bytes: usize) -> ShardId {
         let prefix = &key[..key.len().min(prefix_bytes)];
-        // Of all builds and machines alike, for rows stay where they are. The high half of the
-        // product spreads hashes evenly over any number of shards.
+        // The hash must be the same for all builds and machines, because it determines where stored
+        // rows are. The high half of the product distributes hashes evenly over any number of
+        // shards.
         let spread = u128::from(xxh3_64(prefix)) * u128::from(self.shards);
         ShardId((spread >> 64) as u16)
     }
 }
 
 impl fmt::Display for Partitions {
-    /// All that says where rows are, in one line.
+    /// Writes the whole partitioning in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} shards, {}", self.shards, self.default)?;
         self.tables.iter().try_for_each(|(table, rule)| write!(f, ", {table} {rule}"))
@@ -354,7 +357,7 @@ fn number_of(prefix: &[u8]) -> u64 {
     prefix.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte))
 }
 
-/// The number that a key begins with, as if zeros followed it.
+/// The number at the start of a key, padded with zeros.
 fn padded_number(key: &[u8], bytes: usize) -> u64 {
     let known = key.len().min(bytes);
     let missing_bits = 8 * (bytes - known) as u32;
@@ -365,56 +368,56 @@ fn by_order(starts: &[Vec<u8>], key: &[u8]) -> ShardId {
     ShardId(starts.partition_point(|start| &start[..] <= key) as u16)
 }
 
-/// Some of the shards.
+/// A set of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ShardSet(u128);
 
 impl ShardSet {
-    /// One shard alone.
+    /// The set of one shard.
     pub fn one(shard: ShardId) -> Self {
         assert!(shard.0 < SHARDS_MAX, "at most {SHARDS_MAX} shards");
         Self(1 << shard.0)
     }
 
-    /// The first so many shards.
+    /// The set of the first `shards` shards.
     pub fn all(shards: u16) -> Self {
         (0..shards).map(ShardId).collect()
     }
 
-    /// Whether none is in it.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many are in it.
+    /// The number of shards in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether a shard is in it.
+    /// Whether the set contains a shard.
     pub fn contains(self, shard: ShardId) -> bool {
         self.0 & Self::one(shard).0 != 0
     }
 
-    /// Those of both.
+    /// The union of two sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those that `other` has not.
+    /// The shards that are not in `other`.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// All but one.
+    /// The set without one shard.
     #[must_use]
     pub fn except(self, shard: ShardId) -> Self {
         self.without(Self::one(shard))
     }
 
-    /// In ascending order.
+    /// Iterates over the shards in ascending order.
     pub fn iter(self) -> impl Iterator<Item = ShardId> {
         (0..SHARDS_MAX).map(ShardId).filter(move |&shard| self.contains(shard))
     }
@@ -573,7 +576,7 @@ mod tests {
         assert_eq!(first, FIRST, "rows that are on disks would be looked for elsewhere");
     }
 
-    /// Where keys 0 to 7 were when this was written.
+    /// The shards of keys 0 to 7, which must never change.
     const FIRST: [u16; 8] = [1, 0, 4, 6, 1, 0, 1, 4];
 
     #[test]

@@ -1,35 +1,35 @@
-//! Mistakes on purpose: would the simulator notice?
+//! Planted bugs: deliberate errors that the checkers must detect.
 //!
-//! Each [`Bug`] is a mistake that a good engineer could make, a line or two behind [`is_planted`].
-//! A run of the simulator plants one; a swarm that does not catch it says that a checker, a fault
-//! or a workload is missing.
+//! Each [`Bug`] is a mistake that a good engineer could make: a line or two guarded by
+//! [`is_planted`]. A run of the simulator plants one. If a swarm does not detect it, a checker, a
+//! fault or a workload is missing.
 //!
-//! Without the cargo feature `planted`, which no binary for users has, [`is_planted`] is `false`
-//! when this crate is compiled, and nothing of a mistake is left in it.
+//! The cargo feature `planted` enables the bugs; no binary for users has it. Without it
+//! [`is_planted`] is a constant `false`, and the compiler removes all bugs.
 
 use std::fmt;
 use std::str::FromStr;
 
 macro_rules! bugs {
     ($($bug:ident, $name:literal, $breaks:literal;)*) => {
-        /// A mistake that can be planted.
+        /// A bug that can be planted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Bug {
             $(#[doc = $breaks] $bug,)*
         }
 
         impl Bug {
-            /// Every mistake, in the order of the phases.
+            /// All bugs, in the order of the phases.
             pub const ALL: &[Self] = &[$(Self::$bug),*];
 
-            /// Its name on the command line and in tables.
+            /// The bug's name on the command line and in tables.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$bug => $name,)*
                 }
             }
 
-            /// What is done wrong.
+            /// A description of the error.
             pub fn mistake(self) -> &'static str {
                 match self {
                     $(Self::$bug => $breaks,)*
@@ -138,7 +138,7 @@ impl FromStr for Bug {
     }
 }
 
-/// Whether this thread runs with the mistake. Never, without the feature `planted`.
+/// Whether this bug is planted on this thread. Always false without the feature `planted`.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
 pub const fn is_planted(_bug: Bug) -> bool {
@@ -158,18 +158,18 @@ mod switch {
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
-    /// Whether this thread runs with the mistake.
+    /// Whether this bug is planted on this thread.
     #[inline]
     pub fn is_planted(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)
     }
 
-    /// Plants a mistake, on this thread, until it is dropped.
+    /// A guard that plants a bug on this thread until it is dropped.
     #[derive(Debug)]
     pub struct Planted(());
 
     impl Planted {
-        /// Plants `bug`, or nothing.
+        /// Plants `bug`, or no bug for `None`.
         pub fn new(bug: Option<Bug>) -> Self {
             PLANTED.set(bug);
             Self(())

@@ -1,26 +1,27 @@
-//! Data-parallel steps: one function over many items, on every core or on none.
+//! Data-parallel steps: one function over many items, on one or many threads.
 //!
-//! A pool changes how long a step takes and nothing else. Each item is handled once, results come
-//! back in the order of the items, and an item can't see another's result.
+//! A pool affects only the duration of a step. Each item is processed once, results are returned in
+//! the order of the items, and no item sees another's result.
 
 use std::sync::Mutex;
 
-/// Runs independent jobs. In simulation they run one after the other; on a node, on every core.
+/// Runs independent jobs: in simulation one after the other, on a node on all cores.
 pub trait Pool: Send + Sync {
-    /// Calls `job(0) .. job(count - 1)`, each once, in any order, and returns when all are done.
+    /// Calls `job(0) .. job(count - 1)`, each once, in any order, and returns when all have
+    /// finished.
     fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync));
 
-    /// How many jobs can run at the same time. At least 1.
+    /// The number of jobs that can run in parallel. At least 1.
     fn workers(&self) -> usize;
 
-    /// Jobs that wait for each other are about to run: so many, and `rounds(workers)` says how many
-    /// rounds they take if each takes one. For pools that model time; others need not care.
+    /// Announces `jobs` jobs that wait for each other. `rounds(workers)` returns the number of
+    /// rounds that they take if each job takes one. Only pools that model time need this.
     fn on_schedule(&self, jobs: usize, rounds: &dyn Fn(usize) -> usize) {
         let _ = (jobs, rounds);
     }
 }
 
-/// One job after the other, on the caller's thread.
+/// A pool that runs one job after the other on the caller's thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sequential;
 
@@ -34,11 +35,12 @@ impl Pool for Sequential {
     }
 }
 
-/// Below this many items a chunk is not worth a thread's wake-up (some 5 us against about 1 us an
-/// item).
+/// The minimum number of items in a chunk. Waking a thread takes about 5 us, and an item about 1
+/// us.
 const CHUNK_ITEMS_MIN: usize = 16;
 
-/// Maps `items` through `f`, in chunks over the pool's workers, results in the order of the items.
+/// Maps `items` through `f`, in chunks on the pool's workers. Results are in the order of the
+/// items.
 pub fn map<T: Sync, R: Send>(
     pool: &dyn Pool,
     items: &[T],
@@ -61,7 +63,7 @@ pub fn map<T: Sync, R: Send>(
     parts.into_iter().flat_map(take).collect()
 }
 
-/// Calls `f(0) .. f(count - 1)`, one job each, and returns the results in this order.
+/// Calls `f(0) .. f(count - 1)`, each as one job, and returns the results in this order.
 pub fn each<R: Send>(pool: &dyn Pool, count: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let results: Vec<Mutex<Option<R>>> = (0..count).map(|_| Mutex::new(None)).collect();
     pool.run(count, &|i| {

@@ -1,9 +1,10 @@
-//! The waist: what a commit protocol is given, and all that it may do.
+//! The waist: the interface between a commit protocol and the node or simulator that runs it.
 //!
-//! A protocol is one replica's brain, a state machine with one way in: [`Protocol::step`]. It is
-//! given an [`Input`] and a [`Cx`]; it changes its state and leaves [`Effect`]s behind. The driver
-//! (a real node or the simulator) carries the effects out and comes back with what they led to. Two
-//! nodes that see the same inputs are in the same state, byte for byte.
+//! A protocol is a deterministic state machine, one instance for each replica, with one entry
+//! point: [`Protocol::step`]. A step takes an [`Input`] and a [`Cx`], changes the protocol's state
+//! and emits [`Effect`]s. The driver (a real node or the simulator) carries the effects out and
+//! feeds their results back as inputs. Two replicas that see the same inputs are in the same state,
+//! byte for byte.
 //!
 //! ```text
 //!              Input                                    Effect
@@ -14,16 +15,17 @@
 //!                                  | Cx: now, rng, store, pool
 //! ```
 //!
-//! How each family of protocols uses it:
-//! - one that executes first (Minerva, GeoGauss) runs submissions through [`crate::exec`] at once,
-//!   replicates what the runs learned, and validates at its place in the order;
-//! - one that orders first (Calvin) persists and sends submissions as they came, and executes when
-//!   the order is known; a read of another shard ends a run as interrupted, and the run is repeated
-//!   when the value has come in a message;
-//! - one that certifies and then replicates (Mako) runs, locks and validates within a step, and
-//!   holds replies until a watermark passes them;
-//! - one that waits for a timestamp (Tiga) sets a timer for the moment when `now` has surely passed
-//!   it.
+//! Each family of protocols uses the waist in its own way:
+//! - Execute first (Minerva, GeoGauss): the protocol runs submissions through [`crate::exec`] at
+//!   once and replicates the reads and writes that the runs recorded. It validates each transaction
+//!   at its place in the order.
+//! - Order first (Calvin): the protocol persists and sends submissions unexecuted, and executes
+//!   them when their order is known. A read of another shard interrupts the run, which is repeated
+//!   when a message has delivered the value.
+//! - Certify, then replicate (Mako): the protocol runs, locks and validates within one step, and
+//!   delays replies until a watermark passes them.
+//! - Wait for a timestamp (Tiga): the protocol sets a timer for the moment when `now` has certainly
+//!   passed the timestamp.
 
 mod status;
 
@@ -45,37 +47,37 @@ use crate::way::{Phase, Witness};
 use crate::work::{Meter, Work};
 pub use status::{FirstStart, Rejoining, Status, WaitsFor};
 
-/// One replica's brain.
+/// The state machine of one replica.
 pub trait Protocol: Sized + Send + 'static {
-    /// The name in configuration files, on command lines and in reports.
+    /// The protocol's name in configuration files, on command lines and in reports.
     const NAME: &'static str;
 
-    /// The fewest nodes that a cluster can have.
+    /// The minimum number of nodes of a cluster.
     const NODES_MIN: usize = 1;
 
-    /// Whether a node can take the place of one whose disk is gone: see [`Durable::is_replaced`].
+    /// Whether a node can replace one that lost its disk: see [`Durable::is_replaced`].
     const REJOINS: bool = false;
 
-    /// Whether tables can be divided among the nodes of a region.
+    /// Whether tables can be partitioned among the nodes of a region.
     const DIVIDES: bool = false;
 
-    /// Every mark that it makes with [`Cx::mark`]. The simulator takes another one for a violation,
-    /// and a swarm tells which of these it has not seen.
+    /// All marks that the protocol counts with [`Cx::mark`]. The simulator reports any other mark
+    /// as a violation. A swarm reports the marks that it never reached.
     const MARKS: &'static [Mark] = &[];
 
     /// Settings that runs of minutes on real nodes (`pangea torture`) change to reach rare states:
     /// frequent checkpoints in each of their modes. A setting that the user gives takes precedence.
     const TORTURE_SETTINGS: &'static [TortureSetting] = &[];
 
-    /// Settings that a user may want to choose otherwise than by default: `pangea advise` tries
-    /// each.
+    /// Alternative settings that a user may prefer to the defaults. `pangea advise` tries each of
+    /// them.
     const VARIANTS: &'static [Variant] = &[];
 
-    /// What it says to its peers.
+    /// The messages between peers.
     type Message: Message;
-    /// What it waits for.
+    /// The timers that the protocol sets.
     type Timer: Copy + Ord + Debug + Send;
-    /// Its settings, each with a default.
+    /// The protocol's settings, each with a default.
     type Options: Clone
         + Debug
         + Default
@@ -84,11 +86,12 @@ pub trait Protocol: Sized + Send + 'static {
         + serde::Serialize
         + serde::de::DeserializeOwned;
 
-    /// What all transactions may rely on with these settings, those that only read included.
+    /// The isolation that all transactions get with these settings, read-only transactions
+    /// included.
     fn guarantee(options: &Self::Options) -> Guarantee;
 
-    /// Settings at random, for runs that look for what is wrong: every switch both ways, and limits
-    /// so low that small runs reach them.
+    /// Returns random settings for runs that search for bugs. Every switch is drawn both ways, and
+    /// limits are so low that small runs reach them.
     fn drawn_options(rng: &mut fastrand::Rng) -> Self::Options {
         let _ = rng;
         Self::Options::default()
@@ -101,41 +104,41 @@ pub trait Protocol: Sized + Send + 'static {
         Self::Options::default()
     }
 
-    /// Whether a cluster like this can have these settings.
+    /// Checks whether a cluster of this topology can use these settings.
     ///
     /// # Errors
-    /// Which one it can't have, and why.
+    /// The setting that it cannot use, and why.
     fn check_options(options: &Self::Options, topology: &Topology) -> Result<(), String> {
         let _ = (options, topology);
         Ok(())
     }
 
-    /// A replica that has not yet seen [`Input::Restart`], which is always its first input.
+    /// Creates a replica. [`Input::Restart`] is always its first input.
     fn new(setup: Setup<Self>) -> Self;
 
-    /// Takes one input and leaves effects in `cx`.
+    /// Processes one input and appends effects to `cx`.
     fn step(&mut self, cx: &mut Cx<'_, Self>, input: Input<Self>);
 
-    /// What an operator would want to know now.
+    /// Returns the replica's current status, for operators.
     fn status(&self) -> Status;
 
-    /// The last version that is published here for good, where later ones may be given up:
+    /// The last published version that is confirmed, if later ones can still be discarded: see
     /// [`Effect::Reign`].
     fn settled(&self) -> Option<SnapshotVersion> {
         None
     }
 
-    /// Asserts what must hold between any two steps.
+    /// Asserts the invariants that hold between any two steps.
     ///
     /// # Panics
-    /// When something does not hold, which is a bug.
+    /// If an invariant is violated, which is a bug.
     fn invariants(&self);
 }
 
-/// A branch that a run may take, and that somebody wants to know of.
+/// A named counter of a rare branch that simulated runs must reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Its name: the protocol's, a dot, and what happens.
+    /// The protocol's name, a dot, and the event.
     pub name: &'static str,
     /// The condition under which it is made, for humans.
     pub when: &'static str,
@@ -171,48 +174,48 @@ impl Mark {
     }
 }
 
-/// What a protocol says to its peers.
+/// A message to a peer.
 pub trait Message: Clone + Debug + Send + Sized + 'static {
     /// Appends the message to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Reads what [`Message::encode`] wrote. May keep slices of `bytes`.
+    /// Decodes the bytes that [`Message::encode`] wrote. The message may share memory with `bytes`.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     fn decode(bytes: &Bytes) -> Result<Self, DecodeError>;
 
-    /// Which of the two lanes to the peer it takes.
+    /// The lane on which the message travels.
     fn lane(&self) -> Lane;
 
-    /// The kinds of messages whose costs are told apart, each beginning with `message`.
+    /// The kinds of messages whose costs are measured separately. Each name begins with `message`.
     const KINDS: &'static [&'static str] = &["message"];
 
-    /// Which of [`Message::KINDS`] it is.
+    /// The kind of this message: one of [`Message::KINDS`].
     fn kind(&self) -> &'static str {
         "message"
     }
 
-    /// About how many bytes of payload it carries, where that is what its cost grows with.
+    /// Approximate size of the payload, if the cost of the message grows with it.
     fn payload_bytes(&self) -> usize {
         0
     }
 }
 
 /// One of the two connections to a peer. Messages on one lane arrive in the order in which they
-/// were sent or not at all; between lanes there is no order.
+/// were sent, or not at all. Messages on different lanes are not ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
-    /// Small and urgent: acknowledgements, votes, heads.
+    /// Small and urgent messages: acknowledgements, votes, heads.
     Control,
-    /// Large: batches, checkpoints.
+    /// Large messages: batches, checkpoints.
     Bulk,
 }
 
-/// What a replica is told at birth.
+/// The parameters of a new replica.
 #[derive(Clone, Debug)]
 pub struct Setup<P: Protocol> {
-    /// Which node it is.
+    /// The id of this node.
     pub me: NodeId,
     /// The cluster.
     pub topology: Arc<Topology>,
@@ -222,47 +225,48 @@ pub struct Setup<P: Protocol> {
     pub options: P::Options,
 }
 
-/// What can happen to a replica.
+/// An event that a replica reacts to.
 #[derive(Debug)]
 pub enum Input<P: Protocol> {
-    /// The node starts. The store holds the checkpoint, if there was one. Always the first input.
+    /// The node starts. The store already contains the checkpoint, if there was one. Always the
+    /// first input.
     Restart(Durable),
-    /// Clients want something.
+    /// Clients submit requests.
     Submit(Vec<Submission>),
-    /// A peer said something.
+    /// A message from a peer arrives.
     Message {
-        /// Who.
+        /// The sender.
         from: NodeId,
-        /// What.
+        /// The message.
         message: P::Message,
     },
-    /// A timer that was set has come.
+    /// A timer that was set expires.
     Timer(P::Timer),
-    /// Every record up to this position is durable.
+    /// All records up to this position are durable.
     Durable(LogPosition),
-    /// Both lanes to a peer are connected. What was sent before and did not arrive is lost.
+    /// Both lanes to a peer are connected. Messages sent earlier that have not arrived are lost.
     PeerUp(NodeId),
-    /// A lane to a peer was lost.
+    /// A lane to a peer was disconnected.
     PeerDown(NodeId),
     /// The checkpoint of this version is durable.
     Checkpointed(SnapshotVersion),
-    /// The checkpoint of this version was not written, and nothing is kept for it any more: another
-    /// one may be asked for, in some seconds, as it may fail again.
+    /// Writing the checkpoint of this version failed, and its pin was released. The protocol may
+    /// request another checkpoint after some seconds, because the next attempt may fail again.
     CheckpointFailed(SnapshotVersion),
-    /// Everything that had arrived when [`Effect::Resume`] was asked for has been taken.
+    /// All inputs that had arrived when [`Effect::Resume`] was emitted have been processed.
     Resume,
-    /// What [`Effect::Fetch`] asked for is in memory.
+    /// The values requested by [`Effect::Fetch`] are in memory.
     Fetched {
-        /// The name that it was given.
+        /// The token of the request.
         token: u64,
-        /// How long that took.
+        /// The duration of the fetch.
         took: Span,
     },
 }
 
 impl<P: Protocol> Input<P> {
-    /// What a step that takes this is to who measures or models it: its kind, and what its cost
-    /// grows with, in submissions or bytes.
+    /// The kind of the input and the size that its cost grows with, in submissions or bytes. Used
+    /// to measure and model the cost of steps.
     pub fn kind(&self) -> (&'static str, usize) {
         match self {
             Self::Submit(submissions) => ("submit", submissions.len()),
@@ -280,162 +284,165 @@ impl<P: Protocol> Input<P> {
     }
 }
 
-/// What a node found on its disk.
+/// The state that a node recovered from its disk.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Durable {
-    /// The newest complete checkpoint, which the store already holds.
+    /// The newest complete checkpoint. The store already contains its rows.
     pub checkpoint: Option<Checkpoint>,
     /// The records of the log that were not truncated, in order.
     pub records: Vec<(LogPosition, Bytes)>,
-    /// The node is to take the place of one of its name whose disk is gone, and that is not done
-    /// until [`Effect::Rejoined`] says so, over any number of starts.
+    /// Whether this node replaces a node of the same name that lost its disk. Remains true over any
+    /// number of restarts, until [`Effect::Rejoined`] ends the replacement.
     pub is_replaced: bool,
 }
 
-/// What a protocol wrote beside the tables of a checkpoint.
+/// The protocol's part of a checkpoint, stored in addition to the tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// The snapshot version that the tables are at.
+    /// The snapshot version of the tables.
     pub version: SnapshotVersion,
     /// The protocol's own state.
     pub meta: Bytes,
 }
 
-/// Something that a client wants, and the name under which it waits.
+/// A client's request, with the ticket under which the client waits for the answer.
 #[derive(Clone, Debug)]
 pub struct Submission {
-    /// Names it in [`Effect::Reply`] and [`Effect::Fresh`].
+    /// Identifies the request in [`Effect::Reply`] and [`Effect::Fresh`].
     pub ticket: Ticket,
-    /// What it is.
+    /// The request.
     pub request: Request,
 }
 
-/// What a client can want of a protocol.
+/// The kinds of requests that clients submit.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Order and commit this program; ends in [`Effect::Reply`].
+    /// Order and commit this program. Answered by [`Effect::Reply`].
     Commit(Program),
-    /// Name a snapshot version that holds everything acknowledged anywhere before now; ends in
-    /// [`Effect::Fresh`]. A strict read runs there.
+    /// Find a snapshot version that contains every transaction acknowledged anywhere before now.
+    /// Answered by [`Effect::Fresh`]; a strict read runs at that version.
     Fresh,
 }
 
-/// Something that the driver must do.
+/// An action for the driver to carry out.
 #[derive(Debug)]
 pub enum Effect<P: Protocol> {
-    /// Send, once every record up to `after` is durable. Position 0 means at once.
+    /// Send a message once all records up to `after` are durable. Position 0 means at once.
     Send {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// What.
+        /// The message.
         message: P::Message,
-        /// What must be durable first.
+        /// The last record that must be durable first.
         after: LogPosition,
     },
-    /// Append to the log. The position is the next one.
+    /// Append a record to the log, at the next position.
     Persist {
-        /// Where it goes.
+        /// The position of the record.
         position: LogPosition,
         /// The record, in parts that are written one after the other.
         record: Vec<Bytes>,
     },
-    /// Come back with [`Input::Timer`] at this time, not before. Replaces an earlier setting.
+    /// Deliver [`Input::Timer`] at this time, not before. Replaces an earlier setting of the same
+    /// timer.
     SetTimer {
-        /// Which timer.
+        /// The timer.
         timer: P::Timer,
-        /// When.
+        /// The time of expiry.
         at: Timestamp,
     },
-    /// Forget a timer.
+    /// Cancel a timer.
     ClearTimer(P::Timer),
-    /// Come back with [`Input::Resume`] after everything that has arrived by now. For work that is
-    /// done in slices, so that what is urgent does not wait for all of it. Asked for twice in
-    /// between, it comes once or twice.
+    /// Deliver [`Input::Resume`] after all inputs that have arrived by now. Long work is split into
+    /// stages this way, so that urgent inputs need not wait for all of it. Two requests before the
+    /// delivery may cause one delivery or two.
     Resume,
-    /// Bring the values of these keys into memory ([`Store::fetch_ahead`]) beside the work that
-    /// goes on, and come back with [`Input::Fetched`].
+    /// Load the values of these keys into memory ([`Store::fetch_ahead`]), concurrently with other
+    /// work, and deliver [`Input::Fetched`].
     Fetch {
-        /// The protocol's name for it.
+        /// The protocol's name for the request.
         token: u64,
-        /// Which.
+        /// The keys.
         keys: Vec<(TableId, Key)>,
     },
-    /// Tell a client how its transaction ended, once every record up to `after` is durable.
+    /// Send the outcome of a transaction to its client, once all records up to `after` are durable.
     Reply {
-        /// Whom.
+        /// The request that is answered.
         ticket: Ticket,
-        /// How it ended.
+        /// The outcome.
         outcome: Outcome,
-        /// What must be durable first.
+        /// The last record that must be durable first.
         after: LogPosition,
-        /// What became of its first run. For whoever asks where the time went.
+        /// The fate of the transaction's first run. Used only by the latency breakdown and traces.
         first_run: FirstRun,
     },
-    /// Tell a client that this version is published and fresh enough.
+    /// Answer a [`Request::Fresh`]: this version is published and fresh enough.
     Fresh {
-        /// Whom.
+        /// The request that is answered.
         ticket: Ticket,
         /// The version.
         version: SnapshotVersion,
     },
-    /// Write a checkpoint of the store at this published version, beside the work that goes on,
-    /// once every record up to `after` is durable: what led to a state is never lost while the
-    /// state is kept. Comes back as [`Input::Checkpointed`], or as [`Input::CheckpointFailed`].
+    /// Write a checkpoint of the store at this published version, concurrently with other work,
+    /// once all records up to `after` are durable. This order ensures that a state never outlives
+    /// the records that led to it. Answered by [`Input::Checkpointed`] or
+    /// [`Input::CheckpointFailed`].
     Checkpoint {
-        /// What it is called, and the protocol's part of it.
+        /// The version, and the protocol's state there.
         checkpoint: Checkpoint,
         /// Keeps the version readable until the checkpoint is written.
         pin: Pin,
-        /// What must be durable first.
+        /// The last record that must be durable first.
         after: LogPosition,
     },
     /// Records below this position are no longer needed.
     Truncate(LogPosition),
-    /// On this node, a shard's transactions of versions from this one on are those of one node, its
-    /// master, with numbers from a first one on. The node has versions before they are for good,
-    /// and may have to give them up: [`Store::retreat_to`].
+    /// Report a master term. On this node, the transactions of a shard in versions from `from` on
+    /// were ordered by one node, the shard's master. They are numbered from a first number on. If
+    /// the versions are not confirmed yet, the node may have to roll them back: see
+    /// [`Store::retreat_to`].
     Reign {
-        /// Of which shard the transactions are.
+        /// The shard.
         shard: ShardId,
         /// The version.
         from: SnapshotVersion,
-        /// The master, and the first number of its reign; nothing where this node can't tell, as it
-        /// took a peer's checkpoint: then it can tell of no shard.
+        /// The master, and the first transaction number of its term. `None` if this node installed
+        /// a peer's checkpoint and cannot know it; this then applies to all shards.
         reign: Option<(NodeId, u64)>,
-        /// Whether this is for good: then what any other reign has said of these versions is given
-        /// up, everywhere.
+        /// Whether the term is confirmed. Then the effects of any other term on these versions are
+        /// discarded, on all nodes.
         is_final: bool,
     },
-    /// The node holds again what the one held whose place it took: its next start is like any
-    /// other. See [`Durable::is_replaced`].
+    /// The node has recovered all data of the node that it replaced, so its next start is an
+    /// ordinary one. See [`Durable::is_replaced`].
     Rejoined,
-    /// End the node, for a reason that an operator has to deal with. Nothing is done after it.
+    /// Stop the node, for a reason that an operator must resolve. No later effect is carried out.
     Stop {
-        /// What happened, and what to do.
+        /// The cause, and the action that the operator should take.
         reason: String,
     },
-    /// A rare branch was taken, or a phase was passed through: counted by its name.
+    /// Count a mark: a rare branch or a phase that this step passed through.
     Mark(&'static str),
 }
 
-/// What became of what a transaction learned when it was run first. Decides nothing.
+/// The fate of a transaction's first run. Informational: no decision depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FirstRun {
-    /// It stood.
+    /// The run was valid.
     #[default]
     Stood,
-    /// There was none: the transaction was run at its place in the order alone.
+    /// The transaction had no earlier run: it ran only at its place in the order.
     Absent,
-    /// The transaction was run, or looked at, once more at its place in the order: perhaps for what
-    /// another did to this key of a table.
+    /// The run was invalidated: the transaction was executed or checked again at its place in the
+    /// order. Names the key of a conflicting write, if known.
     Fell(Option<(TableId, Key)>),
 }
 
-/// All that a step may know or do beside its own state and its input.
+/// The environment of a step. Apart from its state and its input, a step accesses only this.
 pub struct Cx<'a, P: Protocol> {
-    /// What the node's clock says.
+    /// The reading of the node's clock.
     pub now: ClockReading,
-    /// The node's generator.
+    /// The node's random number generator.
     pub rng: &'a mut fastrand::Rng,
     /// The node's tables.
     pub store: &'a Arc<Store>,
@@ -449,8 +456,8 @@ pub struct Cx<'a, P: Protocol> {
 }
 
 impl<'a, P: Protocol> Cx<'a, P> {
-    /// What a driver hands to a step. `log_head` is the last position that was ever persisted,
-    /// which the driver reads back from [`Cx::log_head`] afterwards.
+    /// Creates the context of a step. `log_head` is the last position ever persisted; the driver
+    /// reads its new value from [`Cx::log_head`] after the step.
     pub fn new(
         now: ClockReading,
         rng: &'a mut fastrand::Rng,
@@ -462,57 +469,58 @@ impl<'a, P: Protocol> Cx<'a, P> {
         Self { now, rng, store, pool, log_head, effects, meter: None, witness: None }
     }
 
-    /// Tells `meter` what the step spends its time on.
+    /// Reports the work of the step to `meter`.
     pub fn metered(mut self, meter: &'a dyn Meter) -> Self {
         self.meter = Some(meter);
         self
     }
 
-    /// Tells `witness` how far the node's own transactions get.
+    /// Reports the progress of local transactions to `witness`.
     pub fn witnessed(mut self, witness: &'a dyn Witness) -> Self {
         self.witness = Some(witness);
         self
     }
 
-    /// What waits under this ticket is this node's transaction with this number.
+    /// Reports that the request with this ticket is the local transaction with this number.
     pub fn named(&self, ticket: Ticket, sequence: u64) {
         if let Some(witness) = self.witness {
             witness.named(ticket, sequence);
         }
     }
 
-    /// All of this node's transactions with numbers below this one have come to the end of a phase.
+    /// Reports that all local transactions with numbers below this one have finished a phase.
     pub fn reached(&self, phase: Phase, below: u64) {
         if let Some(witness) = self.witness {
             witness.reached(phase, below);
         }
     }
 
-    /// A part of the step begins that [`Cx::end_work`] will name.
+    /// Begins a section of the step that [`Cx::end_work`] will name.
     pub fn begin_work(&self) {
         if let Some(meter) = self.meter {
             meter.begin();
         }
     }
 
-    /// The part that began last has ended: what it was, and how much of it.
+    /// Ends the section that began last, with its kind and size.
     pub fn end_work(&self, work: Work, size: usize) {
         if let Some(meter) = self.meter {
             meter.end(work, size);
         }
     }
 
-    /// The position of the last record persisted: what is sent or replied after it is safe.
+    /// The position of the last persisted record. Messages and replies that wait for it are safe to
+    /// send.
     pub fn log_head(&self) -> LogPosition {
         self.log_head
     }
 
-    /// Sends now.
+    /// Sends a message at once.
     pub fn send(&mut self, to: NodeId, message: P::Message) {
         self.send_after(LogPosition(0), to, message);
     }
 
-    /// Sends once every record up to `after` is durable.
+    /// Sends a message once all records up to `after` are durable.
     pub fn send_after(&mut self, after: LogPosition, to: NodeId, message: P::Message) {
         assert!(after <= self.log_head, "waits for a record that was not persisted");
         self.effects.push(Effect::Send { to, message, after });
@@ -525,54 +533,54 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.log_head
     }
 
-    /// Asks for [`Input::Timer`] after `delay`.
+    /// Sets a timer to expire after `delay`.
     pub fn set_timer(&mut self, timer: P::Timer, delay: Span) {
         self.effects.push(Effect::SetTimer { timer, at: self.now.at + delay });
     }
 
-    /// Forgets a timer.
+    /// Cancels a timer.
     pub fn clear_timer(&mut self, timer: P::Timer) {
         self.effects.push(Effect::ClearTimer(timer));
     }
 
-    /// Asks for [`Input::Resume`] after everything that has arrived.
+    /// Requests [`Input::Resume`] after all inputs that have arrived.
     pub fn resume(&mut self) {
         self.effects.push(Effect::Resume);
     }
 
-    /// Asks for values to be brought into memory, and for [`Input::Fetched`] then.
+    /// Requests values to be loaded into memory. [`Input::Fetched`] reports the end.
     pub fn fetch(&mut self, token: u64, keys: Vec<(TableId, Key)>) {
         self.effects.push(Effect::Fetch { token, keys });
     }
 
-    /// Answers a client once every record up to `after` is durable.
+    /// Replies to a client once all records up to `after` are durable.
     pub fn reply_after(&mut self, after: LogPosition, ticket: Ticket, outcome: Outcome) {
         assert!(after <= self.log_head, "waits for a record that was not persisted");
         self.effects.push(Effect::Reply { ticket, outcome, after, first_run: FirstRun::Stood });
     }
 
-    /// Answers a client now, and says what became of the first run of its program.
+    /// Replies to a client at once, with the fate of the program's first run.
     pub fn reply_of_run(&mut self, ticket: Ticket, outcome: Outcome, first_run: FirstRun) {
         let after = LogPosition(0);
         self.effects.push(Effect::Reply { ticket, outcome, after, first_run });
     }
 
-    /// Answers a client now.
+    /// Replies to a client at once.
     pub fn reply(&mut self, ticket: Ticket, outcome: Outcome) {
         self.reply_after(LogPosition(0), ticket, outcome);
     }
 
-    /// Tells a client which published version is fresh enough for it.
+    /// Answers a client's [`Request::Fresh`] with a published version.
     pub fn fresh(&mut self, ticket: Ticket, version: SnapshotVersion) {
         assert!(version <= self.store.published(), "a strict read waits for its version");
         self.effects.push(Effect::Fresh { ticket, version });
     }
 
-    /// Asks for a checkpoint of the store at a version that can be pinned, once all that was
-    /// persisted is durable.
+    /// Requests a checkpoint of the store at a version that can be pinned. It is written once all
+    /// records persisted so far are durable.
     ///
     /// # Panics
-    /// When it is not published yet, or some of it was reclaimed.
+    /// If the version is not published yet, or some of its rows were reclaimed.
     pub fn checkpoint(&mut self, version: SnapshotVersion, meta: Bytes) {
         let pin = match self.store.pin_checkpoint(version) {
             Ok(pin) => pin,
@@ -582,12 +590,12 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Checkpoint { checkpoint, pin, after: self.log_head });
     }
 
-    /// Gives up the records below `position`.
+    /// Truncates the log below `position`.
     pub fn truncate(&mut self, position: LogPosition) {
         self.effects.push(Effect::Truncate(position));
     }
 
-    /// Says whose transactions of a shard are in versions from this one on: see [`Effect::Reign`].
+    /// Reports the master term of a shard's transactions from a version on: see [`Effect::Reign`].
     pub fn reign(
         &mut self,
         shard: ShardId,
@@ -598,17 +606,17 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Reign { shard, from, reign, is_final });
     }
 
-    /// Says that the node has taken the place of the one that it replaces.
+    /// Reports that this node has completed the replacement of a lost one.
     pub fn rejoined(&mut self) {
         self.effects.push(Effect::Rejoined);
     }
 
-    /// Ends the node: it can't go on without doing harm.
+    /// Stops the node because it cannot continue without doing harm.
     pub fn stop(&mut self, reason: String) {
         self.effects.push(Effect::Stop { reason });
     }
 
-    /// Counts that a branch was taken: one of [`Protocol::MARKS`].
+    /// Counts a mark, which must be one of [`Protocol::MARKS`].
     pub fn mark(&mut self, name: &'static str) {
         self.effects.push(Effect::Mark(name));
     }

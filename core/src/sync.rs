@@ -1,10 +1,10 @@
-//! What the store's threads share it by: the standard library's locks and atomics, or the ones of
-//! `shuttle`.
+//! The synchronization primitives of the store: the standard library's locks and atomics, or those
+//! of `shuttle`.
 //!
-//! With the feature `shuttle`, which is for the tests in `store/interleavings.rs` alone, each lock
-//! and each atomic hands the choice of who goes on to a scheduler, which tries one order of steps
-//! after the other. There is one thread at a time then, and memory is sequentially consistent: what
-//! is found are wrong orders of right steps, not an `Ordering` that is too weak.
+//! The feature `shuttle` is only for the tests in `store/interleavings.rs`. With it, a scheduler
+//! chooses the next thread at each lock and each atomic, and tries one order of steps after the
+//! other. Only one thread runs at a time, and memory is sequentially consistent. The tests
+//! therefore find wrong orders of correct steps, but not an `Ordering` that is too weak.
 
 #[cfg(not(feature = "shuttle"))]
 mod real {
@@ -28,7 +28,8 @@ mod explored {
         pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
     }
 
-    /// [`std::sync::OnceLock`], which `shuttle` lacks, with a choice before each use.
+    /// [`std::sync::OnceLock`], which `shuttle` does not provide, with a scheduling point before
+    /// each use.
     #[derive(Debug)]
     pub(crate) struct OnceLock<T> {
         value: std::sync::OnceLock<T>,

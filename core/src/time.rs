@@ -1,17 +1,17 @@
-//! Time as a value: what a driver read from its clock, never what this code read.
+//! Time as a value, read by a driver from its clock. No code in this crate reads a clock.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// Microseconds since an origin that the driver chose: the Unix epoch on a real node, the start of
+/// Microseconds since an epoch that the driver chooses: the Unix epoch on a real node, the start of
 /// the run in simulation.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Timestamp {
-    /// Microseconds since the origin.
+    /// Microseconds since the epoch.
     pub us: u64,
 }
 
@@ -46,12 +46,12 @@ impl fmt::Display for Span {
 }
 
 impl Timestamp {
-    /// `us` microseconds after the origin.
+    /// `us` microseconds after the epoch.
     pub const fn from_us(us: u64) -> Self {
         Self { us }
     }
 
-    /// The time since `earlier`, or nothing when the clock went backwards.
+    /// The time since `earlier`, or zero if the clock went backwards.
     pub fn since(self, earlier: Self) -> Span {
         Span { us: self.us.saturating_sub(earlier.us) }
     }
@@ -71,11 +71,11 @@ impl Sub<Span> for Timestamp {
     }
 }
 
-/// What a node knows of the time: the true time lies within `uncertainty` of `at`.
+/// A clock reading with its error bound: the true time is within `uncertainty` of `at`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReading {
     /// The clock's reading. Never goes backwards within one run of a node.
     pub at: Timestamp,
-    /// Half the width of the interval that holds the true time.
+    /// Half the width of the interval that contains the true time.
     pub uncertainty: Span,
 }

@@ -1,4 +1,4 @@
-//! Who is in the cluster, where, and how far apart.
+//! The topology of a cluster: its nodes, their locations, and the delays between them.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::ids::{NodeId, RegionId, ShardId};
 use crate::partition::Partitions;
 use crate::time::Span;
 
-/// The cluster as its configuration names it. The same on every node.
+/// The cluster as configured. The same on every node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
-    /// The cluster's name: peers of another cluster are refused by it.
+    /// The cluster's name. Nodes reject peers with another cluster name.
     pub cluster: String,
     /// Region names, indexed by [`RegionId`].
     pub regions: Vec<String>,
@@ -19,22 +19,23 @@ pub struct Topology {
     pub nodes: Vec<NodePlace>,
     /// Expected one-way delay from region to region: `one_way[from][to]`.
     pub one_way: Vec<Vec<Span>>,
-    /// Which shard has which rows.
+    /// The partitioning of tables over the shards.
     #[serde(skip)]
     pub partitions: Partitions,
 }
 
-/// Where a node is.
+/// The location of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePlace {
     /// The node's region.
     pub region: RegionId,
-    /// The shard that the node holds a copy of.
+    /// The shard of which the node has a copy.
     pub shard: ShardId,
 }
 
 impl Topology {
-    /// A fully replicated cluster with one node in each region and the same delay between any two.
+    /// A fully replicated cluster with one node in each region and the same delay between any two
+    /// regions.
     pub fn one_node_per_region(cluster: &str, regions: &[&str], one_way: Span) -> Self {
         let n = regions.len();
         let delay = |from, to| if from == to { Span::ZERO } else { one_way };
@@ -49,7 +50,7 @@ impl Topology {
         }
     }
 
-    /// The same regions, each of which has a copy of each shard, on a node of its own.
+    /// The same regions with partitioned tables: each region has one node for each shard.
     #[must_use]
     pub fn divided(self, partitions: Partitions) -> Self {
         let places = (0..self.regions.len() as u16).flat_map(|region| {
@@ -59,13 +60,13 @@ impl Topology {
         Self { nodes: places.collect(), partitions, ..self }
     }
 
-    /// The node that has the copy of a shard in a region.
+    /// The node with the copy of a shard in a region.
     pub fn node_at(&self, region: RegionId, shard: ShardId) -> Option<NodeId> {
         let is_it = |node: &NodeId| self.nodes[node.index()] == NodePlace { region, shard };
         self.node_ids().find(is_it)
     }
 
-    /// The nodes that have copies of a shard.
+    /// The replication group of a shard.
     pub fn group(&self, shard: ShardId) -> Group {
         let is_of_it = |node: &NodeId| self.nodes[node.index()].shard == shard;
         let nodes: Vec<NodeId> = self.node_ids().filter(is_of_it).collect();
@@ -73,43 +74,43 @@ impl Topology {
         Group { topology: Arc::new(Self { nodes: places, ..self.clone() }), nodes }
     }
 
-    /// Every node, in order.
+    /// All nodes, in order.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.nodes.len() as u16).map(NodeId)
     }
 
-    /// Every node but `me`, in order.
+    /// All nodes except `me`, in order.
     pub fn peers_of(&self, me: NodeId) -> impl Iterator<Item = NodeId> + use<> {
         self.node_ids().filter(move |&node| node != me)
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// f: how many of the nodes may be lost, the largest with `2 f + 1 <= n`.
+    /// f: the number of nodes that may be lost, the largest with `2 f + 1 <= n`.
     pub fn faults_tolerated(&self) -> usize {
         (self.nodes.len().max(1) - 1) / 2
     }
 
-    /// f + 1: of any set this large, at least one node survives f losses.
+    /// f + 1: in any set of this size, at least one node survives f losses.
     pub fn availability_quorum(&self) -> usize {
         self.faults_tolerated() + 1
     }
 
-    /// More than half: any two sets this large share a node.
+    /// More than half: any two sets of this size share a node.
     pub fn majority(&self) -> usize {
         self.nodes.len() / 2 + 1
     }
 
-    /// The name of the region that `node` is in.
+    /// The name of the region of `node`.
     pub fn region_name(&self, node: NodeId) -> &str {
         &self.regions[usize::from(self.nodes[node.index()].region.0)]
     }
 
-    /// What operators and reports call a node: by its region, and its shard where tables are
-    /// divided.
+    /// The name of a node's location in reports: its region, and its shard if tables are
+    /// partitioned.
     pub fn place_name(&self, node: NodeId) -> String {
         let region = self.region_name(node);
         match self.partitions.shards() {
@@ -118,7 +119,7 @@ impl Topology {
         }
     }
 
-    /// A node as operators know it: where it is, and its number.
+    /// The name of a node for operators: its location and its number.
     pub fn node_name(&self, node: NodeId) -> String {
         format!("{} (node {})", self.place_name(node), node.0)
     }
@@ -139,8 +140,8 @@ impl Topology {
     }
 }
 
-/// The nodes that have copies of one shard, as a cluster of their own (Calvin §3.1.1: a replication
-/// group). Its members are numbered from 0, in the order of their nodes.
+/// The replicas of one shard as a cluster of its own (Calvin §3.1.1: a replication group). Members
+/// are numbered from 0, in the order of their nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The group as a cluster.
@@ -149,12 +150,12 @@ pub struct Group {
 }
 
 impl Group {
-    /// The node that is a member, by its number in the group.
+    /// The node of a member.
     pub fn node(&self, member: NodeId) -> NodeId {
         self.nodes[member.index()]
     }
 
-    /// The number that a node has in the group, if it is a member.
+    /// The member number of a node, if it is in the group.
     pub fn member(&self, node: NodeId) -> Option<NodeId> {
         self.nodes.binary_search(&node).ok().map(|index| NodeId(index as u16))
     }

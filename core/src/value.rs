@@ -1,11 +1,11 @@
-//! What a record holds: bytes, shared without copying.
+//! The value of a record: immutable bytes that are shared without copying.
 //!
-//! Short values are held in place: counters, flags, index entries without a value. A table's row
-//! then costs no allocation and no second cache miss. Long ones are behind a thin pointer with one
-//! count; nobody needs weak references to them.
+//! Short values are stored inline: counters, flags, index entries without a value. Their rows need
+//! no allocation and cause no second cache miss. Long values are behind a thin pointer with a
+//! single reference count, because weak references are not needed.
 //!
-//! A store that may not hold all values in memory leaves a mark in the place of one that it has put
-//! away ([`crate::store`]). Such a mark never leaves the store, and is not to be looked at.
+//! A store with a memory limit replaces an evicted value by a placeholder ([`crate::store`]). A
+//! placeholder never leaves the store, and its bytes must not be read.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use triomphe::ThinArc;
 
-/// Values up to this long are held in place.
+/// The maximum length of a value that is stored inline.
 const INLINE_LEN_MAX: usize = 14;
 
-/// The bytes of one record, 16 bytes itself. Cloning shares long ones and copies short ones.
+/// The bytes of one record. It has 16 bytes itself. Cloning shares long values and copies short
+/// ones.
 #[derive(Clone)]
 pub struct Value(Repr);
 
@@ -27,7 +28,8 @@ enum Repr {
         bytes: [u8; INLINE_LEN_MAX],
     },
     Shared {
-        /// For the store's clock, in a byte that is there anyway. Says nothing in a clone.
+        /// State of the store's eviction, in a byte that would otherwise be padding. Meaningless in
+        /// a clone.
         turns: Turns,
         bytes: ThinArc<(), u8>,
     },
@@ -48,9 +50,8 @@ impl Clone for Repr {
     }
 }
 
-/// How many turns of the store's clock a value is still safe from it, and whether the cold store
-/// has a copy of it. Nobody waits for anybody here: what is lost when two threads write at a time
-/// costs a turn, or one more copy.
+/// The number of passes of the store's clock hand that a value survives, and whether the cold store
+/// has a copy of it. Updates are not synchronized: one that is lost costs a pass or another copy.
 struct Turns(AtomicU8);
 
 impl Turns {
@@ -62,8 +63,7 @@ impl Turns {
 }
 
 impl Value {
-    /// Copies `bytes` into a value of their own, so that a record never keeps a larger buffer
-    /// alive.
+    /// Copies `source` into a new value, so that a record never keeps a larger buffer alive.
     pub fn copy_from(source: &[u8]) -> Self {
         if source.len() > INLINE_LEN_MAX {
             let bytes = ThinArc::from_header_and_slice((), source);
@@ -74,7 +74,7 @@ impl Value {
         Self(Repr::Inline { len: source.len() as u8, bytes })
     }
 
-    /// The memory that the value takes beside its own 16 bytes.
+    /// The heap memory of the value in bytes, in addition to its own 16.
     pub(crate) fn heap_bytes(&self) -> usize {
         const COUNT_AND_LENGTH: usize = 2 * size_of::<usize>();
         match &self.0 {
@@ -83,16 +83,16 @@ impl Value {
         }
     }
 
-    /// What is in the place of a value that is in the cold store.
+    /// The placeholder of a value that is in the cold store.
     pub(crate) const COLD: Self = Self(Repr::Cold);
 
-    /// Whether this is a mark in the place of a value.
+    /// Whether this is a placeholder.
     #[inline]
     pub(crate) fn is_cold(&self) -> bool {
         matches!(self.0, Repr::Cold)
     }
 
-    /// The value is safe from the clock for a turn. Writes only where that is news.
+    /// Protects the value from one pass of the clock hand. Writes only if that changes the state.
     #[inline]
     pub(crate) fn on_use(&self) {
         if let Repr::Shared { turns: Turns(turns), .. } = &self.0 {
@@ -103,7 +103,7 @@ impl Value {
         }
     }
 
-    /// The value is safe from the clock for so many turns, or until it is used.
+    /// Protects the value from `count` passes of the clock hand, or until it is used.
     pub(crate) fn protect(&self, count: u8) {
         if let Repr::Shared { turns: Turns(turns), .. } = &self.0 {
             let before = turns.load(Ordering::Relaxed);
@@ -111,8 +111,8 @@ impl Value {
         }
     }
 
-    /// The clock has come by. Whether the value may be put away: it is no short one, and was safe
-    /// for no turn.
+    /// Called when the clock hand passes. Returns whether the value may be evicted: it is not
+    /// inline and had no protection left.
     pub(crate) fn take_turn(&self) -> bool {
         let Repr::Shared { turns: Turns(turns), .. } = &self.0 else { return false };
         let before = turns.load(Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Value {
         left == 0
     }
 
-    /// Whether the value is just this one, in the same place, and not one that is equal.
+    /// Whether both share the same memory. Equal values in different memory are not the same.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Repr::Shared { bytes, .. }, Repr::Shared { bytes: other, .. }) => {
@@ -131,7 +131,7 @@ impl Value {
         }
     }
 
-    /// Whether the value was not used since the clock came by.
+    /// Whether the value was not used since the clock hand passed.
     pub(crate) fn is_unused(&self) -> bool {
         match &self.0 {
             Repr::Shared { turns, .. } => turns.0.load(Ordering::Relaxed) & !Turns::COPIED == 0,
@@ -139,20 +139,20 @@ impl Value {
         }
     }
 
-    /// The cold store has a copy of the value.
+    /// Records that the cold store has a copy of the value.
     pub(crate) fn set_copied(&self) {
         if let Repr::Shared { turns, .. } = &self.0 {
             turns.0.fetch_or(Turns::COPIED, Ordering::Relaxed);
         }
     }
 
-    /// The same, noted as one of which the cold store has a copy.
+    /// The same value, recorded as one of which the cold store has a copy.
     pub(crate) fn copied(self) -> Self {
         self.set_copied();
         self
     }
 
-    /// Whether the cold store has the value too, or alone.
+    /// Whether the cold store has a copy of the value, which may be the only one.
     pub(crate) fn has_copy(&self) -> bool {
         match &self.0 {
             Repr::Inline { .. } => false,

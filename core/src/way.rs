@@ -1,34 +1,35 @@
-//! A transaction's way from its source to its outcome, told to whoever wants to know where its time
-//! goes.
+//! The lifecycle of a transaction from its source to its outcome, for latency breakdowns.
 //!
-//! A protocol sees no clock that would tell: it says, at the moment itself, how far its own
-//! transactions have got, and a driver that listens notes the time. It is said once for a batch or
-//! an epoch and never for each transaction, by numbers: a node numbers what it takes in the order
-//! in which it sends it. Nothing of it changes what a step does, and where nobody listens it costs
-//! a branch.
+//! A protocol cannot measure its own phases, because it does not read a clock. Instead it reports,
+//! at the moment itself, that its local transactions have finished a phase, and a driver that
+//! observes it notes the time. One report covers a whole batch or epoch: a node numbers its
+//! transactions in the order in which it sends them, so a report consists of a number. Reports
+//! never change the effects of a step; without an observer a report costs one branch.
 
 use crate::ids::Ticket;
 
-/// The end of a part of the way. In the order in which most transactions pass them; some are passed
-/// together, and one that a protocol does not have is never said.
+/// The end of one stage of a transaction's lifecycle. The order is that in which most transactions
+/// pass them. Some stages end together, and a protocol never reports a stage that it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// It is in a closed batch, which goes to the log and, when it is there, to the peers.
+    /// The transaction is in a closed batch, which is sent to the log and, once durable, to the
+    /// peers.
     Batched,
-    /// The batch is durable at its source, and on its way.
+    /// The batch is durable at its source and is being sent to the peers.
     Durable,
     /// Enough replicas have the batch, as far as its source knows.
     Replicated,
-    /// Its place in the order is agreed on, and known here.
+    /// The transaction's place in the order is agreed on, and this node knows it.
     Ordered,
-    /// Everything before it is applied: its turn has come.
+    /// All earlier transactions have been applied, so this one can begin.
     Begun,
-    /// What could be told of it without running it again is decided, and in the store.
+    /// The transaction was decided as far as possible without running it again, and the result is
+    /// in the store.
     Validated,
 }
 
 impl Phase {
-    /// Every phase.
+    /// All phases.
     pub const ALL: [Self; 6] = [
         Self::Batched,
         Self::Durable,
@@ -39,12 +40,12 @@ impl Phase {
     ];
 }
 
-/// Is told how far a node's own transactions have got, on the thread that takes the step.
+/// Observes the progress of a node's local transactions, on the thread that runs the step.
 pub trait Witness {
-    /// What waits under this ticket is the node's transaction with this number. Where it is run at
-    /// once it has been.
+    /// The request with this ticket is the node's transaction with this number. If the protocol
+    /// runs programs at once, this one has been run.
     fn named(&self, ticket: Ticket, sequence: u64);
 
-    /// All of the node's transactions with numbers below this one have come to the end of a phase.
+    /// All of the node's transactions with numbers below this one have finished a phase.
     fn reached(&self, phase: Phase, below: u64);
 }

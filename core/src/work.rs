@@ -1,49 +1,49 @@
-//! What a step spends its time on, told to whoever measures or models it.
+//! The CPU stages of a step, for measuring and modelling its cost.
 //!
-//! A protocol marks the parts of a step that grow with the load: what was done, and how much of it.
-//! A node that is being calibrated measures the time between the marks; the simulator, when it
-//! predicts, charges what such a calibration has found. Nothing else listens, and marks change
-//! nothing that a step does.
+//! A protocol marks the sections of a step whose cost grows with the load, with their kind and
+//! size. A node that is being calibrated measures the time between the marks. When the simulator
+//! predicts performance, it charges the cost that a calibration found. Marks have no other consumer
+//! and never change the effects of a step.
 
-/// A part of a step that grows with the load.
+/// A section of a step whose cost grows with the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// Running programs at once, on a snapshot; counted in programs.
+    /// Optimistic execution of programs on a snapshot; size in programs.
     Execute,
-    /// Finding out what programs will touch without running them for good; in programs.
+    /// Reconnaissance: finding the footprints of programs without effects; size in programs.
     Probe,
-    /// Checking what was read, and choosing what stays valid; in transactions that were executed.
-    /// Its larger parts have names of their own, and are not in it.
+    /// Checking reads and choosing the valid transactions; size in executed transactions. Excludes
+    /// its larger parts, which have their own names.
     Validate,
-    /// Of validation: looking whether what was read is what is there now.
+    /// Part of validation: finding stale reads.
     Stale,
-    /// Of validation: finding which of them conflict.
+    /// Part of validation: building the conflict graph.
     Graph,
-    /// Of validation: choosing the most of them that don't.
+    /// Part of validation: choosing the largest set without conflicts.
     Solve,
-    /// Putting writes as they were executed into the store; in transactions.
+    /// Applying writes as executed to the store; size in transactions.
     Apply,
-    /// Cutting inputs into what concerns which shard; in transactions.
+    /// Cutting inputs into slices, one for each shard; size in transactions.
     Slice,
-    /// Finding out what transactions touch, and asking for their locks; in transactions. Where that
-    /// is not told apart it is in [`Self::Order`].
+    /// Finding footprints and requesting locks; size in transactions. Protocols that do not measure
+    /// it separately include it in [`Self::Order`].
     Lock,
-    /// Running transactions in their order; in transactions.
+    /// Running transactions in serial order; size in transactions.
     Order,
-    /// Telling the other shards of a region what they wait for of transactions that were run or
-    /// read for them, and noting how they ended; in those.
+    /// Sending remote reads and outcomes to the other shards of a region, and recording their
+    /// outcomes; size in transactions.
     Serve,
-    /// Ending an epoch, or what a protocol has like it: logging, publishing, reclaiming, finding
-    /// who waits for an answer; in transactions.
+    /// Ending an epoch or the protocol's equivalent: logging, publishing, reclaiming, and finding
+    /// the clients to answer; size in transactions.
     Settle,
-    /// Making the bytes that peers and the log get; in bytes.
+    /// Encoding messages and log records; size in bytes.
     Encode,
-    /// Reading such bytes; in bytes.
+    /// Decoding messages and log records; size in bytes.
     Decode,
 }
 
 impl Work {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 14] = [
         Self::Execute,
         Self::Probe,
@@ -61,8 +61,8 @@ impl Work {
         Self::Decode,
     ];
 
-    /// What not every protocol tells apart: the parts of validation, and what is done on several
-    /// shards alone.
+    /// The kinds that some protocols do not measure separately: the parts of validation, and the
+    /// work that exists only with several shards.
     pub const OPTIONAL: [Self; 6] =
         [Self::Stale, Self::Graph, Self::Solve, Self::Slice, Self::Lock, Self::Serve];
 
@@ -87,12 +87,12 @@ impl Work {
     }
 }
 
-/// Is told of the parts of a step, on the thread that takes it. Of a part within another, the outer
-/// one is not charged.
+/// Measures the sections of steps, on the thread that runs the step. If sections are nested, only
+/// the inner one is charged.
 pub trait Meter {
-    /// A part begins.
+    /// A section begins.
     fn begin(&self);
 
-    /// The part that began last, of those that have not ended, has ended, and was so large.
+    /// The innermost open section ends; it did `size` units of this kind of work.
     fn end(&self, work: Work, size: usize);
 }

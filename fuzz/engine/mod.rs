@@ -1,5 +1,5 @@
-//! The fuzzer behind the tests called `fuzz`: bytes that are nearly right, for whatever decodes
-//! bytes from outside.
+//! The fuzzer behind the tests named `fuzz`: it feeds almost valid bytes to the decoders of
+//! external input.
 //!
 //! ```text
 //!   seeds: valid encodings --+                +--> new outcome: into the pool
@@ -9,23 +9,23 @@
 //!   corpus: found inputs ----+                +--> panic, too much memory, no end: into the corpus
 //! ```
 //!
-//! - **change** flips, inserts, cuts, repeats and splices bytes, and puts numbers where they hurt;
-//! - **mend** makes lengths and checksums right again, most of the time, so that a change gets past
-//!   them and reaches what lies behind;
-//! - **look** is the target's: it decodes, checks what must hold, and says what came of it. Inputs
-//!   with an outcome that was not seen before are changed further. That stands in for the coverage
-//!   which instrumented fuzzers go by, and needs nothing but stable Rust.
+//! - **change** flips, inserts, cuts, repeats and splices bytes, and inserts edge-case numbers;
+//! - **mend** corrects lengths and checksums, most of the time, so that a changed input passes
+//!   these checks and reaches the code after them;
+//! - **look** is the target's: it decodes the input, checks invariants, and returns an outcome.
+//!   Inputs with a new outcome are changed further. This replaces the coverage feedback of
+//!   instrumented fuzzers, and needs only stable Rust.
 //!
-//! What must hold of every input: no panic; no more memory at a time than the target's limit for
-//! its length; an end within [`INPUT_MAX`]. An input that breaks it is made smaller, and kept in
-//! `fuzz/corpus/<target>/`, from where every later run begins.
+//! The invariants for every input are: no panic; peak memory within the target's limit for its
+//! length; an end within [`INPUT_MAX`]. An input that violates one is minimized and stored in
+//! `fuzz/corpus/<target>/`, where every later run begins.
 //!
-//! `cargo test` looks at the corpus and at [`INPUTS_BY_DEFAULT`] inputs, the same ones each time.
-//! With `FUZZ_SECS` a target runs for so long, from a seed that it prints and that `FUZZ_SEED`
-//! gives again.
+//! `cargo test` runs the corpus and [`INPUTS_BY_DEFAULT`] inputs, the same ones each time. With
+//! `FUZZ_SECS` a target runs for that time, from a seed that it prints and that `FUZZ_SEED` can
+//! set.
 //!
-//! The files here are part of several crates' tests, by path: what they share is for tests alone,
-//! and two of the crates may know neither files nor clocks.
+//! These files are included by path in several crates' tests: they are only for tests, and two of
+//! the crates may use neither files nor clocks.
 
 mod mutate;
 
@@ -38,53 +38,54 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-/// Inputs of a target where no time is given: most often some tenths of a second.
+/// The number of inputs of a target if no time is given: usually some tenths of a second.
 const INPUTS_BY_DEFAULT: u64 = 20_000;
 
-/// A target that is slow looks at fewer inputs.
+/// The time limit if no time is given, so that slow targets run fewer inputs.
 const TIME_BY_DEFAULT: Duration = Duration::from_secs(2);
 
-/// The seed where no time is given.
+/// The seed if no time is given.
 const SEED_BY_DEFAULT: u64 = 7;
 
-/// An input that takes longer is as bad as one that never ends. Far above what a machine that is
-/// busy with other work makes of a millisecond.
+/// The time after which an input counts as endless. It is far above the few milliseconds of an
+/// input, even on a busy machine.
 const INPUT_MAX: Duration = Duration::from_secs(20);
 
-/// How often it is looked whether an input takes too long.
+/// The interval between checks for endless inputs.
 const WATCH: Duration = Duration::from_millis(500);
 
-/// Inputs that are changed further. Beyond it one that is there gives way.
+/// The maximum number of inputs in the pool. Above it a new input replaces another.
 const POOL_MAX: usize = 2_000;
 
-/// Changes to one input. Few, so that most of it stays right.
+/// The maximum number of changes to one input. They are few, so that most of the input stays valid.
 const CHANGES_MAX: usize = 5;
 
-/// Tries to make a found input smaller.
+/// The maximum number of attempts to minimize a found input.
 const SHRINK_TRIES: usize = 2_000;
 
-/// What a target made of an input. The number stands for the outcome: equal ones are alike.
+/// The result of a target for an input. Equal numbers mean equivalent outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// It was decoded, wholly or to its end.
+    /// The input was decoded, wholly or to its end.
     Taken(u64),
-    /// It was refused.
+    /// The input was refused.
     Refused(u64),
 }
 
 impl Outcome {
-    /// Decoded into something that is alike where `what` prints alike.
+    /// An input that was decoded; outcomes are equivalent if their `what` prints the same text.
     pub fn taken(what: impl std::fmt::Debug) -> Self {
         Self::Taken(fingerprint(&format!("{what:?}")))
     }
 
-    /// Refused for this reason.
+    /// An input that was refused for this reason.
     pub fn refused(why: impl std::fmt::Debug) -> Self {
         Self::Refused(fingerprint(&format!("{why:?}")))
     }
 }
 
-/// Digits are left out: where an error is says little, and there would be no end of outcomes.
+/// Digits are ignored: the position of an error carries little information, and would make the
+/// number of outcomes unlimited.
 fn fingerprint(text: &str) -> u64 {
     let bytes = text.bytes().filter(|byte| !byte.is_ascii_digit());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -92,35 +93,35 @@ fn fingerprint(text: &str) -> u64 {
     })
 }
 
-/// How large something is, roughly: outcomes that differ in it are not alike.
+/// The order of magnitude of a count, so that outcomes of different sizes differ.
 pub fn size(count: usize) -> u32 {
     count.checked_ilog2().map_or(0, |log| log + 1)
 }
 
-/// What decodes bytes, and what must hold of it.
+/// A decoder and its invariants.
 #[derive(Clone)]
 pub struct Target {
-    /// The name of its folder in the corpus.
+    /// The name of its directory in the corpus.
     pub name: &'static str,
     /// Valid encodings.
     pub seeds: Vec<Vec<u8>>,
-    /// Makes lengths and checksums right, in place.
+    /// Corrects lengths and checksums in place.
     pub mend: fn(&mut [u8]),
-    /// Decodes, and panics where something that must hold does not.
+    /// Decodes an input, and panics if an invariant is violated.
     pub look: fn(&[u8]) -> Outcome,
-    /// The memory that an input may take at a time beside what its length allows.
+    /// The peak memory that an input may use in addition to the allowance for its length.
     pub bytes_max: usize,
-    /// The memory that each byte of an input may take.
+    /// The memory that each byte of an input may use.
     pub bytes_per_byte: usize,
 }
 
-/// The input that is being looked at, and since when.
+/// The input that is running, and its start time.
 type Current = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
 /// Runs a target over its corpus and over changed inputs.
 ///
 /// # Panics
-/// When an input breaks what must hold. It is in the corpus then.
+/// When an input violates an invariant. It has then been added to the corpus.
 pub fn run(target: Target) {
     let variable = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let secs = variable("FUZZ_SECS");
@@ -133,7 +134,7 @@ pub fn run(target: Target) {
     let (done, is_done) = mpsc::channel();
     let name = target.name;
     let (watched, budget) = (current.clone(), secs.map(Duration::from_secs));
-    // A thread of its own, since one that hangs can't be ended.
+    // A separate thread, because a thread that hangs can't be ended.
     let worker = std::thread::spawn(move || {
         let mut fuzzer = Fuzzer::new(target, seed, current);
         let found = fuzzer.run(budget);
@@ -156,7 +157,7 @@ pub fn run(target: Target) {
     }
 }
 
-/// How many inputs came to what.
+/// The counts of inputs by result.
 #[derive(Default)]
 struct Tally {
     taken: u64,
@@ -232,7 +233,7 @@ impl Fuzzer {
         input
     }
 
-    /// What the target makes of an input, or what is wrong with that.
+    /// The target's outcome for an input, or the violated invariant.
     fn look(&mut self, input: &[u8]) -> Result<Outcome, String> {
         let set = |to| *self.current.lock().unwrap_or_else(PoisonError::into_inner) = to;
         set(Some((Instant::now(), input.to_vec())));
@@ -261,7 +262,7 @@ impl Fuzzer {
         Ok(outcome)
     }
 
-    /// Makes a found input smaller, keeps it, and says where.
+    /// Minimizes and stores a found input, and returns a description with its path.
     fn keep_smallest(&mut self, mut input: Vec<u8>, what: &str) -> String {
         let mut tries = SHRINK_TRIES;
         let mut part = input.len() / 2;
@@ -291,7 +292,7 @@ fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target)
 }
 
-/// The inputs that were found before, in the order of their names.
+/// The stored inputs, in the order of their names.
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let Ok(files) = fs::read_dir(folder(target)) else { return Vec::new() };
     let mut paths: Vec<_> = files.map(|file| file.expect("it can be listed").path()).collect();
@@ -310,7 +311,8 @@ fn keep(target: &str, input: &[u8]) -> PathBuf {
 
 thread_local!(static IS_SILENT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
 
-/// A panic of a target is caught and told once: where an input is made smaller there are many.
+/// Silences the target's panics, which are caught and reported once; minimizing an input causes
+/// many.
 fn silence_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,14 +1,14 @@
-//! Small changes to bytes that were right.
+//! Small changes to valid bytes.
 
 use fastrand::Rng;
 
-/// Inputs grow up to this.
+/// The maximum length of inputs.
 const LEN_MAX: usize = 16 << 10;
 
-/// A part that is removed, repeated or taken from another input is no longer than this.
+/// The maximum length of a part that is removed, repeated or taken from another input.
 const PART_MAX: usize = 64;
 
-/// Numbers at which something ends.
+/// Numbers at the limits of ranges.
 const EDGES: [u64; 18] = [
     0,
     1,
@@ -30,7 +30,7 @@ const EDGES: [u64; 18] = [
     u64::MAX,
 ];
 
-/// Changes an input in one way. `others` are inputs to take parts from.
+/// Changes an input in one way. Parts may be copied from `others`.
 pub fn change(input: &mut Vec<u8>, others: &[Vec<u8>], rng: &mut Rng) {
     let at = rng.usize(..=input.len());
     let end = (at + rng.usize(1..=PART_MAX)).min(input.len());
@@ -50,7 +50,7 @@ pub fn change(input: &mut Vec<u8>, others: &[Vec<u8>], rng: &mut Rng) {
             let other = &others[rng.usize(..others.len())];
             let from = rng.usize(..=other.len());
             let upto = (from + rng.usize(1..=PART_MAX)).min(other.len());
-            // In place of as much, or between.
+            // The part replaces another one, or is inserted.
             let end = if rng.bool() { end } else { at };
             input.splice(at..end, other[from..upto].iter().copied());
         }
@@ -64,7 +64,7 @@ pub fn change(input: &mut Vec<u8>, others: &[Vec<u8>], rng: &mut Rng) {
     input.truncate(LEN_MAX);
 }
 
-/// Puts a number in place of one of two, four or eight bytes, or counts that up or down.
+/// Replaces a number of two, four or eight bytes, or increments or decrements it.
 fn put_number(input: &mut [u8], at: usize, rng: &mut Rng) {
     let width = [2, 4, 8][rng.usize(..3)];
     let Some(place) = input.get_mut(at..at + width) else { return };
@@ -93,7 +93,7 @@ fn byte(rng: &mut Rng) -> u8 {
     [0, 0xff, rng.u8(..)][rng.usize(..3)]
 }
 
-/// As the codec writes it.
+/// Encodes a number as the codec's varint.
 fn varint(mut number: u64) -> Vec<u8> {
     let mut out = Vec::new();
     while number >= 0x80 {

@@ -1,12 +1,12 @@
-//! What the lab itself costs: how much later than asked packets arrive, how many pass in a second,
-//! and how many bits, between two regions on this machine.
+//! The cost of the lab itself: the lateness of packets, packets per second, and bits per second,
+//! between two regions on this machine.
 //!
 //! ```text
 //! sudo -E cargo run --release -p pangea-lab --example measure
 //! ```
 //!
-//! Senders, receivers, both kernels' stacks and the router share the machine's cores: what is
-//! printed is for all of them together.
+//! Senders, receivers, both kernels' stacks and the router share the machine's cores, and the
+//! printed values are for all of them together.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -31,10 +31,11 @@ fn options() -> Options {
     Options::new(["a", "b"], |a, b| if a == b { Duration::ZERO } else { ROUND_TRIP })
 }
 
-/// CPU time so far in seconds, user's and system's: of all threads of this process, and of the
-/// router's. A packet's way through the stack of the region that it arrives in is in the router's.
+/// CPU time so far in seconds, user and system: of all threads of this process, and of the
+/// router's. The router's time includes a packet's path through the network stack of the receiving
+/// region.
 fn cpu_secs() -> (f64, f64) {
-    /// The kernel's USER_HZ, which is 100 everywhere.
+    /// The kernel's USER_HZ, which is 100 on all platforms.
     const TICKS: f64 = 100.0;
 
     let secs = |path: &std::path::Path| {
@@ -49,7 +50,7 @@ fn cpu_secs() -> (f64, f64) {
     (secs(std::path::Path::new("/proc/self/stat")).1, router)
 }
 
-/// Cores that were busy since then, and the share that was the router's.
+/// The number of busy cores since `before`, and the router's share.
 fn cores(before: (f64, f64), secs: f64) -> String {
     let now = cpu_secs();
     let (all, router) = ((now.0 - before.0) / secs, (now.1 - before.1) / secs);
@@ -95,7 +96,7 @@ fn latency(beside: &str) -> Result<(), LabError> {
 }
 
 fn tcp(mtu: u16, offload: bool) -> Result<(), LabError> {
-    // The windows that Linux has by default fill no long link.
+    // There is no delay because Linux's default windows do not fill a long link.
     let options = Options { mtu, offload, ..Options::new(["a", "b"], |_, _| Duration::ZERO) };
     let lab = Lab::up(&options)?;
     let [a, b] = lab.regions() else { panic!("two regions") };
@@ -136,7 +137,7 @@ fn udp() -> Result<(), LabError> {
     let mut sent = 0_u64;
     while began.elapsed() < SECS {
         for _ in 0..64 {
-            // A full queue is an error of the kernel's, and counted below.
+            // A full queue is reported as a kernel error, and counted below.
             sent += u64::from(from.send(&[7; DATAGRAM_BYTES]).is_ok());
         }
     }

@@ -1,5 +1,5 @@
-//! What is asked of a lab that runs in another process: one line of JSON each way, over a Unix
-//! socket that root alone can reach.
+//! Requests to a lab that runs in another process: one line of JSON in each direction, over a Unix
+//! socket that only root can reach.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::IpAddr;
@@ -19,17 +19,17 @@ use crate::router::{WideArea, WideAreaStatus};
 use crate::site::{self, Site};
 use crate::{LabError, Region, become_program};
 
-/// The longest line: a status of 32 regions is 700 KB.
+/// The maximum length of a line: a status of 32 regions has 700 KB.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// How long either side waits for the other's line.
+/// The time that each side waits for the other's line.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What can be asked.
+/// A request to a lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// How everything is.
+    /// Report the status.
     Status,
     /// Cut both directions between two regions.
     Cut {
@@ -45,41 +45,41 @@ pub enum Request {
         /// The other.
         b: String,
     },
-    /// Heal everything.
+    /// Heal all links.
     HealAll,
-    /// Cut a region off from all others.
+    /// Cut all links of a region.
     Isolate {
         /// The region.
         region: String,
     },
-    /// Change the round trip between two regions.
+    /// Change the round-trip time between two regions.
     RoundTrip {
         /// One region.
         a: String,
         /// The other.
         b: String,
-        /// The round trip.
+        /// The round-trip time.
         trip: Duration,
     },
 }
 
-/// What is answered. A lab that does what it is asked says how it is then.
+/// The answer to a request: the status after it was carried out, or the error.
 type Answer = Result<Status, LabError>;
 
-/// How a lab is.
+/// The status of a lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Its name.
     pub lab: String,
-    /// The largest packet of its links.
+    /// The MTU of its links.
     pub mtu: u16,
     /// Its regions.
     pub regions: Vec<RegionStatus>,
-    /// What is between them.
+    /// The status of the emulated WAN.
     pub wide_area: WideAreaStatus,
 }
 
-/// How a region is.
+/// The status of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionStatus {
     /// Its name.
@@ -88,12 +88,12 @@ pub struct RegionStatus {
     pub address: IpAddr,
     /// Its network namespace.
     pub namespace: String,
-    /// Packets that were dropped before they reached a link, since the router did not keep up.
+    /// Packets dropped before they reached a link, because the router did not keep up.
     pub overruns: u64,
 }
 
 impl Status {
-    /// Becomes a program in a region. Returns only when that is not possible.
+    /// Replaces this process by a program in a region. Returns only if that fails.
     pub fn become_program(&self, region: &str, command: &mut Command) -> LabError {
         let Some(found) = self.regions.iter().find(|it| it.name == region) else {
             let known: Vec<&str> = self.regions.iter().map(|it| it.name.as_str()).collect();
@@ -109,15 +109,15 @@ impl Status {
 /// The names of the labs that run on this machine.
 ///
 /// # Errors
-/// When this is not root.
+/// When the caller is not root.
 pub fn running() -> Result<Vec<String>, LabError> {
     site::running()
 }
 
-/// The lab that is meant: the one of this name, or the only one that runs.
+/// Finds the running lab of this name, or the only running lab.
 ///
 /// # Errors
-/// When there is none, or several and none is named.
+/// When there is no such lab, or several run and no name is given.
 pub fn find(name: Option<&str>) -> Result<String, LabError> {
     let mut running = running()?;
     match (name, running.len()) {
@@ -137,10 +137,10 @@ pub fn find(name: Option<&str>) -> Result<String, LabError> {
     }
 }
 
-/// Asks a lab.
+/// Sends a request to a lab.
 ///
 /// # Errors
-/// When it can't be reached, or says no.
+/// When the lab can't be reached, or rejects the request.
 pub fn ask(lab: &str, request: &Request) -> Result<Status, LabError> {
     let cant = |error| LabError::failed(format!("can't ask the lab {lab}"), error);
     let mut stream = UnixStream::connect(site::control_path(lab)).map_err(cant)?;
@@ -167,7 +167,7 @@ fn read_line<T: serde::de::DeserializeOwned>(stream: &UnixStream) -> std::io::Re
     Ok(serde_json::from_slice(&line)?)
 }
 
-/// The thread that answers.
+/// The thread that answers requests.
 #[derive(Debug)]
 pub(crate) struct Server {
     answering: Arc<Answering>,
@@ -194,12 +194,12 @@ impl Server {
         Ok(Self { answering, stop, thread: Some(thread.map_err(cant)?) })
     }
 
-    /// What is answered to whoever asks how the lab is.
+    /// The status, as it is reported to a client.
     pub(crate) fn status(&self) -> Result<Status, LabError> {
         self.answering.answer(&Request::Status)
     }
 
-    /// Ends the thread, once it has answered whom it is answering.
+    /// Ends the thread after its current answer.
     pub(crate) fn stop(&mut self) -> Result<(), LabError> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let woken = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
@@ -209,7 +209,7 @@ impl Server {
     }
 }
 
-/// For a lab that did not come up.
+/// Needed for a lab that failed to start.
 impl Drop for Server {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
@@ -218,7 +218,7 @@ impl Drop for Server {
     }
 }
 
-/// What is known to whoever answers.
+/// The state that answers are made from.
 #[derive(Debug)]
 struct Answering {
     lab: String,

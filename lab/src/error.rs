@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of a lab.
 
 use std::fmt;
 use std::io;
@@ -7,19 +7,19 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-/// Why something was not done. The message says what to do where anything can be done.
+/// An error. The message contains a hint if there is a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LabError {
-    /// What was asked for makes no sense, and nothing was done.
+    /// The request is invalid; it had no effect.
     Usage(String),
-    /// The machine lacks something, or does not allow it, and nothing was done.
+    /// The machine lacks a requirement or a permission; the request had no effect.
     Missing(String),
-    /// It was tried and did not work.
+    /// The operation was tried and failed.
     Failed(String),
 }
 
 impl LabError {
-    /// Something that did not work, and why.
+    /// A failed operation, and the reason.
     pub(crate) fn failed(what: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
     }
@@ -37,14 +37,15 @@ impl fmt::Display for LabError {
 
 impl std::error::Error for LabError {}
 
-/// Runs a command to its end.
+/// Runs a command and waits for it.
 pub(crate) fn run(command: &mut Command) -> Result<(), LabError> {
     let shown = || {
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
     };
     let shown = shown();
-    // Ctrl-C in a terminal is meant for who runs this, which may be about to clean up.
+    // The command runs in its own process group, because Ctrl-C in the terminal is for this
+    // program, which may be about to clean up.
     match command.process_group(0).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {

@@ -1,4 +1,4 @@
-//! A lab: its regions, its wide area, and the end of both.
+//! A lab: its regions, its emulated WAN, and their removal.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ use crate::site::Site;
 use crate::wan::Place;
 use crate::{LabError, Options, Region, WideArea};
 
-/// Where the kernel hands out devices.
+/// The kernel's device for creating TUN devices.
 const TUN: &str = "/dev/net/tun";
 
-/// Programs that a lab runs, and the packages of Debian that they are in.
+/// The programs that a lab runs, and their Debian packages.
 const PROGRAMS: [(&str, &str, &str); 3] =
     [("ip", "-V", "iproute2"), ("nsenter", "-V", "util-linux"), ("chrt", "-V", "util-linux")];
 
-/// Whether there can be a lab on this machine.
+/// Checks whether a lab can run on this machine.
 ///
 /// # Errors
-/// When there can't, with what to do.
+/// The missing requirement, with the remedy.
 pub fn check() -> Result<(), LabError> {
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
     let own = capabilities(None).map_err(|error| LabError::failed("can't tell who I am", error))?;
@@ -52,14 +52,14 @@ pub fn check() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Nobody else may make or enter namespaces.
+/// Only root may create or enter namespaces.
 pub(crate) fn not_root() -> LabError {
     let what = "network namespaces take root: run the same with sudo (`sudo pangea lab ..`)";
     LabError::Missing(what.to_owned())
 }
 
-/// A lab that runs. It is gone with everything in it when this is dropped, on a panic too; signals
-/// are the business of who has it.
+/// A running lab. It is removed with all its processes when this is dropped, also during a panic.
+/// The caller must handle signals.
 #[derive(Debug)]
 pub struct Lab {
     regions: Vec<Region>,
@@ -69,10 +69,11 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes a lab. What killed labs have left is removed before.
+    /// Creates a lab. The remains of killed labs are removed first.
     ///
     /// # Errors
-    /// When there can't be such a lab, or not on this machine. Then nothing is left of it.
+    /// When the options are invalid, or the machine does not support a lab. No part of the lab then
+    /// remains.
     pub fn up(options: &Options) -> Result<Self, LabError> {
         options.check()?;
         check()?;
@@ -96,12 +97,12 @@ impl Lab {
         Ok(Self { regions, control, router, site })
     }
 
-    /// Its name, by which `--lab` knows it.
+    /// The lab's name, as used by `--lab`.
     pub fn id(&self) -> &str {
         self.site.id()
     }
 
-    /// Its regions, in the order of the options.
+    /// The regions, in the order of the options.
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
@@ -109,18 +110,18 @@ impl Lab {
     /// The region of this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such region.
     pub fn region(&self, name: &str) -> Result<&Region, LabError> {
         let found = self.regions.iter().find(|region| region.name() == name);
         found.ok_or_else(|| LabError::Usage(format!("there is no region {name} in this lab")))
     }
 
-    /// What is between the regions.
+    /// The emulated WAN between the regions.
     pub fn wide_area(&self) -> &WideArea {
         self.router.wide_area()
     }
 
-    /// Ends everything that runs in the regions, and removes them.
+    /// Ends all processes in the regions, and removes the regions.
     ///
     /// # Errors
     /// When something can't be removed, or the router had ended before.
@@ -128,17 +129,18 @@ impl Lab {
         self.end()
     }
 
-    /// How it is, as its socket tells it.
+    /// The status, as reported over the lab's socket.
     ///
     /// # Errors
-    /// When its router has stopped, or a region is gone.
+    /// When its router has stopped, or a region no longer exists.
     pub fn status(&self) -> Result<Status, LabError> {
         self.control.status()
     }
 
     fn end(&mut self) -> Result<(), LabError> {
         let stopped = self.control.stop();
-        // While the network is still there: then they can say goodbye to each other.
+        // The processes end while the network still exists, so that they can close their
+        // connections.
         let ended = self.site.end_processes();
         let router = self.router.stop();
         let removed = self.site.remove();

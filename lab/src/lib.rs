@@ -1,8 +1,8 @@
-//! Regions on one machine, for software that knows nothing of it.
+//! Regions on one machine, for software that is not aware of them.
 //!
-//! Each region is a network namespace of Linux with one device, and all devices lead to one router
-//! in this process, which hands each packet over when it would have arrived: after the delay of the
-//! link, jitter and what bandwidth makes it wait, if it is not lost and the link is not cut.
+//! Each region is a Linux network namespace with one device. All devices lead to one router in this
+//! process. It delivers each packet when it would have arrived: after the link's delay, jitter and
+//! the wait for bandwidth, unless the packet is lost or the link is cut.
 //!
 //! ```text
 //!   namespace pangea-PID-N-us-east                     namespace pangea-PID-N-eu-west
@@ -13,7 +13,7 @@
 //!  +------|------------------------+                  +-----------------------|-------+
 //!         |                       this process                                |
 //!         |      +-----------------------------------------------+            |
-//!         +----->| router: reads, looks at wan::Wan, waits, writes |<----------+
+//!         +----->| router: reads, queries wan::Wan, waits, writes |<----------+
 //!                +-----------------------------------------------+
 //!                        ^
 //!                        | cut, heal, round trips, status: a socket, or WideArea in the process
@@ -21,22 +21,22 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | [`wan`] | the wide area as a state machine, in virtual time |
-//! | `packet` | what a packet says of itself: where to, and how large on the link |
-//! | `router` | the thread between devices and wide area |
-//! | `site` | whose lab it is: directories, locks, namespaces; how all of it is removed |
-//! | `processes` | what runs in a namespace, and how it is ended |
-//! | `region` | a region, and how to do something in it |
-//! | [`control`] | what is asked of a lab that runs in another process |
+//! | [`wan`] | the WAN as a state machine, in virtual time |
+//! | `packet` | the headers of a packet: its destination, and its size on the link |
+//! | `router` | the thread between devices and WAN |
+//! | `site` | ownership of a lab: directories, locks, namespaces; how all of it is removed |
+//! | `processes` | the processes in a namespace, and how they are ended |
+//! | `region` | a region, and how to run code in it |
+//! | [`control`] | requests to a lab that runs in another process |
 //!
-//! The namespaces are made by `ip` of iproute2: they are then where everybody's tools look for them
-//! (`ip netns`), and a lab is one process for each region away, not a netlink stack with a runtime
-//! of its own. Nothing of a lab is seen outside of its namespaces: the devices are made within, so
-//! neither names nor addresses meet those of the machine or of another lab.
+//! The namespaces are created by `ip` of iproute2. Common tools such as `ip netns` can then see
+//! them, and a lab needs no netlink stack with its own runtime, only one extra process per region.
+//! A lab is invisible outside of its namespaces. Its devices are created within, so neither names
+//! nor addresses collide with those of the machine or of another lab.
 //!
-//! **What is left behind.** Nothing, when a [`Lab`] is dropped. A process that is killed leaves
-//! namespaces, and the programs in them; their names hold its number, and a lock that died with it
-//! tells that nobody looks after them. The next lab removes them, and so does [`clear`].
+//! **Cleanup.** A dropped [`Lab`] leaves nothing behind. A killed process leaves namespaces and the
+//! programs in them. Their names contain its process id, and its lock, which the kernel has
+//! released, shows that they have no owner. The next lab removes them, and so does [`clear`].
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,4 @@
-//! What a lab is to be like.
+//! The options of a lab.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,54 +6,58 @@ use std::time::Duration;
 use crate::LabError;
 use crate::wan::{Place, Shape};
 
-/// The most regions: the third part of an address, and what one router looks at for each packet.
+/// The maximum number of regions. A region is the third byte of an address, and one router checks
+/// all of them for each packet.
 pub const REGIONS_MAX: usize = 32;
 
-/// A round trip that no network has, so that a slip of the unit is noticed.
+/// A longer round trip than any network's, so that a wrong unit is noticed.
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(60);
 
-/// What IPv4 asks of every link, and what a device takes.
+/// The minimum that IPv4 requires of every link, and the maximum of a device.
 const MTU: std::ops::RangeInclusive<u16> = 576..=65_000;
 
-/// A region's name is part of the name of a namespace, which is that of a file.
+/// The maximum length of a region's name, which is part of a namespace's file name.
 const NAME_BYTES_MAX: usize = 40;
 
-/// How long a full queue takes to empty when nobody says how long it is: what routers hold.
+/// The default time that a full queue takes to empty, as in typical routers.
 const QUEUE: Duration = Duration::from_millis(100);
 
-/// And at least so many bytes, so that what the kernel hands over at once finds room.
+/// The minimum size of the default queue, so that it has room for everything that the kernel sends
+/// at once.
 const QUEUE_BYTES_MIN: u64 = 256 << 10;
 
-/// What a lab is to be like. Two labs with the same options and the same packets at the same times
-/// treat them the same.
+/// The options of a lab. Two labs with the same options treat the same packets at the same times
+/// identically.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Names of the regions: small letters, digits and `-`.
+    /// Names of the regions: lower-case letters, digits and `-`.
     pub regions: Vec<String>,
-    /// For each region, the round trip to each region. Half of it is the delay of each direction.
+    /// The round-trip times from each region to each region. The delay of each direction is half of
+    /// it.
     pub round_trips: Vec<Vec<Duration>>,
-    /// By how much a packet may be later, each way.
+    /// The maximum additional delay of a packet in each direction.
     pub jitter: Duration,
-    /// Bits a second of each direction between two regions; nothing for as fast as it goes.
+    /// The bandwidth of each direction between two regions in bit/s; `None` for no limit.
     pub bits_per_sec: Option<u64>,
-    /// Bytes that may wait for a busy link; nothing for what 100 ms of its bandwidth are.
+    /// The queue of a busy link in bytes; `None` for 100 ms of its bandwidth.
     pub queue_bytes: Option<u64>,
-    /// How likely it is that a packet is lost.
+    /// The probability that a packet is lost.
     pub loss: f64,
-    /// Whether packets of a link may overtake each other by jitter.
+    /// Whether jitter may reorder the packets of a link.
     pub may_overtake: bool,
-    /// The largest packet of a link.
+    /// The MTU of the links.
     pub mtu: u16,
-    /// Whether several packets of one connection may pass as one, as network cards do it. Without,
-    /// each is handled by itself, as on the link; with it, much more passes.
+    /// Whether several packets of one connection may be handled as one, as network cards do.
+    /// Without it each packet is handled separately, as on the link; with it the throughput is much
+    /// higher.
     pub offload: bool,
-    /// What jitter and loss are drawn from.
+    /// The seed of jitter and loss.
     pub seed: u64,
 }
 
 impl Options {
-    /// Regions that are as far apart as a function says. No jitter, no loss, and no limit but the
-    /// machine's.
+    /// Options for regions with the round-trip times returned by a function, without jitter, loss
+    /// and bandwidth limits.
     pub fn new(
         regions: impl IntoIterator<Item = impl Into<String>>,
         round_trip: impl Fn(&str, &str) -> Duration,
@@ -75,10 +79,10 @@ impl Options {
         }
     }
 
-    /// Whether there can be such a lab.
+    /// Checks the options.
     ///
     /// # Errors
-    /// When there can't.
+    /// When they are invalid.
     pub fn check(&self) -> Result<(), LabError> {
         let usage = |message| Err(LabError::Usage(message));
         let count = self.regions.len();
@@ -112,7 +116,7 @@ impl Options {
         Ok(())
     }
 
-    /// The link from a region to another.
+    /// The properties of the link from one region to another.
     pub(crate) fn shape(&self, from: Place, to: Place) -> Shape {
         let of_time = |bits| u128::from(bits) * QUEUE.as_millis() / 8_000;
         let of_bandwidth =
@@ -128,7 +132,7 @@ impl Options {
     }
 }
 
-/// Whether there can be such a round trip.
+/// Checks a round-trip time.
 pub(crate) fn check_round_trip(trip: Duration) -> Result<(), LabError> {
     if trip > ROUND_TRIP_MAX {
         let most = ROUND_TRIP_MAX.as_secs();

@@ -1,33 +1,33 @@
-//! What a packet says of itself, and the memory that it is kept in.
+//! The headers of packets, and the memory pool of packets.
 //!
-//! With offloads, the kernel hands over up to 64 KB of a connection at once, behind a header
-//! (`virtio_net_hdr` of `linux/virtio_net.h`) that says how to cut it into packets. It is handed on
-//! as it is: the kernel at the other end takes it back in the same form.
+//! With offloads, the kernel passes up to 64 KB of a connection at once. A header before them
+//! (`virtio_net_hdr` of `linux/virtio_net.h`) describes how to split them into packets. They are
+//! forwarded unchanged, because the receiving kernel accepts the same form.
 
 use std::net::Ipv4Addr;
 
-/// The header that offloads put before a packet.
+/// The length of the offload header before a packet.
 pub(crate) const OFFLOAD_HEADER_BYTES: usize = 10;
 
-/// The largest thing that a device hands over: the longest IP packet, and the header of offloads.
+/// The maximum length of a read from a device: the longest IP packet, and the offload header.
 pub(crate) const READ_BYTES_MAX: usize = 65_536 + OFFLOAD_HEADER_BYTES;
 
 const IPV4_HEADER_BYTES: usize = 20;
 const UDP_HEADER_BYTES: usize = 8;
 const TCP_HEADER_BYTES: usize = 20;
 
-/// What a packet says of itself.
+/// The headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Heading {
-    /// Where it is to go.
+    /// The destination.
     pub(crate) to: Ipv4Addr,
-    /// Bytes on the link, when it is cut into packets that each have headers.
+    /// Bytes on the link, after splitting into packets with headers.
     pub(crate) wire_bytes: u64,
     /// Packets on the link.
     pub(crate) packets: u32,
 }
 
-/// Reads the headers of what a device handed over. Nothing when it is not of IPv4.
+/// Parses the headers of bytes read from a device. `None` if they are not IPv4.
 pub(crate) fn read_heading(bytes: &[u8], has_offloads: bool) -> Option<Heading> {
     let (offload, ip) =
         bytes.split_at_checked(if has_offloads { OFFLOAD_HEADER_BYTES } else { 0 })?;
@@ -43,9 +43,9 @@ pub(crate) fn read_heading(bytes: &[u8], has_offloads: bool) -> Option<Heading> 
     Some(Heading { to, wire_bytes, packets: u32::try_from(packets).expect("a packet is small") })
 }
 
-/// How it is to be cut: bytes of headers that each packet gets, and of data in each.
+/// The parameters of the split: the header bytes and the data bytes of each packet.
 fn segments(offload: &[u8], ip: &[u8]) -> Option<(usize, usize)> {
-    /// VIRTIO_NET_HDR_GSO_NONE, _TCPV4 and _UDP_L4; ECN is a flag beside them.
+    /// VIRTIO_NET_HDR_GSO_NONE, _TCPV4 and _UDP_L4, and the ECN flag.
     const NONE: u8 = 0;
     const TCP: u8 = 1;
     const UDP: u8 = 5;
@@ -62,7 +62,7 @@ fn segments(offload: &[u8], ip: &[u8]) -> Option<(usize, usize)> {
     (segment > 0).then_some((ip_header + transport, segment))
 }
 
-/// A packet in memory that is used again.
+/// A packet in a reusable buffer.
 #[derive(Debug)]
 pub(crate) struct Packet {
     buffer: Vec<u8>,
@@ -70,30 +70,30 @@ pub(crate) struct Packet {
 }
 
 impl Packet {
-    /// What was handed over.
+    /// The bytes read from the device.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 
-    /// What it takes of memory.
+    /// The memory that it occupies.
     pub(crate) fn held_bytes(&self) -> usize {
         self.buffer.capacity()
     }
 }
 
-/// What fits into the smaller buffers: a packet of the usual MTU, and a few of them together.
+/// The lengths of the smaller buffers: a packet of the usual MTU, and a few of them together.
 const SMALL_BYTES: usize = 2 << 10;
 const MIDDLE_BYTES: usize = 16 << 10;
 
-/// How many buffers are kept of each kind: some MB of each.
+/// The maximum number of free buffers of each size: some MB of each.
 const SMALL_KEPT: usize = 8 << 10;
 const MIDDLE_KEPT: usize = 1 << 10;
 const LARGE_KEPT: usize = 512;
 
-/// Memory for packets, of three sizes.
+/// A pool of buffers for packets, in three sizes.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// What the next packet is read into.
+    /// The buffer for the next packet.
     next: Vec<u8>,
     small: Vec<Vec<u8>>,
     middle: Vec<Vec<u8>>,
@@ -106,17 +106,17 @@ impl Pool {
         Self { next, small: Vec::new(), middle: Vec::new(), large: Vec::new() }
     }
 
-    /// Where the next packet is read into.
+    /// Returns the buffer for the next packet.
     pub(crate) fn next(&mut self) -> &mut [u8] {
         &mut self.next
     }
 
-    /// What has been read.
+    /// Returns the bytes that have been read.
     pub(crate) fn read(&self, len: usize) -> &[u8] {
         &self.next[..len]
     }
 
-    /// Takes what has been read. What is large is not copied.
+    /// Takes the bytes that have been read as a packet. Large ones are not copied.
     pub(crate) fn take(&mut self, len: usize) -> Packet {
         let buffer = match len {
             0..=SMALL_BYTES => copied(&mut self.small, SMALL_BYTES, &self.next[..len]),
@@ -129,7 +129,7 @@ impl Pool {
         Packet { buffer, len }
     }
 
-    /// Gets a packet's memory back.
+    /// Returns a packet's buffer to the pool.
     pub(crate) fn give_back(&mut self, packet: Packet) {
         let (kept, most) = match packet.buffer.capacity() {
             READ_BYTES_MAX.. => (&mut self.large, LARGE_KEPT),
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An IP packet to 10.86.2.1 with so many bytes of data behind a TCP header of 32 bytes.
+    /// An IP packet to 10.86.2.1 with `data` bytes after a TCP header of 32 bytes.
     fn tcp(data: usize) -> Vec<u8> {
         let mut ip = vec![0_u8; 20 + 32 + data];
         ip[0] = 0x45;
@@ -185,7 +185,7 @@ mod tests {
             let heading = read_heading(bytes, true).unwrap();
             (heading.packets, heading.wire_bytes)
         };
-        // 3 packets of 52 bytes of headers each.
+        // There are 3 packets with 52 bytes of headers each.
         assert_eq!(count(&with_offload(1, 1_448, &tcp(4_000))), (3, 4_000 + 3 * 52));
         assert_eq!(count(&with_offload(0x81, 1_448, &tcp(2_896))), (2, 2_896 + 2 * 52));
         // UDP's header is shorter, so 24 of the 32 bytes are data.
@@ -214,7 +214,7 @@ mod tests {
             let (at, held) = (first.bytes().as_ptr(), first.held_bytes());
             pool.give_back(first);
             let second = pool.take(len);
-            // A large one comes back as what is read into next.
+            // A large buffer is reused as the read buffer.
             let again = if len > MIDDLE_BYTES { pool.take(len) } else { second };
             assert_eq!((again.bytes().as_ptr(), again.held_bytes()), (at, held), "{len}");
         }

@@ -1,9 +1,9 @@
-//! What runs in a namespace, and how it is ended.
+//! The processes in a namespace, and how they are ended.
 //!
-//! A process belongs to a region when its network namespace is the region's: whoever started it, by
-//! whatever way, and even when it has left its process group, its session and its parent. It would
-//! not be enough to tell the kernel to end it with its parent: that ends what a thread has started
-//! with that thread, and does not hold for grandchildren.
+//! A process belongs to a region if its network namespace is the region's. It does not matter how
+//! it was started, or whether it has left its process group, its session and its parent. The
+//! kernel's parent-death signal would not suffice: it ends a process with the thread that started
+//! it, and does not reach grandchildren.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -16,29 +16,29 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_si
 
 use crate::LabError;
 
-/// How long processes may take to end by themselves, all of them together.
+/// The time for all processes together to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long it may take until those that are killed are gone.
+/// The time for killed processes to end.
 const KILL: Duration = Duration::from_secs(5);
 
-/// Processes that start others while they are being killed are looked for again so many times.
+/// The maximum number of searches for processes that start others while they are being killed.
 const ROUNDS_MAX: usize = 100;
 
-/// The file system's word for a namespace: two files that have the same are the same namespace.
+/// The identity of a namespace: two files with the same device and inode are the same namespace.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let stat = rustix::fs::stat(path).ok()?;
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// The processes in any of these namespaces, this one left out.
+/// The processes in any of these namespaces, except this one.
 fn within(namespaces: &[PathBuf]) -> Result<Vec<Pid>, LabError> {
     let wanted: Vec<(u64, u64)> = namespaces.iter().filter_map(|path| identity(path)).collect();
     let entries =
         fs::read_dir("/proc").map_err(|error| LabError::failed("can't read /proc", error))?;
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_within = |pid: &Pid| {
-        // One that has ended in the meantime is in none.
+        // A process that has ended in the meantime is in no namespace.
         let own = identity(&PathBuf::from(format!("/proc/{}/ns/net", pid.as_raw_nonzero())));
         own.is_some_and(|own| wanted.contains(&own))
     };
@@ -46,7 +46,7 @@ fn within(namespaces: &[PathBuf]) -> Result<Vec<Pid>, LabError> {
     Ok(pids.filter(is_within).collect())
 }
 
-/// Ends everything that runs in these namespaces, gently if it can be. Says how many there were.
+/// Ends all processes in these namespaces, with SIGTERM first. Returns the number of processes.
 pub(crate) fn end_all(namespaces: &[PathBuf]) -> Result<usize, LabError> {
     let mut ended = 0;
     for round in 0..ROUNDS_MAX {
@@ -54,7 +54,7 @@ pub(crate) fn end_all(namespaces: &[PathBuf]) -> Result<usize, LabError> {
         if found.is_empty() {
             return Ok(ended);
         }
-        // A descriptor means this process and no later one of the same number.
+        // A pidfd refers to this process, never to a later one with the same id.
         let mut alive: Vec<OwnedFd> =
             found.iter().filter_map(|pid| pidfd_open(*pid, PidfdFlags::empty()).ok()).collect();
         if round == 0 {
@@ -70,12 +70,12 @@ pub(crate) fn end_all(namespaces: &[PathBuf]) -> Result<usize, LabError> {
 
 fn tell(alive: &[OwnedFd], signal: Signal) {
     for process in alive {
-        // One that is gone needs no signal, and whether it is gone is what is waited for.
+        // The signal fails if the process has ended, which the caller waits for anyway.
         let _ = pidfd_send_signal(process, signal);
     }
 }
 
-/// Waits until all have ended, and keeps those that have not.
+/// Waits until the processes have ended, for at most `most`. Those that have not remain in `alive`.
 fn wait_until_gone(alive: &mut Vec<OwnedFd>, most: Duration) -> Result<(), LabError> {
     let end = Instant::now() + most;
     while !alive.is_empty() {

@@ -1,4 +1,4 @@
-//! A region, and how to do something in it.
+//! A region, and running code in it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,22 +18,22 @@ use crate::router::network;
 use crate::site::namespace_path;
 use crate::{LabError, Options};
 
-/// The device of every region.
+/// The name of every region's device.
 const DEVICE: &str = "wan0";
 
-/// Where a kernel that knows IPv6 has its settings, and below which MTU it leaves a device alone.
+/// The directory of the kernel's IPv6 settings, and the MTU below which IPv6 ignores a device.
 const IPV6: &str = "/proc/sys/net/ipv6";
 const IPV6_MTU_MIN: u16 = 1_280;
 
-/// What the kernel may hold for the router while that is busy: as many of the largest as the router
-/// reads within some milliseconds.
+/// The device's queue while the router is busy: as many of the largest packets as the router reads
+/// within some milliseconds.
 const QUEUE_PACKETS: u32 = 10_000;
 
-/// What a program that is started in a region finds in its environment: the region's name, and the
+/// The prefix of the environment variables of a program in a region: the region's name, and the
 /// address of each region under its name.
 const VARIABLE: &str = "LAB_";
 
-/// The variables for regions at these addresses.
+/// The environment variables for regions with these addresses.
 pub(crate) fn variables<'a>(
     own: &str,
     regions: impl IntoIterator<Item = (&'a str, IpAddr)>,
@@ -49,7 +49,7 @@ pub struct Region {
     name: String,
     address: Ipv4Addr,
     namespace: String,
-    /// Set for programs that are started here.
+    /// The environment variables of programs started in this region.
     variables: Arc<[(String, String)]>,
 }
 
@@ -63,34 +63,34 @@ impl Region {
         Self { name, address, namespace, variables: variables.into() }
     }
 
-    /// Its name.
+    /// The region's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address. The rest of its subnet, of 256 addresses, is the region's, too: another takes
-    /// no more than `ip address add` in its namespace.
+    /// The region's address. The other addresses of its /24 subnet belong to the region too, and
+    /// can be used after an `ip address add` in its namespace.
     pub fn address(&self) -> IpAddr {
         self.address.into()
     }
 
-    /// The name of its network namespace, for tools that want to know.
+    /// The name of its network namespace, for other tools.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The words in front of a program that has it run in this region, for whoever starts programs
-    /// by command lines of their own. They end with the program in their place, so that the process
-    /// that was started is the program.
+    /// The command prefix that runs a program in this region, for callers with their own command
+    /// lines. The prefix command is replaced by the program, so the process that was started is the
+    /// program.
     pub fn front(&self) -> [OsString; 3] {
-        // What runs between a fork and an exec would be unsafe code here; nsenter is part of
-        // every Debian, and unlike `ip netns exec` leaves what is mounted on /sys as it is.
+        // Code between fork and exec would be unsafe here. nsenter is part of every Debian, and
+        // unlike `ip netns exec` does not remount /sys.
         let namespace = namespace_path(&self.namespace);
         ["nsenter".into(), format!("--net={}", namespace.display()).into(), "--".into()]
     }
 
-    /// A program that will run in this region, once it is started. It finds the addresses of all
-    /// regions in its environment (`LAB_US_EAST` and so on), and ends with the lab.
+    /// A command that runs a program in this region. Its environment contains the addresses of all
+    /// regions (`LAB_US_EAST` and so on), and it ends with the lab.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let [first, rest @ ..] = self.front();
         let mut command = Command::new(first);
@@ -99,15 +99,14 @@ impl Region {
         command
     }
 
-    /// Does something in this region, in a thread of its own: sockets that it opens are the
-    /// region's from then on, and processes and threads that it starts run in it, also when it has
-    /// ended.
+    /// Runs `what` in this region, on a separate thread. Sockets that it opens belong to the
+    /// region, and processes and threads that it starts run in it, also after it has returned.
     ///
     /// # Errors
-    /// When the region is gone.
+    /// When the region no longer exists.
     ///
     /// # Panics
-    /// When `what` does.
+    /// When `what` panics.
     pub fn enter<R: Send>(&self, what: impl FnOnce() -> R + Send) -> Result<R, LabError> {
         let within = || {
             move_into(&self.namespace)?;
@@ -119,11 +118,11 @@ impl Region {
         })
     }
 
-    /// Packets that its device dropped since the router did not keep up: where there are any, it
-    /// is this machine that was measured.
+    /// The number of packets that its device dropped because the router did not keep up. If there
+    /// are any, a measurement shows the limits of this machine.
     ///
     /// # Errors
-    /// When the region is gone.
+    /// When the region no longer exists.
     pub fn overruns(&self) -> Result<u64, LabError> {
         let devices = self.enter(|| std::fs::read_to_string("/proc/thread-self/net/dev"))?;
         let devices =
@@ -131,7 +130,7 @@ impl Region {
         Ok(overruns(&devices).unwrap_or_default())
     }
 
-    /// Makes the region's device. Its namespace must be there, and empty.
+    /// Creates the region's device. Its namespace must exist and be empty.
     pub(crate) fn make_device(&self, options: &Options) -> Result<SyncDevice, LabError> {
         let cant = |error: io::Error| {
             LabError::failed(format!("can't make a device for {}", self.name), error)
@@ -155,7 +154,7 @@ impl Region {
         };
         within("link set lo up")?;
         if options.mtu >= IPV6_MTU_MIN && Path::new(IPV6).exists() {
-            // No address of IPv6, and so nothing that the kernel sends by itself.
+            // Without an IPv6 address the kernel sends no packets of its own.
             within(&format!("link set {DEVICE} addrgenmode none"))?;
         }
         within(&format!("address add {}/24 dev {DEVICE}", self.address))?;
@@ -165,7 +164,7 @@ impl Region {
     }
 }
 
-/// Becomes another program, in a namespace. Returns only when that is not possible.
+/// Replaces this process by another program, in a namespace. Returns only if that fails.
 pub fn become_program(namespace: &str, command: &mut Command) -> LabError {
     if let Err(error) = move_into(namespace) {
         return error;
@@ -174,7 +173,7 @@ pub fn become_program(namespace: &str, command: &mut Command) -> LabError {
     LabError::failed(format!("can't run {program}"), command.exec())
 }
 
-/// Moves the calling thread.
+/// Moves the calling thread into a namespace.
 fn move_into(namespace: &str) -> Result<(), LabError> {
     let path: PathBuf = namespace_path(namespace);
     let cant = |error| LabError::failed(format!("can't enter {}", path.display()), error);
@@ -183,9 +182,11 @@ fn move_into(namespace: &str) -> Result<(), LabError> {
     moved.map_err(|error| cant(error.into()))
 }
 
-/// Reads how many packets the device dropped that it should have sent, from a list of the kernel.
+/// Parses the number of packets that the device dropped on transmission, from the kernel's
+/// statistics.
 fn overruns(devices: &str) -> Option<u64> {
-    /// Eight numbers of what is received, then bytes, packets and errors of what is sent.
+    /// There are eight numbers for received packets, then bytes, packets and errors of sent
+    /// packets.
     const DROPPED: usize = 8 + 3;
 
     let line = devices.lines().find_map(|line| line.trim().strip_prefix(DEVICE))?;

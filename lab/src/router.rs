@@ -1,9 +1,9 @@
-//! The thread between the regions' devices and the wide area.
+//! The thread between the regions' devices and the emulated WAN.
 //!
-//! One thread does everything: it reads what regions send, asks the wide area when it arrives, and
-//! writes it when that time has come. It sleeps in `ppoll`, whose timeout is in nanoseconds. Nobody
-//! else touches the wide area: what is asked of it from outside comes as a closure that the thread
-//! runs between two packets.
+//! One thread reads the packets that regions send, asks the WAN for their arrival times, and writes
+//! them at those times. It sleeps in `ppoll`, whose timeout is in nanoseconds. No other thread
+//! accesses the WAN: requests from outside arrive as closures, which the thread runs between two
+//! packets.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -28,55 +28,57 @@ use crate::options::{Options, check_round_trip};
 use crate::packet::{Packet, Pool, read_heading};
 use crate::wan::{Counts, Moment, Place, Shape, Size, Wan};
 
-/// So many packets of a region are read before the next region's, and before timers are looked at.
+/// The maximum number of packets read from one region before the next region's, and before timers
+/// are checked.
 const READS_AT_ONCE: usize = 64;
 
-/// How lateness is kept: up to a minute, with two digits.
+/// The range and precision of the lateness histogram: up to a minute, with two digits.
 const LATE_NANOS_MAX: u64 = 60_000_000_000;
 const LATE_DIGITS: u8 = 2;
 
-/// The least of real-time priorities, which is before everything that has none. Niceness would do
-/// less: it counts among the programs of one terminal alone, where the kernel groups by terminal.
+/// The lowest real-time priority, which precedes all threads without one. A nice value would have
+/// less effect: if the kernel groups processes by terminal, it only counts within one terminal.
 const PRIORITY: &str = "1";
 
-/// Something to do with the wide area, in its thread.
+/// A closure that runs on the router's thread.
 type Request = Box<dyn FnOnce(&mut Router) + Send>;
 
-/// How a link is, and what became of its packets.
+/// The status of a link, and its packet counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkStatus {
-    /// The region that sends.
+    /// The sending region.
     pub from: String,
-    /// The region that receives.
+    /// The receiving region.
     pub to: String,
-    /// Delay of this direction, in milliseconds.
+    /// Delay of this direction in milliseconds.
     pub delay_ms: f64,
-    /// Jitter at the most, in milliseconds.
+    /// Maximum jitter in milliseconds.
     pub jitter_ms: f64,
-    /// Bits a second, where they are limited.
+    /// Bandwidth in bit/s, if limited.
     pub bits_per_sec: Option<u64>,
-    /// How likely it is that a packet is lost.
+    /// The probability that a packet is lost.
     pub loss: f64,
     /// Whether it is cut.
     pub is_cut: bool,
-    /// What became of its packets.
+    /// The packet counts.
     pub counts: Counts,
 }
 
-/// How the wide area is.
+/// The status of the emulated WAN.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WideAreaStatus {
-    /// Both directions between every two regions.
+    /// Both directions between each pair of regions.
     pub links: Vec<LinkStatus>,
-    /// How much later than they should packets were handed over, in microseconds, by percentile.
+    /// The lateness of packets at delivery in microseconds, by percentile.
     pub late_us: BTreeMap<String, f64>,
-    /// Packets for no region of the lab, or not of IPv4. A region that talks to itself is none.
+    /// Packets that are not for another region of the lab, or not IPv4. Packets within a region do
+    /// not reach the router.
     pub stray: u64,
-    /// Processor time that the router has taken, in microseconds.
+    /// CPU time of the router in microseconds.
     pub cpu_us: f64,
 }
 
-/// The wide area of a lab, to look at and to change while it runs.
+/// The emulated WAN of a running lab, to inspect and to change.
 #[derive(Clone, Debug)]
 pub struct WideArea {
     regions: Arc<[String]>,
@@ -86,7 +88,7 @@ pub struct WideArea {
 }
 
 impl WideArea {
-    /// Cuts both directions between two regions. What is on its way is lost.
+    /// Cuts both directions between two regions. Packets in flight are lost.
     ///
     /// # Errors
     /// When a region is unknown, both are the same, or the router has stopped.
@@ -104,7 +106,7 @@ impl WideArea {
         self.ask(move |router| both(a, b, |from, to| router.wan.heal(from, to)))
     }
 
-    /// Heals everything.
+    /// Heals all links.
     ///
     /// # Errors
     /// When the router has stopped.
@@ -124,10 +126,10 @@ impl WideArea {
         })
     }
 
-    /// Changes the round trip between two regions, for what is sent from now on.
+    /// Changes the round-trip time between two regions, for packets sent from now on.
     ///
     /// # Errors
-    /// As [`WideArea::cut`], and when it is longer than any network's.
+    /// As [`WideArea::cut`], and when it exceeds the limit.
     pub fn set_round_trip(&self, a: &str, b: &str, trip: Duration) -> Result<(), LabError> {
         check_round_trip(trip)?;
         let (a, b) = self.two_places(a, b)?;
@@ -140,7 +142,7 @@ impl WideArea {
         })
     }
 
-    /// How the wide area is at the moment.
+    /// The current status of the WAN.
     ///
     /// # Errors
     /// When the router has stopped.
@@ -148,15 +150,15 @@ impl WideArea {
         self.ask(|router| router.status())
     }
 
-    /// Waits until no packets are carried any more.
+    /// Waits until the router ends.
     ///
     /// # Errors
-    /// When that is so for another reason than that the lab was taken down.
+    /// When it ended for another reason than the lab's removal.
     pub fn wait_until_it_ends(&self) -> Result<(), LabError> {
         self.end.wait()
     }
 
-    /// Has the router's thread do something, and waits for it.
+    /// Runs a closure on the router's thread, and waits for it.
     fn ask<R: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Router) -> R + Send + 'static,
@@ -164,7 +166,7 @@ impl WideArea {
         let stopped = || LabError::Failed("the lab's router has stopped".to_owned());
         let (answer, answered) = mpsc::sync_channel(1);
         let request: Request = Box::new(move |router| {
-            // Whoever asked may be gone.
+            // The requester may have stopped waiting.
             let _ = answer.send(what(router));
         });
         self.requests.send(request).map_err(|_| stopped())?;
@@ -174,7 +176,7 @@ impl WideArea {
 
     fn wake(&self) -> Result<(), LabError> {
         match rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
-            // Full of wakes that nobody has looked at yet.
+            // The counter is full of wake-ups that have not been read yet.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(LabError::failed("can't wake the router", error)),
         }
@@ -196,20 +198,20 @@ impl WideArea {
     }
 }
 
-/// Both directions.
+/// Calls `each` for both directions.
 fn both(a: Place, b: Place, mut each: impl FnMut(Place, Place)) {
     each(a, b);
     each(b, a);
 }
 
-/// Every ordered pair.
+/// Calls `each` for every ordered pair.
 fn pairs(places: usize, mut each: impl FnMut(Place, Place)) {
     for from in (0..places).map(Place) {
         (0..places).map(Place).filter(|to| *to != from).for_each(|to| each(from, to));
     }
 }
 
-/// How the router has ended, when it has.
+/// The result of the router, once it has ended.
 #[derive(Debug, Default)]
 struct End {
     how: Mutex<Option<Result<(), LabError>>>,
@@ -229,7 +231,7 @@ impl End {
     }
 }
 
-/// The router's thread, to be stopped.
+/// The router's thread, which can be stopped.
 #[derive(Debug)]
 pub(crate) struct RouterThread {
     wide_area: WideArea,
@@ -237,7 +239,7 @@ pub(crate) struct RouterThread {
 }
 
 impl RouterThread {
-    /// Starts to carry packets between these devices, of which there is one for each region.
+    /// Starts to forward packets between these devices, one for each region.
     pub(crate) fn start(options: &Options, devices: Vec<SyncDevice>) -> Result<Self, LabError> {
         assert_eq!(options.regions.len(), devices.len(), "a device for each region");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -271,22 +273,22 @@ impl RouterThread {
         Ok(Self { wide_area, thread: Some(thread) })
     }
 
-    /// The wide area, to look at and to change.
+    /// The WAN, to inspect and to change.
     pub(crate) fn wide_area(&self) -> &WideArea {
         &self.wide_area
     }
 
-    /// Ends the thread, and with it the devices.
+    /// Ends the thread, and closes the devices.
     pub(crate) fn stop(&mut self) -> Result<(), LabError> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        // Where it has stopped by itself there is nobody to ask, and it says below why.
+        // If the thread has already ended, the request fails, and the reason is returned below.
         let _ = self.wide_area.ask(|router| router.is_stopped = true);
         thread.join().expect("the thread catches what panics");
         self.wide_area.end.wait()
     }
 }
 
-/// For a lab that did not come up.
+/// Needed for a lab that failed to start.
 impl Drop for RouterThread {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
@@ -307,7 +309,7 @@ struct Router {
 }
 
 impl Router {
-    /// Carries packets until it is stopped, or a device fails.
+    /// Forwards packets until it is stopped, or a device fails.
     fn run(
         &mut self,
         devices: &[SyncDevice],
@@ -330,7 +332,7 @@ impl Router {
                 }
             }
             if !watched[devices.len()].revents().is_empty() {
-                // One wake may stand for several requests.
+                // One wake-up may announce several requests.
                 let _ = rustix::io::read(wake, &mut [0; 8]);
                 requests.try_iter().for_each(|request| request(self));
             }
@@ -342,13 +344,13 @@ impl Router {
         Moment::default().after(self.began.elapsed())
     }
 
-    /// How long nothing is due. Nothing for as long as nothing is sent.
+    /// The time until the next packet is due; `None` if none is in flight.
     fn until_next_due(&self) -> Option<Timespec> {
         let wait = self.wan.next_due()?.since(self.now());
         Some(Timespec::try_from(wait).expect("delays are no longer than a minute"))
     }
 
-    /// Reads what a region has sent.
+    /// Reads the packets that a region has sent.
     fn read(
         &mut self,
         from: Place,
@@ -370,7 +372,7 @@ impl Router {
         Ok(())
     }
 
-    /// Sends the packet that has been read on its way.
+    /// Passes the packet that has been read to the WAN.
     fn send(&mut self, from: Place, len: usize) {
         let heading = read_heading(self.pool.read(len), self.has_offloads);
         let places = self.wan.places();
@@ -390,7 +392,7 @@ impl Router {
         }
     }
 
-    /// Hands over what should have arrived.
+    /// Delivers the packets that are due.
     fn deliver(&mut self, devices: &[SyncDevice]) {
         while let Some(due) = self.wan.next_due() {
             let now = self.now();
@@ -399,7 +401,7 @@ impl Router {
             }
             let arrival = self.wan.deliver(now).expect("it is due");
             if devices[arrival.to.0].send(arrival.packet.bytes()).is_err() {
-                // Its device is down, or the kernel short of memory.
+                // The device is down, or the kernel is short of memory.
                 self.wan.refuse(arrival.from, arrival.to, arrival.size);
             }
             let late = now.since(due).as_nanos();
@@ -432,13 +434,13 @@ impl Router {
     }
 }
 
-/// Processor time of the calling thread so far, in microseconds.
+/// CPU time of the calling thread so far, in microseconds.
 fn cpu_us_of_this_thread() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
-/// The network of all labs; a region has the subnet of its number, from 1.
+/// The network of all labs; each region has the subnet of its number, from 1.
 const NETWORK: [u8; 2] = [10, 86];
 
 /// The address of a region.
@@ -447,21 +449,21 @@ pub(crate) fn address_of(place: Place) -> Ipv4Addr {
     Ipv4Addr::new(NETWORK[0], NETWORK[1], number, 1)
 }
 
-/// All addresses of all regions, as a route is written.
+/// The network with all regions' addresses, in CIDR notation.
 pub(crate) fn network() -> String {
     format!("{}.{}.0.0/16", NETWORK[0], NETWORK[1])
 }
 
-/// The region that an address is in.
+/// The region of an address.
 fn place_of(address: Ipv4Addr, places: usize) -> Option<Place> {
     let [a, b, number, _] = address.octets();
     let at = usize::from(number).checked_sub(1)?;
     ([a, b] == NETWORK && at < places).then_some(Place(at))
 }
 
-/// Makes the thread one that is woken at once, and before all that runs in the regions: the ways
-/// between them don't become longer because a server is busy. The kernel keeps some time for
-/// others, whatever a thread like this does.
+/// Gives the thread precise wake-ups and priority over all programs in the regions, so that a busy
+/// server does not delay their links. The kernel reserves some CPU time for other threads even
+/// then.
 fn favour_this_thread() {
     let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let slack = slack.map_err(|error| LabError::failed("can't set a timer's slack", error));

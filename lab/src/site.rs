@@ -1,15 +1,15 @@
-//! Whose lab it is, and how all of it is removed.
+//! The ownership of a lab, and its removal.
 //!
 //! ```text
-//!   /run/pangea-lab/lock           held while labs are made or cleared
-//!   /run/pangea-lab/PID-N/lock     held by the lab's process for as long as it lives
+//!   /run/pangea-lab/lock           locked while labs are created or cleared
+//!   /run/pangea-lab/PID-N/lock     locked by the lab's process for as long as it lives
 //!   /run/pangea-lab/PID-N/control  its socket
 //!   /run/netns/pangea-PID-N-NAME   its regions
 //! ```
 //!
-//! The kernel lets go of a lock when the process that holds it is gone, however it went: a lab
-//! whose lock can be had is one that nobody looks after. The number of a process would not tell,
-//! since another process may have it by now.
+//! The kernel releases a lock when the process that holds it ends, for any reason. A lab with a
+//! free lock therefore has no owner. A process id would not prove that, because another process may
+//! have it by now.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,16 +22,16 @@ use crate::LabError;
 use crate::error::run;
 use crate::processes;
 
-/// Where labs say that they are there.
+/// The directory in which labs register themselves.
 const HOME: &str = "/run/pangea-lab";
 
-/// Where `ip netns` has namespaces.
+/// The directory of `ip netns` for namespaces.
 const NAMESPACES: &str = "/run/netns";
 
-/// With what the names of a lab's namespaces begin.
+/// The prefix of the names of labs' namespaces.
 const PREFIX: &str = "pangea-";
 
-/// The most labs of one process.
+/// The maximum number of labs of one process.
 const LABS_MAX: u32 = 1_000;
 
 /// The file of a namespace.
@@ -39,7 +39,7 @@ pub(crate) fn namespace_path(name: &str) -> PathBuf {
     Path::new(NAMESPACES).join(name)
 }
 
-/// The lab that a namespace is of, if it is of any.
+/// The lab that a namespace belongs to, if any.
 fn lab_of(namespace: &str) -> Option<&str> {
     let rest = namespace.strip_prefix(PREFIX)?;
     let mut parts = rest.splitn(3, '-');
@@ -49,18 +49,18 @@ fn lab_of(namespace: &str) -> Option<&str> {
     is_ours.then(|| &rest[..pid.len() + 1 + number.len()])
 }
 
-/// What a lab has on this machine. It is removed when this is dropped.
+/// The resources of a lab on this machine. They are removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Site {
     id: String,
     namespaces: Vec<String>,
     is_removed: bool,
-    /// Held, never read.
+    /// Keeps the lock; never read.
     _lock: File,
 }
 
 impl Site {
-    /// A place for a new lab of this process. What killed ones have left is removed.
+    /// Claims resources for a new lab of this process. The remains of killed labs are removed.
     pub(crate) fn claim() -> Result<Self, LabError> {
         let _registry = registry()?;
         clear_locked()?;
@@ -84,27 +84,27 @@ impl Site {
         &self.id
     }
 
-    /// The lab's socket.
+    /// The path of the lab's socket.
     pub(crate) fn control(&self) -> PathBuf {
         control_path(&self.id)
     }
 
-    /// Makes a namespace for a region.
+    /// Creates a namespace for a region.
     pub(crate) fn add_namespace(&mut self, region: &str) -> Result<String, LabError> {
         let name = format!("{PREFIX}{}-{region}", self.id);
         assert_eq!(lab_of(&name), Some(self.id.as_str()), "it must be found again");
-        // Before it is there: half of one is to be removed, too.
+        // It is registered first, so that an incomplete namespace is removed too.
         self.namespaces.push(name.clone());
         run(Command::new("ip").args(["netns", "add", &name]))?;
         Ok(name)
     }
 
-    /// Ends what runs in the regions.
+    /// Ends all processes in the regions.
     pub(crate) fn end_processes(&self) -> Result<(), LabError> {
         end_processes(&self.namespaces).map(drop)
     }
 
-    /// Removes everything.
+    /// Removes all resources.
     pub(crate) fn remove(&mut self) -> Result<(), LabError> {
         if std::mem::replace(&mut self.is_removed, true) {
             return Ok(());
@@ -123,21 +123,21 @@ impl Drop for Site {
     }
 }
 
-/// What was removed of labs that nobody looks after.
+/// The removed remains of labs without an owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleared {
-    /// Their names, which begin with the number of their process.
+    /// The labs' names, which begin with their process ids.
     pub labs: Vec<String>,
-    /// How many regions they had.
+    /// The number of their regions.
     pub namespaces: usize,
-    /// How many processes were still running in these.
+    /// The number of processes that were still running in the regions.
     pub processes: usize,
 }
 
-/// Removes what labs have left whose processes were killed. Labs that run are left alone.
+/// Removes the remains of labs with killed processes. Running labs are not affected.
 ///
 /// # Errors
-/// When this is not root, or something can't be removed.
+/// When the caller is not root, or something can't be removed.
 pub fn clear() -> Result<Cleared, LabError> {
     let _registry = registry()?;
     clear_locked()
@@ -165,7 +165,7 @@ fn clear_locked() -> Result<Cleared, LabError> {
     Ok(Cleared { labs: stale.into_iter().collect(), namespaces: namespaces.len(), processes })
 }
 
-/// The names of labs that are running.
+/// The names of the running labs.
 pub(crate) fn running() -> Result<Vec<String>, LabError> {
     let mut running = Vec::new();
     for id in labs()? {
@@ -176,19 +176,19 @@ pub(crate) fn running() -> Result<Vec<String>, LabError> {
     Ok(running)
 }
 
-/// A lab's socket.
+/// The path of a lab's socket.
 pub(crate) fn control_path(id: &str) -> PathBuf {
     Path::new(HOME).join(id).join("control")
 }
 
-/// All labs that have a directory.
+/// All labs with a directory.
 fn labs() -> Result<Vec<String>, LabError> {
     let mut names = names_in(Path::new(HOME))?;
     names.retain(|name| lab_of(&format!("{PREFIX}{name}-x")) == Some(name));
     Ok(names)
 }
 
-/// Whether the process of a lab is there.
+/// Whether the process of a lab is alive.
 fn is_live(id: &str) -> Result<bool, LabError> {
     let directory = Path::new(HOME).join(id);
     match open_lock(&directory)?.try_lock() {
@@ -198,7 +198,7 @@ fn is_live(id: &str) -> Result<bool, LabError> {
     }
 }
 
-/// Keeps others from making or clearing labs for as long as it is held.
+/// Locks out the creation and clearing of labs by others until it is dropped.
 fn registry() -> Result<File, LabError> {
     let home = Path::new(HOME);
     let made = DirBuilder::new().recursive(true).mode(0o700).create(home);
@@ -222,7 +222,7 @@ fn cant_use(path: &Path, error: impl Into<io::Error>) -> LabError {
     LabError::failed(format!("can't use {}", path.display()), error)
 }
 
-/// The names of a folder's files, none when there is no such folder.
+/// The names in a directory, or none if it does not exist.
 fn names_in(folder: &Path) -> Result<Vec<String>, LabError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -241,7 +241,7 @@ fn remove_namespaces(namespaces: &[String]) -> Result<(), LabError> {
     let there = namespaces.iter().filter(|name| namespace_path(name).exists());
     let removed: Vec<Result<(), LabError>> =
         there.map(|name| run(Command::new("ip").args(["netns", "delete", name]))).collect();
-    // All are tried.
+    // All removals are attempted before the first error is returned.
     removed.into_iter().collect()
 }
 

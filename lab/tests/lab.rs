@@ -1,7 +1,7 @@
-//! Labs as they are: real namespaces, devices and programs.
+//! Tests of real labs, with namespaces, devices and programs.
 //!
-//! They need root, and fail with the reason where this is not. What is asserted of times are lower
-//! bounds: a machine that is busy makes everything later, and nothing earlier.
+//! They need root, and fail with the reason without it. Times are only checked against lower
+//! bounds, because a busy machine makes everything later, and nothing earlier.
 
 #![cfg(target_os = "linux")]
 
@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 use pangea_lab::control::{self, Request};
 use pangea_lab::{Lab, LabError, LinkStatus, Options, Region, clear};
 
-/// What never comes is not waited for any longer.
+/// Timeout for events that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const NAMES: [&str; 3] = ["us-east", "eu-west", "ap-northeast"];
 
-/// One test at a time: each lab removes what dead ones have left, and one test looks at that.
+/// Serialises the tests, because each lab removes the remains of dead ones, which one test
+/// inspects.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -31,7 +32,7 @@ fn up(options: &Options) -> Lab {
     Lab::up(options).unwrap_or_else(|error| panic!("{error} (tests of the lab need root)"))
 }
 
-/// 10 ms between neighbours, 20 ms between the first and the last.
+/// 10 ms between adjacent regions, 20 ms between the first and the last.
 fn round_trip(a: &str, b: &str) -> Duration {
     let place = |name| NAMES.iter().position(|it| *it == name).unwrap();
     Duration::from_millis(10) * u32::try_from(place(a).abs_diff(place(b))).unwrap()
@@ -52,7 +53,7 @@ fn link(lab: &Lab, from: &str, to: &str) -> LinkStatus {
     links.into_iter().find(|link| link.from == from && link.to == to).unwrap()
 }
 
-/// Waits until a link is as it should be.
+/// Waits until a link's status satisfies `is_so`.
 fn wait_until(lab: &Lab, (from, to): (&str, &str), is_so: impl Fn(&LinkStatus) -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so(&link(lab, from, to)) {
@@ -61,7 +62,7 @@ fn wait_until(lab: &Lab, (from, to): (&str, &str), is_so: impl Fn(&LinkStatus) -
     }
 }
 
-/// Runs a program in a region, and gives what it said.
+/// Runs a program in a region, and returns its output.
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = format!(
@@ -73,7 +74,7 @@ fn output(command: &mut Command) -> String {
     said
 }
 
-/// What of a lab is on this machine.
+/// The remains of a lab on this machine.
 fn remains(lab: &str) -> Vec<String> {
     let names = |folder: &str| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -104,7 +105,7 @@ fn no_round_trip_is_shorter_than_the_matrix_says() {
             }
         }
     }
-    // Within a region nothing of it is felt, and nothing of it counted.
+    // Packets within a region are neither delayed nor counted.
     let before = lab.wide_area().status().unwrap();
     let own = sockets[0].local_addr().unwrap();
     sockets[0].send_to(&[1], own).unwrap();
@@ -137,7 +138,7 @@ fn nothing_passes_a_cut_and_everything_does_when_it_is_healed() {
     let send = |from: usize, to: usize, number: u8| {
         sockets[from].send_to(&[number], sockets[to].local_addr().unwrap()).unwrap();
     };
-    // A link keeps its order: had the first passed, it would be the first to arrive.
+    // A link keeps its order: if the first packet had passed, it would arrive first.
     let first_at = |to: usize| {
         let mut bytes = [0];
         sockets[to].recv_from(&mut bytes).unwrap();
@@ -149,7 +150,7 @@ fn nothing_passes_a_cut_and_everything_does_when_it_is_healed() {
     for link in [(a, b), (b, a)] {
         wait_until(&lab, link, |link| link.is_cut && link.counts.cut.packets == 1);
     }
-    // Others are none the wiser.
+    // Other links are not affected.
     send(0, 2, 2);
     assert_eq!(first_at(2), 2);
     wan.heal(a, b).unwrap();
@@ -172,7 +173,7 @@ fn nothing_passes_a_cut_and_everything_does_when_it_is_healed() {
     lab.down().unwrap();
 }
 
-/// The numbers of datagrams in the order in which they arrived.
+/// The numbers of datagrams in the order of arrival.
 fn arrivals(options: &Options) -> Vec<u8> {
     let lab = up(options);
     let (from, to) = (udp(&lab.regions()[0]), udp(&lab.regions()[1]));
@@ -200,8 +201,8 @@ fn jitter_keeps_the_order_unless_packets_may_overtake_each_other() {
     assert_eq!(arrived, in_order);
 }
 
-/// Sends bytes over TCP and says how long it took until all had arrived, and checks that they are
-/// those that were sent.
+/// Sends bytes over TCP, and returns the time until all had arrived. Checks that they are the bytes
+/// that were sent.
 fn transfer(lab: &Lab, bytes: usize) -> Duration {
     let (from, to) = (&lab.regions()[0], &lab.regions()[1]);
     let listener = to.enter(|| TcpListener::bind((to.address(), 0))).unwrap().unwrap();
@@ -235,7 +236,7 @@ fn no_more_than_the_bandwidth_passes_with_and_without_offloads() {
         let least = Duration::from_secs_f64(bytes as f64 * 8.0 / bits_per_sec as f64);
         assert!(took >= least, "{took:?} is faster than {least:?} (offloads: {offload})");
         let sent = link(&lab, NAMES[0], NAMES[1]).counts.delivered;
-        // Each packet of at most 1,500 bytes, and its headers are counted.
+        // Each packet has at most 1,500 bytes, and its headers are counted.
         assert!(sent.packets >= 1_000_000 / 1_448, "{sent:?} (offloads: {offload})");
         assert!(sent.bytes >= 1_000_000 + 40 * sent.packets, "{sent:?} (offloads: {offload})");
         lab.down().unwrap();
@@ -340,14 +341,14 @@ fn a_lab_answers_whoever_asks_over_its_socket() {
     assert!(control::ask(&id, &Request::Status).is_err());
 }
 
-/// Starts a program that outlives its parents and its terminal, and gives its number.
+/// Starts a program that outlives its parents and its terminal, and returns its process id.
 fn start_daemon(region: &Region) -> String {
-    // It does not care for signals that can be ignored, either.
+    // The program also ignores all signals that can be ignored.
     let script = "trap '' HUP TERM; (setsid sleep 1000 >/dev/null 2>&1 & echo $!)";
     output(region.command("sh").args(["-c", script])).trim().to_owned()
 }
 
-/// Whether a process is there. One that has ended may have nobody who takes note of it.
+/// Whether a process is running. One that has ended may remain as a zombie.
 fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -385,7 +386,7 @@ fn when_a_region_is_taken_away_whoever_waits_is_told() {
     assert_eq!(remains(&id), [""; 0]);
 }
 
-/// Set for the process that is killed.
+/// Set for the child process that is killed.
 const CHILD: &str = "PANGEA_LAB_TEST_CHILD";
 
 #[test]

@@ -1,12 +1,12 @@
-//! What the driver and the log cost without a protocol: requests a second and their latency.
+//! The cost of the driver and the log without a protocol: requests a second and their latency.
 //!
 //! ```text
 //! cargo bench -p pangea-node --bench driver
 //! ```
 //!
-//! One node; each request is a record of 200 bytes that is persisted and then answered. So many
-//! requests are always in flight; each answer submits the next one, from the driver's own thread,
-//! as a native client's connection would from its thread.
+//! There is one node, and each request is a record of 200 bytes that is persisted and then
+//! answered. The number of requests in flight is constant: each answer submits the next request,
+//! from the driver's own thread, as a native client's connection would from its thread.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,7 @@ struct Load {
 }
 
 impl Load {
-    /// Submits one request, and another one when it is answered.
+    /// Submits a request, and another one when it is answered.
     fn go_on(self: &Arc<Self>) {
         let (load, started) = (self.clone(), Instant::now());
         let program = Program::Call { procedure: ProcedureId(0), args: self.args.clone() };
@@ -127,7 +127,7 @@ fn measure(dir: &Path, durability: Durability, in_flight: usize) {
     });
     let started = Instant::now();
     (0..in_flight).for_each(|_| load.go_on());
-    // The load runs on the node's own threads; this one has nothing to do until it is over.
+    // The load runs on the node's own threads; this one only waits for its end.
     let (_never, end) = mpsc::channel::<()>();
     let _ = end.recv_timeout(RUN);
     let elapsed = started.elapsed().as_secs_f64();

@@ -1,12 +1,12 @@
-//! What PostgreSQL's protocol costs: point selects a second over loopback, without a cluster.
+//! The cost of PostgreSQL's protocol: point selects a second over loopback, without a cluster.
 //!
 //! ```text
 //! cargo bench -p pangea-node --bench pgwire
 //! ```
 //!
-//! One client on one connection: a prepared select at a time, many of them in flight, and the same
-//! select as a simple query. The server and the client have a thread each. On a machine that has
-//! other things to do, compare the time that the server's thread ran for a request.
+//! One client on one connection runs a prepared select: first one at a time, then many in flight.
+//! It then runs the same select as a simple query. The server and the client have a thread each. On
+//! a machine with other load, compare the CPU time of the server's thread per request.
 
 use std::fs;
 use std::future::Future;
@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, NoTls};
 
 const RUN: Duration = Duration::from_secs(1);
-/// Machines are noisy: the best of so many runs says what the code can do.
+/// The number of runs. Machines are noisy, so the best run shows the cost of the code.
 const RUNS: usize = 5;
 const SERVER: &str = "server";
 const ROWS: i32 = 1_000;
@@ -31,7 +31,7 @@ fn runtime(name: &str) -> Runtime {
     Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build().unwrap()
 }
 
-/// How long threads of the server have run, where the system says so.
+/// The CPU time of the server's threads, if the operating system reports it.
 fn server_time() -> Duration {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Duration::ZERO };
     let times = tasks.filter_map(|task| {

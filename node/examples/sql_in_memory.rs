@@ -1,5 +1,5 @@
 //! SQL over a socket without a cluster: `cargo run -p pangea-node --example sql_in_memory -- 5433`,
-//! then `psql -h localhost -p 5433`. Everything is forgotten at the end.
+//! then `psql -h localhost -p 5433`. All data is lost at the end.
 
 use std::error::Error;
 

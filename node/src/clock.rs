@@ -1,14 +1,14 @@
-//! The node's clock: microseconds since the Unix epoch that never go backwards.
+//! The node's clock: microseconds since the Unix epoch, never going backwards.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use pangea_core::time::{ClockReading, Span, Timestamp};
 
-/// How far a node's clock is taken to be from the true time, until peers have been measured.
+/// The assumed deviation of a node's clock from the true time, until peers have been measured.
 const UNCERTAINTY: Span = Span::from_ms(10);
 
-/// Reads the wall clock once and counts on from there with the monotonic clock: a step of the wall
-/// clock changes nothing until the next start, while its slewing is followed.
+/// Reads the wall clock once and then counts with the monotonic clock: a step of the wall clock has
+/// no effect until the next start, but its slewing is followed.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     base: Instant,
@@ -16,18 +16,18 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts at the wall clock's time.
+    /// Creates a clock that starts at the wall clock's time.
     pub fn start() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { base: Instant::now(), base_us: since_epoch.as_micros() as u64 }
     }
 
-    /// The time now.
+    /// The current time.
     pub fn now(&self) -> ClockReading {
         ClockReading { at: self.at(Instant::now()), uncertainty: UNCERTAINTY }
     }
 
-    /// The time at a moment; one before the start counts as the start.
+    /// The time at `moment`; moments before the start count as the start.
     pub fn at(&self, moment: Instant) -> Timestamp {
         let since = moment.saturating_duration_since(self.base);
         Timestamp::from_us(self.base_us + since.as_micros() as u64)

@@ -1,14 +1,14 @@
-//! The directory that a node keeps its state in: whose it is, and that only one process uses it.
+//! The directory that stores a node's state: it belongs to one node, and only one process uses it.
 //!
 //! ```text
 //!   data_dir/
-//!     lock              held by the process that runs the node
+//!     lock              locked by the process that runs the node
 //!     identity.toml     which node of which cluster this is
 //!     log/              segments, see [`crate::log`]
 //!     cold.redb         values that are not in memory, see [`crate::cold`]; new with each start
 //!     checkpoints/      checkpoints, see [`crate::checkpoint`]
-//!     replaced          there while the node takes the place of one whose disk was lost
-//!     set-aside-N/      what was there before that, for whoever wants it
+//!     replaced          exists while the node replaces one that lost its disk
+//!     set-aside-N/      the previous contents, set aside by a replacement
 //! ```
 
 use std::fmt;
@@ -21,32 +21,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::{Disk, DiskError};
 
-/// The layout of the directory that this program makes, and the newest that it uses.
+/// The directory layout that this program creates, and the newest that it reads.
 const LAYOUT: u32 = 1;
 
 const REPLACED: &str = "replaced";
 
-/// What that file says until all that was there is set aside.
+/// The contents of the `replaced` file until all previous state has been set aside.
 const EMPTYING: &[u8] = b"emptying";
 
-/// What a node keeps its state in, beside the file that says whose it is.
+/// The entries that contain a node's state, excluding the identity file.
 const KEPT: [&str; 2] = ["log", "checkpoints"];
 
 const IDENTITY: &str = "identity.toml";
 
-/// Which node of which cluster a data directory belongs to.
+/// The node and cluster that a data directory belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The cluster's name.
     pub cluster: String,
-    /// The commit protocol.
+    /// The name of the commit protocol.
     pub protocol: String,
-    /// The node.
+    /// The node's id.
     pub node: NodeId,
-    /// The region of each node of the cluster, by the nodes' ids, with its shard where tables are
-    /// divided.
+    /// The region of each node of the cluster, by node id, with its shard if tables are
+    /// partitioned.
     pub regions: Vec<String>,
-    /// How tables are divided, if they are: rows stay where they are.
+    /// The partitioning rules, if tables are partitioned. They can't change, because rows stay on
+    /// their shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<String>,
 }
@@ -76,32 +77,32 @@ struct IdentityFile {
 pub enum DataDirError {
     /// A file operation failed.
     Disk(DiskError),
-    /// Another process uses it.
+    /// Another process uses the directory.
     InUse {
         /// The directory.
         dir: PathBuf,
     },
-    /// It is another node's, cluster's or protocol's.
+    /// The directory belongs to another node, cluster or protocol.
     NotOurs {
         /// The directory.
         dir: PathBuf,
-        /// Whose it is.
+        /// The identity found in the directory.
         found: Box<Identity>,
-        /// Who wants it.
+        /// The identity of the node that was started.
         wanted: Box<Identity>,
     },
-    /// A newer program made it.
+    /// The directory was created by a newer program.
     NewerLayout {
         /// The directory.
         dir: PathBuf,
-        /// Its layout.
+        /// The layout found.
         found: u32,
     },
-    /// Its identity can't be read.
+    /// The identity file can't be read.
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         reason: String,
     },
 }
@@ -137,7 +138,7 @@ impl fmt::Display for DataDirError {
 
 impl std::error::Error for DataDirError {}
 
-/// A data directory that is ours until this is dropped.
+/// A data directory, locked by this process until this is dropped.
 pub struct DataDir {
     path: PathBuf,
     _lock: Box<dyn Send + Sync>,
@@ -150,10 +151,10 @@ impl fmt::Debug for DataDir {
 }
 
 impl DataDir {
-    /// Takes a data directory, or makes it.
+    /// Opens and locks a data directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// When another process uses it, it is another node's, or a file operation fails.
+    /// When another process uses it, it belongs to another node, or a file operation fails.
     pub fn open(
         disk: &Arc<dyn Disk>,
         path: &Path,
@@ -175,15 +176,15 @@ impl DataDir {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// Empties the directory for a node that takes the place of one whose data is lost: what is
-    /// there is set aside, and not removed. Returns where it is now, if there was something. To be
-    /// begun again after a crash.
+    /// Empties the directory for a node that replaces one that lost its data. Existing state is set
+    /// aside, not removed. Returns the directory that it was moved to, if any state existed. A
+    /// crash may interrupt this; it must then be repeated.
     ///
     /// # Errors
     /// When a file operation fails.
     pub fn replace(&self, disk: &dyn Disk) -> Result<Option<PathBuf>, DiskError> {
-        // First, so that a crash never leaves an empty directory that passes for a new node's, or a
-        // checkpoint without its log that passes for a whole memory.
+        // This file is written first. A crash then never leaves an empty directory that looks like
+        // a new node's, or a checkpoint without its log that looks like complete state.
         replace_file(disk, &self.path, REPLACED, EMPTYING)?;
         let aside = self.set_aside(disk)?;
         replace_file(disk, &self.path, REPLACED, b"")?;
@@ -210,8 +211,8 @@ impl DataDir {
         Ok(Some(aside))
     }
 
-    /// Whether the node has yet to take the place of one whose data is lost. Goes on with what
-    /// [`DataDir::replace`] began, if a crash has ended that.
+    /// Whether the node still has to replace one that lost its data. Completes a
+    /// [`DataDir::replace`] that a crash interrupted.
     ///
     /// # Errors
     /// When a file operation fails.
@@ -225,22 +226,22 @@ impl DataDir {
         }
     }
 
-    /// Where it is noted that the node has yet to take the place of another.
+    /// The file that marks a replacement that has not finished.
     pub fn replaced(&self) -> PathBuf {
         self.path.join(REPLACED)
     }
 
-    /// Where the log is.
+    /// The directory of the log.
     pub fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// Where values are that are not in memory.
+    /// The file with the values that are not in memory.
     pub fn cold(&self) -> PathBuf {
         self.path.join("cold.redb")
     }
 
-    /// Where the checkpoints are.
+    /// The directory of the checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
     }
@@ -250,7 +251,7 @@ fn check_identity(dir: &Path, bytes: &[u8], wanted: &Identity) -> Result<(), Dat
     let damaged = |reason| DataDirError::Damaged { path: dir.join(IDENTITY), reason };
     let text = std::str::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
     let layout = toml::from_str::<toml::Table>(text).map_err(|error| damaged(error.to_string()))?;
-    // A newer layout may have another identity.
+    // The layout is checked first because a newer layout may have a different identity.
     if let Some(found) = layout.get("layout").and_then(toml::Value::as_integer)
         && found > i64::from(LAYOUT)
     {
@@ -271,7 +272,8 @@ fn write_identity(disk: &dyn Disk, dir: &Path, identity: &Identity) -> Result<()
     replace_file(disk, dir, IDENTITY, text.as_bytes())
 }
 
-/// Gives a file new contents: after a crash it has the old ones or the new ones.
+/// Replaces the contents of a file atomically: after a crash it has the old contents or the new
+/// ones.
 fn replace_file(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
     let (temp, path) = (dir.join(format!("{name}.tmp")), dir.join(name));
     let mut file = disk.create(&temp).map_err(DiskError::new("make", &temp))?;
@@ -347,13 +349,13 @@ mod tests {
         let make = |name: &str| std::fs::create_dir(temp.path().join(name)).unwrap();
         let is_there = |name: &str| temp.path().join(name).exists();
         make("checkpoints");
-        // The log had gone, and then the power.
+        // The crash came after the log was set aside, but before the checkpoints were.
         make("set-aside-1");
         make("set-aside-1/log");
         std::fs::write(dir.replaced(), EMPTYING).unwrap();
         assert_eq!(dir.is_replaced(disk().as_ref()), Ok(true));
         assert!(!is_there("checkpoints") && is_there("set-aside-2/checkpoints"));
-        // From then on what is there is what it has got again.
+        // Data that appears from now on was fetched by the replacement, and is not set aside.
         make("log");
         assert_eq!(dir.is_replaced(disk().as_ref()), Ok(true));
         assert!(is_there("log"));

@@ -1,8 +1,8 @@
-//! The file operations that the log and the checkpoints need, and no others.
+//! The file operations that the log and the checkpoints need.
 //!
-//! A trait, so that tests can put a disk under a node that fills up or fails: [`OsDisk`] is the
-//! real one. Every operation that makes, renames or removes the name of a file is only durable
-//! after [`Disk::sync_dir`]; every write only after [`DiskFile::sync`].
+//! They are a trait, so that tests can run a node on a disk that fills up or fails. [`OsDisk`] is
+//! the real disk. Creating, renaming or removing a file is durable only after [`Disk::sync_dir`]; a
+//! write is durable only after [`DiskFile::sync`].
 
 use std::fmt::{self, Debug};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,95 +14,95 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file system.
 pub trait Disk: Debug + Send + Sync + 'static {
-    /// Makes a directory and those above it, unless they are there, and makes that durable.
+    /// Creates a directory and its missing ancestors durably. Does nothing if it exists.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// The names in a directory, in order.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
-    /// All of a file.
+    /// The contents of a file.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// Makes an empty file and opens it, also where one was there.
+    /// Creates an empty file and opens it, replacing an existing one.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Gives a file another name, in place of a file that had it.
+    /// Renames a file, replacing any file at `to`.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a file that only one process can hold, and holds it until the result is dropped or the
-    /// process ends.
+    /// Creates a file that only one process can lock, and locks it until the result is dropped or
+    /// the process ends.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when another process holds it.
+    /// [`io::ErrorKind::WouldBlock`] when another process has the lock.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
 
-    /// Makes durable which names are in a directory.
+    /// Makes creations, renames and removals in a directory durable.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
 /// An open file.
 pub trait DiskFile: Debug + Send {
-    /// How long it is.
+    /// The file's length in bytes.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether it holds no bytes.
+    /// Whether the file has no bytes.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn is_empty(&self) -> io::Result<bool> {
         self.len().map(|len| len == 0)
     }
 
-    /// Fills the start of `buffer` with what is at `offset`, and returns how much there was.
+    /// Reads from `offset` into the start of `buffer`, and returns the number of bytes read.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// The operating system's. How much was written is then not known.
+    /// The operating system's error. The number of bytes written is then unknown.
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Makes durable all that was written, and the file's length.
+    /// Makes all writes, and the file's length, durable.
     ///
     /// # Errors
-    /// The operating system's. What was written since the last sync may then be lost, and another
-    /// sync says nothing about it.
+    /// The operating system's error. Writes since the last sync may then be lost, and the result of
+    /// another sync says nothing about them.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -123,14 +123,14 @@ impl Disk for OsDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let new: Vec<&Path> = dir.ancestors().take_while(|it| is_missing(it)).collect();
         fs::create_dir_all(dir)?;
-        // Each is a name in the one above it.
+        // Each new directory is an entry of its parent, which must be synced.
         new.into_iter().try_for_each(|made| self.sync_dir(dir_above(made)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir)? {
-            // A name that is not text is none of ours.
+            // The node creates only names that are valid UTF-8.
             names.extend(entry?.file_name().into_string());
         }
         names.sort_unstable();
@@ -160,7 +160,7 @@ impl Disk for OsDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        // Not truncated: it may be another's.
+        // The file is not truncated, because it may be another process's.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Box::new(file)),
@@ -200,17 +200,17 @@ impl DiskFile for OsFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        // fdatasync: it covers the length too, but no times.
+        // fdatasync covers the file's length, but not its timestamps.
         self.0.sync_data()
     }
 }
 
-/// How often the files of a node were synced.
+/// Counts the syncs of a node's files.
 #[derive(Debug, Default)]
 pub struct Syncs(AtomicU64);
 
 impl Syncs {
-    /// How often so far: files and directories, of the log and of checkpoints.
+    /// The number of syncs so far: files and directories, of the log and of checkpoints.
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -220,7 +220,7 @@ impl Syncs {
     }
 }
 
-/// Another disk, whose syncs are counted.
+/// A wrapper around a disk that counts its syncs.
 #[derive(Debug)]
 pub struct CountedDisk {
     disk: Arc<dyn Disk>,
@@ -228,7 +228,7 @@ pub struct CountedDisk {
 }
 
 impl CountedDisk {
-    /// Counts those of `disk` in `syncs`.
+    /// Counts the syncs of `disk` in `syncs`.
     pub fn new(disk: Arc<dyn Disk>, syncs: Arc<Syncs>) -> Self {
         Self { disk, syncs }
     }
@@ -302,27 +302,27 @@ impl DiskFile for CountedFile {
     }
 }
 
-/// What a file operation failed at.
+/// A failed file operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskError {
-    /// What was being done: "write", "sync".
+    /// The operation: "write", "sync".
     pub doing: &'static str,
-    /// To which file or directory.
+    /// The file or directory.
     pub path: PathBuf,
     /// The kind of the operating system's error.
     pub kind: io::ErrorKind,
-    /// The operating system's words.
+    /// The operating system's error message.
     pub message: String,
 }
 
 impl DiskError {
-    /// For `map_err`: what was being done, and to what.
+    /// Returns a closure for `map_err`, with the operation and its file.
     pub fn new(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |error| Self { doing, path, kind: error.kind(), message: error.to_string() }
     }
 
-    /// What happened, and not what to do.
+    /// The failure, without a hint for the operator.
     pub fn what(&self) -> String {
         format!("can't {} {}: {}", self.doing, self.path.display(), self.message)
     }

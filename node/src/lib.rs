@@ -1,4 +1,4 @@
-//! The world as it is: sockets, files, clocks and threads around a protocol's state machine.
+//! The real-world environment of a protocol's state machine: sockets, files, clocks and threads.
 
 pub mod checkpoint;
 pub mod client;

@@ -1,12 +1,12 @@
-//! What each kind of step costs on this machine: sums for a line through (size, CPU time).
+//! The cost of each kind of step on this machine, as sums for a linear fit of CPU time over size.
 //!
-//! Off unless a node is started to be calibrated; then each thread hands in, whenever it has done
-//! something, the CPU time that it has used since it last did. So everything that a thread does is
-//! in some kind, its system calls and wake-ups too, and nothing is there twice. What is kept of a
-//! kind is six sums, so that a run of any length takes the same memory.
+//! Metering is off unless a node is started for calibration. If it is on, each thread reports,
+//! after each operation, the CPU time that it used since its last report. Therefore all of a
+//! thread's time is attributed to exactly one kind, including system calls and wake-ups. A kind is
+//! stored as six sums, so memory does not grow with the length of a run.
 //!
-//! A thread that does several things at once (a write of many frames) hands in their number, and
-//! counts as so many of the mean size.
+//! A thread that does several operations at once (a write of many frames) reports their number.
+//! They count as that number of operations of mean size.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,30 +17,30 @@ use std::time::Duration;
 use pangea_core::work::{Meter as StepMeter, Work};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What the names of a meter's counters begin with in a node's status.
+/// The prefix of a meter's counters in a node's status.
 pub const COUNTERS: &str = "meter_";
-/// How many times a span of time is divided between it and its double, in the counts of fsyncs.
+/// The number of fsync histogram buckets per doubling of the duration.
 pub const BUCKETS_PER_DOUBLING: f64 = 8.0;
 
-/// Sums over what was measured of one kind: number, size x, nanoseconds y, and their products.
+/// Sums over the measurements of one kind: number, size x, nanoseconds y, and their products.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sums {
-    /// How many there were.
+    /// The number of measurements.
     pub n: f64,
-    /// Of the sizes.
+    /// Sum of the sizes.
     pub x: f64,
-    /// Of the times in nanoseconds.
+    /// Sum of the times in nanoseconds.
     pub y: f64,
-    /// Of the squared sizes.
+    /// Sum of the squared sizes.
     pub xx: f64,
-    /// Of sizes and times multiplied.
+    /// Sum of the products of size and time.
     pub xy: f64,
-    /// Of the squared times, in square microseconds.
+    /// Sum of the squared times, in square microseconds.
     pub yy: f64,
 }
 
 impl Sums {
-    /// Takes in `n` of the same size that took `ns` and were `x` large together.
+    /// Adds `n` measurements of equal size, which took `ns` and had size `x` in total.
     pub fn add(&mut self, n: f64, x: f64, ns: f64) {
         if n > 0.0 {
             self.n += n;
@@ -58,11 +58,11 @@ impl Sums {
     }
 }
 
-/// The sums of a node.
+/// The measurements of a node.
 #[derive(Default)]
 pub struct Meter {
     kinds: Mutex<BTreeMap<&'static str, Sums>>,
-    /// How many fsyncs took so long, by [`bucket`].
+    /// Histogram of fsync durations, by [`bucket`].
     fsyncs: Mutex<BTreeMap<u32, u64>>,
 }
 
@@ -81,12 +81,12 @@ impl Meter {
         lock(&self.kinds).entry(kind).or_default().add(n, x, ns);
     }
 
-    /// An fsync took so long, by the clock on the wall.
+    /// Records an fsync by its wall-clock duration.
     pub fn fsync(&self, took: Duration) {
         *lock(&self.fsyncs).entry(bucket(took)).or_default() += 1;
     }
 
-    /// All of it, by name, for a node's status.
+    /// All sums by name, for a node's status.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let mut counters = Vec::new();
         for (kind, sums) in lock(&self.kinds).iter() {
@@ -100,30 +100,30 @@ impl Meter {
     }
 }
 
-/// Which of the counts of fsyncs this one is in.
+/// The histogram bucket of a duration.
 fn bucket(took: Duration) -> u32 {
     let us = took.as_nanos() as f64 / 1e3;
     (us.max(1.0).log2() * BUCKETS_PER_DOUBLING) as u32
 }
 
-/// The CPU time of this thread so far, in nanoseconds.
+/// The CPU time used by this thread so far, in nanoseconds.
 fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// One thread's way to the meter, if there is one.
+/// A thread's connection to the meter, if metering is on.
 #[derive(Debug, Default)]
 pub struct Tap(Option<(Arc<Meter>, u64)>);
 
 impl Tap {
-    /// For this thread: it counts from now on.
+    /// Creates the tap of this thread: its CPU time counts from now on.
     pub fn new(meter: Option<&Arc<Meter>>) -> Self {
         Self(meter.map(|meter| (meter.clone(), thread_cpu_ns())))
     }
 
-    /// `n` things of a kind were done since the last time, `size` in all. What was done in vain is
-    /// handed in with the next.
+    /// Records `n` operations of a kind since the last call, of total size `size`. Time that led to
+    /// no operation is included in the next record.
     pub fn did(&mut self, kind: &'static str, n: usize, size: usize) {
         if let Some((meter, last)) = &mut self.0
             && n > 0
@@ -134,7 +134,7 @@ impl Tap {
     }
 }
 
-/// The event loop's way to the meter: what its steps do is told apart.
+/// The event loop's connection to the meter, which measures the parts of a step separately.
 pub struct StepTap {
     meter: Arc<Meter>,
     open: RefCell<Open>,
@@ -142,7 +142,7 @@ pub struct StepTap {
 
 struct Open {
     last_ns: u64,
-    /// What the step, and each part of it that has not ended, has taken for itself.
+    /// The own CPU time of the step and of each part that has not ended, excluding nested parts.
     own_ns: Vec<u64>,
 }
 
@@ -155,13 +155,13 @@ impl Open {
 }
 
 impl StepTap {
-    /// For the event loop of a node with this meter.
+    /// Creates the tap for the event loop of a node with this meter.
     pub fn new(meter: Arc<Meter>) -> Self {
         let open = Open { last_ns: thread_cpu_ns(), own_ns: vec![0] };
         Self { meter, open: RefCell::new(open) }
     }
 
-    /// What the loop did since the last time was this.
+    /// Attributes the loop's time since the last call to `kind`.
     pub fn did(&self, kind: &'static str, size: usize) {
         let mut open = self.open.borrow_mut();
         open.lap();

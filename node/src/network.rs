@@ -1,4 +1,4 @@
-//! A node on the real network: the transport's events become inputs, and clients' requests answers.
+//! A node on the real network: transport events become inputs, and clients' requests are answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,25 +24,25 @@ use crate::transport::{
     Compression, REFUSES, Transport, TransportConfig, TransportError, TransportEvent,
 };
 
-/// How many rows a client gets at a time, however many it wants.
+/// The maximum number of rows in one answer, even if the client requests more.
 const ROWS_MAX: usize = 10_000;
-/// How many bytes of rows, so that an answer fits a frame.
+/// The maximum size of an answer's rows, so that it fits a frame.
 const ROWS_BYTES_MAX: usize = 4 << 20;
 
 impl<P: Protocol> Node<P> {
-    /// Starts the node that a configuration describes, on the real network.
+    /// Starts the configured node on the real network.
     ///
     /// # Errors
-    /// When the protocol's settings are wrong, its state on the disk can't be used, or its address
-    /// is taken.
+    /// When the protocol's settings are invalid, its state on disk can't be used, or its address is
+    /// in use.
     pub fn start(config: &Config, registry: Arc<Registry>) -> Result<Self, StartError> {
         Self::start_metered(config, registry, None)
     }
 
-    /// Like [`Node::start`], with a meter that is told how long everything takes.
+    /// Like [`Node::start`], with a meter that records the cost of each operation.
     ///
     /// # Errors
-    /// Those of [`Node::start`].
+    /// The errors of [`Node::start`].
     pub fn start_metered(
         config: &Config,
         registry: Arc<Registry>,
@@ -127,9 +127,8 @@ impl Network for Transport {
     }
 }
 
-/// Equal on two nodes exactly when their procedures have the same numbers and do the same, their
-/// protocol has the same settings, and rows are where they are to both: all of that is part of what
-/// replicas decide alike.
+/// A hash of the procedures' ids and code, the protocol's settings and the partitioning. Replicas
+/// would diverge if any of these differed between nodes.
 fn fingerprint(registry: &Registry, options: &impl std::fmt::Debug, topology: &Topology) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&registry.code().0.to_le_bytes());
@@ -167,7 +166,7 @@ fn on_event<P: Protocol>(handle: &Handle<P>, event: TransportEvent) {
     }
 }
 
-/// Submits a client's calls, and sends the outcomes back as they come.
+/// Submits a client's calls, and sends the outcomes back as they arrive.
 fn submit<P: Protocol>(handle: &Handle<P>, calls: Vec<ClientCall>) {
     let mut programs = Vec::with_capacity(calls.len());
     for ClientCall { procedure: name, args, reply } in calls {
@@ -184,7 +183,7 @@ fn submit<P: Protocol>(handle: &Handle<P>, calls: Vec<ClientCall>) {
     handle.submit_many(programs);
 }
 
-/// Answers a client's question. Long looks at the store are the client's own thread's time.
+/// Answers a client's query. Long reads of the store run on the client's own thread.
 fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
     fn send<T>(reply: ClientReply, answer: Result<T, Unavailable>, of: fn(T) -> ClientAnswer) {
         match answer {
@@ -236,7 +235,7 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
     }
 }
 
-/// Looks at a version that is kept meanwhile.
+/// Runs `look` on a version that is pinned in the meantime.
 fn with_pin<P: Protocol>(
     handle: &Handle<P>,
     version: Option<SnapshotVersion>,

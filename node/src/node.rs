@@ -1,10 +1,10 @@
 //! One node, from its data directory to its event loop.
 //!
-//! The order of a start: take the data directory, load the newest checkpoint that can be read, read
-//! the log, and only then let the network in and give the protocol its first input. The order of an
-//! end: the network first, so that peers go on without this node; then whoever waits for an answer
-//! is told; then the log, the checkpoints and the data directory are closed. An end that nobody
-//! asked for (a disk that fails, a bug in the protocol) takes the same way with a reason.
+//! A start opens the data directory, loads the newest readable checkpoint and reads the log. Only
+//! then does it accept network traffic and give the protocol its first input. A stop closes the
+//! network first, so that peers continue without this node. It then answers all waiting requests,
+//! and closes the log, the checkpoints and the data directory. An unrequested end (a disk failure,
+//! a bug in the protocol) follows the same path, with a reason.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -37,10 +37,10 @@ use pangea_sql::engine::Engine;
 use pangea_sql::history::{History, Retention, TICK};
 use pangea_sql::session::now as sql_now;
 
-/// What a node needs to know, but for how to reach its peers.
+/// A node's configuration, except how to reach its peers.
 #[derive(Clone, Debug)]
 pub struct NodeOptions<P: Protocol> {
-    /// Which node it is.
+    /// The node's id.
     pub me: NodeId,
     /// The cluster.
     pub topology: Arc<Topology>,
@@ -48,30 +48,31 @@ pub struct NodeOptions<P: Protocol> {
     pub registry: Arc<Registry>,
     /// The protocol's settings.
     pub protocol: P::Options,
-    /// Where its state is.
+    /// The data directory.
     pub data_dir: PathBuf,
-    /// When a record is durable.
+    /// The condition under which a record counts as durable.
     pub durability: Durability,
-    /// The length of a segment of the log.
+    /// The length of a log segment.
     pub segment_bytes: u64,
-    /// How many threads run data-parallel work; 0 is one for each core.
+    /// The number of threads that run data-parallel work; 0 means one for each core.
     pub workers: usize,
-    /// Whether it takes the place of a node of its name whose data is lost.
+    /// Whether the node replaces one of the same id that lost its data.
     pub is_replaced: bool,
-    /// The files.
+    /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// How many bytes of rows are kept in memory, but for what can't be put away; nothing is all.
+    /// The memory budget for rows in bytes, excluding data that can't be evicted; `None` means no
+    /// limit.
     pub memory_bytes: Option<usize>,
-    /// How long values that are not in memory take at least, to see what that costs.
+    /// The artificial minimum latency of reads of cold values, to measure its effect.
     pub cold_latency: Duration,
-    /// How far back `AS OF SYSTEM TIME` reads.
+    /// How far back `AS OF SYSTEM TIME` can read.
     pub history: Retention,
-    /// What is told how long everything takes, if anything is.
+    /// Meter that records the cost of operations, if metering is on.
     pub meter: Option<Arc<Meter>>,
 }
 
 impl<P: Protocol> NodeOptions<P> {
-    /// The defaults for a node of a cluster.
+    /// The default options for a node of a cluster.
     pub fn new(
         me: NodeId,
         topology: Arc<Topology>,
@@ -97,49 +98,50 @@ impl<P: Protocol> NodeOptions<P> {
     }
 }
 
-/// Why a node did not start.
+/// The reason why a node did not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The protocol's settings are wrong.
+    /// The protocol's settings are invalid.
     Config(ConfigError),
     /// The protocol needs more nodes than the cluster has.
     TooFewNodes {
         /// The protocol.
         protocol: &'static str,
-        /// How many it needs.
+        /// The minimum number of nodes.
         least: usize,
-        /// How many there are.
+        /// The number of nodes of the cluster.
         found: usize,
     },
-    /// The protocol can't have these settings in such a cluster.
+    /// The protocol does not support these settings in this cluster.
     Settings(String),
-    /// The protocol can't divide tables, and the cluster's nodes have several shards.
+    /// The protocol does not support partitioned tables, and the cluster's nodes have several
+    /// shards.
     NotDivided {
         /// The protocol.
         protocol: &'static str,
     },
-    /// A node is to fetch everything from others, and there are none.
+    /// The node must fetch all its state from other replicas, but it is the only one.
     NobodyToFetchFrom,
     /// The data directory can't be used.
     DataDir(DataDirError),
-    /// No checkpoint can be used.
+    /// No usable checkpoint.
     Checkpoint(LoadError),
     /// The log can't be used.
     Log(LogError),
-    /// The network can't be had.
+    /// The network could not be started.
     Network(String),
-    /// The protocol failed at what was found on the disk.
+    /// The protocol could not restart from the state on disk.
     Restart(String),
-    /// The system has no threads to give.
+    /// The operating system could not create threads.
     Threads(String),
 }
 
 /// The name of the event loop's thread.
 const DRIVER: &str = "driver";
-/// And that of the one that keeps snapshots.
+/// The name of the thread that retains snapshots.
 const HISTORIAN: &str = "history";
 
-/// What to do about data that is damaged.
+/// Hint for the operator about damaged data.
 const WAY_BACK: &str =
     "pangea start --replace sets the data aside and fetches everything from the other nodes again";
 
@@ -198,13 +200,13 @@ impl From<DiskError> for StartError {
     }
 }
 
-/// A running node. Ends when it is dropped.
+/// A running node. Dropping it stops the node.
 pub struct Node<P: Protocol> {
     handle: Handle<P>,
     driver: Option<JoinHandle<()>>,
-    /// Keeps snapshots of the near past, where that is wanted.
+    /// The thread that retains recent snapshots, if retention is configured.
     historian: Option<JoinHandle<()>>,
-    /// What was found on the disk at the start, for the operator.
+    /// The state found on disk at the start, for the operator.
     report: StartReport,
 }
 
@@ -214,14 +216,14 @@ impl<P: Protocol> fmt::Debug for Node<P> {
     }
 }
 
-/// What a node found on its disk when it started.
+/// A report on the state that a node found on disk when it started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StartReport {
-    /// In words: the checkpoint, the records, what was cut off, what was damaged.
+    /// Descriptions of the checkpoint, the records, truncation and damage.
     pub lines: Vec<String>,
 }
 
-/// A way to ask a node for something.
+/// Creates the handle of a node.
 fn handle_of<P: Protocol>(
     options: &NodeOptions<P>,
     inbox: &Arc<Inbox<P>>,
@@ -242,17 +244,17 @@ fn handle_of<P: Protocol>(
     })
 }
 
-/// Threads for data-parallel work.
+/// Creates the thread pool for data-parallel work.
 fn pool_of<P: Protocol>(options: &NodeOptions<P>) -> Result<ThreadedPool, StartError> {
     ThreadedPool::new(options.workers).map_err(|error| StartError::Threads(error.to_string()))
 }
 
 impl<P: Protocol> Node<P> {
-    /// Starts a node on the network that `connect` makes. The network brings what peers say to the
-    /// handle's [inbox](Handle::inbox).
+    /// Starts a node on the network that `connect` creates. The network delivers peers' messages to
+    /// the handle's [inbox](Handle::inbox).
     ///
     /// # Errors
-    /// When its state on the disk can't be used, or the network can't be had.
+    /// When its state on disk can't be used, or the network can't be started.
     pub fn start_on(
         mut options: NodeOptions<P>,
         connect: impl FnOnce(&Handle<P>) -> Result<Arc<dyn Network>, String>,
@@ -302,7 +304,7 @@ impl<P: Protocol> Node<P> {
         };
         let (ready, is_ready) = channel();
         let run = move || {
-            // Held until the driver's files are closed.
+            // The directory stays locked until the driver's files are closed.
             let _data_dir = data_dir;
             run_driver(parts, &ready);
         };
@@ -313,7 +315,7 @@ impl<P: Protocol> Node<P> {
         })?;
         let mut node = Self { handle, driver, historian: None, report: opened.report };
         node.historian = remember(node.handle.clone())?;
-        // The store is as it was before the end of the last process when the first step is done.
+        // The store has recovered the state of the last process once the first step is done.
         if is_ready.recv().is_err() {
             node.join();
             return Err(StartError::Restart(node.handle.inbox().closed_because()));
@@ -321,30 +323,30 @@ impl<P: Protocol> Node<P> {
         Ok(node)
     }
 
-    /// A way to ask the node for something.
+    /// The handle for requests to the node.
     pub fn handle(&self) -> &Handle<P> {
         &self.handle
     }
 
-    /// What was found on the disk at the start.
+    /// The report on the state found on disk at the start.
     pub fn report(&self) -> &StartReport {
         &self.report
     }
 
-    /// Waits until the node has ended, because somebody stopped it or because it failed.
+    /// Waits until the node has ended, because it was stopped or because it failed.
     ///
     /// # Errors
-    /// Why it failed, in words.
+    /// The reason of the failure.
     pub fn wait(mut self) -> Result<(), String> {
         let closed = self.handle.inbox().wait_closed();
         self.join();
         if closed.is_failure { Err(closed.reason) } else { Ok(()) }
     }
 
-    /// Ends the node and waits until it has: no thread and no open file of it is left.
+    /// Stops the node and waits for it: none of its threads and open files remain.
     ///
     /// # Errors
-    /// When it had failed before, why.
+    /// The reason, if it had failed before.
     pub fn stop(self) -> Result<(), String> {
         self.handle.stop();
         self.wait()
@@ -352,7 +354,7 @@ impl<P: Protocol> Node<P> {
 
     fn join(&mut self) {
         for thread in [self.driver.take(), self.historian.take()].into_iter().flatten() {
-            // Panics are caught where they happen.
+            // Panics are caught inside the threads.
             let _ = thread.join();
         }
     }
@@ -365,8 +367,7 @@ impl<P: Protocol> Drop for Node<P> {
     }
 }
 
-/// Keeps snapshots of the near past until the node ends, on a thread of its own, where any are to
-/// be kept.
+/// Retains recent snapshots on a separate thread until the node ends, if retention is configured.
 fn remember<P: Protocol>(handle: Handle<P>) -> Result<Option<JoinHandle<()>>, StartError> {
     if handle.past().retention().time.is_zero() {
         return Ok(None);
@@ -384,19 +385,19 @@ fn remember<P: Protocol>(handle: Handle<P>) -> Result<Option<JoinHandle<()>>, St
     thread.map(Some).map_err(|error| StartError::Threads(error.to_string()))
 }
 
-/// A protocol's settings as its table of the file would have them, for those who look at the node.
+/// A protocol's settings, formatted as its table of the configuration file, for display.
 fn settings_of(options: &impl serde::Serialize) -> String {
     let settings = toml::to_string(options);
     settings.map_or_else(|error| error.to_string(), |settings| settings.trim_end().to_owned())
 }
 
-/// Runs the event loop to its end, also where the protocol panics. Says when the first step is
-/// done.
+/// Runs the event loop to its end, and turns a panic of the protocol into a failure of the node.
+/// Signals `ready` when the first step is done.
 fn run_driver<P: Protocol>(parts: Parts<P>, ready: &Sender<()>) {
     let (inbox, network) = (parts.inbox.clone(), parts.network.clone());
     let run = || {
         let driver = Driver::new(parts);
-        // Whoever started the node may have gone.
+        // The thread that starts the node may no longer be waiting.
         let _ = ready.send(());
         driver.run();
     };
@@ -445,10 +446,10 @@ fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir
     }
 }
 
-/// What is to be done for a node that takes the place of one whose data is lost.
+/// The tasks of a node that replaces one that lost its data.
 struct Replacement {
     is_replaced: bool,
-    /// For the operator.
+    /// Message for the operator.
     line: Option<String>,
     on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
 }
@@ -479,7 +480,8 @@ impl Replacement {
     }
 }
 
-/// Opens what is on the disk. The cold file can only fail by a panic, and has said why.
+/// Opens the state on disk. The cold file can fail only by a panic, and has then reported the
+/// reason.
 fn open_all<P: Protocol>(
     options: &NodeOptions<P>,
     data_dir: Option<&DataDir>,
@@ -493,7 +495,7 @@ fn open_all<P: Protocol>(
     })
 }
 
-/// What came from the disk, and what will go there.
+/// The opened storage: the state read from disk, and the writers.
 struct Opened {
     log: Log,
     checkpointer: Option<Checkpointer>,
@@ -533,7 +535,7 @@ fn open_durable<P: Protocol>(
     Ok(Opened { log, checkpointer: Some(checkpointer), durable, head, report })
 }
 
-/// Tells the protocol what became of its checkpoints, and the operator when they begin to fail.
+/// Reports the results of checkpoints to the protocol, and logs when they start to fail.
 fn checkpoint_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> CheckpointEvents {
     let (inbox, is_failing) = (inbox.clone(), AtomicBool::new(false));
     Arc::new(move |event| match event {

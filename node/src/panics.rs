@@ -1,10 +1,10 @@
-//! Panics of the node's threads. Each is a bug; whoever starts a thread says what becomes of one,
-//! so that nobody waits for a thread that is not there any more.
+//! Panics of the node's threads. Each panic is a bug. The code that starts a thread defines how to
+//! handle one, so that nothing waits for a thread that no longer exists.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Does a thread's work. If that panics, `report` is told so, in words.
+/// Runs a thread's work. If it panics, calls `report` with a message.
 pub(crate) fn caught(thread: &str, work: impl FnOnce(), report: impl FnOnce(String)) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
         report(format!("the thread {thread} failed: {} (this is a bug)", message_of(&*panic)));

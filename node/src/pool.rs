@@ -1,7 +1,7 @@
-//! A pool of threads for a step's data-parallel work.
+//! A thread pool for a step's data-parallel work.
 //!
-//! The event loop is a worker too: with `n` workers there are `n - 1` threads beside it, and with
-//! one there is none. Jobs are handed out one by one, so that a slow one holds up nobody.
+//! The event loop is a worker too: `n` workers use `n - 1` additional threads, and one worker uses
+//! none. Jobs are handed out one by one, so that a slow job does not delay others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use pangea_core::pool::Pool;
 use rayon_core::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-/// More threads than this are a mistake in a configuration.
+/// The maximum number of threads; more are a configuration error.
 pub const WORKERS_MAX: usize = 1_024;
 
-/// Runs jobs on the caller's thread and on threads of its own, which end when it is dropped.
+/// Runs jobs on the caller's thread and on pool threads, which end when the pool is dropped.
 #[derive(Debug)]
 pub struct ThreadedPool {
     workers: usize,
@@ -20,7 +20,7 @@ pub struct ThreadedPool {
     ended: Arc<Ended>,
 }
 
-/// How many threads have ended.
+/// The number of threads that have ended.
 #[derive(Debug, Default)]
 struct Ended {
     count: Mutex<usize>,
@@ -28,10 +28,10 @@ struct Ended {
 }
 
 impl ThreadedPool {
-    /// A pool of `workers`, the caller's thread among them; 0 is one for each core.
+    /// Creates a pool of `workers`, including the caller's thread; 0 means one for each core.
     ///
     /// # Errors
-    /// When the system has no threads to give.
+    /// When the operating system can't create threads.
     pub fn new(workers: usize) -> Result<Self, ThreadPoolBuildError> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let workers = if workers == 0 { cores() } else { workers }.clamp(1, WORKERS_MAX);
@@ -57,7 +57,7 @@ impl Ended {
 impl Drop for ThreadedPool {
     fn drop(&mut self) {
         let Some(threads) = self.threads.take() else { return };
-        // Tells the threads to end and does not wait for it.
+        // Dropping signals the threads to end, but does not wait for them.
         drop(threads);
         let mut count = self.ended.count.lock().unwrap_or_else(PoisonError::into_inner);
         while *count < self.workers - 1 {
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn as_many_jobs_run_at_a_time_as_there_are_workers() {
         let pool = ThreadedPool::new(3).unwrap();
-        // Returns only if all three are in it together.
+        // Returns only if all three run concurrently.
         let barrier = Barrier::new(3);
         pool.run(3, &|_| {
             barrier.wait();

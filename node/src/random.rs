@@ -1,9 +1,9 @@
-//! Randomness that differs from one process to the next.
+//! Random numbers that differ between processes.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// 64 bits that nobody can foretell, from the operating system.
+/// 64 unpredictable bits from the operating system.
 pub fn seed() -> u64 {
-    // The standard library's only way to the operating system's generator: the keys of a hasher.
+    // A hasher's keys are the standard library's only access to the operating system's generator.
     RandomState::new().build_hasher().finish()
 }

@@ -1,17 +1,18 @@
-//! The other nodes of a region, for sessions that read rows of theirs (Calvin §3).
+//! Connections to nodes of other shards, for sessions that read remote rows (Calvin §3).
 //!
 //! ```text
 //!   session          this node                     a node of each other shard
-//!      | beyond(v) --> | Hold(v) ------------------> |  keeps v
+//!      | beyond(v) --> | Hold(v) ------------------> |  pins v
 //!      |               | <------------------- Held --|
 //!      | rows -------> | Table(v, range) ----------> |
 //!      | <-------------| <------------------- Rows --|
-//!      | (ends)        | Release ------------------> |  lets v go
+//!      | (ends)        | Release ------------------> |  unpins v
 //! ```
 //!
-//! Of each shard the nearest node that answers is asked: that of the own region, unless it is away.
-//! Sessions that begin at one version share what is held. All of it goes with the connection.
-//! Who could not be connected to is passed over while another one is connected (`region/peer.rs`).
+//! Reads of a shard go to its nearest node that answers: the node in the local region, unless it is
+//! unreachable. Sessions that begin at one version share its pins. All pins are released with the
+//! connection. A node that could not be connected to is skipped while another one is connected
+//! (`region/peer.rs`).
 
 mod peer;
 
@@ -36,25 +37,26 @@ use tokio::task::JoinSet;
 use crate::config::Config;
 use peer::{Hold, Peer};
 
-/// How long it may take to tell rows.
+/// Timeout for fetching remote rows.
 const ROWS_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What is known of the nodes of other shards.
+/// The connections to the nodes of other shards.
 pub struct Region {
     here: ShardId,
     partitions: Arc<Partitions>,
-    /// The nodes of each other shard, the nearest first.
+    /// The nodes of each other shard, nearest first.
     shards: BTreeMap<ShardId, Vec<Peer>>,
-    /// The version that was asked for last, and what is held of it.
+    /// The version requested last, and its pins.
     latest: std::sync::Mutex<(SnapshotVersion, Arc<Mutex<Weak<Held>>>)>,
-    /// Taken when this ends.
+    /// `None` only while this is dropped.
     runtime: Option<Runtime>,
 }
 
-/// A version that a node of each other shard keeps.
+/// A version that is pinned on one node of each other shard.
 struct Held {
     at: SnapshotVersion,
-    /// Or why none does: what is on the others can be read all the same.
+    /// The pin on each shard, or the reason why no node of the shard has pinned the version. The
+    /// other shards can still be read.
     of: BTreeMap<ShardId, Result<Hold, Unavailable>>,
     runtime: Handle,
 }
@@ -64,10 +66,11 @@ fn unavailable(reason: impl fmt::Display) -> Unavailable {
 }
 
 impl Region {
-    /// The other nodes of a node's cluster; nothing where there is one shard.
+    /// Creates the connections to the other shards of a node's cluster; `None` if there is only one
+    /// shard.
     ///
     /// # Errors
-    /// When there is no thread to talk to them.
+    /// When the thread for the connections can't be started.
     pub fn of(config: &Config, topology: &Topology) -> std::io::Result<Option<Self>> {
         if topology.partitions.shards() == 1 {
             return Ok(None);
@@ -104,11 +107,11 @@ impl Region {
         self.runtime.as_ref().expect("it is taken at the end").handle()
     }
 
-    /// The rows of a version that are on other shards. Those of a shard of which no node keeps it
-    /// are an error when they are read.
+    /// The rows of a version on other shards. If no node of a shard could pin the version, reading
+    /// rows of that shard is an error.
     ///
     /// # Errors
-    /// When this ends.
+    /// When this is being dropped.
     pub async fn beyond(self: &Arc<Self>, at: SnapshotVersion) -> Result<Beyond, Unavailable> {
         let region = self.clone();
         let held = self.runtime().spawn(async move { region.hold(at).await });
@@ -117,7 +120,7 @@ impl Region {
     }
 
     async fn hold(self: Arc<Self>, at: SnapshotVersion) -> Result<Arc<Held>, Unavailable> {
-        // Those of one version wait for each other, and not for those of others.
+        // Sessions at the same version wait for each other, but not for sessions at other versions.
         let of_version = {
             let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
             if latest.0 != at {
@@ -143,7 +146,7 @@ impl Region {
         Ok(held)
     }
 
-    /// Has the nearest node of a shard that answers keep a version.
+    /// Pins a version on the nearest node of a shard that answers.
     async fn hold_on(&self, shard: ShardId, at: SnapshotVersion) -> Result<Hold, Unavailable> {
         let held = peer::hold_on_one(&self.shards[&shard], at).await;
         let cant = |why| format!("no node of shard {} can be read now: {why}", shard.0);
@@ -153,7 +156,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Whoever drops it may be a task, which must not wait.
+        // Shuts down in the background, because this may be dropped by a task, which must not
+        // block.
         self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
@@ -184,11 +188,11 @@ impl Elsewhere for Held {
         let room = hold.room.clone();
         let (sender, receiver) = sync_channel(1);
         self.runtime.spawn(async move {
-            // Nobody closes it.
+            // The semaphore is never closed.
             let _permit = room.acquire().await;
             let Scan { table, range, direction } = scan;
             let rows_max = u32::try_from(most).unwrap_or(u32::MAX);
-            // Whoever asked may have stopped waiting.
+            // The requester may have timed out.
             let _ = sender.send(client.table(table, at, range, direction, rows_max).await);
         });
         let answer = waiting(|| receiver.recv_timeout(ROWS_DEADLINE));
@@ -208,7 +212,7 @@ impl Drop for Held {
         let holds = std::mem::take(&mut self.of).into_values();
         for Hold { client, number, .. } in holds.flatten() {
             self.runtime.spawn(async move {
-                // A connection that was lost has let it go.
+                // Losing the connection releases the pin as well.
                 let _ = client.release(number).await;
             });
         }
@@ -221,7 +225,7 @@ impl fmt::Debug for Held {
     }
 }
 
-/// Waits on this thread, whose other tasks another one takes meanwhile.
+/// Blocks this thread. On a multi-threaded runtime, another thread runs its tasks in the meantime.
 fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
     match flavor {

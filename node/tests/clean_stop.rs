@@ -1,5 +1,5 @@
-//! A node that has been stopped leaves no thread and no open file. Alone in its binary: other tests
-//! have threads and files of their own.
+//! A stopped node leaves no thread and no open file. This test has its own binary, because other
+//! tests have threads and files of their own.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::toy::{Toy, add};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How many threads and open files this process has.
+/// The numbers of threads and open files of this process.
 fn held() -> (usize, usize) {
     let count = |dir: &str| std::fs::read_dir(dir).unwrap().count();
     (count("/proc/self/task"), count("/proc/self/fd"))
@@ -48,7 +48,7 @@ fn a_stopped_node_leaves_no_thread_and_no_open_file() {
         } else {
             node.stop().unwrap();
         }
-        // A thread that has been joined is in the list a moment longer.
+        // A joined thread remains in the list for a moment.
         let started = Instant::now();
         while held() != before {
             assert!(started.elapsed() < DEADLINE, "{before:?} {:?}", held());

@@ -1,5 +1,5 @@
-//! What clients that never read their results cost a node. Alone in its process, whose memory is
-//! measured.
+//! The memory that clients which never read their results use on a node. This test has its own
+//! process, because it measures the process's memory.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,15 +13,15 @@ use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
-/// So many clients ask for a result of 36 MB and never read it.
+/// The number of clients that request a result of 36 MB and never read it.
 const CLIENTS: usize = 30;
-/// A batch, what is decoded of it and a buffer of replies, for each of them, and as much again.
+/// A batch, its decoded rows and a reply buffer for each client, and as much again.
 const BYTES_MAX: usize = CLIENTS * (2 << 20);
 
-/// What all results that are made whole may take here.
+/// The limit here for all results that are materialized.
 const RESULTS_BYTES_MAX: usize = 60 << 20;
 
-/// What the process has in memory.
+/// The resident memory of the process.
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -33,7 +33,7 @@ fn frame(kind: &[u8], body: &[u8]) -> Vec<u8> {
     [kind, &(body.len() as u32 + 4).to_be_bytes(), body].concat()
 }
 
-/// A client that asks, reads the beginning of the answer, and nothing more.
+/// A client that sends a query, reads the beginning of the answer, and then stops reading.
 fn ask(address: SocketAddr, sql: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -79,7 +79,8 @@ async fn test(address: SocketAddr) {
     assert_eq!(client.query("select id from t where id < 4", &[]).await.unwrap().len(), 3);
     drop(unread);
 
-    // What is sorted is made whole: a second one finds no room, and a small one does.
+    // Sorted results are materialized: there is no room for a second one, but for a small one there
+    // is.
     let sorted = "select * from t order by filler, id";
     let unread = asking(sorted, 1).await.unwrap();
     let error = client.query(sorted, &[]).await.unwrap_err();
@@ -91,7 +92,7 @@ async fn test(address: SocketAddr) {
     let few = "select * from t where id < 4 order by filler, id";
     assert_eq!(client.query(few, &[]).await.unwrap().len(), 3);
     drop(unread);
-    // The server may be a little later to see that the client left.
+    // The server may notice the client's disconnect a little later.
     let mut rows = client.query(sorted, &[]).await;
     while rows.as_ref().is_err_and(|error| error.code() == Some(&SqlState::OUT_OF_MEMORY)) {
         tokio::task::yield_now().await;

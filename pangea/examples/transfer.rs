@@ -1,5 +1,5 @@
-//! Transfers between accounts: a procedure in Rust over SQL tables, in a cluster of three nodes
-//! within this program.
+//! Transfers between accounts: a Rust procedure over SQL tables, in a three-node cluster within
+//! this process.
 //!
 //! ```sh
 //! cargo run --example transfer
@@ -7,7 +7,7 @@
 
 use pangea::{Cluster, Datum, Error, Sql, SqlProcedure, SqlType, Stop, raise};
 
-/// Moves money from one account to another, and returns what is left on the first.
+/// Moves money from one account to another and returns the remaining balance of the first.
 pub struct Transfer;
 
 impl SqlProcedure for Transfer {
@@ -43,10 +43,10 @@ impl SqlProcedure for Transfer {
     }
 }
 
-/// Three nodes that know the procedure, and two accounts.
+/// Starts three nodes with the procedure registered, and creates two accounts.
 ///
 /// # Errors
-/// When the cluster can't be had.
+/// If the cluster fails to start or a statement fails.
 pub fn bank() -> Result<Cluster, Error> {
     let cluster = Cluster::builder().procedure(Transfer).start()?;
     let mut connection = cluster.connect(0)?;
@@ -57,26 +57,26 @@ pub fn bank() -> Result<Cluster, Error> {
     Ok(cluster)
 }
 
-/// Transfers, and returns the balances.
+/// Runs the transfers and returns the balances.
 ///
 /// # Errors
-/// When a statement fails.
+/// If a statement fails.
 pub fn transfers(cluster: &Cluster) -> Result<Vec<Vec<Datum>>, Error> {
     let mut connection = cluster.connect(1)?;
     let left = connection.call("transfer", &[Datum::Int(1), Datum::Int(2), Datum::Int(30)])?;
     assert_eq!(left, [Datum::Int(70)]);
-    // The same by SQL, as any PostgreSQL client says it.
+    // The same procedure called in SQL, as any PostgreSQL client would.
     connection.query("call transfer(2, 1, 5 + 5)", &[])?;
-    // All or nothing.
+    // A failed call has no effect.
     let too_much = [Datum::Int(1), Datum::Int(2), Datum::Int(1_000)];
     assert!(connection.call("transfer", &too_much).is_err());
     Ok(connection.query("select id, balance from account order by id", &[])?.rows)
 }
 
-/// Runs it all, and says how to look at what is left.
+/// Runs the example and prints how to connect with psql.
 ///
 /// # Errors
-/// When the cluster can't be had, or a statement fails.
+/// If the cluster fails to start or a statement fails.
 pub fn main() -> Result<(), Error> {
     let cluster = bank()?;
     for row in transfers(&cluster)? {

@@ -1,4 +1,4 @@
-//! `pangea check`: a recorded history of any database, held to what it promises.
+//! `pangea check`: checks a recorded history of any database against a consistency model.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -16,14 +16,14 @@ use crate::failure::Failure;
 use crate::say;
 use crate::sim::unless_interrupted;
 
-/// How the reading of a file looks at a terminal.
+/// The progress bar while a file of known size is read.
 const READING_BAR: &str = "reading {wide_bar} {bytes}/{total_bytes}, {eta} left";
-/// How it looks where nobody knows how much will come, and the search for cycles.
+/// The progress display for input of unknown size and for the search for cycles.
 const SPINNER: &str = "{spinner} {msg}, {elapsed}";
-/// How often it is drawn.
+/// The refresh interval of the progress display.
 const PROGRESS_TICK: Duration = Duration::from_millis(250);
 
-/// Check a recorded history of any database against what it promises.
+/// Check a recorded history of any database against a consistency model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   pangea check history.jsonl
@@ -40,16 +40,16 @@ A history is one JSON object a line, one line a transaction (broken here to fit)
 docs/HISTORY.md describes it, and the models. The exit code is 0 when the history is what the model
 promises, 1 when it is not or nobody can tell, and 2 when the file is not a history.")]
 pub struct Arguments {
-    /// The history, or - for standard input
+    /// History file, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What the history is held to
+    /// Consistency model to check the history against
     #[arg(long, value_name = "M", default_value_t = Model::StrictSerializable)]
     #[arg(help = format!("What the history is held to: {}", models()))]
     model: Model,
 }
 
-/// The names of all models.
+/// Returns the names of all models.
 fn models() -> String {
     Model::ALL.map(Model::name).join(", ")
 }
@@ -60,10 +60,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     check_file(name, arguments.file.clone(), arguments.model)
 }
 
-/// Checks the history in a file, and says what was found. It is called by `name`.
+/// Checks the history in a file and prints the verdict. Messages refer to the history as `name`.
 ///
 /// # Errors
-/// When it is not what the model promises, or nobody can tell, or it can't be read.
+/// If the history violates the model, if neither a violation nor a proof was found, or if the file
+/// cannot be read.
 pub fn check_file(name: String, file: PathBuf, model: Model) -> Result<(), Failure> {
     let work = move || {
         let begin = Instant::now();
@@ -102,10 +103,10 @@ pub fn check_file(name: String, file: PathBuf, model: Model) -> Result<(), Failu
     }
 }
 
-/// The strongest of the weaker models that a history keeps to.
+/// Returns the strongest weaker model that the history satisfies.
 fn still_holds(recorded: &Recorded, model: Model) -> Option<Model> {
     let weaker = Model::ALL.into_iter().filter(|weaker| *weaker < model);
-    // What does not hold under the weakest holds under none.
+    // A history that violates the weakest model violates all of them.
     let weaker: Vec<Model> = weaker.collect();
     let holds = |model: &Model| check(recorded, *model, "") == Verdict::Holds;
     weaker.last().filter(|weakest| holds(weakest))?;
@@ -141,7 +142,7 @@ fn spinner(what: &'static str) -> ProgressBar {
     bar
 }
 
-/// What there is, in numbers.
+/// Returns the numbers of transactions and operations, as text.
 fn counts(recorded: &Recorded) -> String {
     let of = |outcome| recorded.txns.iter().filter(|txn| txn.outcome == outcome).count();
     let ops: usize = recorded.txns.iter().map(|txn| txn.ops.len()).sum();

@@ -1,4 +1,5 @@
-//! Nodes within a program: they are what `pangea start` runs, on the same ports and files.
+//! Embedded nodes: the same nodes that `pangea start` runs, with the same ports and files, within a
+//! program.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,15 +29,15 @@ use tokio::sync::Notify;
 
 use crate::protocol::{self, NAMES, WithProtocol, with_protocol};
 
-/// Threads that serve PostgreSQL clients, of all nodes.
+/// Threads that serve the PostgreSQL clients of all nodes.
 const SQL_THREADS: usize = 2;
-/// How long clients may take when a cluster stops.
+/// The time limit for clients to finish when a cluster stops.
 const GOODBYE: Duration = Duration::from_millis(1_500);
 
-/// Why something of a cluster did not work.
+/// An error of a cluster or of a statement.
 #[derive(Debug)]
 pub enum Error {
-    /// It could not be started or stopped.
+    /// The cluster could not be started or stopped.
     Cluster(String),
     /// A statement failed.
     Sql(Box<SqlError>),
@@ -63,7 +64,7 @@ fn failed(what: &str, why: impl fmt::Display) -> Error {
     Error::Cluster(format!("{what}: {why}"))
 }
 
-/// What a cluster is to be like.
+/// The configuration of a cluster.
 pub struct Builder {
     protocol: String,
     regions: Vec<String>,
@@ -74,54 +75,55 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The protocol's name, instead of the first that there is.
+    /// Sets the protocol's name. The default is the first known protocol.
     #[must_use]
     pub fn protocol(mut self, name: &str) -> Self {
         name.clone_into(&mut self.protocol);
         self
     }
 
-    /// One node in each of these regions, instead of three.
+    /// Starts one node in each of these regions, instead of the default three.
     #[must_use]
     pub fn regions(mut self, names: &[&str]) -> Self {
         self.regions = names.iter().map(|&name| name.to_owned()).collect();
         self
     }
 
-    /// Where its state is kept. Without it, it is in memory alone and gone with the program.
+    /// Stores the state in this directory. The default is memory only, which is lost when the
+    /// program ends.
     #[must_use]
     pub fn directory(mut self, path: &Path) -> Self {
         self.directory = Some(path.to_owned());
         self
     }
 
-    /// The one node that a configuration describes, of a cluster whose others are elsewhere: in
-    /// programs with the same procedures. Takes the place of all else but procedures.
+    /// Runs only the node that this configuration describes. The other nodes of its cluster run
+    /// elsewhere, in programs with the same procedures. This overrides all other settings except
+    /// procedures.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// A procedure that clients call by `CALL`. It hides a stored procedure of its name.
+    /// Adds a procedure that clients call by `CALL`. It hides a stored procedure of the same name.
     #[must_use]
     pub fn procedure(mut self, procedure: impl SqlProcedure) -> Self {
         self.natives.push(Native::new(procedure));
         self
     }
 
-    /// A procedure without SQL, for [`Cluster::call_raw`] and native clients.
+    /// Adds a procedure without SQL, for [`Cluster::call_raw`] and native clients.
     #[must_use]
     pub fn raw_procedure(mut self, procedure: impl Procedure + 'static) -> Self {
         self.procedures.push(Arc::new(procedure));
         self
     }
 
-    /// Starts it.
+    /// Starts the cluster.
     ///
     /// # Errors
-    /// When the configuration makes no sense, two procedures have the same name, or a node can't
-    /// start.
+    /// If the configuration is invalid, two procedures have the same name, or a node cannot start.
     pub fn start(self) -> Result<Cluster, Error> {
         let registry = self.registry()?;
         let mut temporary = None;
@@ -144,7 +146,7 @@ impl Builder {
         Ok(cluster)
     }
 
-    /// What a node of `pangea start` knows, and the program's own.
+    /// Returns the procedures of `pangea start` and those of the program.
     fn registry(&self) -> Result<Arc<Registry>, Error> {
         let mut procedures = protocol::procedures();
         for native in &self.natives {
@@ -190,7 +192,7 @@ impl Builder {
     }
 }
 
-/// A configuration as its file has it.
+/// The format of a configuration file.
 #[derive(Serialize)]
 struct File<'a> {
     cluster: &'a str,
@@ -211,25 +213,26 @@ struct Place {
     sql: SocketAddr,
 }
 
-/// Loopback addresses with ports that nobody listens on now.
+/// Returns loopback addresses with ports that are currently free.
 fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Error> {
     let bind = |_| TcpListener::bind("127.0.0.1:0");
-    // All are held until the last is found, so that none is found twice.
+    // All listeners stay open until the last is bound, so that no port is found twice.
     let listeners: std::io::Result<Vec<TcpListener>> = (0..count).map(bind).collect();
     let addresses = listeners.and_then(|all| all.iter().map(TcpListener::local_addr).collect());
     addresses.map_err(|error| failed("no free port on 127.0.0.1", error))
 }
 
-/// Nodes that run in this program. They end when it is dropped.
+/// Nodes that run in this program. They stop when this is dropped.
 pub struct Cluster {
     nodes: Vec<Box<dyn Running>>,
     runtime: Runtime,
-    /// Where their files are, where they are nobody's.
+    /// The directory of the nodes' files, if it is temporary.
     temporary: Option<TempDir>,
 }
 
 impl Cluster {
-    /// A cluster of three nodes in this program, in memory, until something else is said.
+    /// Returns a builder. By default it describes a cluster of three nodes in this program, in
+    /// memory.
     pub fn builder() -> Builder {
         Builder {
             protocol: NAMES[0].to_owned(),
@@ -241,47 +244,47 @@ impl Cluster {
         }
     }
 
-    /// How many nodes of it run here.
+    /// Returns the number of its nodes that run in this program.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Where PostgreSQL clients reach a node.
+    /// Returns the address for PostgreSQL clients of a node.
     ///
     /// # Panics
-    /// When there is no such node here.
+    /// If the node does not run in this program.
     pub fn sql_address(&self, node: usize) -> SocketAddr {
         self.nodes[node].sql_address()
     }
 
-    /// A session of a node, as its first superuser.
+    /// Opens a session with a node, as the bootstrap superuser.
     ///
     /// # Errors
-    /// When the node can't give one.
+    /// If the node cannot open the session.
     ///
     /// # Panics
-    /// When there is no such node here.
+    /// If the node does not run in this program.
     pub fn connect(&self, node: usize) -> Result<Connection<'_>, Error> {
         let parameters = BTreeMap::from([("user".to_owned(), BOOTSTRAP.to_owned())]);
         let session = self.nodes[node].session(&parameters)?;
         Ok(Connection { session, runtime: &self.runtime })
     }
 
-    /// Calls a procedure without SQL on a node, and returns what it returned.
+    /// Calls a procedure without SQL on a node, and returns its result.
     ///
     /// # Errors
-    /// When there is none of that name, it aborted, or the node can't tell what became of it.
+    /// If the procedure does not exist, the call aborted, or its outcome is unknown to the node.
     ///
     /// # Panics
-    /// When there is no such node here.
+    /// If the node does not run in this program.
     pub fn call_raw(&self, node: usize, name: &str, args: &[u8]) -> Result<Vec<u8>, Error> {
         Ok(self.runtime.block_on(self.nodes[node].call_raw(name, args))?)
     }
 
-    /// Stops its nodes, and waits until they have ended.
+    /// Stops its nodes and waits until they have stopped.
     ///
     /// # Errors
-    /// When one had failed before, why.
+    /// The error of a node that failed earlier.
     pub fn stop(self) -> Result<(), Error> {
         let Self { nodes, runtime, temporary } = self;
         nodes.iter().for_each(|node| node.dismiss());
@@ -292,25 +295,26 @@ impl Cluster {
     }
 }
 
-/// A session of a node.
+/// A session with a node.
 pub struct Connection<'a> {
     session: Box<dyn Conversation>,
     runtime: &'a Runtime,
 }
 
 impl Connection<'_> {
-    /// Runs a statement with these values of `$1`, `$2` and so on, and returns its rows whole.
+    /// Runs a statement with these values of `$1`, `$2` and so on, and returns all of its rows.
     ///
     /// # Errors
-    /// When the statement fails.
+    /// If the statement fails.
     pub fn query(&mut self, sql: &str, params: &[Datum]) -> Result<Rows, Error> {
         Ok(self.runtime.block_on(self.session.query(sql, params))?)
     }
 
-    /// Calls a procedure, in Rust or stored, and returns its row: empty where it has none.
+    /// Calls a procedure, in Rust or stored, and returns its row, which is empty if the procedure
+    /// returns none.
     ///
     /// # Errors
-    /// When it fails.
+    /// If the call fails.
     pub fn call(&mut self, procedure: &str, args: &[Datum]) -> Result<Vec<Datum>, Error> {
         let places: Vec<_> = (1..=args.len()).map(|at| format!("${at}")).collect();
         let name = procedure.replace('"', "\"\"");
@@ -321,7 +325,7 @@ impl Connection<'_> {
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SqlError>> + Send + 'a>>;
 
-/// A session, whatever the protocol.
+/// A session, with any protocol.
 trait Conversation: Send {
     fn query<'a>(&'a mut self, sql: &'a str, params: &'a [Datum]) -> Answer<'a, Rows>;
 }
@@ -332,7 +336,7 @@ impl Conversation for Session {
     }
 }
 
-/// A node, whatever the protocol.
+/// A node, with any protocol.
 trait Running: Send + Sync {
     fn sql_address(&self) -> SocketAddr;
     fn session(

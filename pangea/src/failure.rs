@@ -1,21 +1,21 @@
-//! How a command ends when it does not end well: one line on stderr, and an exit code.
+//! The failure of a command: one line on stderr, and an exit code.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// Why a command ended.
+/// The reason why a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// What was asked for makes no sense: exit code 2.
+    /// The request is invalid: exit code 2.
     Usage(String),
-    /// It was tried and did not work, or a check failed: exit code 1.
+    /// The command failed, or a check did: exit code 1.
     Failed(String),
-    /// Somebody ended it before it was done: exit code 130, as shells have it for Ctrl-C.
+    /// The command was interrupted: exit code 130, as shells report for Ctrl-C.
     Interrupted(String),
 }
 
 impl Failure {
-    /// The code that the process exits with.
+    /// Returns the exit code of the process.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Failed(_) => ExitCode::from(1),
@@ -24,7 +24,7 @@ impl Failure {
         }
     }
 
-    /// Something that did not work, and why.
+    /// Creates a failure of `what`, and its cause.
     pub fn failed(what: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
     }

@@ -1,8 +1,8 @@
-//! Pangea as a library: a cluster, or one node of one, within a program of one's own.
+//! Pangea as a library: a cluster, or one node of a cluster, within a program.
 //!
-//! What a program gains over a server beside it are procedures in Rust ([`SqlProcedure`]):
-//! functions that run at their place in the order on every node, next to the data, and that any
-//! PostgreSQL client of the program's nodes calls by `CALL`.
+//! The advantage over a separate server is procedures in Rust ([`SqlProcedure`]). These functions
+//! run at their place in the serial order on every node, next to the data. Any PostgreSQL client of
+//! the program's nodes can call them by `CALL`.
 //!
 //! ```
 //! use pangea::{Cluster, Datum, Sql, SqlProcedure, SqlType, Stop, raise};
@@ -42,9 +42,9 @@
 //! # }
 //! ```
 //!
-//! All nodes of a cluster must have the same procedures, with the same code: a node is refused by
-//! peers whose procedures have other names or other numbers, and what one of the same name does
-//! nobody compares.
+//! All nodes of a cluster must have the same procedures, with the same code. Peers reject a node
+//! whose procedures have other names or numbers. The code of procedures with the same name is not
+//! compared.
 
 mod embedded;
 #[doc(hidden)]

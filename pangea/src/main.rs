@@ -1,21 +1,21 @@
 //! Pangea's command line.
 //!
-//! | command | what | where |
+//! | command | purpose | module |
 //! |---|---|---|
 //! | `start` | one node of a cluster | [`start`] |
 //! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
 //! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
-//! | `calibrate` | such a cluster, and what everything in it costs | [`calibrate`] |
-//! | `advise` | which protocol and settings for some work in some regions | [`advise`] |
-//! | `torture` | a cluster on this machine under faults, and what clients saw checked | [`torture`] |
+//! | `calibrate` | a cluster on this machine whose costs are measured | [`calibrate`] |
+//! | `advise` | recommends a protocol and settings for a workload in given regions | [`advise`] |
+//! | `torture` | a cluster on this machine under faults, with the clients' observations checked | [`torture`] |
 //! | `sim` | a cluster in virtual time, under faults | [`sim`] |
-//! | `check` | a recorded history of any database, held to a model | [`check`] |
+//! | `check` | checks a recorded history of any database against a model | [`check`] |
 //! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
 //! | `lab` | regions on this machine for any software | [`lab`] |
 //!
-//! A protocol's name becomes its code in [`protocol`] and nowhere else. What went wrong is one line
-//! on stderr that says what to do; the exit code is 0 when all went well, 1 when something failed,
-//! a check included, 2 when the command makes no sense, and 130 when it was interrupted.
+//! Only [`protocol`] maps the name of a protocol to its code. An error is one line on stderr that
+//! includes the remedy. The exit code is 0 on success, 1 if something failed, including a check, 2
+//! if the command is invalid, and 130 if it was interrupted.
 
 mod advise;
 mod allocator;
@@ -102,12 +102,12 @@ fn say(line: &str) -> Result<(), Failure> {
     said.map_err(|error| Failure::failed("can't write to stdout", error))
 }
 
-/// Writes a line to stderr. Where nobody reads it any more, there is nobody to tell that.
+/// Writes a line to stderr. Errors are ignored, because they could not be reported.
 fn warn(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// A runtime for commands that talk to nodes: nearly all of the work is the nodes'.
+/// Creates a runtime for commands that communicate with nodes. The nodes do nearly all of the work.
 fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();

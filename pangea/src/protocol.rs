@@ -28,25 +28,25 @@ pub fn reserved_prefixes() -> Vec<&'static str> {
     names.chain(["pangea"]).collect()
 }
 
-/// Every procedure that a node knows: those of SQL and those of the workloads.
+/// Returns every procedure that a node knows: those of SQL and those of the workloads.
 pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     let mut procedures = workload::procedures();
     procedures.extend(pangea_sql::procedures());
     procedures
 }
 
-/// The workloads' procedures, as SQL calls them: `CALL pangea.tpcc_payment($1)`.
+/// Returns the workloads' procedures as SQL calls them: `CALL pangea.tpcc_payment($1)`.
 pub fn programs() -> Vec<Arc<Native>> {
     workload::procedures().into_iter().map(Native::program).collect()
 }
 
-/// All of them, by their names.
+/// Returns all procedures, by name.
 pub fn registry() -> Arc<Registry> {
     Arc::new(Registry::new(procedures()))
 }
 
-/// Whether a configuration's table of settings is one that its protocol understands, and that its
-/// cluster can have.
+/// Checks that the protocol of a configuration accepts its settings, and that they are valid for
+/// the cluster.
 pub struct CheckOptions<'a>(pub &'a Config);
 
 impl WithProtocol for CheckOptions<'_> {
@@ -58,7 +58,7 @@ impl WithProtocol for CheckOptions<'_> {
     }
 }
 
-/// How many nodes a protocol needs.
+/// The minimum number of nodes of a protocol.
 pub struct NodesMin;
 
 impl WithProtocol for NodesMin {
@@ -69,7 +69,7 @@ impl WithProtocol for NodesMin {
     }
 }
 
-/// Whether a protocol can divide tables among the nodes of a region.
+/// Whether a protocol can partition tables among the nodes of a region.
 pub struct Divides;
 
 impl WithProtocol for Divides {
@@ -103,7 +103,7 @@ impl WithProtocol for TortureSettings {
     }
 }
 
-/// What transactions may rely on under a table of settings.
+/// The guarantee of a protocol with these settings.
 pub struct GuaranteeOf<'a>(pub &'a toml::Table);
 
 impl WithProtocol for GuaranteeOf<'_> {
@@ -122,14 +122,14 @@ pub fn parse_value(text: &str) -> toml::Value {
     parsed.unwrap_or_else(|| toml::Value::String(text.to_owned()))
 }
 
-/// A setting of a protocol as `--set` gives it: `minerva.solver=greedy`.
+/// A setting of a protocol as given to `--set`: `minerva.solver=greedy`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Whose it is.
+    /// The protocol of the setting.
     protocol: String,
-    /// Which.
+    /// The key of the setting.
     key: String,
-    /// To what.
+    /// The value of the setting.
     value: toml::Value,
 }
 
@@ -158,10 +158,10 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// The settings of `protocol` as the table that a configuration has under its name.
+/// Returns the settings of `protocol`, as the table with its name in a configuration.
 ///
 /// # Errors
-/// When one is another protocol's.
+/// If a setting belongs to another protocol.
 pub fn options_table(protocol: &str, settings: &[Setting]) -> Result<toml::Table, Failure> {
     let mut table = toml::Table::new();
     for setting in settings {
@@ -176,19 +176,19 @@ pub fn options_table(protocol: &str, settings: &[Setting]) -> Result<toml::Table
     Ok(table)
 }
 
-/// A protocol's settings from such a table.
+/// Parses a protocol's settings from a table.
 ///
 /// # Errors
-/// When the protocol has no such setting, or not such a value of it.
+/// If the protocol does not have a setting, or a value is invalid.
 pub fn parse_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
     let wrong = |wrong: WrongOption| Failure::Usage(format!("--set: {wrong}"));
     read_options::<P>(table).map_err(wrong)
 }
 
-/// A setting that can't be.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongOption {
-    /// Which.
+    /// The key of the setting.
     pub key: String,
     why: String,
 }
@@ -202,7 +202,7 @@ impl std::fmt::Display for WrongOption {
 fn read_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, WrongOption> {
     let text = toml::to_string(table).expect("what came from TOML");
     toml::from_str(&text).map_err(|error| {
-        // The parser tells the place, not the key.
+        // The parser reports the position, not the key.
         let place = error.span().map_or(0, |span| span.start);
         let line = text[..place].rfind('\n').map_or(0, |end| end + 1);
         let line = text[line..].lines().next().unwrap_or_default();
@@ -211,7 +211,7 @@ fn read_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, WrongOpt
     })
 }
 
-/// Whether a protocol understands a table of settings.
+/// Checks that a protocol accepts a table of settings.
 pub struct CheckTable<'a>(pub &'a toml::Table);
 
 impl WithProtocol for CheckTable<'_> {

@@ -1,7 +1,8 @@
-//! Named cloud regions, and how far apart they are.
+//! Named cloud regions and their distances.
 //!
-//! Round trips in milliseconds, about what anybody measures between the large clouds' regions of
-//! these places: real enough to feel a wide area on one machine. They are no promise of a provider.
+//! Round trips in milliseconds, close to the values that are commonly measured between the regions
+//! of the large clouds in these places. They are realistic enough to emulate a WAN on one machine.
+//! No provider guarantees them.
 
 /// The regions, in the order of [`ROUND_TRIPS_MS`].
 pub const NAMES: [&str; 15] = [
@@ -22,7 +23,7 @@ pub const NAMES: [&str; 15] = [
     "au-southeast",
 ];
 
-/// The regions of a demo that names none: three continents.
+/// The default regions of a demo, on three continents.
 pub const DEFAULT: &str = "us-east,eu-west,ap-northeast";
 
 /// Round trips from a region to those before it in [`NAMES`].
@@ -59,7 +60,7 @@ const ROUND_TRIPS_MS: [&[u16]; NAMES.len()] = [
     &[198, 176, 140, 199, 311, 256, 251, 275, 184, 410, 152, 93, 129, 104],
 ];
 
-/// The round trip between two regions in milliseconds, or nothing when one has no such name.
+/// Returns the round trip between two regions in milliseconds, or `None` if a name is unknown.
 pub fn round_trip_ms(a: &str, b: &str) -> Option<f64> {
     let place = |name| NAMES.iter().position(|&known| known == name);
     let (a, b) = (place(a)?, place(b)?);
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn no_detour_is_much_shorter_than_the_way() {
-        // Routes of the internet break the triangle inequality, but not by half.
+        // Routes of the internet violate the triangle inequality, but not by half.
         for a in NAMES {
             for b in NAMES {
                 for via in NAMES {

@@ -1,33 +1,33 @@
-//! How a command is told to end.
+//! The signals that end a command.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// Everything that tells a command to end.
+/// All signals that end a command.
 pub struct Signals {
-    /// What may be meant for what runs at the moment.
+    /// Signals that may be intended for the current operation only.
     pub interrupts: Interrupts,
-    /// What is meant for the command.
+    /// Signals that are intended for the command.
     pub ends: Ends,
 }
 
 /// SIGINT, which a terminal sends for Ctrl-C.
 pub struct Interrupts(Signal);
 
-/// SIGTERM; SIGQUIT, for Ctrl-\ in a terminal; and SIGHUP, for a terminal that is closed.
+/// SIGTERM; SIGQUIT, which a terminal sends for Ctrl-\; and SIGHUP, sent when a terminal is closed.
 pub struct Ends {
     terminate: Signal,
     quit: Signal,
-    /// Nothing where SIGHUP is ignored, as `nohup` has it.
+    /// `None` if SIGHUP is ignored, as under `nohup`.
     hang_up: Option<Signal>,
 }
 
 impl Signals {
-    /// From now on these signals no longer end the process by themselves.
+    /// Installs the handlers. From now on these signals do not end the process by default.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system does not allow it.
     pub fn new() -> Result<Self, Failure> {
         let listen =
             |kind| signal(kind).map_err(|error| Failure::failed("can't listen for signals", error));
@@ -41,7 +41,7 @@ impl Signals {
         Ok(Self { interrupts, ends })
     }
 
-    /// Waits for any.
+    /// Waits for any of the signals.
     pub async fn received(&mut self) {
         tokio::select! {
             () = self.interrupts.received() => {}
@@ -51,14 +51,14 @@ impl Signals {
 }
 
 impl Interrupts {
-    /// Waits for one.
+    /// Waits for the signal.
     pub async fn received(&mut self) {
         self.0.recv().await;
     }
 }
 
 impl Ends {
-    /// Waits for any.
+    /// Waits for any of the signals.
     pub async fn received(&mut self) {
         let hang_up = async {
             match &mut self.hang_up {
@@ -74,7 +74,8 @@ impl Ends {
     }
 }
 
-/// Whether whoever started the process wants it to outlive its terminal. Only Linux tells.
+/// Returns whether SIGHUP is ignored, so that the process outlives its terminal. Only Linux reports
+/// this.
 fn is_hang_up_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! `pangea sim`: clusters in virtual time, under faults, held to what they promise.
+//! `pangea sim`: clusters in virtual time, under faults, checked against their guarantees.
 
 mod predict;
 mod progress;
@@ -34,7 +34,7 @@ use crate::signals::Signals;
 pub use predict::options as prediction_options;
 use progress::Progress;
 
-/// Workloads whose histories can't be written: their values may be written twice.
+/// Workloads whose histories cannot be recorded, because they may write the same value twice.
 const NOT_RECORDED: [&str; 9] = [
     "bank",
     "calvin-micro",
@@ -47,11 +47,11 @@ const NOT_RECORDED: [&str; 9] = [
     "ycsb",
 ];
 
-/// How the search for the smallest failing run looks.
+/// The progress bar of the search for the smallest failing run.
 const SHRINK_BAR: &str = "{pos} runs of {len} at most; smallest: {msg}";
-/// It ends after so many runs.
+/// The maximum number of runs of that search.
 const SHRINK_RUNS_MAX: u64 = 1_000;
-/// Arguments that a scenario has in its file.
+/// Arguments that a scenario sets in its file.
 const IN_SCENARIOS: [&str; 14] = [
     "workload",
     "nodes",
@@ -69,10 +69,10 @@ const IN_SCENARIOS: [&str; 14] = [
     "real_time",
 ];
 
-/// Shards at most where faults are simulated.
+/// The maximum number of shards if faults are simulated.
 const SIMULATED_SHARDS_MAX: u16 = 8;
 
-/// Arguments that say nothing of a prediction.
+/// Arguments that do not apply to predictions.
 const NOT_PREDICTED: [&str; 20] = [
     "seeds",
     "minutes",
@@ -122,7 +122,7 @@ with the command that replays it, and the exit code is 1 then. Ctrl-C ends a swa
 found so far, and exit code 130.")]
 #[command(group = clap::ArgGroup::new("which"))]
 pub struct Arguments {
-    /// The commit protocol
+    /// Commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
@@ -130,50 +130,51 @@ pub struct Arguments {
     #[arg(long, value_name = "N", group = "which")]
     #[arg(required_unless_present_any = ["seeds", "minutes", "predict"])]
     seed: Option<u64>,
-    /// Run all of these seeds, the last not included
+    /// Run all of these seeds, excluding the last
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
-    /// Run one seed after the other, from 0, for so many minutes
+    /// Run seeds one after the other, from 0, for this number of minutes
     #[arg(long, value_name = "M", group = "which")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60 * 24 * 365))]
     minutes: Option<u64>,
-    /// Draw everything else from the seed
+    /// Draw all other options from the seed
     #[arg(long, conflicts_with_all = IN_SCENARIOS, conflicts_with = "scenario")]
     swarm: bool,
-    /// Run each seed twice, which must give the same trace
+    /// Run each seed twice and check that both runs have the same trace
     #[arg(long, conflicts_with = "seed")]
     twice: bool,
-    /// If the seed fails, look for the smallest run that fails so, and write it to this file
+    /// If the seed fails, search for the smallest run with the same failure and write it to this
+    /// file
     #[arg(long, value_name = "FILE", requires = "seed")]
     shrink: Option<PathBuf>,
-    /// Take everything else from this file: workload, cluster, faults
+    /// Read all other options from this file: workload, cluster, faults
     #[arg(long, value_name = "FILE", conflicts_with_all = IN_SCENARIOS)]
     scenario: Option<PathBuf>,
-    /// Print everything that happens
+    /// Print every event
     #[arg(long, conflicts_with = "seeds")]
     trace: bool,
-    /// Write what clients did and saw to a file, for `pangea check`. Not of bank, ddl, index, TPC-C
-    /// and YCSB
+    /// Write the operations and results of the clients to a file, for `pangea check`. Not available
+    /// for bank, ddl, index, smallbank, TPC-C, YCSB and the micro workloads
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     history: Option<PathBuf>,
-    /// What clients do
+    /// Workload of the clients
     #[arg(long, value_name = "NAME")]
     #[arg(help = format!("What clients do: {}", workload::NAMES.join(", ")))]
     #[arg(default_value_t = Settings::default().workload)]
     workload: String,
-    /// Nodes, each in a region of its own
+    /// Number of nodes, each in its own region
     #[arg(long, value_name = "N", default_value_t = Settings::default().nodes)]
     nodes: usize,
-    /// Shards over which tables are spread, each on a node of its own in each region, where the
-    /// protocol can divide them: then --nodes is how many regions there are
+    /// Number of shards over which the tables are partitioned, each on its own node in each region;
+    /// requires a protocol that supports it. --nodes is then the number of regions
     #[arg(long, value_name = "N", default_value_t = Settings::default().shards)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
-    /// Clients of each region; with --predict, of all together
+    /// Clients of each region; with --predict, of all regions together
     #[arg(long, value_name = "N", default_value_t = Settings::default().clients_per_node)]
     #[arg(value_parser = at_least_one)]
     clients: usize,
-    /// How long clients work under faults
+    /// Time during which clients work under faults, in ms
     #[arg(long, value_name = "MS", default_value_t = Settings::default().duration.us / 1_000)]
     ms: u64,
     /// list-append: lists in use at a time. register, long-fork, write-skew, cycle, ranges: rows
@@ -182,41 +183,41 @@ pub struct Arguments {
     /// bank: accounts
     #[arg(long, value_name = "N", default_value_t = Settings::default().accounts)]
     accounts: u32,
-    /// Which faults may happen [default: all]
+    /// Kinds of faults that may happen [default: all]
     #[arg(long, value_name = "A,B,C|none", value_parser = faults)]
     #[arg(help = format!("Which faults may happen, of {}, or none [default: all]", fault_names()))]
     faults: Option<Faults>,
-    /// How many faults happen at most
+    /// Maximum number of faults
     #[arg(long, value_name = "N", default_value_t = Settings::default().faults_max)]
     faults_max: u64,
-    /// The longest one-way delay between two regions
+    /// Longest one-way delay between two regions, in ms
     #[arg(long, value_name = "MS", default_value_t = Settings::default().one_way_max.us / 1_000)]
     one_way_ms: u64,
-    /// How far a clock may be off
+    /// Maximum offset of a clock, in us
     #[arg(long, value_name = "US", default_value_t = Settings::default().clocks.offset_max.us)]
     clock_offset_us: u64,
-    /// How much faster or slower a clock may run
+    /// Maximum drift of a clock, in ppm
     #[arg(long, value_name = "PPM", default_value_t = Settings::default().clocks.drift_ppm_max)]
     clock_drift_ppm: u64,
-    /// How many bytes of rows a node keeps in memory, but for what can't be put away [default: all]
+    /// Memory of each node for rows, in bytes, as far as rows can be evicted [default: unlimited]
     #[arg(long, value_name = "N")]
     memory_bytes: Option<usize>,
-    /// What is held to real-time order: none; writes and strict reads (writes); or whatever
-    /// committed, transactions that only read too (ordered) [default: ordered where the protocol
-    /// promises it with these settings, as Calvin does and Minerva with reads=strict; else writes]
+    /// Operations that must respect real-time order: none; writes and strict reads (writes); or
+    /// also read-only transactions (ordered) [default: ordered if the protocol guarantees it with
+    /// these settings (Calvin, and Minerva with reads=strict), otherwise writes]
     #[arg(long, value_name = "WHAT")]
     real_time: Option<RealTime>,
-    /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
+    /// Setting of the protocol, for example minerva.solver=greedy. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
-    /// Make this mistake on purpose
+    /// Plant this bug, which the checks must detect
     #[cfg(feature = "planted")]
     #[arg(long, value_name = "BUG")]
     planted: Option<pangea_core::planted::Bug>,
-    /// Seeds that run at a time [default: one a core]
+    /// Number of seeds that run in parallel [default: one per core]
     #[arg(long, value_name = "N", conflicts_with = "seed")]
     threads: Option<usize>,
-    // Last, as its heading in the help is that of all that follows.
+    // Last, because its heading in the help applies to all options that follow.
     #[command(flatten)]
     predict: predict::Arguments,
 }
@@ -235,7 +236,7 @@ fn faults(text: &str) -> Result<Faults, String> {
     }
 }
 
-/// Without clients nothing happens that could be wrong.
+/// Without clients, there is no operation that could be wrong.
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("there must be one".to_owned()),
@@ -257,7 +258,8 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 }
 
 impl Arguments {
-    /// Everything but the protocol's own settings, which promise so much of real time.
+    /// Returns all settings except those of the protocol. `promised` is the real-time order that
+    /// the protocol guarantees with its settings.
     fn settings(&self, promised: RealTime) -> Result<Settings, Failure> {
         if !(1..=NODES_MAX).contains(&self.nodes) {
             let message = format!("--nodes {}: must be from 1 to {NODES_MAX}", self.nodes);
@@ -313,7 +315,7 @@ impl Arguments {
     }
 }
 
-/// Reads a scenario's file, and returns it with the protocol's own settings that it asks for.
+/// Reads a scenario's file, and returns it with the protocol's settings that it contains.
 fn read_scenario(path: &Path, protocol: &str) -> Result<(Scenario, toml::Table), Failure> {
     let wrong = |error: String| wrong_scenario(path, &error);
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
@@ -379,7 +381,8 @@ impl WithProtocol for Simulate<'_> {
                 format!("--nodes {nodes}: protocol {name:?} needs at least {least} nodes");
             return Err(Failure::Usage(message));
         }
-        // Where it can be read, what is drawn gives way to it.
+        // This rejects invalid settings. Settings drawn from the seed never override the given
+        // ones.
         let fixed = parse_options::<P>(&options)?;
         let plan = move |seed| match settings.is_drawn {
             true => {
@@ -405,7 +408,8 @@ fn run_one<P: Protocol>(
     (settings, options): (Settings, P::Options),
 ) -> Result<(), Failure> {
     let (seed, of_run) = (settings.seed, options.clone());
-    // Before the run, which may take long: one whose history can't be kept is not begun.
+    // The file is created before the run, which may take long, so that an unwritable file is found
+    // first.
     let history = arguments.history.as_ref().map(|path| create(path).map(|file| (path, file)));
     let history = history.transpose()?;
     let run = move || pangea_sim::run::<P>(&settings, &of_run).map_err(Failure::Usage);
@@ -436,8 +440,8 @@ fn run_one<P: Protocol>(
     }
 }
 
-/// Shrinks a run that failed, writes the smallest down, and returns what is wrong in it and the
-/// command that repeats it.
+/// Shrinks a failed run, writes the smallest one to a file, and returns its failure and the command
+/// that repeats it.
 fn shrink_to<P: Protocol>(
     path: &Path,
     report: Report,
@@ -474,7 +478,7 @@ fn shrink_to<P: Protocol>(
     Ok((violation, of_file.replay_command(P::NAME) + " --trace"))
 }
 
-/// How large a run is, in words.
+/// Returns the size of a run, for humans.
 fn size(settings: &Settings) -> String {
     let faults = settings.rules.as_ref().map_or(settings.faults_max as usize, Vec::len);
     let Settings { nodes, clients_per_node, duration, .. } = settings;
@@ -550,7 +554,7 @@ fn run_many<P: Protocol>(
     )))
 }
 
-/// Does something on a thread of its own, and leaves it there when a signal comes first: it is gone
+/// Runs some work on a separate thread. If a signal arrives first, the thread is abandoned and ends
 /// with the process.
 pub fn unless_interrupted<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! How large the data of a workload is, as command lines have it.
+//! The options for the size of a workload's data.
 
 use pangea_core::workload::{self, tpcc::Scale};
 
@@ -7,10 +7,10 @@ use crate::failure::Failure;
 /// A hundred megabytes of YCSB.
 const ROWS_DEFAULT: u64 = 100_000;
 
-/// With fewer there are not ten orders of a district.
+/// With fewer items, a district would have fewer than ten orders.
 const ITEMS_MIN: i64 = 400;
 
-/// What a benchmark or a prediction has the same options for.
+/// The options that benchmarks and predictions share.
 #[derive(clap::Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Size of the workload")]
 pub struct Sizes {
@@ -19,51 +19,51 @@ pub struct Sizes {
     #[arg(help = format!("YCSB: rows of 1 KB; microbenchmarks: counters of a shard [default: \
                           {ROWS_DEFAULT}]"))]
     pub rows: Option<u64>,
-    /// YCSB, mako-micro and tiga-micro: the exponent of Zipf's law [default: 0, uniform]
+    /// YCSB, mako-micro and tiga-micro: exponent of Zipf's law [default: 0, uniform]
     #[arg(long, value_name = "S")]
     pub zipf: Option<f64>,
     /// TPC-C: warehouses [default: 8]
     #[arg(long, value_name = "N")]
     pub warehouses: Option<u32>,
-    /// TPC-C: warehouses of a hundredth of the size
+    /// TPC-C: reduce warehouses to a hundredth of the size
     #[arg(long)]
     pub tiny: bool,
-    /// TPC-C: items, of which each warehouse has a stock; customers and orders in proportion
+    /// TPC-C: items, each of which every warehouse stocks; customers and orders are in proportion
     /// [default: 100000]
     #[arg(long, value_name = "N", conflicts_with = "tiny")]
     #[arg(value_parser = clap::value_parser!(u32).range(ITEMS_MIN..=1_000_000))]
     pub items: Option<u32>,
-    /// TPC-C: remote warehouses are of the client's own region, so that regions never meet
+    /// TPC-C: choose remote warehouses in the client's own region, so that regions never conflict
     #[arg(long)]
     pub own_region: bool,
-    /// Microbenchmarks: shards, each region's clients at home in one. tpcc-neworder: shards that
-    /// warehouses are dealt over, remote ones being of another [default: 3]
+    /// Microbenchmarks: shards; each region's clients have their home in one. tpcc-neworder: shards
+    /// over which warehouses are distributed; remote warehouses are on another shard [default: 3]
     #[arg(long, value_name = "N")]
     pub shards: Option<u32>,
-    /// calvin-micro: hot counters of a shard (contention index: one by them); smallbank: hot
-    /// customers [default: 100]
+    /// calvin-micro: hot counters of a shard (the contention index is 1 divided by this);
+    /// smallbank: hot customers [default: 100]
     #[arg(long, value_name = "N")]
     pub hot: Option<u32>,
-    /// calvin-micro: transactions in a hundred that span two shards; mako-micro: operations in a
-    /// hundred that leave the home shard [default: 5]
+    /// calvin-micro: percentage of transactions that span two shards; mako-micro: percentage of
+    /// operations that leave the home shard [default: 5]
     #[arg(long, value_name = "PERCENT")]
     pub remote: Option<u32>,
-    /// calvin-micro: bytes beside each counter, so that it need not be in memory; nine of ten of
-    /// these are cold [default: 0]
+    /// calvin-micro: bytes stored with each counter, so that not all fit in memory; nine of ten
+    /// counters are then cold [default: 0]
     #[arg(long, value_name = "BYTES")]
     pub payload: Option<u32>,
-    /// calvin-micro with --payload: transactions in a hundred that have one cold counter, which
-    /// nobody else touches [default: 0]
+    /// calvin-micro with --payload: percentage of transactions with one cold counter, which no
+    /// other transaction uses [default: 0]
     #[arg(long, value_name = "PERCENT", requires = "payload")]
     pub cold: Option<u32>,
     /// smallbank: customers [default: 18000]
     #[arg(long, value_name = "N")]
     pub customers: Option<u32>,
-    /// YCSB and TPC-C: transactions in a hundred that are long [default: 0]
+    /// YCSB and TPC-C: percentage of long transactions [default: 0]
     #[arg(long, value_name = "PERCENT")]
     pub long: Option<u32>,
-    /// YCSB and TPC-C: a long one has so many times ten operations, or is so many new orders
-    /// [default: 50]
+    /// YCSB and TPC-C: size of a long transaction: this many times ten operations, or this many new
+    /// orders [default: 50]
     #[arg(long, value_name = "N", requires = "long")]
     pub long_times: Option<u32>,
 }
@@ -71,12 +71,12 @@ pub struct Sizes {
 /// One of these options.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Its name.
+    /// The name of the option.
     pub option: &'static str,
-    /// Its value, which is 0 or 1 where it is there or not.
+    /// The value of the option. For a flag, this is 0 or 1.
     pub value: f64,
     is_given: bool,
-    /// The workloads that it is of, or what their names begin with.
+    /// The workloads that the option applies to, or the prefixes of their names.
     of: &'static [&'static str],
 }
 
@@ -90,10 +90,10 @@ impl Size {
 }
 
 impl Sizes {
-    /// Refuses options that say nothing of the workload.
+    /// Rejects options that do not apply to the workload.
     ///
     /// # Errors
-    /// With the names of both.
+    /// The names of the option and the workload.
     pub fn check(self, workload: &str) -> Result<(), Failure> {
         let is_idle = |size: &Size| size.is_given && !size.concerns(workload);
         match self.all().into_iter().find(is_idle) {
@@ -105,12 +105,12 @@ impl Sizes {
         }
     }
 
-    /// The first option that is given.
+    /// Returns the first option that is given.
     pub fn given(self) -> Option<&'static str> {
         self.all().into_iter().find(|size| size.is_given).map(|size| size.option)
     }
 
-    /// The workload's settings, for what is drawn from `seed`.
+    /// Returns the workload's settings, with this seed.
     pub fn settings(self, seed: u64) -> workload::Settings {
         let default = workload::Settings::default();
         workload::Settings {
@@ -164,12 +164,12 @@ impl Sizes {
         ]
     }
 
-    /// The options that concern a workload, those too that are not given.
+    /// Returns all options that apply to a workload, whether given or not.
     pub fn concerning(self, workload: &str) -> impl Iterator<Item = Size> {
         self.all().into_iter().filter(move |size| size.concerns(workload))
     }
 
-    /// The options that concern a workload, as a command line has them.
+    /// Returns the options that apply to a workload, as on a command line.
     pub fn in_words(self, workload: &str) -> String {
         let words =
             self.concerning(workload).filter_map(|Size { option, value, .. }| match option {

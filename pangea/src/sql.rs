@@ -1,11 +1,11 @@
-//! `pangea sql`: a prompt for SQL at any PostgreSQL URL, and the parts of it that the demo uses.
+//! `pangea sql`: an SQL prompt for any PostgreSQL URL. The demo shares its parts.
 //!
-//! - [`script`]: what is typed becomes statements and commands;
-//! - [`lines`]: where it is typed;
-//! - [`client`], [`login`]: a connection to a server, with all that it says;
-//! - [`shell`]: a statement that runs beside everything else;
-//! - [`answer`]: what is shown of it;
-//! - [`prompt`]: all of that together.
+//! - [`script`]: splits the input into statements and commands;
+//! - [`lines`]: reads the input;
+//! - [`client`], [`login`]: a connection to a server, with all of its messages;
+//! - [`shell`]: runs a statement concurrently with the prompt;
+//! - [`answer`]: formats the results;
+//! - [`prompt`]: combines these parts.
 
 mod answer;
 mod client;
@@ -21,7 +21,7 @@ use answer::Shown;
 pub use prompt::{AfterError, Commands, End, Prompt, Turn};
 pub use shell::Shell;
 
-/// A prompt for SQL at a PostgreSQL URL.
+/// Open an SQL prompt at a PostgreSQL URL.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   pangea sql postgres://pangea@127.0.0.1:5432/pangea
@@ -32,10 +32,10 @@ Statements end with a semicolon; the last one of a script need not. \\q or Ctrl-
 cancels the statement that runs. A script ends at its first error, which is shown with its line,
 with exit code 1.")]
 pub struct Arguments {
-    /// Where to connect: postgres://user@host:port/database
+    /// Server to connect to: postgres://user@host:port/database
     #[arg(value_name = "URL")]
     url: String,
-    /// Run these statements and end
+    /// Run these statements and exit
     #[arg(short, long, value_name = "SQL")]
     command: Option<String>,
 }
@@ -56,12 +56,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             None => run_prompt(shell, signals).await,
         }
     });
-    // A reader of stdin may still block.
+    // The thread that reads stdin may still block.
     runtime.shutdown_background();
     result
 }
 
-/// Runs what `-c` gave, all at once.
+/// Runs the statements of `-c` in one simple query.
 async fn run_once(mut shell: Shell, sql: &str, mut signals: Signals) -> Result<(), Failure> {
     shell.start(sql.to_owned());
     let mut failed = None;
@@ -85,8 +85,8 @@ async fn run_once(mut shell: Shell, sql: &str, mut signals: Signals) -> Result<(
     }
 }
 
-/// Reads statements and runs them until stdin ends. At a terminal an error is shown and that is
-/// all; in a script it is the end.
+/// Reads statements and runs them until stdin ends. An error ends a script, but not an interactive
+/// prompt.
 async fn run_prompt(shell: Shell, mut signals: Signals) -> Result<(), Failure> {
     let interrupts = &mut signals.interrupts;
     let mut prompt = Prompt::new(QuitAlone, shell, interrupts, AfterError::Stop)?;
@@ -97,7 +97,7 @@ async fn run_prompt(shell: Shell, mut signals: Signals) -> Result<(), Failure> {
         };
         match end {
             End::Quit | End::NoMore { .. } => return Ok(()),
-            // As in psql, Ctrl-C leaves no prompt.
+            // As in psql, Ctrl-C does not leave the prompt.
             End::Interrupted if prompt.is_terminal() => {}
             End::Interrupted => return Err(interrupted()),
         }
@@ -108,13 +108,13 @@ fn interrupted() -> Failure {
     Failure::Interrupted("interrupted".to_owned())
 }
 
-/// What the prompt says about itself.
+/// The help text of the prompt.
 const HELP: &str = "  \\q               leave
   \\help            this
   Ctrl-C           cancel the statement that runs
   Anything else is SQL, and ends with a semicolon.";
 
-/// There is little to do but to leave: `\q`.
+/// The prompt's only command is `\q`.
 struct QuitAlone;
 
 impl Commands for QuitAlone {

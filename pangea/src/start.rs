@@ -1,4 +1,4 @@
-//! `pangea start`: one node, until it is told to stop.
+//! `pangea start`: runs one node until it is told to stop.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -24,22 +24,23 @@ use crate::failure::Failure;
 use crate::protocol::{WithProtocol, programs, registry, reserved_prefixes, with_protocol};
 use crate::signals::Signals;
 
-/// How long clients may take when the node stops: the server ends their statements after a second.
+/// The time for clients to finish when the node stops. The server ends their statements after one
+/// second.
 const GOODBYE: Duration = Duration::from_millis(1_500);
-/// Threads that serve PostgreSQL clients: their work is reading snapshots, beside the node's own.
+/// Threads that serve PostgreSQL clients: they read snapshots, besides the node's own threads.
 const SQL_THREADS: usize = 2;
 
-/// The password of the first superuser, where it has none yet. No option: whoever sees the list of
-/// processes sees those.
+/// The environment variable with the initial password of the first superuser. It is not an option,
+/// because options are visible in the list of processes.
 const PASSWORD_VARIABLE: &str = "PANGEA_SUPERUSER_PASSWORD";
 
-/// How long a node may take to be heard by others before it says what it waits for: it may be the
-/// first, or the only one.
+/// The time without contact to peers after which a node reports what it is waiting for: it may be
+/// the first node, or the only one.
 const PEERS_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What a node says on stdout when it serves and has agreed with its peers: the line's start.
+/// The prefix of the line on stdout when the node serves and has agreed with its peers.
 pub const READY: &str = "ready:";
-/// What it says before that where it serves and has yet to agree: the line's start.
+/// The prefix of the line on stdout when the node serves, but has not agreed with its peers yet.
 pub const UP: &str = "up:";
 
 /// Run one node of a cluster.
@@ -61,26 +62,26 @@ has none yet.
 
 SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it cleanly.")]
 pub struct Arguments {
-    /// The node's configuration file
+    /// Configuration file of the node
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// The node's data is lost or damaged: fetch it from the other nodes
+    /// Fetch the node's data from the other nodes, because they are lost or damaged on this node
     #[arg(long)]
     replace: bool,
-    /// How much to log: error, warn, info, debug or trace
+    /// Log level: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: tracing::Level,
-    /// Stop also when stdin is closed: how whoever started the node ends it by ending
+    /// Also stop when stdin is closed, so that the node ends with the process that started it
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
-    /// Measure what everything costs, for `pangea calibrate`
+    /// Meter the CPU time by kind of work, for `pangea calibrate`
     #[arg(long, hide = true)]
     meter: bool,
 }
 
 /// Runs a node.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // First: nothing that was done before outlives it.
+    // This comes first because it re-executes the process, which discards everything done before.
     let not_kept = allocator::keep_freed_memory();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -117,13 +118,13 @@ impl WithProtocol for Start<'_> {
         let node = Node::<P>::start_metered(config, registry(), meter)
             .map_err(|error| Failure::failed("the node can't start", error))?;
         let served = runtime.block_on(serve(config, &node, (listener, security), stop_with_stdin));
-        // Clients that are still there are cut off before the node goes.
+        // Remaining clients are disconnected before the node stops.
         runtime.shutdown_timeout(GOODBYE);
         served.and(node.stop().map_err(Failure::Failed))
     }
 }
 
-/// Takes the node's SQL address.
+/// Binds the node's SQL address.
 async fn listen(config: &Config) -> Result<TcpListener, Failure> {
     let sql = config.me().sql;
     TcpListener::bind(sql).await.map_err(|error| {
@@ -134,7 +135,7 @@ async fn listen(config: &Config) -> Result<TcpListener, Failure> {
     })
 }
 
-/// Serves SQL until somebody stops the node or it fails.
+/// Serves SQL until the node is stopped or fails.
 async fn serve<P: Protocol>(
     config: &Config,
     node: &Node<P>,
@@ -160,7 +161,7 @@ async fn serve<P: Protocol>(
         said = say_how_it_is(config, node.handle()) => said?,
         () = signals.received() => tracing::info!("stopping: asked to by a signal"),
         () = stdin_or_never(stdin) => tracing::info!("stopping: stdin was closed"),
-        // The reason is told when the node is stopped.
+        // The reason is returned when the node is stopped.
         () = closed.notified() => return Ok(()),
         ended = &mut clients => {
             let why = ended.map_or_else(|error| error.to_string(), |end| format!("{end:?}"));
@@ -168,12 +169,12 @@ async fn serve<P: Protocol>(
         }
     }
     goodbye.notify_one();
-    // Those that don't go by themselves are cut off.
+    // Clients that do not leave on their own are disconnected.
     let _ = tokio::time::timeout(GOODBYE, clients).await;
     Ok(())
 }
 
-/// Gives the first superuser its password, where one is given and it has none.
+/// Sets the password of the first superuser, if one is given and the superuser has none.
 async fn first_password(engine: Arc<dyn Engine>, authentication: Authentication) {
     let Ok(password) = std::env::var(PASSWORD_VARIABLE) else {
         let must_have_one = authentication == Authentication::ScramSha256;
@@ -196,28 +197,29 @@ async fn first_password(engine: Arc<dyn Engine>, authentication: Authentication)
     }
 }
 
-/// Says that the node is ready, or what it waits for first. Ends only where nobody can be told.
+/// Prints that the node is ready, or first what it is waiting for. Returns only if stdout is
+/// closed.
 async fn say_how_it_is<P: Protocol>(config: &Config, handle: &Handle<P>) -> Result<(), Failure> {
     let mut agreed = pin!(agrees_with_peers(handle));
     if tokio::time::timeout(PEERS_DEADLINE, &mut agreed).await.is_ok() {
         crate::say(&format!("{READY} {}", addresses(config)))?;
     } else {
-        // It serves all the same: snapshots need no peer.
+        // The node serves anyway: snapshots need no peer.
         let unknown = || "waiting for agreement with the other nodes".to_owned();
         let why = handle.cut_off().unwrap_or_else(unknown);
         crate::say(&format!("{UP} {}; {why}", addresses(config)))?;
         agreed.await;
-        // Whoever has read the first line may have gone.
+        // The reader of the first line may be gone.
         let _ = crate::say(&format!("{READY} {}", addresses(config)));
     }
     std::future::pending().await
 }
 
-/// Waits until the node has agreed with others on what is newest, as a strict read does. Who is not
-/// fit for its cluster, as with a log that was lost, learns so from the first word of its peers,
-/// and ends without having said that it is ready.
+/// Waits until the node has agreed with others on the newest state, as a strict read does. A node
+/// that does not belong in its cluster, for example because its log was lost, is notified by the
+/// first message of its peers. It then ends without ever having printed that it is ready.
 async fn agrees_with_peers<P: Protocol>(handle: &Handle<P>) {
-    // A node that has ended answers nobody, and is not ready.
+    // A node that has ended responds to no request and is not ready.
     if handle.fresh().await.is_err() {
         std::future::pending().await
     }
@@ -229,7 +231,7 @@ fn addresses(config: &Config) -> String {
     format!("node {id} in {region}, sql postgres://pangea@{sql}/pangea, peers {peer}")
 }
 
-/// Notified when the node ends by itself.
+/// Notified when the node ends on its own.
 fn closed<P: Protocol>(handle: &Handle<P>) -> Result<Arc<Notify>, Failure> {
     let (notify, handle) = (Arc::new(Notify::new()), handle.clone());
     let notified = notify.clone();
@@ -240,7 +242,7 @@ fn closed<P: Protocol>(handle: &Handle<P>) -> Result<Arc<Notify>, Failure> {
     Ok(notified)
 }
 
-/// Notified when stdin is closed, as it is when the process at its other end is gone.
+/// Notified when stdin is closed, for example because the process at its other end has ended.
 fn stdin_closed() -> Result<Arc<Notify>, Failure> {
     let notify = Arc::new(Notify::new());
     let notified = notify.clone();

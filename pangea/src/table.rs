@@ -1,12 +1,12 @@
-//! How tables look.
+//! The style of tables.
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
-/// A line below the header and no other.
+/// A single line below the header, and no other lines.
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// A table with columns of these names, of which some hold numbers.
+/// Returns a table with these columns; the flag marks columns of numbers.
 pub fn aligned<'a>(columns: impl IntoIterator<Item = (&'a str, bool)>) -> Table {
     let (names, hold_numbers): (Vec<&str>, Vec<bool>) = columns.into_iter().unzip();
     let mut table = Table::new();
@@ -20,7 +20,7 @@ pub fn aligned<'a>(columns: impl IntoIterator<Item = (&'a str, bool)>) -> Table 
     table
 }
 
-/// A table of which all columns but the first hold numbers.
+/// Returns a table in which all columns except the first contain numbers.
 pub fn numbers<S: AsRef<str>>(header: &[S]) -> Table {
     aligned(header.iter().enumerate().map(|(index, name)| (name.as_ref(), index > 0)))
 }

@@ -1,8 +1,8 @@
-//! How clients of a place get to the database.
+//! Clients' access to the database from a place.
 //!
-//! A session belongs to the thread that opens it: its socket is of that thread's network namespace,
-//! and what drives it is a task of that thread's runtime. So what can be handed around is not a
-//! session but what one is opened by.
+//! A session belongs to the thread that opens it: its socket is in that thread's network namespace,
+//! and it is driven by a task of that thread's runtime. Therefore sessions are not passed between
+//! threads, but the means to open one are.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::retries::Retries;
 use crate::session::{Session, Way};
 use crate::{etcd, galera, postgres};
 
-/// What a place's clients open sessions by, at first and when they have lost one.
+/// Opens sessions for a place's clients, at first and after they have lost one.
 #[derive(Clone, Debug)]
 pub struct Access {
     door: Door,
@@ -27,7 +27,7 @@ pub struct Access {
 pub(crate) enum Door {
     /// The place's own master.
     Galera(SocketAddr),
-    /// The primary, wherever that is.
+    /// The primary, wherever it is.
     Postgres(Box<Config>),
     /// The place's own member, over connections that its clients share.
     Etcd(Arc<etcd::Member>),
@@ -41,7 +41,7 @@ impl Access {
     /// Opens a session for one client. The calling thread must reach the server's address.
     ///
     /// # Errors
-    /// When the server can't be reached or does not know the workload's procedures.
+    /// When the server can't be reached, or does not have the workload's procedures.
     pub async fn open(&self) -> Result<Session, Failure> {
         let Self { door, workload, retries } = self;
         let way = match door {

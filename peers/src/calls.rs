@@ -1,8 +1,9 @@
-//! A workload's call, as other databases take it.
+//! A workload's calls, translated for other databases.
 //!
-//! The arguments are those that Pangea's procedures get, byte for byte; here they become numbers
-//! and strings. What a database does with locks is better off when all transactions take them in
-//! one order, so writes and order lines are sorted: the outcome is the same, and nobody deadlocks.
+//! The arguments are those of Pangea's procedures, byte for byte, and are converted to numbers and
+//! strings here. Databases with locks work better if all transactions lock rows in one order.
+//! Therefore writes and order lines are sorted, which does not change the outcome and avoids
+//! deadlocks.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use pangea_core::codec::DecodeError;
 use pangea_core::workload::tpcc::args::{Args, Line, NewOrderArgs, PaymentArgs};
 use pangea_core::workload::ycsb::{self, Op};
 
-/// A call whose arguments have been read.
+/// A call with decoded arguments.
 #[derive(Debug)]
 pub(crate) enum Work<'a> {
     Ycsb(Ycsb<'a>),
@@ -21,23 +22,23 @@ pub(crate) enum Work<'a> {
 /// Reads and blind writes of whole rows.
 #[derive(Debug, Default)]
 pub(crate) struct Ycsb<'a> {
-    /// Rows to read, in the order of the call.
+    /// The rows to read, in the order of the call.
     pub reads: Vec<i64>,
-    /// Rows to write, each once, in their order. The last write of a row is the one that stays.
+    /// The rows to write, each once, in key order. The last write of a row wins.
     pub writes: BTreeMap<i64, &'a [u8]>,
 }
 
-/// An order, whose lines are in the order of what they lock.
+/// An order. Its lines are sorted by the rows that they lock.
 #[derive(Debug)]
 pub(crate) struct NewOrder {
     pub args: NewOrderArgs,
     pub is_all_local: bool,
-    /// With their numbers in the order, from 1.
+    /// The lines, with their numbers in the order, from 1.
     pub lines: Vec<(i16, Line)>,
 }
 
 impl<'a> Work<'a> {
-    /// Reads the arguments of a procedure.
+    /// Decodes the arguments of a procedure.
     pub fn read(procedure: &str, args: &'a [u8]) -> Result<Self, DecodeError> {
         match procedure {
             "ycsb" => Ok(Self::Ycsb(read_ycsb(args)?)),

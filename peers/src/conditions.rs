@@ -1,8 +1,8 @@
-//! What must be true of the rows, in SQL that PostgreSQL and MariaDB both have.
+//! Consistency conditions of the rows, in SQL that PostgreSQL and MariaDB both support.
 //!
-//! The conditions of TPC-C 3.3.2 that New-Order and Payment can break, each as a query for the
-//! number of places where it is broken; and that the rows are those of the transactions that
-//! clients saw commit: each order is one New-Order, each line of history one Payment.
+//! These are the conditions of TPC-C 3.3.2 that New-Order and Payment can violate, each as a query
+//! for the number of violations. Further conditions compare the rows with the transactions that
+//! clients saw commit: each order is one New-Order, and each history row one Payment.
 
 use std::ops::RangeInclusive;
 
@@ -11,17 +11,17 @@ use pangea_core::workload::{Commits, Settings, Workload};
 
 use crate::failure::Failure;
 
-/// A number that a query must answer with, and what it is.
+/// A query and the range of its result.
 pub(crate) struct Condition {
-    /// In words.
+    /// Description of the condition.
     pub name: String,
-    /// A query of one number.
+    /// A query that returns one number.
     pub query: String,
-    /// What the number can be.
+    /// The allowed range of the number.
     pub expected: RangeInclusive<i64>,
 }
 
-/// Name and query, whose answer must be 0.
+/// Names and queries that must return 0.
 const TPCC: [(&str, &str); 9] = [
     (
         "warehouses where TPC-C condition 1 is broken (W_YTD is the sum of D_YTD)",
@@ -73,7 +73,7 @@ const TPCC: [(&str, &str); 9] = [
          WHERE d_ytd <> paid",
     ),
     (
-        // The amounts of what the load delivered are 0, and nothing is delivered after it.
+        // The amounts of orders delivered by the load are 0, and no order is delivered after it.
         "customers where TPC-C condition 10 is broken (C_BALANCE is what was paid)",
         "SELECT count(*) FROM customer LEFT JOIN (SELECT h_c_w_id, h_c_d_id, h_c_id, \
          sum(h_amount) AS paid FROM history GROUP BY h_c_w_id, h_c_d_id, h_c_id) AS h \
@@ -100,8 +100,8 @@ pub(crate) fn tables(workload: &Workload) -> &'static [&'static str] {
     }
 }
 
-/// What must be true, after the load and these commits. Of calls of unknown outcome any number may
-/// have committed.
+/// The conditions after the load and these commits. Any number of the calls with unknown outcomes
+/// may have committed.
 pub(crate) fn all(workload: &Workload, settings: &Settings, commits: &Commits) -> Vec<Condition> {
     let condition = |name: &str, query: &str, expected: u64| Condition {
         name: name.to_owned(),
@@ -155,13 +155,13 @@ pub(crate) fn all(workload: &Workload, settings: &Settings, commits: &Commits) -
 }
 
 impl Condition {
-    /// Fails when the answer is another number.
+    /// Fails if the answer is outside the allowed range.
     pub fn judge(&self, answer: i64) -> Result<(), Failure> {
         judge_within(&self.name, answer, &self.expected)
     }
 }
 
-/// Fails when a number is not what it can be.
+/// Fails if a number is outside its allowed range.
 pub(crate) fn judge_within(
     name: &str,
     found: i64,
@@ -177,7 +177,7 @@ pub(crate) fn judge_within(
     }))
 }
 
-/// Fails when two places don't hold the same rows.
+/// Fails if two places do not have the same rows.
 pub(crate) fn judge_equal<D: PartialEq + std::fmt::Debug>(
     table: &str,
     digests: &[(String, D)],

@@ -1,18 +1,18 @@
-//! Why a peer could not be used.
+//! Failures of a baseline database.
 
 use std::fmt;
 
-/// What went wrong, in one line.
+/// An error, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// What was asked for can't be done here: nothing was started.
+    /// The request is not supported here; nothing was started.
     Usage(String),
-    /// It was tried and did not work, or a check failed.
+    /// The operation was tried and failed, or a check failed.
     Failed(String),
 }
 
 impl Failure {
-    /// Something that did not work, and why.
+    /// A failed operation, and the reason.
     pub fn failed(what: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
     }

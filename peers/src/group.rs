@@ -1,4 +1,4 @@
-//! A process with all that it has started: those of its process group.
+//! A process with all processes that it has started: its process group.
 
 use std::time::{Duration, Instant};
 
@@ -7,25 +7,26 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::usage;
 
-/// How long killed processes may take to be gone: what they write is written first.
+/// The time for killed processes to end, because they first complete their writes.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Kills a process that leads a group of its own, and the group, and waits on this thread until
-/// none of them runs: so that the directory that they write to can be removed.
+/// Kills the process group led by `leader`, and blocks this thread until none of its processes
+/// runs. The directory that they write to can then be removed.
 ///
-/// Nobody may have waited for the leader: its number would be another's.
+/// The leader must not have been waited for, because its process id could then belong to another
+/// process.
 pub(crate) fn kill(leader: Pid) {
-    // That all have just ended is not an error.
+    // It is not an error if all have just ended.
     let _ = kill_process_group(leader, Signal::KILL);
     let deadline = Instant::now() + DEADLINE;
-    // From here on none of them can start another.
+    // From now on none of them can start another.
     for pid in usage::group(leader.as_raw_nonzero().get().cast_unsigned()) {
         let Some(pid) = Pid::from_raw(pid.cast_signed()) else { continue };
-        // One that can't be opened is gone.
+        // A process that can't be opened has ended.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).expect("seconds");
-        // Whether it has ended or not, what follows is the same.
+        // The next step is the same whether it has ended or not.
         let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left));
     }
 }

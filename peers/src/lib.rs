@@ -1,4 +1,5 @@
-//! The databases that users would pick instead, started and given the same work as Pangea.
+//! Baselines: other databases that users could choose, started here and given the same work as
+//! Pangea.
 //!
 //! ```text
 //!   Kind::check --> Peer::start(places) --> load --> access(place).open() --> call
@@ -9,16 +10,17 @@
 //! - [`postgres`]: PostgreSQL, the primary in the first place, a synchronous standby in the others;
 //! - [`etcd`]: a member in every place.
 //!
-//! A peer's clients make the calls that Pangea's make: the same procedures with the same arguments,
-//! drawn from the same seed. Each is one call of a stored procedure there, or one transaction of
-//! etcd. What a database asks its clients to do again is done again here, and counted.
+//! The clients of a baseline make the same calls as Pangea's: the same procedures with the same
+//! arguments, drawn from the same seed. Each call is one call of a stored procedure there, or one
+//! transaction of etcd. Transactions that a database asks its clients to retry are retried here,
+//! and counted.
 //!
-//! A server can be killed, started again, stopped and resumed while clients work.
+//! A server can be killed, restarted, paused and resumed while clients work.
 //!
-//! Nothing is installed: where a program is missing, the error names the package that has it. A
-//! peer listens on its places' addresses alone, its files are in a directory that goes with it, and
-//! its processes end when it is stopped, when it is dropped, and when the thread that started them
-//! ends, whatever ends it.
+//! Nothing is installed: if a program is missing, the error names its package. A baseline listens
+//! only on its places' addresses. Its files are in a temporary directory that is removed with it.
+//! Its processes end when it is stopped, when it is dropped, and when the thread that started them
+//! ends for any reason.
 
 mod access;
 mod calls;

@@ -1,4 +1,4 @@
-//! What all peers have in common.
+//! The interface that all baselines have in common.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::postgres::Postgres;
 use crate::retries::Retries;
 use crate::usage::Meter;
 
-/// Which database.
+/// The kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// MariaDB Galera: a master in every place.
@@ -29,39 +29,40 @@ pub enum Kind {
     Etcd,
 }
 
-/// What a server makes sure of before a transaction is acknowledged.
+/// The guarantee of a server before a transaction is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// That its disk has it.
+    /// The transaction is on its disk.
     Fsync,
-    /// That its operating system has it.
+    /// The transaction has been handed to its operating system.
     Os,
 }
 
-/// How much transactions see of each other.
+/// The isolation level of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// What has committed, statement by statement.
+    /// Each statement sees what had committed before it.
     ReadCommitted,
-    /// Nothing that an order one after the other would not show.
+    /// Transactions are equivalent to a serial order.
     Serializable,
 }
 
-/// How a peer is started.
+/// The options of a baseline.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What servers make sure of.
+    /// The durability of the servers.
     pub durability: Durability,
-    /// PostgreSQL's default for transactions. Galera has read committed alone, etcd is always
-    /// serializable.
+    /// The default isolation level in PostgreSQL. Galera only runs with read committed, and etcd is
+    /// always serializable.
     pub isolation: Isolation,
-    /// The longest round trip between two places: etcd's timeouts follow from it.
+    /// The longest round trip between two places in milliseconds, which etcd's timeouts are derived
+    /// from.
     pub round_trip_ms: u32,
-    /// Sessions at most, in all places together.
+    /// The maximum number of sessions in all places together.
     pub sessions: u32,
-    /// What a server may hold of its tables in memory, where it is told how much.
+    /// The memory for cached tables of a server in MiB, for databases with this setting.
     pub cache_mb: u32,
-    /// Where its directory is made, if not among the system's temporary files.
+    /// The parent of its directory; `None` for the system's temporary directory.
     pub within: Option<PathBuf>,
 }
 
@@ -78,16 +79,16 @@ impl Default for Options {
     }
 }
 
-/// What was found to be right.
+/// The result of a successful check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// One number that stands for the rows, which are the same everywhere.
+    /// A digest of the rows, which are the same in all places.
     pub digest: u64,
-    /// What was counted, in words.
+    /// Description of the counts.
     pub facts: String,
 }
 
-/// A running database. It is gone when it is dropped, but [`Peer::stop`] says what went wrong.
+/// A running database. It is stopped when it is dropped, but only [`Peer::stop`] reports errors.
 #[derive(Debug)]
 pub struct Peer {
     server: Servers,
@@ -103,7 +104,7 @@ enum Servers {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Galera, Self::Postgres, Self::Etcd];
 
     /// The name on command lines.
@@ -115,10 +116,10 @@ impl Kind {
         }
     }
 
-    /// Whether the machine has what it takes, and the database has the workload.
+    /// Checks that the machine has the required programs, and that the workload is supported.
     ///
     /// # Errors
-    /// What is missing, and which package has it; or which workloads there are.
+    /// The missing program and its package, or the supported workloads.
     pub fn check(
         self,
         workload: &Workload,
@@ -147,10 +148,10 @@ impl Kind {
         self.check_installed(options)
     }
 
-    /// Whether the machine has what it takes, whatever the work is.
+    /// Checks that the machine has the required programs, for any workload.
     ///
     /// # Errors
-    /// What is missing, and which package has it.
+    /// The missing program and its package.
     pub fn check_installed(self, options: &Options) -> Result<(), Failure> {
         match self {
             Self::Galera => crate::galera::check(options),
@@ -181,11 +182,11 @@ impl FromStr for Kind {
 impl Peer {
     /// Starts a server in each place, and waits until all of them serve.
     ///
-    /// Call it on a thread that lives as long as the peer: servers end with the thread that started
-    /// them. The places' addresses must be reachable from it.
+    /// Call it on a thread that lives as long as the baseline, because servers end with the thread
+    /// that started them. The places' addresses must be reachable from it.
     ///
     /// # Errors
-    /// When one does not start: then none is left.
+    /// When a server does not start. All others have then been stopped.
     ///
     /// # Panics
     /// When there are fewer than three places.
@@ -201,8 +202,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Makes the workload's tables and procedures, and loads what Pangea would load. `progress` is
-    /// told how many parts of how many are done.
+    /// Creates the workload's tables and procedures, and loads the same rows as Pangea would.
+    /// `progress` is called with the number of parts that are done, and their total.
     ///
     /// # Errors
     /// When a row can't be written.
@@ -218,7 +219,7 @@ impl Peer {
         }
     }
 
-    /// How clients of a region get to the database: to the server of that place, or to the primary.
+    /// The access to the database for clients of a place: the server of that place, or the primary.
     ///
     /// # Panics
     /// When there is no such place.
@@ -232,11 +233,11 @@ impl Peer {
         Access::new(door, workload, &self.retries)
     }
 
-    /// The place whose server the others follow: PostgreSQL's primary, etcd's leader. Galera's
-    /// masters are all alike.
+    /// The place of the server that the others follow: PostgreSQL's primary, or etcd's leader. All
+    /// of Galera's masters are equivalent.
     ///
     /// # Errors
-    /// When etcd's members can't be asked.
+    /// When etcd's members can't be queried.
     pub async fn leader(&self) -> Result<Option<usize>, Failure> {
         match &self.server {
             Servers::Galera(_) => Ok(None),
@@ -245,10 +246,10 @@ impl Peer {
         }
     }
 
-    /// Ends a place's server as a loss of power would: with SIGKILL, and all that it has started.
+    /// Kills a place's server and all its processes with SIGKILL, as a power loss would.
     ///
     /// # Errors
-    /// When it does not go.
+    /// When it does not end.
     ///
     /// # Panics
     /// When there is no such place.
@@ -256,8 +257,8 @@ impl Peer {
         self.server_mut(place).kill().await
     }
 
-    /// Starts a place's server again that was killed, and waits until all is as it was before. Call
-    /// it on the thread that started the peer.
+    /// Restarts a place's killed server, and waits until the previous state is restored. Call it on
+    /// the thread that started the baseline.
     ///
     /// # Errors
     /// When it does not start, or does not find the others.
@@ -274,7 +275,7 @@ impl Peer {
         started
     }
 
-    /// Stops a place's server where it is, with all that it has started, until it is resumed.
+    /// Pauses a place's server and all its processes, until it is resumed.
     ///
     /// # Panics
     /// When there is no such place.
@@ -282,7 +283,7 @@ impl Peer {
         self.server_mut(place).pause();
     }
 
-    /// Lets a place's server go on that was stopped.
+    /// Resumes a place's paused server.
     ///
     /// # Panics
     /// When there is no such place.
@@ -290,16 +291,16 @@ impl Peer {
         self.server_mut(place).resume();
     }
 
-    /// What was done again, in all sessions.
+    /// The counts of retries, in all sessions.
     pub fn retries(&self) -> &Retries {
         &self.retries
     }
 
-    /// Whether the rows keep the workload's rules, are what came of what clients saw commit, and
-    /// are the same in every place. No client works any more.
+    /// Checks that the rows satisfy the workload's conditions, match the transactions that clients
+    /// saw commit, and are the same in every place. No client may be running.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The violation.
     pub async fn check(
         &self,
         workload: &Workload,
@@ -319,8 +320,8 @@ impl Peer {
         Ok(checked)
     }
 
-    /// Whether rows of YCSB hold what they may. Places have been found to be equal, so one of them
-    /// answers for all, as it answers its clients.
+    /// Checks the values of rows of YCSB. The places have been found to be equal, so one of them is
+    /// queried, in the same way as a client would.
     async fn check_newest(&self, workload: &Workload, newest: &[Newest]) -> Result<(), Failure> {
         let mut session = self.access(workload, 0).open().await?;
         let mut held = BTreeMap::new();
@@ -339,11 +340,12 @@ impl Peer {
         checked.map_err(|violation| Failure::Failed(violation.to_string()))
     }
 
-    /// Whether every place has the same rows, in whatever tables somebody made through
-    /// [`Self::address`]. No client works any more.
+    /// Checks that every place has the same rows, in all tables created through [`Self::address`].
+    /// No client may be running.
     ///
     /// # Errors
-    /// Where they differ; and for a peer that is not PostgreSQL, in which nobody makes tables.
+    /// The difference; or an error for a baseline other than PostgreSQL, for which custom tables
+    /// are not supported.
     pub async fn check_equal(&self) -> Result<Checked, Failure> {
         match &self.server {
             Servers::Postgres(postgres) => postgres.check_equal().await,
@@ -353,12 +355,13 @@ impl Peer {
         }
     }
 
-    /// What tells how much each place's server took, also while something is done to the peer.
+    /// The meter of each place's resource usage. It also works while a server is killed or
+    /// restarted.
     pub fn meter(&self) -> Meter {
         self.meter.clone()
     }
 
-    /// The address of a place's server, for clients of others.
+    /// The address of a place's server, for external clients.
     ///
     /// # Panics
     /// When there is no such place.
@@ -370,20 +373,20 @@ impl Peer {
         }
     }
 
-    /// The server's process in each place.
+    /// The process id of each place's server.
     pub fn pids(&self) -> Vec<u32> {
         self.servers().iter().map(crate::server::Server::pid).collect()
     }
 
-    /// Whether every server runs.
+    /// Checks that every server runs.
     ///
     /// # Errors
-    /// The first that has ended, and what it said last.
+    /// The first server that has ended, with the end of its output.
     pub fn is_running(&self) -> Result<(), Failure> {
         self.servers().iter().try_for_each(crate::server::Server::is_running)
     }
 
-    /// Stops every server and removes what was made.
+    /// Stops every server and removes all files.
     ///
     /// # Errors
     /// When a server had ended before, or had to be killed.

@@ -1,9 +1,9 @@
-//! Where a peer's servers run: one place a region.
+//! The places where a baseline's servers run: one for each region.
 //!
-//! A place has an address that servers listen on, and a way to run a program there. On loopback
-//! that is the program itself; in a network namespace it is what enters the namespace, in front of
-//! the program. Whatever stands in front must become the program (`exec`), so that the process
-//! that was started is the server and can be told to end.
+//! A place has the address that servers listen on, and a way to run programs there. On loopback a
+//! program runs directly. In a network namespace a command that enters the namespace precedes the
+//! program. That command must be replaced by the program (`exec`), so that the started process is
+//! the server and receives signals.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -12,11 +12,11 @@ use std::process::Command;
 
 use crate::failure::Failure;
 
-/// The first port of a place that is not of this network namespace, where nobody can be asked
-/// which ports are free: an address of its own has all of them.
+/// The first port of a place in another network namespace. Its ports can't be probed, but its own
+/// address has all of them free.
 const PORT_FIRST: u16 = 21_000;
 
-/// Where one server runs.
+/// The place where one server runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     name: String,
@@ -25,17 +25,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// A place with this name and address, in which programs run as they are.
+    /// A place with this name and address, where programs run directly.
     ///
     /// # Panics
-    /// When the name is not of letters, digits and `-`: it becomes part of servers' settings.
+    /// When the name has other characters than letters, digits and `-`, because it becomes part of
+    /// servers' settings.
     pub fn new(name: &str, address: IpAddr) -> Self {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         assert!(!name.is_empty() && name.chars().all(is_plain), "{name:?} names no place");
         Self { name: name.to_owned(), address, front: Vec::new() }
     }
 
-    /// The same place, entered by these words in front of a program: `ip netns exec NAME`.
+    /// The same place, with a command prefix that enters it: `ip netns exec NAME`.
     #[must_use]
     pub fn entered_by<S: Into<OsString>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
         self.front = words.into_iter().map(Into::into).collect();
@@ -47,17 +48,17 @@ impl Place {
         names.iter().map(|name| Self::new(name, Ipv4Addr::LOCALHOST.into())).collect()
     }
 
-    /// Its name.
+    /// The place's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What servers listen on.
+    /// The address that servers listen on.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// A command that runs a program there.
+    /// A command that runs a program in this place.
     pub fn command(&self, program: &Path) -> Command {
         match self.front.split_first() {
             None => Command::new(program),
@@ -69,13 +70,13 @@ impl Place {
         }
     }
 
-    /// So many ports that are free now.
+    /// Returns `N` ports that are free now.
     pub(crate) fn free_ports<const N: usize>(&self) -> Result<[SocketAddr; N], Failure> {
         if !self.address.is_loopback() {
             let port = |index| SocketAddr::new(self.address, PORT_FIRST + index as u16);
             return Ok(std::array::from_fn(port));
         }
-        // All are held until the last is found, so that they differ.
+        // All sockets stay bound until the last is found, so that the ports differ.
         let mut held = Vec::with_capacity(N);
         for _ in 0..N {
             let listener = TcpListener::bind((self.address, 0));

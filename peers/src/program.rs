@@ -1,5 +1,5 @@
-//! Programs of other packages: where they are, as whom they run, and what is said where they are
-//! missing. Nothing is installed from here.
+//! Programs of other packages: their paths, the users that they run as, and the errors if they are
+//! missing. Nothing is installed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,24 +18,24 @@ use crate::failure::Failure;
 use crate::group;
 use crate::place::Place;
 
-/// Lines of what a program said that are passed on when it fails.
+/// The number of output lines that are reported when a program fails.
 const LINES_SHOWN: usize = 5;
 
-/// Folders that Debian has programs in, beside those of PATH: users other than root often have no
-/// `sbin` in theirs.
+/// Debian's directories for programs, in addition to PATH, which often lacks `sbin` for users other
+/// than root.
 const FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
 
-/// A file of a package that must be there.
+/// A required file of a package.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needed {
-    /// A name in one of the folders, or a whole path.
+    /// A name in one of the directories, or an absolute path.
     pub name: &'static str,
-    /// Debian's package that has it.
+    /// The Debian package that contains it.
     pub package: &'static str,
 }
 
 impl Needed {
-    /// Where it is.
+    /// Finds the file.
     pub fn find(&self) -> Result<PathBuf, Failure> {
         let given = Path::new(self.name);
         let places = FOLDERS.iter().map(|folder| Path::new(folder).join(self.name));
@@ -50,7 +50,7 @@ impl Needed {
     }
 }
 
-/// The user whose server refuses to run as root.
+/// The user for a server that refuses to run as root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     name: &'static str,
@@ -59,7 +59,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// The user of this name, or nobody where this process is not root and is itself good enough.
+    /// The user of this name, or `None` if this process is not root and its own user suffices.
     pub fn of_server(name: &'static str, package: &str) -> Result<Option<Self>, Failure> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
@@ -75,14 +75,15 @@ impl Owner {
     }
 }
 
-/// The numbers of a user and of its group, in the text of `/etc/passwd`.
+/// The uid and gid of a user, from the text of `/etc/passwd`.
 fn find_user(users: &str, name: &str) -> Option<(u32, u32)> {
     let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
     let mut numbers = line.split(':').skip(2).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Makes a directory for a peer, which others may enter: its servers run as another user.
+/// Creates a directory for a baseline. Other users may enter it, because the servers run as another
+/// user.
 pub(crate) fn temporary(peer: &str, within: Option<&Path>) -> Result<TempDir, Failure> {
     let cant = |error| Failure::failed("can't make a directory", error);
     let prefix = format!("pangea-{peer}-");
@@ -95,7 +96,7 @@ pub(crate) fn temporary(peer: &str, within: Option<&Path>) -> Result<TempDir, Fa
     made.map_err(cant)
 }
 
-/// Makes a directory that belongs to the server's user.
+/// Creates a directory that belongs to the server's user.
 pub(crate) fn make_dir(path: &Path, owner: Option<&Owner>) -> Result<(), Failure> {
     let cant = |error| Failure::failed(format!("can't make {}", path.display()), error);
     fs::create_dir(path).map_err(cant)?;
@@ -103,15 +104,15 @@ pub(crate) fn make_dir(path: &Path, owner: Option<&Owner>) -> Result<(), Failure
     give(path, owner)
 }
 
-/// Gives a file to the server's user.
+/// Changes the owner of a file to the server's user.
 pub(crate) fn give(path: &Path, owner: Option<&Owner>) -> Result<(), Failure> {
     let Some(Owner { uid, gid, .. }) = owner else { return Ok(()) };
     let cant = |error| Failure::failed(format!("can't give {} away", path.display()), error);
     chown(path, Some(*uid), Some(*gid)).map_err(cant)
 }
 
-/// A command in a place, as a user. It is sent a signal, named as in KILL, when the thread ends
-/// that starts it, so that nothing is left where this process is killed and can say nothing.
+/// A command in a place, run as a user. It receives the signal `at_death`, named as in KILL, when
+/// the thread that started it ends, so that nothing remains if this process is killed.
 pub(crate) fn command(
     place: &Place,
     owner: Option<&Owner>,
@@ -125,7 +126,7 @@ pub(crate) fn command(
         command.arg("--clear-groups");
     }
     command.arg(program).stdin(Stdio::null());
-    // What this process's environment says of servers is not meant for these.
+    // Environment variables of this process that would configure a server are removed.
     let is_of_servers = |name: &OsStr| {
         let name = name.to_string_lossy();
         ["PG", "ETCD", "MYSQL", "MARIADB"].iter().any(|prefix| name.starts_with(prefix))
@@ -137,9 +138,9 @@ pub(crate) fn command(
     command
 }
 
-/// A program that runs to its end, in a process group of its own: a Ctrl-C is this process's to
-/// handle. Dropped before it has ended, it is killed with all that it has started, and is gone when
-/// that returns: the directory that it writes to may be about to be removed.
+/// A program that runs to its end, in its own process group, because this process handles Ctrl-C.
+/// Dropping it before its end kills it with all its processes, and waits for them. The directory
+/// that they write to can then be removed.
 struct Running(Child);
 
 impl Running {
@@ -148,7 +149,7 @@ impl Running {
         tokio::process::Command::from(command).spawn().map(Self)
     }
 
-    /// How it ended, and what it said.
+    /// Waits for the end, and returns the exit status and the output.
     async fn output(&mut self) -> io::Result<(ExitStatus, String)> {
         let (mut said, mut complained) = (Vec::new(), Vec::new());
         let mut stdout = self.0.stdout.take().expect("stdout is a pipe");
@@ -165,7 +166,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has a number until it was waited for.
+        // It has an id until it has been waited for.
         let leader = self.0.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         if let Some(leader) = leader {
             group::kill(leader);
@@ -173,7 +174,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command to its end.
+/// Runs a command and waits for it.
 pub(crate) async fn run(command: Command, what: &str) -> Result<(), Failure> {
     let cant = |error| Failure::failed(format!("can't run {what}"), error);
     let mut running = Running::start(command).map_err(cant)?;
@@ -184,7 +185,7 @@ pub(crate) async fn run(command: Command, what: &str) -> Result<(), Failure> {
     }
 }
 
-/// The last lines of a text, as one.
+/// The last lines of a text, joined to one.
 pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" | ")
@@ -208,7 +209,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("pid");
         let mut command = Command::new("/bin/sh");
-        // As the script that makes MariaDB's files has a server running beneath it.
+        // The script that creates MariaDB's files also starts a server as a child process.
         command.args(["-c", "(sleep 1000 & echo $! > $0.part; mv $0.part $0; wait); true"]);
         command.arg(&path);
         let written = async {
@@ -222,7 +223,7 @@ mod tests {
         }
         let pid = fs::read_to_string(&path).expect("a number");
         let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()));
-        // Whoever it was left to may not have waited for it yet.
+        // The process that inherited it may not have reaped it yet.
         assert!(status.is_err() || status.is_ok_and(|status| status.contains("State:\tZ")));
     }
 

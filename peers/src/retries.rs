@@ -1,19 +1,18 @@
-//! Transactions that a database undid and that were done again.
+//! Transactions that a database rolled back and that were retried.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How often a transaction is done again before its abort is the outcome. A transaction that
-/// loses this often in a row has met something that does not go away.
+/// The maximum number of attempts of a transaction, after which its abort is the outcome. A
+/// transaction that fails this often in a row has a permanent problem.
 pub(crate) const ATTEMPTS_MAX: u32 = 50;
 
-/// Counts of aborts that were followed by another attempt, by SQLSTATE; shared by all sessions of a
-/// peer.
+/// Counts of aborts followed by a retry, by SQLSTATE; shared by all sessions of a baseline.
 #[derive(Clone, Debug, Default)]
 pub struct Retries(Arc<Mutex<BTreeMap<String, u64>>>);
 
 impl Retries {
-    /// Counts one.
+    /// Counts one retry.
     pub(crate) fn count(&self, code: &str) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match counts.get_mut(code) {
@@ -22,7 +21,7 @@ impl Retries {
         }
     }
 
-    /// What was counted so far, and forgets it.
+    /// Returns and resets the counts.
     pub fn take(&self) -> BTreeMap<String, u64> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

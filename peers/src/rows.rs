@@ -1,14 +1,14 @@
-//! The rows of a workload as tables of SQL, from the rows that Pangea has.
+//! The rows of a workload as SQL tables, converted from Pangea's rows.
 //!
-//! A database is loaded with what Pangea's own load procedures write, run on the model of `core`:
-//! so both hold the same rows, drawn from the same seed, and after the same calls one after the
-//! other they hold the same rows still, which a test looks at.
+//! A database is loaded with the rows that Pangea's own load procedures write when they run on the
+//! model of `core`. Both therefore have the same rows, drawn from the same seed. After the same
+//! calls, one after the other, they still have the same rows, which a test checks.
 //!
-//! The columns are those of the specification (clause 1.3), but that money is in cents, taxes and
-//! discounts are in ten-thousandths and dates in seconds, as integers, as Pangea has them; and that
-//! a payment has a number, because a table without a primary key is replicated badly.
+//! The columns are those of the specification (clause 1.3), with these differences: money is in
+//! cents, taxes and discounts are in ten-thousandths and dates in seconds, as integers, as in
+//! Pangea. A payment has a number, because a table without a primary key is replicated badly.
 //!
-//! The text is that of PostgreSQL's COPY, which is that of MariaDB's LOAD DATA too.
+//! The text format is that of PostgreSQL's COPY, which MariaDB's LOAD DATA accepts too.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -32,29 +32,29 @@ use pangea_core::workload::{Call, Rows, procedures, ycsb};
 
 use crate::failure::Failure;
 
-/// How a column of bytes is written.
+/// The text format of a column of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bytes {
-    /// `\\x` and digits: PostgreSQL's `bytea`.
+    /// `\\x` and hex digits: PostgreSQL's `bytea`.
     Prefixed,
-    /// Digits alone, for `UNHEX`.
+    /// Only hex digits, for `UNHEX`.
     Plain,
 }
 
-/// Rows of one table.
+/// The rows of one table.
 #[derive(Debug)]
 pub(crate) struct Rowset {
     pub table: &'static str,
-    /// A line each.
+    /// One line for each row.
     pub text: Vec<u8>,
 }
 
-/// A table: its name, where its rows are read from, and how one becomes a line.
+/// A table: its name, the table that its rows are read from, and the conversion of a row to a line.
 type Table = (&'static str, TableId, fn(&Model, &[u8], &[u8], &mut Lines) -> Read);
 
 type Read = Result<(), DecodeError>;
 
-/// Every table, in the order in which they are to be loaded.
+/// All tables, in load order.
 const TABLES: [Table; 10] = [
     ("ycsb", ycsb::ROWS, ycsb_row),
     ("item", ITEM, item),
@@ -73,7 +73,7 @@ pub(crate) fn of_load(call: &Call, bytes: Bytes) -> Result<Vec<Rowset>, Failure>
     of_model(&model_of_load(call)?, bytes)
 }
 
-/// What a call of a load procedure writes.
+/// Runs a call of a load procedure, and returns the rows that it writes.
 pub(crate) fn model_of_load(call: &Call) -> Result<Model, Failure> {
     let (registry, mut model) = (Registry::new(procedures()), Model::default());
     let procedure = registry.id(call.procedure).and_then(|id| registry.procedure(id));
@@ -102,8 +102,8 @@ pub(crate) fn of_model(model: &Model, bytes: Bytes) -> Result<Vec<Rowset>, Failu
     Ok(all)
 }
 
-/// All rows of a model by table, a line each as PostgreSQL's COPY has it: what a peer must hold
-/// after the same calls.
+/// All rows of a model by table, one line each in the format of PostgreSQL's COPY: the expected
+/// rows of a baseline after the same calls.
 ///
 /// # Panics
 /// When a row is malformed, which no procedure writes.
@@ -116,7 +116,7 @@ pub fn rows_of(model: &Model) -> Vec<(&'static str, Vec<String>)> {
     all.into_iter().map(|Rowset { table, text }| (table, lines(text))).collect()
 }
 
-/// Lines of columns.
+/// Lines of tab-separated columns.
 struct Lines {
     text: Vec<u8>,
     bytes: Bytes,
@@ -128,7 +128,7 @@ impl Lines {
         self
     }
 
-    /// A sum that is far from 2^63.
+    /// Appends a sum, which is far below 2^63.
     fn sum(&mut self, number: u64) -> &mut Self {
         self.number(number as i64)
     }
@@ -170,7 +170,7 @@ impl Lines {
         self
     }
 
-    /// Ends a line: what stood between its columns stands behind the last too.
+    /// Ends a line, replacing the separator after its last column.
     fn end(&mut self) {
         if let Some(last) = self.text.last_mut() {
             *last = b'\n';
@@ -178,7 +178,7 @@ impl Lines {
     }
 }
 
-/// A record of another table, under the same key.
+/// The record of another table under the same key.
 fn beside(model: &Model, table: TableId, key: &[u8]) -> Result<Value, DecodeError> {
     model.get(table, key).ok_or(DecodeError::new("row: a part of it is missing"))
 }
@@ -187,7 +187,7 @@ fn number(model: &Model, table: TableId, key: &[u8]) -> Result<u64, DecodeError>
     Ok(Number::decode(&beside(model, table, key)?)?.0)
 }
 
-/// The district and the number that a key begins with.
+/// Appends the district's columns of a key, and returns the number that follows.
 fn district_row(key: &[u8], lines: &mut Lines) -> Result<u32, DecodeError> {
     let (district, number) = split_row_key(key)?;
     lines.number(district.warehouse.0).number(district.number);

@@ -1,4 +1,4 @@
-//! One server process: started, watched, ended.
+//! A server process: its start, supervision and end.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -17,31 +17,31 @@ use crate::group;
 use crate::program::last_lines;
 use crate::usage;
 
-/// How long a server may take to end when it is told to.
+/// Timeout for a clean shutdown of a server.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
-/// How long one may take to end that is told to drop everything.
+/// Timeout for an immediate shutdown of a server.
 const QUICK_DEADLINE: Duration = Duration::from_secs(5);
-/// How often it is looked at meanwhile.
+/// The polling interval during a shutdown.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a server that was killed may take to be gone: what it writes is written first.
+/// Timeout for a killed server to end, because it first completes its writes.
 const KILL_DEADLINE: Duration = Duration::from_secs(30);
-/// How long the processes of a server that is slowed down are taken for all of them. Looking for
-/// them takes longer the more processes the machine has.
+/// The time for which the list of a paused server's processes is reused. Finding them takes longer
+/// the more processes the machine has.
 const FAMILY_FRESH: Duration = Duration::from_secs(1);
 
-/// How a server is told to end.
+/// The signals that end a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signals {
-    /// In order.
+    /// Signal for a clean shutdown.
     pub clean: Signal,
-    /// At once, whatever becomes of its data; its children too.
+    /// Signal for an immediate shutdown of the server and its children, regardless of its data.
     pub quick: Signal,
 }
 
-/// A running server. Dropped, it is ended at once.
+/// A running server. Dropping it shuts it down immediately.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// What it is and where, for errors.
+    /// Its kind and place, for errors.
     pub name: String,
     child: Child,
     log: PathBuf,
@@ -49,8 +49,8 @@ pub(crate) struct Server {
     family: Option<Family>,
 }
 
-/// A server and what it has started. A descriptor means its process and no later one of the same
-/// number.
+/// A server and its child processes. A pidfd refers to its process, never to a later one with the
+/// same id.
 #[derive(Debug)]
 struct Family {
     processes: Vec<OwnedFd>,
@@ -58,10 +58,10 @@ struct Family {
 }
 
 impl Family {
-    /// Sends all of them a signal.
+    /// Sends a signal to all processes.
     fn tell(&self, signal: Signal) {
         for process in &self.processes {
-            // One that is gone needs none.
+            // The signal fails if the process has ended.
             let _ = pidfd_send_signal(process, signal);
         }
     }
@@ -76,7 +76,7 @@ impl Family {
 }
 
 impl Server {
-    /// Starts it, in a process group of its own: a Ctrl-C is this process's to handle.
+    /// Starts a server in its own process group, because this process handles Ctrl-C.
     pub fn start(
         mut command: Command,
         name: String,
@@ -85,19 +85,19 @@ impl Server {
     ) -> Result<Self, Failure> {
         use std::os::unix::process::CommandExt;
         let cant = |error| Failure::failed(format!("can't start {name}"), error);
-        // A server that is started again goes on with it.
+        // A restarted server appends to its log.
         let file = File::options().create(true).append(true).open(log).map_err(cant)?;
         command.stdout(file.try_clone().map_err(cant)?).stderr(file).process_group(0);
         let child = command.spawn().map_err(cant)?;
         Ok(Self { name, child, log: log.to_owned(), signals, family: None })
     }
 
-    /// Its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Fails when it has ended by itself, with what it said last.
+    /// Fails if the server has ended by itself, with the end of its output.
     pub fn is_running(&self) -> Result<(), Failure> {
         if !self.has_ended() {
             return Ok(());
@@ -107,7 +107,8 @@ impl Server {
         Err(Failure::failed(format!("{} has ended", self.name), said))
     }
 
-    /// Ends it in order. Where that takes too long it is ended at once, which is an error.
+    /// Shuts the server down cleanly. A timeout is an error, and is followed by an immediate
+    /// shutdown.
     pub async fn stop(self) -> Result<(), Failure> {
         self.is_running()?;
         self.tell(self.signals.clean);
@@ -122,11 +123,11 @@ impl Server {
         Ok(())
     }
 
-    /// Ends it and all that it has started as a loss of power would, with SIGKILL. Returns when
-    /// nothing of them is left.
+    /// Kills the server and its child processes with SIGKILL, as a power loss would. Returns when
+    /// none of them remains.
     ///
     /// # Errors
-    /// When one of them does not go.
+    /// When one of them does not end.
     pub async fn kill(&mut self) -> Result<(), Failure> {
         let family = self.find_family();
         family.tell(Signal::KILL);
@@ -140,8 +141,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops it and all that it has started where they are, as SIGSTOP does, until they are
-    /// resumed.
+    /// Pauses the server and its child processes with SIGSTOP, until they are resumed.
     pub fn pause(&mut self) {
         match &self.family {
             Some(family) if family.found.elapsed() < FAMILY_FRESH => family.tell(Signal::STOP),
@@ -153,14 +153,15 @@ impl Server {
         }
     }
 
-    /// Lets everything go on that was stopped.
+    /// Resumes all paused processes.
     pub fn resume(&self) {
         if let Some(family) = &self.family {
             family.tell(Signal::CONT);
         }
     }
 
-    /// The process with its children, stopped: so it starts none that would not be found.
+    /// The process and its children. The process is stopped first, so that it can't start children
+    /// that would be missed.
     fn find_family(&self) -> Family {
         if !self.has_ended() {
             self.tell(Signal::STOP);
@@ -171,17 +172,17 @@ impl Server {
         Family { processes: all.filter_map(open).collect(), found: Instant::now() }
     }
 
-    /// Whether it has ended. It stays a zombie, so that its number is nobody else's.
+    /// Whether the server has ended. It remains a zombie, so that its process id is not reused.
     fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         !matches!(waitid(WaitId::Pid(self.process()), options), Ok(None))
     }
 
-    /// Waits on this thread until it has ended, or so long.
+    /// Blocks this thread until the server has ended, for at most `time`.
     fn wait_at_most(&self, time: Duration) {
         let Ok(process) = pidfd_open(self.process(), PidfdFlags::empty()) else { return };
         let time = Timespec::try_from(time).expect("seconds");
-        // Whether it has ended or not, what follows is the same.
+        // The next step is the same whether it has ended or not.
         let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time));
     }
 
@@ -190,26 +191,27 @@ impl Server {
     }
 
     fn tell(&self, signal: Signal) {
-        // That it has just ended is not an error.
+        // It is not an error if the server has just ended.
         let _ = kill_process(self.process(), signal);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Who is stopped can't end in order.
+        // A paused server can't shut down.
         self.resume();
         if !self.has_ended() {
             self.tell(self.signals.quick);
             self.wait_at_most(QUICK_DEADLINE);
         }
-        // What it started and left behind goes with it. The group is still its own.
+        // Remaining child processes are killed too. The zombie still reserves the process group's
+        // id.
         group::kill(self.process());
         let _ = self.child.wait();
     }
 }
 
-/// Ends all of them at the same time.
+/// Shuts all servers down concurrently.
 pub(crate) async fn stop_all(servers: Vec<Server>) -> Result<(), Failure> {
     let stopped = futures_util::future::join_all(servers.into_iter().map(Server::stop)).await;
     stopped.into_iter().collect()
@@ -243,7 +245,7 @@ mod tests {
         assert!(!pids.into_iter().any(is_there));
     }
 
-    /// As `/proc` has it: X where there is no such process.
+    /// The state in `/proc`, or X if there is no such process.
     fn state(pid: u32) -> char {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("State:"));

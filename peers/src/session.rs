@@ -1,4 +1,4 @@
-//! One client's way to a server.
+//! A client's session with a server.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::calls::Work;
 use crate::retries::{ATTEMPTS_MAX, Retries};
 use crate::{etcd, galera, postgres};
 
-/// One client's session: one call after the other.
+/// One client's session, which runs one call after the other.
 #[derive(Debug)]
 pub struct Session {
     way: Way,
@@ -25,7 +25,7 @@ pub(crate) enum Way {
     Etcd(etcd::Session),
 }
 
-/// A call of which nobody knows whether it has committed.
+/// A call with an unknown outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost(pub String);
 
@@ -37,21 +37,21 @@ impl fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
-/// How one attempt ended.
+/// The result of one attempt.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// With what was read.
+    /// Committed, with the values read.
     Committed(Vec<u8>),
-    /// Undone for another's sake: the same again may commit.
+    /// Rolled back because of a conflict: a retry may commit.
     Undone(Abort),
-    /// For good.
+    /// Aborted, and not to be retried.
     Aborted(Abort),
-    /// Nobody knows.
+    /// The outcome is unknown.
     Lost(String),
 }
 
 impl Attempt {
-    /// An abort with a code of five characters, of whatever database.
+    /// An abort with the five-character code of any database.
     pub fn abort(code: &str, message: &str) -> Abort {
         let code = code.as_bytes().try_into().map_or(SqlState::INTERNAL_ERROR, SqlState);
         Abort::new(code, message)
@@ -63,11 +63,11 @@ impl Session {
         Self { way, retries, is_lost: false }
     }
 
-    /// Makes a call: a procedure of a workload with Pangea's arguments. What the database undoes
-    /// for another transaction's sake is done again.
+    /// Calls a procedure of a workload with Pangea's arguments. Retries transactions that the
+    /// database rolls back because of conflicts.
     ///
     /// # Errors
-    /// When there is no outcome. The session is of no use then.
+    /// When the outcome is unknown. The session is then unusable.
     pub async fn call(&mut self, procedure: &str, args: &[u8]) -> Result<Outcome, Lost> {
         let work = match Work::read(procedure, args) {
             Ok(work) => work,
@@ -103,13 +103,13 @@ impl Session {
         }
     }
 
-    /// Whether it can still be used.
+    /// Whether the session is usable.
     pub fn is_connected(&self) -> bool {
         !self.is_lost
     }
 }
 
-/// What a call returns: values, each with its length, as Pangea's procedure for YCSB has them.
+/// The result of a call: values, each with its length, as Pangea's YCSB procedure returns them.
 pub(crate) fn encode_values<'v>(values: impl IntoIterator<Item = &'v [u8]>) -> Vec<u8> {
     let mut result = Vec::new();
     values.into_iter().for_each(|value| result.put_bytes(value));

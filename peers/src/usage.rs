@@ -1,51 +1,51 @@
-//! What a server takes of the machine, from `/proc`.
+//! Resource usage of a server, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Totals of one place's server, with its children.
+/// The totals of one place's server, including its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Processor time since it started, in microseconds.
+    /// CPU time since the process started, in microseconds.
     pub cpu_us: f64,
-    /// Memory of its own, in bytes: what it shares with its children once.
+    /// Resident memory in bytes; memory shared with its children is counted once.
     pub memory_bytes: u64,
 }
 
-/// What a peer's servers took, for whoever has not the peer itself.
+/// The resource usage of a baseline's servers, for callers without access to the baseline itself.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<Mutex<Vec<u32>>>);
 
 impl Meter {
-    /// From now on the servers are these processes.
+    /// Sets the process ids of the servers.
     pub(crate) fn set(&self, pids: Vec<u32>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pids;
     }
 
-    /// What each place's server took so far. One that was killed and is about to be started again
-    /// took nothing.
+    /// The usage of each place's server so far. A killed server that has not been restarted has
+    /// zero usage.
     pub fn usage(&self) -> Vec<Usage> {
         let pids = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         pids.into_iter().map(Usage::of).collect()
     }
 }
 
-/// One process, as `/proc` has it.
+/// A process, as described in `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Process {
     parent: u32,
     group: u32,
-    /// Processor time since it started, in microseconds.
+    /// CPU time since the process started, in microseconds.
     pub cpu_us: f64,
-    /// The same of its children that have ended.
+    /// CPU time of its children that have ended.
     cpu_us_of_ended: f64,
-    /// Memory that it has, in bytes, with what it shares.
+    /// Resident memory in bytes, including shared memory.
     pub memory_bytes: u64,
 }
 
 impl Process {
-    /// A process by its number, or this one.
+    /// Reads the process with this id, or this process.
     ///
     /// # Errors
     /// When there is no such process.
@@ -56,9 +56,9 @@ impl Process {
         Self::parse(&stat).ok_or_else(unknown)
     }
 
-    /// Reads fields of proc(5)'s stat: times are in ticks, memory in pages.
+    /// Parses the fields of `stat` in proc(5): times are in ticks, memory is in pages.
     fn parse(stat: &str) -> Option<Self> {
-        // The second field is the program's name, which may hold anything, in parentheses.
+        // The second field is the program's name in parentheses, which may contain any characters.
         let (_, after_name) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = after_name.split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
@@ -75,20 +75,20 @@ impl Process {
     }
 }
 
-/// The most memory that a process had at once, in bytes, where the kernel tells.
+/// The peak resident memory of a process in bytes, if the kernel reports it.
 pub fn memory_bytes_peak(pid: u32) -> Option<u64> {
     memory_kb(pid).get("VmHWM").map(|kb| kb * 1024)
 }
 
-/// Processor time of the threads of a process, by their names, in microseconds, where the kernel
-/// tells. Those that have ended are in none.
+/// CPU time of the threads of a process in microseconds, by thread name, if the kernel reports it.
+/// Threads that have ended are not included.
 pub fn cpu_us_by_thread(pid: u32) -> BTreeMap<String, f64> {
     let mut all = BTreeMap::new();
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     for entry in entries {
         let read = |file| fs::read_to_string(entry.path().join(file)).ok();
         let (Some(name), Some(times)) = (read("comm"), read("schedstat")) else { continue };
-        // The first is the time on a processor in nanoseconds.
+        // The first field is the time on a CPU in nanoseconds.
         let ns = times.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());
         *all.entry(name.trim().to_owned()).or_default() += ns.unwrap_or(0.0) / 1e3;
     }
@@ -96,7 +96,7 @@ pub fn cpu_us_by_thread(pid: u32) -> BTreeMap<String, f64> {
 }
 
 impl Usage {
-    /// What a process and its children took. Nothing where there is no such process.
+    /// The usage of a process and its children; zero if there is no such process.
     pub(crate) fn of(pid: u32) -> Self {
         let Ok(root) = Process::read(Some(pid)) else { return Self::default() };
         let mut cpu_us = root.cpu_us + root.cpu_us_of_ended;
@@ -112,12 +112,12 @@ impl Usage {
     }
 }
 
-/// The children of a process, by number.
+/// The children of a process, with their process ids.
 pub(crate) fn children(parent: u32) -> Vec<(u32, Process)> {
     all().filter(|(_, process)| process.parent == parent).collect()
 }
 
-/// The processes of a group, by number.
+/// The process ids of a process group.
 pub(crate) fn group(leader: u32) -> Vec<u32> {
     all().filter(|(_, process)| process.group == leader).map(|(pid, _)| pid).collect()
 }

@@ -1,5 +1,5 @@
-//! Each peer, on loopback: it starts, loads, is worked with by three clients, and holds what Pangea
-//! would hold; what is not right is noticed, and nothing is left.
+//! Tests of each baseline on loopback: it starts, loads, serves three clients, and has the same
+//! rows as Pangea. Checks detect errors, and nothing remains afterwards.
 
 mod work;
 
@@ -11,7 +11,7 @@ use pangea_peers::etcd::wire::{DeleteRequest, Op, PutRequest, RangeRequest, Requ
 use pangea_peers::{Isolation, Kind, Options, Peer};
 use work::{Run, is_there, sql_rows};
 
-/// A scale that is loaded in no time.
+/// A scale that loads almost instantly.
 fn settings() -> Settings {
     let scale = Scale::TINY;
     Settings { rows: 500, value_len: 100, zipf: 0.9, warehouses: 3, scale, ..Settings::default() }
@@ -36,7 +36,7 @@ async fn postgres(peer: &Peer) -> tokio_postgres::Client {
     client
 }
 
-/// Everything that was started is gone.
+/// Stops the baseline, and checks that no process and no file remains.
 async fn stop(run: Run) {
     let (peer, directory) = (run.peer, run.directory);
     let pids = peer.pids();
@@ -54,7 +54,7 @@ async fn galera_holds_what_pangea_would_hold_and_notices_what_differs() {
     run.work("ycsb-a", 100).await;
     run.check("ycsb-a").await.expect("it is right");
     let mut alone = mariadb(&run.peer, 2).await;
-    // Not replicated: this place alone has it.
+    // This change is not replicated: only this place has it.
     let statements = ["SET SESSION wsrep_on = OFF", "UPDATE ycsb SET value = '' WHERE id = 7"];
     for statement in statements {
         alone.query_drop(statement).await.expect("it is done");
@@ -87,7 +87,7 @@ async fn postgres_holds_what_pangea_would_hold_and_notices_what_is_wrong() {
     run.work("ycsb-a", 100).await;
     run.check("ycsb-a").await.expect("it is right");
     let client = postgres(&run.peer).await;
-    // A lost update: the row is as long as before, and the same in every place.
+    // A lost update: the row's length is unchanged, and it is the same in every place.
     let lost = "UPDATE ycsb SET value = decode(repeat('00', length(value)), 'hex') \
                 WHERE id = (SELECT min(id) FROM ycsb WHERE substr(value, 1, 8) \
                 <> decode('0000000000000000', 'hex'))";
@@ -105,7 +105,7 @@ async fn postgres_holds_what_pangea_would_hold_and_notices_what_is_wrong() {
     .await;
     run.work("tpcc-nopay", 100).await;
     run.check("tpcc-nopay").await.expect("it is right");
-    // A lost transaction: all its rows are gone, and no condition but the count of commits tells.
+    // A lost transaction: all its rows are missing, and only the count of commits reveals it.
     let lost = "UPDATE warehouse SET w_ytd = w_ytd - h_amount FROM history \
                 WHERE h_w_id = w_id AND h_c_w_id = 1 AND h_c_d_id = 1 AND h_c_id = 1 \
                 AND h_number = 1;
@@ -193,7 +193,7 @@ fn servers_end_with_the_thread_that_started_them_whatever_it_forgets() {
     }
 }
 
-/// Whether there is such a process that has not ended: nobody waits for one that was forgotten.
+/// Whether a process is running. An orphan that has ended may remain as a zombie.
 fn is_running(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))

@@ -1,9 +1,8 @@
-//! Instructions that Minerva's phases take, counted by valgrind: `cargo bench -p
-//! pangea-protocols --features bench --bench instructions`. What is needed, and how to read it, is
-//! in docs/TESTING.md.
+//! Instruction counts of Minerva's phases, counted by valgrind: `cargo bench -p pangea-protocols
+//! --features bench --bench instructions`. The requirements, and how to read the results, are in
+//! docs/TESTING.md.
 //!
-//! All phases work on one epoch of three replicas: YCSB-A, or deliveries of TPC-C where ranges
-//! matter.
+//! All phases work on one epoch of three replicas: YCSB-A, or deliveries of TPC-C for ranges.
 
 #![allow(missing_docs, reason = "the macros make modules")]
 #![allow(clippy::disallowed_types, reason = "the macros open files; what is measured does not")]
@@ -25,10 +24,10 @@ use pangea_protocols::minerva::independent_set::{BUDGET_NODES, Graph, Solution, 
 
 use self::epoch::Decided;
 
-/// The most instructions that each may take: what was counted, and about 4 % for another compiler
-/// or C library. These numbers only go down. To lower one after a change that made something
-/// faster, run the benchmark, take the count that it prints, add 4 % and write that here, in the
-/// same commit. To raise one, say in the commit what is bought with it.
+/// The maximum instruction count of each benchmark: the measured count, and about 4 % for another
+/// compiler or C library. These numbers only go down. To lower one after a change that made
+/// something faster, run the benchmark, take the count that it prints, add 4 % and write that here,
+/// in the same commit. To raise one, state the benefit in the commit message.
 const LIMITS: &[(&str, u64)] = &[
     ("chains", 122_000),
     ("stale_points", 450_000),
@@ -43,11 +42,11 @@ const LIMITS: &[(&str, u64)] = &[
     ("batch_decode", 728_000),
 ];
 
-/// Transactions of each of three replicas.
+/// The number of transactions of each of three replicas.
 const TXNS: usize = 50;
-/// Deliveries of each: few enough that no district runs out of orders.
+/// The number of deliveries of each: few enough that no district runs out of orders.
 const DELIVERIES: usize = 3;
-/// Enough that the search spends its budget.
+/// A number of vertices at which the search spends its budget.
 const TANGLED: u32 = 200;
 
 fn at_most(name: &str) -> LibraryBenchmarkConfig {

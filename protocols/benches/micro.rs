@@ -1,8 +1,8 @@
-//! Time that Minerva's phases take, by criterion: `cargo bench -p pangea-protocols --features bench
+//! Run times of Minerva's phases, by criterion: `cargo bench -p pangea-protocols --features bench
 //! --bench micro`.
 //!
-//! All phases work on one epoch of three replicas under YCSB-A, whose keys are uniform, and the
-//! solvers on a tangle too that no reduction settles.
+//! All phases work on one epoch of three replicas under YCSB-A, whose keys are uniform. The solvers
+//! also work on a tangle that no reduction solves.
 
 #![allow(missing_docs, reason = "the macros make functions")]
 
@@ -21,9 +21,9 @@ use self::epoch::{Decided, decided, tangle};
 /// Some 250 MB of rows.
 const ROWS: u64 = 200_000;
 const VALUE_BYTES: u32 = 1_000;
-/// Transactions of each of three replicas in an epoch: 15 ms of some 25,000 a second.
+/// The transactions of each of three replicas in an epoch: 15 ms of some 25,000 a second.
 const TXNS: usize = 400;
-/// As large a kernel as the solver's budget is meant for.
+/// The size of the largest kernel that the solver's budget is meant for.
 const TANGLED: u32 = 600;
 
 fn phases(criterion: &mut Criterion) {
@@ -40,7 +40,7 @@ fn phases(criterion: &mut Criterion) {
     });
     group.bench_function("exact", |bencher| bencher.iter(|| exact(graph, BUDGET_NODES)));
     group.bench_function("greedy", |bencher| bencher.iter(|| greedy(graph)));
-    // The same version each time: a write replaces what the one before it wrote.
+    // The same version each time: a write replaces the one of the iteration before.
     group.bench_function("apply", |bencher| {
         bencher.iter(|| epoch.apply(&Sequential, store, before.next(), is_valid));
     });

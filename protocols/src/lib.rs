@@ -1,13 +1,14 @@
-//! Ways to agree: each commit protocol is a folder, and a state machine behind
+//! Commit protocols: each is a folder, and a state machine that implements
 //! [`pangea_core::protocol::Protocol`].
 //!
-//! A protocol reads no clock and starts no thread; it never imports a sibling. What two of them
-//! need unchanged is beside them: [`agreement`], and the input log over it, [`inputs`].
+//! A protocol reads no clock and starts no thread, and never imports a sibling. Code that two of
+//! them share unchanged is next to them: [`agreement`], and the input log on top of it, [`inputs`].
 
 pub mod agreement;
 #[cfg(test)]
 mod exhaustive;
 pub mod inputs;
+mod messages;
 
 use std::fmt;
 

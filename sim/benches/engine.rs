@@ -1,15 +1,15 @@
-//! What the engine alone does: `cargo bench -p pangea-sim --bench engine [-- WAREHOUSES
-//! [BATCHES] [WORKLOAD]]`.
+//! Measures only the engine: `cargo bench -p pangea-sim --bench engine [-- WAREHOUSES [BATCHES]
+//! [WORKLOAD]]`.
 //!
-//! TPC-C in batches on one thread, as a node's ordered queue runs them: execute at a version, put
-//! new keys in order, publish, reclaim. No protocol, no log, no clients; what is drawn is drawn
-//! before. It is the most that one core could do. Each kind of transaction of a batch is a version
-//! of its own, so that its time is known.
+//! TPC-C in batches on one thread, as a node's ordered queue runs them: execute at a version, order
+//! new keys, publish, reclaim. There is no protocol, no log and no client, and calls are drawn
+//! before the measurement. The result is the upper bound of one core. Each kind of transaction of a
+//! batch has a version of its own, so that its time is known.
 //!
-//! It is in this crate, whose tests count no allocations, so that it can have the allocator that
-//! users run with.
+//! The benchmark is in this crate because its tests count no allocations, so it can use the same
+//! allocator as users.
 
-// A measurement reads the clock; what is measured does not.
+// Only the measurement reads the clock, not the measured code.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::collections::BTreeMap;
@@ -40,9 +40,9 @@ struct Engine {
     store: Store,
     version: SnapshotVersion,
     next_txn: u64,
-    /// By what is done.
+    /// Time by stage.
     steps: BTreeMap<&'static str, Duration>,
-    /// By kind of transaction: how many, and how long they took.
+    /// By kind of transaction: their number and total time.
     kinds: BTreeMap<&'static str, (usize, Duration)>,
 }
 
@@ -58,7 +58,7 @@ impl Engine {
         }
     }
 
-    /// Runs a batch, kind by kind, and says how many committed.
+    /// Runs a batch, kind by kind, and returns the number of commits.
     fn run_batch(&mut self, mut calls: Vec<Call>) -> usize {
         calls.sort_by_key(|call| call.label);
         let mut committed = 0;
@@ -72,7 +72,7 @@ impl Engine {
         committed
     }
 
-    /// Runs calls at one version, and says how many committed.
+    /// Runs calls at one version, and returns the number of commits.
     fn run(&mut self, calls: &[Call]) -> usize {
         self.version = self.version.next();
         let program = |call: &Call| Program::Call {
@@ -150,7 +150,7 @@ fn measure(name: &str, warehouses: u32, batches: usize) {
 }
 
 fn main() {
-    // Cargo says so when it measures; `cargo test --all-targets` only wants it to build.
+    // Cargo passes `--bench` when it measures; `cargo test --all-targets` only needs the build.
     let arguments: Vec<String> = std::env::args().collect();
     if !arguments.iter().any(|argument| argument == "--bench") {
         return;

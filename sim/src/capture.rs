@@ -1,4 +1,4 @@
-//! Panics as values: a bug that a run finds ends that run, not the swarm.
+//! Captures panics as values: a bug that a run finds ends that run, not the swarm.
 
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
@@ -10,7 +10,7 @@ thread_local! {
     static CAPTURED: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Frames of our own code that a panic is told with.
+/// The maximum number of our own stack frames that are printed with a panic.
 const FRAMES_MAX: usize = 6;
 
 static HOOK: Once = Once::new();
@@ -18,13 +18,13 @@ static HOOK: Once = Once::new();
 /// Runs `step`.
 ///
 /// # Errors
-/// What it panicked with, and where, when it panicked.
+/// The message and the location of the panic, if `step` panicked.
 pub fn panics<T>(step: impl FnOnce() -> T + UnwindSafe) -> Result<T, String> {
     HOOK.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             if IS_CAPTURING.get() {
-                // The first panic of a step tells the story, unless the program handled it.
+                // The last panic of a step is reported: earlier ones were handled by the program.
                 CAPTURED.set(told(info));
             } else {
                 before(info);
@@ -37,7 +37,7 @@ pub fn panics<T>(step: impl FnOnce() -> T + UnwindSafe) -> Result<T, String> {
     result.map_err(|_| CAPTURED.take())
 }
 
-/// The panic on one line, and below it the frames of our own code that led there.
+/// Formats a panic on one line, followed by the frames of our own code that led to it.
 fn told(info: &PanicHookInfo<'_>) -> String {
     let trace = Backtrace::force_capture().to_string();
     let mut frames = Vec::new();

@@ -4,15 +4,15 @@ use pangea_core::time::{ClockReading, Span, Timestamp};
 
 use crate::dice::Dice;
 
-/// What clocks read when virtual time is 0, so that no reading is below zero.
+/// The reading of an exact clock at virtual time 0; large enough that no reading is negative.
 const ORIGIN_US: i64 = 1_000_000_000;
 
-/// How wrong clocks may be.
+/// Bounds on the error of clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockBounds {
-    /// The largest offset at the start, either way.
+    /// The largest initial offset, in either direction.
     pub offset_max: Span,
-    /// The largest drift, in microseconds a second, either way.
+    /// The largest drift in microseconds per second, in either direction.
     pub drift_ppm_max: u64,
 }
 
@@ -22,15 +22,15 @@ pub struct Clock {
     bounds: ClockBounds,
     offset_us: i64,
     drift_ppm: i64,
-    /// Wrong by so much more, and its uncertainty says so.
+    /// An additional error that the clock's uncertainty includes.
     known: Shift,
-    /// Wrong by so much more, and it does not know.
+    /// An additional error that the clock's uncertainty does not include.
     lie: Shift,
 }
 
-/// How far faults have moved a clock. A node reads the wall clock when it starts and counts on from
-/// there, so that a move back shows at its next start; one forward shows at once, as after a
-/// machine was suspended.
+/// The shift that faults have caused. A node reads the wall clock when it starts and counts from
+/// there. Therefore a shift backwards takes effect only at its next start. A shift forwards takes
+/// effect at once, as after a machine was suspended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shift {
     wall_us: i64,
@@ -45,7 +45,7 @@ impl Shift {
 }
 
 impl Clock {
-    /// A clock with an offset and a drift drawn within the bounds.
+    /// Creates a clock with an offset and a drift drawn within the bounds.
     pub fn new(bounds: ClockBounds, dice: &mut Dice) -> Self {
         let mut either_way = |max: u64| dice.between(0, 2 * max) as i64 - max as i64;
         assert!(bounds.offset_max.us < ORIGIN_US as u64, "an offset before the origin");
@@ -58,20 +58,20 @@ impl Clock {
         }
     }
 
-    /// Moves the clock.
+    /// Shifts the clock by `by_us`; `is_known` shifts also widen its uncertainty.
     pub fn shift(&mut self, by_us: i64, is_known: bool) {
         if is_known { self.known.add(by_us) } else { self.lie.add(by_us) }
     }
 
-    /// The node starts, and reads the wall clock.
+    /// Rereads the wall clock because the node starts.
     pub fn restart(&mut self) {
         for shift in [&mut self.known, &mut self.lie] {
             shift.in_force_us = shift.wall_us;
         }
     }
 
-    /// What the clock says at the true time `now`. Drift is far below one second a second, so it
-    /// never goes backwards.
+    /// Returns the clock's reading at the true time `now`. The drift is far below one second per
+    /// second, so the clock never goes backwards.
     pub fn reading(&self, now: Timestamp) -> ClockReading {
         let drifted = now.us * self.bounds.drift_ppm_max / 1_000_000;
         let known = self.known.in_force_us.unsigned_abs();
@@ -79,7 +79,7 @@ impl Clock {
         ClockReading { at: self.at(now), uncertainty }
     }
 
-    /// The first true time, not before `now`, at which the clock says `at` or later.
+    /// Returns the first true time, not before `now`, at which the clock reads `at` or later.
     pub fn true_time(&self, now: Timestamp, at: Timestamp) -> Timestamp {
         let mut guess = now;
         loop {
@@ -87,12 +87,12 @@ impl Clock {
             if missing == 0 {
                 return guess;
             }
-            // A little short when the clock runs fast, so that the loop closes in from below.
+            // Undershoots if the clock runs fast, so that the loop converges from below.
             guess.us += (missing - missing * self.bounds.drift_ppm_max / 1_000_000).max(1);
         }
     }
 
-    /// The true time at which a reading of 0 uncertainty would be exact.
+    /// The reading of an exact clock at virtual time 0.
     pub fn origin() -> Timestamp {
         Timestamp::from_us(ORIGIN_US as u64)
     }

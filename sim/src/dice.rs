@@ -1,46 +1,47 @@
-//! Random draws, each component of the world with a generator of its own.
+//! Random draws; each component of the world has a generator of its own.
 //!
-//! A generator is forked from the seed by the component's name, so that one component that draws
-//! once more does not change what the others see. Whole numbers only: the same on every machine.
+//! A generator is forked from the seed by the component's name. A component that makes one more
+//! draw therefore does not change the draws of the others. All draws are integers, which are the
+//! same on every machine.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// One component's generator.
+/// The random generator of one component.
 #[derive(Clone, Debug)]
 pub struct Dice(fastrand::Rng);
 
 impl Dice {
-    /// The generator of the component called `name`, the `index`-th of its kind.
+    /// Returns the generator of the component called `name`, the `index`-th of its kind.
     pub fn fork(seed: u64, name: &str, index: u64) -> Self {
         let kind = xxh3_64_with_seed(name.as_bytes(), seed);
         Self(fastrand::Rng::with_seed(xxh3_64_with_seed(&index.to_le_bytes(), kind)))
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Draws a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "an empty range to draw from");
         self.0.u64(low..=high)
     }
 
-    /// An index below `count`.
+    /// Draws an index below `count`.
     pub fn index(&mut self, count: usize) -> usize {
         assert!(count > 0, "nothing to draw from");
         self.0.usize(..count)
     }
 
-    /// True in `per_mille` of a thousand draws.
+    /// Returns true with a probability of `per_mille` / 1000.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.0.u64(..1_000) < per_mille
     }
 
-    /// A delay of about `typical` with a heavy tail: mostly within a quarter of it, one in a
-    /// hundred up to 32 times as long.
+    /// Draws a delay of about `typical` with a heavy tail: mostly at most a quarter longer, one in
+    /// a hundred up to 32 times as long.
     pub fn delay(&mut self, typical: u64) -> u64 {
         let usual = typical + self.0.u64(..=typical / 4);
         if self.chance(10) { usual << self.0.u64(..=5) } else { usual }
     }
 
-    /// The generator itself, for code that takes one.
+    /// The underlying generator, for code that takes one.
     pub fn rng(&mut self) -> &mut fastrand::Rng {
         &mut self.0
     }

@@ -1,10 +1,10 @@
-//! A node's disk: what is still there after a crash.
+//! A node's disk and the data that survives a crash.
 //!
-//! The log is in the bytes of the real format ([`pangea_core::log`]), and after a crash it is read
-//! back by the real code. Records become durable in order, when an fsync that began after they were
-//! appended ends. At a crash each sector of what was not yet durable is kept, lost or torn, as a
-//! disk may have written what nobody asked it to, in any order. Truncation frees whole segments, as
-//! a real log does, so that after a restart some truncated records may be back.
+//! The log is stored in the real format ([`pangea_core::log`]), and after a crash the real code
+//! reads it. Records become durable in order, when an fsync that began after they were appended
+//! ends. In a crash, each sector that was not yet durable is kept, lost or torn, because a disk may
+//! write unsynced sectors in any order. Truncation frees whole segments, as a real log does.
+//! Therefore some truncated records may reappear after a restart.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use pangea_core::store::{Loading, RecordHeader, Store, Version};
 
 use crate::dice::Dice;
 
-/// Records in a segment of the log: truncation frees no less.
+/// Records in a segment of the log, the unit of truncation.
 const SEGMENT_RECORDS: u64 = 32;
-/// What a frame of the log holds at most: few enough bytes that some records are in several.
+/// The maximum payload of a frame of the log, small enough that some records span several frames.
 const PAYLOAD_BYTES_MAX: usize = 4_096;
-/// What a disk writes at once or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
-/// What one node has written.
+/// The data that one node has written.
 #[derive(Debug, Default)]
 pub struct Disk {
     checkpoint: Option<(Checkpoint, Rows)>,
-    /// The log, the last segment being written to. All of a segment is durable before the next is
-    /// begun.
+    /// The log; records are appended to the last segment. Each segment is durable in full before
+    /// the next one begins.
     segments: VecDeque<Segment>,
-    /// Segments that were ever begun.
+    /// The number of segments ever begun.
     begun: u64,
     head: LogPosition,
     synced: LogPosition,
@@ -44,11 +44,11 @@ pub struct Disk {
 struct Segment {
     header: SegmentHeader,
     bytes: Vec<u8>,
-    /// Where each record ends.
+    /// The end offset of each record.
     ends: Vec<usize>,
-    /// How many bytes were durable when each record was appended, as it says.
+    /// Per record: the number of durable bytes when it was appended, as stored in the record.
     told: Vec<usize>,
-    /// How many bytes are durable.
+    /// The number of durable bytes.
     synced: usize,
 }
 
@@ -57,7 +57,7 @@ impl Segment {
         Self { bytes: header.encode(), header, ends: Vec::new(), told: Vec::new(), synced: 0 }
     }
 
-    /// The records that the real code finds in it.
+    /// Returns the records that the real code finds in the segment.
     fn records(&self) -> Result<Vec<(LogPosition, Bytes)>, SegmentError> {
         let mut scan = SegmentScan::open(Bytes::copy_from_slice(&self.bytes))?;
         let mut records = Vec::new();
@@ -68,7 +68,7 @@ impl Segment {
     }
 }
 
-/// The rows of a checkpoint, with their headers as bytes.
+/// The rows of a checkpoint, with their encoded headers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows(Vec<(TableId, Key, SnapshotVersion, Bytes)>);
 
@@ -78,7 +78,7 @@ impl Disk {
         self.head
     }
 
-    /// Every record up to this position is durable.
+    /// The position through which all records are durable.
     pub fn synced(&self) -> LogPosition {
         self.synced
     }
@@ -103,7 +103,7 @@ impl Disk {
         self.head = position;
     }
 
-    /// An fsync that began when `position` was the head has ended.
+    /// Completes an fsync that began when `position` was the head.
     pub fn sync_to(&mut self, position: LogPosition) {
         assert!(position <= self.head, "synced more than was written");
         self.synced = self.synced.max(position);
@@ -114,7 +114,7 @@ impl Disk {
         }
     }
 
-    /// Frees the segments that hold only records below `position`.
+    /// Frees the segments that contain only records below `position`.
     pub fn truncate(&mut self, position: LogPosition) {
         while let Some(next) = self.segments.get(1)
             && next.header.first <= position
@@ -123,7 +123,7 @@ impl Disk {
         }
     }
 
-    /// A checkpoint is complete; of two, the newer one is kept.
+    /// Stores a completed checkpoint; only the newest one is retained.
     pub fn keep_checkpoint(&mut self, checkpoint: Checkpoint, rows: Rows) {
         let is_newer = |(old, _): &(Checkpoint, Rows)| old.version <= checkpoint.version;
         if self.checkpoint.as_ref().is_none_or(is_newer) {
@@ -131,17 +131,17 @@ impl Disk {
         }
     }
 
-    /// The node stops now: returns how many records were lost.
+    /// Stops the node and returns the number of records lost.
     pub fn crash(&mut self, dice: &mut Dice) -> u64 {
         let Some(segment) = self.segments.back_mut() else { return 0 };
-        // The header of a file is durable before the file is a segment.
+        // The header of a file is durable before the file becomes a segment.
         let durable = segment.synced.max(segment.header.encode().len());
         tear(&mut segment.bytes, durable, dice);
         let records = segment.records().expect("a crash takes nothing that was durable");
         let kept = records.len();
         segment.ends.truncate(kept);
         segment.told.truncate(kept);
-        // What is left of a torn group is cut off when the log is read.
+        // Recovery cuts off the remains of a torn group when it reads the log.
         let end = segment.ends.last().copied().unwrap_or(segment.header.encode().len());
         segment.bytes.truncate(end);
         segment.synced = end;
@@ -152,8 +152,9 @@ impl Disk {
         lost
     }
 
-    /// Flips a bit of the log that was durable, where what is behind it says so: a bit of the last
-    /// records may as well be one that was not. Returns what was in the log, if there was one.
+    /// Flips one durable bit of the log. In the last segment only bytes that a later record names
+    /// as durable qualify, because damage to the last records looks like a torn write. Returns the
+    /// log's records before the flip, or `None` if no byte qualifies.
     pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<Vec<(LogPosition, Bytes)>> {
         let before = self.records().expect("it is whole");
         let last = self.segments.len().saturating_sub(1);
@@ -177,10 +178,11 @@ impl Disk {
         None
     }
 
-    /// What a node that starts finds, with the checkpoint's rows in `store`, which is new.
+    /// Returns the data that a starting node finds, after loading the checkpoint's rows into
+    /// `store`, which must be empty.
     ///
     /// # Errors
-    /// In words, when something that was durable is damaged.
+    /// A description of the damage, if durable data is damaged.
     pub fn recover(&self, store: Store) -> Result<(Durable, Arc<Store>), String> {
         let records = self.records()?;
         let store = Arc::new(store);
@@ -206,8 +208,8 @@ impl Disk {
     }
 }
 
-/// What a crash leaves of bytes of which so many were durable: a prefix, or any of the sectors,
-/// some of them not as they were written.
+/// Simulates a crash while `bytes` are written, of which the first `durable` are durable. The rest
+/// is cut to a prefix, or each sector is kept, lost or damaged.
 fn tear(bytes: &mut [u8], durable: usize, dice: &mut Dice) {
     let prefix = dice.between(durable as u64, bytes.len() as u64) as usize;
     let is_prefix = dice.chance(500);
@@ -228,7 +230,7 @@ fn tear(bytes: &mut [u8], durable: usize, dice: &mut Dice) {
 }
 
 impl Rows {
-    /// The live rows of `store` at a version.
+    /// Returns the live rows of `store` at a version.
     pub fn of(store: &Store, at: SnapshotVersion) -> Self {
         let mut rows = Vec::new();
         for table in store.table_ids() {
@@ -245,12 +247,12 @@ impl Rows {
         Self(rows)
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether the checkpoint has no rows.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -284,7 +286,7 @@ mod tests {
             assert_eq!(records, expected.collect::<Vec<_>>());
             assert_eq!((disk.head().0, disk.synced().0), (10 - lost, 10 - lost));
             lengths.insert(records.len());
-            // It can be written on.
+            // The log accepts further records.
             disk.append(LogPosition(11 - lost), &[record(9)]);
             assert_eq!(disk.records().unwrap().len(), records.len() + 1);
         }
@@ -323,7 +325,7 @@ mod tests {
             assert_eq!(records.len() as u64, 2 * SEGMENT_RECORDS + 5);
             let before = disk.flip_bit(&mut Dice::fork(seed, "disk", 0));
             assert_eq!(before.as_ref(), Some(&records));
-            // Two bytes of a segment's header mean nothing yet.
+            // Two bytes of a segment's header are unused.
             let found = disk.records();
             noticed += u64::from(found.is_err());
             assert!(found.is_err() || found == Ok(records), "seed {seed}: {found:?}");

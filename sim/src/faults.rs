@@ -1,7 +1,7 @@
-//! What goes wrong, when, and for how long: rules, drawn from a seed or read from a scenario.
+//! Faults, their times and their durations: rules, drawn from a seed or read from a scenario.
 //!
-//! A rule is data. What a seed draws can be printed, written down as a scenario, and made shorter
-//! rule by rule until only what matters is left.
+//! A rule is data. The rules that a seed draws can be printed, written to a scenario, and removed
+//! one by one until only the relevant ones are left.
 //!
 //! ```toml
 //! [[rules]]
@@ -25,43 +25,43 @@ use serde::{Deserialize, Serialize};
 
 pub use draw::draw;
 
-/// How far a clock jumps or lies at most.
+/// The largest jump or unreported error of a clock, in ms.
 const CLOCK_MS_MAX: u64 = 3_000;
 
-/// How many times as long a message takes at most.
+/// The largest factor by which a message is slowed down.
 pub const LINK_TIMES_MAX: u64 = 30;
-/// How many times as long an fsync takes at most.
+/// The largest factor by which an fsync is slowed down.
 pub const DISK_TIMES_MAX: u64 = 100;
-/// How many times as long a step takes at most.
+/// The largest factor by which a step is slowed down.
 pub const PROCESSOR_TIMES_MAX: u64 = 200;
 
 /// A fault with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// When it begins, counted from when clients begin.
+    /// The start of the fault in ms, counted from the start of the clients.
     pub at_ms: u64,
-    /// How long it lasts. All faults end when the world is healed.
+    /// The duration in ms. All faults end when the world is healed.
     pub lasts_ms: u64,
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// Whom a rule is about.
+/// The node that a rule affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Target {
-    /// This node.
+    /// The node with this id.
     Node(u16),
-    /// Who coordinates when the fault begins, and node 0 where nobody does.
+    /// The node with this role when the fault begins, or node 0 if no node has it.
     Role(Role),
 }
 
-/// A part that a node plays.
+/// A role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// It leads agreement.
+    /// The leader of agreement.
     Coordinator,
 }
 
@@ -69,9 +69,9 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LaneName {
-    /// Small messages.
+    /// The lane of small messages.
     Control,
-    /// Large ones.
+    /// The lane of large messages.
     Bulk,
 }
 
@@ -84,132 +84,133 @@ impl From<LaneName> for Lane {
     }
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Fault {
-    /// A node stops as if its power were cut, and starts again when the fault ends.
+    /// A node stops as in a power failure and restarts when the fault ends.
     Crash {
-        /// Which.
+        /// The affected node.
         node: Target,
-        /// How many effects it still carries out.
+        /// The number of effects that the node still carries out.
         #[serde(default)]
         after_effects: u64,
     },
-    /// A node stops and never comes back. A minority at most is lost so; what is beyond is
-    /// spared.
+    /// A node stops and never returns. Only a minority of a group can be destroyed; other faults of
+    /// this kind are skipped.
     Destroy {
-        /// Which.
+        /// The affected node.
         node: Target,
     },
-    /// A node stops, all that it has written is gone, and another takes its place when the fault
-    /// ends. One at a time, of three at least, and none while a node is lost for good; what is
-    /// beyond is spared.
+    /// A node stops and its disk is lost; a node with an empty disk replaces it when the fault
+    /// ends. The fault is skipped if the cluster might not survive it: groups have fewer than three
+    /// nodes, a node has not begun or was destroyed, or another one is being replaced.
     DiskLoss {
-        /// Which.
+        /// The affected node.
         node: Target,
     },
-    /// A node stops, a bit of its log has flipped that was durable, and it starts again when the
-    /// fault ends. It notices, and another takes its place. So many as of the above.
+    /// A node stops, a durable bit of its log flips, and it restarts when the fault ends. It
+    /// detects the damage and is replaced. The same limits apply as to [`Fault::DiskLoss`].
     BitFlip {
-        /// Which.
+        /// The affected node.
         node: Target,
     },
-    /// All nodes stop at once. Each starts again at some time before the fault ends.
+    /// All nodes stop at once. Each restarts at some time before the fault ends.
     FullStop {},
-    /// Nothing passes from some nodes to others.
+    /// No messages pass from some nodes to others.
     Cut {
-        /// From these.
+        /// The senders.
         from: Vec<u16>,
-        /// To these.
+        /// The receivers.
         to: Vec<u16>,
-        /// Whether the way back is open.
+        /// Whether the opposite direction stays open.
         #[serde(default)]
         one_way: bool,
     },
     /// A connection is lost.
     Flap {
-        /// Whose.
+        /// The target of the fault.
         between: [u16; 2],
-        /// How often, spread over the fault's life.
+        /// The number of losses, spread evenly over the duration.
         times: u64,
     },
-    /// Messages take many times as long.
+    /// Messages are slowed down by a factor.
     SlowLink {
-        /// Between these.
+        /// The two nodes of the link.
         between: [u16; 2],
-        /// How many.
+        /// The factor.
         times: u64,
     },
-    /// A connection carries little.
+    /// A connection has little bandwidth.
     NarrowLink {
-        /// Between these.
+        /// The two nodes of the link.
         between: [u16; 2],
-        /// So much, each way on each lane.
+        /// The bandwidth of each lane in each direction.
         bytes_per_ms: u64,
     },
-    /// One lane's messages are held until the fault ends, while those of the other pass them.
+    /// The messages of one lane are delayed until the fault ends, while those of the other lane
+    /// pass.
     HeldLane {
-        /// From this node.
+        /// The sender.
         from: u16,
-        /// To this one.
+        /// The receiver.
         to: u16,
-        /// Which lane.
+        /// The lane.
         lane: LaneName,
     },
-    /// Fsyncs take many times as long.
+    /// Fsyncs are slowed down by a factor.
     SlowDisk {
-        /// Whose.
+        /// The target of the fault.
         node: Target,
-        /// How many.
+        /// The factor.
         times: u64,
     },
     /// No fsync ends before the fault does.
     StuckDisk {
-        /// Whose.
+        /// The target of the fault.
         node: Target,
     },
-    /// Nothing can be written: the node stops when it tries, until there is space again.
+    /// The disk is full: the node stops at its next write and restarts when the fault ends.
     FullDisk {
-        /// Whose.
+        /// The target of the fault.
         node: Target,
     },
-    /// No checkpoint can be written, while all else can.
+    /// Checkpoints cannot be written, while all other writes succeed.
     FailedCheckpoint {
-        /// Whose.
+        /// The target of the fault.
         node: Target,
     },
-    /// A node does nothing.
+    /// A node is paused.
     Pause {
-        /// Which.
+        /// The affected node.
         node: Target,
     },
-    /// A node's steps take many times as long.
+    /// A node's steps are slowed down by a factor.
     SlowProcessor {
-        /// Whose.
+        /// The target of the fault.
         node: Target,
-        /// How many.
+        /// The factor.
         times: u64,
     },
-    /// A clock is wrong by so much more, and its uncertainty says so. As a node's clock never goes
-    /// back while it runs, a jump back shows when it starts next.
+    /// A clock's error grows, and its uncertainty includes that. A running node's clock never goes
+    /// back, so a jump back takes effect when the node next starts.
     ClockJump {
-        /// Whose.
+        /// The target of the fault.
         node: Target,
-        /// By so much.
+        /// The additional error in ms; may be negative.
         by_ms: i64,
     },
-    /// A clock is wrong by so much more, and does not know.
+    /// A clock's error grows, and its uncertainty does not include that.
     LyingClock {
-        /// Whose.
+        /// The target of the fault.
         node: Target,
-        /// By so much.
+        /// The additional error in ms; may be negative.
         by_ms: i64,
     },
 }
 
 impl Fault {
-    /// What kind it is, in a cluster of so many nodes.
+    /// Returns the kind of the fault in a cluster of `nodes` nodes.
     pub fn kind(&self, nodes: usize) -> FaultKind {
         match self {
             Self::Crash { node: Target::Role(Role::Coordinator), .. } => {
@@ -240,10 +241,10 @@ impl Fault {
         }
     }
 
-    /// Holds a rule's numbers against a cluster of so many nodes.
+    /// Checks the fault's numbers against a cluster of `nodes` nodes.
     ///
     /// # Errors
-    /// Which number is wrong, and what it can be.
+    /// The number that is wrong, and its valid range.
     pub fn check(&self, nodes: usize) -> Result<(), String> {
         let is_there = |node: u16| match usize::from(node) < nodes {
             true => Ok(()),
@@ -304,52 +305,52 @@ impl Fault {
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// A node stops at some effect and starts again later.
+    /// A node stops before one of its effects and restarts later.
     Crash,
-    /// The node that coordinates stops.
+    /// The coordinator stops.
     CoordinatorCrash,
     /// All nodes stop at once.
     FullStop,
-    /// Some nodes can't reach the others, both ways.
+    /// Some nodes can't reach the others, in both directions.
     Partition,
-    /// Some nodes can't be reached by the others, one way.
+    /// Some nodes can't be reached by the others, in one direction.
     OneWay,
-    /// Two nodes can't reach each other, and both reach the others.
+    /// Two nodes can't reach each other, but both reach all other nodes.
     Partial,
-    /// The connection between two nodes is lost, once or over and over.
+    /// The connection between two nodes is lost once or repeatedly.
     Flap,
-    /// Messages between two nodes take many times as long.
+    /// Messages between two nodes are slowed down by a factor.
     SlowLink,
-    /// A connection carries little.
+    /// A connection has little bandwidth.
     NarrowLink,
-    /// One lane's messages wait while those of the other pass them.
+    /// Messages of one lane are delayed while those of the other lane pass.
     HeldLane,
-    /// A node's fsyncs take many times as long.
+    /// A node's fsyncs are slowed down by a factor.
     SlowDisk,
-    /// A node's fsync does not end for a while.
+    /// A node's fsync is stuck for a while.
     StuckDisk,
-    /// A node can't write.
+    /// A node's disk is full.
     FullDisk,
-    /// A node does nothing for a while.
+    /// A node is paused for a while.
     Pause,
-    /// A node's steps take many times as long.
+    /// A node's steps are slowed down by a factor.
     SlowProcessor,
-    /// A clock jumps.
+    /// A clock jumps, and its uncertainty includes the jump.
     ClockJump,
-    /// A clock is further off than it says.
+    /// A clock's error exceeds its uncertainty.
     LyingClock,
-    /// A node stops for good.
+    /// A node stops permanently.
     Destroy,
-    /// A node loses all that it has written, and is replaced.
+    /// A node loses its disk and is replaced.
     DiskLoss,
-    /// A bit of a node's log flips, which it notices, and it is replaced.
+    /// A bit of a node's log flips; the node detects it and is replaced.
     BitFlip,
     /// A node's checkpoints can't be written.
     FailedCheckpoint,
 }
 
 impl FaultKind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 21] = [
         Self::Crash,
         Self::CoordinatorCrash,
@@ -374,7 +375,7 @@ impl FaultKind {
         Self::FailedCheckpoint,
     ];
 
-    /// The name on the command line.
+    /// The kind's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Crash => "crash",
@@ -401,7 +402,7 @@ impl FaultKind {
         }
     }
 
-    /// Whether it is of a link.
+    /// Whether the fault affects a link.
     fn needs_peers(self) -> bool {
         match self {
             Self::Partition
@@ -472,7 +473,7 @@ mod tests {
                 assert!(rules.iter().all(|rule| rule.at_ms + rule.lasts_ms <= 8_000));
                 for rule in &rules {
                     assert_eq!(rule.fault.check(nodes), Ok(()), "{rule:?}");
-                    // In a cluster of two a pair is everybody.
+                    // In a cluster of two, a pair of nodes is the whole cluster.
                     if kind != FaultKind::Partial || nodes > 2 {
                         assert_eq!(rule.fault.kind(nodes), kind, "{rule:?}");
                     }

@@ -1,77 +1,77 @@
-//! What clients did, and what they were told.
+//! The operations of clients and their results.
 
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::time::Timestamp;
 use pangea_core::txn::Abort;
 use pangea_core::workload::Call;
 
-/// Names an operation: its place in the history.
+/// Identifies an operation by its index in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpId(pub usize);
 
-/// How a client wants its call to run.
+/// The path on which a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
-    /// Ordered, as a program.
+    /// Sent as a program and ordered.
     Ordered,
-    /// Run by the client on a snapshot, then ordered as what it read and wrote.
+    /// Run by the client on a snapshot, then sent as a certified transaction: its reads and writes.
     Certified,
-    /// On a snapshot that holds everything acknowledged before.
+    /// Read on a snapshot that contains everything acknowledged before.
     Strict,
-    /// On the newest snapshot of its node.
+    /// Read on the newest snapshot of its node.
     Snapshot,
 }
 
-/// How an operation ended, as far as its client knows.
+/// The end of an operation, as far as its client knows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// It has not.
+    /// It has not ended.
     Open,
     /// It was ordered and committed.
     Committed {
-        /// The transaction's name.
+        /// The transaction's id.
         txn: TxnId,
-        /// The first version that holds its writes.
+        /// The first version that contains its writes.
         version: SnapshotVersion,
-        /// What the program returned.
+        /// The program's result.
         result: Vec<u8>,
     },
     /// It read a snapshot.
     Read {
-        /// Which.
+        /// The snapshot version.
         version: SnapshotVersion,
-        /// What the program returned.
+        /// The program's result.
         result: Vec<u8>,
     },
-    /// It changed nothing, and was told why.
+    /// It had no effect and returned this error.
     Aborted(Abort),
-    /// It never reached a node, or had nothing to change when its node stopped.
+    /// It never reached a node, or it had submitted no writes when its node stopped.
     Refused,
-    /// Its node stopped before it answered: it may have committed or not.
+    /// Its node stopped before it answered: the operation may or may not have committed.
     Ambiguous,
 }
 
 /// One operation of one client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
-    /// Whose.
+    /// The client's index.
     pub client: usize,
-    /// At which node.
+    /// The node that receives the operation.
     pub node: NodeId,
-    /// How it runs.
+    /// The path on which it runs.
     pub how: How,
-    /// What it calls.
+    /// The procedure call.
     pub call: Call,
-    /// When the client asked.
+    /// The time at which the client invoked it.
     pub invoked: Timestamp,
-    /// When the client was told, if it was.
+    /// The time at which the client received the result, if it did.
     pub ended: Option<Timestamp>,
-    /// What the client was told.
+    /// The result as the client knows it.
     pub end: End,
 }
 
 impl Operation {
-    /// What the program returned, where it took place for certain.
+    /// The program's result, if the operation certainly took place.
     pub fn result(&self) -> Option<&[u8]> {
         match &self.end {
             End::Committed { result, .. } | End::Read { result, .. } => Some(result),
@@ -79,7 +79,7 @@ impl Operation {
         }
     }
 
-    /// Whether it may have taken place.
+    /// Whether the operation may have taken place.
     pub fn may_have_happened(&self) -> bool {
         match self.end {
             End::Committed { .. } | End::Read { .. } | End::Ambiguous | End::Open => true,
@@ -88,7 +88,7 @@ impl Operation {
     }
 }
 
-/// Every operation, in the order in which they were invoked.
+/// All operations, in the order of their invocation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// The operations.
@@ -96,14 +96,14 @@ pub struct History {
 }
 
 impl History {
-    /// Adds an operation that was just invoked.
+    /// Adds an operation that has just been invoked.
     pub fn invoke(&mut self, operation: Operation) -> OpId {
         assert!(operation.end == End::Open && operation.ended.is_none(), "it has just begun");
         self.operations.push(operation);
         OpId(self.operations.len() - 1)
     }
 
-    /// The operation's end.
+    /// Records the end of an operation.
     pub fn end(&mut self, id: OpId, at: Timestamp, end: End) {
         let operation = &mut self.operations[id.0];
         assert!(operation.end == End::Open, "an operation ends once");

@@ -1,19 +1,20 @@
-//! The world made of dice: whole clusters of the real protocol and store code in virtual time.
+//! Deterministic simulation: whole clusters of the real protocol and store code in virtual time.
 //!
-//! [`run`] makes one cluster from a seed: nodes with real stores, a network with latency, jitter
-//! and two lanes, disks that lose what was not synced, clocks that are wrong, clients, and faults.
-//! It runs a workload through it, heals it, waits for everything to end, and checks what clients
-//! saw. The same seed gives the same trace, byte for byte. [`run_seeds`] does so for many seeds.
+//! [`run`] builds one cluster from a seed: nodes with real stores, a network with latency, jitter
+//! and two lanes, disks that lose unsynced data, inaccurate clocks, clients, and faults. It runs a
+//! workload, heals the cluster, waits until everything has ended, and checks the results that
+//! clients observed. The same seed gives the same trace, byte for byte. [`run_seeds`] does this for
+//! many seeds.
 //!
-//! | where | what |
+//! | module | contents |
 //! |---|---|
 //! | [`world`] | the event loop, nodes, network, faults, clients |
-//! | [`disk`], [`clock`], [`dice`] | parts of the world |
-//! | [`faults`] | what goes wrong in it |
-//! | [`history`], [`check`] | what clients saw, and whether it can be true |
-//! | [`record`] | what clients of any database saw, in files |
-//! | [`trace`], [`report`] | what is printed |
-//! | [`settings`], [`scenario`] | everything that can be chosen, and files of it |
+//! | [`disk`], [`clock`], [`dice`] | the simulated disk, clock and random generators |
+//! | [`faults`] | the faults of a run |
+//! | [`history`], [`check`] | the observations of clients, and whether they can be correct |
+//! | [`record`] | observations of clients of any database, in files |
+//! | [`trace`], [`report`] | the output of a run |
+//! | [`settings`], [`scenario`] | all settings of a run, and files with them |
 //! | [`predict`] | throughput and latency on given machines, from measured costs |
 //! | [`swarm`], [`shrink`](mod@shrink) | many runs, and the smallest that fails |
 
@@ -50,7 +51,7 @@ pub use world::World;
 /// Runs one seed to its end and checks it.
 ///
 /// # Errors
-/// When the settings ask for something that there is not.
+/// If the settings are invalid or need a missing feature.
 pub fn run<P: Protocol>(settings: &Settings, options: &P::Options) -> Result<Report, String> {
     #[cfg(feature = "planted")]
     let _planted = pangea_core::planted::Planted::new(settings.planted);
@@ -59,8 +60,8 @@ pub fn run<P: Protocol>(settings: &Settings, options: &P::Options) -> Result<Rep
         return Err(format!("can't plant {bug}: built without the feature \"planted\""));
     }
     let world = World::<P>::new(settings, options)?;
-    // A panic in a step is caught there; this one is for the world's own asserts, so that a swarm
-    // tells the seed.
+    // `World` catches panics in protocol steps itself. This catches the simulator's own assertions,
+    // so that a swarm still reports the seed.
     let mut outline = Report::outline::<P>(settings, options);
     match capture::panics(std::panic::AssertUnwindSafe(|| world.run())) {
         Ok(report) => Ok(report),

@@ -1,36 +1,38 @@
-//! Whose transactions versions have, as nodes have said it, and which of them are given up.
+//! Tracks the master terms of versions as nodes report them, and which versions a failover
+//! discarded.
 //!
-//! Where a master runs transactions before they are agreed on, what it has answered may be lost
-//! with it. Nodes say whose reign the versions are that they publish, of each shard, and which are
-//! for good ([`pangea_core::protocol::Effect::Reign`]). If from one of the versions up to that of
-//! an answer on others have them for good, and one of these is of another master, or the master's
-//! disk is lost, then the transaction and all that it saw have not happened. Nothing else is
-//! excused: a master that starts again finds what it has answered.
+//! If a master runs transactions before they are agreed on, a failover may discard transactions
+//! that it has acknowledged. Nodes report the master term of the versions that they publish, per
+//! shard, and which terms are confirmed ([`pangea_core::protocol::Effect::Reign`]). An answer is
+//! discarded if the confirmed terms differ from the node's terms at some version up to the
+//! answer's, and the confirmed terms from there on name another master or the old master's disk is
+//! lost. Then the transaction and everything that it read did not happen. No other loss is excused:
+//! a master that restarts recovers the transactions that it has acknowledged.
 //!
-//! Where tables are divided, a version is what the masters of all shards have put into it. If one
-//! of them is deposed for it, the others' transactions of it stay where they are, and are run again
-//! beside others: they may have happened, with another outcome.
+//! If tables are partitioned, the masters of all shards contribute to a version. If one of them is
+//! deposed, the transactions of the others keep their places and are re-executed with the new
+//! transactions: they may have happened with another outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 
-/// A master, and the number of the first transaction of its reign.
+/// A master term: the master, and the number of its first transaction.
 pub(crate) type Reign = (NodeId, u64);
 
-/// From which versions on they reign.
+/// Master terms by the first version of each.
 pub(crate) type Line = BTreeMap<SnapshotVersion, Reign>;
 
-/// The same of each shard of which it is known.
+/// Master terms of each shard, where known.
 pub(crate) type OfShards = BTreeMap<ShardId, Line>;
 
-/// What nodes have said.
+/// The master terms that nodes have reported.
 pub(crate) struct Lines {
-    /// For good.
+    /// Confirmed terms.
     settled: OfShards,
-    /// On each node, since it started.
+    /// Unconfirmed terms by node, since the node started.
     nodes: Vec<OfShards>,
-    /// Whose disks are lost.
+    /// Nodes whose disks were lost.
     lost: BTreeSet<NodeId>,
 }
 
@@ -40,18 +42,19 @@ impl Lines {
         Self { settled: OfShards::new(), nodes, lost: BTreeSet::new() }
     }
 
-    /// A node starts, or has taken a checkpoint of another, and will say what it knows.
+    /// Forgets the terms of a node that starts or has installed another node's checkpoint; it will
+    /// report them again.
     pub(crate) fn on_start(&mut self, node: NodeId) {
         self.nodes[node.index()].clear();
     }
 
-    /// What a node has written is lost.
+    /// Records that the node's disk is lost.
     pub(crate) fn on_disk_lost(&mut self, node: NodeId) {
         self.lost.insert(node);
     }
 
-    /// A node says whose versions of a shard are from one on. Returns what another has said
-    /// instead, if that was for good too.
+    /// Records that a node reports the term of a shard's versions from `from` on. Returns the term
+    /// that another report confirmed for the same version, if both are confirmed and differ.
     pub(crate) fn on_reign(
         &mut self,
         node: NodeId,
@@ -62,7 +65,7 @@ impl Lines {
         let lines = if is_final { &mut self.settled } else { &mut self.nodes[node.index()] };
         let line = lines.entry(shard).or_default();
         if !is_final {
-            // The node may have gone back.
+            // The node may have rolled back.
             line.split_off(&from);
         }
         let before = at(line, from);
@@ -75,14 +78,14 @@ impl Lines {
         None
     }
 
-    /// Whose the versions up to one are at a node.
+    /// Returns a node's terms of the versions up to `version`.
     pub(crate) fn up_to(&self, node: NodeId, version: SnapshotVersion) -> OfShards {
         let upto = |line: &Line| line.range(..=version).map(|(from, it)| (*from, *it)).collect();
         let lines = self.nodes[node.index()].iter().map(|(shard, line)| (*shard, upto(line)));
         lines.filter(|(_, line): &(_, Line)| !line.is_empty()).collect()
     }
 
-    /// Whether a version is given up that had these reigns up to it.
+    /// Whether a version with these terms was discarded.
     pub(crate) fn is_lost(&self, version: SnapshotVersion, lines: &OfShards) -> bool {
         lines.iter().any(|(shard, line)| self.is_lost_of(*shard, version, line))
     }
@@ -103,7 +106,7 @@ impl Lines {
     }
 }
 
-/// Whose a version is.
+/// Returns the term of a version.
 fn at(line: &Line, version: SnapshotVersion) -> Option<Reign> {
     line.range(..=version).next_back().map(|(_, reign)| *reign)
 }

@@ -1,4 +1,4 @@
-//! How a run ended, in numbers and in words.
+//! The result of a run, in numbers and as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use crate::history::{End, History};
 use crate::record::Recorded;
 use crate::settings::Settings;
 
-/// Columns of a list beside its heading.
+/// The width of a list, excluding its heading.
 const LIST_COLUMNS: usize = 86;
 
-/// What happened how often.
+/// Event counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations that were ordered and committed.
@@ -24,11 +24,11 @@ pub struct Counts {
     pub reads: u64,
     /// Operations that aborted.
     pub aborted: u64,
-    /// Operations that never began, because their node was down.
+    /// Operations that never began because their node was down.
     pub refused: u64,
     /// Operations whose node stopped before it answered.
     pub ambiguous: u64,
-    /// Times that a client went on without an answer.
+    /// Times that a client stopped waiting for an answer and continued.
     pub gave_up_waiting: u64,
     /// Protocol steps.
     pub steps: u64,
@@ -44,25 +44,26 @@ pub struct Counts {
     pub records_lost: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
-    /// Nodes that stopped.
+    /// Stops of nodes.
     pub crashes: u64,
-    /// Nodes that were replaced, as what was on their disk was lost.
+    /// Nodes that were replaced because their disk was lost.
     pub replaced: u64,
     /// Connections lost.
     pub connections_lost: u64,
-    /// Times that two replicas were compared at one version.
+    /// Comparisons of two replicas at the same version.
     pub digests_compared: u64,
-    /// Operations that were answered and given up at a failover, as the protocol's mode allows.
+    /// Operations that were acknowledged and then discarded by a failover, as the protocol's mode
+    /// allows.
     pub given_up: u64,
-    /// Snapshots of sessions that were lost as their node gave up what it had run.
+    /// Open snapshots of sessions that were lost because their node rolled back.
     pub pins_lost: u64,
-    /// Histories of which nobody can tell whether they are right.
+    /// Histories for which the checker could not decide whether they are correct.
     pub undecided: u64,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// Aborts by SQLSTATE.
     pub aborts: BTreeMap<String, u64>,
-    /// The most bytes of batches that each node was seen to hold.
+    /// The most bytes of batches observed at each node.
     pub batch_bytes_max: BTreeMap<u16, u64>,
     /// The protocol's coverage marks.
     pub marks: BTreeMap<&'static str, u64>,
@@ -85,12 +86,12 @@ impl Counts {
         }
     }
 
-    /// How often a mark was hit.
+    /// The number of times that a mark was hit.
     pub fn mark(&self, name: &str) -> u64 {
         self.marks.get(name).copied().unwrap_or(0)
     }
 
-    /// A mark of what no peer says, if one was hit: a replica could make no sense of it.
+    /// Returns a mark that shows that a replica received an invalid message, if one was hit.
     pub fn nonsense(&self) -> Option<&'static str> {
         let is_nonsense =
             |name: &&str| name.contains("malformed") || name.starts_with("agreement.refused");
@@ -168,14 +169,14 @@ fn joined<K: fmt::Display>(counts: &BTreeMap<K, u64>) -> String {
     if each.is_empty() { "none".to_owned() } else { each.join(", ") }
 }
 
-/// A protocol's options as its table in a configuration file has them.
+/// Formats a protocol's options as in its table of a configuration file.
 fn in_words(options: &impl serde::Serialize) -> String {
     let text = toml::to_string(options).expect("options are read from such a table");
     let lines = text.lines().filter(|line| !line.is_empty());
     lines.map(|line| line.replace('"', "")).collect::<Vec<_>>().join(", ")
 }
 
-/// A list in lines that a terminal has room for, those after the first indented below it.
+/// Wraps a list to the width of a terminal; lines after the first are indented.
 pub(crate) fn wrapped(list: &str) -> String {
     let mut lines = vec![String::new()];
     for item in list.split_inclusive(", ") {
@@ -190,31 +191,31 @@ pub(crate) fn wrapped(list: &str) -> String {
     lines.join("\n              ")
 }
 
-/// One run.
+/// The report of one run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The protocol's name.
     pub protocol: &'static str,
-    /// What the run was made of.
+    /// The settings of the run.
     pub settings: Settings,
-    /// The protocol's options, as `name = value` and commas between them.
+    /// The protocol's options as `name = value`, separated by commas.
     pub options: String,
-    /// What went wrong, drawn or given.
+    /// The faults, drawn or given.
     pub rules: Vec<Rule>,
-    /// How long the run took in virtual time.
+    /// The length of the run in virtual time.
     pub virtual_time: Span,
-    /// Events in the trace.
+    /// The number of events in the trace.
     pub events: u64,
     /// The trace's digest.
     pub digest: u64,
-    /// What happened how often.
+    /// Event counts of a run.
     pub counts: Counts,
-    /// What clients did and saw.
+    /// The operations of clients and their results.
     pub history: History,
-    /// The same in the recorded form, if the workload has one and all answers can be read. With the
-    /// final state, if the run came to its end.
+    /// The history in the recorded form, if the workload has one and all results can be decoded.
+    /// Includes the final state if the run reached its end.
     pub recorded: Option<Recorded>,
-    /// What was wrong, if anything.
+    /// The violation, if the run failed.
     pub violation: Option<Violation>,
     /// The trace's lines, if they were kept.
     pub lines: Vec<String>,
@@ -239,7 +240,7 @@ impl Report {
         }
     }
 
-    /// The command that repeats this run.
+    /// Returns the command that repeats this run.
     pub fn replay_command(&self) -> String {
         self.settings.replay_command(self.protocol)
     }

@@ -1,7 +1,7 @@
-//! A run that is written down: a file says what clients do, on which cluster, and what goes wrong.
+//! A run as a file: the workload, the cluster and the faults.
 //!
-//! Everything may be left out; it is then as in [`Settings::default`]. Faults are either listed, as
-//! [`rules`](crate::faults::Rule), or drawn from kinds.
+//! Every setting is optional and defaults to [`Settings::default`]. Faults are either listed as
+//! [`rules`](crate::faults::Rule) or drawn from kinds.
 //!
 //! ```toml
 //! workload = "bank"
@@ -26,16 +26,16 @@ use crate::clock::ClockBounds;
 use crate::faults::{FaultKind, Rule};
 use crate::settings::{NODES_MAX, RealTime, Settings};
 
-/// The longest one-way delay that a file can ask for.
+/// The longest one-way delay that a file may set.
 const ONE_WAY_MS_MAX: u64 = 10_000;
 
-/// What a scenario's file says.
+/// The content of a scenario file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scenario {
     given: Given,
-    /// What it was read from, for the lines of what is wrong.
+    /// The source text, for line numbers in error messages.
     text: String,
-    /// The tables of protocols' own settings, by protocol.
+    /// The tables of the protocols' own settings, by protocol.
     pub protocols: toml::Table,
 }
 
@@ -59,19 +59,19 @@ struct Given {
     rules: Option<Vec<Rule>>,
 }
 
-/// How far regions are from each other.
+/// Delays between regions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Distances {
-    /// So far at most; each seed draws how far.
+    /// The maximum in ms; each seed draws the delays.
     Most(u64),
-    /// This far, `[from][to]`.
+    /// Delays in ms, `[from][to]`.
     All(Vec<Vec<u64>>),
 }
 
 impl Scenario {
-    /// The file's text that asks for these settings, with the protocol's own in a table of its
-    /// name. Everything but the seed is in it.
+    /// Returns the text of a scenario file with these settings and the protocol's options in a
+    /// table of its name. It contains everything but the seed.
     pub fn text(settings: &Settings, protocol: &str, options: &toml::Table) -> String {
         let ms = |span: Span| span.us / 1_000;
         let one_way_ms = match &settings.one_way {
@@ -101,22 +101,22 @@ impl Scenario {
         format!("{given}\n{own}")
     }
 
-    /// Reads a file's text. `protocols` may have tables of their own in it.
+    /// Parses a file's text, which may contain a table for each of `protocols`.
     ///
     /// # Errors
-    /// The line that is wrong, and what was expected; or which numbers do not fit each other.
+    /// The line that is wrong and the expected value, or the numbers that are inconsistent.
     pub fn read(text: &str, protocols: &[&str]) -> Result<Self, String> {
         let mut table: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
         let tables: toml::Table =
             protocols.iter().filter_map(|&name| table.remove_entry(name)).collect();
-        // Read from the text, so that errors name its lines; without the tables that are not ours.
+        // Parses the text itself, so that errors name its lines, but without the protocols' tables.
         let own = blank_tables(text, protocols);
         let given: Given = toml::from_str(&own).map_err(|error| error.to_string())?;
         let scenario = Self { given, text: text.to_owned(), protocols: tables };
         scenario.apply(Settings::default()).map(|_| scenario)
     }
 
-    /// The line of a protocol's setting, counted from 1.
+    /// Returns the line of a protocol's setting, counted from 1.
     pub fn line_of_option(&self, protocol: &str, key: &str) -> Option<usize> {
         let mut table = String::new();
         self.text.lines().enumerate().find_map(|(at, line)| {
@@ -128,14 +128,14 @@ impl Scenario {
         })
     }
 
-    /// What is wrong, with the line of the key that it is about.
+    /// Returns an error message with the line of the key that it is about.
     fn wrong(&self, key: &str, why: impl std::fmt::Display) -> String {
         let lines = self.text.lines().enumerate();
         let mut own = lines.take_while(|(_, line)| !line.trim_start().starts_with('['));
         at_line(own.find(|(_, line)| is_of_key(line, key)), why)
     }
 
-    /// What is wrong with a rule, with the line that it begins at.
+    /// Returns an error message about a rule, with the line where the rule begins.
     fn wrong_rule(&self, index: usize, why: impl std::fmt::Display) -> String {
         let is_rule = |line: &str| {
             line.split('#').next().is_some_and(|it| it.split_whitespace().eq(["[[rules]]"]))
@@ -145,10 +145,10 @@ impl Scenario {
         at_line(rules.nth(index), why)
     }
 
-    /// The settings that the file asks for, on top of `settings`.
+    /// Returns `settings` with the file's settings applied.
     ///
     /// # Errors
-    /// Which numbers do not fit each other.
+    /// The numbers that are inconsistent.
     pub fn apply(&self, settings: Settings) -> Result<Settings, String> {
         let Given { workload, nodes, clients, ms, lists, accounts, .. } = self.given.clone();
         let Given { faults, faults_max, one_way_ms, real_time, rules, .. } = self.given.clone();
@@ -220,7 +220,7 @@ impl Scenario {
     }
 }
 
-/// A fault that begins when all are over would never happen.
+/// Rejects a fault that begins after all faults have ended, because it would never happen.
 fn check_time(rule: &Rule, duration: Span) -> Result<(), String> {
     let (at_ms, ms) = (rule.at_ms, duration.us / 1_000);
     match at_ms <= ms {
@@ -229,12 +229,12 @@ fn check_time(rule: &Rule, duration: Span) -> Result<(), String> {
     }
 }
 
-/// What is wrong, with a line where there is one.
+/// Returns an error message, with its line if known.
 fn at_line(line: Option<(usize, &str)>, why: impl std::fmt::Display) -> String {
     line.map_or_else(|| why.to_string(), |(at, _)| format!("line {}: {why}", at + 1))
 }
 
-/// Whether a line gives a key its value.
+/// Whether a line assigns a value to a key.
 fn is_of_key(line: &str, key: &str) -> bool {
     let rest = line.trim_start().strip_prefix(key);
     rest.is_some_and(|rest| rest.trim_start().starts_with('='))
@@ -259,7 +259,7 @@ fn check_matrix(matrix: &[Vec<u64>], nodes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The text with the lines of some tables emptied, so that other lines keep their numbers.
+/// Returns the text with the lines of some tables emptied, so that other lines keep their numbers.
 fn blank_tables(text: &str, tables: &[&str]) -> String {
     let mut is_blank = false;
     let mut blanked = String::new();

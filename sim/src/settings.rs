@@ -1,6 +1,6 @@
-//! What a run is made of: the seed, and everything else that can be chosen.
+//! The settings of a run, including its seed.
 //!
-//! All of it is printed before a run and is part of the command that replays it.
+//! All settings are printed before a run and are part of the command that replays it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,79 +15,79 @@ use crate::dice::Dice;
 use crate::faults::{FaultKind, Rule};
 use crate::trace::Lines;
 
-/// Node counts above this are not simulated.
+/// The maximum number of nodes per shard in a simulation.
 pub const NODES_MAX: usize = 32;
 
-/// Names for the regions of a simulated cluster.
+/// Region names of a simulated cluster.
 const REGIONS: [&str; 8] =
     ["eu-west", "us-east", "ap-south", "us-west", "sa-east", "ap-north", "af-south", "me-central"];
 
-/// Everything that a run is made of, beside the protocol and its own options.
+/// All settings of a run, besides the protocol and its own options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Everything random follows from it.
+    /// The seed from which everything random is derived.
     pub seed: u64,
-    /// The file that says everything else.
+    /// The scenario file that contains all other settings.
     pub scenario: Option<String>,
-    /// Whether everything else is drawn from the seed, as [`Settings::drawn`] does.
+    /// Whether all other settings are drawn from the seed, as [`Settings::drawn`] does.
     pub is_drawn: bool,
-    /// How many nodes, each in a region of its own; with several shards, how many regions.
+    /// The number of nodes, each in its own region; with several shards, the number of regions.
     pub nodes: usize,
-    /// Over how many shards tables are spread, each on a node of its own in each region.
+    /// The number of shards of the partitioned tables; each region has one node for each shard.
     pub shards: u16,
-    /// What clients do: one of `pangea_core::workload::NAMES`.
+    /// The workload: one of `pangea_core::workload::NAMES`.
     pub workload: String,
-    /// How many clients each region has.
+    /// The number of clients per region.
     pub clients_per_node: usize,
-    /// List-append: lists in use at a time.
+    /// List-append: the number of lists in use at a time.
     pub lists: u32,
-    /// Bank: accounts.
+    /// Bank: the number of accounts.
     pub accounts: u32,
-    /// How long clients work under faults. A quarter as long again they work healed.
+    /// The time that clients work under faults. They work a quarter of it longer after healing.
     pub duration: Span,
-    /// Which faults may happen. Each seed turns on some of them.
+    /// The kinds of faults that may happen. Each seed enables some of them.
     pub faults: Vec<FaultKind>,
-    /// How many faults happen at most.
+    /// The maximum number of faults.
     pub faults_max: u64,
-    /// What goes wrong, where that is not drawn.
+    /// The faults, unless they are drawn.
     pub rules: Option<Vec<Rule>>,
     /// The longest one-way delay between two regions; each seed draws a matrix below it.
     pub one_way_max: Span,
-    /// One-way delays in ms, `[from][to]`, where they are not drawn.
+    /// One-way delays in ms, `[from][to]`, unless they are drawn.
     pub one_way: Option<Vec<Vec<u64>>>,
-    /// How wrong clocks may be.
+    /// Bounds on the error of clocks.
     pub clocks: ClockBounds,
-    /// Which transactions the checker holds to real-time order.
+    /// The transactions for which the checker requires real-time order.
     pub real_time: RealTime,
-    /// The protocol's settings that were asked for, as `--set` takes them: what repeats the run has
-    /// to have them too.
+    /// The protocol settings that were given, in the form of `--set`; the replay command repeats
+    /// them.
     pub given: Vec<String>,
-    /// A mistake that is made on purpose. Needs the cargo feature `planted`.
+    /// A bug that is planted. Needs the cargo feature `planted`.
     pub planted: Option<Bug>,
-    /// How many bytes of rows a node keeps in memory, but for what can't be put away; without a
-    /// limit all.
+    /// The limit in bytes on the rows in a node's memory, excluding rows that cannot be evicted.
+    /// `None` means no limit.
     pub memory_bytes: Option<usize>,
-    /// What becomes of the trace's lines.
+    /// The destination of trace lines.
     pub lines: Lines,
 }
 
-/// Which transactions must appear to take place between their start and their end.
+/// The transactions that must appear to take place between their start and their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RealTime {
     /// None: serializability.
     None,
-    /// Those that committed writes, and strict reads. Other reads may be of the past, as where a
-    /// protocol answers programs that only read from its newest snapshot.
+    /// Transactions that committed writes, and strict reads. Other reads may return old states, for
+    /// example if a protocol answers read-only programs from its newest snapshot.
     Writes,
-    /// Those that were ordered, if they wrote or not, and strict reads.
+    /// All ordered transactions, whether or not they wrote, and strict reads.
     Ordered,
 }
 
 impl RealTime {
-    /// Every choice.
+    /// All choices.
     pub const ALL: [Self; 3] = [Self::None, Self::Writes, Self::Ordered];
 
-    /// What clients can rely on under this guarantee.
+    /// Returns the order that clients can rely on under this guarantee.
     pub fn promised_by(guarantee: Guarantee) -> Self {
         match guarantee {
             Guarantee::StrictSerializable => Self::Ordered,
@@ -142,7 +142,7 @@ impl Default for Settings {
     }
 }
 
-/// Workloads that [`Settings::drawn`] chooses from, those that find most more often.
+/// Workloads that [`Settings::drawn`] chooses from; those that find the most bugs are repeated.
 const DRAWN_WORKLOADS: [&str; 18] = [
     "list-append",
     "list-append",
@@ -168,8 +168,8 @@ const DRAWN_WORKLOADS: [&str; 18] = [
 const DRAWN_NODES: [usize; 10] = [3, 3, 3, 3, 3, 1, 5, 5, 4, 2];
 
 impl Settings {
-    /// Everything drawn from the seed: what clients do, the cluster, which faults happen, and how
-    /// often.
+    /// Draws all settings from the seed: the workload, the cluster, the kinds of faults and their
+    /// number.
     pub fn drawn(seed: u64) -> Self {
         let mut dice = Dice::fork(seed, "settings", 0);
         let one_way_max = [1, 10, 75, 75, 200][dice.index(5)];
@@ -189,12 +189,12 @@ impl Settings {
         }
     }
 
-    /// How many nodes there are in all.
+    /// The total number of nodes.
     pub fn node_count(&self) -> usize {
         self.nodes * usize::from(self.shards)
     }
 
-    /// The cluster's topology: each node in its own region, delays to be drawn by the world.
+    /// The cluster's topology with each node in its own region; the world draws the delays.
     pub fn topology(&self) -> Topology {
         assert!((1..=NODES_MAX).contains(&self.nodes), "from 1 to {NODES_MAX} nodes");
         let names: Vec<String> = (0..self.nodes)
@@ -207,14 +207,14 @@ impl Settings {
         Topology::one_node_per_region("sim", &names, self.one_way_max)
     }
 
-    /// The command that repeats the run of `protocol`.
+    /// Returns the command that repeats the run of `protocol`.
     pub fn replay_command(&self, protocol: &str) -> String {
         format!("pangea sim --protocol {protocol} {self}")
     }
 }
 
-/// A limit on the memory of nodes, in every other run: so little that most values are put away, or
-/// what about half of the rows take.
+/// Draws a memory limit for every other run: so low that most values are evicted, or about half of
+/// the size of the rows.
 fn drawn_memory(seed: u64) -> Option<usize> {
     let mut dice = Dice::fork(seed, "memory", 0);
     [None, None, None, Some(1_000), Some(6_000), Some(30_000)][dice.index(6)]
@@ -228,7 +228,7 @@ impl fmt::Display for Settings {
 }
 
 impl Settings {
-    /// All but the protocol's own settings.
+    /// Writes all settings but the protocol's own.
     fn write_run(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, nodes, workload, clients_per_node, .. } = self;
         if let Some(bug) = self.planted {

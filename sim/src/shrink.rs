@@ -1,11 +1,11 @@
-//! A run that fails, made as small as it can be while it fails in the same way.
+//! Shrinks a failing run as far as it still fails in the same way.
 //!
-//! A seed that fails has a dozen faults, nine clients and thousands of events. Most of them have
-//! nothing to do with it. So everything that can be less is tried with less, and kept if the same
-//! check finds the same anomaly: faults first, then nodes, time, clients and rows. Less of anything
-//! shifts all that follows, and what needs a coincidence is then missed; so a few other seeds have
-//! their try with it. What is left is a [scenario](crate::scenario) that a person can read, a seed,
-//! and a short trace.
+//! A seed that fails has a dozen faults, nine clients and thousands of events, most of which are
+//! irrelevant. Therefore every setting that can be reduced is reduced, and the reduction is kept if
+//! the same check finds the same anomaly: faults first, then nodes, time, clients and rows. Every
+//! reduction shifts all later events and may miss a failure that needs a coincidence. Therefore a
+//! few other seeds are tried with each reduction. The result is a [scenario](crate::scenario) that
+//! a person can read, a seed, and a short trace.
 
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
@@ -14,25 +14,25 @@ use crate::faults::Rule;
 use crate::report::Report;
 use crate::settings::Settings;
 
-/// Seeds that have their try with each smaller run.
+/// Seeds that are tried with each smaller run.
 const SEEDS: u64 = 5;
 
-/// A smaller run that fails, and how it was found.
+/// A smaller run that fails, and the cost of finding it.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// The run.
+    /// The report of the smaller run.
     pub report: Report,
-    /// How many runs it took.
+    /// The number of runs made.
     pub runs: u64,
 }
 
-/// Is told after each run how many there were and how small the smallest failing one is.
+/// Called after each run with the number of runs and the settings of the smallest failing run.
 pub type Watch<'a> = dyn FnMut(u64, &Settings) + Send + 'a;
 
-/// Shrinks a run that failed, with `runs_max` runs at most.
+/// Shrinks a run that failed, with at most `runs_max` runs.
 ///
 /// # Panics
-/// When the run did not fail.
+/// If the run did not fail.
 pub fn shrink<P: Protocol>(
     failed: Report,
     options: &P::Options,
@@ -48,7 +48,7 @@ pub fn shrink<P: Protocol>(
         scenario: None,
         ..search.best.settings.clone()
     };
-    // What was drawn, written down, is the same run.
+    // A run with its drawn settings written out is the same run.
     search.try_with(all);
     loop {
         let before = search.best.settings.clone();
@@ -73,7 +73,7 @@ impl<P: Protocol> Search<'_, '_, P> {
         self.runs >= self.runs_max
     }
 
-    /// Runs with other settings, and keeps them if that fails in the same way with some seed.
+    /// Runs other settings with a few seeds and keeps them if a run fails in the same way.
     fn try_with(&mut self, settings: Settings) -> bool {
         let first = self.best.settings.seed;
         settings != self.best.settings
@@ -98,7 +98,7 @@ impl<P: Protocol> Search<'_, '_, P> {
         is_found
     }
 
-    /// Leaves out faults: half of them, a quarter, and so on down to single ones.
+    /// Removes faults: half of them, a quarter, and so on down to single ones.
     fn drop_rules(&mut self) {
         let mut size = self.rules().len().div_ceil(2);
         while size > 0 && !self.is_over() {
@@ -119,8 +119,8 @@ impl<P: Protocol> Search<'_, '_, P> {
         self.best.settings.rules.as_deref().unwrap_or_default()
     }
 
-    /// Tries less of everything else, each as far as it goes: nodes first, as with fewer of them it
-    /// takes longer until something fails, and once the time is short none is left to spare.
+    /// Reduces every other setting as far as possible. Nodes come first because a failure takes
+    /// longer to appear with fewer nodes, and a shortened run has no time to spare.
     fn lessen(&mut self) {
         let steps: [fn(&Settings) -> Settings; 7] = [
             |s| Settings { nodes: s.nodes.saturating_sub(1).max(P::NODES_MIN), ..s.clone() },
@@ -140,7 +140,7 @@ impl<P: Protocol> Search<'_, '_, P> {
     }
 }
 
-/// Whether there is enough of everything, and faults happen in time, to nodes that are there.
+/// Whether the settings are valid, and all faults begin in time and affect existing nodes.
 fn is_possible(settings: &Settings) -> bool {
     let is_in_time = |rule: &Rule| rule.at_ms <= settings.duration.us / 1_000;
     let fits = |rule: &Rule| rule.fault.check(settings.node_count()).is_ok() && is_in_time(rule);

@@ -1,4 +1,4 @@
-//! Many seeds, on every processor.
+//! Runs many seeds on all processors.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,65 +14,65 @@ use crate::dice::Dice;
 use crate::report::{Counts, Report, wrapped};
 use crate::settings::{RealTime, Settings};
 
-/// Failures after which a swarm stops: more say nothing new.
+/// A swarm stops after this number of failures.
 const FAILURES_MAX: usize = 10;
 
-/// Seeds that are named of those with an undecided history.
+/// The maximum number of seeds with an undecided history that are listed.
 const UNDECIDED_NAMED: usize = 20;
 
-/// What each seed's run is made of.
+/// Returns the settings and options of a seed's run.
 pub type Plan<'a, P> = dyn Fn(u64) -> (Settings, <P as Protocol>::Options) + Sync + 'a;
 
-/// Which runs a swarm makes, and how long it goes on.
+/// The runs of a swarm and its time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// These seeds, the last not included.
+    /// The seeds; the end is excluded.
     pub seeds: Range<u64>,
-    /// No run begins after so long.
+    /// No run begins after this time.
     pub time: Option<Duration>,
-    /// So many run at a time.
+    /// The number of concurrent runs.
     pub threads: usize,
-    /// Whether each is run twice, which must give the same trace.
+    /// Whether each seed is run twice; both runs must give the same trace.
     pub is_twice: bool,
 }
 
-/// What a swarm found.
+/// The findings of a swarm.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// The marks that the protocol makes.
+    /// All marks of the protocol.
     pub marks: &'static [Mark],
-    /// Seeds that were run.
+    /// The number of seeds that were run.
     pub seeds: u64,
-    /// Virtual time, of all seeds.
+    /// Virtual time, summed over all seeds, in µs.
     pub virtual_us: u64,
     /// Real time.
     pub elapsed: Duration,
-    /// What happened how often.
+    /// Event counts, summed over all seeds.
     pub counts: Counts,
-    /// The first seeds of whose histories nobody can tell whether they are right.
+    /// The first seeds for whose histories the checker could not decide whether they are correct.
     pub undecided: Vec<u64>,
     /// Whether each seed was run twice.
     pub is_twice: bool,
-    /// The runs that failed, without their histories, in the order of their seeds.
+    /// The failed runs by seed, without their histories.
     pub failures: Vec<Report>,
 }
 
-/// Is told how a swarm comes on: after each run what was found so far, and the run if it failed.
+/// Called after each run with the findings so far, and with the run's report if it failed.
 pub type Watch<'a> = dyn FnMut(&Summary, Option<&Report>) + Send + 'a;
 
-/// How many shards there are, where a protocol can have several.
+/// Shard counts to draw from, if the protocol supports partitioned tables.
 const DRAWN_SHARDS: [u16; 4] = [1, 1, 2, 3];
 
-/// A run of which everything is drawn from its seed, the protocol's settings too.
+/// Returns settings and options that are all drawn from the seed.
 pub fn drawn<P: Protocol>(seed: u64) -> (Settings, P::Options) {
     drawn_beside::<P>(seed, &toml::Table::new())
 }
 
-/// A run of which everything is drawn from its seed but for these settings of the protocol. Where
-/// what was drawn can't be together with them, it gives way.
+/// Returns settings and options that are drawn from the seed, except for the given settings of the
+/// protocol. A drawn setting that is incompatible with them is dropped.
 ///
 /// # Panics
-/// When the protocol has no such setting, or not such a value of it.
+/// If the protocol has no such setting, or rejects its value.
 pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P::Options) {
     let drawn = Settings::drawn(seed);
     let nodes = drawn.nodes.max(P::NODES_MIN);
@@ -87,8 +87,8 @@ pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P
     (Settings { nodes, shards, real_time, ..drawn }, options)
 }
 
-/// Drawn settings, but for those that are given. Where they don't fit together one that was drawn
-/// is as it is by default, or all are where that is not enough.
+/// Combines drawn and given settings. If they are incompatible, one drawn setting is reset to its
+/// default, or all are if that does not suffice.
 fn beside<P: Protocol>(
     drawn: &P::Options,
     given: &toml::Table,
@@ -108,12 +108,12 @@ fn beside<P: Protocol>(
     all.find(fits).unwrap_or_else(|| with_given(default.clone()))
 }
 
-/// A swarm that ended before its time: a plan asked for something that there is not.
+/// The error of a swarm that ended early because a plan was invalid.
 #[derive(Clone, Debug)]
 pub struct BrokenOff {
-    /// What, and which seed's.
+    /// The reason and its seed.
     pub why: String,
-    /// What it found before.
+    /// The findings until then.
     pub summary: Summary,
 }
 
@@ -128,7 +128,7 @@ impl std::error::Error for BrokenOff {}
 /// Runs every seed of `seeds` with the same settings, on `threads` threads.
 ///
 /// # Errors
-/// When the settings ask for something that there is not, or the range is empty.
+/// If the settings are invalid or the range is empty.
 pub fn run_seeds<P: Protocol>(
     seeds: Range<u64>,
     threads: usize,
@@ -140,11 +140,11 @@ pub fn run_seeds<P: Protocol>(
     run_swarm::<P>(Extent { seeds, time: None, threads, is_twice: false }, &plan, watch)
 }
 
-/// Runs one seed after the other, each as planned. `watch` is called after each, by one thread at a
-/// time.
+/// Runs all seeds as planned, on several threads. `watch` is called after each run, by one thread
+/// at a time.
 ///
 /// # Errors
-/// When a plan asks for something that there is not, or there is no seed.
+/// If a plan is invalid or the range is empty.
 pub fn run_swarm<P: Protocol>(
     extent: Extent,
     plan: &Plan<'_, P>,
@@ -201,7 +201,7 @@ pub fn run_swarm<P: Protocol>(
     }
 }
 
-/// Runs a seed, and once more if that is asked for.
+/// Runs a seed, and runs it again if `is_twice`.
 fn run_and_repeat<P: Protocol>(
     settings: &Settings,
     options: &P::Options,
@@ -229,7 +229,7 @@ struct Swarm<'a, 'b> {
 }
 
 impl Swarm<'_, '_> {
-    /// Adds a run, and returns how many have failed.
+    /// Adds a run, and returns the number of failures so far.
     fn add(&mut self, mut report: Report) -> usize {
         let summary = &mut self.summary;
         summary.seeds += 1;
@@ -252,7 +252,7 @@ impl Swarm<'_, '_> {
 }
 
 impl Summary {
-    /// The protocol's marks that no run has made.
+    /// Returns the protocol's marks that no run has hit.
     pub fn never_hit(&self) -> impl Iterator<Item = &'static Mark> {
         self.marks.iter().filter(|mark| !self.counts.marks.contains_key(mark.name))
     }

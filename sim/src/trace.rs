@@ -1,7 +1,7 @@
-//! Everything that happened, in order: one line an event, and one digest of them all.
+//! The trace of a run: all events in order, one line per event, and a digest of all events.
 //!
-//! The digest is taken of each event's numbers, not of its line, so that it is the same whether
-//! lines are wanted or not. Two runs of one seed have the same digest.
+//! The digest is computed from each event's numbers, not from its line, so it is the same whether
+//! or not lines are produced. Two runs of one seed have the same digest.
 //!
 //! ```text
 //! us          node what            numbers       in words
@@ -11,19 +11,19 @@
 use pangea_core::time::Timestamp;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What becomes of the lines.
+/// The destination of trace lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lines {
-    /// No line is made.
+    /// No lines are produced.
     #[default]
     Off,
-    /// Each is printed as it happens.
+    /// Each line is printed when its event happens.
     Print,
-    /// All are kept for the report.
+    /// All lines are kept for the report.
     Keep,
 }
 
-/// A run's trace.
+/// The trace of a run.
 pub struct Trace {
     digest: Xxh3,
     events: u64,
@@ -32,13 +32,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace of nothing yet.
+    /// Creates an empty trace.
     pub fn new(lines: Lines) -> Self {
         Self { digest: Xxh3::new(), events: 0, lines, kept: Vec::new() }
     }
 
-    /// Notes that `what` happened at a place, with two numbers that identify it; `words` is asked
-    /// for only when lines are wanted.
+    /// Records that event `what` happened at a place, with two numbers that identify it. `words` is
+    /// called only if lines are produced.
     pub fn event(
         &mut self,
         at: Timestamp,
@@ -67,7 +67,7 @@ impl Trace {
         }
     }
 
-    /// How many events there were.
+    /// The number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -77,17 +77,17 @@ impl Trace {
         self.digest.digest()
     }
 
-    /// The lines that were kept.
+    /// Returns the lines that were kept.
     pub fn into_lines(self) -> Vec<String> {
         self.kept
     }
 }
 
-/// Where an event happens.
+/// The place of an event.
 pub trait Place {
-    /// A number that no other place has.
+    /// A number that is unique to this place.
     fn number(&self) -> u64;
-    /// Its name in a line.
+    /// The place's name in trace lines.
     fn name(&self) -> String;
 }
 

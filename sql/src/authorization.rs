@@ -1,13 +1,13 @@
-//! Who may do what: the privileges that a statement needs, and whether its user has them.
+//! Authorization: the privileges that a statement requires, and the check that its user has them.
 //!
 //! ```text
-//!   planning:  a name is resolved ----> Required, kept with the plan, of no user
+//!   planning:  a name is resolved ----> Required, part of the plan, independent of the user
 //!   running:   user of the run, Required ----> check, through the context of the run
 //! ```
 //!
-//! A plan is shared by all users, so that it says what is needed and not whether somebody has it.
-//! What the check reads is read like all else that a statement reads, so that a REVOKE and the
-//! statements that it forbids are ordered.
+//! All users share a plan, so it records the requirements and not the outcome of the check. The
+//! check reads roles and access lists through the context of the run, like any other data. A REVOKE
+//! is therefore ordered against the statements that it forbids.
 
 use std::collections::BTreeSet;
 
@@ -19,53 +19,54 @@ use crate::catalog::{CATALOG, QualifiedName, enums, relation_key};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 
-/// What a statement does with something, of which its user must be allowed to.
+/// A permission that a statement requires on an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Required {
     pub object: Object,
     pub needs: Needs,
-    /// The view that reads it: then its owner must be allowed to, and not the user.
+    /// The view through which the object is read. The view's owner needs the permission then,
+    /// instead of the user.
     pub through: Option<QualifiedName>,
 }
 
-/// What a user must have.
+/// The kind of permission that is required.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Needs {
     All(Privileges),
     Any(Privileges),
-    /// To be its owner. The index that is meant, where it is one of a table.
+    /// Ownership of the object. `index` names the index if the statement is about one of a table.
     Owner {
         index: Option<String>,
     },
 }
 
 impl Required {
-    /// Privileges on a table, all of them.
+    /// Requires all of `privileges` on a table.
     pub(crate) fn on_table(name: &QualifiedName, privileges: Privileges) -> Self {
         Self::new(Object::Table(name.clone()), Needs::All(privileges))
     }
 
-    /// What a user must have of an object.
+    /// Requires `needs` on an object.
     pub(crate) fn new(object: Object, needs: Needs) -> Self {
         Self { object, needs, through: None }
     }
 
-    /// To read something.
+    /// Requires SELECT on an object.
     pub(crate) fn select(object: Object) -> Self {
         Self::new(object, Needs::All(Privileges::SELECT))
     }
 
-    /// To be the owner of something.
+    /// Requires ownership of an object.
     pub(crate) fn owner(object: Object) -> Self {
         Self::new(object, Needs::Owner { index: None })
     }
 
-    /// To make something in a schema.
+    /// Requires CREATE on a schema.
     pub(crate) fn create(schema: &str) -> Self {
         Self::new(Object::Schema(schema.to_owned()), Needs::All(Privileges::CREATE))
     }
 
-    /// To name something in a schema.
+    /// Requires USAGE on a schema.
     pub(crate) fn to_use(schema: Object) -> Self {
         Self::new(schema, Needs::All(Privileges::USAGE))
     }
@@ -78,7 +79,7 @@ impl Required {
             Needs::Any(wanted) if !wanted.within(held(&access, roles)).is_empty() => Ok(()),
             Needs::All(_) | Needs::Any(_) => Err(denied(object).into()),
             Needs::Owner { .. } if roles.contains(&access.owner) => Ok(()),
-            // What there is not is for the statement to say.
+            // The statement itself reports a missing object.
             Needs::Owner { index: None }
                 if let Some(key) = record_key(object)
                     && cx.get(CATALOG, &key)?.is_none() =>
@@ -90,7 +91,7 @@ impl Required {
     }
 }
 
-/// The key of what the catalog has of an object that is no schema.
+/// Returns the key of the catalog record of an object; `None` for a schema.
 fn record_key(object: &Object) -> Option<Key> {
     match object {
         Object::Table(name) | Object::Sequence(name) | Object::View(name) => {
@@ -101,7 +102,7 @@ fn record_key(object: &Object) -> Option<Key> {
     }
 }
 
-/// The privileges that somebody has who has those of some roles.
+/// Returns the privileges that `access` grants to a set of roles. The owner has all privileges.
 pub(crate) fn held(access: &Access, roles: &BTreeSet<String>) -> Privileges {
     if roles.contains(&access.owner) {
         return Privileges::TABLE.and(Privileges::SEQUENCE).and(Privileges::SCHEMA);
@@ -111,13 +112,13 @@ pub(crate) fn held(access: &Access, roles: &BTreeSet<String>) -> Privileges {
     given.fold(Privileges::default(), |all, given| all.and(given.privileges))
 }
 
-/// The error of somebody who may not do something with an object.
+/// The error for a user who lacks a privilege on an object.
 pub(crate) fn denied(object: &Object) -> SqlError {
     let message = format!("permission denied for {} {}", object.kind(), object.name());
     SqlError::new(code::NO_PRIVILEGE, message)
 }
 
-/// The error of somebody who is not the owner of an object.
+/// The error for a user who is not the owner of an object.
 pub(crate) fn not_owner(object: &Object, index: Option<&str>) -> SqlError {
     let message = match index {
         Some(index) => format!("must be owner of index {index}"),
@@ -126,8 +127,8 @@ pub(crate) fn not_owner(object: &Object, index: Option<&str>) -> SqlError {
     SqlError::new(code::NO_PRIVILEGE, message)
 }
 
-/// The role of the user, where it is no superuser. Who was let in by trust under a name that is no
-/// role's is one, until a role has this name.
+/// Returns the role of the user, or `None` for a superuser. A user whom `trust` authentication
+/// admitted under a name without a role counts as a superuser until a role of this name exists.
 pub(crate) fn ordinary(env: &Env, cx: &mut dyn Context) -> Result<Option<Role>, Failure> {
     match role::find(&env.user, cx)? {
         Some(role) if role.is_superuser => Ok(None),
@@ -137,20 +138,20 @@ pub(crate) fn ordinary(env: &Env, cx: &mut dyn Context) -> Result<Option<Role>, 
     }
 }
 
-/// The error of a role that there is not.
+/// The error for a role that does not exist.
 pub(crate) fn no_role(name: &str) -> SqlError {
     SqlError::new(code::UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
 }
 
-/// The roles whose privileges a role has, with itself.
+/// Returns a role and the roles whose privileges it inherits.
 pub(crate) fn privileged(name: &str, cx: &mut dyn Context) -> Result<BTreeSet<String>, Failure> {
     role::roles_of(name, |role| role.inherits, cx)
 }
 
-/// Whether the user of a run may do what is required.
+/// Checks that the user of a run has all required permissions.
 ///
 /// # Errors
-/// 42501 when it may not.
+/// Fails with 42501 if a permission is missing.
 pub(crate) fn check(required: &[Required], env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
     let (own, through): (Vec<_>, Vec<_>) = required.iter().partition(|it| it.through.is_none());
     if !own.is_empty()

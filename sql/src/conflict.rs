@@ -1,6 +1,6 @@
-//! What a client is told of a conflict: rows by table, columns and values, and winners by region.
+//! Descriptions of conflicts for clients: rows by table, columns and values; winners by region.
 //!
-//! Protocols know tables by number, and keys as bytes. What they mean stands in the catalog.
+//! Protocols identify tables by number and rows by encoded key. The catalog gives them meaning.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -21,7 +21,8 @@ use crate::types::datum::Datum;
 use crate::types::text;
 use crate::types::zone::Zone;
 
-/// The detail of a conflict in SQL's terms; the one given where it is not of a change.
+/// Translates the detail of a conflict into SQL terms. A detail that describes no change of a row
+/// is returned unchanged.
 pub(crate) fn describe(
     detail: String,
     cx: &mut dyn Context,
@@ -78,8 +79,8 @@ fn by(winner: TxnId, topology: &Topology) -> String {
     format!("by transaction {winner} of region {}", topology.region_name(node))
 }
 
-/// The table of a number, and the index that has it. A catalog that can't be read has none: the
-/// error is what matters.
+/// Finds the table with this number, or the table and the index if the number is an index's.
+/// Returns `None` if the catalog can't be read, because the conflict is the error to report.
 fn table_of(id: TableId, cx: &mut dyn Context) -> Option<(Table, Option<Index>)> {
     let mut found = None;
     let scan = Scan { table: CATALOG, range: relation_keys(), direction: Direction::Forward };
@@ -95,8 +96,8 @@ fn table_of(id: TableId, cx: &mut dyn Context) -> Option<(Table, Option<Index>)>
     Some((table, index))
 }
 
-/// `Key (a, b)=(1, x)`, in PostgreSQL's form, of the columns and the values of a key. Those at its
-/// end that are not known are dots.
+/// Formats a key as PostgreSQL does: `Key (a, b)=(1, x)`. Missing trailing values are shown as
+/// dots.
 pub(crate) fn shown_key<'a>(
     names: impl Iterator<Item = &'a str>,
     values: impl Iterator<Item = (SqlType, &'a Datum)>,
@@ -115,7 +116,7 @@ pub(crate) fn shown_key<'a>(
     format!("Key ({})=({})", names.join(", "), shown.join(", "))
 }
 
-/// A column's name as it is written; the text of what an index computes as it is.
+/// Quotes a column's name; the text of an index expression is left as it is.
 fn shown_name(name: &str) -> Cow<'_, str> {
     if name.contains('(') { name.into() } else { quoted_ident(name).into() }
 }

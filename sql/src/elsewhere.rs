@@ -1,8 +1,8 @@
-//! Rows that are on other nodes of the region, for sessions that read on this one.
+//! Rows on other nodes of the region, for sessions that read a snapshot on this node.
 //!
-//! Where tables are divided (Calvin §3), a node holds the rows of one shard. A session's snapshot
-//! is then a version that the node keeps for it, and that a node of each other shard keeps too:
-//! what a statement wants of those is asked for as it comes to it.
+//! If tables are partitioned (Calvin §3), a node stores the rows of one shard. The snapshot of a
+//! session is then a version that is pinned on this node and on a node of every other shard. Remote
+//! rows are fetched when a statement reads them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use pangea_core::value::Value;
 use crate::engine::Unavailable;
 use crate::error::code;
 
-/// What asks other nodes for rows of a snapshot. The snapshot is kept for as long as this is.
+/// A source of remote rows of a snapshot. The snapshot stays pinned until this is dropped.
 pub trait Elsewhere: fmt::Debug + Send + Sync {
-    /// The first rows that a scan finds on a shard, so many at most or fewer, and whether those are
-    /// all that it finds there. Waits for them.
+    /// Returns the first rows, at most `most`, that a scan finds on a shard, and whether they are
+    /// all. Blocks until they arrive.
     ///
     /// # Errors
-    /// When the shard's node does not answer.
+    /// Fails if the shard's node does not answer.
     fn rows(
         &self,
         shard: ShardId,
@@ -32,18 +32,18 @@ pub trait Elsewhere: fmt::Debug + Send + Sync {
     ) -> Result<(Vec<Row>, bool), Unavailable>;
 }
 
-/// A row as it is on a shard.
+/// A row on a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its key.
+    /// Key.
     pub key: Key,
-    /// The version that wrote it.
+    /// Version that wrote the row.
     pub version: SnapshotVersion,
-    /// Its value.
+    /// Value.
     pub value: Value,
 }
 
-/// The rows of a snapshot that are not here.
+/// The remote rows of a snapshot.
 #[derive(Clone, Debug)]
 pub struct Beyond {
     partitions: Arc<Partitions>,
@@ -52,28 +52,28 @@ pub struct Beyond {
 }
 
 impl Beyond {
-    /// What is not on shard `here`.
+    /// Creates the view of all rows that are not on shard `here`.
     pub fn new(partitions: Arc<Partitions>, here: ShardId, elsewhere: Arc<dyn Elsewhere>) -> Self {
         Self { partitions, here, elsewhere }
     }
 
-    /// The other shard that has a row.
+    /// Returns the shard of a row, or `None` if the row is local.
     pub(crate) fn shard_of(&self, table: TableId, key: &[u8]) -> Option<ShardId> {
         self.partitions.shard_of(table, key).filter(|shard| *shard != self.here)
     }
 
-    /// The other shards that may have rows of a range.
+    /// Returns the remote shards that may have rows in a range.
     pub(crate) fn shards_of(&self, table: TableId, range: &KeyRange) -> ShardSet {
         let all = self.partitions.shards_of(table, range);
         all.map_or_else(ShardSet::default, |shards| shards.except(self.here))
     }
 
-    /// How many shards have rows of a table.
+    /// The number of shards that have rows of a table.
     pub(crate) fn spread(&self, table: TableId) -> usize {
         self.partitions.shards_of(table, &KeyRange::all()).map_or(1, ShardSet::len)
     }
 
-    /// What a scan finds first on a shard.
+    /// Returns the first rows that a scan finds on a shard.
     pub(crate) fn rows(
         &self,
         shard: ShardId,
@@ -87,12 +87,12 @@ impl Beyond {
     }
 }
 
-/// A snapshot: what of it is here, and what is elsewhere, if anything is.
+/// A snapshot: its local rows and, if tables are partitioned, its remote rows.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// What is here.
+    /// Local rows.
     pub pin: Pin,
-    /// What is not.
+    /// Remote rows, if there are any.
     pub beyond: Option<Beyond>,
 }
 

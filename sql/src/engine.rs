@@ -1,4 +1,4 @@
-//! What the SQL layer needs of a node, whatever commit protocol runs under it.
+//! The interface between the SQL layer and a node, independent of the commit protocol.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,22 +17,22 @@ use pangea_core::txn::{Outcome, Program, Registry};
 use crate::elsewhere::Beyond;
 use crate::history::History;
 
-/// A node, seen from a session. Sessions share one behind an `Arc`, whatever its protocol.
+/// A node as sessions see it. Sessions share it in an `Arc`.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// The node's tables: sessions read them at pinned versions.
+    /// The node's store, which sessions read at pinned versions.
     fn store(&self) -> &Arc<Store>;
 
-    /// The procedures that the node knows.
+    /// The procedures that the node can run.
     fn registry(&self) -> &Arc<Registry>;
 
-    /// The cluster that the node is in.
+    /// The cluster that the node belongs to.
     fn topology(&self) -> &Topology;
 
-    /// Orders and commits a program, and waits for its outcome.
+    /// Submits a program and waits for its outcome.
     async fn commit(&self, program: Program) -> Result<Outcome, Unavailable>;
 
-    /// Does the same, and notes in `trace` what the node knows of the program's way.
+    /// Like [`Self::commit`], and records in `trace` the program's progress on this node.
     async fn commit_traced(
         &self,
         program: Program,
@@ -42,77 +42,79 @@ pub trait Engine: Send + Sync + 'static {
         self.commit(program).await
     }
 
-    /// Waits for a published version that holds everything acknowledged anywhere before the call.
+    /// Waits for a published version that contains everything acknowledged anywhere before the
+    /// call.
     async fn fresh(&self) -> Result<SnapshotVersion, Unavailable>;
 
-    /// The rows of a version that are on other nodes, kept there for as long as this is; nothing
-    /// where all rows are here. The caller keeps the version here.
+    /// Returns the remote rows of a version, pinned there until the result is dropped. `None` if
+    /// all rows are local. The caller must keep the version pinned on this node.
     async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, Unavailable> {
         let _ = at;
         Ok(None)
     }
 
-    /// What the node's protocol says of itself.
+    /// The status of the node's protocol.
     async fn status(&self) -> Result<Status, Unavailable>;
 
-    /// What the node is, beside its protocol's status.
+    /// Information about the node in addition to the protocol's status.
     fn about(&self) -> About {
         About::default()
     }
 
-    /// Snapshots of the near past, where the node keeps them.
+    /// Recent snapshots, if the node retains them.
     fn history(&self) -> Option<&History> {
         None
     }
 
-    /// What runs the parts of a long query side by side.
+    /// The pool that runs the partitions of a long query in parallel.
     fn pool(&self) -> &dyn Pool {
         &Sequential
     }
 
-    /// A statement begins, and may take so long. An engine that keeps time gives up waiting then.
+    /// Announces a statement and its time limit. An engine that measures time stops waiting at the
+    /// limit.
     fn begin_statement(&self, _time_max: Option<Duration>) {}
 
-    /// Why the statement that runs must end, where it must.
+    /// The reason why the current statement must end, if it must.
     fn interruption(&self) -> Option<Interruption> {
         None
     }
 
-    /// Why the node takes no sessions, in words: it has not yet all that it should have.
+    /// The reason why the node does not accept sessions yet, for humans.
     fn closed_to_sessions(&self) -> Option<String> {
         None
     }
 
-    /// Why nothing can be agreed on now, in words, where too few nodes can be reached.
+    /// The reason why nothing can be decided now, for humans, if too few nodes are reachable.
     fn cut_off(&self) -> Option<String> {
         None
     }
 
-    /// Which nodes are behind, so that this one waits, in words.
+    /// The slow nodes that this node waits for, for humans.
     fn waits_for(&self) -> Option<String> {
         None
     }
 }
 
-/// What a node is, for those who look at it.
+/// Information about a node, for monitoring.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Which node it is.
+    /// Id of the node.
     pub me: Option<NodeId>,
-    /// The protocol's name.
+    /// Name of the protocol.
     pub protocol: &'static str,
-    /// What a write must have survived before it is acknowledged.
+    /// The durability that a write must have before it is acknowledged.
     pub durability: String,
-    /// The protocol's settings, as its table of the node's file has them.
+    /// Settings of the protocol, as in its table of the configuration file.
     pub settings: String,
-    /// The nodes that are connected to this one, and itself.
+    /// Nodes connected to this one, including itself.
     pub connected: Vec<NodeId>,
 }
 
-/// What a node notes of a program's way. Nothing of it decides anything.
+/// A node's record of a program's progress. It is informational only.
 #[derive(Debug, Default)]
 pub struct Trace {
-    /// Whether times are wanted: looking at a clock costs more than the rest.
+    /// Whether times are recorded. Reading the clock costs more than everything else here.
     is_timed: bool,
     taken: OnceLock<Instant>,
     decided: OnceLock<Instant>,
@@ -122,7 +124,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// One that has times too.
+    /// Creates a trace that records times.
     pub fn timed() -> Self {
         Self { is_timed: true, ..Self::default() }
     }
@@ -133,70 +135,70 @@ impl Trace {
         }
     }
 
-    /// The node's event loop has taken the program.
+    /// Records that the node's event loop has accepted the program.
     pub fn on_taken(&self) {
         self.note(&self.taken);
     }
 
-    /// The protocol has decided the outcome; `ran_again` where the first run did not stand and the
-    /// program was run, or looked at, once more at its place in the order.
+    /// Records that the protocol has decided the outcome. `ran_again` means that the first run was
+    /// invalid and the program was re-executed, or revalidated, at its place in the order.
     pub fn on_decided(&self, ran_again: bool) {
         self.note(&self.decided);
         self.ran_again.store(ran_again, Ordering::Relaxed);
     }
 
-    /// The key at which it met another transaction, where that is known.
+    /// The key of the conflict with another transaction, if known.
     pub fn on_contended(&self, table: TableId, key: Key) {
         let _ = self.contended.set((table, key));
     }
 
-    /// What the outcome rests on is durable, and the session is told.
+    /// Records that the outcome is durable and the session has been notified.
     pub fn on_answered(&self) {
         self.note(&self.answered);
     }
 
-    /// When the event loop took the program.
+    /// Time when the event loop accepted the program.
     pub fn taken(&self) -> Option<Instant> {
         self.taken.get().copied()
     }
 
-    /// When the outcome was decided.
+    /// Time when the outcome was decided.
     pub fn decided(&self) -> Option<Instant> {
         self.decided.get().copied()
     }
 
-    /// When the session was told.
+    /// Time when the session was notified.
     pub fn answered(&self) -> Option<Instant> {
         self.answered.get().copied()
     }
 
-    /// The key at which it met another transaction, where that is known.
+    /// The key of the conflict with another transaction, if known.
     pub fn contended(&self) -> Option<(TableId, Key)> {
         self.contended.get().cloned()
     }
 
-    /// Whether the first run did not stand.
+    /// Whether the first run was invalid.
     pub fn ran_again(&self) -> bool {
         self.ran_again.load(Ordering::Relaxed)
     }
 }
 
-/// Why a statement ends before it is done.
+/// The reason why a statement is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interruption {
-    /// The client asked for it.
+    /// The client cancelled it.
     Cancelled,
-    /// It took longer than `statement_timeout`.
+    /// It exceeded `statement_timeout`.
     TimedOut,
-    /// The server stops.
+    /// The server is shutting down.
     Stopping,
 }
 
-/// The node can't answer: it is stopping, or overloaded. Whether a program that was submitted
-/// committed is not known.
+/// The node can't answer because it is stopping or overloaded. If a program was submitted, its
+/// outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
-    /// What happened and what to do.
+    /// The cause, and advice for the client.
     pub reason: String,
 }
 

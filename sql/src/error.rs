@@ -1,4 +1,4 @@
-//! Errors in PostgreSQL's words: SQLSTATE, message, detail, hint and position.
+//! Errors as PostgreSQL reports them: SQLSTATE, message, detail, hint and position.
 
 use std::fmt;
 
@@ -7,49 +7,49 @@ use sqlparser::tokenizer::Location;
 
 use crate::catalog::QualifiedName;
 
-/// What a client is told when a statement fails.
+/// The error of a failed statement, as the client receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlError {
-    /// The SQLSTATE.
+    /// SQLSTATE.
     pub code: SqlState,
-    /// One line.
+    /// Primary message; one line.
     pub message: String,
-    /// The row, the key, the value.
+    /// Detail: the row, key or value.
     pub detail: Option<String>,
-    /// What to do about it.
+    /// Advice for the user.
     pub hint: Option<String>,
-    /// Where in what a client sent beside the query: the line and the column of a COPY.
+    /// Position in data sent in addition to the query: the line and column of a COPY.
     pub context: Option<String>,
-    /// The character of the query text that the error is about, from 1.
+    /// Position in the query text: a character, counted from 1.
     pub position: Option<u32>,
-    /// The constraint that the statement violated.
+    /// The violated constraint, if any.
     pub violated: Option<Box<Violated>>,
 }
 
-// The message of a violated NOT NULL, around its column and its table.
+// The parts of the message of a NOT NULL violation, around column and table.
 const NULL: &str = "null value in column \"";
 const RELATION: &str = "\" of relation \"";
 const NOT_NULL: &str = "\" violates not-null constraint";
 
-// The message of a type that there is not, around its name.
+// The parts of the message for an unknown type, around its name.
 const TYPE: &str = "type \"";
 const MISSING: &str = "\" does not exist";
 
-/// What a statement violated.
+/// A violated constraint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violated {
-    /// The schema of the table.
+    /// Schema of the table.
     pub schema: String,
-    /// The table.
+    /// Table.
     pub table: String,
-    /// The column, where the constraint is of one.
+    /// Column, if the constraint is on one.
     pub column: Option<String>,
-    /// The constraint, where it has a name.
+    /// Name of the constraint, if it has one.
     pub constraint: Option<String>,
 }
 
-/// The SQLSTATEs of the SQL layer and of its server, each spelled in one place: here, or in
-/// [`SqlState`] where procedures and protocols answer with it too.
+/// The SQLSTATEs of the SQL layer and the server. Each code is spelled once: here, or in
+/// [`SqlState`] if procedures and protocols use it, too.
 #[allow(missing_docs, reason = "what a code means is PostgreSQL's appendix A")]
 pub mod code {
     use pangea_core::txn::SqlState;
@@ -145,9 +145,9 @@ pub mod code {
     pub const INDETERMINATE_TYPE: SqlState = SqlState(*b"42P18");
     pub const TOO_MANY_CLIENTS: SqlState = SqlState(*b"53300");
     pub const LIMIT_EXCEEDED: SqlState = SqlState::PROGRAM_LIMIT_EXCEEDED;
-    /// Never seen by clients: a statement is run again with more numbers of a sequence.
+    /// Internal, never sent to clients: the statement is rerun with more numbers of a sequence.
     pub const TOO_FEW_NUMBERS: SqlState = SqlState(*b"PN001");
-    /// Never seen by clients: a statement is run again, in one place alone.
+    /// Internal, never sent to clients: the statement is rerun on one node only.
     pub const NOT_REPEATABLE: SqlState = SqlState(*b"PN002");
     pub const OBJECT_IN_USE: SqlState = SqlState(*b"55006");
     pub const TOO_COMPLEX: SqlState = SqlState(*b"54001");
@@ -167,7 +167,7 @@ pub mod code {
 }
 
 impl SqlError {
-    /// An error with a code and a message alone.
+    /// Creates an error with only a code and a message.
     pub fn new(code: SqlState, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -180,14 +180,14 @@ impl SqlError {
         }
     }
 
-    /// The feature is part of PostgreSQL, and not yet of Pangea.
+    /// The error for a PostgreSQL feature that Pangea does not support yet.
     pub fn unsupported(feature: impl fmt::Display) -> Self {
         Self::new(code::FEATURE_NOT_SUPPORTED, format!("{feature} is not supported yet"))
     }
 
-    /// Bytes that were to be text begin like this, which is not UTF-8.
+    /// The error for a text whose invalid UTF-8 sequence begins with `bytes`.
     pub fn not_utf8(bytes: &[u8]) -> Self {
-        // As in PostgreSQL: as many bytes as the first one promises.
+        // As in PostgreSQL: the number of bytes that the first byte announces.
         let len = match bytes.first() {
             Some(0xc0..=0xdf) => 2,
             Some(0xe0..=0xef) => 3,
@@ -199,8 +199,8 @@ impl SqlError {
         Self::new(code::INVALID_BYTES, message)
     }
 
-    /// The same error of a statement that writes a table, with the constraint that it violates,
-    /// where it does. Replicas answer with texts alone: a column is read from the message.
+    /// Adds the violated constraint to the error of a statement that writes a table. The column is
+    /// parsed from the message, because replicas answer only with text.
     #[must_use]
     pub(crate) fn in_table(mut self, of: &QualifiedName) -> Self {
         let (schema, table) = (of.schema(), of.name());
@@ -211,7 +211,7 @@ impl SqlError {
             constraint: constraint.map(str::to_owned),
         };
         if [code::UNIQUE, code::CHECK, code::FOREIGN_KEY].contains(&self.code) {
-            // The constraint is named before the table, if that is another.
+            // The constraint is named first. A table is named only if it is not the one written.
             let (_, named) = self.message.split_once("constraint \"").unwrap_or_default();
             let (constraint, rest) = named.split_once('"').unwrap_or_default();
             let other = rest.strip_prefix(" on table \"").and_then(|it| it.strip_suffix('"'));
@@ -226,23 +226,24 @@ impl SqlError {
         self
     }
 
-    /// A type of a name that stands for none which is known: an enum may be read and known then.
+    /// The error for an unknown type. It may be an enum that has not been loaded yet: see
+    /// [`Self::missing_type`].
     pub(crate) fn undefined_type(name: &str) -> Self {
         Self::new(code::UNDEFINED_OBJECT, format!("{TYPE}{name}{MISSING}"))
     }
 
-    /// The name of the type that was not known, where that is the error.
+    /// Returns the name of the unknown type, if this is the error.
     pub(crate) fn missing_type(&self) -> Option<&str> {
         let name = self.message.strip_prefix(TYPE)?.strip_suffix(MISSING)?;
         (self.code == code::UNDEFINED_OBJECT).then_some(name)
     }
 
-    /// A column that takes no NULL was given one.
+    /// The error for a NULL in a NOT NULL column.
     pub(crate) fn null_in_column(column: &str, table: &str) -> Self {
         Self::new(code::NOT_NULL, format!("{NULL}{column}{RELATION}{table}{NOT_NULL}"))
     }
 
-    /// A key is there already.
+    /// The error for a duplicate key.
     pub(crate) fn duplicate_key(constraint: &str) -> Self {
         Self::new(
             code::UNIQUE,
@@ -250,21 +251,21 @@ impl SqlError {
         )
     }
 
-    /// The same error, with a detail.
+    /// Sets the detail.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// The same error, with a hint.
+    /// Sets the hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same error, at a place of `text`, unless it has one already.
+    /// Sets the position to a location of `text`, unless the error has a position.
     #[must_use]
     pub(crate) fn at(mut self, text: &str, location: Location) -> Self {
         if self.position.is_none() {
@@ -274,7 +275,7 @@ impl SqlError {
     }
 }
 
-/// The number of characters of `text` before a location.
+/// Number of characters of `text` before a location.
 fn offset(text: &str, location: Location) -> Option<usize> {
     let line = usize::try_from(location.line).ok()?.checked_sub(1)?;
     let column = usize::try_from(location.column).ok()?.checked_sub(1)?;
@@ -282,7 +283,7 @@ fn offset(text: &str, location: Location) -> Option<usize> {
     Some(before + column)
 }
 
-/// The number of bytes of `text` before a location.
+/// Number of bytes of `text` before a location.
 pub(crate) fn byte_offset(text: &str, location: Location) -> usize {
     let Some(chars) = offset(text, location) else { return 0 };
     text.char_indices().nth(chars).map_or(text.len(), |(at, _)| at)
@@ -316,17 +317,17 @@ impl From<pangea_core::codec::DecodeError> for SqlError {
     }
 }
 
-/// Why a run of a statement ended early.
+/// The reason why a run of a statement ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The statement failed: an answer, the same on every replica.
+    /// The statement failed, identically on every replica.
     Sql(SqlError),
-    /// The executor needs the run to end, and may start it again.
+    /// The executor stopped the run and may restart it.
     Interrupted,
 }
 
 impl Failure {
-    /// The same of a step that writes a table.
+    /// Applies [`SqlError::in_table`] to an SQL error.
     pub(crate) fn in_table(self, table: &QualifiedName) -> Self {
         match self {
             Self::Sql(error) => error.in_table(table).into(),

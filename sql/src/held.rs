@@ -1,9 +1,9 @@
-//! What results take of a node's memory until their clients have read them.
+//! Memory that the results of a node take until their clients have read them.
 //!
-//! Most results are streams: what is there of one is a batch. Those that are sorted or grouped are
-//! made whole, and so are the rows of RETURNING. All that is kept is counted here, over all
-//! sessions of a node: a statement that would go beyond the limit fails with 53200, and no other
-//! does.
+//! Most results are streams, of which one batch is in memory at a time. Sorted and grouped results
+//! are materialized, and so are the rows of RETURNING. All memory of results is counted here, over
+//! all sessions of a node. A statement that would exceed the limit fails with 53200; no other
+//! statement fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::error::{SqlError, code};
 use crate::types::datum::Datum;
 
-/// What the results of a node take at most where nothing else is said: two of the largest.
+/// The default limit for the results of a node, in bytes: two of the largest results.
 pub const RESULTS_BYTES_DEFAULT: usize = 512 << 20;
 
-/// So much of a result does not count: whoever asks for little gets it however full the node is.
+/// Bytes of each result that are not counted, so that small results succeed however full the node
+/// is.
 const FREE_BYTES: usize = 256 << 10;
 
-/// What all results of a node take.
+/// The memory of all results of a node.
 #[derive(Debug)]
 pub(crate) struct Results {
     bytes: AtomicUsize,
@@ -31,7 +32,7 @@ impl Default for Results {
 }
 
 impl Results {
-    /// Nothing yet, and so much at most.
+    /// Returns an empty account with this limit.
     pub(crate) fn up_to(bytes_max: usize) -> Self {
         Self { bytes: AtomicUsize::new(0), bytes_max }
     }
@@ -41,14 +42,13 @@ impl Results {
     }
 }
 
-/// What one result takes, given back when it is dropped.
+/// A reservation for one result; released when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    /// Nothing where a replica runs a statement that all of them run: what it may do must not
-    /// depend on the node.
+    /// `None` if every replica runs the statement: its outcome must not depend on the node.
     of: Option<Arc<Results>>,
     bytes: usize,
-    /// How much of it does not count.
+    /// The free allowance, in bytes.
     free: usize,
 }
 
@@ -57,17 +57,17 @@ impl Held {
         Self { of: results.cloned(), bytes: 0, free: FREE_BYTES }
     }
 
-    /// Of one of many that a session keeps: all of it counts.
+    /// A reservation without the free allowance, for results of which a session holds many.
     pub(crate) fn of_many(results: &Arc<Results>) -> Self {
         Self { of: Some(results.clone()), bytes: 0, free: 0 }
     }
 
-    /// What of it counts.
+    /// Returns the bytes that count, after the free allowance.
     fn counted(&self, bytes: usize) -> usize {
         bytes.saturating_sub(self.free)
     }
 
-    /// Takes more.
+    /// Reserves more bytes; fails with 53200 if that exceeds the limit.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<(), SqlError> {
         let all = self.bytes.saturating_add(bytes);
         let more = self.counted(all) - self.counted(self.bytes);
@@ -82,7 +82,8 @@ impl Held {
         Ok(())
     }
 
-    /// Takes more, whatever there is: of what was done already and can't fail any more.
+    /// Reserves more bytes even above the limit, for work that is done already and cannot fail any
+    /// more.
     pub(crate) fn take_anyway(&mut self, bytes: usize) {
         let all = self.bytes.saturating_add(bytes);
         if let Some(of) = &self.of {
@@ -92,7 +93,7 @@ impl Held {
         self.bytes = all;
     }
 
-    /// Gives some back; no more than there is.
+    /// Releases bytes, at most those that are reserved.
     pub(crate) fn give_back(&mut self, bytes: usize) {
         let left = self.bytes.saturating_sub(bytes);
         if let Some(of) = &self.of {
@@ -102,7 +103,7 @@ impl Held {
         self.bytes = left;
     }
 
-    /// Gives back all but so much.
+    /// Shrinks the reservation to this number of bytes.
     pub(crate) fn keep(&mut self, bytes: usize) {
         self.give_back(self.bytes.saturating_sub(bytes));
     }
@@ -114,12 +115,12 @@ impl Drop for Held {
     }
 }
 
-/// What a row takes.
+/// Returns the size of a row in memory, in bytes.
 pub(crate) fn size_of_row(row: &[Datum]) -> usize {
     size_of::<Vec<Datum>>() + row.iter().map(Datum::size).sum::<usize>()
 }
 
-/// What rows take.
+/// Returns the size of rows in memory, in bytes.
 pub(crate) fn size_of_rows<'a>(rows: impl IntoIterator<Item = &'a Vec<Datum>>) -> usize {
     rows.into_iter().map(|row| size_of_row(row)).sum()
 }
@@ -150,7 +151,7 @@ mod tests {
         let mut second = Held::of(Some(&results));
         assert_eq!(second.take(FREE_BYTES + 41).unwrap_err().code, code::OUT_OF_MEMORY);
         assert_eq!(results.bytes(), 60);
-        // One that is small finds its place however full the node is.
+        // A small result succeeds however full the node is.
         second.take(FREE_BYTES).unwrap();
         second.take(40).unwrap();
         first.give_back(10);

@@ -1,19 +1,19 @@
-//! Snapshots of the near past, by the clock of their node: what `AS OF SYSTEM TIME` reads.
+//! Snapshots of the near past by the clock of their node, read by `AS OF SYSTEM TIME`.
 //!
 //! ```text
 //!   every 100 ms:   12:00:00.0   12:00:00.1   12:00:00.2  ..  now
 //!                   pin of v840  pin of v846  pin of v853     v2101
-//!                      ^ goes when the second one is as old as the history reaches back
+//!                      ^ dropped once the second one is as old as the retention
 //! ```
 //!
-//! A snapshot of a moment is the newest one that was published on this node by then, to a tenth of
-//! a second: what was acknowledged elsewhere just before may be missing, as from any read that does
-//! not wait. A pin keeps what its snapshot sees from being reclaimed. That takes memory, and scans
-//! pass over rows that are deleted and kept (half a microsecond each), so there are limits to how
-//! many versions are kept beyond the newest, and how many deletions: under many writes, the
+//! The snapshot of a moment is the newest one that this node had published by then, to a tenth of a
+//! second. As for any read that does not wait, transactions acknowledged on other nodes just before
+//! may be missing. A pin keeps the versions that its snapshot sees from being reclaimed. They take
+//! memory, and scans pass over retained deletions (half a microsecond each). The retention
+//! therefore limits the number of superseded versions and of deletions: under many writes, the
 //! history reaches back less far.
 //!
-//! No protocol knows of it, and no replica has the same.
+//! The history is local: protocols do not use it, and every replica has another one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,26 +22,26 @@ use std::time::Duration;
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::store::{Pin, Store};
 
-/// How often a moment is kept.
+/// The interval between two moments.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// How far a history reaches back.
+/// The limits of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// In time; nothing where there is none.
+    /// The age of the oldest snapshot; zero for no history.
     pub time: Duration,
-    /// And at most so many versions that are not the newest of their keys.
+    /// The maximum number of versions retained that are not the newest of their keys.
     pub versions_max: u64,
-    /// And so many deletions, which scans pass over until they are reclaimed.
+    /// The maximum number of deletions retained, which scans pass over until they are reclaimed.
     pub deletions_max: u64,
 }
 
-/// A moment, and what was published by then. Microseconds since 2000-01-01.
+/// A moment, in microseconds since 2000-01-01, with the snapshot published by then.
 #[derive(Debug)]
 struct Moment {
     at: i64,
     pin: Pin,
-    /// How many versions had been superseded by then, and how many deletions written.
+    /// The total numbers of superseded versions and of deletions by then.
     superseded: u64,
     deletions: u64,
 }
@@ -53,17 +53,17 @@ pub struct History {
     moments: Mutex<VecDeque<Moment>>,
 }
 
-/// Why there is no snapshot of a moment.
+/// The reason why a moment has no snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSnapshot {
-    /// It is before what is kept, which begins here; nothing where nothing is kept.
+    /// The moment is before the history, which begins at this time; `None` if the history is empty.
     TooOld(Option<i64>),
-    /// It is yet to come.
+    /// The moment is in the future.
     InFuture,
 }
 
 impl History {
-    /// One that reaches so far back.
+    /// Returns an empty history with this retention.
     pub fn new(retention: Retention) -> Self {
         Self { retention, moments: Mutex::default() }
     }
@@ -72,19 +72,19 @@ impl History {
         self.moments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far it reaches back at most.
+    /// Returns the limits of the history.
     pub fn retention(&self) -> Retention {
         self.retention
     }
 
-    /// Keeps what is published now, and lets go of what is too old. Times only grow; one that does
-    /// not, as the clock was set back, is passed over.
+    /// Adds a moment with the version published now, and drops moments that are too old. Times only
+    /// grow: a call with an earlier time, after the clock was set back, adds no moment.
     pub fn tick(&self, store: &Arc<Store>, now: i64) {
         if self.retention.time.is_zero() {
             return;
         }
         let mut moments = self.moments();
-        // The store was filled anew, or went back: what was before, or after that, is not in it.
+        // The store was refilled or rolled back: snapshots lost by that are no longer in it.
         moments.retain(|moment| !moment.pin.is_lost());
         let (superseded, deletions) = (store.superseded(), store.deletions());
         let is_new = |last: &Moment| last.at < now && last.pin.version() < store.published();
@@ -93,7 +93,7 @@ impl History {
         }
         let time = i64::try_from(self.retention.time.as_micros()).unwrap_or(i64::MAX);
         let oldest = now.saturating_sub(time);
-        // The first moment is what was published until the second one came.
+        // The first moment's version was the published one until the second moment.
         while moments.get(1).is_some_and(|second| second.at <= oldest) {
             moments.pop_front();
         }
@@ -107,10 +107,10 @@ impl History {
         }
     }
 
-    /// A snapshot of a moment.
+    /// Returns the snapshot of a moment.
     ///
     /// # Errors
-    /// When there is none.
+    /// If the moment is in the future or before the history.
     pub fn at(&self, store: &Arc<Store>, at: i64, now: i64) -> Result<Pin, NoSnapshot> {
         if at > now {
             return Err(NoSnapshot::InFuture);
@@ -124,8 +124,8 @@ impl History {
         pin.ok_or(NoSnapshot::TooOld(first))
     }
 
-    /// Since how many microseconds what comes after a version has been published here, as far back
-    /// as is known.
+    /// Returns for how many microseconds a version newer than this one has been published on this
+    /// node; `None` if the history shows none.
     pub fn micros_since(&self, version: SnapshotVersion, now: i64) -> Option<i64> {
         let moments = self.moments();
         let next = moments.partition_point(|moment| moment.pin.version() <= version);
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(at(8), Ok(Some(8)));
         assert_eq!(at(7).unwrap_err(), NoSnapshot::TooOld(Some(8 * SECOND)));
         assert_eq!(store.reclaim(store.published()), 7);
-        // A node where nothing is written keeps its last snapshot for as long as it is the newest.
+        // Without writes, the last snapshot is retained for as long as it is the newest.
         history.tick(&store, 100 * SECOND);
         assert_eq!(
             history.at(&store, 50 * SECOND, 100 * SECOND).map(|pin| read(&pin)),

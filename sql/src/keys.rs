@@ -3,19 +3,19 @@
 //! | type | as |
 //! |---|---|
 //! | integers | their own width |
-//! | real, double precision | double precision: expressions compute in that, and compare so |
+//! | real, double precision | double precision, in which expressions compute and compare |
 //! | date, timestamps | days, microseconds |
 //! | time | microseconds |
-//! | interval | how long it is, with months of 30 days: the days and the microseconds beyond them |
-//! | `char(n)` | text without the blanks at its end |
-//! | arrays | a mark and the value, NULLs last, for each; a mark of the end; the dimensions |
-//! | enums | the place of the label |
-//! | jsonb | a mark of its kind, then itself; of arrays and objects how many, and what is inside |
+//! | interval | total length, with months of 30 days: days and remaining microseconds |
+//! | `char(n)` | text without trailing blanks |
+//! | arrays | for each element a marker and the value, NULLs last; an end marker; the dimensions |
+//! | enums | the position of the label |
+//! | jsonb | a marker of its kind, the value; for arrays and objects count and contents |
 //! | others | themselves |
 //!
-//! A row's key is ascending, has no NULLs and so no markers. The keys of groups and distinct values
-//! have a marker before each column, NULLs last; those of indexes too, in the order that the index
-//! says.
+//! A row's key is ascending and contains no NULLs and therefore no markers. The keys of groups and
+//! distinct values have a marker before each column, NULLs last. The keys of indexes have markers
+//! too, in the order that the index defines.
 
 use std::sync::Arc;
 
@@ -33,18 +33,18 @@ use crate::types::json::Json;
 use crate::types::label::{Label, Place};
 use crate::types::numeric::{self, Numeric};
 
-/// How the columns of a primary key are sorted.
+/// The sort order of primary key columns.
 const ORDER: Order = Order::Ascending;
-/// As PostgreSQL sorts NULLs in ascending columns.
+/// The position of NULLs, as in PostgreSQL for ascending columns.
 const NULLS: Nulls = Nulls::Last;
 
-/// The key of a row: its key columns, none of which is NULL.
+/// Returns the key of a row from its key columns, none of which is NULL.
 ///
 /// # Errors
-/// When a numeric has more digits than PostgreSQL's can.
+/// If a numeric has more digits than PostgreSQL supports.
 ///
 /// # Panics
-/// When a column is NULL.
+/// If a column is NULL.
 pub(crate) fn encode<'a>(
     columns: impl IntoIterator<Item = (SqlType, &'a Datum)>,
 ) -> Result<Key, SqlError> {
@@ -53,13 +53,14 @@ pub(crate) fn encode<'a>(
     Ok(key.finish())
 }
 
-/// The values of a row's key, in the order of the key: up to where it was cut off, if it was.
+/// Decodes the values of a row's key, in key order. A truncated key gives the values before the
+/// cut.
 pub(crate) fn decode(columns: impl IntoIterator<Item = SqlType>, key: &[u8]) -> Vec<Datum> {
     let mut from = KeyDecoder::new(key);
     columns.into_iter().map_while(|base| take(base, &mut from).ok()).collect()
 }
 
-/// Reads what [`append`] wrote.
+/// Decodes the encoding of [`append`].
 fn take(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Datum, DecodeError> {
     Ok(match base {
         SqlType::Bool => Datum::Bool(from.bool(ORDER)?),
@@ -114,7 +115,7 @@ fn take_array(base: SqlType, from: &mut KeyDecoder<'_>) -> Result<Array, DecodeE
     Array::new(dims, items).map_err(|_| malformed())
 }
 
-/// Appends an array: as PostgreSQL orders them, by their values first.
+/// Appends an array, which PostgreSQL orders first by its elements.
 fn append_array(base: SqlType, array: &Array, key: &mut KeyEncoder) -> Result<(), SqlError> {
     for item in array.items() {
         key.put_bool(true, ORDER);
@@ -129,10 +130,10 @@ fn append_array(base: SqlType, array: &Array, key: &mut KeyEncoder) -> Result<()
     Ok(())
 }
 
-/// Before all others: an array without values, where it is not itself in another.
+/// An empty array at the top level sorts before all other values.
 const EMPTY_ARRAY: i16 = -1;
 
-/// Appends JSON: as PostgreSQL orders it, by what it is, by how long it is, by what is inside.
+/// Appends JSON in PostgreSQL's order: by kind, then by length, then by contents.
 fn append_json(json: &Json, key: &mut KeyEncoder) -> Result<(), SqlError> {
     match json {
         Json::Array(items) if items.is_empty() => {
@@ -189,10 +190,10 @@ fn take_json(from: &mut KeyDecoder<'_>) -> Result<Json, DecodeError> {
     })
 }
 
-/// Values as a key that is equal where SQL calls the values not distinct, NULLs too.
+/// Encodes values such that keys are equal if SQL calls the values not distinct, including NULLs.
 ///
 /// # Errors
-/// When a numeric has more digits than PostgreSQL's can.
+/// If a numeric has more digits than PostgreSQL supports.
 pub(crate) fn encode_nullable<'a>(
     columns: impl IntoIterator<Item = (SqlType, &'a Datum)>,
 ) -> Result<Key, SqlError> {
@@ -205,7 +206,7 @@ pub(crate) fn encode_nullable<'a>(
 /// Appends one of the values of [`encode_nullable`].
 ///
 /// # Errors
-/// When a numeric has more digits than PostgreSQL's can.
+/// If a numeric has more digits than PostgreSQL supports.
 pub(crate) fn append_group(
     base: SqlType,
     datum: &Datum,
@@ -214,10 +215,10 @@ pub(crate) fn append_group(
     append_nullable(base, (ORDER, NULLS), datum, key)
 }
 
-/// Appends a value that may be NULL, after a marker that says so.
+/// Appends a value that may be NULL, after a NULL marker.
 ///
 /// # Errors
-/// When a numeric has more digits than PostgreSQL's can.
+/// If a numeric has more digits than PostgreSQL supports.
 pub(crate) fn append_nullable(
     base: SqlType,
     (order, nulls): (Order, Nulls),
@@ -231,10 +232,10 @@ pub(crate) fn append_nullable(
 /// Appends a value that is not NULL.
 ///
 /// # Errors
-/// When a numeric has more digits than PostgreSQL's can.
+/// If a numeric has more digits than PostgreSQL supports.
 ///
 /// # Panics
-/// When it is NULL.
+/// If the value is NULL.
 pub(crate) fn append(
     base: SqlType,
     order: Order,
@@ -275,8 +276,8 @@ pub(crate) fn append(
     Ok(())
 }
 
-/// Appends an integer in the width of its column, which it fits: what does not is out of range
-/// long before it is a key.
+/// Appends an integer in the width of its column. It fits, because values out of range are rejected
+/// long before they become keys.
 fn append_integer(base: SqlType, order: Order, value: i64, key: &mut KeyEncoder) {
     match base {
         SqlType::Int2 => key.put_i16(value as i16, order),
@@ -288,7 +289,7 @@ fn append_integer(base: SqlType, order: Order, value: i64, key: &mut KeyEncoder)
 fn decimal(value: &Numeric) -> Result<Decimal, SqlError> {
     let Some((mut digits, exponent)) = value.significant() else { return Ok(Decimal::ZERO) };
     digits.iter_mut().for_each(|digit| *digit -= b'0');
-    // `exponent` is the power of ten of the first digit, and the scale is that of the last.
+    // `exponent` is the power of ten of the first digit; the scale is that of the last digit.
     let scale = digits.len() as i64 - 1 - exponent;
     let scale = i32::try_from(scale).map_err(|_| numeric::overflow())?;
     Decimal::from_digits(value.signum() < 0, &digits, scale).map_err(|_| numeric::overflow())

@@ -1,4 +1,4 @@
-//! PostgreSQL statements become transactions.
+//! Runs PostgreSQL statements as transactions.
 
 mod authorization;
 pub mod catalog;
@@ -51,11 +51,11 @@ use plan::cache::PlanCache;
 pub use plan::{Origin, OutputColumn};
 pub use statement::STATEMENT;
 
-/// What sessions keep of tables and sequences. Each node has all of it, also where tables are
-/// divided.
+/// The tables of catalog records and of the positions of sequences. Every node has all their rows,
+/// even if tables are partitioned.
 pub const SYSTEM_TABLES: [TableId; 2] = [catalog::CATALOG, catalog::sequence::SEQUENCES];
 
-/// What all sessions of a node share.
+/// State shared by all sessions of a node.
 #[derive(Debug, Default)]
 pub struct Shared {
     plans: PlanCache,
@@ -68,7 +68,7 @@ pub struct Shared {
     reserved_prefixes: Arc<[&'static str]>,
 }
 
-/// How often transactions were done once more, and how often they could commit then.
+/// Counters of replayed transactions.
 #[derive(Debug, Default)]
 pub struct Replays {
     tried: AtomicU64,
@@ -81,19 +81,19 @@ impl Replays {
         self.committed.fetch_add(u64::from(is_committed), Ordering::Relaxed);
     }
 
-    /// How many there were, and how many of them committed.
+    /// Returns the number of replays, and how many of them committed.
     pub fn counts(&self) -> (u64, u64) {
         (self.tried.load(Ordering::Relaxed), self.committed.load(Ordering::Relaxed))
     }
 }
 
 impl Shared {
-    /// Of a node whose results take so many bytes at most until clients have read them.
+    /// Returns the state of a node with a limit for the memory of unread results, in bytes.
     pub fn with_results_max(bytes: usize) -> Self {
         Self { results: Arc::new(Results::up_to(bytes)), ..Self::default() }
     }
 
-    /// With procedures in Rust, which the node's registry has too.
+    /// Adds procedures in Rust, which must be in the node's registry too.
     #[must_use]
     pub fn with_procedures(mut self, natives: &[Arc<native::Native>]) -> Self {
         let named = |native: &Arc<native::Native>| (native.name().to_owned(), native.clone());
@@ -109,18 +109,18 @@ impl Shared {
         self
     }
 
-    /// How many bytes results take that clients have yet to read.
+    /// Returns the memory of results that clients have yet to read, in bytes.
     pub fn results_bytes(&self) -> usize {
         self.results.bytes()
     }
 
-    /// The transactions that were done once more.
+    /// Returns the counters of replayed transactions.
     pub fn replays(&self) -> &Replays {
         &self.replays
     }
 }
 
-/// The procedures that a node must know to run SQL.
+/// Returns the procedures that a node must register to run SQL.
 pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     vec![
         Arc::new(sequence::Reserve),

@@ -1,7 +1,7 @@
-//! An engine of one node without a protocol: programs run one after the other, in memory.
+//! An engine of one node without a protocol: programs run one after another, in memory.
 //!
-//! For tests, and for trying SQL without a cluster. It orders by a lock, certifies what interactive
-//! transactions read, and forgets everything when it is dropped.
+//! It serves tests, and SQL without a cluster. A lock orders programs, the reads of interactive
+//! transactions are certified, and all data is lost when the engine is dropped.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,14 +26,14 @@ use crate::history::{History, Retention};
 use crate::session::local::LocalContext;
 use crate::session::now;
 
-/// How far back this engine remembers.
+/// The limits of this engine's history.
 const HISTORY: Retention =
     Retention { time: Duration::from_secs(300), versions_max: 100_000, deletions_max: 200 };
 
-/// A thread for each job.
+/// A pool that starts threads for each run.
 #[derive(Debug, Default)]
 struct Threads {
-    /// How often it was asked.
+    /// The number of parallel runs.
     count: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl Pool for Threads {
                     scope.spawn(move || jobs.for_each(job))
                 })
                 .collect();
-            // The panic of a job is the caller's.
+            // A panic of a job becomes a panic of the caller.
             for worker in workers {
                 worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }
@@ -70,11 +70,11 @@ struct Shared {
     store: Arc<Store>,
     registry: Arc<Registry>,
     topology: Topology,
-    /// The number of the last transaction; held while one runs.
+    /// The number of the last transaction; locked while a transaction runs.
     last: Mutex<u64>,
-    /// How often a session asked for a snapshot that is fresh.
+    /// The number of requests for a fresh snapshot.
     fresh_count: AtomicU64,
-    /// How many programs were calls of a procedure.
+    /// The number of programs that were procedure calls.
     program_count: AtomicU64,
     threads: Threads,
     history: History,
@@ -87,17 +87,17 @@ impl Default for MemoryEngine {
 }
 
 impl MemoryEngine {
-    /// An empty database.
+    /// Returns an empty database.
     pub fn new() -> Self {
         Self::with_procedures([])
     }
 
-    /// An empty database whose registry has more procedures than SQL needs.
+    /// Returns an empty database whose registry has more procedures than SQL needs.
     pub fn with_procedures(more: impl IntoIterator<Item = Arc<dyn Procedure>>) -> Self {
         Self::made(Retention { time: Duration::ZERO, ..HISTORY }, more)
     }
 
-    /// An empty database that remembers its near past at each commit.
+    /// Returns an empty database that records its history at each commit.
     pub fn remembering() -> Self {
         Self::made(HISTORY, [])
     }
@@ -116,17 +116,19 @@ impl MemoryEngine {
         Self { shared: Arc::new(shared) }
     }
 
-    /// How often sessions asked for a fresh snapshot, which costs a round trip in a cluster.
+    /// Returns how often sessions requested a fresh snapshot, which costs a round trip in a
+    /// cluster.
     pub fn fresh_count(&self) -> u64 {
         self.shared.fresh_count.load(Ordering::Relaxed)
     }
 
-    /// How many programs ran that every replica of a cluster would run; the others were certified.
+    /// Returns the number of programs that every replica of a cluster would run; all other
+    /// transactions were certified.
     pub fn program_count(&self) -> u64 {
         self.shared.program_count.load(Ordering::Relaxed)
     }
 
-    /// How often something was read side by side.
+    /// Returns the number of parallel reads.
     pub fn side_by_side_count(&self) -> u64 {
         self.shared.threads.count.load(Ordering::Relaxed)
     }
@@ -170,7 +172,7 @@ impl MemoryEngine {
         Outcome::Committed { txn, version, result }
     }
 
-    /// Whether what a transaction read is what it would read now.
+    /// Checks that the transaction would read the same now.
     fn certify(&self, certified: &Certified) -> Result<(), Abort> {
         let store = &self.shared.store;
         let at = store.published();

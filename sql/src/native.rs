@@ -1,4 +1,4 @@
-//! Procedures in Rust that run SQL: those of a program that has a node within it.
+//! Procedures in Rust that run SQL, defined by a program that embeds a node.
 //!
 //! ```text
 //!   CALL transfer(1, 2, 30) ----> session: evaluates the arguments, as their types
@@ -10,10 +10,10 @@
 //!                           one row, or an abort with a SQLSTATE
 //! ```
 //!
-//! A procedure is a function of its arguments and of what it reads: no clock, no randomness, no
-//! iteration over hash maps. In a transaction block it runs on its session's snapshot like any
-//! statement there. One that asks for what DataFusion finds, whose order may be another on another
-//! replica, runs in its session alone, and what it read and wrote is certified.
+//! A procedure is a function of its arguments and of the rows that it reads: no clock, no
+//! randomness, no iteration over hash maps. In a transaction block it runs on its session's
+//! snapshot like any other statement. A procedure that runs a query of DataFusion, whose row order
+//! may differ between replicas, runs only in its session, and its reads and writes are certified.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -36,46 +36,46 @@ use crate::types::datum::Datum;
 
 /// A deterministic procedure in Rust, which any PostgreSQL client of the node can call by its name.
 ///
-/// All nodes of a cluster must have the same procedures, and the same code of each.
+/// All nodes of a cluster must have the same procedures with the same code.
 pub trait SqlProcedure: Send + Sync + 'static {
-    /// The name that it is called by: in lower case, as SQL has names without quotes.
+    /// The name for CALL, in lower case, because SQL folds unquoted names.
     fn name(&self) -> &str;
 
     /// The types of its arguments.
     fn params(&self) -> Vec<SqlType>;
 
-    /// The columns of the one row that it returns; none where it returns nothing.
+    /// The columns of the row that it returns; empty if it returns no row.
     fn columns(&self) -> Vec<(String, SqlType)> {
         Vec::new()
     }
 
-    /// Runs it. The arguments are of its types or NULL; so must be what it returns.
+    /// Runs the procedure. Arguments and returned values have the declared types or are NULL.
     ///
     /// # Errors
-    /// What a statement failed with, passed on with `?`, or an [`Abort`] of its own: then nothing
-    /// of it is done.
+    /// The failure of a statement, passed on with `?`, or an [`Abort`] of the procedure. All its
+    /// writes are then rolled back.
     fn run(&self, args: &[Datum], cx: &mut Sql<'_>) -> Result<Vec<Datum>, Stop>;
 }
 
-/// What a statement within a procedure came to.
+/// The result of a statement within a procedure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rows {
     /// The columns of the rows.
     pub columns: Vec<OutputColumn>,
-    /// The rows; those of RETURNING too.
+    /// The rows, including those of RETURNING.
     pub rows: Vec<Vec<Datum>>,
-    /// How many rows were selected or changed.
+    /// The number of rows selected or changed.
     pub count: u64,
 }
 
-/// The database as a procedure in Rust has it.
+/// The database as a procedure in Rust sees it.
 pub struct Sql<'a> {
     plans: &'a PlanCache,
     env: &'a Env,
     cx: &'a mut dyn Context,
     statements: u64,
     deferred: Vec<Deferred>,
-    /// What a statement failed with: the procedure fails with it, whatever it makes of that.
+    /// The failure of a statement. The procedure fails with it, even if its code ignores the error.
     failed: Option<Failure>,
 }
 
@@ -83,7 +83,7 @@ impl Sql<'_> {
     /// Runs a SELECT, INSERT, UPDATE or DELETE with these values of `$1`, `$2` and so on.
     ///
     /// # Errors
-    /// When the statement fails, which is to be passed on, or the run has to end.
+    /// If the statement fails or the run has to end. The caller must pass the error on.
     pub fn sql(&mut self, text: &str, params: &[Datum]) -> Result<Rows, Stop> {
         let done = match &self.failed {
             Some(failure) => Err(failure.clone()),
@@ -95,17 +95,17 @@ impl Sql<'_> {
         })
     }
 
-    /// The tables of the store and their keys, without SQL.
+    /// Returns the tables of the store and their keys, without SQL.
     pub fn store(&mut self) -> &mut dyn Context {
         self.cx
     }
 
-    /// The name of who calls.
+    /// Returns the name of the calling user.
     pub fn user(&self) -> &str {
         &self.env.user
     }
 
-    /// The time of the call, the same on every replica: microseconds since 2000-01-01 UTC.
+    /// Returns the time of the call, the same on every replica: microseconds since 2000-01-01 UTC.
     pub fn now(&self) -> i64 {
         self.env.now
     }
@@ -142,7 +142,7 @@ impl Sql<'_> {
         let values = typed.map(|(at, (base, value))| as_type(at, *base, value));
         self.statements += 1;
         let env = Env {
-            // Golden-ratio steps: far apart for statements that follow each other.
+            // Golden-ratio steps keep the seeds of successive statements far apart.
             row_seed: self
                 .env
                 .row_seed
@@ -158,7 +158,7 @@ impl Sql<'_> {
     }
 }
 
-/// A value as a type has it; an error where it is of another.
+/// Returns the value as a value of the type, or an error if it has another type.
 pub(crate) fn as_type(at: usize, base: SqlType, value: &Datum) -> Result<Datum, SqlError> {
     let is_in = |bits: u32| matches!(value, Datum::Int(it) if it >> (bits - 1) == it >> 63);
     let fits = match (base, value) {
@@ -201,9 +201,9 @@ pub struct Native {
 }
 
 enum Kind {
-    /// One over SQL's values, in the schema `public`.
+    /// A procedure over SQL values, in the schema `public`.
     Sql { procedure: Arc<dyn SqlProcedure>, plans: PlanCache },
-    /// One of the registry, over its encoded arguments, in the schema `pangea`.
+    /// A procedure of the registry over its encoded arguments, in the schema `pangea`.
     Program(Arc<dyn Procedure>),
 }
 
@@ -214,20 +214,20 @@ impl std::fmt::Debug for Native {
 }
 
 impl Native {
-    /// The procedure for a registry, and for [`crate::Shared::with_procedures`].
+    /// Wraps a procedure for a registry, and for [`crate::Shared::with_procedures`].
     pub fn new(procedure: impl SqlProcedure) -> Arc<Self> {
         let (procedure, plans) = (Arc::new(procedure), PlanCache::default());
         Arc::new(Self { kind: Kind::Sql { procedure, plans } })
     }
 
-    /// A procedure that the registry has, for [`crate::Shared::with_procedures`]: superusers call
-    /// `pangea.NAME(bytea)` with its encoded arguments, and get its encoded result. What it reads
-    /// and writes is no table of SQL's.
+    /// Wraps a procedure of the registry, for [`crate::Shared::with_procedures`]. Superusers call
+    /// `pangea.NAME(bytea)` with its encoded arguments and get its encoded result. It does not
+    /// access SQL tables.
     pub fn program(procedure: Arc<dyn Procedure>) -> Arc<Self> {
         Arc::new(Self { kind: Kind::Program(procedure) })
     }
 
-    /// The schema that it is of.
+    /// Returns the schema of the procedure.
     pub(crate) fn schema(&self) -> &'static str {
         match &self.kind {
             Kind::Sql { .. } => PUBLIC,
@@ -235,7 +235,7 @@ impl Native {
         }
     }
 
-    /// Whether superusers alone may call it.
+    /// Whether only superusers may call it.
     pub(crate) fn is_for_superusers(&self) -> bool {
         matches!(self.kind, Kind::Program(_))
     }
@@ -248,7 +248,7 @@ impl Native {
         }
     }
 
-    /// The columns of its row.
+    /// Returns the columns of its row.
     pub(crate) fn columns(&self) -> Vec<OutputColumn> {
         let column = |(name, base): (String, SqlType)| OutputColumn::new(name, base);
         match &self.kind {
@@ -257,10 +257,10 @@ impl Native {
         }
     }
 
-    /// The arguments of the program that a CALL becomes: `env` has the values as its parameters.
+    /// Encodes the arguments of the program for a CALL, from the parameters of `env`.
     ///
     /// # Errors
-    /// When a program's argument is NULL.
+    /// If the argument of a registry procedure is NULL.
     pub(crate) fn arguments(&self, env: &Env) -> Result<Vec<u8>, SqlError> {
         match &self.kind {
             Kind::Sql { .. } => Ok(Arguments::encode_parts("", &self.params(), env, (false, None))),
@@ -273,10 +273,10 @@ impl Native {
         matches!(&self.kind, Kind::Program(program) if program.is_read_only(args))
     }
 
-    /// The rows of what the program has returned.
+    /// Returns the rows of the program's result.
     ///
     /// # Errors
-    /// When it is not in its encoding.
+    /// If the result cannot be decoded.
     pub(crate) fn returned(&self, result: &[u8]) -> Result<Vec<Vec<Datum>>, SqlError> {
         match &self.kind {
             Kind::Sql { .. } => Ok(Returned::decode(result)?.executed.rows),
@@ -284,7 +284,7 @@ impl Native {
         }
     }
 
-    /// Runs it with the arguments that are the parameters of `env`.
+    /// Runs the procedure with the parameters of `env` as arguments.
     pub(crate) fn execute(&self, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
         let (procedure, plans) = match &self.kind {
             Kind::Sql { procedure, plans } => (procedure, plans),
@@ -328,7 +328,7 @@ impl Native {
     }
 }
 
-/// The encoded arguments of a program.
+/// Returns the encoded arguments of a registry procedure.
 fn encoded(env: &Env) -> Result<&[u8], SqlError> {
     match env.params.first() {
         Some(Datum::Bytea(bytes)) => Ok(bytes),
@@ -352,7 +352,7 @@ impl Procedure for Native {
     }
 }
 
-/// An abort of a procedure's own, with SQLSTATE P0001 as RAISE has it.
+/// Returns an abort of a procedure, with SQLSTATE P0001 like RAISE.
 pub fn raise(message: impl Into<String>) -> Stop {
     Abort::new(code::RAISED, message).into()
 }

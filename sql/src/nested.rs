@@ -1,5 +1,5 @@
-//! Writes that the context below does not see yet: those of a block with handlers, which may be
-//! taken back, and those of a statement whose steps all read what was there before it.
+//! Writes that the underlying context does not see yet: those of a block with exception handlers,
+//! which may be rolled back, and those of a statement whose steps all read the state before it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use pangea_core::value::Value;
 
 use crate::writes::{At, Written, in_range, is_before};
 
-/// A context over another, which keeps its writes to itself.
+/// A context that buffers its writes above another context.
 pub(crate) struct Nested<'a> {
     cx: &'a mut dyn Context,
     writes: BTreeMap<At, Written>,
@@ -24,15 +24,15 @@ impl<'a> Nested<'a> {
         Self { cx, writes: BTreeMap::new(), bytes: 0 }
     }
 
-    /// The context without the writes.
+    /// Returns the context without the writes.
     pub(crate) fn below(&mut self) -> &mut dyn Context {
         self.cx
     }
 
-    /// Hands the writes on.
+    /// Applies the writes to the underlying context.
     ///
     /// # Errors
-    /// When the executor needs the run to end.
+    /// If the executor ends the run.
     pub(crate) fn keep(self) -> Result<(), Stop> {
         for ((table, key), value) in self.writes {
             match value {

@@ -1,4 +1,4 @@
-//! What clients are told beside their results.
+//! Notices sent to clients in addition to results.
 
 use std::fmt;
 
@@ -7,23 +7,23 @@ use pangea_core::txn::SqlState;
 
 use crate::error::code;
 
-/// How much a client should mind.
+/// The severity of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// For who looks for a mistake.
+    /// For debugging.
     Debug,
-    /// For who keeps the server.
+    /// For the operator of the server.
     Log,
-    /// Something to know.
+    /// A notice with useful information.
     Notice,
-    /// Something did not happen that the client asked for.
+    /// A requested effect did not happen.
     Warning,
-    /// What the client asked to be told, whatever it wants to hear of.
+    /// Information that the client requested; sent whatever `client_min_messages` is.
     Info,
 }
 
 impl Severity {
-    /// All of them, by their numbers.
+    /// All severities, by their number in the encoding.
     const ALL: [Self; 5] = [Self::Debug, Self::Log, Self::Notice, Self::Warning, Self::Info];
 }
 
@@ -39,34 +39,34 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that a client is told.
+/// One notice for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// How much it should mind.
+    /// The severity.
     pub severity: Severity,
     /// The SQLSTATE.
     pub code: SqlState,
-    /// One line.
+    /// The message: one line.
     pub message: String,
-    /// More of it.
+    /// The detail.
     pub detail: Option<String>,
-    /// What to do about it.
+    /// The hint: advice to the user.
     pub hint: Option<String>,
 }
 
 impl Notice {
-    /// Something to know.
+    /// A notice with useful information.
     pub(crate) fn plain(message: impl Into<String>) -> Self {
         let (severity, message) = (Severity::Notice, message.into());
         Self { severity, code: code::SUCCESS, message, detail: None, hint: None }
     }
 
-    /// Something that has no effect.
+    /// Returns a warning about a statement without effect.
     pub(crate) fn warning(code: SqlState, message: &str) -> Self {
         Self { severity: Severity::Warning, code, ..Self::plain(message) }
     }
 
-    /// COMMIT or ROLLBACK outside of a transaction.
+    /// Returns the warning for COMMIT or ROLLBACK outside of a transaction.
     pub(crate) fn no_transaction() -> Self {
         Self::warning(code::NO_TRANSACTION, "there is no transaction in progress")
     }

@@ -1,14 +1,14 @@
-//! Indexes that are filled while others write.
+//! Construction of indexes while other transactions write.
 //!
 //! ```text
-//!   CREATE INDEX   the index is in the table's record, not ready: writes keep it, nobody reads it
-//!   sql.index      Fill  the entries of the rows that are there, some thousand at a time
-//!   sql.index      Ready it has all rows, and is read from now on
-//!                  Drop  it can't be: two rows have the same key, or its client gave up
+//!   CREATE INDEX   adds the index to the table's record, not ready: only writes use it
+//!   sql.index      Fill  adds the entries of existing rows, some thousand at a time
+//!   sql.index      Ready all rows are in the index, and queries may read it
+//!                  Drop  construction failed: duplicate keys, or the client canceled it
 //! ```
 //!
-//! Each step is a program of its own, so that writes come in between. An index that nobody brought
-//! to an end, as its node crashed, stays: not ready, kept by writes, until somebody drops it.
+//! Each step is a separate program, so that writes can run in between. If the node crashes during
+//! the construction, the index remains: not ready, maintained by writes, until a user drops it.
 
 use std::ops::ControlFlow;
 
@@ -20,20 +20,20 @@ use crate::catalog::{self, CATALOG, QualifiedName, Relation, Table, enums};
 use crate::error::{Failure, SqlError, code};
 use crate::exec;
 
-/// The name that the registry knows the procedure by.
+/// The name of the procedure in the registry.
 pub(crate) const INDEX: &str = "sql.index";
 
-/// The index that a step is of. Names may be another's by now, the number never is.
+/// The index of a step. Names may be reused by other relations; the number never is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Meant {
     pub table: QualifiedName,
     pub index: u32,
 }
 
-/// A step.
+/// A step of the construction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
-    /// Puts the rows of a range in.
+    /// Adds the entries of the rows in a range.
     Fill(KeyRange),
     Ready,
     Drop,
@@ -43,7 +43,7 @@ const FILL: u8 = 1;
 const READY: u8 = 2;
 const DROP: u8 = 3;
 
-/// Arguments of [`INDEX`].
+/// Encodes the arguments of [`INDEX`].
 pub(crate) fn encode(meant: &Meant, step: &Step) -> Vec<u8> {
     let mut out = Vec::new();
     out.put_bytes(meant.table.as_kept().as_bytes());
@@ -80,7 +80,7 @@ fn decode(bytes: &[u8]) -> Result<(Meant, Step), DecodeError> {
 }
 
 impl Meant {
-    /// The table, and the place of the index in it, where it is still there.
+    /// Returns the table and the position of the index in it, if the index still exists.
     fn find(&self, cx: &mut dyn Context) -> Result<Option<(Table, usize)>, Failure> {
         let in_it = |table: Table| {
             let at = table.indexes.iter().position(|index| index.id.0 == self.index);
@@ -91,7 +91,7 @@ impl Meant {
         {
             return Ok(Some(found));
         }
-        // It has another name by now, or is gone.
+        // The table has been renamed or dropped.
         let (range, mut found) = (catalog::relation_keys(), None);
         let scan = Scan { table: CATALOG, range, direction: Direction::Forward };
         cx.scan(&scan, &mut |_, record| {
@@ -107,7 +107,7 @@ impl Meant {
     }
 }
 
-/// The procedure: the next step of an index.
+/// The procedure that runs one step.
 #[derive(Debug)]
 pub(crate) struct BuildIndex;
 
@@ -128,7 +128,7 @@ impl BuildIndex {
                 table.indexes[at].is_ready = true;
                 Ok(catalog::put_table(&table, cx)?)
             }
-            // Somebody else may have made it ready: then it is no more ours to drop.
+            // Another session may have made it ready, and then owns it.
             Step::Drop if table.indexes[at].is_ready => Ok(()),
             Step::Drop => exec::drop_index(table, at, cx),
         }

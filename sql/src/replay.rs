@@ -1,9 +1,10 @@
-//! The procedure `sql.replay`: an interactive transaction once more, at its place in the order.
+//! The procedure `sql.replay`: a second run of an interactive transaction, at its place in the
+//! order.
 //!
-//! A transaction whose reads are no longer current could only fail with 40001. Its statements run
-//! again instead, with the parameters, the times and the numbers that they had: where each comes to
-//! what its client was told, nobody can tell the difference, and it commits. Else it fails as it
-//! would have.
+//! A transaction whose reads are no longer current would otherwise fail with 40001. Its statements
+//! run again with the same parameters, times and sequence numbers. If each statement returns the
+//! result that its client has received, the transaction commits, because no client can notice the
+//! difference. Otherwise it fails with the original error.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::txn::{Context, Procedure, SqlState, Stop};
@@ -21,13 +22,13 @@ use crate::statement::Arguments;
 use crate::types::datum::Datum;
 use std::cell::RefCell;
 
-/// The name that the registry knows the procedure by.
+/// The name of the procedure in the registry.
 pub(crate) const REPLAY: &str = "sql.replay";
 
-/// The layout of arguments that this code writes.
+/// The version of the argument encoding.
 const VERSION: u8 = 2;
 
-/// A statement of a transaction, and what its client was told.
+/// A statement of a transaction, and the digest of the result that its client received.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Statement {
     /// Encoded [`Arguments`].
@@ -35,14 +36,14 @@ pub(crate) struct Statement {
     pub told: u128,
 }
 
-/// What tells one result from another.
+/// Returns the digest of a result.
 pub(crate) fn digest(columns: &[OutputColumn], executed: &Executed) -> u128 {
     let mut told = Told::new(columns, &executed.notices);
     told.rows(&executed.rows);
     told.digest(executed.count)
 }
 
-/// A result that is told its client some rows at a time.
+/// The digest of a result that is returned in batches.
 pub(crate) struct Told {
     hash: Box<Xxh3>,
     bytes: Vec<u8>,
@@ -69,7 +70,7 @@ impl Told {
         self.rows += rows.len() as u64;
     }
 
-    /// How many rows it was so far.
+    /// Returns the number of rows so far.
     pub(crate) fn count(&self) -> u64 {
         self.rows
     }
@@ -81,7 +82,7 @@ impl Told {
     }
 }
 
-/// Arguments of [`REPLAY`].
+/// Encodes the arguments of [`REPLAY`].
 pub(crate) fn encode(statements: &[Statement]) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.put_varint(statements.len() as u64);
@@ -106,7 +107,7 @@ fn decode(bytes: &[u8]) -> Result<Vec<Statement>, DecodeError> {
     (0..from.count("statements")?).map(|_| statement(&mut from)).collect()
 }
 
-/// The procedure.
+/// The implementation of the procedure.
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
     plans: PlanCache,
@@ -118,7 +119,7 @@ impl Replay {
         for (at, statement) in decode(args)?.into_iter().enumerate() {
             match self.again(&statement, &mut deferred, cx) {
                 Ok(told) if told == statement.told => {}
-                // It succeeded before.
+                // The statement succeeded in its first run.
                 Ok(_) | Err(Failure::Sql(_)) => return Err(changed(at).into()),
                 Err(Failure::Interrupted) => return Err(Failure::Interrupted),
             }
@@ -126,7 +127,7 @@ impl Replay {
         exec::check_deferred(&deferred, &Env::nobody(), cx)
     }
 
-    /// Runs a statement, and says what its client would be told.
+    /// Runs a statement, and returns the digest of its result.
     fn again(
         &self,
         statement: &Statement,
@@ -142,7 +143,7 @@ impl Replay {
     }
 }
 
-/// A statement came to something else than its client was told.
+/// The error of a statement that returns another result than its client received.
 fn changed(at: usize) -> SqlError {
     let message = "could not serialize access due to concurrent update";
     let detail = format!("Statement {} of the transaction comes to another result now.", at + 1);

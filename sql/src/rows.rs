@@ -1,4 +1,4 @@
-//! Rows as bytes.
+//! The encoding of rows.
 //!
 //! ```text
 //!   version u8 | columns, varint | NULL bitmap, a bit a column, lowest first | the other values
@@ -14,10 +14,10 @@
 //! | strings, json, bytea | length, bytes |
 //! | uuid | sixteen |
 //! | enums | length of the place, place; length of the text and one, text |
-//! | jsonb | as [`Json::encode`] has it |
+//! | jsonb | as encoded by [`Json::encode`] |
 //! | arrays | number of dimensions, length of each; for each value 0, or 1 and the value |
 //!
-//! An enum's text is its type's matter, which a row in the store leaves to it.
+//! The text of an enum value belongs to its type, so rows in the store do not contain it.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::types::json::Json;
 use crate::types::label::{Label, Place};
 use crate::types::numeric::Numeric;
 
-/// The layout that this code writes.
+/// The version of the encoding.
 const VERSION: u8 = 2;
 
 /// Appends a row. [`decode`] is the inverse, given the same types.
@@ -39,12 +39,12 @@ pub(crate) fn encode(row: &[Datum], out: &mut Vec<u8>) {
     encode_as(Texts::Kept, row, out);
 }
 
-/// Appends a row that goes into the store: of enums it has the places alone.
+/// Appends a row for the store. Enum values are encoded without their texts.
 pub(crate) fn encode_stored(row: &[Datum], out: &mut Vec<u8>) {
     encode_as(Texts::LeftOut, row, out);
 }
 
-/// Whether the texts of enums' values are written.
+/// Whether the texts of enum values are encoded.
 #[derive(Clone, Copy, PartialEq)]
 enum Texts {
     Kept,
@@ -110,12 +110,12 @@ fn encode_datum(texts: Texts, datum: &Datum, out: &mut Vec<u8>) {
     }
 }
 
-/// Which columns of rows somebody looks at.
+/// The columns of a row that are needed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Columns {
     #[default]
     All,
-    /// Those that are marked, and none behind the last mark.
+    /// The marked columns. The list ends at the last mark.
     These(Arc<[bool]>),
 }
 
@@ -131,7 +131,7 @@ impl Columns {
         Self::These(marks.into())
     }
 
-    /// How many columns must be read to reach the last one.
+    /// Returns the number of columns to read up to the last one that is needed.
     pub(crate) fn width(&self) -> usize {
         match self {
             Self::All => usize::MAX,
@@ -147,7 +147,7 @@ impl Columns {
     }
 }
 
-/// Reads what [`encode`] wrote for columns of these types, or for the first of them.
+/// Decodes a row written by [`encode`]. It may have fewer columns than there are types.
 pub(crate) fn decode(
     types: impl ExactSizeIterator<Item = SqlType>,
     from: &mut Reader<'_>,
@@ -157,8 +157,8 @@ pub(crate) fn decode(
     Ok(row)
 }
 
-/// The same to where a row was, with NULL in the place of what nobody looks at, and without what is
-/// behind the last value that somebody does.
+/// Decodes the needed columns of a row into `row`. Other columns are NULL; those after the last
+/// needed column are omitted.
 pub(crate) fn decode_wanted(
     types: impl ExactSizeIterator<Item = SqlType>,
     wanted: &Columns,
@@ -189,7 +189,7 @@ pub(crate) fn decode_wanted(
     Ok(())
 }
 
-/// The values of a row one after the other, as they are kept.
+/// An iterator over the encoded values of a row.
 pub(crate) struct Fields<'a> {
     bitmap: &'a [u8],
     count: usize,
@@ -198,7 +198,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Those of a row.
+    /// Starts at the first value of a row.
     pub(crate) fn open(row: &'a [u8]) -> Result<Self, DecodeError> {
         let mut from = Reader::new(row);
         if from.u8("row version")? != VERSION {
@@ -209,15 +209,15 @@ impl<'a> Fields<'a> {
         Ok(Self { bitmap, count, at: 0, from })
     }
 
-    /// How many there are in all.
+    /// Returns the total number of values.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// The bytes of the next one, which is of a type; nothing where it is NULL.
+    /// Returns the bytes of the next value, which is of type `base`; `None` if it is NULL.
     ///
     /// # Panics
-    /// When there are no more.
+    /// If there are no more values.
     pub(crate) fn next(&mut self, base: SqlType) -> Result<Option<&'a [u8]>, DecodeError> {
         let at = self.at;
         self.at += 1;
@@ -230,7 +230,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reads the only value of a row that has no more.
+/// Decodes a row of a single value.
 pub(crate) fn decode_alone(base: SqlType, row: &[u8]) -> Result<Datum, DecodeError> {
     let mut fields = Fields::open(row)?;
     match fields.count {
@@ -241,19 +241,19 @@ pub(crate) fn decode_alone(base: SqlType, row: &[u8]) -> Result<Datum, DecodeErr
     }
 }
 
-/// Writes a row of one value, whose bytes are as [`Fields::next`] gave them.
+/// Writes a row of a single value, given the bytes that [`Fields::next`] returned.
 pub(crate) fn put_alone(value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[VERSION, 1, 0]);
     out.extend_from_slice(value);
 }
 
-/// Reads an integer, or what is kept as one.
+/// Reads an integer, or a value stored as one.
 pub(crate) fn integer(from: &mut Reader<'_>) -> Result<i64, DecodeError> {
     let raw = from.varint("integer")?;
     Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
 }
 
-/// Goes over a value that nobody looks at.
+/// Skips a value.
 fn pass(base: SqlType, from: &mut Reader<'_>) -> Result<(), DecodeError> {
     match base {
         SqlType::Bool => from.take(1, "boolean").map(drop),
@@ -289,7 +289,7 @@ fn pass(base: SqlType, from: &mut Reader<'_>) -> Result<(), DecodeError> {
     }
 }
 
-/// Reads what [`encode`] wrote for columns of just these types.
+/// Decodes a row written by [`encode`] that has exactly these columns.
 pub(crate) fn decode_whole(
     types: impl ExactSizeIterator<Item = SqlType>,
     from: &mut Reader<'_>,

@@ -1,19 +1,19 @@
-//! SCRAM-SHA-256: what is kept of a password, and a server's side of a login (RFC 5802, RFC 7677).
+//! SCRAM-SHA-256: stored password verifiers, and the server side of a login (RFC 5802, RFC 7677).
 //!
 //! ```text
 //!   client                                     server
 //!     n,,n=,r=NONCE              ------------>   first
 //!                                <------------   r=NONCE MORE,s=SALT,i=4096
-//!     c=biws,r=NONCE MORE,p=PROOF ------------>  last: the proof fits what is kept
+//!     c=biws,r=NONCE MORE,p=PROOF ------------>  last: the proof matches the verifier
 //!                                <------------   v=SIGNATURE
 //! ```
 //!
-//! What is kept is a [`Verifier`]: from it nobody can log in, and no password can be read. A client
-//! learns nothing of who exists: for who does not, or may not, [`Verifier::mock`] takes part, which
-//! no proof fits.
+//! The server stores a [`Verifier`]. It is not sufficient to log in, and does not reveal the
+//! password. A client cannot find out which users exist: for an unknown user, or one that may not
+//! log in, the exchange uses [`Verifier::mock`], which no proof matches.
 //!
-//! With TLS a client may bind its login to the server's certificate, so that nobody can stand in
-//! between ([`Binding`]).
+//! With TLS a client may bind its login to the server's certificate, which prevents
+//! man-in-the-middle attacks ([`Binding`]).
 
 use std::fmt;
 
@@ -23,45 +23,45 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// The length of a hash.
+/// The length of a hash in bytes.
 const HASH_BYTES: usize = 32;
-/// The length of a salt, as in PostgreSQL.
+/// The length of a salt in bytes, as in PostgreSQL.
 const SALT_BYTES: usize = 16;
-/// How often a password is hashed, as in PostgreSQL.
+/// The number of hash iterations, as in PostgreSQL.
 const ITERATIONS: u32 = 4_096;
-/// The most of a verifier that somebody brings along: the client does the work.
+/// The maximum iterations of an imported verifier. The client does the work.
 const ITERATIONS_MAX: u32 = 10_000_000;
-/// The bytes of chance in a nonce, as in PostgreSQL.
+/// The number of random bytes in a nonce, as in PostgreSQL.
 const NONCE_BYTES: usize = 18;
-/// How a verifier begins.
+/// The prefix of a verifier.
 const PREFIX: &str = "SCRAM-SHA-256$";
 
-/// The mechanism's name.
+/// The name of the mechanism.
 pub const MECHANISM: &str = "SCRAM-SHA-256";
-/// The name of the mechanism that is bound to the server's certificate.
+/// The name of the mechanism with channel binding to the server's certificate.
 pub const MECHANISM_PLUS: &str = "SCRAM-SHA-256-PLUS";
-/// The only binding that there is.
+/// The only supported channel binding.
 const BINDING: &str = "tls-server-end-point";
 
 type Hash = [u8; HASH_BYTES];
 
-/// Why a login can't go on.
+/// The reason why a login is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The client broke the protocol, in these words.
+    /// The client violated the protocol; contains a description.
     Malformed(&'static str),
-    /// The password is wrong, or there is none.
+    /// The password is wrong, or the user has none.
     WrongPassword,
 }
 
-/// What is kept of a password: `SCRAM-SHA-256$iterations:salt$stored key:server key`.
+/// The stored form of a password: `SCRAM-SHA-256$iterations:salt$stored key:server key`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Verifier {
     iterations: u32,
     salt: Vec<u8>,
     stored_key: Hash,
     server_key: Hash,
-    /// Whether no password fits, whatever the keys are.
+    /// Whether it rejects all passwords, regardless of the keys.
     is_mock: bool,
 }
 
@@ -86,7 +86,7 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> Hash {
     mac.finalize().into_bytes().into()
 }
 
-/// `Hi` of RFC 5802: the password, hashed again and again.
+/// `Hi` of RFC 5802: hashes the password iteratively.
 fn salted(password: &[u8], salt: &[u8], iterations: u32) -> Hash {
     let keyed = Hmac::<Sha256>::new_from_slice(password).expect("a key of any length");
     let next = |parts: &[&[u8]]| -> Hash {
@@ -103,29 +103,29 @@ fn salted(password: &[u8], salt: &[u8], iterations: u32) -> Hash {
     all
 }
 
-/// Bytes that nobody can guess.
+/// Returns unpredictable random bytes.
 ///
 /// # Panics
-/// When the system has none, without which no secret can be kept.
+/// If the system has no source of entropy, without which secrets are impossible.
 fn chance<const LEN: usize>() -> [u8; LEN] {
     let mut bytes = [0; LEN];
     getrandom::fill(&mut bytes).expect("the system's entropy");
     bytes
 }
 
-/// A secret that nobody can guess.
+/// Returns a random secret.
 pub(crate) fn secret() -> [u8; HASH_BYTES] {
     chance()
 }
 
 impl Verifier {
-    /// What is kept of a password, with a salt of its own.
+    /// Makes the verifier of a password, with a random salt.
     pub fn new(password: &str) -> Self {
         Self::with_salt(password, &chance::<SALT_BYTES>())
     }
 
     fn with_salt(password: &str, salt: &[u8]) -> Self {
-        // As in PostgreSQL, what can't be prepared is taken as it is.
+        // As in PostgreSQL, a password that SASLprep rejects is used unchanged.
         let prepared = stringprep::saslprep(password).unwrap_or(password.into());
         let salted = salted(prepared.as_bytes(), salt, ITERATIONS);
         let client_key = hmac(&salted, &[b"Client Key"]);
@@ -138,7 +138,7 @@ impl Verifier {
         }
     }
 
-    /// Reads what is kept; nothing where a text is no verifier.
+    /// Parses a verifier; `None` if the text is not one.
     pub fn parse(text: &str) -> Option<Self> {
         let (head, keys) = text.strip_prefix(PREFIX)?.split_once('$')?;
         let (iterations, salt) = head.split_once(':')?;
@@ -152,7 +152,8 @@ impl Verifier {
         is_sound.then_some(verifier)
     }
 
-    /// Stands in for who can't log in: the same for a name and a secret each time, as a salt is.
+    /// Makes a stand-in for a user that cannot log in. Its salt is the same each time for a name
+    /// and a secret, like that of a real user.
     pub fn mock(user: &str, secret: &[u8]) -> Self {
         let salt = hmac(secret, &[b"salt", user.as_bytes()])[..SALT_BYTES].to_vec();
         let keys = (chance(), chance());
@@ -160,24 +161,24 @@ impl Verifier {
         Self { iterations: ITERATIONS, salt, stored_key, server_key, is_mock: true }
     }
 
-    /// Whether a password is the one.
+    /// Whether this is the verifier of a password.
     pub fn is_of(&self, password: &str) -> bool {
         let other = Self::with_salt(password, &self.salt);
         self.iterations == ITERATIONS && bool::from(other.stored_key.ct_eq(&self.stored_key))
     }
 }
 
-/// What a login over TLS may be bound to.
+/// The channel binding that a login over TLS may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// There is no TLS, or the certificate has no hash that clients would agree on.
+    /// There is no TLS, or clients would not agree on a hash of the certificate.
     None,
     /// The hash of the server's certificate.
     ServerEndPoint(Vec<u8>),
 }
 
 impl Binding {
-    /// The mechanisms that a client may choose from, the best first.
+    /// The mechanisms offered to the client, the best first.
     pub fn mechanisms(&self) -> &'static [&'static str] {
         match self {
             Self::None => &[MECHANISM],
@@ -191,14 +192,14 @@ impl Binding {
 pub struct Exchange {
     verifier: Verifier,
     binding: Binding,
-    /// What the client said before its own part of the first message.
+    /// The GS2 header: the beginning of the client's first message.
     header: String,
     client_first_bare: String,
     server_first: String,
     nonce: String,
 }
 
-/// The value of an attribute that must come next, and what is after it.
+/// Returns the value of the attribute that must come next, and the rest of the message.
 fn attribute(rest: &str, name: char) -> Result<(&str, &str), Refusal> {
     let (value, rest) = rest.split_once(',').unwrap_or((rest, ""));
     let value = value.strip_prefix(name).and_then(|value| value.strip_prefix('='));
@@ -211,11 +212,11 @@ fn text(message: &[u8]) -> Result<&str, Refusal> {
 }
 
 impl Exchange {
-    /// Begins with a client's first message, and what is kept of its user's password. The answer to
-    /// it is [`Exchange::first`].
+    /// Starts a login with the client's first message and the verifier of its user. The response is
+    /// [`Exchange::first`].
     ///
     /// # Errors
-    /// When the message is malformed, or binds to what it can't.
+    /// If the message is malformed, or requests an impossible channel binding.
     pub fn begin(
         mechanism: &str,
         message: &[u8],
@@ -249,7 +250,8 @@ impl Exchange {
             (Some(("p", _)), _) | (None, "n" | "y") if is_bound || flag.starts_with('p') => {
                 return Err(Refusal::Malformed("the channel binding does not fit the mechanism"));
             }
-            // It would bind if it knew that it may: somebody has told it that it may not.
+            // The client supports channel binding, but believes that the server does not. An
+            // attacker may have removed the mechanism from the server's offer.
             (None, "y") if binding != Binding::None => {
                 let what = "the client believes that the server has no channel binding, but it has";
                 return Err(Refusal::Malformed(what));
@@ -266,7 +268,7 @@ impl Exchange {
         if bare.starts_with("m=") {
             return Err(Refusal::Malformed("client requires an unsupported SCRAM extension"));
         }
-        // The user is the one that the connection began with, as in PostgreSQL.
+        // The user is the one in the connection's startup message, as in PostgreSQL.
         let (_, after) = attribute(bare, 'n')?;
         let (client_nonce, _) = attribute(after, 'r')?;
         let is_printable = client_nonce.bytes().all(|byte| matches!(byte, 0x21..=0x7e));
@@ -280,15 +282,15 @@ impl Exchange {
         Ok(Self { verifier, binding, header, client_first_bare, server_first, nonce })
     }
 
-    /// What the client is told after its first message.
+    /// Returns the response to the client's first message.
     pub fn first(&self) -> &str {
         &self.server_first
     }
 
-    /// Ends with a client's last message, and returns what it is told, which proves the server.
+    /// Checks the client's last message. Returns the response, which proves the server's identity.
     ///
     /// # Errors
-    /// When the message is malformed, or its proof does not fit.
+    /// If the message is malformed, or its proof is wrong.
     pub fn last(&self, message: &[u8]) -> Result<String, Refusal> {
         let message = text(message)?;
         let (without_proof, proof) =
@@ -333,7 +335,7 @@ mod tests {
 
     use super::*;
 
-    /// A login by another implementation's client.
+    /// Logs in with the client of another implementation.
     fn log_in(
         verifier: Verifier,
         password: &str,
@@ -352,7 +354,7 @@ mod tests {
         (Binding::None, ChannelBinding::unsupported())
     }
 
-    /// RFC 7677, section 3.
+    /// The example in RFC 7677, section 3.
     #[test]
     fn the_example_of_the_rfc_comes_out() {
         let salt = BASE64.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();

@@ -1,12 +1,12 @@
-//! `search_path`: where names without a schema are looked for, and what is new is made.
+//! `search_path`: the schemas that resolve unqualified names, and in which new objects are created.
 //!
 //! ```text
 //!   setting, user --resolve, through the context of the run--> SearchPath, a part of each plan
 //! ```
 //!
-//! A schema that is not there, or that the user may not use, is passed over. So a path depends on
-//! the catalog and is found anew for each statement; plans are kept by what was found. What
-//! `pg_catalog` has comes first, wherever the path names it.
+//! Schemas that do not exist, or that the user may not use, are skipped. Therefore a path depends
+//! on the catalog and is resolved for each statement; plans are cached by the resolved path. Names
+//! in `pg_catalog` are always found first, wherever the path lists it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::syntax::{Written, quoted};
 
-/// What the setting is where nobody has set it.
+/// The default of the setting.
 pub(crate) const DEFAULT: &str = "\"$user\", public";
-/// What it was before there were schemas beside `public`.
+/// The path before there were schemas besides `public`.
 pub(crate) const BEFORE_SCHEMAS: &str = PUBLIC;
-/// The schema that has the user's name, where there is one.
+/// Stands for the schema with the user's name, if it exists.
 const OF_USER: &str = "$user";
 
-/// The names of a list in a text, folded unless they are quoted; nothing where it is no list.
+/// Parses a list of names, which are folded to lower case unless quoted; `None` if it is malformed.
 pub(crate) fn parsed(setting: &str) -> Option<Vec<String>> {
     let mut names = Vec::new();
     let mut rest = setting.trim_start();
@@ -55,7 +55,7 @@ pub(crate) fn parsed(setting: &str) -> Option<Vec<String>> {
     }
 }
 
-/// A name up to its closing quote, and what follows.
+/// Returns a name up to its closing quote, and the rest.
 fn quoted_name(text: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut rest = text;
@@ -72,7 +72,7 @@ fn quoted_name(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// The setting of a session, and whose it is.
+/// The setting of a session, and the user that it is resolved for.
 #[derive(Clone, Debug)]
 pub(crate) struct PathSetting {
     pub text: Arc<str>,
@@ -81,23 +81,23 @@ pub(crate) struct PathSetting {
 }
 
 impl PathSetting {
-    /// That of a run.
+    /// Returns the setting of a run.
     pub(crate) fn of(env: &Env) -> Self {
         let is_trusted = env.is_trusted && env.user == env.session_user;
         Self { text: env.search_path.clone(), user: env.user.clone(), is_trusted }
     }
 
-    /// The schemas of it that are there, and that the user may use.
+    /// Returns the schemas in it that exist and that the user may use.
     ///
     /// # Errors
-    /// When a record is malformed, or the executor needs the run to end.
+    /// If a record is malformed, or the executor interrupts the run.
     pub(crate) fn resolve(&self, cx: &mut dyn Context) -> Result<SearchPath, Failure> {
         let mut names: Vec<String> = Vec::new();
         for name in parsed(&self.text).unwrap_or_default() {
             let is_of_user = name == OF_USER;
             let name = if is_of_user { self.user.to_string() } else { name };
             let is_system = schema::SYSTEM.contains(&name.as_str());
-            // What has a user's name by chance is not the user's.
+            // A system schema that happens to have the user's name is not the user's schema.
             if names.contains(&name) || is_system && is_of_user || !Self::is_name(&name) {
                 continue;
             }
@@ -134,7 +134,7 @@ impl PathSetting {
     }
 }
 
-/// The schemas in which names without one are looked for, in this order.
+/// The schemas that resolve unqualified names, in order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SearchPath(Arc<[String]>);
 
@@ -143,17 +143,17 @@ impl SearchPath {
         &self.0
     }
 
-    /// The schema in which something new is made.
+    /// Returns the schema in which new objects are created.
     ///
     /// # Errors
-    /// 3F000 when there is none.
+    /// 3F000 if the path is empty.
     pub(crate) fn first(&self) -> Result<&str, SqlError> {
         let message = "no schema has been selected to create in";
         let none = || SqlError::new(code::UNDEFINED_SCHEMA, message);
         self.0.first().map(String::as_str).ok_or_else(none)
     }
 
-    /// What a name may stand for: the first that is there does.
+    /// Returns the qualified names that a name may stand for. The first one that exists is used.
     pub(crate) fn candidates(&self, written: &Written) -> Vec<QualifiedName> {
         match &written.schema {
             Some(schema) => vec![QualifiedName::new(schema, &written.name)],
@@ -164,10 +164,10 @@ impl SearchPath {
         }
     }
 
-    /// The relation that a name stands for.
+    /// Returns the relation of a name.
     ///
     /// # Errors
-    /// When a record is malformed, or the executor needs the run to end.
+    /// If a record is malformed, or the executor interrupts the run.
     pub(crate) fn find(
         &self,
         written: &Written,
@@ -182,11 +182,11 @@ impl SearchPath {
     }
 }
 
-/// A name as a message shows what something depends on: with its schema, where the user of a run
-/// does not find it without.
+/// Formats the name of a dependency for a message. The name is qualified unless the user's path
+/// resolves it unqualified.
 ///
 /// # Errors
-/// When a record is malformed, or the executor needs the run to end.
+/// If a record is malformed, or the executor interrupts the run.
 pub(crate) fn shown(
     name: &QualifiedName,
     env: &Env,
@@ -200,7 +200,7 @@ pub(crate) fn shown(
     })
 }
 
-/// `public` alone, which names in stored texts are of.
+/// Only `public`, in which names in stored texts are resolved.
 impl Default for SearchPath {
     fn default() -> Self {
         Self(Arc::from([PUBLIC.to_owned()]))

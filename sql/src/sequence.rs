@@ -1,4 +1,4 @@
-//! Numbers of sequences, on their way from the catalog to statements.
+//! Sequence numbers: their allocation to nodes and statements.
 //!
 //! ```text
 //!   session --> numbers that the node has left --> statement, which takes them in its order
@@ -7,10 +7,10 @@
 //!          sql.reserve, a program: the next block of the sequence, for this node
 //! ```
 //!
-//! A statement gets its numbers before it runs, so that every replica gives the same to the same
-//! row, and no row of the database is written by all of them. Where they were too few it is run
-//! again with more. Numbers that were taken and not used are gone, as in PostgreSQL; those of
-//! different nodes are not in the order of time.
+//! A statement receives its numbers before it runs. Therefore every replica assigns the same number
+//! to the same row, and statements do not all write one row of the database. A statement that
+//! received too few numbers runs again with more. Unused numbers are lost, as in PostgreSQL. The
+//! numbers of different nodes are not ordered by time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,12 +23,12 @@ use crate::catalog::sequence::{Block, Sequence};
 use crate::catalog::{self, QualifiedName, Relation};
 use crate::error::{Failure, SqlError, code};
 
-/// The name that the registry knows the procedure by.
+/// The name of the procedure in the registry.
 pub(crate) const RESERVE: &str = "sql.reserve";
 
-/// The least that a node takes at once.
+/// The minimum number of values that a node reserves at once.
 const BLOCK_MIN: u64 = 32;
-/// The most that a node takes at once, but for a statement that needs more.
+/// The maximum number of values that a node reserves at once, unless a statement needs more.
 const BLOCK_MAX: u64 = 4_096;
 
 /// A sequence that a statement uses.
@@ -36,12 +36,12 @@ const BLOCK_MAX: u64 = 4_096;
 pub(crate) struct Used {
     pub name: QualifiedName,
     pub sequence: Sequence,
-    /// Whether it takes numbers, and does not only look.
+    /// Whether the statement draws numbers, rather than only reading the sequence.
     pub is_drawn: bool,
 }
 
 impl Used {
-    /// Adds itself to others, each of another sequence.
+    /// Merges itself into a list that has one entry for each sequence.
     pub(crate) fn add_to(&self, all: &mut Vec<Self>) {
         match all.iter_mut().find(|it| it.sequence.id == self.sequence.id) {
             Some(known) => known.is_drawn |= self.is_drawn,
@@ -50,19 +50,19 @@ impl Used {
     }
 }
 
-/// What a statement has of a sequence.
+/// The numbers of a sequence that a statement has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drawn {
     pub name: QualifiedName,
     pub id: u32,
-    /// What it may take.
+    /// The numbers that it may draw.
     pub values: RefCell<VecDeque<i64>>,
-    /// What its session took last.
+    /// The number that its session drew last (`currval`).
     pub current: Cell<Option<i64>>,
 }
 
 impl Drawn {
-    /// The next number, which is the current one from then on.
+    /// Draws the next number, which becomes the current one.
     pub(crate) fn next(&self) -> Result<i64, SqlError> {
         let next = self.values.borrow_mut().pop_front();
         let next = next.ok_or_else(|| SqlError::new(code::TOO_FEW_NUMBERS, self.name.name()))?;
@@ -70,7 +70,7 @@ impl Drawn {
         Ok(next)
     }
 
-    /// Goes on from where a copy is.
+    /// Continues from the state of a copy.
     pub(crate) fn go_on_from(&self, copy: &Self) {
         self.values.replace(copy.values.borrow().clone());
         self.current.set(copy.current.get());
@@ -109,22 +109,22 @@ impl Drawn {
     }
 }
 
-/// The numbers that a node has left, for all its sessions.
+/// The unused numbers of a node, shared by all of its sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     inner: Mutex<BTreeMap<u32, Left>>,
 }
 
-/// What is left of a sequence.
+/// The unused numbers of a sequence.
 #[derive(Debug, Default)]
 struct Left {
     blocks: VecDeque<Block>,
-    /// How many are taken next time.
+    /// The size of the next reservation.
     wanted: u64,
 }
 
 impl Blocks {
-    /// Takes what there is of a generation, up to so many. What is of another is thrown away.
+    /// Takes at most `most` numbers of a generation. Discards the numbers of other generations.
     pub(crate) fn take(&self, id: u32, generation: u64, most: usize) -> Vec<i64> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(left) = inner.get_mut(&id) else { return Vec::new() };
@@ -143,7 +143,8 @@ impl Blocks {
         taken
     }
 
-    /// How many to reserve for who needs so many: more each time, so that busy ones reserve seldom.
+    /// Returns how many numbers to reserve if `needed` are missing. The size doubles each time, so
+    /// that busy sequences are rarely reserved.
     pub(crate) fn wanted(&self, id: u32, needed: usize) -> u64 {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let left = inner.entry(id).or_default();
@@ -151,7 +152,7 @@ impl Blocks {
         left.wanted.max(needed as u64)
     }
 
-    /// Takes back numbers that nobody has seen: they come first again.
+    /// Returns numbers that no statement used. They are handed out first.
     pub(crate) fn give_back(&self, id: u32, generation: u64, numbers: &[i64]) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let left = inner.entry(id).or_default();
@@ -160,14 +161,14 @@ impl Blocks {
         }
     }
 
-    /// Keeps what was reserved.
+    /// Stores a reserved block.
     pub(crate) fn keep(&self, id: u32, block: Block) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.entry(id).or_default().blocks.push_back(block);
     }
 }
 
-/// Arguments of [`RESERVE`].
+/// Encodes the arguments of [`RESERVE`].
 pub(crate) fn reserve_args(name: &QualifiedName, id: u32, wanted: u64) -> Vec<u8> {
     let mut out = Vec::new();
     out.put_bytes(name.as_kept().as_bytes());
@@ -176,7 +177,7 @@ pub(crate) fn reserve_args(name: &QualifiedName, id: u32, wanted: u64) -> Vec<u8
     out
 }
 
-/// What [`RESERVE`] returned.
+/// Decodes the result of [`RESERVE`].
 pub(crate) fn reserved(bytes: &[u8]) -> Result<Block, DecodeError> {
     let mut from = Reader::new(bytes);
     let generation = from.u64("sequence generation")?;
@@ -186,7 +187,7 @@ pub(crate) fn reserved(bytes: &[u8]) -> Result<Block, DecodeError> {
     Ok(Block { generation, first, count, increment })
 }
 
-/// The procedure: a node takes the next block of a sequence.
+/// The procedure that reserves the next block of a sequence for a node.
 #[derive(Debug)]
 pub(crate) struct Reserve;
 

@@ -1,8 +1,9 @@
 //! The procedure `sql.statement`: an autocommit statement as a program.
 //!
-//! Its arguments hold all that the statement may depend on beside the database: the text, the
-//! parameters, the time, what is random, and the settings of the session. Every replica that runs
-//! it plans it from the catalog at its place in the order, and computes the same bytes.
+//! Its arguments contain every input of the statement except the database: the text, the
+//! parameters, the time, the random seeds, and the settings of the session. Each replica that runs
+//! the program plans the statement from the catalog at its place in the order, and computes the
+//! same bytes.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,14 +25,14 @@ use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 use crate::{rows, syntax};
 
-/// The name that the registry knows the procedure by.
+/// The name of the procedure in the registry.
 pub const STATEMENT: &str = "sql.statement";
 
-/// The layout of arguments and results that this code writes.
+/// The layout of arguments that this code writes.
 const VERSION: u8 = 3;
-/// The layout before there were schemas beside `public`.
+/// The layout before schemas other than `public` existed.
 const VERSION_WITHOUT_SCHEMAS: u8 = 2;
-/// The layout before there were roles: whoever came was trusted.
+/// The layout before roles existed. Every user was trusted.
 const VERSION_WITHOUT_ROLES: u8 = 1;
 /// The layout of results.
 const RESULT_VERSION: u8 = 2;
@@ -39,28 +40,28 @@ const BULK: u8 = 1;
 const TRUSTED: u8 = 2;
 const ROWS: u8 = 4;
 const FILLS_LATER: u8 = 8;
-/// The search path is another than the default.
+/// Set if the search path is not the default.
 const OWN_PATH: u8 = 16;
 
-/// Everything that a statement depends on beside the database.
+/// Every input of a statement except the database.
 #[derive(Clone, Debug)]
 pub(crate) struct Arguments {
     pub text: Arc<str>,
     pub param_types: Vec<SqlType>,
     pub env: Env,
     pub is_bulk: bool,
-    /// What a COPY adds.
+    /// The rows that a COPY adds.
     pub rows: Option<Rows>,
 }
 
-/// What a statement returned.
+/// The result of a statement.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Returned {
     pub columns: Vec<OutputColumn>,
     pub executed: Executed,
-    /// What the session took last of each sequence that the statement used.
+    /// The session's last value of each sequence that the statement used.
     pub current: Vec<(u32, i64)>,
-    /// What it took last of any.
+    /// The last value drawn from any sequence (`lastval`).
     pub last_number: Option<i64>,
 }
 
@@ -165,10 +166,10 @@ impl Arguments {
 }
 
 impl Arguments {
-    /// Plans the statement where it runs on every replica, and gives it its numbers.
+    /// Plans the statement where it runs, on every replica, and assigns its sequence values.
     ///
     /// # Errors
-    /// Those of planning, and where it must run in one place alone.
+    /// The errors of planning, and an error if the statement must run on only one node.
     pub(crate) fn plan(
         &mut self,
         plans: &PlanCache,
@@ -185,12 +186,12 @@ impl Arguments {
         };
         let path = PathSetting::of(&self.env);
         let planned = plans.plan(&self.text, &types, &path, parse, cx)?;
-        // The session has looked: its tables were others then.
+        // The session has checked this, but the tables have changed since.
         if planned.is_write() && planned.plan.is_certified() {
             let message = "the statement must run in one place alone";
             return Err(SqlError::new(code::NOT_REPEATABLE, message).into());
         }
-        // The plan may name them in another order by now, or others.
+        // The plan may list the sequences in another order by now, or list other sequences.
         let drawn = std::mem::take(&mut self.env.sequences);
         self.env.sequences = planned.drawn(drawn);
         Ok(planned)
@@ -208,7 +209,7 @@ fn number(from: &mut Reader<'_>) -> Result<Option<i64>, DecodeError> {
     Ok(is_there.then_some(number))
 }
 
-/// The layout and the flags.
+/// Decodes the layout and the flags.
 fn head(from: &mut Reader<'_>) -> Result<(u8, u8), DecodeError> {
     let version = from.u8("statement version")?;
     if ![VERSION, VERSION_WITHOUT_SCHEMAS, VERSION_WITHOUT_ROLES].contains(&version) {
@@ -282,7 +283,7 @@ impl Returned {
     }
 }
 
-/// The procedure. Plans of frequent statements are kept between runs.
+/// The procedure. Plans of frequent statements are cached between runs.
 #[derive(Debug, Default)]
 pub(crate) struct Statement {
     plans: PlanCache,
@@ -357,7 +358,7 @@ mod tests {
         let mut older = Arguments { env: default, ..args }.encode();
         let path = |bytes: &[u8]| Arguments::decode(bytes).unwrap().env.search_path;
         assert_eq!(*path(&older), *search_path::DEFAULT);
-        // Before there were schemas nothing was said of a path, and names were of `public`.
+        // Before schemas existed, arguments contained no path and names were in `public`.
         older[0] = VERSION_WITHOUT_SCHEMAS;
         assert_eq!(*path(&older), *search_path::BEFORE_SCHEMAS);
         let columns = vec![OutputColumn::new("a", SqlType::Int4)];

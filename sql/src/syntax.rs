@@ -1,4 +1,4 @@
-//! Text to syntax trees, with PostgreSQL's syntax errors.
+//! Parses texts to syntax trees, with PostgreSQL's syntax errors.
 
 mod altered;
 pub(crate) mod as_of;
@@ -50,39 +50,40 @@ use crate::catalog::CheckOption;
 use crate::copy;
 use crate::error::{SqlError, byte_offset, code};
 
-/// The longest text that is parsed: beyond it memory, not syntax, is the matter.
+/// Maximum length of a query text in bytes. A longer text is refused because of the memory that its
+/// tree would take.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
 /// One statement of a query text.
 #[derive(Clone, Debug)]
 pub(crate) struct Parsed {
-    /// What it says. Shared: trees are large.
+    /// The syntax tree. Shared because trees are large.
     pub ast: Arc<ast::Statement>,
-    /// What it says where it is about roles: then the tree is of no use.
+    /// Set for a statement about roles. The tree is then a placeholder.
     pub role: Option<Arc<RoleStatement>>,
-    /// Its own text.
+    /// The text of this statement.
     pub text: Arc<str>,
-    /// The whole query text, which positions in the tree count from.
+    /// The whole query text. Positions in the tree count from its start.
     pub source: Arc<str>,
-    /// What it says where it is about a cursor: then the tree is of no use either.
+    /// Set for a statement about a cursor. The tree is then a placeholder.
     pub cursor: Option<Arc<CursorStatement>>,
-    /// The CHECK OPTION of a CREATE VIEW, which the tree has no place for.
+    /// The CHECK OPTION of a CREATE VIEW, which the tree cannot represent.
     pub check: Option<CheckOption>,
-    /// What an ALTER is of, which the tree has as an ALTER TABLE.
+    /// The kind of relation that an ALTER names. The tree is an ALTER TABLE in any case.
     pub altered: Altered,
-    /// The options of a COPY, which the tree can't hold all of.
+    /// The options of a COPY. The tree cannot represent all of them.
     pub copy: Option<Arc<copy::Options>>,
-    /// What it says where it is about procedures: then the tree is of no use.
+    /// Set for a statement about procedures. The tree is then a placeholder.
     pub procedure: Option<Arc<ProcedureStatement>>,
-    /// What is explained, where it is an EXPLAIN: then the tree is of no use either.
+    /// The options and the explained statement of an EXPLAIN. The tree is then a placeholder.
     pub explain: Option<Arc<explain::Explain>>,
-    /// The moment whose snapshot it is of.
+    /// The moment of AS OF SYSTEM TIME.
     pub as_of: Option<Arc<as_of::AsOf>>,
-    /// What it says of a sequence that the tree has no place for.
+    /// Options of a sequence that the tree cannot represent.
     pub sequence: Arc<sequences::Said>,
 }
 
-/// The statements of a query text, parsed before any runs, as in PostgreSQL.
+/// Parses all statements of a query text before any of them runs, as PostgreSQL does.
 pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
     if source.len() > TEXT_BYTES_MAX {
         let most = TEXT_BYTES_MAX >> 20;
@@ -104,10 +105,10 @@ pub(crate) fn parse(source: &str) -> Result<Vec<Parsed>, SqlError> {
         .collect()
 }
 
-/// The tokens of a text, blanks too.
+/// Returns the tokens of a text, including blanks.
 ///
 /// # Errors
-/// 42601 where it can't be cut into tokens.
+/// 42601 if the text cannot be tokenized.
 pub(crate) fn tokens(source: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
     let mut tokens = Tokenizer::new(&Postgres, source)
         .tokenize_with_location()
@@ -117,7 +118,7 @@ pub(crate) fn tokens(source: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
     Ok(tokens)
 }
 
-/// A place in a text that only goes forward: the statements of a text are found in one pass.
+/// A position in a text that only moves forward, so that all statements are located in one pass.
 struct Place<'a> {
     rest: std::str::Chars<'a>,
     here: Location,
@@ -128,7 +129,7 @@ impl<'a> Place<'a> {
         Self { rest: source.chars(), here: Location { line: 1, column: 1 } }
     }
 
-    /// The byte at which a location is that is not before the last one.
+    /// Returns the byte offset of a location that is not before the previous one.
     fn byte_offset(&mut self, source: &str, location: Location) -> usize {
         let is_before =
             |here: Location| (here.line, here.column) < (location.line, location.column);
@@ -174,8 +175,8 @@ fn parse_one(
     only::take_only(&mut tokens);
     inserts::normalize(source, &mut tokens);
     replace_abort(&mut tokens);
-    // Old versions go by themselves and no statistics are gathered, of whatever table: there is
-    // nothing more to be known of such a statement.
+    // VACUUM and ANALYZE are accepted with any arguments: old versions are discarded automatically,
+    // and no statistics are gathered. The rest of the statement is therefore not parsed.
     if let Some(at) = tokens.iter().position(|token| is_word(&token))
         && matches!(words::word(&tokens[at].token).as_deref(), Some("VACUUM" | "ANALYZE"))
     {
@@ -211,7 +212,7 @@ fn parse_one(
     Ok(Parsed { ast, copy, check, altered, as_of, sequence, ..own::of_no_tree(&text, &source) })
 }
 
-/// PostgreSQL's own word for ROLLBACK, which the parser does not know.
+/// Replaces ABORT, PostgreSQL's synonym of ROLLBACK, which the parser does not know.
 fn replace_abort(tokens: &mut [TokenWithSpan]) {
     let is_word = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
     if let Some(token) = tokens.iter_mut().find(|token| is_word(token))
@@ -221,7 +222,8 @@ fn replace_abort(tokens: &mut [TokenWithSpan]) {
     }
 }
 
-/// The parser says `Expected: x, found: y at Line: 1, Column: 2`; PostgreSQL names `y` alone.
+/// Converts a parser error. The parser reports `Expected: x, found: y at Line: 1, Column: 2`;
+/// PostgreSQL names only `y`.
 pub(crate) fn syntax_error(source: &str, error: &ParserError) -> SqlError {
     let message = match error {
         ParserError::RecursionLimitExceeded => return depth::too_deep(),
@@ -243,8 +245,8 @@ pub(crate) fn syntax_error(source: &str, error: &ParserError) -> SqlError {
     location.map_or(error.clone(), |location| error.at(source, location))
 }
 
-/// A text that can't be cut into tokens: most often a quote that nothing ends. As in PostgreSQL the
-/// error shows all that is left.
+/// Returns the error of a text that cannot be tokenized, most often because of an unterminated
+/// quote. As in PostgreSQL, it contains the rest of the text.
 fn untokenized(source: &str, what: &str, location: Location) -> SqlError {
     let what = match what {
         "Unterminated string literal" => "unterminated quoted string",
@@ -271,7 +273,7 @@ fn parse_location(text: &str) -> Option<Location> {
     Some(Location { line: line.trim().parse().ok()?, column: column.trim().parse().ok()? })
 }
 
-/// Where an object's name begins.
+/// Returns the location where an object's name begins.
 pub(crate) fn location(object: &ast::ObjectName) -> Location {
     match object.0.first() {
         Some(ast::ObjectNamePart::Identifier(ident)) => ident.span.start,
@@ -279,8 +281,8 @@ pub(crate) fn location(object: &ast::ObjectName) -> Location {
     }
 }
 
-/// Where an expression begins. Goes down its left edge, without the stack that a walk over all of
-/// it would take.
+/// Returns the location where an expression begins. Descends its left edge in a loop, because a
+/// walk over the whole expression would take stack for each level.
 pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
     use ast::Expr as A;
     loop {
@@ -322,7 +324,7 @@ pub(crate) fn expr_location(mut expr: &ast::Expr) -> Location {
     }
 }
 
-/// The last name of a chain of accesses: `b` in `a.b[1]`.
+/// Returns the last name in a chain of accesses: `b` in `a.b[1]`.
 pub(crate) fn accessed_name(chain: &[ast::AccessExpr]) -> Option<String> {
     chain.iter().rev().find_map(|access| match access {
         ast::AccessExpr::Dot(ast::Expr::Identifier(ident)) => Some(name(ident)),
@@ -402,8 +404,8 @@ mod tests {
         }
     }
 
-    /// Each statement's place was looked for from the start of the text: 100,000 statements took a
-    /// minute, and four such texts stopped all of a node's sessions.
+    /// Each statement's position was searched from the start of the text. A text of 100,000
+    /// statements took a minute, and four of these texts blocked all sessions of a node.
     #[test]
     fn the_statements_of_a_text_are_found_in_one_pass() {
         let text = "select 'é;';\n\n  select\n 2 ; ;select 3";

@@ -1,4 +1,4 @@
-//! Replicas in memory, for tests of what programs read and of how often they are run.
+//! Replicas in memory, for tests of the reads of programs and of how often programs run.
 
 use std::sync::Arc;
 
@@ -19,20 +19,20 @@ use crate::search_path::DEFAULT;
 use crate::statement::{Arguments, STATEMENT};
 use pangea_core::store::RecordHeader;
 
-/// A replica, with the plans that it has kept.
+/// A replica, with its cached plans.
 pub(crate) struct Replica {
     pub registry: Registry,
     pub store: Store,
-    /// How many transactions there were.
+    /// Number of transactions executed so far.
     txns: u64,
 }
 
-/// A registry that has kept no plan.
+/// Returns a registry without cached plans.
 pub(crate) fn cold() -> Registry {
     Registry::new(crate::procedures())
 }
 
-/// A statement as a program; a COPY with its rows.
+/// Returns a statement as a program. A COPY has rows.
 pub(crate) fn program(sql: &str, rows: Option<&Rows>) -> Program {
     let user: Arc<str> = Arc::from("me");
     let (session_user, search_path) = (user.clone(), Arc::from(DEFAULT));
@@ -43,12 +43,12 @@ pub(crate) fn program(sql: &str, rows: Option<&Rows>) -> Program {
 }
 
 impl Replica {
-    /// An empty one.
+    /// Returns an empty replica.
     pub fn new() -> Self {
         Self { registry: cold(), store: Store::new(), txns: 0 }
     }
 
-    /// Runs programs in their order.
+    /// Runs programs in the given order.
     pub fn run(&mut self, programs: &[(Program, Option<Footprint>)]) -> Vec<Finished> {
         let job = |(at, (program, footprint)): (usize, &'_ (Program, Option<Footprint>))| {
             let number = self.txns + 1 + at as u64;
@@ -72,7 +72,7 @@ impl Replica {
         finished
     }
 
-    /// Runs statements that commit, and returns what they wrote.
+    /// Runs statements that must commit, and returns their writes.
     pub fn have(&mut self, statements: &[&str]) -> Vec<Write> {
         let mut writes = Vec::new();
         for sql in statements {
@@ -83,21 +83,21 @@ impl Replica {
         writes
     }
 
-    /// What a statement touches here where these plans are kept.
+    /// Returns the footprint of a statement on this replica, with the plans cached in `registry`.
     pub fn footprint(&self, registry: &Registry, sql: &str) -> Footprint {
         let (program, at) = (program(sql, None), self.store.published());
         probe(registry, &program, &self.store, at, &Overlay::new())
     }
 }
 
-/// Two shards, over which tables are divided by a hash of their keys.
+/// Two shards. Tables are partitioned by a hash of their keys.
 pub(crate) struct Shards {
     partitions: Partitions,
     stores: [Store; 2],
 }
 
 impl Shards {
-    /// With what some statements have written.
+    /// Returns shards with the writes of these statements.
     pub fn with(statements: &[&str]) -> Self {
         let partitions = Partitions::new(2, Rule::OF_WHOLE_KEY);
         let everywhere = |all: Partitions, table| all.with(table, Rule::Everywhere);
@@ -117,8 +117,8 @@ impl Shards {
         Self { partitions, stores }
     }
 
-    /// How often the first shard runs a program until it knows what it touches, unless it is more
-    /// than so often.
+    /// Returns how often the first shard runs a program until its footprint is known. Returns
+    /// `None` if it takes more than `most` runs.
     pub fn runs(&self, program: &Program, most: usize) -> Option<usize> {
         let (registry, mut known) = (cold(), Known::default());
         let at = |shard: ShardId| {

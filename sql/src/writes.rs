@@ -1,4 +1,4 @@
-//! Writes that a transaction keeps to itself for now.
+//! Buffered writes of a transaction.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,12 +8,12 @@ use pangea_core::key::{Direction, Key};
 use pangea_core::txn::Scan;
 use pangea_core::value::Value;
 
-/// Where a write is.
+/// The table and key of a write.
 pub(crate) type At = (TableId, Key);
-/// A value, or nothing where the key is deleted.
+/// The value written, or `None` if the key is deleted.
 pub(crate) type Written = Option<Value>;
 
-/// The writes in a range, in the order of a scan.
+/// Returns the writes in a range, in the order of a scan.
 pub(crate) fn in_range(writes: &BTreeMap<At, Written>, scan: &Scan) -> Vec<(Key, Written)> {
     if writes.is_empty() || scan.range.is_empty() {
         return Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn in_range(writes: &BTreeMap<At, Written>, scan: &Scan) -> Vec<(Key,
     found
 }
 
-/// Whether a key comes before another in a scan.
+/// Returns whether a key precedes another in a scan.
 pub(crate) fn is_before(a: &[u8], b: &[u8], direction: Direction) -> bool {
     match direction {
         Direction::Forward => a < b,

@@ -1,4 +1,4 @@
-//! What a sweep needs of whoever can run a point.
+//! The interface between a sweep and the program that runs its points.
 
 use std::path::Path;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::options::Choice;
 use crate::points::Point;
 
-/// What runs points. `pangea` starts processes; tests make numbers up.
+/// A runner of points. `pangea` starts processes; tests generate numbers.
 pub trait Bench {
-    /// Every option that there is.
+    /// Returns all available options.
     fn choices(&self) -> Vec<Choice>;
 
-    /// Whether a point can be run, and what it takes.
+    /// Checks that a point can be run, and returns its estimated resources.
     ///
     /// # Errors
-    /// Why not, in words that name the option with its dashes.
+    /// The reason why it cannot, in a text that names the option with its dashes.
     fn check(&self, point: &Point) -> Result<Needs, String>;
 
     /// Runs a point, which writes its results to `json`.
@@ -24,42 +24,43 @@ pub trait Bench {
     /// [`Stop`].
     fn run(&mut self, point: &Point, json: &Path) -> Result<(), Stop>;
 
-    /// The command that a point is, as somebody would type it.
+    /// Returns the command line of a point, as a user would type it.
     fn command(&self, point: &Point) -> String;
 }
 
-/// What a run takes, about.
+/// The estimated resources of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Needs {
-    /// Memory of all processes together, in megabytes.
+    /// Memory of all processes in total, in megabytes.
     pub memory_mb: f64,
-    /// How long it takes.
+    /// The duration.
     pub secs: f64,
-    /// What tells the files that it reads from others of the same names: a hash, or 0.
+    /// A hash of the contents of the files that it reads, or 0. It distinguishes different files
+    /// with the same name.
     pub inputs: u64,
 }
 
-/// Why a run has no results.
+/// The reason why a run has no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was tried and failed, its check perhaps: the sweep goes on without it.
+    /// It failed, possibly in its check: the sweep continues without it.
     Failed(String),
-    /// Somebody ended it, and the sweep with it.
+    /// A user interrupted it, and the sweep with it.
     Interrupted,
 }
 
-/// Where and by what everything was run.
+/// The machine and the program of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// Processor and cores.
     pub machine: String,
-    /// Memory that is free for runs, in megabytes.
+    /// The memory available for runs, in megabytes.
     pub memory_mb: f64,
     /// The version of the program.
     pub version: String,
-    /// The commit that it was built from, where that is known.
+    /// The commit that it was built from, if it is known.
     pub commit: String,
-    /// What tells this build from any other.
+    /// A fingerprint of the build.
     pub build: String,
     /// The command line.
     pub command: String,

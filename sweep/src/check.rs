@@ -1,4 +1,4 @@
-//! What is looked at before anything starts: names, values, memory and time.
+//! The checks before any run starts: names, values, memory and time.
 
 use crate::bench::{Bench, Facts, Needs};
 use crate::options::{Choice, Engine, Value, is_setting, scoped};
@@ -8,7 +8,7 @@ use crate::series;
 use crate::tune;
 use crate::wrong::{Wrong, unknown};
 
-/// Options that a sweep sets itself, and where its own are.
+/// Options that a sweep sets itself, and their replacements.
 const TAKEN: [(&str, &str); 5] = [
     ("json", "each run writes runs/NNN.json"),
     ("repeats", "say repeats = 3 at the top of the plan: each is a cluster of its own"),
@@ -17,20 +17,20 @@ const TAKEN: [(&str, &str); 5] = [
     ("predict", "say engine = \"predicted\""),
 ];
 
-/// A plan that can be run.
+/// A plan that has passed the checks.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// Its points, in their order.
+    /// Its points, in order.
     pub points: Vec<Point>,
-    /// What each takes.
+    /// The estimated resources of each point.
     pub needs: Vec<Needs>,
 }
 
 impl Checked {
-    /// Looks at everything.
+    /// Checks everything.
     ///
     /// # Errors
-    /// With the line of the first thing that is wrong.
+    /// The first problem, with its line.
     pub fn new(plan: &Plan, bench: &dyn Bench, facts: &Facts) -> Result<Self, Wrong> {
         let choices = bench.choices();
         let mut points = expand(plan)?;
@@ -57,14 +57,14 @@ impl Checked {
         Ok(Self { points, needs })
     }
 
-    /// How long all of it takes, about, in seconds.
+    /// Returns the estimated duration of the whole plan, in seconds.
     pub fn secs(&self, plan: &Plan) -> f64 {
         let need = |point: &Point| {
             let at = self.points.iter().position(|it| std::ptr::eq(it, point));
             self.needs[at.expect("it is one of them")].secs
         };
         let once: f64 = self.needs.iter().map(|need| need.secs).sum();
-        // Of each group, which is one point where nothing is tuned, one is repeated.
+        // One point of each group is repeated; without tuning, a group is a single point.
         let again = |group: &Vec<&Point>| {
             let mean = group.iter().map(|point| need(point)).sum::<f64>() / group.len() as f64;
             mean * f64::from(tune::again(plan, group))
@@ -86,7 +86,8 @@ fn check_name(name: &str, choices: &[Choice]) -> Result<(), String> {
     Err(unknown("option", name, open.map(|choice| choice.name.as_str())))
 }
 
-/// Whether the engine of a point takes its options, and they have values where they need them.
+/// Checks that the engine of a point accepts its options, and that they have values if they need
+/// them.
 fn check_options(point: &Point, choices: &[Choice]) -> Result<(), String> {
     if !point.options.contains_key("workload") {
         return Err("no workload is said; add workload = \"ycsb-a\" to [base]".to_owned());

@@ -1,30 +1,32 @@
-//! Sweeps: a plan of benchmark runs, the runs, and a report of what came of them.
+//! Sweeps: a plan of benchmark runs, the runs, and a report of their results.
 //!
 //! ```text
-//!   plan.toml --parse--> Plan --expand--> points --check--> Checked      nothing has started yet
+//!   plan.toml --parse--> Plan --expand--> points --check--> Checked      no run has started yet
 //!                          |                                    |
 //!                          |              run (round by round)  v
-//!                          |                  Bench <---- runs/NNN.json  each as it comes
+//!                          |                  Bench ----> runs/NNN.json  one for each run
 //!                          v                                    |
 //!                       figures <--------- spreads <------------'
 //!                          |
 //!                          `--> report.html, figures/*.svg, figures/*.png
 //! ```
 //!
-//! This crate knows no database: what runs a point is a [`Bench`], which `pangea bench sweep` is
-//! with processes and a test with made-up numbers. It knows names of options only from
-//! [`Bench::choices`], and asks [`Bench::check`] about values, so that a plan is refused by the
-//! same code as a command line.
+//! This crate knows no database. A [`Bench`] runs the points: in `pangea bench sweep` it starts
+//! processes, and in tests it generates numbers. This crate knows the names of options only from
+//! [`Bench::choices`], and [`Bench::check`] validates their values. Therefore the same code
+//! validates plans and command lines.
 //!
-//! **What holds.** Nothing starts before all of a plan was looked at. A run that failed its check
-//! has no throughput in any figure and is in the report with its reason. Repeats of a point are
-//! runs of their own, each on a new cluster; figures show their median, and the least and the most
-//! of them. What is predicted, and what a paper states, says so beside each of its lines.
+//! **Invariants.** No run starts before the whole plan has been checked. A run that failed its
+//! check has no throughput in any figure, and the report lists it with the reason. Repeats of a
+//! point are separate runs, each on a new cluster; figures show the median, the minimum and the
+//! maximum of the repeats. Predicted values and values stated by a paper are labelled at each of
+//! their lines.
 //!
-//! - [`plan`]: the file; [`points`]: its combinations; [`check`]: what is refused;
-//! - [`tune`]: values of which the best is run again;
-//! - [`mod@run`]: order, progress, going on after an interruption; [`results`]: files and medians;
-//! - [`series`]: what of the results is in a figure; [`chart`]: drawing it; [`report`]: the page.
+//! - [`plan`]: the file; [`points`]: its combinations; [`check`]: the checks;
+//! - [`tune`]: values of which only the best is repeated;
+//! - [`mod@run`]: order, progress, resuming after an interruption; [`results`]: files and medians;
+//! - [`series`]: the selection of results for a figure; [`chart`]: drawing it; [`report`]: the
+//!   page.
 
 pub mod bench;
 pub mod chart;

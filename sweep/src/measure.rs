@@ -1,25 +1,25 @@
-//! What runs measure: names, units, and where it stands in their results.
+//! The measures of runs: their names, units, and paths in the results.
 
 use serde_json::Value;
 
 use crate::wrong::unknown;
 
-/// Something that can be measured.
+/// A measure.
 struct Measure {
     /// The first part of its path.
     head: &'static str,
-    /// What stands at an axis.
+    /// The label of its axis.
     label: &'static str,
-    /// The parts that follow; nothing where names of regions or kinds do.
+    /// The allowed next parts; empty if these are the names of regions or kinds.
     parts: &'static [&'static str],
 }
 
 const QUANTILES: &[&str] = &["p50", "p90", "p95", "p99", "p999", "mean", "max"];
-/// What there is a bar of its time of.
+/// The quantiles that have a latency breakdown.
 const BARS: &[&str] = &["p50", "p99"];
-/// Measures that have parts of parts, of which the last names one.
+/// Measures with nested parts, of which the last one is the name.
 const DEEP: &[&str] = &["links", "stages_us_per_txn", "stages_ms_per_epoch", "waterfall"];
-/// Measures of a node that several nodes have the mean of.
+/// Measures of a node that are averaged over several nodes.
 const MEANS: &[&str] = &["latency_ms", "reexecuted"];
 const SHARES: &[&str] = &["valid", "stale", "conflicting", "ordered", "re-executed"];
 
@@ -31,7 +31,7 @@ const fn measure(
     Measure { head, label, parts }
 }
 
-/// Everything that a figure can show.
+/// All measures that a figure can show.
 const ALL: [Measure; 32] = [
     measure("throughput_per_sec", "transactions a second", &[]),
     measure("latency_ms", "latency, ms", QUANTILES),
@@ -67,10 +67,10 @@ const ALL: [Measure; 32] = [
     measure("transactions", "", &[]),
 ];
 
-/// Whether a path can lead to a number.
+/// Checks that a path can refer to a number.
 ///
 /// # Errors
-/// With what was probably meant.
+/// A message that suggests the most similar name.
 pub fn check(path: &str) -> Result<(), String> {
     let mut parts = path.split('.');
     let head = parts.next().unwrap_or_default();
@@ -90,10 +90,10 @@ pub fn check(path: &str) -> Result<(), String> {
     }
 }
 
-/// What stands at the axis of a measure.
+/// Returns the label of the axis of a measure.
 pub fn label(path: &str) -> String {
     let mut parts: Vec<&str> = path.split('.').collect();
-    // Of a region or of a kind of transaction: the label is that of what follows.
+    // For a region or a kind of transaction, the label is that of the rest of the path.
     let of = ["regions", "transactions"].contains(&parts[0]) && parts.len() > 2;
     let of = of.then(|| format!(" ({})", parts.drain(..2).nth(1).unwrap_or_default()));
     let known = ALL.iter().find(|measure| measure.head == parts[0]);
@@ -104,7 +104,7 @@ pub fn label(path: &str) -> String {
     format!("{detail}{label}{}", of.unwrap_or_default())
 }
 
-/// What stands at the axis of several measures: what they have in common.
+/// Returns the label of the axis of several measures: the part that they have in common.
 pub fn label_of_all(paths: &[String]) -> String {
     match paths {
         [] => String::new(),
@@ -113,7 +113,7 @@ pub fn label_of_all(paths: &[String]) -> String {
     }
 }
 
-/// The name of one of several measures in a legend.
+/// Returns the name of one of several measures in a legend.
 pub fn short(path: &str) -> String {
     let (head, rest) = path.split_once('.').unwrap_or(("", path));
     match head {
@@ -131,9 +131,9 @@ fn quantile(part: &str) -> &str {
     }
 }
 
-/// The number at a path of a run's results. A table of numbers is their sum, so that
-/// `memory_mb` is that of all nodes. Of a region with several nodes, whose names are `us-east.0`
-/// and so on, it is the mean of their latencies and shares, and the sum of all else.
+/// Returns the number at a path of a run's results. A table of numbers yields their sum, so
+/// `memory_mb` is the total of all nodes. For a region with several nodes, which are named
+/// `us-east.0` and so on, latencies and shares are averaged and all other values are summed.
 pub fn find(results: &Value, path: &str) -> Option<f64> {
     number(results, path).or_else(|| {
         let (region, rest) = path.strip_prefix("regions.")?.split_once('.')?;
@@ -160,7 +160,7 @@ fn number(results: &Value, path: &str) -> Option<f64> {
     }
 }
 
-/// What stands at the axis of an option.
+/// Returns the label of the axis of an option.
 pub fn option_label(name: &str) -> &str {
     match name {
         "rtt" => "round trip between regions, ms",

@@ -1,10 +1,10 @@
-//! Options of a run, and which there are.
+//! The options of a run, and the available options.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What makes a run's numbers.
+/// The engine that produces a run's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -15,10 +15,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Both.
+    /// Both engines.
     pub const ALL: [Self; 2] = [Self::Real, Self::Predicted];
 
-    /// As plans have it.
+    /// Returns the name in plans.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Real => "real",
@@ -26,12 +26,12 @@ impl Engine {
         }
     }
 
-    /// The engine of a name.
+    /// Returns the engine with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|engine| engine.name() == name)
     }
 
-    /// The command that it is, for what is said of it.
+    /// Returns the corresponding command, for messages.
     pub const fn command(self) -> &'static str {
         match self {
             Self::Real => "pangea bench",
@@ -40,20 +40,20 @@ impl Engine {
     }
 }
 
-/// What an option is set to.
+/// The value of an option.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// There or not.
+    /// A flag, present or not.
     Flag(bool),
     /// A number.
     Number(f64),
-    /// A word, or several.
+    /// One word or several.
     Text(String),
 }
 
 impl Value {
-    /// The number, where it is one.
+    /// Returns the number, if the value is a number.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -72,23 +72,23 @@ impl fmt::Display for Value {
     }
 }
 
-/// An option that there is.
+/// An available option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Its long name, without the dashes.
     pub name: String,
-    /// Whether it stands alone, without a value.
+    /// Whether it is a flag, without a value.
     pub is_flag: bool,
-    /// Who takes it.
+    /// The engine that accepts it.
     pub engine: Engine,
 }
 
-/// Whether a name is that of a protocol's setting, as in `minerva.solver`.
+/// Returns whether a name is that of a protocol's setting, as in `minerva.solver`.
 pub fn is_setting(name: &str) -> bool {
     name.split_once('.').is_some_and(|(protocol, key)| !protocol.is_empty() && !key.is_empty())
 }
 
-/// The engine that an option is for alone, as in `predicted.costs`, and the option.
+/// Splits an option for only one engine, as in `predicted.costs`, into the engine and the option.
 pub fn scoped(name: &str) -> Option<(Engine, &str)> {
     let (engine, name) = name.split_once('.')?;
     Some((Engine::named(engine)?, name))

@@ -1,4 +1,4 @@
-//! Points: the single runs that a plan asks for.
+//! Points: the single runs of a plan.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,25 +10,25 @@ use crate::options::{Engine, Value, is_setting, scoped};
 use crate::plan::{Bound, Plan, Step};
 use crate::wrong::{Wrong, unknown};
 
-/// More points than this are nobody's plan: at ten seconds each, a day.
+/// The maximum number of points: at ten seconds each, they take a day.
 const POINTS_MAX: usize = 10_000;
 
 /// One combination of options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// What makes its numbers.
+    /// The engine that produces its numbers.
     pub engine: Engine,
     /// All options, by name.
     pub options: BTreeMap<String, Value>,
-    /// Where it is on each axis.
+    /// Its label on each axis.
     pub labels: BTreeMap<String, Value>,
-    /// What tells apart the files that it reads, where it reads any.
+    /// A hash of the files that it reads, if any.
     pub inputs: u64,
-    /// Where each option was set.
+    /// The line at which each option was set.
     lines: BTreeMap<String, usize>,
 }
 
-/// What tells runs apart: everything that can change their results.
+/// The identity of a run: all inputs that can change its results.
 #[derive(Serialize)]
 struct Identity<'a> {
     engine: Engine,
@@ -37,13 +37,13 @@ struct Identity<'a> {
     build: &'a str,
 }
 
-/// What tells these bytes from any others.
+/// Returns a hash of these bytes.
 pub fn fingerprint(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
 impl Point {
-    /// Where it is: on an axis, or else the value of an option.
+    /// Returns its coordinate: the label on an axis, or otherwise the value of an option.
     pub fn coordinate(&self, name: &str) -> Option<Value> {
         if name == "engine" {
             return Some(Value::Text(self.engine.name().to_owned()));
@@ -51,7 +51,7 @@ impl Point {
         self.labels.get(name).or_else(|| self.options.get(name)).cloned()
     }
 
-    /// The options as a command line has them.
+    /// Returns the options as command-line arguments.
     pub fn arguments(&self) -> Vec<String> {
         let mut all = Vec::new();
         for (name, value) in &self.options {
@@ -62,7 +62,7 @@ impl Point {
             match value {
                 Value::Flag(false) => {}
                 Value::Flag(true) => all.push(format!("--{name}")),
-                // A word that begins with a dash would be taken for an option.
+                // A separate word that begins with a dash would be parsed as an option.
                 value if value.to_string().starts_with('-') => {
                     all.push(format!("--{name}={value}"));
                 }
@@ -72,7 +72,7 @@ impl Point {
         all
     }
 
-    /// The same for the same options of the same build, and for nothing else.
+    /// Returns a key that is equal for the same options of the same build, and only for these.
     pub fn key(&self, build: &str) -> String {
         let Self { engine, options, inputs, .. } = self;
         let identity = Identity { engine: *engine, options, inputs: *inputs, build };
@@ -80,13 +80,14 @@ impl Point {
         format!("{:016x}", xxh3_64(text.as_bytes()))
     }
 
-    /// The line of what a message is about: of the option that it names, or of the workload.
+    /// Returns the line that a message is about: that of the option that it names, or of the
+    /// workload.
     pub fn line_of(&self, message: &str) -> usize {
         let place = |name: &str| match name.split_once('.') {
             Some((_, key)) => message.find(key),
             None => message.find(&format!("--{name}")),
         };
-        // The first that it names: others may follow that it only speaks of.
+        // The first option in the message: it may only mention the others.
         let named = self.lines.iter().filter_map(|(name, line)| Some((place(name)?, line)));
         let named = named.min_by_key(|(place, _)| *place);
         let line = named.map(|(_, line)| line).or_else(|| self.lines.get("workload"));
@@ -95,7 +96,7 @@ impl Point {
 }
 
 impl fmt::Display for Point {
-    /// What is particular to it.
+    /// Writes the labels that distinguish the point.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut labels: Vec<String> = self
             .labels
@@ -113,10 +114,10 @@ impl fmt::Display for Point {
     }
 }
 
-/// Every point of a plan, in its order.
+/// Returns all points of a plan, in order.
 ///
 /// # Errors
-/// When there are too many of them, or none.
+/// If there are too many points, or none.
 pub fn expand(plan: &Plan) -> Result<Vec<Point>, Wrong> {
     let count = plan.axes.iter().try_fold(1_usize, |all, axis| all.checked_mul(axis.steps.len()));
     let Some(count) = count.filter(|count| *count <= POINTS_MAX) else {
@@ -127,7 +128,7 @@ pub fn expand(plan: &Plan) -> Result<Vec<Point>, Wrong> {
     (0..count).map(|index| point(plan, steps_at(plan, index))).collect()
 }
 
-/// The steps of the combination of this number: the last axis varies fastest.
+/// Returns the steps of the combination with this index; the last axis varies fastest.
 fn steps_at(plan: &Plan, mut index: usize) -> Vec<(&str, &Step)> {
     let mut steps = Vec::with_capacity(plan.axes.len());
     for axis in plan.axes.iter().rev() {

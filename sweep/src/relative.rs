@@ -1,24 +1,24 @@
-//! Values as a figure has them: for each of something, and as how many times less than another run.
+//! The values of a figure relative to an option's number, or to another run as a slowdown.
 
 use crate::plan::Figure;
 use crate::points::Point;
 use crate::results::{Results, Spread};
 
-/// What a figure's values are of.
+/// The context of a figure's values.
 #[derive(Clone, Copy)]
 pub struct Relative<'a> {
     /// The figure.
     pub figure: &'a Figure,
-    /// All points of the plan, those too that it does not show.
+    /// All points of the plan, including those that it does not show.
     pub points: &'a [Point],
-    /// What they have.
+    /// The results of the points.
     pub results: &'a Results,
-    /// Of which build.
+    /// The build of the program.
     pub build: &'a str,
 }
 
 impl Relative<'_> {
-    /// What a point has.
+    /// Returns the value of a point.
     pub fn value(&self, point: &Point, y: &str) -> Option<Spread> {
         let value = self.of_each(point, y)?;
         if self.figure.slowdown_from.is_empty() {
@@ -27,7 +27,7 @@ impl Relative<'_> {
         Some(value.slowdown_from(self.reference(point, y)?))
     }
 
-    /// What the run has that a point is compared with, if that was made.
+    /// Returns the value of the run that a point is compared with, if that was run.
     pub fn reference(&self, point: &Point, y: &str) -> Option<f64> {
         let reference = self.figure.reference_of(point, self.points)?;
         Some(self.of_each(reference, y)?.median)
@@ -40,7 +40,7 @@ impl Relative<'_> {
         Some(count.map_or(value, |count| value.over(count)))
     }
 
-    /// What stands at the y axis, of a measure that has this label.
+    /// Returns the label of the y axis, for a measure with this label.
     pub fn label(&self, measure: String) -> String {
         let Figure { per, slowdown_from, .. } = self.figure;
         match (per, slowdown_from.is_empty()) {
@@ -52,15 +52,15 @@ impl Relative<'_> {
 }
 
 impl Figure {
-    /// Whether others are compared with a point.
+    /// Returns whether other points are compared with this point.
     pub fn is_reference(&self, point: &Point) -> bool {
         let mut all = self.slowdown_from.iter();
         !self.slowdown_from.is_empty()
             && all.all(|(name, value)| point.coordinate(name).as_ref() == Some(value))
     }
 
-    /// What a point is compared with: differs from it in nothing else that tells runs
-    /// apart, so that there is one at most.
+    /// Returns the reference of a point. It differs from the point in no other property that
+    /// distinguishes runs, so there is at most one.
     fn reference_of<'a>(&self, point: &Point, points: &'a [Point]) -> Option<&'a Point> {
         let is_same = |other: &Point| {
             let by_others = |name: &&String| self.slowdown_from.iter().all(|(it, _)| it != *name);
@@ -71,10 +71,10 @@ impl Figure {
         points.iter().filter(|other| self.is_reference(other)).find(same)
     }
 
-    /// Refuses a point that can't be put in relation.
+    /// Rejects a point whose relative value is undefined.
     ///
     /// # Errors
-    /// With the reason.
+    /// The reason.
     pub fn check_relative(&self, point: &Point, points: &[Point]) -> Result<(), String> {
         if let Some(per) = &self.per {
             let count = point.coordinate(per).and_then(|value| value.number());

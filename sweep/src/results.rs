@@ -1,4 +1,4 @@
-//! What came of runs: a file for each, and the middle of several.
+//! The results of runs: a file for each, and the median of several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,42 +11,42 @@ use serde_json::Value;
 use crate::measure;
 use crate::options::Engine;
 
-/// What came of one run, as its file has it.
+/// The result of one run, as stored in its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// [`Point::key`](crate::points::Point::key).
     pub key: String,
-    /// Which of the repeats, from 0.
+    /// The number of the repeat, from 0.
     pub repeat: u32,
-    /// What made the numbers.
+    /// The engine that produced the numbers.
     pub engine: Engine,
-    /// What was run.
+    /// The command line.
     pub command: String,
-    /// When it had ended, in UTC.
+    /// The time at which the run ended, in UTC.
     pub ended: String,
-    /// How long it took, with starting, loading and checking.
+    /// The duration, including starting, loading and checking.
     pub took_secs: f64,
-    /// Why there are no results.
+    /// The reason why there are no results.
     pub failure: Option<String>,
     /// The results, as the run wrote them.
     pub results: Option<Value>,
 }
 
-/// The middle of several values, and how far they are apart.
+/// The median of several values, and their range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The value in the middle, or between the two there.
+    /// The middle value, or the mean of the two middle values.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
-    /// How many there are.
+    /// The number of values.
     pub count: usize,
 }
 
 impl Spread {
-    /// Of these values, if there are any.
+    /// Returns the spread of these values, if there are any.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -56,13 +56,13 @@ impl Spread {
         Some(Self { median, min, max, count: values.len() })
     }
 
-    /// The same for each of so many.
+    /// Returns the spread divided by a number.
     pub fn over(self, by: f64) -> Self {
         let Self { median, min, max, count } = self;
         Self { median: median / by, min: min / by, max: max / by, count }
     }
 
-    /// How many times less it is than something.
+    /// Returns the spread of the ratios of `most` to the values.
     pub fn slowdown_from(self, most: f64) -> Self {
         let Self { median, min, max, count } = self;
         Self { median: most / median, min: most / max, max: most / min, count }
@@ -70,7 +70,7 @@ impl Spread {
 }
 
 impl Entry {
-    /// The number at a path of the results.
+    /// Returns the number at a path of the results.
     pub fn number(&self, path: &str) -> Option<f64> {
         measure::find(self.results.as_ref()?, path)
     }
@@ -85,10 +85,10 @@ pub struct Results {
 }
 
 impl Results {
-    /// Those that are in a directory, which is made.
+    /// Reads the runs in a directory, which is created if necessary.
     ///
     /// # Errors
-    /// When it can't be used, or has something else in it.
+    /// If the directory cannot be used or contains other files.
     pub fn open(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let mut entries = BTreeMap::new();
@@ -104,41 +104,41 @@ impl Results {
         Ok(Self { directory: directory.to_owned(), entries, tuned: BTreeSet::new() })
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no runs.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The result of a run.
+    /// Returns the result of a run.
     pub fn find(&self, key: &str, repeat: u32) -> Option<&Entry> {
         self.entries.get(&(key.to_owned(), repeat))
     }
 
-    /// The results of all repeats of a run, failed ones too.
+    /// Returns the results of all repeats of a run, including failed ones.
     pub fn repeats(&self, key: &str) -> Vec<&Entry> {
         let of = (key.to_owned(), 0)..=(key.to_owned(), u32::MAX);
         self.entries.range(of).map(|(_, entry)| entry).collect()
     }
 
-    /// Says which runs are of points that compete with others: the first run of each is to choose.
+    /// Sets the points that have rivals: the first run of each only serves to choose among them.
     #[must_use]
     pub fn with_tuned(self, tuned: BTreeSet<String>) -> Self {
         Self { tuned, ..self }
     }
 
-    /// Whether a point competes with others that differ in nothing but what is tuned.
+    /// Returns whether a point has rivals, which differ only in tuned options.
     pub fn is_tuned(&self, key: &str) -> bool {
         self.tuned.contains(key)
     }
 
-    /// Whether a point was run again, with or without success.
+    /// Returns whether a point was run again, successfully or not.
     pub fn is_repeated(&self, key: &str) -> bool {
         self.repeats(key).iter().any(|entry| entry.repeat > 0)
     }
 
-    /// The runs that count. The one that had a point chosen does not, once there are others, be it
-    /// that all of those failed: the luckiest of many is not what its point does, and who has more
-    /// values to try has more luck.
+    /// Returns the runs that count. The run by which a point was chosen does not count once there
+    /// are others, even if all of those failed. The luckiest of many runs is not representative,
+    /// and a point with more values to try has more luck.
     fn counted(&self, key: &str) -> Vec<&Entry> {
         let mut all = self.repeats(key);
         all.retain(|entry| entry.results.is_some());
@@ -148,7 +148,7 @@ impl Results {
         all
     }
 
-    /// What a run is called beside others of its point.
+    /// Returns the name of a run among the runs of its point.
     pub fn name(&self, entry: &Entry) -> String {
         match (self.is_tuned(&entry.key), entry.repeat) {
             (true, 0) => "tuning run".to_owned(),
@@ -157,12 +157,12 @@ impl Results {
         }
     }
 
-    /// The number at a path, over all repeats that count and did not fail.
+    /// Returns the spread of the number at a path, over all repeats that count and did not fail.
     pub fn spread(&self, key: &str, path: &str) -> Option<Spread> {
         Spread::of(self.counted(key).into_iter().filter_map(|entry| entry.number(path)))
     }
 
-    /// The repeat in the middle, by throughput.
+    /// Returns the median repeat, by throughput.
     pub fn median(&self, key: &str) -> Option<&Entry> {
         let throughput = |entry: &Entry| entry.number("throughput_per_sec").unwrap_or(0.0);
         let mut done = self.counted(key);
@@ -170,11 +170,11 @@ impl Results {
         done.get(done.len() / 2).copied()
     }
 
-    /// Keeps a result: in whole, or not at all. Its file has the first number that is free: what is
-    /// there may be of another plan or program, and stays.
+    /// Stores a result atomically. Its file has the first free number. Existing files may belong to
+    /// another plan or program and are not overwritten.
     ///
     /// # Errors
-    /// When it can't be written.
+    /// If the file cannot be written.
     pub fn keep(&mut self, entry: Entry) -> io::Result<()> {
         let path_of = |number: usize| self.directory.join(format!("{number:03}.json"));
         let path = (1..).map(path_of).find(|path| !path.exists()).expect("numbers don't end");
@@ -189,7 +189,7 @@ impl Results {
     }
 }
 
-/// What `pangea sim --predict --json` says, in the form of a benchmark's results.
+/// Converts the output of `pangea sim --predict --json` to the format of a benchmark's results.
 pub fn from_prediction(mut json: Value) -> Option<Value> {
     let mut prediction = json.get_mut("predictions")?.get_mut(0)?.take();
     prediction["costs"] = json.get_mut("costs")?.take();

@@ -1,5 +1,5 @@
-//! Running a plan: all points once, then all once more, so that a machine that grows slower or
-//! faster meanwhile does not favour one of them.
+//! Runs a plan in rounds: each round runs all points once. Therefore a machine whose speed changes
+//! over time does not favour a point.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,34 +19,34 @@ use crate::report;
 use crate::results::{Entry, Results, from_prediction};
 use crate::tune;
 
-/// Where a sweep's files go, and what is done about those that are there.
+/// The location of a sweep's files, and the treatment of existing ones.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The directory: `runs/`, `figures/` and `report.html`.
     pub out: PathBuf,
-    /// Whether results that are there count.
+    /// Whether existing results are used.
     pub resume: bool,
 }
 
-/// How a sweep ended that ended well.
+/// The summary of a completed sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Runs with results, those from before too.
+    /// Runs with results, including those from before.
     pub done: usize,
     /// Runs that failed.
     pub failed: usize,
-    /// Runs that somebody's Ctrl-C left out.
+    /// Runs that were skipped because of Ctrl-C.
     pub left: usize,
-    /// The report.
+    /// The path of the report.
     pub report: PathBuf,
 }
 
-/// Why a sweep could not go on.
+/// The reason why a sweep could not continue.
 #[derive(Debug)]
 pub enum SweepError {
-    /// There are results, and nobody said whether to go on.
+    /// There are results, but `resume` is not set.
     NotEmpty(PathBuf),
-    /// Files can't be read or written.
+    /// Files could not be read or written.
     Io(PathBuf, io::Error),
 }
 
@@ -65,14 +65,14 @@ impl fmt::Display for SweepError {
 
 impl std::error::Error for SweepError {}
 
-/// One run to be made.
+/// One scheduled run.
 struct Turn<'a> {
     point: &'a Point,
     key: String,
     repeat: u32,
 }
 
-/// The runs of a round, in the order of the plan. Points with the same options are one.
+/// Returns the runs of a round, in the order of the plan. Points with the same options share a run.
 fn turns<'a>(
     points: impl IntoIterator<Item = &'a Point>,
     repeat: u32,
@@ -83,7 +83,7 @@ fn turns<'a>(
     turns.filter(|turn| seen.insert(turn.key.clone())).collect()
 }
 
-/// What would be run, and how long it would take.
+/// Describes the runs and their estimated duration, without running them.
 pub fn outline(plan: &Plan, checked: &Checked, bench: &dyn Bench, facts: &Facts) -> String {
     let turns = turns(&checked.points, 0, &facts.build);
     let commands = turns.iter().map(|turn| format!("  {}", bench.command(turn.point)));
@@ -91,7 +91,7 @@ pub fn outline(plan: &Plan, checked: &Checked, bench: &dyn Bench, facts: &Facts)
     std::iter::once(summary).chain(commands).collect::<Vec<_>>().join("\n")
 }
 
-/// How many runs there are, and how long they take.
+/// Returns the number of runs and their duration, as text.
 fn summary(plan: &Plan, checked: &Checked, facts: &Facts) -> String {
     let secs = checked.secs(plan);
     let time = match secs {
@@ -107,10 +107,10 @@ fn summary(plan: &Plan, checked: &Checked, facts: &Facts) -> String {
     format!("{}: {runs} runs ({each}), about {time}, {memory:.0} MB at most", plan.title)
 }
 
-/// Runs a plan that was checked, and writes its report.
+/// Runs a checked plan and writes its report.
 ///
 /// # Errors
-/// When files can't be read or written. What was run until then is kept.
+/// If files cannot be read or written. Earlier results are retained.
 pub fn run(
     plan: &Plan,
     checked: &Checked,
@@ -160,7 +160,7 @@ pub fn run(
     Ok(Finished { done, failed, left, report: report.map_err(at(&settings.out))? })
 }
 
-/// Makes a run. Nothing where it was interrupted.
+/// Runs a point. Returns `None` if the run was interrupted.
 fn take(turn: &Turn<'_>, bench: &mut dyn Bench, runs: &Path) -> Option<Entry> {
     let json = runs.join("running.part");
     let began = Instant::now();
@@ -172,7 +172,7 @@ fn take(turn: &Turn<'_>, bench: &mut dyn Bench, runs: &Path) -> Option<Entry> {
         },
         Err(Stop::Failed(why)) => (None, Some(why)),
         Err(Stop::Interrupted) => {
-            // It may not have come to writing anything.
+            // The run may not have written a file.
             let _ = std::fs::remove_file(&json);
             return None;
         }
@@ -200,7 +200,7 @@ fn read(engine: Engine, json: &Path) -> Result<serde_json::Value, String> {
     }
 }
 
-/// What is said of a run that has ended.
+/// Returns the message about a run that has ended.
 fn line(number: usize, of: usize, turn: &Turn<'_>, entry: &Entry) -> String {
     let found = |path| entry.results.as_ref().and_then(|results| measure::find(results, path));
     let what = match (&entry.failure, found("throughput_per_sec"), found("latency_ms.p50")) {

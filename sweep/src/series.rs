@@ -1,4 +1,4 @@
-//! What of the results is in a figure: lines of medians, those of the paper beside them.
+//! Selects the results for a figure: lines of medians, and next to them the lines of the paper.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +12,32 @@ use crate::relative::Relative;
 use crate::results::{Entry, Results, Spread};
 use crate::wrong::Wrong;
 
-/// What is drawn, as numbers.
+/// The data of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// Its title.
+    /// The title.
     pub title: String,
-    /// How it is drawn.
+    /// The kind of figure.
     pub kind: Kind,
-    /// What stands at the x axis.
+    /// The label of the x axis.
     pub x_label: String,
-    /// What stands at the y axis.
+    /// The label of the y axis.
     pub y_label: String,
     /// Whether the x axis is logarithmic.
     pub is_log_x: bool,
-    /// Whether the y axis is.
+    /// Whether the y axis is logarithmic.
     pub is_log_y: bool,
-    /// The names along the x axis, where it has no numbers.
+    /// The names along the x axis, if it has no numbers.
     pub names: Vec<String>,
     /// The lines, or the bars of one colour.
     pub lines: Vec<Line>,
-    /// What happened in a time.
+    /// Events during a run.
     pub marks: Vec<Mark>,
     /// The longest time without a commit of each line that has one, in seconds.
     pub pauses_secs: BTreeMap<String, f64>,
 }
 
-/// Where numbers are from.
+/// The origin of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// Runs on this machine.
@@ -51,9 +51,9 @@ pub enum Origin {
 /// A line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// What stands at it, its origin included.
+    /// Its name in the figure, including its origin.
     pub name: String,
-    /// Where it is from.
+    /// Its origin.
     pub origin: Origin,
     /// Its points, by x.
     pub dots: Vec<Dot>,
@@ -62,34 +62,34 @@ pub struct Line {
 /// A point of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dot {
-    /// Where; a number, or that of a name.
+    /// The x coordinate: a number, or the index of a name.
     pub x: f64,
-    /// How much.
+    /// The y value.
     pub y: Spread,
-    /// The values of what it is the best of: `clients 4000`.
+    /// The values of the options of which it is the best: `clients 4000`.
     pub best: String,
 }
 
-/// Something that happened from one time to another.
+/// An event with a duration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
     /// The beginning, in seconds.
     pub from: f64,
-    /// The end.
+    /// The end, in seconds.
     pub to: f64,
-    /// What.
+    /// The name of the event.
     pub what: String,
 }
 
 impl Figure {
-    /// Whether a point is in it.
+    /// Returns whether a point is in the figure.
     pub fn is_of(&self, point: &Point) -> bool {
         self.only.iter().all(|(name, value)| point.coordinate(name).as_ref() == Some(value))
             && !self.is_reference(point)
             && self.x.as_ref().is_none_or(|x| point.coordinate(x).is_some())
     }
 
-    /// The name of what a point is in one line with.
+    /// Returns the name of the line that contains a point.
     fn line_of(&self, point: &Point) -> String {
         let parts = self.series.iter().filter_map(|name| {
             let value = point.coordinate(name)?;
@@ -104,10 +104,10 @@ impl Figure {
     }
 }
 
-/// Refuses a figure that no run is in, or in which several stand at one place.
+/// Rejects a figure without runs, or with several runs at one position.
 ///
 /// # Errors
-/// With the option that would tell them apart.
+/// The option that would distinguish them.
 pub fn check(figure: &Figure, points: &[Point]) -> Result<(), Wrong> {
     let wrong = |message: String| Err(Wrong::new(figure.line, format!("[[figure]]: {message}")));
     for point in points.iter().filter(|point| figure.is_of(point)) {
@@ -134,7 +134,7 @@ pub fn check(figure: &Figure, points: &[Point]) -> Result<(), Wrong> {
     }
 }
 
-/// What a figure shows: one chart, or one for each run of a timeline.
+/// Returns the charts of a figure: one, or one for each run of a timeline.
 pub fn charts(figure: &Figure, points: &[Point], results: &Results, build: &str) -> Vec<Chart> {
     let relative = Relative { figure, points, results, build };
     let points: Vec<&Point> = points.iter().filter(|point| figure.is_of(point)).collect();
@@ -173,7 +173,8 @@ pub fn charts(figure: &Figure, points: &[Point], results: &Results, build: &str)
     }]
 }
 
-/// The names along the x axis, in the order of the plan: for bars, and where values are no numbers.
+/// Returns the names along the x axis, in the order of the plan: for bars, and for values that are
+/// not numbers.
 fn names(figure: &Figure, x: &str, points: &[&Point]) -> Vec<String> {
     let mut values: Vec<Value> = Vec::new();
     for value in points.iter().filter_map(|point| point.coordinate(x)) {
@@ -188,15 +189,15 @@ fn names(figure: &Figure, x: &str, points: &[&Point]) -> Vec<String> {
     values.iter().map(Value::to_string).collect()
 }
 
-/// Points of one line, each with its place.
+/// Points of one line, each with its position.
 struct Group<'a> {
     engine: Engine,
     name: String,
     members: Vec<(f64, &'a Point)>,
 }
 
-/// The lines of models, at the places where there are others. Where y is a slowdown it is from what
-/// the first run is compared with.
+/// Returns the lines of models, at the positions of the other lines. If y is a slowdown, it is
+/// relative to the reference of the first run.
 fn ceilings(x: &str, points: &[&Point], relative: &Relative<'_>, lines: &[Line]) -> Vec<Line> {
     let Relative { figure, .. } = relative;
     let dots = lines.iter().flat_map(|line| &line.dots);
@@ -218,10 +219,10 @@ fn ceilings(x: &str, points: &[&Point], relative: &Relative<'_>, lines: &[Line])
     figure.ceilings.iter().map(line).collect()
 }
 
-/// The lines of what was run.
+/// Returns the lines of measured and predicted runs.
 fn measured(x: &str, points: &[&Point], relative: &Relative<'_>, names: &[String]) -> Vec<Line> {
     let Relative { figure, .. } = relative;
-    // In the order in which the plan has them.
+    // The lines are in the order of the plan.
     let mut lines: Vec<Group<'_>> = Vec::new();
     for point in points {
         let value = point.coordinate(x).expect("only points that have it are in the figure");
@@ -263,9 +264,9 @@ fn line(engine: Engine, name: String, dots: Vec<Dot>) -> Line {
     Line { name, origin, dots }
 }
 
-/// A line's points: where several stand at one place, the one with the most throughput. Where one
-/// was run again because it was the best, those that were run once to choose don't stand beside it;
-/// if all of its runs failed, the place is empty.
+/// Returns the points of a line. If several runs have the same position, the one with the highest
+/// throughput is shown. If one was repeated because it was the best, the runs that were only made
+/// to choose it are not considered; if all of its runs failed, the position is empty.
 fn dots(y: &str, members: &[(f64, &Point)], relative: &Relative<'_>) -> Vec<Dot> {
     let Relative { figure, results, build, .. } = *relative;
     let mut best: Vec<(f64, f64, Dot)> = Vec::new();
@@ -288,8 +289,8 @@ fn dots(y: &str, members: &[(f64, &Point)], relative: &Relative<'_>) -> Vec<Dot>
     best.into_iter().map(|(_, _, dot)| dot).collect()
 }
 
-/// The values of what a point is the best of, and whether they are at an end of those that were
-/// tried: then the best may lie beyond.
+/// Returns the values of the options of which a point is the best, and whether they are at an end
+/// of the tried range: the true optimum may then be outside of it.
 fn best_words<'a>(
     figure: &Figure,
     point: &Point,
@@ -315,7 +316,7 @@ fn best_words<'a>(
     figure.best_of.iter().filter_map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// Commits over the time of one run.
+/// Returns the commits over the time of one run.
 fn timeline(figure: &Figure, point: &Point, entry: &Entry) -> Option<Chart> {
     let results = entry.results.as_ref()?;
     let timeline = &results["timeline"];

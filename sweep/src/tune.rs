@@ -1,10 +1,10 @@
-//! Tuning: an option such as the number of clients has another best value for each point, and
-//! trying values takes more runs than the figures need. So every value is run once, and then the
-//! best of them as often as the plan says.
+//! Tuning: the best value of an option, such as the number of clients, differs between points, and
+//! trying values takes more runs than the figures need. Therefore every value is run once, and only
+//! the best is repeated as often as the plan specifies.
 //!
-//! The run by which a value was chosen is none of those that figures are of: it was the luckiest of
-//! several, the more so the more values there were. A point without a rival is chosen by nothing,
-//! and all of its runs count.
+//! The run by which a value was chosen is not used in figures: it was the luckiest of several, and
+//! more so with more values. A point without rivals was not chosen in this way, and all of its runs
+//! count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,8 @@ use crate::plan::Plan;
 use crate::points::Point;
 use crate::results::Results;
 
-/// The points in groups that differ in nothing but what is tuned. Without tuning, each is alone.
+/// Groups the points that differ only in tuned options. Without tuning, each point is its own
+/// group.
 pub fn groups<'a>(plan: &Plan, points: &'a [Point]) -> Vec<Vec<&'a Point>> {
     let mut groups: Vec<Vec<&Point>> = Vec::new();
     let is_like = |a: &Point, b: &Point| {
@@ -34,19 +35,19 @@ pub fn groups<'a>(plan: &Plan, points: &'a [Point]) -> Vec<Vec<&'a Point>> {
     groups
 }
 
-/// The runs of points that have rivals.
+/// Returns the keys of points that have rivals.
 pub fn tuned(plan: &Plan, points: &[Point], build: &str) -> BTreeSet<String> {
     let rivals = groups(plan, points).into_iter().filter(|group| group.len() > 1).flatten();
     rivals.map(|point| point.key(build)).collect()
 }
 
-/// How many rounds there are: with tuning, one more than repeats.
+/// Returns the number of rounds: with tuning, one more than the number of repeats.
 pub fn rounds(plan: &Plan) -> u32 {
     plan.repeats + u32::from(!plan.tune.is_empty())
 }
 
-/// How often the best of a group is run again after the first round. A prediction comes out alike
-/// each time.
+/// Returns the number of times that the best of a group is run again after the first round.
+/// Predictions are deterministic and are not repeated.
 pub fn again(plan: &Plan, group: &[&Point]) -> u32 {
     if group.iter().all(|point| point.engine == Engine::Predicted) {
         return 0;
@@ -54,8 +55,8 @@ pub fn again(plan: &Plan, group: &[&Point]) -> u32 {
     plan.repeats - u32::from(group.len() == 1)
 }
 
-/// The points that are run in a round: all in the first, then the best of each group, as often as
-/// the plan says.
+/// Returns the points of a round: all points in the first, then the best of each group, up to its
+/// number of repeats.
 pub fn of_round<'a>(
     plan: &Plan,
     points: &'a [Point],
@@ -71,11 +72,11 @@ pub fn of_round<'a>(
         first.number("throughput_per_sec")
     };
     let best = |group: Vec<&'a Point>| match &group[..] {
-        // It may fail again, and is run again all the same.
+        // It is run again although it may fail again.
         [alone] => Some(*alone),
         _ => {
             let rates = group.into_iter().filter_map(|point| Some((rate(point)?, point)));
-            // The first of several that are equal.
+            // The first of several equal ones.
             rates.reduce(|a, b| if b.0 > a.0 { b } else { a }).map(|(_, point)| point)
         }
     };
@@ -83,7 +84,7 @@ pub fn of_round<'a>(
     groups(plan, points).into_iter().filter(is_of_round).filter_map(best).collect()
 }
 
-/// How many runs there are. Where all of a group have failed, none is run again.
+/// Returns the number of runs. If all runs of a group have failed, none is run again.
 pub fn runs(plan: &Plan, points: &[Point], results: Option<&Results>, build: &str) -> usize {
     let keys: BTreeMap<String, &Point> =
         points.iter().map(|point| (point.key(build), point)).collect();
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 3, 3]);
         assert_eq!(runs(&plan, &points, None, "b"), 10 + 4 * 3);
         assert_eq!((rounds(&plan), tuned(&plan, &points, "b").len()), (4, 10));
-        // What has no rival is run as often as anything is.
+        // A point without rivals is run the same number of times.
         let alone = Plan::parse(&text.replace("clients=[1, 2]", "clients=1")).unwrap();
         let points_alone = expand(&alone).unwrap();
         assert_eq!(runs(&alone, &points_alone, None, "b"), 8 + 2 * 2 + 2 * 3);

@@ -1,21 +1,21 @@
-//! What is wrong in a plan, where, and what was probably meant.
+//! Errors in a plan, with their line and a suggestion.
 
 use std::fmt;
 
-/// Words that are further apart than this are two words.
+/// The similarity below which two words are considered unrelated.
 const LIKENESS_MIN: f64 = 0.7;
 
-/// Something in a plan that can't be.
+/// An error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The line of the plan, from 1.
     pub line: usize,
-    /// What it is, and what to do.
+    /// The error and the remedy.
     pub message: String,
 }
 
 impl Wrong {
-    /// Something wrong in a line.
+    /// Creates an error for a line.
     pub fn new(line: usize, message: impl Into<String>) -> Self {
         Self { line, message: message.into() }
     }
@@ -29,7 +29,8 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// What is said of a word that is none of those that there are: the likeliest of them, or all.
+/// Returns the message about an unknown word: it suggests the most similar known word, or lists
+/// all.
 pub fn unknown<'a>(what: &str, word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let mut known: Vec<&str> = known.into_iter().collect();
     known.sort_unstable();

@@ -1,6 +1,6 @@
-//! The plans that are ready: each can be read, and each of its figures has runs in it.
+//! The bundled plans: each can be parsed, and each of its figures has runs.
 //!
-//! Whether their options are those of `pangea bench` is a test of `pangea`.
+//! A test of `pangea` checks that their options are those of `pangea bench`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Rows of other shards, which came in messages, beside those of this shard's store.
+//! Rows of other shards, received in messages, combined with those of this shard's store.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,32 @@ use crate::partition::Partitions;
 use crate::txn::{Scan, Write};
 use crate::value::Value;
 
-/// Rows by table and key: values, and no deletions.
+/// Rows by table and key. All have values; deletions are left out.
 pub(super) type Rows = BTreeMap<(TableId, Key), Write>;
 
-/// What a program sees of other shards.
+/// A program's view of other shards.
 #[derive(Clone, Copy)]
 pub(super) struct Beyond<'a> {
     pub partitions: &'a Partitions,
     pub here: ShardId,
-    /// The rows of other shards. What is not among them is not there, as far as it is known.
+    /// The known rows of other shards. A row that is missing here does not exist, as far as this
+    /// node knows.
     pub rows: &'a Rows,
 }
 
 impl Beyond<'_> {
-    /// Whether a row is one of this shard's.
+    /// Whether this shard stores the row.
     pub fn is_here(&self, table: TableId, key: &[u8]) -> bool {
         self.partitions.holds(self.here, table, key)
     }
 
-    /// A row of another shard.
+    /// The value of another shard's row.
     pub fn get(&self, table: TableId, key: &Key) -> Option<Value> {
         self.rows.get(&(table, key.clone())).and_then(|row| row.value.clone())
     }
 
-    /// The rows of other shards within a scan, in its order, under what the program wrote there.
+    /// The rows of other shards within a scan, in its order, with the program's own writes laid
+    /// over them.
     pub fn under<'b>(&'b self, own: Vec<&'b Write>, scan: &Scan) -> Vec<&'b Write> {
         let first = (scan.table, Key::from(&scan.range.start[..]));
         let is_within =

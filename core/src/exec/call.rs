@@ -1,4 +1,4 @@
-//! Running a procedure's code.
+//! Calls of procedures.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,10 +6,11 @@ use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::store::{Store, Warmer};
 use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
 
-/// Runs a procedure. A panic in it is an abort: a bug in one program must not stop all others.
+/// Runs a procedure. A panic in it becomes an abort, because a bug in one program must not stop all
+/// others.
 ///
-/// The abort does not quote the panic, whose text may hold an address and so differ between
-/// replicas; the panic hook has shown it on the node that ran the program.
+/// The abort does not quote the panic: its text may contain an address and so differ between
+/// replicas. The panic hook has logged it on the node that ran the program.
 pub(super) fn call(
     registry: &Registry,
     id: ProcedureId,
@@ -20,7 +21,7 @@ pub(super) fn call(
         let message = format!("procedure number {} does not exist", id.0);
         return Err(Abort::new(SqlState::INTERNAL_ERROR, message).into());
     };
-    // Whoever made the context drops or takes back all that a program did that ends so.
+    // After a panic, the owner of the context drops or rolls back all effects of the program.
     catch_unwind(AssertUnwindSafe(|| procedure.run(args, cx))).unwrap_or_else(|_| {
         let message = format!("procedure \"{}\" failed", procedure.name());
         let abort = Abort::new(SqlState::INTERNAL_ERROR, message);
@@ -28,8 +29,8 @@ pub(super) fn call(
     })
 }
 
-/// Gathers what a procedure says that it will look up, to be fetched from memory, and returns how
-/// many rows that are. One that panics has said enough.
+/// Collects the rows that a procedure hints it will look up, for a prefetch into the CPU cache, and
+/// returns their number. If the hint panics, the rows named before still count.
 pub(super) fn gather(
     registry: &Registry,
     id: ProcedureId,
@@ -44,8 +45,8 @@ pub(super) fn gather(
     rows
 }
 
-/// What a procedure says that it will look up. One that panics has said enough: a hint can't do
-/// harm.
+/// Passes the rows that a procedure hints it will look up to `name`. A panic ends the hint early,
+/// which does no harm.
 pub(super) fn hint(
     registry: &Registry,
     id: ProcedureId,
@@ -56,7 +57,7 @@ pub(super) fn hint(
     let _panicked = catch_unwind(AssertUnwindSafe(|| procedure.hint(args, name))).is_err();
 }
 
-/// Fetches from memory what a procedure says that it will look up.
+/// Prefetches the rows that a procedure hints it will look up into the CPU cache.
 pub(super) fn warm(
     registry: &Registry,
     id: ProcedureId,
@@ -69,25 +70,26 @@ pub(super) fn warm(
     warmer.fetch();
 }
 
-/// Whether a procedure writes far more than these arguments say.
+/// Whether a procedure writes far more bytes than its arguments have.
 pub fn is_bulk(registry: &Registry, id: ProcedureId, args: &[u8]) -> bool {
     registry.procedure(id).is_some_and(|code| code.is_bulk(args))
 }
 
-/// The abort of a program that gave up although its executor did not ask it to.
+/// The abort of a program that returned [`Stop::Interrupted`] although its executor did not
+/// interrupt it.
 pub(super) fn gave_up() -> Abort {
     let message = "a program ended as interrupted that was not interrupted";
     Abort::new(SqlState::INTERNAL_ERROR, message)
 }
 
-/// The footprint that a procedure declares for these arguments. One that panics has declared none.
+/// The footprint that a procedure declares for these arguments; `None` if the declaration panics.
 pub fn footprint(registry: &Registry, id: ProcedureId, args: &[u8]) -> Option<Footprint> {
     let procedure = registry.procedure(id)?;
     catch_unwind(AssertUnwindSafe(|| procedure.footprint(args))).unwrap_or(None)
 }
 
-/// Whether a procedure declares a footprint for these arguments, so that none need be found by a
-/// run or travel with the transaction.
+/// Whether a procedure declares a footprint for these arguments. If so, the footprint need not be
+/// found by a run or sent with the transaction.
 pub fn is_footprint_declared(registry: &Registry, id: ProcedureId, args: &[u8]) -> bool {
     let is_certain = registry.procedure(id).is_some_and(|code| code.is_footprint_certain());
     is_certain || footprint(registry, id, args).is_some()

@@ -1,8 +1,8 @@
-//! Whether what a certified transaction read is still current.
+//! Certification: checks whether the reads of a certified transaction are still current.
 //!
-//! A deletion that is older than the version being written may be reclaimed on one replica and not
-//! yet on another, so it must never make a difference: it counts as absent, has no known writer,
-//! and equals a deletion that was seen as [`Seen::LocalDeleted`], whoever made it.
+//! A deletion older than the version being written may be reclaimed on one replica and not yet on
+//! another, so it must never influence the result. It counts as absent and has no known writer. It
+//! also equals any deletion that was read as [`Seen::LocalDeleted`], regardless of the writer.
 
 use crate::ids::{NodeId, TableId, TxnId};
 use crate::key::{Key, KeyRange};
@@ -10,27 +10,28 @@ use crate::planted::{Bug, is_planted};
 use crate::store::Version;
 use crate::txn::{Abort, ReadSet, Seen, SqlState};
 
-/// A longer key is cut off in messages.
+/// Longer keys are truncated in messages. In bytes.
 const KEY_SHOWN_MAX: usize = 256;
-/// What a message says in the place of the rest.
+/// Marks a truncated key in a message.
 const CUT: &str = "...";
 
-/// What a reader would find at a key now.
+/// The state of a key as a reader would find it now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Standing {
-    /// What it would record.
+    /// The read that would be recorded.
     pub seen: Seen,
-    /// Who wrote that, where a replica can be sure that all others know it too.
+    /// The writer of that version, if a replica can be sure that all other replicas know it too.
     pub writer: Option<TxnId>,
-    /// Whether it is what the writer's local readers saw: no later execution wrote it.
+    /// Whether local readers saw this version: the transaction that wrote it was not executed again
+    /// since.
     pub is_as_executed: bool,
 }
 
 impl Standing {
-    /// Nothing there, and nobody known to have deleted it.
+    /// No row, and no known deletion.
     pub const ABSENT: Self = Self { seen: Seen::Absent, writer: None, is_as_executed: true };
 
-    /// A version of a store.
+    /// The state given by a version of the store.
     pub fn of(found: &Version) -> Self {
         let is_live = found.value.is_some();
         Self {
@@ -41,11 +42,11 @@ impl Standing {
     }
 }
 
-/// The database at the place where a transaction is checked.
+/// The database at the place in the order at which a transaction is checked.
 pub(super) trait Current {
-    /// What is at a key.
+    /// The state of a key.
     fn point(&self, table: TableId, key: &[u8]) -> Standing;
-    /// What is at each key of a range, in ascending order; keys that are absent may be in it.
+    /// The state of each key of a range, in ascending order. May include absent keys.
     fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)>;
 }
 
@@ -54,14 +55,15 @@ pub(super) trait Current {
 pub struct Change {
     /// The table.
     pub table: TableId,
-    /// The key that came, went or changed.
+    /// The key of the row that was inserted, deleted or changed.
     pub key: Key,
-    /// Who did it. Nothing for a row that was deleted, whose deletion may be forgotten already.
+    /// The transaction that changed it. `None` for a deleted row, because replicas may have
+    /// reclaimed the deletion.
     pub winner: Option<TxnId>,
 }
 
 impl Change {
-    /// The abort that tells a client of it. [`Change::told_by`] reads its detail.
+    /// The abort that reports this change to a client. [`Change::told_by`] parses its detail.
     pub fn into_abort(self) -> Abort {
         let shown = &self.key[..self.key.len().min(KEY_SHOWN_MAX)];
         let cut = if self.key.len() > KEY_SHOWN_MAX { CUT } else { "" };
@@ -76,8 +78,9 @@ impl Change {
             .with_hint("The transaction might succeed if retried.")
     }
 
-    /// The change that an abort's detail tells of, for those who know what the bytes of the key
-    /// mean; nothing when it tells of something else. Of a long key it has the start.
+    /// Parses a change from an abort's detail, for callers that know the meaning of the key's
+    /// bytes. Returns `None` if the detail reports something else. A truncated key yields its first
+    /// bytes.
     pub fn told_by(detail: &str) -> Option<Self> {
         let rest = detail.strip_prefix("Key \"")?;
         let (key, rest) = unescape(rest)?;
@@ -100,7 +103,8 @@ fn ascii(c: char) -> Option<u8> {
     u8::try_from(c).ok().filter(u8::is_ascii)
 }
 
-/// The bytes that `escape_ascii` wrote, up to the quote that ends them, and what is after it.
+/// Decodes bytes that `escape_ascii` wrote, up to the closing quote. Returns them with the rest of
+/// the text.
 fn unescape(text: &str) -> Option<(Vec<u8>, &str)> {
     let mut bytes = Vec::new();
     let mut chars = text.chars();
@@ -124,7 +128,7 @@ fn unescape(text: &str) -> Option<(Vec<u8>, &str)> {
     }
 }
 
-/// The first read that is not current, points before ranges.
+/// The first read that is not current; points are checked before ranges.
 pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change> {
     let stale_point = reads.points.iter().find_map(|read| {
         let standing = now.point(read.table, &read.key);
@@ -147,7 +151,7 @@ pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change>
     })
 }
 
-/// The first key that came, went or changed between two looks at one range.
+/// The first key that differs between two reads of one range.
 fn first_row_change(
     then: &[(Key, Seen)],
     found: &[(Key, Standing)],

@@ -7,16 +7,16 @@ use crate::key::{Direction, Key};
 use crate::store::{Store, Version};
 use crate::txn::Scan;
 
-/// Something with a key that lies over the store.
+/// An element with a key that is laid over the store.
 pub(super) trait Above {
     /// The key.
     fn key(&self) -> &Key;
 }
 
-/// Visits each key of `scan` that the store holds at `at`, or that is in `above`, once and in
-/// order, with what is there, until `visit` breaks. Returns whether it broke.
+/// Visits each key of `scan` that is in the store at version `at` or in `above`, once and in order,
+/// with its version and element, until `visit` breaks. Returns whether it broke.
 ///
-/// `above` is in the order of the scan, within its range, each key once.
+/// `above` must be in the order of the scan, within its range, with each key once.
 pub(super) fn scan<'a, A: Above>(
     store: &Store,
     at: SnapshotVersion,

@@ -1,24 +1,26 @@
-//! How programs run.
+//! Execution of programs.
 //!
-//! Two executors over one store, both deterministic and both safe against phantoms:
+//! This module has two executors over one store. Both are deterministic and prevent phantoms:
 //!
 //! ```text
 //!              reads                    writes             conflicts
-//!  optimistic  a snapshot, with the     kept in an         found later, from what was read
-//!              overlay laid over it     overlay            (Minerva §3.2, Algorithm 1)
+//!  optimistic  a snapshot, with the     buffered in an     detected later, from the recorded
+//!              overlay laid over it     overlay            reads (Minerva §3.2, Algorithm 1)
 //!  ordered     the newest versions      go to the store,   never arise: locks are granted
 //!                                       at one version     in the given order (Calvin §3.2)
 //! ```
 //!
-//! - A **program** is run through [`Context`](crate::txn::Context), which buffers its writes until
-//!   it ends or takes them back, so a program that aborts has changed nothing, whatever it did
-//!   before.
-//! - A **panic** in a procedure is an abort with SQLSTATE XX000 and never takes the node down.
-//! - A **certified** transaction is not run but checked: `certify` says what is current.
+//! - A **program** runs through a [`Context`](crate::txn::Context), which buffers its writes or can
+//!   roll them back. A program that aborts therefore has no effects.
+//! - A **panic** in a procedure becomes an abort with SQLSTATE XX000 and never stops the node.
+//! - A **certified** transaction is checked rather than run: `certify` decides whether its reads
+//!   are current.
 //!
-//! What is in which file: `call` runs code and catches its panics, `writes` buffers what a
-//! program wrote, `merge` lays uncommitted rows over a scan of the store, `size` limits what a
-//! transaction may read and write.
+//! The main files:
+//! - `call` runs procedures and catches their panics.
+//! - `writes` buffers the writes of a program.
+//! - `merge` lays uncommitted rows over a scan of the store.
+//! - `size` limits the reads and writes of a transaction.
 
 mod beyond;
 mod call;

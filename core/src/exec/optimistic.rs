@@ -1,23 +1,23 @@
 //! Optimistic execution on a snapshot (Minerva §3.2, Algorithm 1).
 //!
-//! A program runs at once, on the last snapshot with the uncommitted writes of local transactions
-//! over it, and everything that it read is written down with the version seen: a point of the
-//! serial order, or the local transaction that wrote it. Nothing is locked; whoever orders the
-//! transaction checks the reads at its place.
+//! A program runs at once, on the latest snapshot with the uncommitted writes of local transactions
+//! laid over it. Each read is recorded with the version that it saw: either a place in the serial
+//! order or the local transaction that wrote it. No locks are taken. The protocol checks the reads
+//! at the transaction's place in the order.
 //!
 //! ```text
-//!   own writes      what the program wrote itself: read back, not recorded
+//!   own writes      writes of the program itself: readable, not recorded
 //!   overlay         Seen::Local(writer), Seen::LocalDeleted(writer)
 //!   store at v      Seen::At(version), Seen::Absent
 //! ```
 //!
-//! Ranges are recorded with every row in them and only as far as the scan went, so that a row that
-//! comes or goes is noticed and one behind the end is not. A row that the program wrote itself
-//! is recorded as it was underneath, because the check at the program's place will look at the
-//! database without the program's writes.
+//! A range is recorded with all its rows, and only as far as the scan went. A row inserted or
+//! deleted within it is therefore detected, and one after its end is not. A row that the program
+//! itself wrote is recorded as it was before, because the check runs against the database without
+//! the program's writes.
 //!
-//! [`run_group`] runs many programs as if one after the other, and in parallel where they don't
-//! touch each other.
+//! [`run_group`] runs many programs with the result of serial execution, in parallel if they do not
+//! conflict.
 
 use std::ops::ControlFlow;
 
@@ -37,25 +37,29 @@ use crate::txn::{
 };
 use crate::value::Value;
 
-/// What an optimistic run of a program learned.
+/// The result of an optimistic run of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// What the program returned, or why it aborted.
+    /// The program's result, or the reason for its abort.
     pub result: Result<Vec<u8>, Abort>,
-    /// What it read, whether it aborted or not: an abort too is only right if that is current.
+    /// The reads of the program. Recorded for an abort too, because an abort is correct only if its
+    /// reads are current.
     pub reads: ReadSet,
-    /// What it wrote, each key once, in the order of first writing. Empty when it aborted.
+    /// The writes of the program, each key once, in the order of its first write. Empty after an
+    /// abort.
     pub writes: Vec<Write>,
 }
 
-/// Runs a program on the snapshot `at` with `overlay` over it. Changes neither.
+/// Runs a program on the snapshot `at` with `overlay` laid over it. Changes neither.
 ///
-/// A [`Program::Certified`] is not run but checked: it aborts with 40001 if something that it read
-/// has already changed here, and otherwise has the reads and writes that it came with. A read of a
-/// local transaction is taken as current when that one's write is the newest, so the caller must
-/// know that it was not executed again since, with another effect.
+/// A [`Program::Certified`] is not run but checked. It aborts with 40001 if one of its reads is
+/// already stale on this node, and otherwise keeps the reads and writes that it was submitted with.
+/// A read of a local transaction counts as current if that transaction's write is the newest. The
+/// caller must therefore ensure that the transaction was not executed again with a different
+/// effect.
 ///
-/// One that reads and writes more than can be sent aborts with 54000, and has no reads.
+/// A program whose reads and writes exceed the size limit of a transaction aborts with 54000 and
+/// has no reads.
 pub fn run(
     registry: &Registry,
     program: &Program,
@@ -90,9 +94,9 @@ pub fn run(
     }
 }
 
-/// Runs a program only to find out what it touches: a reconnaissance run (Calvin §3.2.1), also the
-/// probe of Minerva's high-contention mode (§4). Unlike [`run`], it counts the writes of a program
-/// that aborts.
+/// Runs a program only to find its footprint: a reconnaissance run (Calvin §3.2.1), also used as
+/// the probe of Minerva's high-contention mode (§4). Unlike [`run`], it includes the writes of a
+/// program that aborts.
 pub fn probe(
     registry: &Registry,
     program: &Program,
@@ -104,7 +108,7 @@ pub fn probe(
         Program::Call { procedure, args } => {
             warm(registry, *procedure, args, store, at);
             let mut observed = Observed::new(Base { store, at, overlay });
-            // The result is not wanted: the program will be run at its place.
+            // The result is ignored, because the program will run again at its place.
             let _result = call(registry, *procedure, args, &mut observed);
             Footprint::of_run(&observed.reads, &observed.writes.take())
         }
@@ -112,13 +116,14 @@ pub fn probe(
     }
 }
 
-/// Runs programs as if one after the other, each on the snapshot with `overlay` and the writes of
-/// those before it over it, and leaves their writes in `overlay`.
+/// Runs programs with the result of serial execution. Each sees the snapshot with `overlay` and the
+/// writes of the programs before it; all writes are added to `overlay`.
 ///
-/// All run in parallel first; then, in order, one that missed a write of one before it runs again.
+/// All programs first run in parallel. Then, in order, each program that missed a write of an
+/// earlier one runs again.
 ///
 /// # Panics
-/// When a transaction is already in the overlay at a key that it writes.
+/// If a transaction is already in the overlay at a key that it writes.
 pub fn run_group(
     pool: &dyn Pool,
     registry: &Registry,
@@ -146,8 +151,8 @@ pub fn run_group(
     runs
 }
 
-/// Whether reads that were current in an earlier state of `overlay` still are, given that it has
-/// only grown: then everything of it within the reads must have been seen.
+/// Whether reads that were current in an earlier state of `overlay` still are. The overlay has only
+/// grown since, so it suffices that the reads saw each of its rows within their range.
 fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
     let is_seen = |read: &PointRead| {
         let newest = overlay.newest(read.table, &read.key);
@@ -162,7 +167,7 @@ fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
     reads.points.iter().all(is_seen) && reads.ranges.iter().all(are_all_seen)
 }
 
-/// A snapshot with an overlay over it.
+/// A snapshot with an overlay laid over it.
 #[derive(Clone, Copy)]
 struct Base<'a> {
     store: &'a Store,
@@ -214,7 +219,7 @@ impl Current for Base<'_> {
     }
 }
 
-/// What lies over the store at one key.
+/// The uncommitted rows above the store at one key.
 struct Layer<'a> {
     key: &'a Key,
     local: Option<(TxnId, Option<&'a Value>)>,
@@ -227,7 +232,7 @@ impl Above for Layer<'_> {
     }
 }
 
-/// The context of a run that records what it reads.
+/// The context of a run that records its reads.
 struct Observed<'a> {
     base: Base<'a>,
     reads: ReadSet,
@@ -259,7 +264,7 @@ impl Context for Observed<'_> {
             return Ok(own.value.clone());
         }
         let (seen, value) = self.base.read(table, &key);
-        // The base does not change during a run, so only the first read of a key says something.
+        // The base does not change during a run, so repeated reads of a key need not be recorded.
         if self.read_positions.find(&self.reads.points, table, &key).is_none() {
             self.read_positions.push(table, &key);
             self.reads.points.push(PointRead { table, key: key.into(), seen });
@@ -316,7 +321,7 @@ impl Context for Observed<'_> {
     }
 }
 
-/// The overlay's and the program's own rows within a scan, in its order, each key once.
+/// The rows of the overlay and of the program within a scan, in its order, each key once.
 fn layers<'a>(overlay: &'a Overlay, writes: &'a mut OwnWrites, scan: &Scan) -> Vec<Layer<'a>> {
     let local = overlay.range(scan.table, &scan.range).map(|(key, txn, value)| Layer {
         key,

@@ -1,4 +1,4 @@
-//! Uncommitted local writes, laid over a snapshot.
+//! The overlay: uncommitted local writes above a snapshot.
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
@@ -8,30 +8,31 @@ use crate::key::{Key, KeyRange};
 use crate::txn::Write;
 use crate::value::Value;
 
-/// The writes of local transactions that are executed and not yet decided: the `temp_state` of
+/// The writes of local transactions that were executed and are not decided yet: the `temp_state` of
 /// Minerva §3.2, Algorithm 1.
 ///
-/// Each key holds what every undecided transaction wrote to it, in local order. A reader sees the
-/// newest; when a transaction is decided, just its own writes go, and what lay under them or over
-/// them stays. Cloning is a deep copy of the maps; values are shared.
+/// Each key has the writes of all undecided transactions, in local order, and readers see the
+/// newest. When a transaction is decided, only its own writes are removed; older and newer ones
+/// stay. Cloning is a deep copy of the maps; values are shared.
 #[derive(Clone, Debug, Default)]
 pub struct Overlay {
-    /// Tables without writes are not in the map, so that a look-up in them ends here.
+    /// Tables without writes are not in the map, so a lookup in them ends here.
     tables: BTreeMap<TableId, BTreeMap<Key, Stack>>,
 }
 
-/// What undecided transactions wrote to one key. One writer, the usual case, needs no allocation.
+/// The writes of undecided transactions to one key. A single writer, the usual case, needs no
+/// allocation.
 #[derive(Clone, Debug)]
 struct Stack {
     newest: Entry,
-    /// From old to new.
+    /// Oldest first.
     older: Vec<Entry>,
 }
 
 type Entry = (TxnId, Option<Value>);
 
 impl Overlay {
-    /// An overlay without writes.
+    /// Creates an overlay without writes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -41,15 +42,15 @@ impl Overlay {
         self.tables.is_empty()
     }
 
-    /// Forgets all writes.
+    /// Removes all writes.
     pub fn clear(&mut self) {
         self.tables.clear();
     }
 
-    /// Lays the writes of `txn` over everything that is there.
+    /// Adds the writes of `txn` above all others.
     ///
     /// # Panics
-    /// When `txn` is already the newest writer of one of the keys: a transaction writes a key once.
+    /// If `txn` is already the newest writer of one of the keys: a transaction writes a key once.
     pub fn insert(&mut self, txn: TxnId, writes: &[Write]) {
         for write in writes {
             let rows = self.tables.entry(write.table).or_default();
@@ -67,8 +68,8 @@ impl Overlay {
         }
     }
 
-    /// Takes away what `txn` wrote to the keys of `writes`. Writes of others stay, and so does
-    /// their order; a key that `txn` has no write at is left alone.
+    /// Removes the writes of `txn` at the keys of `writes`. The writes of other transactions keep
+    /// their order. Keys without a write of `txn` are ignored.
     pub fn remove(&mut self, txn: TxnId, writes: &[Write]) {
         for write in writes {
             let Some(rows) = self.tables.get_mut(&write.table) else { continue };
@@ -87,7 +88,7 @@ impl Overlay {
         }
     }
 
-    /// The newest write of a key: who, and the value or a deletion.
+    /// The newest write of a key: its transaction, and a value or a deletion.
     pub fn newest(&self, table: TableId, key: &[u8]) -> Option<(TxnId, Option<&Value>)> {
         let stack = self.tables.get(&table)?.get(key)?;
         Some((stack.newest.0, stack.newest.1.as_ref()))

@@ -1,14 +1,14 @@
-//! A reconnaissance over several shards (Calvin §3.2.1): what a program would touch if it ran now,
-//! where the rows that it wants to see are elsewhere.
+//! Reconnaissance over several shards (Calvin §3.2.1): finds the present footprint of a program
+//! that may read rows of other shards.
 //!
-//! The program is run on what is known. Where it looks at something of another shard that is not
-//! known yet, the run ends, and says what is wanted; whoever asked brings it and runs the program
-//! again. Nothing is locked, and shards may answer as of different versions: a reconnaissance may
-//! be wrong, and is found out when the transaction runs.
+//! The program runs on the rows that are known. If it reads a row of another shard that is not
+//! known yet, the run ends and returns the missing keys. The caller fetches those rows and runs the
+//! program again. No locks are taken, and shards may answer from different versions. A
+//! reconnaissance may therefore be wrong; this is detected when the transaction runs.
 //!
-//! **Limits.** A shard answers with as much as one message should hold, and with one row at least.
-//! What it has left out is wanted by the next run. What a program would read, write or lock beyond
-//! what a transaction may, ends the reconnaissance with 54000.
+//! **Limits.** A shard answers with at least one row and at most about the size of one message. The
+//! next run requests the rows that were left out. A program whose reads, writes or locks exceed the
+//! limits of a transaction ends the reconnaissance with 54000.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -30,63 +30,64 @@ use crate::txn::{
 };
 use crate::value::Value;
 
-/// Rows of a range are sent so many at a time.
+/// The maximum number of rows of a range in one answer.
 const ROWS_MAX: usize = if cfg!(test) { 2 } else { 1_000 };
 
-/// And about so many bytes, of a range and of all that is wanted together.
+/// The approximate maximum size in bytes of an answer, for one range and for all requested rows
+/// together.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Of rows that a program says that it will look up, these many bytes of keys are asked for at a
-/// time.
+/// The maximum size in bytes of the hinted keys in one request.
 const HINTED_BYTES_MAX: usize = 4 << 20;
 
-/// So much may be known of other shards. It is more than a transaction may read, since of a range
-/// more is told than the program may look at.
+/// The maximum size in bytes of the known rows of other shards. It exceeds the limit of a
+/// transaction, because an answer may have more rows of a range than the program reads.
 const KNOWN_BYTES_MAX: usize = 4 * TXN_BYTES_MAX;
 
-/// What one shard is asked for.
+/// A lookup request to one shard.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
     /// Single rows.
     pub points: BTreeSet<(TableId, Key)>,
-    /// Ranges, from the end where they are wanted first.
+    /// Ranges, each in the direction in which it is read.
     pub ranges: Vec<Scan>,
 }
 
-/// What a shard has of what it was asked for.
+/// A shard's answer to a lookup request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
-    /// The rows that are there.
+    /// The rows found.
     pub rows: Vec<Write>,
-    /// So many of the single rows that were asked for these are all of: the first ones.
+    /// The number of requested single rows that the answer covers, counted from the first.
     pub points: usize,
-    /// How much of the ranges that is, in their order: of the first ones, if it is not of all.
+    /// The parts of the requested ranges that the answer covers, in their order. The last ranges
+    /// may be missing.
     pub covered: Vec<(TableId, KeyRange)>,
 }
 
-/// What is known of other shards.
+/// The known rows of other shards.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     rows: Rows,
     points: BTreeSet<(TableId, Key)>,
     covered: BTreeMap<ShardId, Vec<RangeLock>>,
-    /// How much it is.
+    /// The size of the known rows.
     bytes: usize,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scouted {
-    /// All that the program would touch.
+    /// The complete footprint of the program.
     Footprint(Footprint),
-    /// What it wants to see first, of which shards.
+    /// The rows that the program needs first, by shard.
     Wants(BTreeMap<ShardId, Wanted>),
-    /// It reads or writes more than a transaction may.
+    /// The program reads or writes more than a transaction may.
     TooMuch(Abort),
 }
 
 impl Wanted {
-    /// Appends it to `out`. [`Wanted::decode`] is the inverse.
+    /// Appends the encoding to `out`. [`Wanted::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.points.len() as u64);
         for (table, key) in &self.points {
@@ -100,10 +101,10 @@ impl Wanted {
         }
     }
 
-    /// Reads what [`Wanted::encode`] wrote.
+    /// Decodes the bytes that [`Wanted::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         const WHAT: &str = "wanted rows";
         let points = (0..from.count(WHAT)?)
@@ -120,12 +121,13 @@ impl Wanted {
         Ok(Self { points, ranges })
     }
 
-    /// What a store has of it at `at`, or of the first part of it.
+    /// Looks the rows up in a store at version `at`. The answer may cover only the first part of
+    /// the request.
     pub fn look(&self, store: &Store, at: SnapshotVersion) -> Found {
         self.look_up_to(BYTES_MAX, store, at)
     }
 
-    /// The same of rows and ranges of so many bytes, or a little more.
+    /// Like [`Wanted::look`], for rows and ranges of `most` bytes or slightly more.
     fn look_up_to(&self, most: usize, store: &Store, at: SnapshotVersion) -> Found {
         let (mut found, mut bytes) = (Found::default(), 0);
         if store.has_cold() {
@@ -172,7 +174,7 @@ fn range_bytes(range: &KeyRange) -> usize {
 }
 
 impl Found {
-    /// Appends it to `out`. [`Found::decode`] is the inverse.
+    /// Appends the encoding to `out`. [`Found::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.rows.len() as u64);
         self.rows.iter().for_each(|row| row.encode(out));
@@ -181,10 +183,10 @@ impl Found {
         self.covered.iter().for_each(|(table, range)| encode_covered(*table, range, out));
     }
 
-    /// Reads what [`Found::encode`] wrote.
+    /// Decodes the bytes that [`Found::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         const WHAT: &str = "found rows";
         let rows = (0..from.count(WHAT)?).map(|_| Write::decode(from)).collect::<Result<_, _>>()?;
@@ -221,7 +223,7 @@ fn decode_table(from: &mut Reader<'_>) -> Result<TableId, DecodeError> {
 }
 
 impl Known {
-    /// A shard has answered what it was asked for, or the first part of it.
+    /// Adds a shard's answer to a request, which may cover only the first part of it.
     pub fn learn(&mut self, shard: ShardId, wanted: &Wanted, found: Found) {
         let Found { rows, points, covered } = found;
         let answered = wanted.points.iter().take(points);
@@ -238,7 +240,7 @@ impl Known {
     }
 }
 
-/// Runs a program on this shard's rows at `at` and what is known of the others'.
+/// Runs a program on this shard's rows at version `at` and the known rows of other shards.
 pub fn scout(
     registry: &Registry,
     program: &Program,
@@ -267,13 +269,13 @@ pub fn scout(
         bytes: 0,
     };
     call::hint(registry, procedure, args, &mut |table, key| scout.hint(table, Key::from(key)));
-    // The result is not wanted: the program will be run at its place.
+    // The result is ignored, because the program will run again at its place.
     let _result = call::call(registry, procedure, args, &mut scout);
     let Scout { points, ranges, mut wants, hinted, bytes, writes, .. } = scout;
     if bytes > TXN_BYTES_MAX || !wants.is_empty() && known.bytes > KNOWN_BYTES_MAX {
         return Scouted::TooMuch(too_much());
     }
-    // At its place it would be refused for that, after all shards had run it.
+    // All shards would run the transaction and then abort it for this.
     if let Err(abort) = check_bytes(writes_bytes(writes.rows()))
         && !call::is_bulk(registry, procedure, args)
     {
@@ -296,17 +298,17 @@ struct Scout<'a> {
     points: Vec<PointLock>,
     ranges: Vec<RangeLock>,
     writes: OwnWrites,
-    /// What the program said that it will look up, and is not known.
+    /// Rows that the program hinted it will look up, and that are not known.
     hinted: BTreeMap<ShardId, BTreeSet<(TableId, Key)>>,
-    /// How long its keys are.
+    /// The size in bytes of the hinted keys.
     hinted_bytes: usize,
-    /// What it has looked at, and is not known. Then the run is over.
+    /// Rows that the program read and that are not known. They end the run.
     wants: BTreeMap<ShardId, Wanted>,
-    /// How much it has read: that much may have to be sent to another shard.
+    /// The bytes read so far. They may have to be sent to another shard.
     bytes: usize,
 }
 
-/// A program reads more than a transaction may where its rows are on several shards.
+/// The abort of a program on several shards that reads more than a transaction may.
 fn too_much() -> Abort {
     let message =
         format!("a transaction over several shards reads more than {} MiB", TXN_BYTES_MAX >> 20);
@@ -316,13 +318,13 @@ fn too_much() -> Abort {
 }
 
 impl Scout<'_> {
-    /// Ends the run where it need not go on.
+    /// Interrupts the run if the result is already known.
     fn go_on(&self) -> Result<(), Stop> {
         let is_over = !self.wants.is_empty() || self.bytes > TXN_BYTES_MAX;
         if is_over { Err(Stop::Interrupted) } else { Ok(()) }
     }
 
-    /// The other shard that has a row, if there is one, and what is there is not known.
+    /// The other shard that stores this row, if there is one and the row is not known.
     fn unknown(&self, table: TableId, key: &Key) -> Option<ShardId> {
         let Beyond { partitions, here, .. } = self.beyond;
         let shard = partitions.shard_of(table, key).filter(|shard| *shard != here)?;
@@ -333,7 +335,7 @@ impl Scout<'_> {
     }
 
     fn hint(&mut self, table: TableId, key: Key) {
-        // The next run asks for the others.
+        // The next run requests the remaining hints.
         if self.hinted_bytes < HINTED_BYTES_MAX
             && let Some(shard) = self.unknown(table, &key)
         {
@@ -342,8 +344,8 @@ impl Scout<'_> {
         }
     }
 
-    /// As much of a scan, from where it starts, as is known of all shards; and of whom the rest is
-    /// wanted.
+    /// The part of a scan, from its start, that is known of all shards, and the other shards to ask
+    /// for the rest.
     fn known_part(&self, scan: &Scan) -> (KeyRange, ShardSet) {
         let Beyond { partitions, here, .. } = self.beyond;
         let mut part = scan.range.clone();
@@ -356,7 +358,7 @@ impl Scout<'_> {
         (part, shards)
     }
 
-    /// Where the known part of a scan ends, the rest begins.
+    /// The part of a scan after its known part.
     fn rest(scan: &Scan, known: &KeyRange) -> Scan {
         if known.is_empty() {
             return scan.clone();

@@ -1,49 +1,51 @@
-//! How large a transaction may be: what it reads and writes travels in one frame and is logged.
+//! Size limits of transactions. The reads and writes of a transaction are sent in one frame and
+//! logged.
 
 use crate::ids::ShardId;
 use crate::key::KeyRange;
 use crate::txn::{Abort, Certified, Footprint, Program, RangeRead, ReadSet, SqlState, Write};
 
-/// What a transaction may read and write, in bytes as they travel and are logged: half of the
-/// largest frame, and more than any should.
+/// The maximum size in bytes of a transaction's encoded reads and writes: half of the largest
+/// frame, and more than any transaction should need.
 pub const TXN_BYTES_MAX: usize = 32 << 20;
 
-/// The longest arguments of a call. They travel beside what its run read and wrote, and after a
-/// batch's worth of other transactions, all in one frame of 64 MiB: one that can't be sent would be
-/// sent again and again, and nothing after it.
+/// The maximum size in bytes of a call's arguments. They share a frame of 64 MiB with the reads and
+/// writes of the run and with a batch of other transactions. A frame that exceeds the limit would
+/// be sent again and again and block all later ones.
 const ARGS_BYTES_MAX: usize = 24 << 20;
 
-/// What a call may take with the footprint that goes with it. As much as a batch of the largest
-/// setting, 16 MiB, may have together with the largest transaction, and three quarters of a frame.
+/// The maximum size in bytes of a call with its footprint. It equals the largest batch setting, 16
+/// MiB, plus the largest transaction: three quarters of a frame.
 const REQUEST_BYTES_MAX: usize = 48 << 20;
 
-/// What one shard's rows of a transaction may take that other shards need: they go in one frame,
-/// and what can't be sent would be waited for for ever.
+/// The maximum size in bytes of one shard's rows for the other shards of a transaction. They are
+/// sent in one frame; a larger one could not be sent, and the receivers would wait forever.
 pub(super) const PART_BYTES_MAX: usize = 24 << 20;
 
-/// What the result of a transaction may take over several shards, or the words of its abort, where
-/// another one than that of its client may run it. They go in one frame, too.
+/// The maximum size in bytes of the result of a transaction on several shards, or of its abort
+/// message, because a node other than the client's may run it. It is sent in one frame, too.
 pub(super) const RESULT_BYTES_MAX: usize = 24 << 20;
 
-/// About how many bytes writes take in a message or in the log.
+/// The approximate encoded size of writes in bytes.
 pub fn writes_bytes(writes: &[Write]) -> usize {
     let value = |write: &Write| write.value.as_ref().map_or(0, |value| value.len());
     let contents = writes.iter().map(|write| write.key.len() + value(write)).sum();
     bytes_of(writes.len(), contents)
 }
 
-/// The same of so many writes, whose keys and values are so long together.
+/// The approximate encoded size of `writes` writes whose keys and values have `contents_bytes`
+/// bytes together.
 pub(super) fn bytes_of(writes: usize, contents_bytes: usize) -> usize {
     const ROW_BYTES: usize = 8;
     writes * ROW_BYTES + contents_bytes
 }
 
-/// About how many bytes reads take in a message.
+/// The approximate encoded size of reads in bytes.
 fn reads_bytes(reads: &ReadSet) -> usize {
     const READ_BYTES: usize = 16;
     let points = reads.points.iter().map(|read| READ_BYTES + read.key.len());
     let rows = reads.ranges.iter().flat_map(|range| &range.rows);
-    // A range ends in two keys, which come from the arguments and may be as long.
+    // The bounds of a range come from the arguments and may be as long.
     let ends = reads.ranges.iter().map(|RangeRead { range, .. }| {
         2 * READ_BYTES + range.start.len() + range.end.as_ref().map_or(0, |end| end.len())
     });
@@ -51,29 +53,29 @@ fn reads_bytes(reads: &ReadSet) -> usize {
     points.sum::<usize>() + ends.sum::<usize>() + rows.sum::<usize>()
 }
 
-/// Whether a transaction is small enough to be sent and logged.
+/// Checks whether a transaction is small enough to be sent and logged.
 ///
 /// # Errors
-/// When it is not.
+/// If it is too large.
 pub fn check_size(reads: &ReadSet, writes: &[Write]) -> Result<(), Abort> {
     check_bytes(reads_bytes(reads) + writes_bytes(writes))
 }
 
-/// Whether a transaction that reads and writes so many bytes is small enough.
+/// Checks whether a transaction with this size of reads and writes is small enough.
 pub(super) fn check_bytes(bytes: usize) -> Result<(), Abort> {
     if bytes <= TXN_BYTES_MAX {
         return Ok(());
     }
-    // In bytes: in rounded units, what is a little too large is as large as what may be.
+    // In bytes: rounded units would hide a small excess.
     let message = format!("the transaction is too large: it reads and writes {bytes} bytes");
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
         .with_detail(format!("A transaction can read and write {TXN_BYTES_MAX} bytes."))
         .with_hint("Do it in several transactions."))
 }
 
-/// About how many bytes a footprint takes in a message, and no less.
+/// The approximate encoded size of a footprint in bytes, never too low.
 pub fn footprint_bytes(footprint: &Footprint) -> usize {
-    /// What is beside a key: its table and lengths.
+    /// The size of a lock without its key: its table and lengths.
     const LOCK_BYTES: usize = 32;
     let end = |range: &KeyRange| range.end.as_ref().map_or(0, |end| end.len());
     let points = footprint.points.iter().map(|lock| LOCK_BYTES + lock.key.len());
@@ -82,10 +84,10 @@ pub fn footprint_bytes(footprint: &Footprint) -> usize {
     points.sum::<usize>() + ranges.sum::<usize>()
 }
 
-/// Whether a call that weighs so much with its footprint is small enough to be sent.
+/// Checks whether a call of this size, including its footprint, is small enough to be sent.
 ///
 /// # Errors
-/// When it is not.
+/// If it is too large.
 pub fn check_request(bytes: usize) -> Result<(), Abort> {
     if bytes <= REQUEST_BYTES_MAX {
         return Ok(());
@@ -98,8 +100,8 @@ pub fn check_request(bytes: usize) -> Result<(), Abort> {
         .with_hint("Do it in several transactions."))
 }
 
-/// The abort of a transaction of which one shard has more rows than it may send to others. The same
-/// on each of these: nothing of it follows from where it is made.
+/// The abort of a transaction for which one shard would have to send too many rows. The same on all
+/// active shards, because it does not depend on the node that creates it.
 pub(super) fn part_too_large(shard: ShardId, bytes: u64, most: usize) -> Abort {
     let message = format!(
         "the transaction is too large: shard {} has {bytes} bytes and more of what it reads, and \
@@ -113,7 +115,7 @@ pub(super) fn part_too_large(shard: ShardId, bytes: u64, most: usize) -> Abort {
         .with_hint("Do it in several transactions, or read less in each.")
 }
 
-/// Whether a result of so many bytes is small enough, where so many may be.
+/// Checks whether a result has at most `most` bytes.
 pub(super) fn check_result(bytes: usize, most: usize) -> Result<(), Abort> {
     if bytes <= most {
         return Ok(());
@@ -124,7 +126,7 @@ pub(super) fn check_result(bytes: usize, most: usize) -> Result<(), Abort> {
         .with_hint("Return less, or read it afterwards."))
 }
 
-/// An abort in so many bytes of words, where so many may be: one that has more says that.
+/// Replaces an abort whose text exceeds `most` bytes by one that reports this.
 pub(super) fn in_few_words(abort: Abort, most: usize) -> Abort {
     let bytes = abort.text_bytes();
     if bytes <= most {
@@ -134,10 +136,10 @@ pub(super) fn in_few_words(abort: Abort, most: usize) -> Abort {
     Abort::new(abort.code, message)
 }
 
-/// Whether a program that somebody submits is small enough to be sent.
+/// Checks whether a submitted program is small enough to be sent.
 ///
 /// # Errors
-/// When it is not.
+/// If it is too large.
 pub fn check_program(program: &Program) -> Result<(), Abort> {
     let args = match program {
         Program::Certified(Certified { reads, writes, .. }) => return check_size(reads, writes),
@@ -214,8 +216,8 @@ mod tests {
         }
     }
 
-    /// The ends of ranges counted as nothing: one statement with long keys made a batch that is
-    /// larger than a frame can be.
+    /// The bounds of ranges once did not count: one statement with long keys made a batch that
+    /// exceeded the frame size.
     #[test]
     fn the_ends_of_ranges_count() {
         let end = vec![7; TXN_BYTES_MAX / 2];

@@ -1,5 +1,5 @@
-//! What the tests of both executors run: a small language of programs, a model that is a map, and
-//! pools with real threads.
+//! Fixtures for the tests of both executors: a small language of programs, a model based on a map,
+//! and pools with real threads.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,12 +21,12 @@ use crate::txn::{
 };
 use crate::value::Value;
 
-/// Keys are one byte, below this.
+/// Keys are one byte, below this value.
 pub const KEYS: u8 = 10;
-/// Tables are numbered below this.
+/// Table numbers are below this value.
 pub const TABLES: u32 = 2;
 
-/// The header of a job's writes: flagged where the job is run in the order.
+/// The header of a job's writes: flagged if the job runs a program in serial order.
 pub fn header_of(job: &Job<'_>) -> RecordHeader {
     match job.program {
         Program::Call { .. } => RecordHeader::new(job.txn).flagged(),
@@ -46,15 +46,15 @@ pub fn value(v: u8) -> Value {
     Value::copy_from(&[v])
 }
 
-/// One step of a test program. Every value that a program reads goes into its result.
+/// One step of a test program. Every value that a program reads is part of its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Op {
     Get(u32, u8),
     Put(u32, u8, u8),
     Delete(u32, u8),
-    /// The third key becomes the sum of the first two, plus one.
+    /// Sets the third key to the sum of the first two, plus one.
     CopySum(u32, u8, u8, u8),
-    /// Sums up at most `limit` rows and puts the sum at `to`.
+    /// Sums at most `limit` rows and puts the sum at `to`.
     Scan {
         table: u32,
         start: u8,
@@ -70,7 +70,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// What the op may touch, at most.
+    /// The largest possible footprint of the op.
     fn locks(&self, points: &mut Vec<PointLock>, ranges: &mut Vec<RangeLock>) {
         let mut point = |table: u32, k: u8, mode| {
             points.push(PointLock { table: TableId(table), key: key(k), mode });
@@ -98,7 +98,7 @@ impl Op {
     }
 }
 
-/// A footprint that covers whatever the ops do.
+/// A footprint that covers all possible accesses of the ops.
 pub fn covering(ops: &[Op]) -> Footprint {
     let (mut points, mut ranges) = (Vec::new(), Vec::new());
     ops.iter().for_each(|op| op.locks(&mut points, &mut ranges));
@@ -193,7 +193,7 @@ pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op(), 0..6)
 }
 
-/// Rows to begin with, and deletions, which must look like nothing.
+/// Initial rows, and deletions, which must look like absent rows.
 pub fn rows() -> impl Strategy<Value = BTreeMap<(u32, u8), Option<u8>>> {
     prop::collection::btree_map(
         (0..TABLES, 0..KEYS),
@@ -213,7 +213,7 @@ pub fn store(rows: &BTreeMap<(u32, u8), Option<u8>>) -> Store {
     store
 }
 
-/// The database as a map: what both executors must amount to.
+/// The database as a map: the reference for both executors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     pub rows: BTreeMap<(TableId, Key), Value>,
@@ -238,7 +238,7 @@ impl Model {
         Self { rows }
     }
 
-    /// Runs ops alone, and keeps their effect unless they abort.
+    /// Runs ops in isolation, and keeps their effects unless they abort.
     pub fn run(&mut self, ops: &[Op]) -> Result<Vec<u8>, Stop> {
         let mut after = self.clone();
         let mut log = Vec::new();
@@ -306,7 +306,7 @@ impl Pool for Threads {
     }
 }
 
-/// A pool that promises workers and has one thread, which takes the last job first.
+/// A pool that claims several workers but has one thread, which runs the last job first.
 pub struct Backwards(pub usize);
 
 impl Pool for Backwards {

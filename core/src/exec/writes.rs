@@ -1,4 +1,4 @@
-//! What a program has written so far, and which keys it has read.
+//! The buffered writes of a program, and an index of the keys that it has read.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::txn::{Abort, PointRead, SqlState, Write};
 use crate::value::Value;
 
-/// A program that writes more keys than this is refused: what it wrote is noted in memory, and
-/// positions among that are 32 bits.
+/// The maximum number of keys that a program may write. Writes are buffered in memory, and
+/// positions in the buffer have 32 bits.
 pub(super) const WRITES_MAX: usize = 1 << 22;
 
-/// Up to this many rows, their hashes are looked at one after the other: several with each
-/// instruction, and none at all where the filter says that there is nothing to find.
+/// Up to this number of rows, a lookup compares their hashes linearly, several with each
+/// instruction. The filter skips the comparison if there is no match.
 const LINEAR_MAX: usize = if cfg!(test) { 8 } else { 64 };
 
-/// From this many writes on, a scan looks them up in order instead of looking at each.
+/// From this number of writes on, a scan finds them in a sorted index instead of checking each.
 const SORTED_MIN: usize = 32;
 
-/// Something that belongs to one key of one table.
+/// An element that belongs to one key of one table.
 pub(super) trait Row {
     /// The table and the key.
     fn row(&self) -> (TableId, &Key);
@@ -39,21 +39,20 @@ impl Row for PointRead {
     }
 }
 
-/// Where in a list that only grows a row is. Holds no keys of its own: it is asked and told
-/// together with the list.
+/// An index of the rows in an append-only list. It stores no keys: callers pass the list to each
+/// lookup.
 #[derive(Debug, Default)]
 pub(super) struct Positions {
-    /// A bit for each row, by its hash. Where a row's bit is not set, it is not in the list.
+    /// A Bloom filter with one bit per row. A row whose bit is clear is not in the list.
     filter: [u64; 4],
-    /// The hashes of the rows, in their order.
+    /// The hashes of the rows, in list order.
     hashes: Vec<u64>,
     /// Empty up to [`LINEAR_MAX`] rows.
     by_hash: HashTable<u32>,
 }
 
 impl Positions {
-    /// The position of a row in `rows`, which must be the list that [`Positions::push`] was told
-    /// of.
+    /// The position of a row in `rows`, which must be the list recorded with [`Positions::push`].
     #[inline]
     pub fn find<R: Row>(&self, rows: &[R], table: TableId, key: &HashedKey) -> Option<usize> {
         let hash = key.row_hash(table);
@@ -79,7 +78,7 @@ impl Positions {
         found.map(|&at| at as usize)
     }
 
-    /// Takes note that a row is the next of the list.
+    /// Records a row that was appended to the list.
     #[inline]
     pub fn push(&mut self, table: TableId, key: &HashedKey) {
         let hash = key.row_hash(table);
@@ -99,7 +98,7 @@ impl Positions {
         }
     }
 
-    /// Forgets everything and keeps the memory.
+    /// Removes all rows and keeps the memory.
     pub fn clear(&mut self) {
         self.filter = [0; 4];
         self.hashes.clear();
@@ -107,23 +106,24 @@ impl Positions {
     }
 }
 
-/// The place of a hash in the filter: word and bit.
+/// The word and bit of a hash in the filter.
 #[inline]
 fn filter_bit(hash: u64) -> (usize, u64) {
     ((hash >> 62) as usize, 1 << ((hash >> 56) & 63))
 }
 
-/// The writes of one program, one for each key, in the order in which keys were first written.
+/// The writes of one program, one for each key, in the order of the first write of each key.
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
     rows: Vec<Write>,
     positions: Positions,
-    /// The positions of all rows by key, kept from the first scan of many rows on. Empty before.
+    /// The positions of all rows by key. Empty until the first scan with many rows; maintained from
+    /// then on.
     sorted: BTreeMap<(TableId, Key), u32>,
 }
 
 impl OwnWrites {
-    /// What the program wrote to a key: nothing, or a value, or a deletion.
+    /// The program's write to a key, if there is one: a value or a deletion.
     #[inline]
     pub fn find(&self, table: TableId, key: &HashedKey) -> Option<&Write> {
         self.positions.find(&self.rows, table, key).map(|at| &self.rows[at])
@@ -132,7 +132,7 @@ impl OwnWrites {
     /// Writes a value or a deletion.
     ///
     /// # Errors
-    /// When the program writes too many keys.
+    /// If the program writes too many keys.
     pub fn set(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Abort> {
         let key = HashedKey::from(key);
         if let Some(at) = self.positions.find(&self.rows, table, &key) {
@@ -190,16 +190,16 @@ impl OwnWrites {
         assert_eq!(self.sorted.len(), self.rows.len(), "a write is missing from the order");
     }
 
-    /// Takes the writes out, and leaves none.
+    /// Removes and returns all writes.
     pub fn take(&mut self) -> Vec<Write> {
         self.positions.clear();
         self.sorted.clear();
-        // The next program will most likely write about as much.
+        // The next program will probably write a similar number of rows.
         let next = Vec::with_capacity(self.rows.len());
         std::mem::replace(&mut self.rows, next)
     }
 
-    /// Forgets the writes.
+    /// Removes all writes.
     pub fn clear(&mut self) {
         self.positions.clear();
         self.sorted.clear();

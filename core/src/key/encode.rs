@@ -1,13 +1,13 @@
-//! Typed columns as bytes that sort like the columns.
+//! Order-preserving encoding of typed columns.
 //!
 //! [`KeyEncoder`] appends columns, [`KeyDecoder`] reads them back. Comparing two encodings of the
 //! same columns byte by byte compares the columns one after the other, as PostgreSQL compares them
-//! (text by collation "C"). This holds because of two rules:
+//! (text by collation "C"). Two rules ensure this:
 //!
-//! 1. *No encoding of a column is the start of another one of the same type*, so that a difference
-//!    in one column is never hidden by the next column's bytes.
-//! 2. *Equal values have equal encodings*, and a decoder refuses every other spelling, so that a
-//!    key names one row and a decoded key encodes to itself.
+//! 1. *No encoding of a column is a prefix of another one of the same type*, so a difference in one
+//!    column is never hidden by the bytes of the next column.
+//! 2. *Equal values have equal encodings*, and a decoder rejects every other encoding. A key
+//!    therefore names one row, and a decoded key encodes to itself.
 //!
 //! ```text
 //!   bool            00 | 01
@@ -23,8 +23,8 @@
 //!                   NULLs last: a value is 00 and its bytes, NULL 01
 //! ```
 //!
-//! A column that can't be NULL has no marker: whether there is one is the caller's knowledge, like
-//! the type, as the encoding does not describe itself.
+//! A column that cannot be NULL has no marker. The encoding does not describe itself, so the caller
+//! must know the types of the columns and whether they are nullable.
 //!
 //! ```
 //! use pangea_core::key::encode::{KeyDecoder, KeyEncoder, Nulls, Order};
@@ -52,7 +52,7 @@ pub use decimal::{Decimal, DecimalError};
 use super::Key;
 use crate::codec::{DecodeError, Reader};
 
-/// How a column is sorted.
+/// The sort order of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Small values first.
@@ -61,7 +61,7 @@ pub enum Order {
     Descending,
 }
 
-/// Where a nullable column's NULLs are sorted, whatever its [`Order`].
+/// The position of a nullable column's NULLs in the sort order, regardless of its [`Order`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Nulls {
     /// Before all values: PostgreSQL's default for descending columns.
@@ -72,15 +72,15 @@ pub enum Nulls {
 
 /// Ends text and bytea.
 const TERMINATOR: u8 = 0;
-/// Stands before the code of a byte that could be taken for [`TERMINATOR`] or for itself.
+/// Precedes the code of a byte that equals [`TERMINATOR`] or `ESCAPE`.
 const ESCAPE: u8 = 1;
-/// `ESCAPE` and this are the byte 0.
+/// `ESCAPE` followed by this byte encodes the byte 0.
 const ESCAPED_TERMINATOR: u8 = 1;
-/// `ESCAPE` and this are the byte 1.
+/// `ESCAPE` followed by this byte encodes the byte 1.
 const ESCAPED_ESCAPE: u8 = 2;
 
 impl Order {
-    /// What every byte of a column is combined with by exclusive or.
+    /// The mask that is XORed with every byte of a column.
     fn mask(self) -> u8 {
         match self {
             Self::Ascending => 0,
@@ -106,7 +106,7 @@ pub struct KeyEncoder {
 }
 
 impl KeyEncoder {
-    /// A key of no columns yet.
+    /// Creates a key without columns.
     pub fn new() -> Self {
         Self::default()
     }
@@ -116,7 +116,7 @@ impl KeyEncoder {
         Self { bytes: prefix.to_vec() }
     }
 
-    /// The columns so far: a prefix of every key that begins with them.
+    /// The encoded columns so far: a prefix of every key that begins with them.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -126,13 +126,13 @@ impl KeyEncoder {
         Key::from(&self.bytes[..])
     }
 
-    /// Forgets the columns and keeps the buffer.
+    /// Removes all columns and keeps the buffer.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Appends what a nullable column begins with. A NULL is this marker alone; a value follows its
-    /// marker.
+    /// Appends the marker of a nullable column. A NULL consists only of the marker; the caller
+    /// appends a value after its marker.
     pub fn put_marker(&mut self, is_null: bool, nulls: Nulls) {
         self.bytes.push(nulls.null_marker() ^ u8::from(!is_null));
     }
@@ -172,7 +172,7 @@ impl KeyEncoder {
         self.put_fixed((bits ^ flip).to_be_bytes(), order);
     }
 
-    /// Appends a numeric: numbers that differ in scale alone are equal, NaN is the largest.
+    /// Appends a numeric: numbers that differ only in scale are equal, and NaN is the largest.
     pub fn put_numeric(&mut self, value: &Decimal, order: Order) {
         let start = self.bytes.len();
         value.encode(&mut self.bytes);
@@ -199,7 +199,7 @@ impl KeyEncoder {
         self.flip_from(start, order);
     }
 
-    /// Appends a date, as days since an origin of the caller's.
+    /// Appends a date, in days since an epoch that the caller chooses.
     pub fn put_date(&mut self, days: i32, order: Order) {
         self.put_i32(days, order);
     }
@@ -209,8 +209,8 @@ impl KeyEncoder {
         self.put_i64(us, order);
     }
 
-    /// Appends a timestamp, with or without time zone, as microseconds since an origin of the
-    /// caller's.
+    /// Appends a timestamp, with or without time zone, in microseconds since an epoch that the
+    /// caller chooses.
     pub fn put_timestamp(&mut self, us: i64, order: Order) {
         self.put_i64(us, order);
     }
@@ -232,14 +232,14 @@ impl KeyEncoder {
     }
 }
 
-/// Reads columns back from a key. What is not the encoding of a value is an error.
+/// Decodes the columns of a key. Rejects bytes that no encoder writes.
 #[derive(Clone, Debug)]
 pub struct KeyDecoder<'a> {
     from: Reader<'a>,
 }
 
 impl<'a> KeyDecoder<'a> {
-    /// Reads from the first column of `key`.
+    /// Creates a decoder that starts at the first column of `key`.
     pub fn new(key: &'a [u8]) -> Self {
         Self { from: Reader::new(key) }
     }
@@ -249,18 +249,18 @@ impl<'a> KeyDecoder<'a> {
         self.from.rest()
     }
 
-    /// Ends the reading.
+    /// Checks that all columns were read.
     ///
     /// # Errors
-    /// When there are bytes after the last column.
+    /// If there are bytes after the last column.
     pub fn finish(self) -> Result<(), DecodeError> {
         if self.from.is_empty() { Ok(()) } else { Err(DecodeError::new("end of key")) }
     }
 
-    /// Reads a nullable column's marker, and says whether the column is NULL.
+    /// Reads the marker of a nullable column. Returns whether the column is NULL.
     ///
     /// # Errors
-    /// When the byte is not a marker.
+    /// If the byte is not a marker.
     pub fn is_null(&mut self, nulls: Nulls) -> Result<bool, DecodeError> {
         match self.from.u8("null marker in key")? {
             marker @ 0..=1 => Ok(marker == nulls.null_marker()),
@@ -271,7 +271,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a boolean.
     ///
     /// # Errors
-    /// When the byte is neither of the two.
+    /// If the byte is neither 0 nor 1.
     pub fn bool(&mut self, order: Order) -> Result<bool, DecodeError> {
         match self.fixed("boolean in key", order)? {
             [0] => Ok(false),
@@ -283,7 +283,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a smallint.
     ///
     /// # Errors
-    /// When bytes are missing.
+    /// If bytes are missing.
     pub fn i16(&mut self, order: Order) -> Result<i16, DecodeError> {
         Ok(i16::from_be_bytes(self.fixed("smallint in key", order)?) ^ i16::MIN)
     }
@@ -291,7 +291,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads an integer.
     ///
     /// # Errors
-    /// When bytes are missing.
+    /// If bytes are missing.
     pub fn i32(&mut self, order: Order) -> Result<i32, DecodeError> {
         Ok(i32::from_be_bytes(self.fixed("integer in key", order)?) ^ i32::MIN)
     }
@@ -299,7 +299,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a bigint.
     ///
     /// # Errors
-    /// When bytes are missing.
+    /// If bytes are missing.
     pub fn i64(&mut self, order: Order) -> Result<i64, DecodeError> {
         Ok(i64::from_be_bytes(self.fixed("bigint in key", order)?) ^ i64::MIN)
     }
@@ -307,7 +307,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a real.
     ///
     /// # Errors
-    /// When bytes are missing, or spell -0 or a NaN that the encoder does not write.
+    /// If bytes are missing, or encode -0 or a NaN that the encoder does not write.
     pub fn f32(&mut self, order: Order) -> Result<f32, DecodeError> {
         let bits = u32::from_be_bytes(self.fixed("real in key", order)?);
         let flip = if bits >> 31 == 0 { u32::MAX } else { 1 << 31 };
@@ -319,7 +319,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a double precision.
     ///
     /// # Errors
-    /// When bytes are missing, or spell -0 or a NaN that the encoder does not write.
+    /// If bytes are missing, or encode -0 or a NaN that the encoder does not write.
     pub fn f64(&mut self, order: Order) -> Result<f64, DecodeError> {
         let bits = u64::from_be_bytes(self.fixed("double precision in key", order)?);
         let flip = if bits >> 63 == 0 { u64::MAX } else { 1 << 63 };
@@ -331,7 +331,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a numeric.
     ///
     /// # Errors
-    /// When the bytes are not what the encoder writes for some number.
+    /// If the encoder does not write these bytes for any number.
     pub fn numeric(&mut self, order: Order) -> Result<Decimal, DecodeError> {
         Decimal::decode(&mut self.from, order.mask())
     }
@@ -339,7 +339,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads text.
     ///
     /// # Errors
-    /// When it does not end, or is not UTF-8.
+    /// If the text has no terminator, or is not UTF-8.
     pub fn text(&mut self, order: Order) -> Result<String, DecodeError> {
         String::from_utf8(self.bytea(order)?).map_err(|_| DecodeError::new("text in key"))
     }
@@ -347,7 +347,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a byte string.
     ///
     /// # Errors
-    /// When it does not end, or holds an escape that the encoder does not write.
+    /// If the string has no terminator, or contains an escape that the encoder does not write.
     pub fn bytea(&mut self, order: Order) -> Result<Vec<u8>, DecodeError> {
         const WHAT: &str = "byte string in key";
         let mask = order.mask();
@@ -368,7 +368,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a date.
     ///
     /// # Errors
-    /// When bytes are missing.
+    /// If bytes are missing.
     pub fn date(&mut self, order: Order) -> Result<i32, DecodeError> {
         self.i32(order)
     }
@@ -376,7 +376,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a time of day.
     ///
     /// # Errors
-    /// When bytes are missing.
+    /// If bytes are missing.
     pub fn time(&mut self, order: Order) -> Result<i64, DecodeError> {
         self.i64(order)
     }
@@ -384,7 +384,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a timestamp.
     ///
     /// # Errors
-    /// When bytes are missing.
+    /// If bytes are missing.
     pub fn timestamp(&mut self, order: Order) -> Result<i64, DecodeError> {
         self.i64(order)
     }
@@ -392,7 +392,7 @@ impl<'a> KeyDecoder<'a> {
     /// Reads a uuid.
     ///
     /// # Errors
-    /// When bytes are missing.
+    /// If bytes are missing.
     pub fn uuid(&mut self, order: Order) -> Result<[u8; 16], DecodeError> {
         self.fixed("uuid in key", order)
     }
@@ -409,8 +409,8 @@ impl<'a> KeyDecoder<'a> {
 }
 
 fn canonical_f32(value: f32) -> f32 {
-    // Adding positive zero turns -0 into 0 and leaves the rest. The sign of f32::NAN is not
-    // promised by the language, so the bits are spelled out.
+    // Adding positive zero turns -0 into 0 and changes no other value. The language does not
+    // specify the sign of f32::NAN, so its bits are written out.
     if value.is_nan() { f32::from_bits(0x7fc0_0000) } else { value + 0.0 }
 }
 

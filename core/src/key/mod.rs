@@ -1,7 +1,7 @@
-//! Keys: bytes whose order is the order of what they encode.
+//! Keys: byte strings that sort like the values that they encode.
 //!
-//! A [`Key`] is an opaque byte string; tables are ordered by its bytes. [`encode`] turns typed
-//! columns into such bytes, and [`KeyRange`] names a contiguous run of them.
+//! A [`Key`] is an opaque byte string; tables are ordered by its bytes. [`encode`] converts typed
+//! columns to keys, and a [`KeyRange`] is a contiguous range of keys.
 
 pub mod encode;
 mod range;
@@ -16,10 +16,11 @@ use crate::ids::TableId;
 
 pub use range::{Direction, KeyRange};
 
-/// Keys up to this long live in the index itself, without an allocation.
+/// The maximum length of a key that is stored inline, without an allocation.
 const INLINE_LEN_MAX: usize = 22;
 
-/// A key: short ones inline, long ones on the heap. 24 bytes either way. Ordered by its bytes.
+/// A key. Short keys are stored inline and long ones on the heap; it has 24 bytes either way.
+/// Ordered by its bytes.
 #[derive(Clone)]
 pub struct Key(Repr);
 
@@ -39,8 +40,8 @@ impl Key {
         }
     }
 
-    /// Whether the key comes before another, as `<` says. For short keys it takes no branch, so
-    /// that a search that looks at many waits for none of them.
+    /// Whether the key is less than another, like `<`. Branch-free for short keys, so that a search
+    /// does not stall on mispredicted comparisons.
     #[inline]
     pub(crate) fn is_before(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -56,7 +57,7 @@ impl Key {
         }
     }
 
-    /// The bytes that the key takes beside its own 24.
+    /// The heap memory of the key in bytes, in addition to its own 24.
     pub(crate) fn heap_bytes(&self) -> usize {
         match &self.0 {
             Repr::Inline { .. } => 0,
@@ -82,8 +83,8 @@ impl From<&Key> for Key {
     }
 }
 
-/// The bytes of a short key, and zeros. Its two ends are copied, which overlap: of fixed lengths,
-/// they take no call.
+/// The bytes of a short key, padded with zeros. Copies both ends, which may overlap: copies of
+/// fixed length need no function call.
 #[inline]
 fn inline_bytes(source: &[u8]) -> [u8; INLINE_LEN_MAX] {
     let mut bytes = [0; INLINE_LEN_MAX];
@@ -103,7 +104,7 @@ fn copy_ends<const N: usize>(source: &[u8], bytes: &mut [u8; INLINE_LEN_MAX]) {
     bytes[last..last + N].copy_from_slice(&source[last..]);
 }
 
-/// A key with its hash, which is computed once for all that is done with it.
+/// A key with its hash, which is computed only once.
 #[derive(Clone, Debug)]
 pub struct HashedKey {
     key: Key,
@@ -117,16 +118,16 @@ impl HashedKey {
         &self.key
     }
 
-    /// The hash of its bytes: the same on every node of one build, but not to be stored.
+    /// The hash of the key's bytes. The same on every node of one build, but must not be stored.
     #[inline]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// A hash of the row that has this key in a table.
+    /// The hash of the row with this key in a table.
     #[inline]
     pub(crate) fn row_hash(&self, table: TableId) -> u64 {
-        // An odd constant without a pattern, so that numbers of tables change all bits above.
+        // An odd constant without a pattern, so that table numbers change all higher bits.
         const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
         (self.hash ^ u64::from(table.0)).wrapping_mul(SPREAD)
     }
@@ -171,7 +172,7 @@ impl PartialEq for Key {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            // Of a fixed length, which takes no call.
+            // A comparison of fixed length needs no function call.
             (
                 Repr::Inline { len: a_len, bytes: a_bytes },
                 Repr::Inline { len: b_len, bytes: b_bytes },
@@ -194,8 +195,8 @@ impl Ord for Key {
     #[inline]
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         match (&self.0, &other.0) {
-            // Comparing numbers needs no call and no loop: a descent of the ordered index is some
-            // 30 comparisons.
+            // Comparing integers needs no function call and no loop. A descent of the ordered index
+            // takes about 30 comparisons.
             (
                 Repr::Inline { len: a_len, bytes: a_bytes },
                 Repr::Inline { len: b_len, bytes: b_bytes },
@@ -205,8 +206,9 @@ impl Ord for Key {
     }
 }
 
-/// A short key as numbers that compare like it. Beyond its length it is zeros, so of two keys with
-/// the same padded bytes the shorter one is the start of the longer one: the length comes last.
+/// A short key as integers that compare like it. It is padded with zeros, so if two keys have the
+/// same padded bytes, the shorter one is a prefix of the longer one. The length is therefore
+/// compared last.
 #[inline]
 fn padded(len: u8, bytes: &[u8; INLINE_LEN_MAX]) -> (u128, u64) {
     let (head, tail) = bytes.split_first_chunk::<16>().expect("22 bytes are more than 16");

@@ -1,8 +1,8 @@
-//! A contiguous run of keys.
+//! Contiguous ranges of keys.
 
 use serde::{Deserialize, Serialize};
 
-/// Which end of a range a scan starts from.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
     /// From the smallest key up.
@@ -11,27 +11,28 @@ pub enum Direction {
     Reverse,
 }
 
-/// The keys `k` with `start <= k < end`; no end means up to the last key of the table.
+/// The keys `k` with `start <= k < end`. Without an end, the range extends to the last key of the
+/// table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyRange {
-    /// The first key that may be in the range.
+    /// The lower bound, inclusive.
     pub start: Vec<u8>,
-    /// The first key after the range, if it ends.
+    /// The upper bound, exclusive. `None` for no bound.
     pub end: Option<Vec<u8>>,
 }
 
 impl KeyRange {
-    /// Every key.
+    /// The range of all keys.
     pub fn all() -> Self {
         Self { start: Vec::new(), end: None }
     }
 
-    /// Every key that begins with `prefix`.
+    /// The range of all keys with this prefix.
     pub fn prefix(prefix: &[u8]) -> Self {
         Self { start: prefix.to_vec(), end: successor_of_prefix(prefix) }
     }
 
-    /// Exactly one key.
+    /// The range of exactly one key.
     pub fn point(key: &[u8]) -> Self {
         Self { start: key.to_vec(), end: Some(successor_of_key(key)) }
     }
@@ -56,7 +57,7 @@ impl KeyRange {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
-    /// The part of the range that a scan has seen when it stopped at `last`, which it visited.
+    /// The part of the range that a scan has read if it stopped after visiting `last`.
     pub fn seen_up_to(&self, last: &[u8], direction: Direction) -> Self {
         match direction {
             Direction::Forward => {

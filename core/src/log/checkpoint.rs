@@ -1,4 +1,4 @@
-//! A checkpoint's bytes, written and read as a stream: neither side ever holds more than a block.
+//! Streaming encoding and decoding of a checkpoint. Neither side buffers more than a block.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use crate::key::Key;
 use crate::store::{RecordHeader, Version};
 use crate::value::Value;
 
-/// The format of the checkpoints that this program writes, and the newest that it reads.
+/// The checkpoint format that this program writes, and the newest that it reads.
 pub const CHECKPOINT_FORMAT: u16 = 1;
 
-/// The longest block. One row or the protocol's own state must fit, so four times the longest
-/// message.
+/// The maximum length of a block in bytes. One row or the protocol's state must fit, so it is four
+/// times the longest message.
 pub const BLOCK_LEN_MAX: usize = 256 << 20;
 
-/// A block of rows is closed at this length: long enough that its header costs nothing, short
-/// enough that it stays in a core's cache while it is written and checked.
+/// A block of rows is closed at this length in bytes. It is long enough to make the header's cost
+/// negligible, and short enough to stay in a core's cache while it is written and checked.
 const BLOCK_LEN_TARGET: usize = 256 << 10;
 
 const MAGIC: [u8; 8] = *b"PANGACKP";
@@ -29,10 +29,10 @@ const TAG_HEADER: u8 = 1;
 const TAG_ROWS: u8 = 2;
 const TAG_FOOTER: u8 = 3;
 
-/// What a checkpoint says of itself.
+/// The header of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointHeader {
-    /// The snapshot version that its rows are at.
+    /// The snapshot version of its rows.
     pub version: SnapshotVersion,
     /// The protocol that wrote it.
     pub protocol: String,
@@ -49,40 +49,40 @@ pub struct Row {
     pub version: Version,
 }
 
-/// What a checkpoint is made of, in the order in which a [`Decoder`] finds it.
+/// The elements of a checkpoint, in the order in which a [`Decoder`] returns them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
     /// The header. First, once.
     Header(CheckpointHeader),
-    /// Rows of one table, ascending.
+    /// Rows of one table, in ascending order.
     Rows(TableId, Vec<Row>),
-    /// The end: everything before it is whole.
+    /// The end: all elements before it are complete.
     Footer {
-        /// How many rows there were.
+        /// The total number of rows.
         rows: u64,
     },
 }
 
-/// Why bytes are not a checkpoint. The reader of the message needs the file's name before it.
+/// The reason why bytes are not a checkpoint. The caller prefixes the message with the file's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointError {
-    /// The file is something else.
+    /// The file is not a checkpoint.
     NotACheckpoint,
-    /// The file is of a format that this program does not know.
+    /// The file has a format that this program does not know.
     NewerFormat {
-        /// Its format.
+        /// The file's format.
         found: u16,
     },
     /// A block is damaged.
     Corrupt {
-        /// Where the block begins.
+        /// The file offset of the block.
         offset: u64,
-        /// What is wrong with it.
+        /// The defect.
         what: &'static str,
     },
-    /// The file ends too early.
+    /// The file is truncated.
     Incomplete {
-        /// Its length.
+        /// The length of the file in bytes.
         len: u64,
     },
 }
@@ -104,12 +104,13 @@ impl fmt::Display for CheckpointError {
 
 impl std::error::Error for CheckpointError {}
 
-/// Writes a checkpoint. Bytes come out of each call; what does not fill a block waits for the next.
+/// Encodes a checkpoint. Each call appends the blocks that it completes to `out`; the rest is
+/// buffered.
 #[derive(Debug)]
 pub struct Encoder {
     version: SnapshotVersion,
     table: TableId,
-    /// The rows of `table` that wait for their block.
+    /// The encoded rows of `table` whose block is not complete.
     waiting: Vec<u8>,
     waiting_rows: u64,
     last: Option<(TableId, Key)>,
@@ -121,7 +122,7 @@ impl Encoder {
     /// Begins a checkpoint.
     ///
     /// # Panics
-    /// When the protocol's own state does not fit a block.
+    /// If the protocol's state does not fit into a block.
     pub fn new(header: &CheckpointHeader, out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(&MAGIC);
         out.put_u16(CHECKPOINT_FORMAT);
@@ -142,10 +143,10 @@ impl Encoder {
         }
     }
 
-    /// Adds a row. Deletions are left out: a key without a row is as deleted.
+    /// Adds a row. Deletions are left out, because a missing key is equivalent.
     ///
     /// # Panics
-    /// When rows don't ascend by table and key, or the row is newer than the checkpoint.
+    /// If rows do not ascend by table and key, or the row is newer than the checkpoint.
     pub fn push(&mut self, table: TableId, key: &Key, version: &Version, out: &mut Vec<u8>) {
         assert!(version.version <= self.version, "a row is newer than its checkpoint");
         if let Some((last_table, last_key)) = &self.last {
@@ -164,7 +165,7 @@ impl Encoder {
         self.last = Some((table, key.clone()));
     }
 
-    /// Ends the checkpoint and returns how many rows it has.
+    /// Ends the checkpoint and returns its number of rows.
     pub fn finish(mut self, out: &mut Vec<u8>) -> u64 {
         self.close_block(out);
         let mut body = Vec::with_capacity(16);
@@ -201,13 +202,13 @@ fn put_block(tag: u8, parts: &[&[u8]], out: &mut Vec<u8>) {
     out[start..start + 4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Reads a checkpoint from chunks of any length.
+/// Decodes a checkpoint from chunks of any length.
 #[derive(Debug)]
 pub struct Decoder {
-    /// What was fed; what lies before `taken` has been read.
+    /// The bytes received; those before `taken` have been decoded.
     buffer: Vec<u8>,
     taken: usize,
-    /// How many bytes came before the buffer.
+    /// The number of bytes before the buffer.
     offset: u64,
     stage: Stage,
     version: SnapshotVersion,
@@ -231,7 +232,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Before the first byte.
+    /// Creates a decoder at the start of a checkpoint.
     pub fn new() -> Self {
         Self {
             buffer: Vec::new(),
@@ -245,7 +246,7 @@ impl Decoder {
         }
     }
 
-    /// Takes the next bytes of the file.
+    /// Appends the next bytes of the file.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.taken);
         self.offset += self.taken as u64;
@@ -253,10 +254,10 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next part, or nothing when more bytes are needed.
+    /// Returns the next element, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// When the bytes are not a checkpoint's.
+    /// If the bytes are not those of a checkpoint.
     pub fn advance(&mut self) -> Result<Option<Part>, CheckpointError> {
         if self.stage == Stage::Prelude && !self.read_prelude()? {
             return Ok(None);
@@ -274,10 +275,10 @@ impl Decoder {
         Ok(Some(part))
     }
 
-    /// After the last byte: whether the checkpoint was whole.
+    /// Checks, after the last byte, that the checkpoint was complete.
     ///
     /// # Errors
-    /// When it was not.
+    /// If it was not.
     pub fn finish(self) -> Result<(), CheckpointError> {
         let len = self.offset + self.buffer.len() as u64;
         if self.stage == Stage::Prelude && len == 0 {
@@ -310,7 +311,7 @@ impl Decoder {
         Ok(true)
     }
 
-    /// The next whole block, checked. Does not take it: that is left to who understood it.
+    /// Reads and checks the next complete block. The caller advances past it after decoding it.
     fn read_block(&self) -> Result<Option<(u8, Vec<u8>)>, CheckpointError> {
         let offset = self.offset + self.taken as u64;
         let corrupt = |what| CheckpointError::Corrupt { offset, what };
@@ -351,7 +352,8 @@ impl Decoder {
         let table = u32::try_from(reader.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
         let table = TableId(table);
         let count = reader.varint(WHAT)?;
-        // A row takes three bytes at least, so a count that lies can't reserve more than the block.
+        // A row takes at least three bytes, so a false count cannot reserve more memory than the
+        // block allows.
         let mut rows = Vec::with_capacity(count.min(body.len() as u64 / 3) as usize);
         for _ in 0..count {
             let version = SnapshotVersion(reader.varint(WHAT)?);

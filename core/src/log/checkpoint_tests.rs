@@ -1,4 +1,4 @@
-//! What damage to a checkpoint leads to: an error, never other rows.
+//! Tests of damaged checkpoints: damage leads to an error, never to other rows.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn encode(rows: &Rows) -> Vec<u8> {
     out
 }
 
-/// Reads a checkpoint in chunks: its rows, or why it is none.
+/// Decodes a checkpoint in chunks. Returns its rows or the error.
 fn decode(bytes: &[u8], chunk: usize) -> Result<Rows, CheckpointError> {
     let mut decoder = Decoder::new();
     let mut rows = Vec::new();
@@ -112,7 +112,7 @@ fn a_file_that_ends_early_is_incomplete() {
 #[test]
 fn a_lost_block_is_seen() {
     let whole = encode(&some_rows());
-    // The table's blocks are found again as what an encoder adds for one row.
+    // The encoder's output for one row locates the table's blocks.
     let start = {
         let mut out = Vec::new();
         let mut encoder = Encoder::new(&header(), &mut out);

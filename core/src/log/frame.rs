@@ -1,4 +1,4 @@
-//! One frame of the log: how it is written, and whether bytes are one.
+//! Encoding and checking of one frame of the log.
 
 use bytes::Bytes;
 
@@ -12,22 +12,22 @@ pub const FRAME_VERSION: u8 = 1;
 /// The bytes of a frame before its payload.
 pub const FRAME_HEADER_LEN: usize = 26;
 
-/// The longest payload of a frame, as long as the longest message between nodes: most records are
-/// in one frame. A longer one is in several.
+/// The maximum length of a frame's payload in bytes, equal to that of a message between nodes. Most
+/// records are in one frame; a longer record is split into several.
 pub const PAYLOAD_LEN_MAX: usize = 64 << 20;
 
-/// What a frame holds.
+/// The kind of a frame's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A record of the protocol.
     Record,
     /// A [`Mark`].
     Mark,
-    /// The first part of a record that is too long for a frame.
+    /// The first part of a record that is too long for one frame.
     First,
-    /// A later part of it, but for the last.
+    /// A part of a long record between the first and the last.
     Middle,
-    /// The last part of it.
+    /// The last part of a long record.
     Last,
 }
 
@@ -60,14 +60,15 @@ impl Kind {
     }
 }
 
-/// What a frame says of itself.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it holds.
+    /// The kind of its content.
     pub kind: Kind,
     /// The record's number; for a mark, the number of the record before it.
     pub position: LogPosition,
-    /// How much of the segment was durable when the frame was written, in bytes from its start.
+    /// The number of bytes of the segment that were durable when the frame was written, counted
+    /// from its start.
     pub synced: u64,
 }
 
@@ -75,7 +76,7 @@ impl FrameHeader {
     /// Appends a frame with this payload, given in parts, to `out`.
     ///
     /// # Panics
-    /// When the payload is longer than [`PAYLOAD_LEN_MAX`].
+    /// If the payload is longer than [`PAYLOAD_LEN_MAX`].
     pub fn encode(&self, salt: u64, payload: &[Bytes], out: &mut Vec<u8>) {
         let payload_len: usize = payload.iter().map(Bytes::len).sum();
         assert!(payload_len <= PAYLOAD_LEN_MAX, "a frame of {payload_len} bytes");
@@ -92,12 +93,11 @@ impl FrameHeader {
     }
 }
 
-/// Appends a record, given in parts, to `out`: in one frame, or in several where it has more bytes
-/// than `most`, which is [`PAYLOAD_LEN_MAX`] or less. They belong into one segment, and into one
-/// group.
+/// Appends a record, given in parts, to `out`. A record longer than `most` bytes is split into
+/// several frames. The frames must go into one segment and one group.
 ///
 /// # Panics
-/// When `most` is 0, or more than a frame can hold.
+/// If `most` is 0, or more than [`PAYLOAD_LEN_MAX`].
 pub fn encode_record(
     (position, synced): (LogPosition, u64),
     salt: u64,
@@ -123,13 +123,13 @@ pub fn encode_record(
     }
 }
 
-/// How long a record of so many bytes is in a segment, in frames of which none holds more than
-/// `most`.
+/// The length of a record of `record_len` bytes in a segment, split into frames of at most `most`
+/// bytes.
 pub fn encoded_len(record_len: usize, most: usize) -> usize {
     record_len + FRAME_HEADER_LEN * record_len.div_ceil(most).max(1)
 }
 
-/// So many bytes of a record from there on, or what there is.
+/// At most `most` bytes of a record, starting at `from`.
 fn cut(record: &[Bytes], from: usize, most: usize) -> Vec<Bytes> {
     let mut end = 0;
     let within = |part: &Bytes| {
@@ -141,12 +141,13 @@ fn cut(record: &[Bytes], from: usize, most: usize) -> Vec<Bytes> {
     record.iter().filter_map(within).collect()
 }
 
-/// The records below a position are given up, because a checkpoint holds what they did.
+/// A truncation mark: records below a position are no longer needed, because a checkpoint contains
+/// their effects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// The first record that is kept.
+    /// The first record that is still needed.
     pub below: LogPosition,
-    /// The checkpoint that the kept records begin from: an older one can't be used any more.
+    /// The checkpoint that the retained records follow. Older checkpoints can no longer be used.
     pub checkpoint: SnapshotVersion,
 }
 
@@ -159,7 +160,7 @@ impl Mark {
         Bytes::from(payload)
     }
 
-    /// Reads what [`Mark::encode`] wrote.
+    /// Decodes the bytes that [`Mark::encode`] wrote.
     pub(super) fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(payload);
         let below = LogPosition(reader.u64("mark").ok()?);
@@ -168,20 +169,21 @@ impl Mark {
     }
 }
 
-/// What there is at some place of a segment.
+/// The content of a segment at some offset.
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
-    /// Where a frame would begin there are zeros, or the segment ends.
+    /// Zeros instead of a frame, or the end of the segment.
     Nothing,
-    /// A whole frame; its payload is what follows the header, up to `len` from its start.
+    /// A complete frame. Its payload follows the header and ends at `len`, counted from the frame's
+    /// start.
     Frame { header: FrameHeader, len: usize },
-    /// Bytes that are no frame, or not all of one.
+    /// Bytes that are not a complete frame.
     Bad,
-    /// A whole frame that a newer program wrote.
+    /// A complete frame written by a newer program.
     Newer(u8),
 }
 
-/// Looks at what begins with `bytes[0]`. Reads nothing past the frame.
+/// Decodes the content that begins at `bytes[0]`. Reads no bytes past the frame.
 pub(super) fn find(salt: u64, bytes: &[u8]) -> Found {
     let Some(length) = bytes.first_chunk::<4>() else { return Found::Nothing };
     let len = u32::from_le_bytes(*length) as usize;
@@ -193,7 +195,7 @@ pub(super) fn find(salt: u64, bytes: &[u8]) -> Found {
         return Found::Bad;
     }
     let mut reader = Reader::new(&frame[4..FRAME_HEADER_LEN]);
-    // The header's 22 bytes are there, so none of these reads can fail.
+    // The header has all of these 22 bytes, so no read can fail.
     let mut next = || -> Option<_> {
         Some((
             reader.u32("frame").ok()?,
@@ -216,8 +218,8 @@ pub(super) fn find(salt: u64, bytes: &[u8]) -> Found {
     }
 }
 
-/// The position that a frame with these first bytes would have, were it one. A cheap look before
-/// its checksum is worked out.
+/// The position in a frame that begins with these bytes, if it is a frame. A cheap test before its
+/// checksum is computed.
 pub(super) fn claimed_position(header: &[u8; FRAME_HEADER_LEN]) -> Option<LogPosition> {
     let mut reader = Reader::new(&header[8..]);
     let is_ours = reader.u8("frame").ok()? == FRAME_VERSION;
@@ -225,7 +227,7 @@ pub(super) fn claimed_position(header: &[u8; FRAME_HEADER_LEN]) -> Option<LogPos
     is_ours.then_some(LogPosition(reader.u64("frame").ok()?))
 }
 
-/// The CRC32C of the salt and of a frame but for its own field.
+/// The CRC32C of the salt and a frame, without the checksum field.
 pub(super) fn checksum(salt: u64, frame: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&salt.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, &frame[..4]);

@@ -1,4 +1,4 @@
-//! Segments and checkpoints that are nearly right.
+//! Fuzzing of nearly correct segments and checkpoints.
 
 use std::fmt::Debug;
 
@@ -15,10 +15,11 @@ use crate::value::Value;
 
 const SALT: u64 = 0x5a17;
 
-/// What a frame holds at most.
+/// The maximum payload of a frame.
 const PAYLOAD_MAX: usize = 60;
 
-/// A segment with records of these lengths, a mark before each that is empty, and zeros.
+/// Builds a segment with records of these lengths and trailing zeros. A mark precedes each empty
+/// record.
 fn segment(first: u64, records: &[usize], zeros: usize) -> Vec<u8> {
     let mut bytes = SegmentHeader { salt: SALT, first: LogPosition(first) }.encode();
     let mut synced = bytes.len() as u64;
@@ -39,7 +40,7 @@ fn segment(first: u64, records: &[usize], zeros: usize) -> Vec<u8> {
     bytes
 }
 
-/// Makes the checksums of the header and of every frame right, as far as the lengths lead.
+/// Corrects the checksums of the header and of all frames that the lengths lead to.
 fn mend_segment(bytes: &mut [u8]) {
     if bytes.len() < SEGMENT_HEADER_LEN {
         return;
@@ -86,8 +87,8 @@ fn look_at_segment(bytes: &[u8]) -> Outcome {
         Ok(end) => end,
         Err(error) => return Outcome::refused((error.to_string(), size(items.len()))),
     };
-    // A torn tail is cut off before anything else happens: then the same frames are there, and a
-    // clean end.
+    // A torn tail is overwritten with zeros before anything else. A scan must then find the same
+    // frames and a clean end.
     let torn = end.torn.unwrap_or(Torn { len: 0, frames: 0 });
     let mut cut = bytes.to_vec();
     cut[end.offset..end.offset + torn.len].fill(0);
@@ -109,7 +110,7 @@ fn segments() {
         mend: mend_segment,
         look: look_at_segment,
         bytes_max: 4 << 10,
-        // The bytes themselves four times over, and an item for each frame.
+        // Four copies of the bytes, and an item for each frame.
         bytes_per_byte: 32,
     });
 }
@@ -139,14 +140,14 @@ fn checkpoint(tables: &[u32], rows: u8, value: usize) -> Vec<u8> {
 const PRELUDE_LEN: usize = 12;
 const BLOCK_HEADER_LEN: usize = 9;
 
-/// What a block of rows says of itself: how many they are.
+/// The row count in a block of rows.
 fn row_count(body: &[u8]) -> u64 {
     let mut reader = Reader::new(body);
     reader.varint("table").and_then(|_| reader.varint("rows")).unwrap_or(0)
 }
 
-/// Makes the checksum of every block right, as far as the lengths lead, and the last length, and
-/// the footer's counts.
+/// Corrects the checksums of all blocks that the lengths lead to, the last length, and the counts
+/// in the footer.
 fn mend_checkpoint(bytes: &mut [u8]) {
     let mut at = PRELUDE_LEN;
     let mut counts = [0u64; 2];
@@ -170,7 +171,7 @@ fn mend_checkpoint(bytes: &mut [u8]) {
 
 type Parts = Vec<Part>;
 
-/// The parts of a checkpoint that comes in chunks of so many bytes, and how it ends.
+/// The elements of a checkpoint decoded in chunks of `chunk` bytes, and its end.
 fn parts(bytes: &[u8], chunk: usize) -> (Parts, Result<(), CheckpointError>) {
     let mut decoder = Decoder::new();
     let mut parts = Parts::new();
@@ -201,7 +202,7 @@ fn encode(parts: &Parts) -> Vec<u8> {
     out
 }
 
-/// The rows, however they are cut into blocks.
+/// All rows, regardless of their division into blocks.
 fn rows(parts: &Parts) -> Vec<(TableId, &Row)> {
     let of = |part| match part {
         &Part::Rows(table, ref rows) => rows.iter().map(|row| (table, row)).collect(),
@@ -240,9 +241,9 @@ fn checkpoints() {
         ],
         mend: mend_checkpoint,
         look: look_at_checkpoint,
-        // A block of rows that is being filled, three times over.
+        // Three copies of a block of rows that is being filled.
         bytes_max: 1 << 20,
-        // A row of 11 bytes takes some 200, and there are four copies of it.
+        // A row of 11 bytes takes about 200 bytes of memory, and there are four copies of it.
         bytes_per_byte: 128,
     });
 }

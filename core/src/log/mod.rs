@@ -1,13 +1,13 @@
-//! What a replica writes down: the bytes of its log and of its checkpoints, without the files.
+//! The formats of a replica's log and checkpoints, without file access.
 //!
-//! Everything here is a function of bytes. A driver reads and writes the files and decides when
-//! they are durable; this module says what is in them and, after a crash, how far they can be
-//! believed.
+//! This module contains only functions of bytes. A driver reads and writes the files and decides
+//! when they are durable. The module defines their content and determines, after a crash, which
+//! part of it is intact.
 //!
 //! # The log
 //!
-//! The log is a row of segments, each a file of a fixed size that was filled in advance, so that a
-//! sync has no metadata to write. A segment is a header and then frames, one after the other:
+//! The log is a sequence of segments. Each is a file of a fixed size that is filled in advance, so
+//! that a sync need not write metadata. A segment is a header followed by frames:
 //!
 //! ```text
 //! segment   0          8         10         12         16        24        32
@@ -25,33 +25,37 @@
 //!                                             record
 //! ```
 //!
-//! Numbers are little-endian. The length counts the whole frame, so it is never 0: four zero bytes
-//! where a frame would begin are the end. The CRC covers the segment's salt, the length and all
-//! that follows it. The salt differs in every life of a file, so that neither what a recycled file
-//! held before nor a payload that looks like a frame can pass for one.
+//! Numbers are little-endian. The length counts the whole frame, so it is never 0; four zero bytes
+//! in place of a frame mark the end. The CRC covers the segment's salt, the length and all bytes
+//! after the CRC itself. Each reuse of a file gets a new salt. Neither the old content of a
+//! recycled file nor a payload that looks like a frame can therefore pass for a frame.
 //!
-//! Records are numbered without gaps. A mark has the number of the record before it, and says that
-//! the records below a position are given up, and for which checkpoint. Each segment begins with
-//! one.
+//! Records are numbered without gaps. A truncation mark has the number of the record before it. It
+//! states that records below a position are no longer needed, and which checkpoint replaces them.
+//! Each segment begins with a mark.
 //!
-//! A record that is longer than a frame may be is in several, one behind the other, all with its
-//! number. They are in one segment and in one group.
+//! A record that is longer than the maximum frame is split into several consecutive frames, all
+//! with its number. They are in one segment and in one group.
 //!
 //! ## Torn or corrupt
 //!
-//! Frames are written in groups and a group is synced as a whole, so that after a crash any part of
-//! the last group may be missing: its end, but also a page in its middle. A frame that was durable
-//! can't be missing. `synced` tells the two apart: it is how many bytes of the segment were durable
-//! when the frame was written. Where a frame is bad and a good one follows that was written when
-//! the bad one's place was durable, something durable was lost: that log is
-//! [`SegmentError::Corrupt`]. Otherwise the tail is [torn](Torn): nothing in it was ever
-//! acknowledged, and it is cut off. A record of which a frame is missing belongs to the tail with
-//! all that is there of it. (The last group of a log has nothing after it to vouch for it: damage
-//! to it looks like a torn tail. All of a segment is durable before the next one is written to.)
+//! Frames are written in groups, and a group is synced as a whole. After a crash any part of the
+//! last group may be missing: not only its end, but also a page in its middle. A frame that was
+//! durable cannot be missing. The field `synced`, the number of durable bytes of the segment when
+//! the frame was written, distinguishes the two cases:
+//!
+//! - Corrupt: a good frame follows a bad one, and was written when the bad one's place was already
+//!   durable. Durable data was lost, and the scan fails with [`SegmentError::Corrupt`].
+//! - Torn: in all other cases the tail is [torn](Torn). None of it was ever acknowledged, and it is
+//!   cut off. If any frame of a record is missing, the whole record belongs to the torn tail.
+//!
+//! The last group of a log has no later frame to vouch for it, so damage to it looks like a torn
+//! tail. All of a segment is durable before the next one is written to.
 //!
 //! # A checkpoint
 //!
-//! One file: the rows of the store that a reader at one version sees, sorted within each table.
+//! A checkpoint is one file. It contains the rows of the store that a reader at one version sees,
+//! sorted within each table.
 //!
 //! ```text
 //! prelude   | PANGACKP | format u16 | reserved u16 |
@@ -62,10 +66,10 @@
 //!   tag 3   footer: rows u64, row blocks u64                      (last, once; then the file ends)
 //! ```
 //!
-//! `bytes` is a varint length and that many bytes; a row's header is the protocol's
-//! ([`RecordHeader::encode`](crate::store::RecordHeader::encode)). Tables ascend from block to block and keys
-//! within a table, so that a block that was lost, repeated or swapped is seen. A file without its
-//! footer is not a checkpoint.
+//! `bytes` is a varint length followed by that many bytes. A row's header is encoded by
+//! [`RecordHeader::encode`](crate::store::RecordHeader::encode). Tables ascend from block to block,
+//! and keys ascend within a table, so a lost, repeated or swapped block is detected. A file without
+//! a footer is not a checkpoint.
 
 mod checkpoint;
 mod frame;

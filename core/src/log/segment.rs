@@ -1,4 +1,4 @@
-//! One segment: its header, and a scan that stops where the segment can't be believed any more.
+//! One segment: its header, and a scan that stops where the content is no longer intact.
 
 use std::fmt;
 
@@ -8,40 +8,40 @@ use super::frame::{self, FRAME_HEADER_LEN, Found, Kind, Mark};
 use crate::codec::{Reader, Writer};
 use crate::ids::LogPosition;
 
-/// The format of the segments that this program writes, and the only one that it reads. Raised when
-/// what protocols keep in their records changes, too: nothing else says how those are to be read.
+/// The segment format that this program writes, and the only one that it reads. It is also raised
+/// when the content of protocol records changes, because records have no version of their own.
 ///
 /// | format | since then |
 /// |---|---|
 /// | 1 | |
-/// | 2 | Minerva's batches do not repeat values that a call was given |
-/// | 3 | footprints say of a row that is written and not read that it is so |
-/// | 4 | Calvin's cuts name the reign that they are of, and may be fixed before they are decided |
-/// | 5 | cuts say whose turn it is to stand still for a checkpoint |
-/// | 6 | what shards send each other says of which cuts it is |
-/// | 7 | a record may be in several frames; of rows for other shards there may be too many |
+/// | 2 | Minerva's batches do not repeat values that are arguments of a call |
+/// | 3 | footprints mark rows that are written and not read |
+/// | 4 | Calvin's cuts contain the master term, and may be fixed before they are decided |
+/// | 5 | cuts name the replica that has the checkpoint turn |
+/// | 6 | messages between shards name the cuts that they belong to |
+/// | 7 | a record may be split into several frames; rows for other shards may exceed a limit |
 pub const SEGMENT_FORMAT: u16 = 7;
 
-/// The bytes of a segment before its first frame.
+/// The length of a segment's header in bytes.
 pub const SEGMENT_HEADER_LEN: usize = 32;
 
 const MAGIC: [u8; 8] = *b"PANGALOG";
 
-/// No segment begins after this record: there are never so many, and those in it can be counted on
-/// from here. The first of all is number 1.
+/// The highest number of a segment's first record. No log reaches it, and counting further records
+/// from it cannot overflow. The first record of a log has number 1.
 const FIRST_MAX: u64 = 1 << 62;
 
-/// What a segment says of itself.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Mixed into each frame's checksum. Differs in every life of a file.
+    /// Part of each frame's checksum. Differs each time the file is reused.
     pub salt: u64,
-    /// The number of the first record in it.
+    /// The number of the segment's first record.
     pub first: LogPosition,
 }
 
 impl SegmentHeader {
-    /// The header's bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(16);
         body.put_u64(self.salt);
@@ -56,10 +56,10 @@ impl SegmentHeader {
         out
     }
 
-    /// Reads what [`SegmentHeader::encode`] wrote.
+    /// Decodes the bytes that [`SegmentHeader::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are not a segment's, or are of another format.
+    /// If the bytes are not a segment, or have another format.
     pub fn decode(bytes: &[u8]) -> Result<Self, SegmentError> {
         let header = bytes.get(..SEGMENT_HEADER_LEN).ok_or(SegmentError::NotASegment)?;
         let fields = || -> Result<_, crate::codec::DecodeError> {
@@ -76,7 +76,7 @@ impl SegmentHeader {
         if magic != MAGIC {
             return Err(SegmentError::NotASegment);
         }
-        // Before the checksum: another format may have its checksum elsewhere.
+        // Checked before the checksum, because another format may store its checksum elsewhere.
         if format != SEGMENT_FORMAT && format != 0 {
             return Err(SegmentError::OtherFormat { found: format });
         }
@@ -88,37 +88,37 @@ impl SegmentHeader {
     }
 }
 
-/// Why a segment can't be read. The reader of the message needs the file's name before it.
+/// The reason why a segment cannot be read. The caller prefixes the message with the file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentError {
-    /// The header is damaged, or the file is something else.
+    /// The header is damaged, or the file is not a segment.
     NotASegment,
-    /// The file is of a format that this program does not read.
+    /// The file has a format that this program does not read.
     OtherFormat {
-        /// Its format.
+        /// The file's format.
         found: u16,
     },
-    /// A frame is of a version that this program does not know.
+    /// A frame has a version that this program does not know.
     NewerFrame {
-        /// Where the frame begins.
+        /// The offset of the frame.
         offset: usize,
-        /// Its version.
+        /// The frame's version.
         found: u8,
     },
-    /// A record that was durable is damaged.
+    /// A durable record is damaged.
     Corrupt {
-        /// Where its frame should begin.
+        /// The offset at which its frame should begin.
         offset: usize,
-        /// Its number.
+        /// The record's number.
         position: LogPosition,
     },
-    /// A whole record has a number that is not the next.
+    /// A complete record does not have the next number.
     OutOfOrder {
-        /// Where its frame begins.
+        /// The offset of its frame.
         offset: usize,
-        /// The number that comes next.
+        /// The next number in order.
         expected: LogPosition,
-        /// The number that is there.
+        /// The number found.
         found: LogPosition,
     },
 }
@@ -161,38 +161,38 @@ impl fmt::Display for SegmentError {
 
 impl std::error::Error for SegmentError {}
 
-/// What a scan comes to.
+/// The elements that a scan returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// A record.
     Record {
-        /// Its number.
+        /// The record's number.
         position: LogPosition,
-        /// What the protocol wrote. Shares the segment's bytes, if it is in one frame.
+        /// The content of the record. Shares the segment's memory if it is in one frame.
         record: Bytes,
     },
-    /// Records below a position are given up.
+    /// A truncation mark.
     Mark(Mark),
-    /// There is nothing more.
+    /// The end of the segment.
     End(End),
 }
 
-/// Where a segment ends.
+/// The end of a segment's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Where the next frame goes.
+    /// The offset of the next frame to write.
     pub offset: usize,
-    /// What was found there instead of zeros, if the last group was not written whole.
+    /// The remains of the last group, if it was not written completely.
     pub torn: Option<Torn>,
 }
 
-/// The remains of a group that was not durable when the node died.
+/// The remains of a group that was not durable when the node crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn {
-    /// How many bytes from the end's offset on have to be overwritten with zeros, so that none of
-    /// them can pass for a frame later.
+    /// The number of bytes from the end's offset that must be overwritten with zeros. Otherwise
+    /// some of them could pass for a frame later.
     pub len: usize,
-    /// How many whole frames are among them.
+    /// The number of complete frames among them.
     pub frames: usize,
 }
 
@@ -202,34 +202,34 @@ pub struct SegmentScan {
     header: SegmentHeader,
     bytes: Bytes,
     offset: usize,
-    /// The number that the next record has.
+    /// The number of the next record.
     next: LogPosition,
 }
 
 impl SegmentScan {
-    /// Begins to read the segment that is in `bytes`.
+    /// Begins a scan of the segment in `bytes`.
     ///
     /// # Errors
-    /// When its header is not good.
+    /// If the header is invalid.
     pub fn open(bytes: Bytes) -> Result<Self, SegmentError> {
         let header = SegmentHeader::decode(&bytes)?;
         Ok(Self { header, bytes, offset: SEGMENT_HEADER_LEN, next: header.first })
     }
 
-    /// What the segment says of itself.
+    /// The segment's header.
     pub fn header(&self) -> SegmentHeader {
         self.header
     }
 
-    /// The number that the next record has.
+    /// The number of the next record.
     pub fn next_position(&self) -> LogPosition {
         self.next
     }
 
-    /// The next item. After [`Item::End`], the same end again.
+    /// Returns the next item. After [`Item::End`], returns the same end again.
     ///
     /// # Errors
-    /// When something that was durable is damaged.
+    /// If durable content is damaged.
     pub fn advance(&mut self) -> Result<Item, SegmentError> {
         let offset = self.offset;
         match frame::find(self.header.salt, &self.bytes[offset..]) {
@@ -249,7 +249,7 @@ impl SegmentScan {
                         self.expect(header.position, position)?;
                         return self.rest_of_record(&payload, offset + len);
                     }
-                    // What it is a part of began nowhere.
+                    // The first part of the record is missing.
                     Kind::Middle | Kind::Last => return Err(corrupt),
                     Kind::Mark => {
                         self.expect(LogPosition(header.position.0.saturating_add(1)), position)?;
@@ -262,8 +262,8 @@ impl SegmentScan {
         }
     }
 
-    /// The record whose first part is at the scan's place, and whose second one begins at `offset`.
-    /// Where it was not written whole, the segment ends before it.
+    /// Reads the rest of a record that begins at the scan's offset and whose second part is at
+    /// `offset`. If the record was not written completely, the segment ends before it.
     fn rest_of_record(&mut self, first: &[u8], mut offset: usize) -> Result<Item, SegmentError> {
         let position = self.next;
         let mut record = first.to_vec();
@@ -274,7 +274,7 @@ impl SegmentScan {
                 Found::Frame { header, len } => (header, len),
             };
             if !matches!(header.kind, Kind::Middle | Kind::Last) {
-                // It breaks off, and the log goes on.
+                // The record is incomplete, yet the log continues.
                 return Err(SegmentError::Corrupt { offset: self.offset, position });
             }
             self.expect(header.position, position)?;
@@ -294,8 +294,8 @@ impl SegmentScan {
         Err(SegmentError::OutOfOrder { offset: self.offset, expected, found })
     }
 
-    /// Decides what the first bytes that are no frame mean, or no whole record: see "Torn or
-    /// corrupt" in the parent.
+    /// Decides whether the first incomplete frame or record is a torn tail or corruption: see "Torn
+    /// or corrupt" in the parent module.
     fn end(&self) -> Result<End, SegmentError> {
         let offset = self.offset;
         let rest = &self.bytes[offset..];
@@ -320,16 +320,16 @@ impl SegmentScan {
     }
 }
 
-/// The first place in `bytes`, from `from` on, that looks like a frame later than the one before
-/// the record `next`.
+/// The first offset in `bytes`, at or after `from`, that looks like a frame after the record before
+/// `next`.
 fn next_candidate(bytes: &[u8], from: usize, next: LogPosition) -> Option<usize> {
-    // Each record takes a frame's header at least, so none has a number further away than this. A
-    // mark has the number of the record before it.
+    // Each record takes at least a frame header, which bounds its number. A mark has the number of
+    // the record before it.
     let last = next.0.saturating_add((bytes.len() / FRAME_HEADER_LEN) as u64);
     let mut at = from;
     loop {
-        // Most of what is looked at is the zeros of the rest. A frame begins with its length, of
-        // which the first three bytes may be zeros too.
+        // Skips zeros, of which most of the rest consists. A frame begins with its length, of which
+        // the first three bytes may be zeros too.
         let zeros = bytes.get(at..)?.iter().position(|&byte| byte != 0)?;
         at += zeros.saturating_sub(3);
         for _ in 0..4 {

@@ -1,4 +1,5 @@
-//! What a crash or a failing disk can do to a segment, and what a scan then says.
+//! Tests of the damage that a crash or a failing disk can cause to a segment, and of the resulting
+//! scan.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -9,12 +10,13 @@ use crate::ids::{LogPosition, SnapshotVersion};
 const SALT: u64 = 0x5a17;
 const FIRST: LogPosition = LogPosition(100);
 
-/// A segment of groups of records, each group synced before the next, and where each record begins.
+/// Builds a segment of groups of records, each group synced before the next. Also returns the
+/// offset of each record.
 fn segment(groups: &[Vec<Vec<u8>>], zeros: usize) -> (Vec<u8>, Vec<usize>) {
     segment_of(groups, zeros, PAYLOAD_LEN_MAX)
 }
 
-/// The same of frames that hold so much at most.
+/// Like `segment`, with frames of at most `most` bytes.
 fn segment_of(groups: &[Vec<Vec<u8>>], zeros: usize, most: usize) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = SegmentHeader { salt: SALT, first: FIRST }.encode();
     let mut starts = Vec::new();
@@ -33,7 +35,7 @@ fn segment_of(groups: &[Vec<Vec<u8>>], zeros: usize, most: usize) -> (Vec<u8>, V
     (bytes, starts)
 }
 
-/// The records that a scan gives, and how it ends.
+/// The records that a scan returns, and its end.
 fn scan(bytes: &[u8]) -> (Vec<Bytes>, Result<End, SegmentError>) {
     let mut records = Vec::new();
     let mut scan = match SegmentScan::open(Bytes::copy_from_slice(bytes)) {
@@ -106,8 +108,8 @@ fn damage_before_a_later_group_is_a_corrupt_middle_and_is_named() {
     }
 }
 
-/// A mark has no number of its own, and the record after it was once the only thing that could
-/// have vouched for it: the record was cut off as if it had never been durable.
+/// A mark does not have a number of its own, and once only the record after it could vouch for it.
+/// That record was cut off as if it had never been durable.
 #[test]
 fn a_damaged_mark_before_a_durable_record_is_a_corrupt_middle() {
     let (mut bytes, _) = segment(&[vec![b"one".to_vec()]], 0);
@@ -123,7 +125,7 @@ fn a_damaged_mark_before_a_durable_record_is_a_corrupt_middle() {
     assert_eq!(scan(&bytes).1, Err(SegmentError::Corrupt { offset: start, position }));
 }
 
-/// Bytes of which no two parts are alike.
+/// Bytes in which no two parts are equal.
 fn long(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + 1) as u8).collect()
 }
@@ -140,7 +142,7 @@ fn a_record_that_is_longer_than_a_frame_comes_back_whole() {
     }
 }
 
-/// Such a record was once an assertion that failed, on every replica and after each start.
+/// A record of this length once failed an assertion, on every replica and after each restart.
 #[test]
 fn a_record_may_be_longer_than_the_longest_frame() {
     let record = Bytes::from(vec![7; PAYLOAD_LEN_MAX + 1]);
@@ -247,7 +249,7 @@ fn other_formats_are_refused_by_name() {
         assert!(error.to_string().contains(written), "{error}");
     }
 
-    // A frame of a newer version, whole and with a good checksum.
+    // A complete frame of a newer version with a correct checksum.
     let (mut bytes, starts) = segment(&[vec![b"one".to_vec()]], 64);
     let frame = starts[0]..bytes.len() - 64;
     bytes[starts[0] + 8] = 2;
@@ -289,7 +291,8 @@ proptest! {
         bytes.resize(len + zeros, 0);
         let (records, end) = scan(&bytes);
         prop_assert_eq!(&records[..], &all[..records.len()]);
-        // The first record's number ends the header, and what it lost may have been zeros.
+        // The header ends with the first record's number, and the bytes cut off may have been
+        // zeros.
         let is_whole_header = len > SEGMENT_HEADER_LEN - 8 && len + zeros >= SEGMENT_HEADER_LEN;
         if is_whole_header {
             let ends = starts.iter().skip(1).copied().chain([total]);
@@ -336,8 +339,8 @@ proptest! {
     }
 }
 
-/// The fuzzer put the last number that there is into a mark, and the scan counted on from it. The
-/// same went for the header, and no record comes before the first.
+/// The fuzzer put the highest possible number into a mark, and the scan overflowed counting from
+/// it. The same happened with the header, and number 0 is invalid.
 #[test]
 fn a_position_that_can_not_be_is_an_error_and_nothing_is_counted_on_from_it() {
     for first in [0, (1 << 62) + 1, u64::MAX] {

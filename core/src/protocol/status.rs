@@ -1,4 +1,4 @@
-//! What an operator would want to know of a replica.
+//! The status of a replica, for operators.
 
 use std::collections::BTreeMap;
 
@@ -7,60 +7,62 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{NodeId, SnapshotVersion};
 use crate::topology::Topology;
 
-/// What an operator would want to know of a replica, whatever the protocol.
+/// The status of a replica, for operators. The same for all protocols.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The newest snapshot version that readers use.
     pub version: SnapshotVersion,
-    /// The node that coordinates, where the protocol has one and this replica knows it.
+    /// The coordinator, if the protocol has one and this replica knows it.
     pub coordinator: Option<NodeId>,
-    /// The nodes that are in the configuration now.
+    /// The nodes in the current configuration.
     pub members: Vec<NodeId>,
-    /// What it waits for before it takes part for the first time; nothing once it has.
+    /// The progress of the replica's first start; `None` once the replica is ready.
     pub first_start: Option<FirstStart>,
-    /// What it waits for before it takes the place of a node whose disk is gone.
+    /// The progress of a rejoin; `None` unless this node is replacing one that lost its disk.
     pub rejoin: Option<Rejoining>,
-    /// What it waits for, for longer than it should: those first that are the furthest behind.
+    /// The nodes that have delayed this replica for longer than they should, most epochs behind
+    /// first.
     pub waits_for: Vec<WaitsFor>,
     /// Counters and gauges by name, such as `txns_committed`.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// A replica's first start, where the protocol needs more nodes for it than for going on.
+/// The first start of a replica, if the protocol requires more nodes for it than for normal
+/// operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstStart {
-    /// How many nodes it takes, this one included.
+    /// The number of nodes that it requires, including this one.
     pub needed: usize,
-    /// The nodes that this one has yet to agree with.
+    /// The nodes with which this one has not completed the greeting.
     pub missing: Vec<NodeId>,
 }
 
-/// A replica that lost its disk, on its way back. It takes no request until it is there.
+/// The rejoin of a replica that lost its disk. The replica accepts no requests until it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejoining {
-    /// The nodes that have yet to say what they know of it: all the others have to.
+    /// The nodes that have not answered yet. All other nodes must answer.
     pub missing: Vec<NodeId>,
-    /// The nodes that said that they know nothing, as they are on their way back too.
+    /// The nodes that answered without any state, because they are rejoining too.
     pub forgetful: Vec<NodeId>,
-    /// So many nodes have to remember.
+    /// The number of nodes that must answer with their state.
     pub needed: usize,
-    /// The version that it has to reach, once that is known.
+    /// The version that the replica must reach, once it is known.
     pub upto: Option<SnapshotVersion>,
 }
 
-/// A node that is behind, so that a replica waits: another one, or the replica itself.
+/// A node that is behind and delays a replica: another node, or the replica itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsFor {
-    /// Which.
+    /// The node.
     pub node: NodeId,
-    /// What has yet to come of it, such as `slices`.
+    /// The kind of input that is missing from it, such as `slices`.
     pub what: String,
-    /// By how many epochs it is behind.
+    /// The number of epochs by which it is behind.
     pub epochs: u64,
 }
 
 impl WaitsFor {
-    /// The node by its name and how far behind it is.
+    /// Describes the node by its name and its number of missing epochs.
     pub fn describe(&self, topology: &Topology) -> String {
         let Self { node, what, epochs } = self;
         let name = topology.node_name(*node);

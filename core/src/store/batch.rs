@@ -1,14 +1,14 @@
-//! Many writes at once, on every core.
+//! Batches of writes, applied on all cores.
 //!
 //! ```text
-//!   writes, in order --> parts by hash shard --> put, one job a part
-//!                                                  | new keys
-//!                                                  v
-//!                        they wait, and are put in order before somebody scans
+//!   writes, in order --> partitions by hash shard --> put, one job for each partition
+//!                                                       | new keys
+//!                                                       v
+//!                              pending; sorted into the ordered index before the next scan
 //! ```
 //!
-//! A part holds whole shards of the hash table, so that two jobs never wait for each other there,
-//! and all writes of one key in their order.
+//! A partition contains whole shards of the hash table, so two jobs never wait for each other
+//! there. It contains all writes of a key, in their order.
 
 use super::garbage::Garbage;
 use super::point::Over;
@@ -20,12 +20,12 @@ use crate::key::Key;
 use crate::pool::Pool;
 use crate::sync::Mutex;
 
-/// Below this many items for each worker, waking the workers costs more than they save (some 5 us
-/// against about 0.5 us an item).
+/// The minimum number of items for each worker. Waking a worker takes about 5 us, and an item about
+/// 0.5 us.
 const PART_ITEMS_MIN: usize = if cfg!(test) { 2 } else { 32 };
 
-/// So many rows are fetched from memory before they are written: enough to fetch many side by side,
-/// few enough that none has left the processor's caches when its turn comes.
+/// The number of rows that are prefetched before they are written. Large enough for many parallel
+/// misses, and small enough that no row leaves the processor's caches before its write.
 const APPLY_GROUP: usize = if cfg!(test) { 3 } else { 128 };
 
 /// A write with the hash of its key.
@@ -33,11 +33,11 @@ type Hashed = (u64, TableId, Key, Version);
 type Writes = Vec<Hashed>;
 
 impl Store {
-    /// Applies many writes of one version. Of several writes of one key the last one wins. The
-    /// result is that of applying one after the other.
+    /// Applies many writes of one version, with the result of applying them one after the other. If
+    /// a key is written several times, the last write wins.
     ///
     /// # Panics
-    /// When a write is of another version, or its key already has a newer one.
+    /// If a write has another version, or its key already has a newer one.
     pub fn apply_batch(
         &self,
         pool: &dyn Pool,
@@ -99,7 +99,7 @@ impl Store {
         }
     }
 
-    /// Tells the cold store that a row has a mark no more.
+    /// Tells the cold store that a row no longer has a placeholder.
     #[inline]
     pub(super) fn note_warm(&self, left: Left, (table, hash): (TableId, u64)) {
         if left.was_cold
@@ -109,7 +109,7 @@ impl Store {
         }
     }
 
-    /// Tells the cold store which versions of a row a write took away.
+    /// Tells the cold store which versions of a row a write removed.
     #[inline]
     pub(super) fn note_gone(&self, over: Option<&mut Over>, (table, key): (TableId, &Key)) {
         if let (Some(tier), Some(over)) = (&self.tier, over) {
@@ -117,15 +117,14 @@ impl Store {
         }
     }
 
-    /// Whether a key has to be looked at when every reader sees what was written to it. A value can
-    /// be put away only where there is no older one beside it, so that one must not wait for the
-    /// next write where there is a limit on memory.
+    /// Whether a key must be reclaimed once all readers see this write. With a memory limit, any
+    /// superseded version must be: a value cannot be evicted while its row has an older version.
     #[inline]
     pub(super) fn is_garbage(&self, left: Left) -> bool {
         left.is_deletion || left.has_more || left.is_superseding && self.tier.is_some()
     }
 
-    /// Lets new keys wait for their place in the order.
+    /// Queues new keys for the ordered index.
     pub(super) fn add_in_order(&self, new_keys: impl Iterator<Item = (TableId, Key)>) {
         let mut new_keys = new_keys.peekable();
         while let Some(&(id, _)) = new_keys.peek() {
@@ -134,14 +133,15 @@ impl Store {
         }
     }
 
-    /// Puts all new keys in order, on every core. Who scans does the same on one, for one table.
+    /// Sorts all pending new keys into the ordered indexes, on all cores. A scan does the same for
+    /// its table on one core.
     pub fn settle(&self, pool: &dyn Pool) {
         for table in self.table_ids().into_iter().filter_map(|id| self.tables.table(id)) {
             table.order.settle(pool);
         }
     }
 
-    /// Applies one write, and says if there is something to reclaim later.
+    /// Applies one write. Returns the key if it must be reclaimed later.
     pub(super) fn put_one(&self, id: TableId, key: Key, version: Version) -> Option<Garbage> {
         if version.value.is_none() {
             self.garbage.count_deletions(1);
@@ -159,7 +159,7 @@ impl Store {
     }
 }
 
-/// In how many parts the pool should work on this many items.
+/// The number of partitions for this many items.
 fn parts_for(pool: &dyn Pool, items: usize) -> usize {
     pool.workers().min(items / PART_ITEMS_MIN).clamp(1, HASH_SHARDS)
 }

@@ -1,4 +1,4 @@
-//! The versions of one key.
+//! The version chain of one key.
 
 use std::collections::VecDeque;
 
@@ -7,36 +7,37 @@ use super::point::Kept;
 use crate::ids::SnapshotVersion;
 use crate::value::Value;
 
-/// One or more versions of a key. The newest is held in place, because most keys have no other.
+/// One or more versions of a key. The newest is stored inline, because most keys have no other.
 #[derive(Debug)]
 pub(super) struct Chain {
     newest: Version,
     older: Option<Box<Older>>,
 }
 
-/// Versions before the newest. Most often there is only one, which then needs one allocation.
+/// The versions before the newest. Usually there is only one, which then needs one allocation.
 #[derive(Debug)]
 struct Older {
     newest: Version,
-    /// Oldest first: they go from there.
+    /// Oldest first: versions are removed from the front.
     rest: VecDeque<Version>,
 }
 
-/// What [`Chain::push`] did with what was there.
+/// The effect of [`Chain::push`] on the existing versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
     /// The newest version became an older one.
     Superseded,
-    /// The newest version became an older one, in the place of others, which took so many bytes.
+    /// The newest version became an older one and replaced others, which took this many bytes.
     Overwrote { bytes: usize },
 }
 
-/// What [`Chain::truncate`] took away, so that the caller can free it where nobody waits.
+/// The versions that [`Chain::truncate`] removed, so that the caller can free them outside of the
+/// lock.
 #[derive(Debug)]
 pub(super) struct Truncated {
-    /// Every version but the newest, if all of them went.
+    /// All versions except the newest, if all of them were removed.
     all: Option<Box<Older>>,
-    /// The oldest versions, if others were kept.
+    /// The oldest versions, if others were retained.
     oldest: Vec<Version>,
 }
 
@@ -46,17 +47,17 @@ impl Truncated {
         all.chain(&self.oldest)
     }
 
-    /// How many versions went.
+    /// The number of removed versions.
     pub(super) fn len(&self) -> usize {
         self.oldest.len() + self.all.as_ref().map_or(0, |older| older.rest.len() + 1)
     }
 
-    /// Those of which the cold store has a copy.
+    /// The removed versions of which the cold store has a copy.
     pub(super) fn copied(&self) -> impl Iterator<Item = SnapshotVersion> {
         self.versions().filter(|it| it.has_copy()).map(|it| it.version)
     }
 
-    /// An estimate of the memory that they took.
+    /// An estimate of the memory that the removed versions took.
     pub(super) fn bytes(&self) -> usize {
         let all = self.all.as_ref().map_or(0, |older| {
             older.newest.older_bytes() + older.rest.iter().map(Version::older_bytes).sum::<usize>()
@@ -70,12 +71,12 @@ impl Chain {
         Self { newest: first, older: None }
     }
 
-    /// The newest version of all.
+    /// The newest version.
     pub(super) fn newest(&self) -> &Version {
         &self.newest
     }
 
-    /// The newest version but one.
+    /// The second newest version.
     pub(super) fn older(&self) -> Option<&Version> {
         self.older.as_ref().map(|older| &older.newest)
     }
@@ -98,20 +99,20 @@ impl Chain {
         self.visible(number).filter(|found| found.version == number)
     }
 
-    /// Puts another value, or a mark, in the place of that of the newest version.
+    /// Replaces the value of the newest version by another value or a placeholder.
     pub(super) fn replace_value(&mut self, value: Value) {
         assert!(self.newest.value.is_some(), "a deletion has no value");
         self.newest.value = Some(value);
     }
 
-    /// Puts another version in the place of the newest, of the same number, and returns that one.
+    /// Replaces the newest version by another one of the same number, and returns the replaced one.
     pub(super) fn replace(&mut self, version: Version) -> Version {
         assert_eq!(self.newest.version, version.version, "a version replaces one of its number");
         std::mem::replace(&mut self.newest, version)
     }
 
-    /// Takes the newest version away, and the one before it is the newest again. None where there
-    /// is no other.
+    /// Removes the newest version, so that the version before it becomes the newest. Returns `None`
+    /// if there is no other.
     pub(super) fn pop(&mut self) -> Option<Version> {
         let mut older = self.older.take()?;
         let before = match older.rest.pop_back() {
@@ -139,8 +140,8 @@ impl Chain {
         Pushed::Superseded
     }
 
-    /// Adds a version as [`Chain::push`] does, in the place of what is not needed. Of what goes,
-    /// notes in `copied` those of which the cold store has a copy.
+    /// Adds a version as [`Chain::push`] does, and removes versions that are not needed. Appends
+    /// the removed ones of which the cold store has a copy to `copied`.
     #[inline(never)]
     pub(super) fn overwrite(
         &mut self,
@@ -156,7 +157,7 @@ impl Chain {
         assert!(before < version.version, "{before} was written before {}", version.version);
         let newest = std::mem::replace(&mut self.newest, version);
         older.rest.push_back(std::mem::replace(&mut older.newest, newest));
-        // Of all these a reader at the point alone may need one.
+        // Among all these, at most one is needed, by a reader at the point.
         let seen = match kept.point {
             Some(point) if before > point => {
                 older.rest.partition_point(|version| version.version <= point)
@@ -178,15 +179,15 @@ impl Chain {
         Pushed::Overwrote { bytes }
     }
 
-    /// Whether there is more than the newest version, the one before it, and one that is kept for
-    /// the point.
+    /// Whether there are more versions than the newest, the one before it, and one retained for the
+    /// point.
     pub(super) fn has_more(&self, kept: Kept) -> bool {
         let Some(older) = self.older.as_deref() else { return false };
         let of_point = |version: &Version| Some(version.version) <= kept.point;
         older.rest.len() > usize::from(older.rest.front().is_some_and(of_point))
     }
 
-    /// Takes away the versions that no reader at the floor or later sees, and none at the point.
+    /// Removes the versions that no reader sees, neither at the floor or later nor at the point.
     pub(super) fn truncate(&mut self, kept: Kept) -> Truncated {
         match kept.point {
             Some(point) if self.newest.version > point => self.truncate_around(kept.floor, point),
@@ -202,7 +203,7 @@ impl Chain {
         let mut kept = VecDeque::new();
         let mut oldest = Vec::new();
         let mut next = self.newest.version;
-        // Newest first: a version is seen until the next one.
+        // Newest first: a version is visible until the next one.
         for version in std::iter::once(newest).chain(rest.into_iter().rev()) {
             let number = version.version;
             let is_seen = next > floor || (number <= point && next > point);
@@ -232,9 +233,9 @@ impl Chain {
         Truncated { all: None, oldest: older.rest.drain(..gone).collect() }
     }
 
-    /// Takes away the versions after this one, and returns an estimate of the memory that they
-    /// took, and of which of them the cold store has a copy. If there are no others, the oldest of
-    /// them stays, for the caller to take away.
+    /// Removes the versions after this one. Returns an estimate of their memory and those of which
+    /// the cold store has a copy. If no other version exists, the oldest of them stays, and the
+    /// caller must remove it.
     pub(super) fn retreat_to(&mut self, version: SnapshotVersion) -> (usize, Vec<SnapshotVersion>) {
         let (mut bytes, mut copied) = (0, Vec::new());
         while self.newest.version > version {
@@ -249,7 +250,7 @@ impl Chain {
         (bytes, copied)
     }
 
-    /// Whether all that is left is a deletion that every reader at `floor` or later sees.
+    /// Whether the only version is a deletion that every reader at `floor` or later sees.
     pub(super) fn is_gone(&self, floor: SnapshotVersion) -> bool {
         self.older.is_none() && self.newest.value.is_none() && self.newest.version <= floor
     }
@@ -308,11 +309,11 @@ mod tests {
         assert_eq!(put(&mut chain, 3, kept(2, None)), Pushed::Superseded);
         assert!(matches!(put(&mut chain, 4, kept(3, None)), Pushed::Overwrote { .. }));
         assert_eq!(numbers(&chain), [3, 4]);
-        // A reader at 3 is pinned.
+        // A reader has pinned version 3.
         assert_eq!(put(&mut chain, 5, kept(3, None)), Pushed::Superseded);
         assert_eq!(numbers(&chain), [3, 4, 5]);
         assert!(chain.has_more(kept(3, None)));
-        // It is gone, and 5 is a point.
+        // The reader has ended, and 5 is a point.
         for number in 6..10 {
             put(&mut chain, number, kept(number - 1, Some(5)));
             assert!(!chain.has_more(kept(number - 1, Some(5))));
@@ -325,8 +326,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is written under whatever floors and points: who reads at a floor or later, or
-        /// at the point, sees what it saw.
+        /// For all writes, floors and points: readers at a floor or later, and at the point, keep
+        /// seeing the same versions.
         #[test]
         fn what_is_kept_is_seen(
             steps in proptest::collection::vec((1_u64..4, 0_u64..6, 0_u64..9, 0_u8..3), 1..40)
@@ -338,7 +339,7 @@ mod tests {
                 let last = *all.last().unwrap();
                 floor = (floor + up).min(last);
                 if what == 2 {
-                    // A point is at the floor or later when it is chosen, and stays.
+                    // A point is at or above the floor when it is chosen, and does not move.
                     point = match point {
                         None => Some(floor + place % (last - floor + 1)),
                         Some(_) => None,

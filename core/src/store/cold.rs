@@ -1,30 +1,30 @@
-//! Values that are not in memory: a limit, a clock that finds what was not used, and the way back
+//! Values that are not in memory: a memory limit, eviction by the CLOCK algorithm, and fetching
 //! (Calvin §4).
 //!
-//! A store may be given a [`Cold`] store and a limit. Above the limit the values of rows that were
-//! not used for long are put away there. Key, header and version stay where they are, so that
-//! order, existence and versions need no disk; in the place of the value is a mark.
+//! A store may have a [`Cold`] store and a memory limit. Above the limit, it evicts the values of
+//! rows that have not been used for long. Key, header and version stay in memory, so that order,
+//! existence and versions need no disk access. A placeholder replaces the value.
 //!
 //! ```text
-//!   key -> [ version 9: header, value ]    used: goes once around the clock's face
+//!   key -> [ version 9: header, value ]    used: the clock hand passes it once
 //!   key -> [ version 4: header, cold  ] -> cold store: table, key -> 4, value
 //! ```
 //!
-//! Only the value of a row's newest version is put away, and only where the version is published
-//! and has no older one beside it. So there is one copy of a key at most, and while a mark is in
-//! the row, also after a write has made an older version of it, the copy is that of the mark. Who
-//! finds a mark gets the value from the cold store and looks whether it is of the version that was
-//! seen; if not, the row has changed meanwhile and is looked at again.
+//! Only the value of a row's newest version is evicted, and only if the version is published and
+//! the row has no older one. There is therefore at most one copy of a key. As long as the row has a
+//! placeholder, even in an older version after a write, the copy belongs to it. A reader that finds
+//! a placeholder gets the value from the cold store and checks that it has the version of the
+//! placeholder. If not, the row has changed, and the reader looks it up again.
 //!
-//! A store that goes back ([`Store::retreat_to`]) may write another value under a number that it
-//! had before. So a copy is noted only for the very value that was copied, and none is brought to a
-//! row that was fetched while the store went back.
+//! A store that rolls back ([`Store::retreat_to`]) may write another value under a version number
+//! that was used before. A copy is therefore recorded only for the very value that was copied, and
+//! a value fetched during a rollback is not stored in its row.
 //!
-//! Reading brings a value back into memory, and its copy stays where it is as long as the version
-//! does: to put it away again costs no write. What reads all rows, a checkpoint, leaves them where
-//! they are.
+//! Reading a value loads it back into memory. Its copy stays as long as the version exists, so
+//! evicting the value again needs no write. A checkpoint, which reads all rows, does not load them
+//! into memory.
 //!
-//! Each replica has other rows in memory than the next. Nothing that is decided may depend on it.
+//! The set of rows in memory differs between replicas, so no decision may depend on it.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -42,64 +42,64 @@ use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 use crate::value::Value;
 
-/// Where values are that are not in memory. It need not survive the process.
+/// The storage of values that are not in memory. It need not survive the process.
 ///
-/// What fails here can't be answered: an implementation must tell whom it concerns, and panic.
+/// Failures cannot be returned: an implementation must report them to the operator and panic.
 pub trait Cold: Debug + Send + Sync {
-    /// Keeps values, each in the place of what is there of its key.
+    /// Stores values. Each replaces the value of its key, if there is one.
     fn put(&self, values: &[Copied]);
 
-    /// What is there of these keys, in their order.
+    /// The stored values of these keys, in their order.
     fn get(&self, keys: &[(TableId, Key)]) -> Vec<Option<(SnapshotVersion, Value)>>;
 
-    /// Forgets these keys, where they are of these versions.
+    /// Removes these keys if they have these versions.
     fn remove(&self, gone: &[(TableId, Key, SnapshotVersion)]);
 
-    /// Forgets all.
+    /// Removes all values.
     fn clear(&self);
 }
 
-/// A value for the cold store.
+/// A value to be copied to the cold store.
 #[derive(Clone, Debug)]
 pub struct Copied {
     /// The row's table.
     pub table: TableId,
     /// The row's key.
     pub key: Key,
-    /// The version that the value is of.
+    /// The version of the value.
     pub version: SnapshotVersion,
     /// The value.
     pub value: Value,
 }
 
-/// What was counted since the store was made.
+/// Counters since the store was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ColdCounts {
-    /// Rows whose value is in the cold store alone, now.
+    /// The current number of rows whose value is only in the cold store.
     pub cold: u64,
-    /// Values that were put away.
+    /// Evicted values.
     pub evicted: u64,
-    /// Values that were fetched before they were needed.
+    /// Values fetched before they were needed.
     pub fetched_ahead: u64,
     /// Values that a reader waited for.
     pub reads: u64,
-    /// Those of them that a transaction waited for while it held locks.
+    /// Values that a transaction waited for while it held locks. Included in `reads`.
     pub stalls: u64,
 }
 
-/// What a store has that may not keep all values in memory.
+/// The state of a store with a memory limit.
 #[derive(Debug)]
 pub(super) struct Tier {
     cold: Box<dyn Cold>,
     bytes_max: usize,
     hand: Mutex<Hand>,
-    /// Copies whose version is gone, and that are to be removed before anything else is put away:
-    /// after that there may be another of the same version, if the store went back. Never locked
-    /// while the cold store works: whoever applies would wait for it.
+    /// Copies whose version is gone. They must be removed before anything else is evicted: after a
+    /// rollback there may be another value of the same version. Never locked during calls of the
+    /// cold store, because writers would wait for them.
     gone: Mutex<Vec<(TableId, Key, SnapshotVersion)>>,
-    /// Locked while anything is written to the cold store, and until the rows say so.
+    /// Locked during writes to the cold store, and until the rows have been updated.
     writing: Mutex<()>,
-    /// The rows with a mark.
+    /// The rows with a placeholder.
     rows: ColdRows,
     count: Counters,
 }
@@ -113,7 +113,7 @@ struct Counters {
     stalls: AtomicU64,
 }
 
-/// Where the clock's hand is: at a row of a table's shard.
+/// The position of the clock hand: a row in a shard of a table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hand {
     table: TableId,
@@ -121,12 +121,12 @@ struct Hand {
     row: usize,
 }
 
-/// Values that the clock has chosen.
+/// Values chosen for eviction.
 #[derive(Debug, Default)]
 pub struct Chosen {
-    /// Those of which the cold store has no copy yet.
+    /// Values of which the cold store has no copy yet.
     fresh: Vec<Copied>,
-    /// The others.
+    /// Values of which the cold store has a copy.
     copied: Vec<Copied>,
     bytes: usize,
 }
@@ -136,7 +136,7 @@ impl Chosen {
         self.fresh.len() + self.copied.len() >= CHOSEN_MAX || self.bytes >= CHOSEN_BYTES_MAX
     }
 
-    /// The clock's hand passes a row.
+    /// Moves the clock hand past a row.
     fn pass(&mut self, table: TableId, row: &Row, upto: SnapshotVersion) {
         let newest = row.chain.newest();
         let Some(value) = newest.value.as_ref() else { return };
@@ -154,26 +154,28 @@ impl Chosen {
     }
 }
 
-/// So many values are put away at a time.
+/// The maximum number of values evicted at a time.
 const CHOSEN_MAX: usize = if cfg!(test) { 3 } else { 256 };
-/// Or so many bytes of them.
+/// The maximum number of bytes evicted at a time.
 const CHOSEN_BYTES_MAX: usize = 1 << 20;
-/// Rows that the hand passes while their shard is locked.
+/// The maximum number of rows that the hand passes while their shard is locked.
 const PASSED_MAX: usize = if cfg!(test) { 5 } else { 1024 };
-/// The clock goes on until memory is this much below the limit, as one part of so many: else it
-/// would be asked again at once.
+/// Eviction continues until memory is below the limit by the limit divided by this number.
+/// Otherwise it would be needed again at once.
 const SLACK_PART: usize = 64;
-/// Turns of the clock for which what was fetched ahead is safe from it.
+/// The number of passes of the clock hand that a prefetched value survives.
 const AHEAD_TURNS: u8 = 3;
-/// Copies to be removed that do not wait until something is put away.
+/// From this number of outdated copies on, they are removed without waiting for the next eviction.
 const GONE_MANY: usize = if cfg!(test) { 3 } else { 1 << 12 };
-/// Copies to be removed that wait. Others stay until their key is put away again.
+/// The maximum number of outdated copies to remember. Others stay until their key is evicted again.
 const GONE_MAX: usize = 1 << 16;
-/// A value that is not where the row says was put elsewhere meanwhile; so often it can't be.
+/// The maximum number of lookups of a value that is missing where its row says it is. Each miss
+/// means that the row changed concurrently; this many in a row are impossible.
 const TRIES_MAX: usize = 64;
 
 impl Tier {
-    /// These versions of a key are gone, or will not be put away after all.
+    /// Records that the copies of these versions of a key are no longer needed, because the
+    /// versions are gone or were not evicted after all.
     pub(super) fn on_gone(
         &self,
         table: TableId,
@@ -188,21 +190,23 @@ impl Tier {
         }
     }
 
-    /// A mark was left in a row. Told while the row is locked: before anybody tells the opposite.
+    /// Records that a row got a placeholder. Called while the row is locked, so that calls for one
+    /// row are in order.
     pub(super) fn on_cold(&self, table: TableId, hash: u64) {
         self.count.cold.fetch_add(1, Ordering::Relaxed);
         self.rows.add(table, hash);
     }
 
-    /// A row with a mark was written to, or its value brought back.
+    /// Records that a row with a placeholder was written to, or its value loaded.
     pub(super) fn on_warm(&self, table: TableId, hash: u64) {
-        // Less than none, where all was cleared meanwhile.
+        // The counter may already be zero if everything was cleared concurrently.
         let one_less = |count: u64| Some(count.saturating_sub(1));
         let _ = self.count.cold.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         self.rows.remove(table, hash);
     }
 
-    /// A row went back, and these of its versions are gone. Told while it is locked.
+    /// Records that a row was rolled back and these of its versions are gone. Called while the row
+    /// is locked.
     pub(super) fn on_retreat(
         &self,
         (table, hash, key): (TableId, u64, &Key),
@@ -217,7 +221,7 @@ impl Tier {
         self.on_gone(table, key, gone);
     }
 
-    /// Removes the copies that are not needed any more. Only by who has locked [`Tier::writing`].
+    /// Removes the copies that are no longer needed. The caller must have locked [`Tier::writing`].
     fn remove_gone(&self) {
         let gone = std::mem::take(&mut *lock(&self.gone));
         if !gone.is_empty() {
@@ -242,8 +246,8 @@ impl Tier {
 }
 
 impl Store {
-    /// An empty store that keeps as much in memory as `bytes_max` says, as far as that is possible,
-    /// and other values in `cold`, which it empties.
+    /// Creates an empty store that keeps up to `bytes_max` bytes in memory, as far as possible, and
+    /// other values in `cold`, which it empties.
     pub fn with_cold(cold: Box<dyn Cold>, bytes_max: usize) -> Self {
         cold.clear();
         let (hand, gone, writing, count) = Default::default();
@@ -252,17 +256,17 @@ impl Store {
         Self { tier: Some(Box::new(tier)), ..Self::new() }
     }
 
-    /// Whether there is a limit on memory.
+    /// Whether there is a memory limit.
     pub fn has_cold(&self) -> bool {
         self.tier.is_some()
     }
 
-    /// How much is kept in memory, as far as that is possible, in bytes; nothing where all is.
+    /// The memory limit in bytes, which is kept as far as possible; `None` if there is no limit.
     pub fn memory_bytes_max(&self) -> Option<usize> {
         self.tier.as_ref().map(|tier| tier.bytes_max)
     }
 
-    /// What was counted.
+    /// The counters of the cold store.
     pub fn cold_counts(&self) -> ColdCounts {
         let Some(tier) = &self.tier else { return ColdCounts::default() };
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -284,12 +288,12 @@ impl Store {
         table.with_row(key.hash(), key.key(), |row| is_cold(row.chain.newest())).unwrap_or(false)
     }
 
-    /// Which rows' newest values are not in memory, for other nodes.
+    /// A map of the rows whose newest values are not in memory, for other nodes.
     pub fn cold_map(&self) -> ColdMap {
         self.tier.as_ref().map_or_else(ColdMap::default, |tier| tier.rows.map())
     }
 
-    /// The keys of a range that a reader of the newest published version sees, so many at most.
+    /// The keys of a range that a reader of the newest published version sees, at most `most`.
     pub fn keys_in(&self, table: TableId, range: &KeyRange, most: usize) -> Vec<Key> {
         let mut keys = Vec::new();
         self.scan_heads(table, range, self.published(), |key, _| {
@@ -299,13 +303,14 @@ impl Store {
         keys
     }
 
-    /// Puts values away while memory is above its limit, and returns whether it is not any more.
-    /// Goes around the clock's face twice at most.
+    /// Evicts values while memory is above its limit. Returns whether memory is now below it. The
+    /// clock hand passes all rows at most twice.
     pub fn evict(&self) -> bool {
         self.evict_upto(self.published())
     }
 
-    /// Does the same with versions up to this one, which need not be published where nobody reads.
+    /// Like [`Store::evict`], for versions up to `upto`. They need not be published if there are no
+    /// readers.
     pub(super) fn evict_upto(&self, upto: SnapshotVersion) -> bool {
         if !self.is_over_limit() {
             self.forget_gone();
@@ -321,7 +326,7 @@ impl Store {
         false
     }
 
-    /// Removes copies that are not needed, where they are many and nothing is put away.
+    /// Removes outdated copies if there are many and no value is evicted.
     fn forget_gone(&self) {
         if let Some(tier) = self.tier.as_ref().filter(|tier| lock(&tier.gone).len() >= GONE_MANY) {
             let _writing = lock(&tier.writing);
@@ -329,8 +334,7 @@ impl Store {
         }
     }
 
-    /// Chooses some values that can be put away, if memory is above its limit. Looks at a part of
-    /// all rows.
+    /// Chooses some values to evict if memory is above its limit. Checks only part of the rows.
     pub fn choose_cold(&self) -> Chosen {
         match self.is_over_limit() {
             true => self.choose_upto(self.published(), &mut HASH_SHARDS.clone()),
@@ -342,7 +346,7 @@ impl Store {
         self.tier.as_ref().is_some_and(|tier| self.memory_bytes() > tier.bytes_max)
     }
 
-    /// Moves the hand on, to the ends of so many shards at most.
+    /// Advances the clock hand past the ends of at most `rounds` shards.
     fn choose_upto(&self, upto: SnapshotVersion, rounds: &mut usize) -> Chosen {
         let mut chosen = Chosen::default();
         let Some(tier) = &self.tier else { return chosen };
@@ -373,15 +377,15 @@ impl Store {
         chosen
     }
 
-    /// Puts away what was chosen, but for what was used or written to meanwhile. Returns whether
-    /// memory is still too much.
+    /// Evicts the chosen values, except those used or written to since. Returns whether memory is
+    /// still too large.
     pub fn put_away(&self, chosen: Chosen) -> bool {
         let Some(tier) = &self.tier else { return false };
         let Chosen { mut fresh, copied, .. } = chosen;
         {
             let _writing = lock(&tier.writing);
             tier.remove_gone();
-            // Not in the place of a later version's copy.
+            // An outdated value must not replace the copy of a later version.
             fresh.retain(|it| self.is_newest(it) || is_planted(Bug::EvictedUnchecked));
             if !fresh.is_empty() {
                 tier.cold.put(&fresh);
@@ -391,7 +395,7 @@ impl Store {
         self.memory_bytes() > tier.bytes_max - tier.bytes_max / SLACK_PART
     }
 
-    /// Whether this still is what its row has.
+    /// Whether this is still the newest value of its row.
     fn is_newest(&self, Copied { table, key, version, value }: &Copied) -> bool {
         let Some(rows) = self.tables.table(*table) else { return false };
         let is_newest = |row: &Row| {
@@ -402,7 +406,7 @@ impl Store {
         rows.with_row(hash_bytes(key), key, is_newest).unwrap_or(false)
     }
 
-    /// Leaves a mark in the place of a value that the cold store has.
+    /// Replaces a value that the cold store has by a placeholder.
     fn mark_cold(&self, tier: &Tier, copied: &Copied) {
         let Copied { table, key, version, .. } = copied;
         let Some(rows) = self.tables.table(*table) else { return };
@@ -415,7 +419,7 @@ impl Store {
         }
     }
 
-    /// What is seen of a row whose value is not in memory.
+    /// The visible version of a row whose value is not in memory.
     #[cold]
     pub(super) fn see_cold(
         &self,
@@ -448,8 +452,8 @@ impl Store {
         panic!("the value of {:?} in {id} is lost: version {}", key.key(), seen.version);
     }
 
-    /// The values of keys that are not in memory, with the versions that they are of. They stay
-    /// where they are.
+    /// The values of keys that are not in memory, with their versions. Does not load them into
+    /// memory.
     pub(super) fn passing_of<'k>(
         &self,
         (id, table): (TableId, &Table),
@@ -468,8 +472,8 @@ impl Store {
         found.filter_map(|(key, found)| found.map(|(at, value)| ((key, at), value))).collect()
     }
 
-    /// Whether the values of all of these keys are in memory. Those that are stay there for some
-    /// turns of the clock.
+    /// Whether the values of all these keys are in memory. Those that are will not be evicted for
+    /// some passes of the clock hand.
     pub fn keep_warm(&self, keys: &[(TableId, Key)]) -> bool {
         let is_cold = |(table, key): &&(TableId, Key)| {
             self.has_cold() && self.is_cold_or_protect(*table, key, AHEAD_TURNS)
@@ -477,8 +481,9 @@ impl Store {
         keys.iter().filter(is_cold).count() == 0
     }
 
-    /// Fetches the values of these keys that are not in memory, before somebody needs them, and
-    /// keeps them from being put away again for some turns of the clock. Returns how many came.
+    /// Fetches the values of these keys that are not in memory, before they are needed, and
+    /// protects them from eviction for some passes of the clock hand. Returns the number of fetched
+    /// values.
     pub fn fetch_ahead(&self, keys: &[(TableId, Key)]) -> usize {
         let Some(tier) = &self.tier else { return 0 };
         let fetched = self.fetch_cold(tier, keys, AHEAD_TURNS);
@@ -486,14 +491,14 @@ impl Store {
         fetched
     }
 
-    /// Fetches those of these keys whose values are not in memory, for a reader at `at`.
+    /// Fetches the values of these keys that are not in memory, for a reader at `at`.
     pub(super) fn fetch_for(&self, keys: &[(TableId, Key)], at: SnapshotVersion) {
         let Some(tier) = &self.tier else { return };
         let fetched = self.fetch_cold(tier, keys, 1);
         tier.count_reads(fetched, at > self.published());
     }
 
-    /// Brings back those of these keys that are cold, and returns how many that were.
+    /// Loads the cold values among these keys and returns their number.
     fn fetch_cold(&self, tier: &Tier, keys: &[(TableId, Key)], turns: u8) -> usize {
         let cold = |(table, key): &&(TableId, Key)| self.is_cold_or_protect(*table, key, turns);
         let cold: Vec<(TableId, Key)> = keys.iter().filter(cold).cloned().collect();
@@ -511,7 +516,8 @@ impl Store {
         cold.len()
     }
 
-    /// Whether a value is not in memory. One that is there is kept from the clock for a while.
+    /// Whether a value is not in memory. Protects a value in memory from eviction for `turns`
+    /// passes.
     fn is_cold_or_protect(&self, table: TableId, key: &Key, turns: u8) -> bool {
         let Some(table) = self.tables.table(table) else { return false };
         let look = |row: &Row| match &row.chain.newest().value {
@@ -525,8 +531,9 @@ impl Store {
         table.with_row(hash_bytes(key), key, look).unwrap_or(false)
     }
 
-    /// Puts a value in the place of its mark. It is from the cold store, after the store had lost
-    /// pins so often: one that went back since may have another value of the same version.
+    /// Replaces a placeholder by its value. The value was read from the cold store when `losses`
+    /// had this count: if the store rolled back since, the row may have another value of the same
+    /// version.
     fn bring_back(
         &self,
         tier: &Tier,
@@ -538,7 +545,7 @@ impl Store {
         let Some(table) = self.tables.table(id) else { return };
         let value = value.clone().copied();
         value.protect(turns);
-        // Rows that go back are locked after this has changed, and before it changes again.
+        // A rollback changes the counter before it locks rows, and again after it.
         let is_current = || self.losses.load(Ordering::Relaxed) == losses;
         if table.bring_back((hash, key), version, value, is_current) {
             tier.on_warm(id, hash);

@@ -1,25 +1,26 @@
-//! Keeping memory at its limit while a store is loaded, also where that can't be done.
+//! The memory limit during the loading of a store, even if the limit cannot be kept.
 //!
-//! What can't be put away, keys and headers before all, may be more than the limit. To look through
-//! all rows for each block of rows that comes takes time in the square of how many there are. So
-//! after a look in vain there is none before memory has grown by a part of what it is.
+//! Data that cannot be evicted, above all keys and headers, may exceed the limit. Searching all
+//! rows for each block of loaded rows would take quadratic time. After an unsuccessful search, the
+//! next one therefore waits until memory has grown by a fraction.
 
 use super::Store;
 use crate::ids::SnapshotVersion;
 
-/// Memory grows by one part of so many after a look in vain. It is above what can be kept by no
-/// more than that.
+/// After an unsuccessful search, memory must grow by one part in this many before the next. Memory
+/// exceeds the possible minimum by no more than this.
 const GROWN_PART: usize = 8;
 
-/// How the loading of a store gets on. Each row is written once, and nothing is published.
+/// The progress of loading a store. Each row is written once, and no version is published.
 #[derive(Debug, Default)]
 pub struct Loading {
-    /// What memory was after a look in vain.
+    /// The memory after an unsuccessful search.
     in_vain_at: Option<usize>,
 }
 
 impl Loading {
-    /// Rows have come: puts values away while memory is above its limit, if that may be of use.
+    /// Called after rows were loaded. Evicts values while memory is above its limit, if that can
+    /// succeed.
     pub fn evict(&mut self, store: &Store) {
         let is_early = |at: usize| store.memory_bytes() < at + at / GROWN_PART;
         if store.has_cold() && !self.in_vain_at.is_some_and(is_early) {
@@ -28,7 +29,7 @@ impl Loading {
         }
     }
 
-    /// All rows have come.
+    /// Called after the last row.
     pub fn end(self, store: &Store) {
         store.evict_upto(SnapshotVersion(u64::MAX));
     }
@@ -44,8 +45,8 @@ mod tests {
     const ROWS: u32 = 20_000;
     const BLOCK: u32 = 50;
 
-    /// Loads rows of this value in blocks, and returns how often it was looked in vain, and the
-    /// most that was in memory.
+    /// Loads rows of this value in blocks. Returns the number of unsuccessful searches and the
+    /// maximum memory.
     fn load(store: &Store, value: &[u8]) -> (usize, usize) {
         let (mut loading, mut looks, mut most) = (Loading::default(), 0, 0);
         for row in 0..ROWS {
@@ -61,11 +62,11 @@ mod tests {
         (looks, most)
     }
 
-    /// Each block of a checkpoint went round all rows so far, twice.
+    /// Each block of a checkpoint once caused two passes over all rows loaded so far.
     #[test]
     fn a_limit_that_cant_be_kept_is_not_tried_for_each_block() {
         let store = Store::with_cold(Box::new(ColdMemory::default()), 10_000);
-        // So short that it is within its row.
+        // So short that it is stored inline.
         let (looks, most) = load(&store, b"short");
         assert!(most > 20 * 10_000, "{most} bytes can't be put away");
         assert!((5..80).contains(&looks), "{looks} looks in vain for {} blocks", ROWS / BLOCK);

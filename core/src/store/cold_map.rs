@@ -1,8 +1,8 @@
-//! Which rows are cold, in few bytes: for other nodes, which order transactions that want them
-//! (Calvin §4.2).
+//! A compact map of the cold rows, for other nodes, which order transactions that need them (Calvin
+//! §4.2).
 //!
-//! A bit stands for all rows whose hash it is. Who asks for a row beside a cold one of the same bit
-//! is told that it is cold; that costs time and nothing else.
+//! All rows whose hashes map to the same bit share it. A warm row that shares the bit of a cold one
+//! is reported as cold; this costs time but is otherwise harmless.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -12,27 +12,26 @@ use crate::ids::TableId;
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// The fewest and the most bits of a map: two kilobytes, and two megabytes.
+/// The minimum and maximum number of bits in a map: two kilobytes and two megabytes.
 const BITS: (usize, usize) = (1 << 14, 1 << 24);
-/// A bit for so many bytes of memory: rows that are cold may be ten times as many as are not.
+/// The memory limit in bytes for each bit. There may be ten times as many cold rows as warm ones.
 const BYTES_A_BIT: usize = 16;
-/// A map of which more bits are set, one in so many, says nothing any more: of transactions with
-/// ten rows each, none of which is cold, it would have one of six held back, and with a quarter of
-/// its bits nearly all.
+/// A map with more than one in this many bits set is ignored. At this density it would delay one in
+/// six transactions that have ten warm rows each, and with a quarter of its bits set nearly all.
 const FULL_PART: u32 = 64;
 
-/// A number for each bit: how many rows of it are cold.
+/// Counting Bloom filter: the number of cold rows for each bit.
 #[derive(Debug)]
 pub(super) struct ColdRows {
     counts: Box<[AtomicU8]>,
-    /// A bit for each word of the map that may not be as the numbers are any more.
+    /// One bit for each word of the map that may be out of date.
     stale: Box<[AtomicU64]>,
-    /// The map as it was made last: a few words of it change at a time.
+    /// The last computed map, of which only the stale words are updated.
     made: Mutex<Vec<u64>>,
 }
 
 impl ColdRows {
-    /// For a store with this limit on memory.
+    /// Creates counters for a store with this memory limit.
     pub(super) fn new(bytes_max: usize) -> Self {
         let bits = (bytes_max / BYTES_A_BIT).next_power_of_two().clamp(BITS.0, BITS.1);
         let stale = (0..bits / 64 / 64).map(|_| AtomicU64::new(0)).collect();
@@ -40,24 +39,24 @@ impl ColdRows {
         Self { counts, stale, made: Mutex::new(vec![0; bits / 64]) }
     }
 
-    /// A row has become cold.
+    /// Records that a row became cold.
     pub(super) fn add(&self, table: TableId, hash: u64) {
         self.change((table, hash), 0, |count| Some(count.saturating_add(1)));
     }
 
-    /// A row is not cold any more.
+    /// Records that a row is no longer cold.
     pub(super) fn remove(&self, table: TableId, hash: u64) {
-        // A number that was too large to count is never known again.
+        // A saturated counter stays saturated, because its true value is unknown.
         self.change((table, hash), 1, |count| (count < u8::MAX).then(|| count.saturating_sub(1)));
     }
 
-    /// Changes the number of a row's bit. If it was `last`, the bit changes.
+    /// Updates the counter of a row's bit. If the counter was `last`, the bit changes.
     fn change(&self, (table, hash): Place, last: u8, change: impl FnMut(u8) -> Option<u8>) {
         let bit = bit_of(table, hash, self.counts.len());
         let changed = self.counts[bit].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
         if changed == Ok(last) {
             let word = bit / 64;
-            // Whoever sees this sees the number too.
+            // A thread that sees this bit sees the counter too.
             self.stale[word / 64].fetch_or(1 << (word % 64), Ordering::Release);
         }
     }
@@ -89,7 +88,7 @@ impl ColdRows {
     }
 }
 
-/// A row's table, and the hash of its key.
+/// A row's table and the hash of its key.
 type Place = (TableId, u64);
 
 fn bit_of(table: TableId, hash: u64, bits: usize) -> usize {
@@ -97,7 +96,7 @@ fn bit_of(table: TableId, hash: u64, bits: usize) -> usize {
     (mixed >> 32) as usize & (bits - 1)
 }
 
-/// Which rows of a node are cold.
+/// The cold rows of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ColdMap {
     words: Vec<u64>,
@@ -105,7 +104,7 @@ pub struct ColdMap {
 }
 
 impl ColdMap {
-    /// Words that a map has at most.
+    /// The maximum number of words in a map.
     pub const WORDS_MAX: usize = BITS.1 / 64;
 
     fn new(words: Vec<u64>) -> Self {
@@ -114,7 +113,7 @@ impl ColdMap {
         Self { words, is_full }
     }
 
-    /// Whether a row may be cold, as far as the map can tell.
+    /// Whether a row may be cold, according to the map.
     pub fn has(&self, table: TableId, key: &Key) -> bool {
         if self.words.is_empty() || self.is_full {
             return false;
@@ -123,27 +122,27 @@ impl ColdMap {
         self.words[bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    /// How many words it has: a power of two, or none.
+    /// The number of words: a power of two, or zero.
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// Whether it says nothing.
+    /// Whether the map has no words.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// What is in which words that are not as they were in `before`.
+    /// The words that differ from `before`, with their indexes.
     pub fn changes_since(&self, before: &Self) -> Vec<(usize, u64)> {
         let was = |at: usize| before.words.get(at).copied().unwrap_or(0);
         let words = self.words.iter().copied().enumerate();
         words.filter(|(at, word)| was(*at) != *word).collect()
     }
 
-    /// The map with other words. One of another length is begun anew, without a bit.
+    /// Updates words of the map. If its length changes, the map is cleared first.
     ///
     /// # Panics
-    /// When `len` is neither a power of two nor 0, or there is no such word.
+    /// If `len` is neither a power of two nor 0, or an index is out of range.
     pub fn change(&mut self, len: usize, changes: &[(usize, u64)]) {
         assert!(len == 0 || len.is_power_of_two(), "a map of {len} words");
         let mut words = std::mem::take(&mut self.words);
@@ -185,7 +184,8 @@ mod tests {
         assert!(!has(&rows));
     }
 
-    /// With a quarter of its bits set a map once held back nearly all that wanted ten warm rows.
+    /// With a quarter of its bits set, a map once delayed nearly all transactions that needed ten
+    /// warm rows.
     #[test]
     fn a_map_that_says_something_seldom_says_that_a_warm_row_is_cold() {
         let (rows, table) = (ColdRows::new(0), TableId(1));

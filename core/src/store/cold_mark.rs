@@ -1,4 +1,4 @@
-//! Marks in the places of values that are in the cold store.
+//! Placeholders of values that are in the cold store.
 
 use super::cold::{Copied, Tier};
 use super::table::Table;
@@ -9,18 +9,19 @@ use crate::key::Key;
 use crate::planted::{Bug, is_planted};
 use crate::value::Value;
 
-/// What became of a value that was to be put away.
+/// The result of evicting a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PutAway {
     Done,
-    /// It stays, as it was used or written to, and its copy is noted; or it was away already.
+    /// The value stays because it was used or written to, and its copy is recorded; or it was cold
+    /// already.
     IsKept,
-    /// Nothing in the row is what was copied.
+    /// The row no longer has the copied value.
     IsGone,
 }
 
 impl Table {
-    /// Leaves a mark in the place of a value, if it still is what was seen.
+    /// Replaces a value by a placeholder if it is still the copied one.
     pub(super) fn put_away(&self, copied: &Copied, tier: &Tier) -> PutAway {
         let Copied { table, key, version, value } = copied;
         let hash = hash_bytes(key);
@@ -31,9 +32,9 @@ impl Table {
         let is_unchecked = is_planted(Bug::EvictedUnchecked);
         match chain.version(*version).and_then(|found| found.value.as_ref()) {
             Some(found) if found.is_same(value) => found.set_copied(),
-            // It was brought back, or is away.
+            // It was loaded again, or is cold.
             Some(found) if found.has_copy() => return PutAway::IsKept,
-            // Of another version, or of the same number after the store went back.
+            // It has another version, or the same number after a rollback.
             Some(_) | None if !is_unchecked => return PutAway::IsGone,
             Some(_) | None => {}
         }
@@ -51,7 +52,7 @@ impl Table {
         PutAway::Done
     }
 
-    /// Puts a value in the place of its mark, if that is still there. Returns whether it was.
+    /// Replaces a placeholder by its value if it is still there. Returns whether it was.
     pub(super) fn bring_back(
         &self,
         (hash, key): (u64, &Key),
@@ -72,7 +73,7 @@ impl Table {
     }
 }
 
-/// Whether there is a mark in the place of the value.
+/// Whether the value is a placeholder.
 pub(super) fn is_cold(version: &Version) -> bool {
     version.value.as_ref().is_some_and(Value::is_cold)
 }

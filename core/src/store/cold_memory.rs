@@ -1,4 +1,4 @@
-//! A cold store in memory: for tests, and for the simulator, which lets time pass for it.
+//! An in-memory cold store for tests and for the simulator, which models its latency.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::sync::Mutex;
 use crate::value::Value;
 
-/// Values in a map. A clone has the same values.
+/// Values in a map. Clones share the map.
 #[derive(Clone, Debug, Default)]
 pub struct ColdMemory {
     shared: Arc<Shared>,
@@ -24,17 +24,17 @@ struct Shared {
 }
 
 impl ColdMemory {
-    /// How often it was asked for values, one or many.
+    /// The number of requests for one or many values.
     pub fn gets(&self) -> u64 {
         self.shared.gets.load(Ordering::Relaxed)
     }
 
-    /// How many values it has.
+    /// The number of stored values.
     pub fn len(&self) -> usize {
         lock(&self.shared.values).len()
     }
 
-    /// Whether it has none.
+    /// Whether no values are stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

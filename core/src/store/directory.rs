@@ -1,8 +1,8 @@
-//! The tables by number.
+//! The directory of tables by number.
 //!
-//! The first numbers are places in an array: one load. The others are in a tree of 256-way nodes,
-//! four deep, a byte of the number at each level. Nodes and tables are added and never removed, so
-//! a look-up takes no lock and counts no reference. A store that is cleared keeps its tables,
+//! The first numbers are indexes into an array: one load. The others are in a tree of 256-way nodes
+//! with four levels, one for each byte of the number. Nodes and tables are added and never removed,
+//! so a lookup takes no lock and counts no reference. A store that is cleared keeps its tables,
 //! empty.
 
 use std::collections::BTreeSet;
@@ -16,8 +16,8 @@ use crate::sync::{OnceLock, RwLock};
 
 const FANOUT: usize = 256;
 
-/// So many tables are found with one load: those of workloads, and those of the first schemas.
-/// 16 KiB.
+/// The number of tables that are found with one load: those of workloads and of the first schemas.
+/// The array takes 16 KiB.
 const NEAR_TABLES: usize = if cfg!(test) { 4 } else { 1024 };
 
 #[derive(Debug)]
@@ -49,12 +49,12 @@ struct Entry {
 type Root<T> = Node<Node<Node<Node<Box<T>>>>>;
 type Near<T> = Box<[OnceLock<Box<T>>]>;
 
-/// Every table of a store.
+/// All tables of a store.
 #[derive(Debug)]
 pub(super) struct Directory {
     near: Near<Entry>,
     root: Root<Entry>,
-    /// The tables that were written, in order, for [`Directory::ids`] alone.
+    /// The tables that were written, in order. Used only by [`Directory::ids`].
     written: RwLock<BTreeSet<TableId>>,
 }
 
@@ -64,7 +64,7 @@ impl Directory {
         Self { near, root: Node::new(), written: RwLock::default() }
     }
 
-    /// A table that may have been written.
+    /// The table, if it may have been written.
     #[inline]
     pub(super) fn table(&self, id: TableId) -> Option<&Table> {
         match self.near.get(id.0 as usize) {
@@ -79,7 +79,7 @@ impl Directory {
         Some(entry)
     }
 
-    /// A table that is about to be written.
+    /// The table, created if it does not exist.
     pub(super) fn table_to_write(&self, id: TableId) -> &Table {
         let new = || Box::new(Entry { is_written: AtomicBool::new(false), table: Table::new() });
         let entry = match self.near.get(id.0 as usize) {
@@ -102,7 +102,7 @@ impl Directory {
         read(&self.written).iter().copied().collect()
     }
 
-    /// Empties every table.
+    /// Empties all tables.
     pub(super) fn clear(&self) {
         let mut written = write(&self.written);
         for id in std::mem::take(&mut *written) {

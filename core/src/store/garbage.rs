@@ -1,8 +1,8 @@
-//! What has become reclaimable, so that reclamation never searches for it.
+//! A queue of reclaimable versions, so that reclamation need not search for them.
 //!
-//! A write that supersedes a version, or deletes a key, leaves an entry under its own version:
-//! once every reader is at that version or later, what it superseded can go. Each superseded
-//! version is looked at once, however large the store is.
+//! A write that supersedes a version or deletes a key leaves an entry under its own version. Once
+//! every reader is at that version or later, the superseded version can be removed. Each superseded
+//! version is visited once, regardless of the size of the store.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::key::Key;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 
-/// A key that has something to reclaim.
+/// A key that has versions to reclaim.
 #[derive(Debug)]
 pub(super) struct Garbage {
     pub(super) table: TableId,
@@ -24,20 +24,21 @@ pub(super) struct Garbage {
     pub(super) key: Key,
 }
 
-/// Keys by the version from which on they have something to reclaim.
+/// Keys by the version from which on they can be reclaimed.
 #[derive(Debug, Default)]
 pub(super) struct GarbageQueue {
     queued: Mutex<Queued>,
-    /// How many keys were ever put here.
+    /// The total number of keys that were ever queued.
     total: AtomicU64,
-    /// How many deletions were ever written.
+    /// The total number of deletions that were ever written.
     deletions: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Queued {
     by_version: BTreeMap<SnapshotVersion, Vec<Garbage>>,
-    /// An empty list that has had room for what a version left: the next one leaves about as much.
+    /// An empty list whose capacity is reused, because successive versions leave similar amounts of
+    /// garbage.
     spare: Vec<Garbage>,
 }
 
@@ -48,10 +49,10 @@ impl Queued {
     }
 }
 
-/// Keys taken from the queue at a time.
+/// The maximum number of keys taken from the queue at a time.
 const TAKEN_MAX: usize = 1024;
 
-/// The spare list has room for so many keys at most: some megabytes.
+/// The maximum capacity of the spare list: some megabytes.
 const SPARE_MAX: usize = 1 << 16;
 
 impl GarbageQueue {
@@ -67,7 +68,7 @@ impl GarbageQueue {
         self.total.fetch_add((queued.len() - before) as u64, Ordering::Relaxed);
     }
 
-    /// Puts a key back that may have been taken in vain. It was counted before.
+    /// Queues a key again that may have been visited too early. It is not counted again.
     pub(super) fn push_again(&self, version: SnapshotVersion, garbage: Garbage) {
         lock(&self.queued).of_version(version).push(garbage);
     }
@@ -76,7 +77,7 @@ impl GarbageQueue {
         self.deletions.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Takes up to `limit` keys that have something to reclaim at `floor`.
+    /// Takes up to `limit` keys that can be reclaimed at `floor`.
     fn take(&self, floor: SnapshotVersion, limit: usize) -> Vec<Garbage> {
         let by_version = &mut lock(&self.queued).by_version;
         let Some(mut first) = by_version.first_entry().filter(|first| *first.key() <= floor) else {
@@ -88,7 +89,7 @@ impl GarbageQueue {
         }
     }
 
-    /// Those that were taken are reclaimed: the room of their list is for others.
+    /// Returns a list whose keys were reclaimed, so that its capacity is reused.
     fn give_back(&self, mut taken: Vec<Garbage>) {
         taken.clear();
         let spare = &mut lock(&self.queued).spare;
@@ -108,26 +109,27 @@ impl GarbageQueue {
 }
 
 impl Store {
-    /// How often a version of a key has been superseded, or a key deleted, since the store was
-    /// made: what readers of old versions keep from being reclaimed is a difference of two counts.
+    /// The number of times that a version was superseded or a key deleted since the store was
+    /// created. The difference of two counts is the number of versions that old readers prevent
+    /// from being reclaimed.
     pub fn superseded(&self) -> u64 {
         self.garbage.total.load(Ordering::Relaxed)
     }
 
-    /// How many deletions were written since the store was made: until they are reclaimed, scans
-    /// pass over them.
+    /// The number of deletions written since the store was created. Until they are reclaimed, scans
+    /// must skip them.
     pub fn deletions(&self) -> u64 {
         self.garbage.deletions.load(Ordering::Relaxed)
     }
 
-    /// Takes away every version that no reader at or above [`Store::oldest_pinned`] and `floor`
-    /// sees, and returns how many went. Versions below that can't be pinned from then on.
+    /// Removes every version that no reader at or above [`Store::oldest_pinned`] and `floor` sees.
+    /// Returns the number of removed versions. Lower versions can no longer be pinned.
     pub fn reclaim(&self, floor: SnapshotVersion) -> usize {
         self.reclaim_at_most(floor, usize::MAX)
     }
 
-    /// Does the same for at most `keys` keys that were written. The rest is left for the next
-    /// call, so that a caller can spread the work over its idle moments.
+    /// Like [`Store::reclaim`], for at most `keys` written keys. The next call continues with the
+    /// rest, so a caller can spread the work over its idle time.
     pub fn reclaim_at_most(&self, floor: SnapshotVersion, mut keys: usize) -> usize {
         let floor = self.close_below(floor);
         let kept = Kept { floor, point: self.overwriting.point() };

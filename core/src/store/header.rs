@@ -1,16 +1,16 @@
-//! The record header: what every protocol keeps with each version of a record.
+//! The record header that is stored with each version of a record.
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TxnId;
 
-/// The writer of a version, and one flag whose meaning the protocol gives. Eight bytes, in memory
-/// and on disk.
+/// The writer of a version, and a flag whose meaning depends on the protocol. Eight bytes, in
+/// memory and on disk.
 ///
 /// The default is the header of rows that were loaded before the first transaction.
 ///
 /// | protocol | a flagged version |
 /// |---|---|
-/// | Minerva | was written by the transaction's second execution, in its epoch's order |
+/// | Minerva | was written by a re-execution, in the order of its epoch |
 /// | Calvin | does not exist: the flag is never set |
 ///
 /// ```
@@ -27,14 +27,14 @@ pub struct RecordHeader {
     bits: u64,
 }
 
-/// Transaction ids leave the top bit free.
+/// The top bit, which transaction ids leave free.
 const FLAG: u64 = 1 << 63;
 
 impl RecordHeader {
     /// The header of a version that `writer` wrote, without the flag.
     ///
     /// # Panics
-    /// When the id uses the bit of the flag, which none does that [`TxnId::new`] made.
+    /// If the id uses the bit of the flag. Ids created by [`TxnId::new`] never do.
     pub fn new(writer: TxnId) -> Self {
         assert_eq!(writer.to_bits() & FLAG, 0, "transaction ids leave the top bit free");
         Self { bits: writer.to_bits() }
@@ -60,10 +60,10 @@ impl RecordHeader {
         out.put_u64(self.bits);
     }
 
-    /// Reads a header that [`RecordHeader::encode`] wrote.
+    /// Decodes a header that [`RecordHeader::encode`] wrote.
     ///
     /// # Errors
-    /// When fewer than eight bytes are left.
+    /// If fewer than eight bytes are left.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self { bits: from.u64("record header")? })
     }

@@ -1,27 +1,27 @@
-//! A transaction's writes, put into the store one by one while it runs.
+//! In-place writes: a transaction's writes, applied to the store one by one while it runs.
 //!
-//! Who runs a transaction alone on its rows ([`crate::exec::ordered`]) needs no copy of what it
-//! wrote: at a version that is not published nobody else looks at it, and it sees its own writes
-//! where it sees all others. What it did is noted, so that it can be taken back.
+//! A transaction with locks on its rows ([`crate::exec::ordered`]) needs no buffer for its writes.
+//! No other transaction reads them at a version that is not published, and the transaction finds
+//! its own writes in the store like all others. Its writes are recorded so that they can be undone.
 //!
 //! ```text
-//!                       write                    take_back               keep
-//!   key is new          a row, not in order      the row goes            the key is put in order
-//!   older version       superseded, overwritten  it is the newest again  garbage is queued
-//!   this version, of    replaced, and kept       it comes back           it is freed
-//!    another
-//!   this version, own   replaced                 (is noted already)
+//!                       write                     take_back            keep
+//!   new key             adds a row, not in order  removes the row      adds the key to the order
+//!   older version       superseded, overwritten   makes it the newest  queues garbage
+//!   this version, of    replaced, remembered      restores it          frees it
+//!    another writer
+//!   this version, own   replaced                  (already recorded)
 //! ```
 //!
-//! **What is done at once, and what at the end.** Rows, versions, and the count of their bytes
-//! change at once. What others hear of them, the order of keys, garbage, the count of deletions and
-//! which rows are cold, changes when the transaction is kept, so that there is less to take back.
-//! Before it scans, its new keys are put in order ([`Store::show`]); taken back, they leave it.
+//! **Immediate and deferred effects.** Rows, versions and their byte counts change at once. The
+//! order of keys, garbage, the number of deletions and the set of cold rows change only when the
+//! transaction is kept, so that less must be undone. Before the transaction scans, its new keys are
+//! added to the order ([`Store::show`]); undoing it removes them.
 //!
-//! What a write overwrites ([`super::point`]) does not come back: no reader needs it, and the
-//! version that the write superseded, which is what they see, is never among it. So it is as if the
-//! version had been reclaimed. A row whose newest value is in the cold store counts as cold until
-//! the end: meanwhile nothing can be put away in it or brought back.
+//! A version that a write overwrote ([`super::point`]) is not restored, as if it had been
+//! reclaimed: no reader needs it. Readers see the version that the write superseded, which is never
+//! overwritten. A row whose newest value is in the cold store counts as cold until the end; until
+//! then its value cannot be evicted or loaded.
 
 use std::mem::take;
 
@@ -33,56 +33,57 @@ use crate::key::{HashedKey, Key};
 use crate::pool::Sequential;
 use crate::txn::Write;
 
-/// What a transaction has written so far, of one version. Used again for the next one.
+/// The writes of a transaction so far, all of one version. Reused for the next transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
-    /// A key each, in the order in which they were first written.
+    /// One row for each key, in the order of its first write.
     rows: Vec<Row>,
-    /// What others wrote at the same version, of the rows that say so, in their order.
+    /// Versions of other writers with the same number that were replaced, in the order of their
+    /// rows.
     replaced: Vec<Version>,
-    /// The new keys among so many of the rows are in order.
+    /// The new keys among the first `shown` rows are in the order.
     shown: usize,
-    /// How many of the rows are deletions now.
+    /// The number of rows that are deletions now.
     deletions: usize,
-    /// Whether a deletion was written over, or a value deleted, of the transaction's own.
+    /// Whether the transaction overwrote its own deletion, or deleted its own value.
     is_turned: bool,
-    /// How long the keys and their values are now.
+    /// The current length of all keys and values in bytes.
     contents_bytes: usize,
 }
 
-/// A key that was written.
+/// A written key.
 #[derive(Debug)]
 struct Row {
     table: TableId,
-    /// What the first write left to do.
+    /// The follow-up work of the first write.
     left: Left,
     hash: u64,
     key: Key,
 }
 
 impl Written {
-    /// How many keys were written.
+    /// The number of written keys.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// How long keys and values are together.
+    /// The length of all keys and values in bytes.
     pub(crate) fn contents_bytes(&self) -> usize {
         self.contents_bytes
     }
 
-    /// Whether nothing is noted.
+    /// Whether no write is recorded.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.replaced.is_empty()
     }
 
-    /// The new keys that are not in order yet.
+    /// The new keys that are not in the order yet.
     fn unshown(&self) -> impl Iterator<Item = (TableId, Key)> {
         let new = self.rows[self.shown..].iter().filter(|row| row.left.is_new);
         new.map(|row| (row.table, row.key.clone()))
     }
 
-    /// Keeps the memory alone.
+    /// Removes all records and keeps the memory.
     fn clear(&mut self) {
         self.rows.clear();
         self.replaced.clear();
@@ -96,12 +97,12 @@ fn value_len(version: &Version) -> usize {
 }
 
 impl Store {
-    /// Writes a version of a key, which nobody else touches until it is kept or taken back. All
-    /// that is noted in `written` is of one version and one transaction, and no other transaction
-    /// of this version has its name.
+    /// Writes a version of a key. No other transaction may access it until it is kept or taken
+    /// back. All writes recorded in `written` have one version and one transaction. No other
+    /// transaction of this version may have the same id.
     ///
     /// # Panics
-    /// When the key already has a newer version.
+    /// If the key already has a newer version.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -133,7 +134,7 @@ impl Store {
         }
     }
 
-    /// Whether the newest version of a key is what a transaction wrote at this version.
+    /// Whether the newest version of a key was written by this transaction at this version.
     pub(crate) fn is_written_by(
         &self,
         (table, key): (TableId, &HashedKey),
@@ -145,13 +146,13 @@ impl Store {
         table.with_head(key, at, is_own).unwrap_or(false)
     }
 
-    /// Puts the new keys in order, so that a scan finds them.
+    /// Adds the new keys to the order, so that a scan finds them.
     pub(crate) fn show(&self, written: &mut Written) {
         self.add_in_order(written.unshown());
         written.shown = written.rows.len();
     }
 
-    /// What was written, each key once.
+    /// The writes of the transaction, each key once.
     pub(crate) fn writes_of(&self, written: &Written) -> Vec<Write> {
         let write = |row: &Row| {
             let value = self.newest_of(row, |newest| newest.value.clone());
@@ -166,7 +167,7 @@ impl Store {
         found.expect("it was written")
     }
 
-    /// Ends a transaction that wrote at `version`, and forgets what is noted.
+    /// Completes a transaction that wrote at `version`, and clears its record.
     pub(crate) fn keep(&self, written: &mut Written, version: SnapshotVersion) {
         if take(&mut written.is_turned) {
             for row in &mut written.rows {
@@ -191,7 +192,7 @@ impl Store {
         written.clear();
     }
 
-    /// Takes back all that is noted, as if it had never been written, and forgets it. The tables
+    /// Undoes all recorded writes, as if they had never happened, and clears the record. The tables
     /// that were written to stay.
     pub(crate) fn take_back(&self, written: &mut Written) {
         let Written { rows, replaced, shown, .. } = written;
@@ -201,14 +202,14 @@ impl Store {
             let deleted_at = table.take_back((hash, &key), left, before);
             if left.is_new {
                 if at < *shown {
-                    // One that still waits for its place in the order would come to it after this.
+                    // A key that is still pending would otherwise be added to the order afterwards.
                     table.order.settle(&Sequential);
                 }
-                // Who reclaimed the row of before may have left its key in the order for this one.
+                // Reclaiming the previous row of this key may have left the key in the order.
                 table.leave_order(hash, &key);
             }
             if let Some(at) = deleted_at {
-                // It may have been looked at when it was not the newest.
+                // Reclamation may have visited it while it was not the newest.
                 self.garbage.push_again(at, Garbage { table: id, hash, key });
             }
         }

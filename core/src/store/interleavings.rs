@@ -1,9 +1,9 @@
-//! The store under a scheduler that chooses, at each lock and each atomic, which thread goes on.
+//! The store under a scheduler that chooses, at each lock and each atomic, which thread continues.
 //!
-//! The tests in `tests/threads.rs` run on real threads, which meet where it happens to be. Here
-//! each test is a few steps of a few threads, run in thousands of orders: half of them drawn at
-//! random, half with few switches at unlikely places (PCT), where most races are. An order that
-//! fails is printed, and `shuttle::replay` runs it again.
+//! The tests in `tests/threads.rs` run on real threads, whose interleaving is left to chance. Here
+//! each test is a few steps of a few threads, run in thousands of orders. Half of the orders are
+//! drawn at random; the other half have few switches at unlikely places (PCT), where most races
+//! are. An order that fails is printed, and `shuttle::replay` repeats it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as Count, Ordering};
@@ -17,18 +17,18 @@ use super::*;
 use crate::hash::hash_bytes;
 use crate::pool::Pool;
 
-/// Orders of each kind for each test: some seconds.
+/// The number of orders of each kind for each test. They take some seconds.
 const ORDERS: usize = 2_000;
 
-/// So many switches at unlikely places (PCT's depth).
+/// The number of switches at unlikely places (PCT's depth).
 const DEPTH: usize = 3;
 
 const SEED: u64 = 7;
 
-/// The scheduler's threads run on stacks of their own, and 32 KiB is too little for `Warmer`.
+/// The scheduler's threads have their own stacks; the default of 32 KiB is too small for `Warmer`.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Keys are made of numbers below this.
+/// Keys are derived from numbers below this.
 const NUMBERS: u8 = 32;
 
 const TABLE: TableId = TableId(7);
@@ -49,7 +49,7 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
     run(Box::new(PctScheduler::new_from_seed(SEED, DEPTH, ORDERS)));
 }
 
-/// A thread of the scheduler for each job.
+/// A pool with a scheduler thread for each job.
 struct Jobs(usize);
 
 impl Pool for Jobs {
@@ -66,9 +66,9 @@ impl Pool for Jobs {
     }
 }
 
-/// A key that begins with the number, and is alone in its shard of the hash table: where a thread
-/// holds a shard and tries to have it a second time, as a `Warmer` may, `shuttle` (0.9) refuses it
-/// and then forgets to let go, and says that there is a deadlock.
+/// A key that begins with the number and is the only one in its shard of the hash table. If a
+/// thread that holds a shard tries to lock it again, as a `Warmer` may, `shuttle` (0.9) refuses the
+/// lock, then forgets to release it and reports a deadlock.
 fn key(number: u8) -> Key {
     static KEYS: std::sync::OnceLock<Vec<Key>> = std::sync::OnceLock::new();
     let find = |number: u8| {
@@ -121,7 +121,7 @@ fn store_of(keys: impl IntoIterator<Item = u8>) -> Arc<TestStore> {
     store
 }
 
-/// Keys are overwritten in place while a checkpoint reads its point and readers read what is new.
+/// Keys are overwritten in place while a checkpoint reads its point and readers read new versions.
 #[test]
 fn readers_and_a_checkpoint_see_what_is_theirs_while_it_is_overwritten() {
     explore(|| {
@@ -257,7 +257,7 @@ fn what_is_pinned_is_kept_while_others_write_and_reclaim() {
         // Two versions of key 10, and the value and the deletion of key 20.
         assert_eq!(reclaimed + store.reclaim(SnapshotVersion(3)), 4);
         assert_eq!(store.len(TABLE), 1);
-        // What it is estimated to take is what a store takes that never had more.
+        // The memory estimate equals that of a store that never had more rows.
         let fresh = TestStore::new();
         put(&fresh, 3, 10);
         assert_eq!(store.memory_bytes(), fresh.memory_bytes());
@@ -293,7 +293,8 @@ fn a_key_that_comes_back_while_it_is_reclaimed_is_in_both_indexes() {
     });
 }
 
-/// Enough that two jobs find the same run too large, some before, between and after those there.
+/// So many keys that two jobs find the same run too large. They are before, between and after the
+/// existing ones.
 const MANY: std::ops::Range<u8> = 0..30;
 
 #[test]
@@ -308,7 +309,7 @@ fn keys_that_join_the_order_during_a_scan_do_not_disturb_it() {
                 let writes = new.map(|n| (TABLE, key(n), version(2, Some(&[n, 2])))).collect();
                 store.apply_batch(&Jobs(2), SnapshotVersion(2), writes);
                 publish(&store, 2);
-                // So many go that runs are joined.
+                // So many keys are deleted that runs are joined.
                 MANY.skip(4).for_each(|number| delete(&store, 3, number));
                 publish(&store, 3);
                 store.reclaim(SnapshotVersion(3));
@@ -362,7 +363,7 @@ fn whoever_applies_finds_its_new_keys_in_order_whoever_else_puts_them_there() {
 fn a_table_that_several_make_at_the_same_time_is_one_and_is_listed() {
     explore(|| {
         let store = Arc::new(TestStore::new());
-        // One table twice, and one that shares all of its way in the directory but the last step.
+        // One table twice, and another whose path in the directory differs only in the last step.
         let writers = [(7, 1), (7, 2), (8, 3)].map(|(table, number)| {
             let store = store.clone();
             thread::spawn(move || {
@@ -423,7 +424,7 @@ fn a_reader_knows_whether_the_store_was_cleared_under_it() {
     assert!(lost.load(Ordering::Relaxed) > 0, "the store was never cleared under a reader");
 }
 
-/// A transaction writes in place what it takes back, then another keeps what it writes.
+/// A transaction writes in place and is undone; then another one writes and is kept.
 #[test]
 fn what_is_taken_back_is_seen_by_nobody() {
     explore(|| {

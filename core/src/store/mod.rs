@@ -1,45 +1,45 @@
 //! The store: ordered multi-version tables in memory.
 //!
-//! A table maps a [`Key`] to a chain of versions, newest first. A version is a value (or a
-//! deletion), the [`SnapshotVersion`] from which it is visible, and a record header that the
-//! protocol chose. One node's event loop writes, by itself or on its pool; any thread reads at a
-//! snapshot version that is published, while the next one is being written.
+//! A table maps a [`Key`] to a version chain, newest first. A version is a value (or a deletion),
+//! the [`SnapshotVersion`] from which it is visible, and a record header chosen by the protocol.
+//! The event loop of one node writes, on its own thread or on its pool. Any thread reads at a
+//! published snapshot version, while the next one is being written.
 //!
 //! ```text
 //!   table -> key -> [ version 9: header, value ] -> [ version 4: header, deleted ] -> ...
-//!                     ^ latest                       ^ what a reader at version 5 sees
+//!                     ^ newest                       ^ visible to a reader at version 5
 //! ```
 //!
-//! | file | what is in it |
+//! | file | content |
 //! |---|---|
 //! | `directory` | tables by number, found without a lock |
-//! | `table` | a table's rows by hash, for single keys; why, and which locks there are |
+//! | `table` | the rows of a table by hash, for single keys; the reasons and the locks |
 //! | `rows` | the hash table of a shard |
-//! | `order` | a table's keys in order, for scans |
-//! | `search` | where a key is among sorted ones |
+//! | `order` | the keys of a table in order, for scans |
+//! | `search` | search among sorted keys |
 //! | `header` | the writer of a version, and the protocol's flag |
 //! | `chain` | the versions of a key |
-//! | `batch` | many writes at once, on every core |
-//! | `in_place` | a transaction's writes, one by one, and how they are taken back |
-//! | `pins` | which versions readers need |
-//! | `garbage` | taking away what no reader needs |
-//! | `point` | overwriting what no reader needs, and what a checkpoint keeps meanwhile |
-//! | `sweep` | a whole table in no order, by several threads |
-//! | `warm` | fetching many rows from memory side by side |
+//! | `batch` | batches of writes, on all cores |
+//! | `in_place` | the writes of a transaction, one by one, and how they are undone |
+//! | `pins` | the versions that readers need |
+//! | `garbage` | reclaiming versions that no reader needs |
+//! | `point` | overwriting versions that no reader needs, and those that a checkpoint needs |
+//! | `sweep` | unordered scans of a whole table, by several threads |
+//! | `warm` | prefetching many rows in parallel |
 //! | `cold` | values that are not in memory |
-//! | `cold_mark` | what is in their places |
-//! | `cold_map` | which rows these are, in few bytes |
-//! | `cold_memory` | a place for them that is in memory after all, for tests |
+//! | `cold_mark` | their placeholders |
+//! | `cold_map` | a compact map of their rows |
+//! | `cold_memory` | an in-memory cold store, for tests |
 //!
-//! # What a reader may rely on
+//! # Guarantees for readers
 //!
-//! A reader at a *published* version that it has *pinned* sees every write up to that version and
-//! none after it, whatever else runs. A read at an older version that is not pinned may miss what
-//! was reclaimed. A read at a version that is not published sees what has been applied so far: that
-//! is for the one who applies.
+//! A reader at a *published* version that it has *pinned* sees all writes up to that version and
+//! none after it, regardless of concurrent writes. A read at an older version that is not pinned
+//! may miss reclaimed versions. A read at a version that is not published sees the writes applied
+//! so far; only the writer may use it.
 //!
-//! A deletion that was reclaimed looks like a key that never was. Replicas reclaim at different
-//! times, so what they must agree on must not depend on the difference.
+//! A reclaimed deletion looks like a key that never existed. Replicas reclaim at different times,
+//! so their decisions must not depend on the difference.
 //!
 //! # Measuring
 //!
@@ -106,26 +106,26 @@ pub(crate) use self::in_place::Written;
 /// One version of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Version {
-    /// The first snapshot version that sees it.
+    /// The first snapshot version at which it is visible.
     pub version: SnapshotVersion,
     /// The protocol's header.
     pub header: RecordHeader,
-    /// The value, or nothing for a deletion.
+    /// The value; `None` for a deletion.
     pub value: Option<Value>,
 }
 
 impl Version {
-    /// An estimate of the memory that the value takes.
+    /// An estimate of the value's memory in bytes.
     fn value_bytes(&self) -> usize {
         self.value.as_ref().map_or(0, Value::heap_bytes)
     }
 
-    /// Whether the cold store has the value too, or alone.
+    /// Whether the cold store has a copy of the value, which may be the only one.
     fn has_copy(&self) -> bool {
         self.value.as_ref().is_some_and(Value::has_copy)
     }
 
-    /// An estimate of the memory that the version takes when it is not its key's newest.
+    /// An estimate of the memory in bytes that the version takes when it is not its key's newest.
     fn older_bytes(&self) -> usize {
         size_of::<Self>() + self.value_bytes()
     }
@@ -137,28 +137,29 @@ pub struct Store {
     tables: Directory,
     published: AtomicU64,
     pins: Mutex<Pins>,
-    /// How often what is pinned may have been lost: it was cleared, or went back.
+    /// The number of events that may have invalidated pins: clearing the store, and rollbacks.
     losses: AtomicU64,
     garbage: GarbageQueue,
     overwriting: Overwriting,
-    /// What keeps values that are not in memory, where there is a limit.
+    /// The cold store, if there is a memory limit.
     tier: Option<Box<Tier>>,
 }
 
-/// What a scan wants of the rows that it visits.
+/// A scan's use of the values that it visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Want {
-    /// Their values, which come back into memory.
+    /// Reads values, and loads cold ones into memory.
     Values,
-    /// Their values, which stay where they are.
+    /// Reads values, and leaves cold ones where they are.
     Passing,
-    /// No values: marks will do.
+    /// Reads no values, so placeholders suffice.
     Heads,
 }
 
-/// A scan takes this many rows from the index at first. Most scans of a transaction are short.
+/// The number of rows that a scan first takes from the index. Most scans of transactions are short.
 const SCAN_ROWS_FIRST: usize = if cfg!(test) { 2 } else { 16 };
-/// A scan takes this many rows from the index at most: some 10 us during which inserts wait.
+/// The maximum number of rows that a scan takes from the index at a time. Inserts wait for about 10
+/// us during that time.
 const SCAN_ROWS_MAX: usize = 256;
 
 impl Default for Store {
@@ -168,7 +169,7 @@ impl Default for Store {
 }
 
 impl Store {
-    /// An empty store at version 0.
+    /// Creates an empty store at version 0.
     pub fn new() -> Self {
         Self {
             tables: Directory::new(),
@@ -181,13 +182,13 @@ impl Store {
         }
     }
 
-    /// The newest version of a key that a reader at `at` sees; a deletion counts as a version.
+    /// The newest version of a key that is visible at `at`. Deletions are versions too.
     pub fn read(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version> {
         self.read_with(table, key, at, Version::clone)
     }
 
-    /// Calls `look` with the newest version of a key that a reader at `at` sees, a deletion too.
-    /// The key is locked meanwhile: `look` must not come back to the store.
+    /// Calls `look` with the newest version of a key that is visible at `at`, even if it is a
+    /// deletion. The key is locked during the call, so `look` must not access the store.
     pub fn read_with<R>(
         &self,
         table: TableId,
@@ -198,13 +199,14 @@ impl Store {
         self.see(table, &HashedKey::from(key), at, look)
     }
 
-    /// Which version of a key a reader at `at` sees, a deletion too. Its value is not to be looked
-    /// at: it may not be in memory.
+    /// The newest version of a key that is visible at `at`, even if it is a deletion. The caller
+    /// must not read its value, which may not be in memory.
     pub fn head(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version> {
         self.head_with(table, key, at, Version::clone)
     }
 
-    /// Calls `look` with that version, as [`Store::read_with`] does.
+    /// Calls `look` with the version that [`Store::head`] returns, under the rules of
+    /// [`Store::read_with`].
     #[inline]
     pub fn head_with<R>(
         &self,
@@ -234,7 +236,7 @@ impl Store {
         }
     }
 
-    /// The value of a key that a reader at `at` sees, and since which version it is there.
+    /// The value of a key that is visible at `at`, and its version.
     #[inline]
     pub(crate) fn read_value(
         &self,
@@ -251,8 +253,8 @@ impl Store {
         self.latest_with(table, key, Version::clone)
     }
 
-    /// Calls `look` with the newest version of a key, published or not, as [`Store::read_with`]
-    /// does.
+    /// Calls `look` with the newest version of a key, published or not, under the rules of
+    /// [`Store::read_with`].
     pub fn latest_with<R>(
         &self,
         table: TableId,
@@ -262,10 +264,11 @@ impl Store {
         self.read_with(table, key, SnapshotVersion(u64::MAX), look)
     }
 
-    /// Visits, in order, the newest version that a reader at `at` sees of each key in the range,
-    /// deletions too, until `visit` breaks. Nothing is locked while `visit` runs.
+    /// Visits, in order, the newest version visible at `at` of each key in the range until `visit`
+    /// breaks. Includes deletions. No lock is held while `visit` runs.
     ///
-    /// A key whose first version is after `at` may come during the scan, and does not matter to it.
+    /// A key whose first version is after `at` may be inserted during the scan, which does not see
+    /// it.
     pub fn scan(
         &self,
         table: TableId,
@@ -277,7 +280,7 @@ impl Store {
         self.scan_for(Want::Values, table, (range, direction), at, visit);
     }
 
-    /// Visits all of a table in order as [`Store::scan`] does, and brings nothing into memory.
+    /// Like [`Store::scan`] in ascending order, but loads no values into memory.
     pub fn scan_passing(
         &self,
         table: TableId,
@@ -288,8 +291,8 @@ impl Store {
         self.scan_for(Want::Passing, table, (range, Direction::Forward), at, visit);
     }
 
-    /// Visits a range in order as [`Store::scan`] does. Values are not to be looked at: they may
-    /// not be in memory.
+    /// Like [`Store::scan`] in ascending order, but `visit` must not read values, which may not be
+    /// in memory.
     pub fn scan_heads(
         &self,
         table: TableId,
@@ -326,7 +329,8 @@ impl Store {
         let mut found = Vec::with_capacity(rows);
         loop {
             table.order.collect((start.as_ref(), end.as_ref()), direction, rows, &mut found);
-            // Not what is first seen of a long range: many scans break at its first row.
+            // The first rows of a long range are not prefetched, because many scans break at the
+            // first row.
             if found.len() < rows || rows > SCAN_ROWS_FIRST {
                 self.warm(found.iter().map(|key| (id, key)));
             }
@@ -343,7 +347,7 @@ impl Store {
         }
     }
 
-    /// Visits what is seen of each of these keys.
+    /// Visits the visible version of each of these keys.
     fn visit_all(
         &self,
         want: Want,
@@ -364,7 +368,7 @@ impl Store {
         self.visit_cold(want, (id, table), keys, at, visit)
     }
 
-    /// Does the same where values may not be in memory.
+    /// Like [`Store::visit_all`], if values may not be in memory.
     fn visit_cold(
         &self,
         want: Want,
@@ -400,7 +404,7 @@ impl Store {
     /// Writes one version of a key. Writing the same version again replaces it.
     ///
     /// # Panics
-    /// When the key already has a newer version: writes come in the order of their versions.
+    /// If the key already has a newer version: writes must be in the order of their versions.
     pub fn apply(&self, table: TableId, key: Key, version: Version) {
         let number = version.version;
         if let Some(garbage) = self.put_one(table, key, version) {
@@ -413,10 +417,10 @@ impl Store {
         SnapshotVersion(self.published.load(Ordering::Acquire))
     }
 
-    /// Opens a snapshot version to readers: every write up to it has been applied.
+    /// Publishes a snapshot version to readers. All writes up to it must have been applied.
     ///
     /// # Panics
-    /// When a later version is already published.
+    /// If a later version is already published.
     pub fn publish(&self, version: SnapshotVersion) {
         let before = self.published.swap(version.0, Ordering::AcqRel);
         assert!(before <= version.0, "snapshot versions only grow");
@@ -427,18 +431,18 @@ impl Store {
         self.tables.ids()
     }
 
-    /// How many keys a table has. A deleted key counts until it is reclaimed.
+    /// The number of keys of a table. A deleted key counts until it is reclaimed.
     pub fn len(&self, table: TableId) -> usize {
         self.tables.table(table).map_or(0, |table| table.len())
     }
 
-    /// An estimate of the memory that all keys, versions and values take, in bytes.
+    /// An estimate of the memory of all keys, versions and values, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let tables = self.table_ids().into_iter().filter_map(|id| self.tables.table(id));
         tables.map(|table| table.memory_bytes()).sum()
     }
 
-    /// A digest of every live key and value at a version. Equal on replicas that are equal there.
+    /// A digest of all live keys and values at a version. Equal on replicas with the same state.
     pub fn digest(&self, at: SnapshotVersion) -> u64 {
         let mut hash = Xxh3::new();
         for table in self.table_ids() {
@@ -457,8 +461,8 @@ impl Store {
     }
 }
 
-// A panic that unwinds through a lock is a bug in one caller. What the locks guard is whole at
-// every point where that can happen, so it is no reason to take every other reader down.
+// A panic that unwinds through a lock is a bug in one caller. The data behind the locks is
+// consistent at every point where that can happen, so other readers continue.
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,8 +1,8 @@
-//! The ordered index: which keys a table has, in order.
+//! The ordered index: the keys of a table, in order.
 //!
-//! The key space is cut into runs, each a sorted vector behind its own lock, so that a scan and an
-//! insert meet only where they touch the same keys. A run that grows is split, one that shrinks is
-//! joined to the run before it.
+//! The key space is divided into runs. Each is a sorted vector with its own lock, so a scan and an
+//! insert wait for each other only if they access the same keys. A run that grows is split; one
+//! that shrinks is joined to the run before it.
 //!
 //! ```text
 //!   runs:   ""       "cat"      "horse"        first key that belongs to the run
@@ -11,14 +11,14 @@
 //!         ant ..     cat ..      horse ..      sorted vectors of keys
 //! ```
 //!
-//! A descent to a run is many cache misses, and keys most often come in clusters at the end of what
-//! is there, as the lines of orders do. So new keys wait in a list until somebody has to see them,
-//! which is a scan, or until there are many. Then they are sorted, and a cluster costs one descent
-//! and one copy, whoever its keys came from.
+//! A descent to a run causes many cache misses, and new keys usually come in clusters after the
+//! existing ones, like order lines. New keys are therefore kept in a pending list until a scan
+//! needs them or there are many. Then they are sorted, and a cluster costs one descent and one
+//! copy, even if its keys come from different transactions.
 //!
-//! Reads and updates of a key that exists never come here: they go through the hash table beside
-//! it ([`super::table`]). This module is a boundary: an index of another kind has to offer the same
-//! four functions.
+//! Reads and updates of existing keys never use this index; they use the hash table
+//! ([`super::table`]). This module is a boundary: another kind of index would have to offer the
+//! same four functions.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -31,46 +31,47 @@ use crate::pool::{Pool, Sequential};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, RwLock};
 
-/// A run is split when it holds more keys than this: 6 KB, of which an insert moves half.
+/// The maximum number of keys in a run: 6 KB, of which an insert moves half.
 const RUN_KEYS_MAX: usize = if cfg!(test) { 16 } else { 256 };
 
-/// A run that shrinks to this many keys is joined to its neighbour, if the two then hold at most
-/// half of what a run may.
+/// A run that shrinks to this many keys is joined to its predecessor, if the two then have at most
+/// half of the maximum.
 const RUN_KEYS_MIN: usize = RUN_KEYS_MAX / 8;
 
-/// So many keys wait at most. More of them share descents; but whoever finds so many puts them all
-/// in order, and that should be no more than some milliseconds.
+/// The maximum number of pending keys. More of them would share descents, but the thread that
+/// reaches the limit must sort and insert all, which should take no more than some milliseconds.
 const WAITING_KEYS_MAX: usize = if cfg!(test) { 64 } else { 1 << 13 };
 
-/// The list of those that wait keeps room for so many.
+/// The maximum capacity that the pending list keeps when it is emptied.
 const WAITING_KEYS_KEPT: usize = 1 << 14;
 
-/// Below this many keys for each worker, waking the workers costs more than they save. Guessed, not
-/// measured: a wake-up is some 5 us.
+/// The minimum number of keys for each worker. An estimate, not measured: a wake-up takes about 5
+/// us.
 const PART_KEYS_MIN: usize = if cfg!(test) { 2 } else { 128 };
 
-/// Clusters are sorted where they have so many keys, on average: with fewer it is a detour.
+/// The minimum average size of clusters for which sorting clusters is faster than sorting keys.
 const CLUSTER_KEYS_MIN: usize = 3;
 
-/// Every key of a table, in order.
+/// All keys of a table, in order.
 #[derive(Debug)]
 pub(super) struct OrderedIndex {
     runs: RwLock<Runs>,
-    /// New keys that are not in a run yet. Locked until they all are, so that who finds none has
-    /// all of them in the runs.
+    /// Pending keys, which are not in a run yet. Locked until they all are, so that a thread that
+    /// finds none pending finds all of them in the runs.
     waiting: Mutex<Waiting>,
-    /// Whether keys wait: to know without the lock.
+    /// Whether keys are pending. Readable without the lock.
     has_waiting: AtomicBool,
 }
 
 /// Runs by the first key that belongs to them.
 type Runs = BTreeMap<Key, RwLock<Run>>;
 
-/// New keys, in any order.
+/// Pending keys, in any order.
 #[derive(Debug, Default)]
 struct Waiting {
     keys: Vec<Key>,
-    /// Where those begin that came together, most often of one transaction.
+    /// The indexes at which groups of keys that were added together begin, usually one for each
+    /// transaction.
     starts: Vec<u32>,
 }
 
@@ -79,12 +80,12 @@ struct Waiting {
 struct Run {
     /// In ascending order.
     keys: Vec<Key>,
-    /// Where the next run begins.
+    /// The first key of the next run.
     end: Option<Key>,
 }
 
 impl Run {
-    /// Where the keys within two bounds are.
+    /// The positions of the keys within two bounds.
     fn within(&self, start: Bound<&Key>, end: Bound<&Key>) -> Range<usize> {
         let from = match start {
             Bound::Included(key) => count_before(&self.keys, |other| other.is_before(key)),
@@ -100,7 +101,7 @@ impl Run {
         from..from + len
     }
 
-    /// Whether no key up to a bound is in a later run.
+    /// Whether all keys up to a bound are in this run or earlier ones.
     fn reaches(&self, end: Bound<&Key>) -> bool {
         let Some(next) = &self.end else { return true };
         match end {
@@ -110,7 +111,7 @@ impl Run {
         }
     }
 
-    /// How many of these ascending keys belong to the run.
+    /// The number of these ascending keys that belong to the run.
     fn count_of(&self, keys: &[Key]) -> usize {
         match &self.end {
             Some(end) => keys.partition_point(|key| key < end),
@@ -156,9 +157,9 @@ impl Waiting {
     }
 }
 
-/// Puts keys in ascending order, each once. Most come in clusters that are in order already, such
-/// as the lines of one order: it is clusters that are sorted then. What did not come together is
-/// not of one cluster: others may come between.
+/// Sorts keys and removes duplicates. Most keys come in clusters that are sorted already, like the
+/// lines of one order; then only the clusters are sorted. Keys that were not added together do not
+/// form a cluster, because other keys may be between them.
 fn sort(Waiting { keys, starts }: &mut Waiting) {
     let ends = starts.iter().skip(1).map(|&next| next as usize).chain([keys.len()]);
     let together = starts.iter().zip(ends).map(|(&start, end)| &keys[start as usize..end]);
@@ -174,8 +175,8 @@ fn sort(Waiting { keys, starts }: &mut Waiting) {
     keys.dedup();
 }
 
-/// How many of the first keys `is_before` holds for; as a partition point, but near the start with
-/// few looks, because most ranges are short.
+/// The number of first keys for which `is_before` holds. Like a partition point, but with few
+/// comparisons near the start, because most ranges are short.
 fn gallop(keys: &[Key], is_before: impl Fn(&Key) -> bool) -> usize {
     let mut upto = 1;
     while upto < keys.len() && is_before(&keys[upto - 1]) {
@@ -195,20 +196,20 @@ impl Default for OrderedIndex {
     }
 }
 
-/// The run that is always there: its first key is the smallest one that can be.
+/// The run that always exists: its first key is the smallest possible one.
 fn first_run() -> Runs {
     BTreeMap::from([(Key::from(&[][..]), RwLock::default())])
 }
 
-/// The run that `key` belongs to.
+/// The run to which `key` belongs.
 fn run_of<'a>(runs: &'a Runs, key: &Key) -> &'a RwLock<Run> {
     let last = runs.range::<Key, _>(..=key).next_back();
     last.expect("the first run begins with the smallest key").1
 }
 
 impl OrderedIndex {
-    /// Adds keys, which may be there already. They are in order once they are settled. Says if
-    /// none waited before.
+    /// Adds keys, which may exist already, to the pending list. Returns whether none were pending
+    /// before.
     pub(super) fn add(&self, keys: impl IntoIterator<Item = Key>) -> bool {
         let mut waiting = lock(&self.waiting);
         let is_first = waiting.keys.is_empty();
@@ -216,12 +217,12 @@ impl OrderedIndex {
         if waiting.keys.len() >= WAITING_KEYS_MAX {
             self.insert_all(&Sequential, &mut waiting);
         }
-        // Release: who reads it sees no less of the list than was there.
+        // Release: a thread that reads this sees at least the list of this moment.
         self.has_waiting.store(!waiting.keys.is_empty(), Ordering::Release);
         is_first
     }
 
-    /// Puts the keys that wait in order.
+    /// Inserts all pending keys into the runs.
     pub(super) fn settle(&self, pool: &dyn Pool) {
         if !self.has_waiting.load(Ordering::Acquire) {
             return;
@@ -231,18 +232,18 @@ impl OrderedIndex {
         self.has_waiting.store(false, Ordering::Release);
     }
 
-    /// Puts all keys of a list in order, and empties it.
+    /// Inserts all keys of a pending list into the runs, and empties it.
     fn insert_all(&self, pool: &dyn Pool, waiting: &mut Waiting) {
         sort(waiting);
         let keys = &waiting.keys;
         let parts = pool.workers().min(keys.len() / PART_KEYS_MIN).max(1);
         let by_key: Vec<_> = keys.chunks(keys.len().div_ceil(parts).max(1)).collect();
-        // Jobs meet at the edges of their parts alone.
+        // Jobs access the same run only at the edges of their partitions.
         pool.run(by_key.len(), &|part| self.insert(by_key[part]));
         waiting.clear();
     }
 
-    /// Adds keys, in ascending order, that may be there already.
+    /// Inserts ascending keys, which may exist already.
     fn insert(&self, mut keys: &[Key]) {
         while let Some(first) = keys.first() {
             let (count, len) = {
@@ -259,7 +260,7 @@ impl OrderedIndex {
         }
     }
 
-    /// Splits the run that `inserted` went to, if it is still too large.
+    /// Splits the run that contains `inserted`, if it is still too large.
     fn split(&self, inserted: &Key) {
         let mut runs = write(&self.runs);
         let mut run = write(run_of(&runs, inserted));
@@ -267,8 +268,8 @@ impl OrderedIndex {
         if len <= RUN_KEYS_MAX {
             return;
         }
-        // The next key will most often come right after this one. It then goes to the end of a run,
-        // and keys in ascending order leave full runs behind, not half empty ones.
+        // The next key usually follows this one directly. After this split it is appended to a run,
+        // so that ascending keys leave full runs instead of half-empty ones.
         let after = run.keys.partition_point(|key| key <= inserted);
         let at = match after {
             _ if after == len => RUN_KEYS_MAX,
@@ -283,7 +284,7 @@ impl OrderedIndex {
         assert!(before.is_none(), "two runs would begin with the same key");
     }
 
-    /// Removes a key, unless it is `wanted` again by the time that its run is locked.
+    /// Removes a key, unless it is `wanted` again once its run is locked.
     pub(super) fn remove_unless(&self, key: &Key, wanted: impl FnOnce() -> bool) {
         let len = {
             let runs = read(&self.runs);
@@ -295,13 +296,14 @@ impl OrderedIndex {
             run.keys.remove(at);
             run.keys.len()
         };
-        // Asked at two lengths alone, so that a small run beside a full one does not ask each time.
+        // Checked at only two lengths, so that a small run next to a full one does not check each
+        // time.
         if len == RUN_KEYS_MIN || len == 0 {
             self.join(key);
         }
     }
 
-    /// Joins the run that `key` belongs to with the run before it, if they are small.
+    /// Joins the run of `key` with the run before it, if they are small.
     fn join(&self, key: &Key) {
         let mut runs = write(&self.runs);
         let mut upto = runs.range_mut::<Key, _>(..=key);
@@ -319,8 +321,8 @@ impl OrderedIndex {
         }
     }
 
-    /// Appends to `found` up to `limit` keys between two bounds, from the end that
-    /// `direction` names. Fewer than `limit` mean that there are no more.
+    /// Appends up to `limit` keys between two bounds to `found`, in this direction. Fewer than
+    /// `limit` keys mean that there are no more.
     pub(super) fn collect(
         &self,
         (start, end): (Bound<&Key>, Bound<&Key>),
@@ -338,7 +340,7 @@ impl OrderedIndex {
             }
             found.len() == limit
         };
-        // The last run that begins at or before the start holds the start, and most often the end.
+        // The last run that begins at or before the start contains the start, and usually the end.
         let from = match start {
             Bound::Included(key) | Bound::Excluded(key) => {
                 let holding = runs.range::<Key, _>(..=key).next_back();
@@ -365,7 +367,7 @@ impl OrderedIndex {
         }
     }
 
-    /// Removes every key.
+    /// Removes all keys.
     pub(super) fn clear(&self) {
         let mut waiting = lock(&self.waiting);
         waiting.clear();
@@ -378,7 +380,7 @@ impl OrderedIndex {
 mod tests {
     use super::*;
 
-    /// In clusters that overlap or not, with some keys twice or without.
+    /// Clusters overlap or not, and some keys occur twice or outside of a cluster.
     #[test]
     fn keys_are_sorted_by_clusters_as_they_would_be_one_by_one() {
         let mut rng = fastrand::Rng::with_seed(5);
@@ -422,7 +424,7 @@ mod tests {
     #[test]
     fn runs_split_as_they_grow_and_are_joined_as_they_shrink() {
         let index = OrderedIndex::default();
-        // 37 is coprime to 200: every number once, in no order.
+        // 37 is coprime to 200: each number occurs once, out of order.
         let keys: Vec<_> = (0..200).map(|i| key(i * 37 % 200)).collect();
         keys.chunks(1).for_each(|key| index.insert(key));
         let lengths = run_lengths(&index);
@@ -441,7 +443,7 @@ mod tests {
     fn clusters_go_where_they_belong_whatever_is_there() {
         let index = OrderedIndex::default();
         let mut expected = std::collections::BTreeSet::new();
-        // Clusters that overlap, repeat, end runs and are longer than a run.
+        // Clusters that overlap, repeat, end runs, or are longer than a run.
         for (step, len) in [3, 40, 1, 7, 19, 2].into_iter().cycle().take(90).enumerate() {
             let start = step as u16 * 83 % 500;
             let cluster: Vec<_> = (start..start + len).map(key).collect();

@@ -1,4 +1,4 @@
-//! The snapshot versions that readers still need.
+//! Pins: the snapshot versions that readers still need.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
@@ -10,38 +10,38 @@ use super::{Store, lock};
 use crate::ids::SnapshotVersion;
 use crate::planted::{Bug, is_planted};
 
-/// Which versions are pinned, and how far reclamation has come.
+/// The pinned versions, and the progress of reclamation.
 #[derive(Debug, Default)]
 pub(super) struct Pins {
     readers: BTreeMap<SnapshotVersion, usize>,
-    /// A version of which one reader, who does not count among those, sees all, and how many pins
-    /// it has.
+    /// A point: a version that one reader sees completely and that does not count among `readers`.
+    /// With its number of pins.
     point: Option<(SnapshotVersion, usize)>,
-    /// Readers before this version may miss what they should see.
+    /// Readers below this version may miss reclaimed versions.
     reclaimed: SnapshotVersion,
-    /// Grows when the store is cleared.
+    /// Incremented when the store is cleared.
     generation: u64,
-    /// To which versions the store went back, one after the other.
+    /// The versions to which the store was rolled back, in the order of the rollbacks.
     retreats: Vec<SnapshotVersion>,
 }
 
-/// Keeps the versions that a reader at one snapshot version sees, until it is dropped.
+/// A reference that keeps a snapshot version readable until it is dropped.
 #[derive(Debug)]
 pub struct Pin {
     store: Arc<Store>,
     version: SnapshotVersion,
     generation: u64,
-    /// How often the store had gone back when it was taken.
+    /// The number of rollbacks before the pin was taken: its timeline.
     line: usize,
-    /// And how often something pinned could have been lost.
+    /// The store's count of losses at that time.
     losses: u64,
     is_point: bool,
 }
 
-/// Why a version could not be pinned.
+/// The reason why a version cannot be pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinError {
-    /// Some of what a reader at the version would see was reclaimed.
+    /// Some versions that a reader would see were reclaimed.
     Reclaimed {
         /// The oldest version that can be pinned.
         oldest: SnapshotVersion,
@@ -65,12 +65,12 @@ impl fmt::Display for PinError {
 impl std::error::Error for PinError {}
 
 impl Pin {
-    /// The snapshot version that is pinned.
+    /// The pinned snapshot version.
     pub fn version(&self) -> SnapshotVersion {
         self.version
     }
 
-    /// The store that it is pinned in.
+    /// The store that contains the version.
     pub fn store(&self) -> &Store {
         &self.store
     }
@@ -83,11 +83,11 @@ impl Pin {
         self.is_point
     }
 
-    /// Whether the store was cleared since, or went back to before the version: what was pinned is
-    /// gone, and a reader must start again. A reader that finds this false after its last read has
-    /// read its snapshot.
+    /// Whether the store was cleared since, or rolled back to before the version. The snapshot is
+    /// then gone, and its reader must start again. If this is false after a reader's last read, the
+    /// reader has seen its whole snapshot.
     pub fn is_lost(&self) -> bool {
-        // Before the rows change this does: who has read what was changed sees it.
+        // The counter changes before the rows do, so a reader of changed rows sees the new count.
         self.store.losses.load(Ordering::Acquire) != self.losses
             && self.is_lost_in(&lock(&self.store.pins))
     }
@@ -97,7 +97,7 @@ impl Pin {
             || pins.retreats[self.line..].iter().any(|upto| *upto < self.version)
     }
 
-    /// Which line of versions it is of: see [`Store::line`].
+    /// The timeline of the version: see [`Store::line`].
     pub fn line(&self) -> u64 {
         self.line as u64
     }
@@ -106,7 +106,7 @@ impl Pin {
 impl Clone for Pin {
     fn clone(&self) -> Self {
         let mut pins = lock(&self.store.pins);
-        // Of one that is lost, a lost one.
+        // The clone of a lost pin is lost too.
         if !self.is_lost_in(&pins) {
             match &mut pins.point {
                 Some((_, count)) if self.is_point => *count += 1,
@@ -143,7 +143,7 @@ impl Drop for Pin {
 }
 
 impl Store {
-    /// Pins the newest published version for a reader.
+    /// Pins the newest published version.
     pub fn pin(self: &Arc<Self>) -> Pin {
         let mut pins = lock(&self.pins);
         let version = self.published();
@@ -153,7 +153,7 @@ impl Store {
     /// Pins a version that was published earlier.
     ///
     /// # Errors
-    /// When the version is not published yet, or was reclaimed.
+    /// If the version is not published yet, or was reclaimed.
     pub fn pin_at(self: &Arc<Self>, version: SnapshotVersion) -> Result<Pin, PinError> {
         let mut pins = lock(&self.pins);
         if version < pins.reclaimed {
@@ -173,11 +173,11 @@ impl Store {
         Pin { store: self.clone(), version, generation, line, losses, is_point: false }
     }
 
-    /// Pins a version for a checkpoint. Where writers overwrite, and no other checkpoint is being
-    /// written, it is a point: one version of each key is kept for it, and no others.
+    /// Pins a version for a checkpoint. If writers overwrite and no other checkpoint is being
+    /// written, the version becomes a point: only one version of each key is kept for it.
     ///
     /// # Errors
-    /// When the version is not published yet, or was reclaimed.
+    /// If the version is not published yet, or was reclaimed.
     pub fn pin_checkpoint(self: &Arc<Self>, version: SnapshotVersion) -> Result<Pin, PinError> {
         let pin = self.pin_at(version)?;
         let mut pins = lock(&self.pins);
@@ -188,16 +188,17 @@ impl Store {
         self.overwriting.set_point(Some(version));
         drop(pins);
         let Pin { generation, line, losses, .. } = pin;
-        // The other pin ends after the point began.
+        // Dropped only after the point has begun.
         drop(pin);
         Ok(Pin { store: self.clone(), version, generation, line, losses, is_point: true })
     }
 
-    /// Makes a version visible whose rows are all here, and not those of the versions before it
-    /// since the last: another replica's checkpoint, or one from a disk. Nobody is given those.
+    /// Publishes a version that was loaded as a whole: another replica's checkpoint, or one from
+    /// disk. The versions between the last published one and this one are missing, and cannot be
+    /// pinned.
     ///
     /// # Panics
-    /// When a later version is visible.
+    /// If a later version is published.
     pub fn publish_alone(&self, version: SnapshotVersion) {
         let mut pins = lock(&self.pins);
         pins.reclaimed = pins.reclaimed.max(version);
@@ -214,8 +215,8 @@ impl Store {
         pins.readers.keys().next().copied().unwrap_or_else(|| self.published())
     }
 
-    /// Closes the versions before `floor` to new readers, as far as present readers allow, and
-    /// returns the oldest version that stays open.
+    /// Closes the versions below `floor` to new readers, as far as existing pins allow. Returns the
+    /// oldest version that can still be pinned.
     pub(super) fn close_below(&self, floor: SnapshotVersion) -> SnapshotVersion {
         let mut pins = lock(&self.pins);
         let is_blind = is_planted(Bug::ReclaimedBelowPin) || is_planted(Bug::OverwrittenPinned);
@@ -228,13 +229,14 @@ impl Store {
         floor
     }
 
-    /// Goes back to a published version: those after it are gone, as if they had never been
-    /// written. Nothing else may write meanwhile; pins of them are lost, see [`Pin::is_lost`].
+    /// Rolls back to a published version: later versions are removed as if they had never been
+    /// written. No other writes may run concurrently. Pins of removed versions are lost: see
+    /// [`Pin::is_lost`].
     ///
     /// # Panics
-    /// When some of what a reader of the version would see was reclaimed.
+    /// If some versions that a reader of the version would see were reclaimed.
     pub fn retreat_to(&self, version: SnapshotVersion) {
-        // Before the rows change: whoever reads them meanwhile finds its pin lost.
+        // This happens before the rows change, so that concurrent readers find their pins lost.
         {
             let mut pins = lock(&self.pins);
             assert!(pins.reclaimed <= version, "what is gone back to is all there");
@@ -253,20 +255,20 @@ impl Store {
                 self.garbage.push(at, [Garbage { table: id, hash, key }]);
             }
         }
-        // Again, for those who began meanwhile to fetch what may be of before.
+        // Incremented again for threads that began to fetch old values during the rollback.
         self.losses.fetch_add(1, Ordering::Release);
     }
 
-    /// How often the store has gone back: versions of the same number are of the same contents only
-    /// where this is equal.
+    /// The timeline: the number of rollbacks. Versions of the same number have the same content
+    /// only on the same timeline.
     pub fn line(&self) -> u64 {
         lock(&self.pins).retreats.len() as u64
     }
 
-    /// Removes everything: the store is as new. For a replica that takes another's checkpoint.
-    /// Nothing else may write meanwhile; pins that readers hold are lost, see [`Pin::is_lost`].
+    /// Removes all data, for a replica that installs another's checkpoint. No other writes may run
+    /// concurrently. Existing pins are lost: see [`Pin::is_lost`].
     pub fn clear(&self) {
-        // Pins are taken under this lock, so none can be of the old contents and the new
+        // Pins are taken under this lock, so no pin can combine the old content with the new
         // generation.
         let mut pins = lock(&self.pins);
         let retreats = std::mem::take(&mut pins.retreats);

@@ -1,27 +1,28 @@
 //! One version of each record, and two around a point (Calvin §5, after Zig-Zag).
 //!
-//! Where the protocol asks for it ([`Store::overwrite`]), a write takes away what no reader needs
-//! of its key, and nothing is left to reclaim: of a key's two places a write takes the one that
-//! does not hold the last version.
+//! If the protocol requests it ([`Store::overwrite`]), a write removes the versions of its key that
+//! no reader needs, and leaves none to reclaim. Each key then has two slots, and a write uses the
+//! slot without the newest version.
 //!
 //! ```text
 //!   before a write at 9     [ 7 ] [ 4 ]        floor 8: readers are at 8 or later
-//!   after it                [ 9 ] [ 7 ]        4 was overwritten, 7 is what readers at 8 see
+//!   after it                [ 9 ] [ 7 ]        4 was overwritten, 7 is visible to readers at 8
 //! ```
 //!
-//! A version goes when its key has a newer one at or below the floor: one that every reader sees,
-//! present or future. The floor is the newest published version that the store never goes back
-//! from, or the oldest pinned one, whichever is less, and is closed to new readers before anything
-//! is overwritten. So nothing that is published is touched while the next version is being written,
-//! nothing that is pinned, and nothing that [`Store::retreat_to`] comes back to.
+//! A version is removed when its key has a newer one at or below the floor, which all present and
+//! future readers see. The floor is the lesser of two versions: the newest published one to before
+//! which the store never rolls back, and the oldest pinned one. It is closed to new readers before
+//! any version is overwritten. While the next version is being written, no version changes that is
+//! published, pinned, or the target of a later [`Store::retreat_to`].
 //!
-//! Where values may be put away ([`super::cold`]), the copies of versions that go are removed, and
-//! the last version but one goes when nobody needs it, as without overwriting: what has an older
-//! one beside it can't be put away.
+//! If values may be evicted ([`super::cold`]), the copies of removed versions are removed too. The
+//! second newest version is reclaimed as without overwriting, because a value cannot be evicted
+//! while the row has an older version.
 //!
-//! A checkpoint is of a point, a version that is published when it begins. Until it has ended each
-//! key keeps its last version up to the point, the "before" version, beside the "after" versions,
-//! which writers overwrite as ever. Other pins keep all versions since theirs; a point keeps one.
+//! A checkpoint captures a point, a version that is published when it begins. Until the checkpoint
+//! ends, each key retains its last version up to the point, the "before" version, in addition to
+//! the "after" versions, which writers overwrite as usual. Other pins retain all versions since
+//! theirs; a point retains one.
 
 use std::sync::atomic::Ordering;
 
@@ -35,29 +36,29 @@ use crate::key::Key;
 use crate::planted::{Bug, is_planted};
 use crate::sync::atomic::AtomicU64;
 
-/// Which versions of a key are needed, beside its newest.
+/// The versions of a key that are needed, in addition to its newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     /// Readers are at this version or later.
     pub(super) floor: SnapshotVersion,
-    /// But for one who reads at this version.
+    /// One additional reader is at this version.
     pub(super) point: Option<SnapshotVersion>,
 }
 
-/// What writers who overwrite bring.
+/// The context of a write that overwrites.
 pub(super) struct Over {
-    /// What they may not take away.
+    /// The versions that it must not remove.
     pub(super) kept: Kept,
-    /// The versions that they took away of which the cold store has a copy.
+    /// The removed versions of which the cold store has a copy.
     pub(super) copied: Vec<SnapshotVersion>,
 }
 
-/// What writers know of [`Kept`].
+/// The writers' view of [`Kept`].
 #[derive(Debug, Default)]
 pub(super) struct Overwriting {
-    /// Zero where nothing is overwritten.
+    /// Zero if writers do not overwrite.
     floor: AtomicU64,
-    /// Zero where there is no point.
+    /// Zero if there is no point.
     point: AtomicU64,
 }
 
@@ -76,26 +77,26 @@ impl Overwriting {
         self.set_point(None);
     }
 
-    /// For a writer, where it may take anything away.
+    /// The context for a write; `None` if writers do not overwrite.
     #[inline]
     pub(super) fn over(&self) -> Option<Over> {
         self.kept().map(|kept| Over { kept, copied: Vec::new() })
     }
 
-    /// What a write may not take away, where it may take anything.
+    /// The versions that a write must not remove; `None` if it must not remove any.
     #[inline]
     pub(super) fn kept(&self) -> Option<Kept> {
-        // The point is set before the floor goes beyond it.
+        // The point is set before the floor rises above it.
         let floor = self.floor.load(Ordering::Acquire);
         (floor > 0).then(|| Kept { floor: SnapshotVersion(floor), point: self.point() })
     }
 }
 
 impl Store {
-    /// Lets writers overwrite, from now on, what no reader needs at `final_upto`, at later
-    /// versions, and at those that are pinned. The store never goes back to before `final_upto`.
-    /// Called again before each version is written; nothing writes meanwhile. Versions below that
-    /// can't be pinned from then on.
+    /// Lets writers overwrite, from now on, all versions that are not needed at `final_upto`, at
+    /// later versions, or by pins. The store never rolls back to before `final_upto`. The caller
+    /// repeats this before each version is written, while no writes run. Lower versions can no
+    /// longer be pinned.
     pub fn overwrite(&self, final_upto: SnapshotVersion) {
         let floor = self.close_below(final_upto.min(self.published()));
         self.overwriting.floor.store(floor.0, Ordering::Release);
@@ -106,8 +107,8 @@ impl Store {
         self.overwriting.kept().is_some()
     }
 
-    /// Takes away the versions that writers would have overwritten, of all keys: after a
-    /// checkpoint, the "before" versions. For a thread of its own; a shard at a time is locked.
+    /// Removes the versions of all keys that writers would have overwritten: after a checkpoint,
+    /// the "before" versions. Locks one shard at a time; meant for a background thread.
     pub fn discard_overwritten(&self) -> usize {
         let mut discarded = 0;
         for id in self.table_ids() {
@@ -122,8 +123,8 @@ impl Store {
 }
 
 impl Pin {
-    /// Nobody reads the pinned version any more. Where it was a point, the versions that it kept
-    /// go: that takes a look at each row, so it is for who has time.
+    /// Releases the pin. If it was a point, also removes the versions that it retained. This visits
+    /// every row, so it is not for threads that must not wait.
     pub fn end(self) {
         let store = self.is_point().then(|| self.shared_store());
         drop(self);
@@ -134,7 +135,8 @@ impl Pin {
 }
 
 impl Table {
-    /// Returns how many versions went. Of those that the cold store has copies of, it is told.
+    /// Returns the number of removed versions, and tells the cold store about those of which it has
+    /// copies.
     fn discard(&self, shard: usize, kept: Kept, (id, tier): (TableId, Option<&Tier>)) -> usize {
         let shard = &self.shards[shard];
         let mut truncated: Vec<Truncated> = Vec::new();
@@ -157,10 +159,10 @@ impl Table {
                 }
             }
         }
-        // The values are freed when nobody waits for the shard.
+        // The values are freed without the lock of the shard.
         let mut count = truncated.iter().map(Truncated::len).sum::<usize>();
         for key in gone {
-            // Unless it was written to meanwhile.
+            // Has no effect if the key was written in the meantime.
             count += self.reclaim((id, hash_bytes(&key), &key), kept, tier);
         }
         if let Some(tier) = tier {

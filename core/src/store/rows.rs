@@ -1,7 +1,7 @@
-//! A hash table of rows, made for looking many up side by side.
+//! A hash table of rows, designed for many lookups in parallel.
 //!
-//! Rows lie in chunks, in no order. Beside them are the places: an array of 8 bytes each, in which
-//! a row is found by its hash.
+//! Rows are stored in chunks, in no order. A separate array of places, 8 bytes each, finds a row by
+//! its hash.
 //!
 //! ```text
 //!   places:  [ -     | tag, 2 | -     | tag, 0 | tag, 1 | - ]     by hash; the next one if taken
@@ -11,27 +11,29 @@
 //!            [ 2 <--------+                             ]
 //! ```
 //!
-//! Other tables have the row in its place, or beside bytes of its hash that are compared eight or
-//! sixteen at a time. Here one load says where a row is, so that the places of a group are loaded
-//! without a branch that waits for one of them, then their rows ([`super::warm`]): a processor goes
-//! on past loads that miss its caches, but not past a branch that it guessed wrong. A table that
-//! grows moves places alone, and asks no row for its hash. Rows stay where they are: hash spreads
-//! rows evenly, so all shards of a table grow within a short time, on every replica: to move them
-//! all then, into memory that the system has to clear first, would hold everybody up.
+//! Other hash tables store the row in its place, or next to hash bytes that are compared eight or
+//! sixteen at a time. Here a single load locates a row. The places of a group are therefore loaded
+//! without a branch that depends on one of them, and then their rows ([`super::warm`]). This
+//! matters because a processor continues past loads that miss its caches, but not past a
+//! mispredicted branch.
+//!
+//! A table that grows moves only places, and need not rehash its rows. Rows never move. Hashing
+//! distributes rows evenly, so all shards of a table grow at about the same time, on every replica.
+//! Moving all rows then, into memory that the system must clear first, would stall all of them.
 
-/// A table is given more places when more than three quarters of them are taken: a row is then two
-/// or three places away, most often in the same cache line.
+/// The maximum load factor. At three quarters, a row is two or three places away, usually in the
+/// same cache line.
 const FILL_MAX: (usize, usize) = (3, 4);
 
-/// The fewest places that a table has, once it has any: a cache line of them.
+/// The minimum number of places of a table that has any: one cache line.
 const PLACES_MIN: usize = 8;
 
-/// Rows of a chunk: so many that all chunks' addresses are in the processor's caches, and so few
-/// that what is not used of the last one is little.
+/// The number of rows in a chunk. Large enough that the addresses of all chunks stay in the
+/// processor's caches, and small enough that little of the last chunk is unused.
 const CHUNK_ROWS: usize = if cfg!(test) { 4 } else { 512 };
 
-/// Where a row is found by its hash: 32 bits of it, which say in which place it should be, and the
-/// row's number and one. Zero is a free place.
+/// An entry that locates a row by its hash. It contains 32 bits of the hash, which determine its
+/// ideal position, and the row's number plus one. Zero is a free place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place(u64);
 
@@ -50,23 +52,23 @@ impl Place {
         self == Self::FREE
     }
 
-    /// The row's number. Only of a place that is taken.
+    /// The row's number. The place must not be free.
     fn row(self) -> usize {
         self.0 as u32 as usize - 1
     }
 
-    /// All of it, for whoever wants to have loaded it and nothing else.
+    /// The raw bits, for callers that only need to load the place.
     pub(super) fn bits(self) -> u64 {
         self.0
     }
 }
 
-/// Rows by hash. Whoever asks brings the hash: its lowest 32 bits count.
+/// Rows by hash. Callers pass the hash, of which the lowest 32 bits are used.
 #[derive(Debug)]
 pub(super) struct Rows<R> {
-    /// None, or a power of two.
+    /// The length is zero or a power of two.
     places: Box<[Place]>,
-    /// All but the last are full, and none is empty.
+    /// All chunks except the last are full, and none is empty.
     chunks: Vec<Vec<R>>,
 }
 
@@ -77,38 +79,38 @@ impl<R> Default for Rows<R> {
 }
 
 impl<R> Rows<R> {
-    /// What is in the place where a row of this hash should be: its own, another's or nothing.
+    /// The place at the ideal position of this hash. It may be free or belong to another row.
     #[inline]
     pub(super) fn place(&self, hash: u64) -> Place {
         let mask = self.places.len().wrapping_sub(1);
         self.places.get(hash as u32 as usize & mask).copied().unwrap_or_default()
     }
 
-    /// A row that may have this hash, without looking at it: nearly always the one that has it, if
-    /// there is one.
+    /// A row that may have this hash, found without reading the row. Almost always the row with
+    /// this hash, if there is one.
     #[inline]
     pub(super) fn candidate(&self, hash: u64) -> Option<&R> {
         self.find(hash, |_| true)
     }
 
-    /// The row of this hash for which `is` holds.
+    /// The row with this hash for which `is` holds.
     #[inline]
     pub(super) fn find(&self, hash: u64, is: impl FnMut(&R) -> bool) -> Option<&R> {
         let (_, number) = self.locate(hash, is)?;
         Some(self.row(number))
     }
 
-    /// The row of this hash for which `is` holds.
+    /// The row with this hash for which `is` holds.
     #[inline]
     pub(super) fn find_mut(&mut self, hash: u64, is: impl FnMut(&R) -> bool) -> Option<&mut R> {
         let (_, number) = self.locate(hash, is)?;
         Some(self.row_mut(number))
     }
 
-    /// Adds a row, which must not be there.
+    /// Adds a row, which must not exist yet.
     ///
     /// # Panics
-    /// When there are four thousand million rows.
+    /// If there are 2^32 - 1 rows.
     pub(super) fn insert_unique(&mut self, hash: u64, row: R) {
         let number = self.len();
         assert!(number < u32::MAX as usize, "a shard of {number} rows");
@@ -122,7 +124,7 @@ impl<R> Rows<R> {
         put(&mut self.places, Place::new(hash as u32, number));
     }
 
-    /// Takes out the row of this hash for which `is` holds. The last row takes its number.
+    /// Removes the row with this hash for which `is` holds. The last row gets its number.
     pub(super) fn remove(
         &mut self,
         hash: u64,
@@ -146,17 +148,17 @@ impl<R> Rows<R> {
         Some(std::mem::replace(self.row_mut(number), last))
     }
 
-    /// All rows, in no order.
+    /// Iterates over all rows, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &R> {
         self.chunks.iter().flatten()
     }
 
-    /// Every row, to be changed.
+    /// Iterates over all rows mutably.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
         self.chunks.iter_mut().flatten()
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(super) fn len(&self) -> usize {
         let before = self.chunks.len().saturating_sub(1) * CHUNK_ROWS;
         before + self.chunks.last().map_or(0, Vec::len)
@@ -173,7 +175,7 @@ impl<R> Rows<R> {
         &mut self.chunks[number / CHUNK_ROWS][number % CHUNK_ROWS]
     }
 
-    /// The first chunk grows with its rows, as most shards of a small table have few.
+    /// The first chunk grows with its rows, because most shards of a small table have few.
     fn begin_chunk(&mut self, row: R) {
         let room = if self.chunks.is_empty() { 1 } else { CHUNK_ROWS };
         let mut chunk = Vec::with_capacity(room);
@@ -181,7 +183,7 @@ impl<R> Rows<R> {
         self.chunks.push(chunk);
     }
 
-    /// Takes out the row with the last number.
+    /// Removes the row with the last number.
     fn pop(&mut self) -> R {
         let chunk = self.chunks.last_mut().expect("there is a row");
         let row = chunk.pop().expect("no chunk is empty");
@@ -191,7 +193,7 @@ impl<R> Rows<R> {
         row
     }
 
-    /// The place and the number of the row of this hash for which `is` holds.
+    /// The position of the place and the number of the row with this hash for which `is` holds.
     #[inline]
     fn locate(&self, hash: u64, mut is: impl FnMut(&R) -> bool) -> Option<(usize, usize)> {
         let tag = hash as u32;
@@ -209,7 +211,7 @@ impl<R> Rows<R> {
         }
     }
 
-    /// Frees a place, and moves those after it that wanted to be there or before.
+    /// Frees a place, and moves later entries back whose ideal position is at or before it.
     fn free(&mut self, mut at: usize) {
         let mask = self.places.len() - 1;
         let mut next = at;
@@ -240,7 +242,7 @@ impl<R> Rows<R> {
     }
 }
 
-/// Puts a row's place where its hash says, or in the next one that is free.
+/// Stores a place at the position given by its hash, or the next free one.
 fn put(places: &mut [Place], place: Place) {
     let mask = places.len() - 1;
     let mut at = place.tag() as usize & mask;
@@ -258,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// Hashes that meet in their places, and some that are the same in all 32 bits.
+    /// Hashes that collide in their places, and some whose 32 bits are equal.
     fn hash_of(key: &u64) -> u64 {
         match key % 4 {
             0 => key % 3 * 8,

@@ -1,16 +1,17 @@
-//! Searching sorted keys that lie in memory that no cache holds.
+//! Search in sorted keys that are not in any cache.
 //!
-//! A binary search waits for each key before it knows where to look next: over 256 keys that is
-//! eight looks, five of which miss. Here the first looks are spread over all keys and wait for none
-//! of the others, then those over the part that is left: three waits, whatever is there.
+//! Each step of a binary search depends on the previous comparison. Over 256 keys that is eight
+//! steps, of which five miss the caches. Here the first comparisons are spread over all keys and
+//! independent of each other; the next ones are spread over the remaining part. The search waits
+//! only three times, regardless of the keys.
 
 use crate::key::Key;
 
-/// Looks at a time.
+/// The number of independent comparisons in a step.
 const WAYS: usize = 8;
 
-/// How many of these ascending keys `is_before` holds for, as it does for the first so many and for
-/// no other.
+/// The number of these ascending keys for which `is_before` holds. It must hold for a prefix of the
+/// keys and for no other key.
 #[inline]
 pub(super) fn count_before(mut keys: &[Key], is_before: impl Fn(&Key) -> bool) -> usize {
     let mut count = 0;
@@ -21,7 +22,7 @@ pub(super) fn count_before(mut keys: &[Key], is_before: impl Fn(&Key) -> bool) -
         count += before * step;
         keys = &keys[before * step..];
         if before < WAYS {
-            // The last of this part is not before.
+            // The last key of this part is not before.
             keys = &keys[..step - 1];
         }
     }

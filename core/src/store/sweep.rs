@@ -1,9 +1,9 @@
-//! Reading a whole table in no order, as its rows lie in memory.
+//! Unordered scans of a whole table, in memory order.
 //!
-//! A scan in order finds each key's row by its hash: a few cache misses for each. Whoever wants all
-//! rows and no order goes through the hash table itself, shard by shard, and any number of threads
-//! can do so at a time. What is left is one miss for the value of a row that does not hold it in
-//! place; those of a group are fetched side by side.
+//! An ordered scan finds each key's row by its hash, which causes a few cache misses for each. A
+//! reader that needs all rows in no particular order scans the hash table itself, shard by shard,
+//! on any number of threads. This leaves one miss for the value of a row that is not stored inline;
+//! those of a group are prefetched in parallel.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -15,10 +15,10 @@ use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 use crate::txn::Taken;
 
-/// So many values that are not in memory are fetched at a time.
+/// The number of values not in memory that are fetched at a time.
 const PASSING_ROWS: usize = if cfg!(test) { 2 } else { 256 };
 
-/// A table as of one snapshot, in parts that can be read side by side.
+/// A table at one snapshot, in partitions that can be read in parallel.
 #[derive(Debug)]
 pub struct Sweep {
     pin: Pin,
@@ -26,34 +26,34 @@ pub struct Sweep {
 }
 
 impl Pin {
-    /// All of a table, in parts.
+    /// An unordered scan of a table.
     pub fn sweep(&self, table: TableId) -> Sweep {
         Sweep { pin: self.clone(), table }
     }
 }
 
 impl Sweep {
-    /// How many parts there are. Each row is in one of them.
+    /// The number of partitions. Each row is in one of them.
     pub const PARTS: usize = HASH_SHARDS;
 
-    /// About how much memory the table takes, in bytes.
+    /// An estimate of the table's memory in bytes.
     pub fn bytes(&self) -> usize {
         self.table().map_or(0, Table::memory_bytes)
     }
 
-    /// How many rows a part has. Looks at no value.
+    /// The number of rows in a partition. Reads no values.
     ///
     /// # Panics
-    /// When there is no such part.
+    /// If there is no such partition.
     pub fn count(&self, part: usize) -> usize {
         self.table().map_or(0, |table| table.count_part(part, self.pin.version()))
     }
 
-    /// Appends the rows of a part to `taken`. Their shard is locked meanwhile: they are looked at
-    /// afterwards.
+    /// Appends the rows of a partition to `taken`. The partition is locked during the call, so the
+    /// caller processes the rows afterwards.
     ///
     /// # Panics
-    /// When there is no such part.
+    /// If there is no such partition.
     pub fn take(&self, part: usize, taken: &mut Taken) {
         let Some(table) = self.table() else { return };
         let cold = table.take_part(part, self.pin.version(), taken);
@@ -74,7 +74,7 @@ impl Table {
         rows.iter().filter_map(|row| row.chain.visible(at)).filter(is_live).count()
     }
 
-    /// Takes the rows of a part whose values are in memory, and returns the keys of the others.
+    /// Takes the rows of a partition whose values are in memory. Returns the keys of the others.
     fn take_part(&self, part: usize, at: SnapshotVersion, taken: &mut Taken) -> Vec<Key> {
         let rows = read(&self.shards[part].rows);
         taken.reserve(rows.len());
@@ -109,7 +109,7 @@ impl Table {
 }
 
 impl Store {
-    /// Takes rows whose values are not in memory. They stay where they are.
+    /// Takes rows whose values are not in memory, without loading them.
     fn take_passing(
         &self,
         id: TableId,

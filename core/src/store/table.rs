@@ -1,8 +1,8 @@
 //! One table: its rows by hash and its keys in order.
 //!
-//! A row is a key with its chain of versions. It lives in a hash table, cut into shards with a lock
-//! each; a read or write of one key goes there alone. Beside it an ordered index holds the keys,
-//! for scans: it changes only when a key comes or goes.
+//! A row is a key with its version chain. It is in a hash table that is divided into shards, each
+//! with a lock; reads and writes of single keys use only this table. An ordered index contains the
+//! keys for scans. It changes only when a key is inserted or removed.
 //!
 //! ```text
 //!   hash of key -> shard: lock, [ key, chain of versions | ... ]
@@ -10,28 +10,28 @@
 //!   key order   -> run:   lock, [ key < key < key ... ]          (scans)
 //! ```
 //!
-//! The other design would keep the rows in the runs themselves, without a hash table.
-//! `benches/store.rs` measures both. With a million keys of 12 bytes, on a machine that was busy
-//! with other work, so that the ratios count:
+//! The alternative design would store the rows in the runs themselves, without a hash table.
+//! `benches/store.rs` measures both. The results below are for a million keys of 12 bytes, on a
+//! machine that was busy with other work, so only the ratios are meaningful:
 //!
-//! | design | read at random | scan, a row |
+//! | design | random read | scan, per row |
 //! |---|---|---|
 //! | rows in the runs of an ordered index | 1,890 ns | 32 ns |
-//! | rows in the hash table, keys in order beside it | 490 ns | 380 ns |
+//! | rows in a hash table, keys in an ordered index | 490 ns | 380 ns |
 //!
-//! A transaction reads and writes single keys far more often than it scans, and most scans are
-//! short, so rows are found by hash: an access costs a quarter, and long scans in order, which run
-//! beside the event loop, pay for it. Nearly all of either is cache misses. Long scans that need no
-//! order go through the hash table itself ([`super::sweep`]). A key counts as 116 bytes beside
-//! its value. The hash table was another one when that was measured.
+//! A transaction accesses single keys far more often than it scans, and most scans are short. Rows
+//! are therefore found by hash: an access costs a quarter, at the expense of long ordered scans,
+//! which run outside the event loop. Nearly all of either cost is cache misses. Long scans that
+//! need no order use the hash table directly ([`super::sweep`]). A key takes 116 bytes in addition
+//! to its value. The measurement predates the present hash table.
 //!
-//! Invariants, whoever runs at the same time:
-//! - a key is in the hash table before it is in the order, and in the order before the version that
-//!   brought it is read by a scan;
-//! - a key leaves the order only while its run is locked and it is not in the hash table, so that
-//!   one that comes back meanwhile is not lost.
+//! Invariants under concurrency:
+//! - A key is in the hash table before it is in the ordered index, and in the ordered index before
+//!   a scan reads its first version.
+//! - A key is removed from the ordered index only while its run is locked and it is not in the hash
+//!   table. A key that is inserted again concurrently is therefore not lost.
 //!
-//! A shard may be locked by one who holds a run, never the other way round.
+//! A thread that holds a run may lock a shard, never the other way round.
 
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
@@ -50,8 +50,9 @@ use crate::pool::Sequential;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::{RwLock, RwLockReadGuard};
 
-/// Shards of a table's hash table. Enough that cores seldom meet in one, and that one of ten
-/// million keys grows in a millisecond; few enough that an empty table is 16 KiB.
+/// The number of shards of a table's hash table. With this number, cores seldom need the same
+/// shard, and a shard of a table with ten million keys grows in a millisecond. An empty table takes
+/// 16 KiB.
 pub(super) const HASH_SHARDS: usize = 256;
 
 /// The rows of one table.
@@ -61,26 +62,26 @@ pub(super) struct Table {
     pub(super) order: OrderedIndex,
 }
 
-// A cache line each, so that locking one shard does not slow down its neighbours, and one miss is
-// enough for all of it.
+// One cache line for each, so that locking one shard does not slow down adjacent ones, and a single
+// miss loads all of it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Shard {
     pub(super) rows: RwLock<Rows<Row>>,
-    /// What the shard's rows take, for [`Table::memory_bytes`]. Changed while they are locked.
+    /// The memory of the shard's rows, for [`Table::memory_bytes`]. Changed while they are locked.
     bytes: AtomicUsize,
 }
 
 impl Shard {
-    /// Counts what the rows take more, and less. Only while they are locked for writing: nobody
-    /// else changes it then, so that it takes no atomic step.
+    /// Adds to and subtracts from the memory of the rows. They must be locked for writing; no other
+    /// thread changes the counter then, so no atomic read-modify-write is needed.
     pub(super) fn count_bytes(&self, more: usize, less: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed) + more;
         self.bytes.store(bytes.wrapping_sub(less), Ordering::Relaxed);
     }
 }
 
-/// A key and its versions: one cache line, for headers of eight bytes.
+/// A key and its versions: one cache line, with headers of eight bytes.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Row {
@@ -92,41 +93,41 @@ pub(super) struct Row {
 pub(super) struct ShardRows<'a>(RwLockReadGuard<'a, Rows<Row>>);
 
 impl ShardRows<'_> {
-    /// What is in the place where a row of this hash should be.
+    /// The place at the ideal position of this hash.
     #[inline]
     pub(super) fn place(&self, hash: u64) -> Place {
         self.0.place(hash)
     }
 
-    /// A row that may have this hash, without touching it: nearly always the one that has it, if
-    /// there is one.
+    /// A row that may have this hash, found without reading the row. Almost always the row with
+    /// this hash, if there is one.
     #[inline]
     pub(super) fn candidate(&self, hash: u64) -> Option<&Row> {
         self.0.candidate(hash)
     }
 }
 
-/// What [`Table::put`] leaves to do with the key.
+/// The follow-up work that [`Table::put`] leaves for a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Left {
-    /// The key is new and must be put in order.
+    /// The key is new and must be added to the order.
     pub is_new: bool,
-    /// What was written is a deletion.
+    /// The write is a deletion.
     pub is_deletion: bool,
-    /// There are versions to reclaim once every reader sees this one, which the next write does not
+    /// There are versions to reclaim, once every reader sees this one, that the next write will not
     /// overwrite.
     pub has_more: bool,
     /// There is an older version.
     pub is_superseding: bool,
-    /// What was its newest value is not in memory.
+    /// The previous newest value is not in memory.
     pub was_cold: bool,
 }
 
 impl Row {
-    /// An estimate of the bytes of a row with one version, without the value, and of its key in the
-    /// ordered index.
+    /// An estimate of the bytes of a row with one version, without its value, including its key in
+    /// the ordered index.
     fn bytes(&self) -> usize {
-        // Two thirds of the order are full on average, and half of the places.
+        // On average, the runs are two thirds full and half of the places are taken.
         const ORDER_BYTES: usize = size_of::<Key>() * 3 / 2;
         size_of::<Self>() + 2 * size_of::<Place>() + ORDER_BYTES + 2 * self.key.heap_bytes()
     }
@@ -139,13 +140,13 @@ impl Table {
         Self { shards, order: OrderedIndex::default() }
     }
 
-    /// Which shard a hash belongs to. The hash table in the shard uses the lowest 32 bits.
+    /// The shard of a hash. The hash table of the shard uses the lowest 32 bits.
     pub(super) fn shard_of(hash: u64) -> usize {
         (hash >> 40) as usize % HASH_SHARDS
     }
 
-    /// Calls `look` with the newest version of a key that a reader at `at` sees. In the place of
-    /// the value there may be a mark.
+    /// Calls `look` with the newest version of a key that is visible at `at`. Its value may be a
+    /// placeholder.
     #[inline]
     pub(super) fn with_head<R>(
         &self,
@@ -157,8 +158,8 @@ impl Table {
         rows.find(key.hash(), |row| row.key == *key.key())?.chain.visible(at).map(look)
     }
 
-    /// Does the same for one who looks at the value: it counts as used. Where it is not in memory,
-    /// gives back `look` and the version, with a mark in the place of the value.
+    /// Like [`Table::with_head`], for a caller that reads the value, which counts as used. If the
+    /// value is not in memory, returns `look` and the version with its placeholder.
     #[inline]
     pub(super) fn with_visible<R, L: FnOnce(&Version) -> R>(
         &self,
@@ -188,12 +189,12 @@ impl Table {
         rows.find(hash, |row| row.key == *key).map(look)
     }
 
-    /// The bytes of the shard that a hash belongs to: to have its cache line, without its lock.
+    /// The byte count of a hash's shard. Loads its cache line without taking its lock.
     pub(super) fn shard_bytes(&self, hash: u64) -> usize {
         self.shards[Self::shard_of(hash)].bytes.load(Ordering::Relaxed)
     }
 
-    /// The shard that a hash belongs to, unless a writer has it.
+    /// The shard of a hash, unless a writer holds it.
     pub(super) fn try_shard(&self, hash: u64) -> Option<ShardRows<'_>> {
         match self.shards[Self::shard_of(hash)].rows.try_read() {
             Ok(rows) => Some(ShardRows(rows)),
@@ -202,8 +203,8 @@ impl Table {
         }
     }
 
-    /// Writes a version, and takes away what is not needed, where anything may go. One of the same
-    /// number is given to `replaced`. A new key is not in order yet.
+    /// Writes a version, and removes versions that are not needed if `over` is given. Passes a
+    /// replaced version of the same number to `replaced`. Does not add a new key to the order.
     pub(super) fn put(
         &self,
         (hash, key): (u64, &Key),
@@ -236,14 +237,14 @@ impl Table {
             Pushed::Superseded => shard.count_bytes(older_bytes, 0),
             Pushed::Overwrote { bytes } => shard.count_bytes(older_bytes, bytes),
         }
-        // What a write takes away need not be looked for.
+        // Versions that the next write overwrites need not be reclaimed.
         let has_more = over.is_none_or(|over| row.chain.has_more(over.kept));
         Left { is_new: false, is_deletion, has_more, is_superseding: true, was_cold }
     }
 
-    /// Takes back what [`Table::put`] did to a key; `replaced` is what it gave away, if it did.
-    /// What was overwritten stays away: no reader needs it. Returns the version of a deletion that
-    /// is the newest again.
+    /// Undoes [`Table::put`] of a key. `replaced` returns the version that it replaced, if any.
+    /// Overwritten versions are not restored, because no reader needs them. Returns the version of
+    /// a deletion that is the newest again.
     pub(super) fn take_back(
         &self,
         (hash, key): (u64, &Key),
@@ -272,8 +273,8 @@ impl Table {
         newest.value.is_none().then_some(newest.version)
     }
 
-    /// Takes away what is not needed of a key, and returns how many versions went. Of those that
-    /// the cold store has copies of, it is told.
+    /// Removes the versions of a key that are not needed and returns their number. Tells the cold
+    /// store about those of which it has copies.
     pub(super) fn reclaim(
         &self,
         (id, hash, key): (TableId, u64, &Key),
@@ -295,20 +296,20 @@ impl Table {
             (truncated, is_gone)
         };
         if is_gone {
-            // One that still waits for its place in the order would come to it after this.
+            // A key that is still pending would otherwise be added to the order afterwards.
             self.order.settle(&Sequential);
             self.leave_order(hash, key);
         }
         if let Some(tier) = tier {
             tell_gone(tier, (id, key), &truncated);
         }
-        // The values are freed when this returns: nobody waits for the shard meanwhile.
+        // The values are freed on return, when the shard is no longer locked.
         truncated.len() + usize::from(is_gone)
     }
 
-    /// Takes away all versions after this one. What the cold store has of them it is told, and
-    /// which rows are left with a mark. Returns the deletions that are newest again, which may have
-    /// been looked at when they were not, and so were not reclaimed.
+    /// Removes all versions after this one. Tells the cold store about removed copies and the rows
+    /// left with a placeholder. Returns the deletions that are the newest again: reclamation may
+    /// have visited them while they were not, and skipped them.
     pub(super) fn retreat_to(
         &self,
         version: SnapshotVersion,
@@ -352,7 +353,7 @@ impl Table {
         deletions
     }
 
-    /// Takes a key out of the order, unless it is there again.
+    /// Removes a key from the order, unless it exists again.
     pub(super) fn leave_order(&self, hash: u64, key: &Key) {
         self.order.remove_unless(key, || self.contains(hash, key));
     }
@@ -362,17 +363,17 @@ impl Table {
         rows.find(hash, |row| row.key == *key).is_some()
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| read(&shard.rows).len()).sum()
     }
 
-    /// An estimate of the memory that keys, versions and values take.
+    /// An estimate of the memory of keys, versions and values.
     pub(super) fn memory_bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Removes every key.
+    /// Removes all keys.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             *write(&shard.rows) = Rows::default();
@@ -382,7 +383,7 @@ impl Table {
     }
 }
 
-/// Tells of the copies of versions that are gone.
+/// Tells the cold store about the copies of versions that are gone.
 #[cold]
 fn tell_gone(tier: &Tier, (id, key): (TableId, &Key), truncated: &Truncated) {
     tier.on_gone(id, key, truncated.copied());

@@ -1,4 +1,4 @@
-//! The store's tests: its rules one by one here, against a model, and with threads.
+//! Tests of the store: individual rules here; a model and threads in the submodules.
 
 mod cold;
 mod model;
@@ -20,7 +20,7 @@ pub(super) fn version(number: u64, value: Option<&[u8]>) -> Version {
     Version { version: SnapshotVersion(number), header: header(number), value }
 }
 
-/// A thread for each job.
+/// A pool with a thread for each job.
 struct Threads(usize);
 
 impl Pool for Threads {
@@ -102,8 +102,8 @@ fn a_key_inserted_and_deleted_in_one_version_leaves_nothing() {
     assert_eq!((store.reclaim(SnapshotVersion(1)), store.len(TABLE)), (1, 0));
 }
 
-/// A new key waits for its place in the order until somebody scans. One that was deleted and
-/// reclaimed before that would come to the order later, and nobody would ever take it out.
+/// A new key is pending until the next scan. If it was deleted and reclaimed before, it would be
+/// added to the order later and never removed.
 #[test]
 fn a_key_that_is_reclaimed_while_it_waits_does_not_come_to_the_order() {
     let store = store_at(1);
@@ -189,8 +189,8 @@ fn a_cleared_store_is_as_new_and_its_pins_are_lost() {
     assert_eq!((store.reclaim(SnapshotVersion(9)), store.table_ids()), (0, vec![TABLE]));
 }
 
-/// All that was written after the version is as if it had never been, and what is written in its
-/// place under the same numbers is all that there is.
+/// A rollback removes all later writes as if they had never happened, and new writes with the same
+/// numbers take their place.
 #[test]
 fn a_store_goes_back_to_a_version_and_on_from_there_on_another_line() {
     let (store, same) = (store_at(1), store_at(1));
@@ -255,7 +255,8 @@ fn a_batch_of_two_versions_is_a_bug() {
     store_at(0).apply_batch(&Sequential, SnapshotVersion(1), writes);
 }
 
-/// A neighbour that had jumped over a version by a checkpoint once told its rows as of before.
+/// A node that had skipped versions by installing a checkpoint once served reads at a skipped
+/// version from older rows.
 #[test]
 fn versions_that_a_checkpoint_jumps_over_are_nobody_s() {
     let store = Arc::new(Store::new());
@@ -290,7 +291,7 @@ fn a_record_that_is_overwritten_takes_the_place_of_its_older_versions() {
     (4..=50).for_each(write);
     assert_eq!(store.memory_bytes(), bytes, "nothing is left to reclaim");
     assert_eq!(store.superseded(), 0, "nor has anything waited for that");
-    // A reader keeps its version, and the point of a checkpoint one more.
+    // A reader retains its version, and a checkpoint's point retains one more.
     let reader = store.pin();
     write(51);
     let checkpoint = store.pin_checkpoint(SnapshotVersion(51)).unwrap();

@@ -1,15 +1,15 @@
-//! Fetching many rows from memory side by side.
+//! Group prefetching: loading many rows into the CPU cache in parallel.
 //!
-//! A row of a large table is three cache misses away: its place in the hash table, the row, the
-//! value. A program that reads thirty rows one after the other waits for ninety, each some hundred
-//! nanoseconds. What it will read is mostly known before it runs; looked up together, with nothing
-//! between that has to wait, the misses of many rows overlap (group prefetching).
+//! Reading a row of a large table causes three cache misses: its place in the hash table, the row,
+//! and the value. A program that reads thirty rows one after the other waits for ninety misses of
+//! about a hundred nanoseconds each. Most of its rows are known before it runs. If they are looked
+//! up together, with no dependent step in between, the misses of many rows overlap.
 //!
-//! Taking a lock waits for all loads before it, so the locks of a group are taken before its first
-//! look-up. They are only tried: a row that a writer has is left for the program to fetch, and
-//! holding several can't end in a deadlock.
+//! Taking a lock waits for all earlier loads, so the locks of a group are taken before its first
+//! lookup. They are only tried. A row that a writer holds is left for the program to load, and
+//! holding several locks cannot cause a deadlock.
 //!
-//! Values that are not in memory at all ([`super::cold`]) come many at a time too.
+//! Values that are not in memory at all ([`super::cold`]) are fetched in groups too.
 
 use std::hint::black_box;
 
@@ -19,37 +19,39 @@ use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
 
-/// So many rows are fetched side by side: about as many misses as a core keeps track of.
+/// The number of rows that are prefetched in parallel: about the number of misses that a core can
+/// track.
 pub(super) const WARM_GROUP: usize = 32;
 
-/// How much of a value is fetched. Most rows are shorter; of a long one a program seldom reads all,
-/// and the processor itself goes on with what is read from its start.
+/// The number of bytes of a value that are prefetched. Most rows are shorter. A program seldom
+/// reads all of a long row, and the processor itself prefetches the rest when its start is read.
 const VALUE_BYTES_MAX: usize = 128;
 
 const CACHE_LINE: usize = 64;
 
-/// Gathers keys, and fetches their rows from memory as soon as there are enough of them.
+/// Collects keys, and prefetches their rows as soon as a group is full.
 #[derive(Debug)]
 pub struct Warmer<'a> {
     store: &'a Store,
-    /// The version that those read for whom rows are fetched.
+    /// The version at which the rows will be read.
     at: SnapshotVersion,
     places: Vec<Place<'a>>,
-    /// Their keys, where values may not be in memory.
+    /// The keys of the group, if values may not be in memory.
     keys: Vec<(TableId, Key)>,
 }
 
-/// Where a row is looked for: its table, and the hash of its key. What else has this hash in the
-/// table is fetched in vain, which is seldom.
+/// A row to prefetch: its table and the hash of its key. Another row with the same hash may be
+/// prefetched instead, which is rare and harmless.
 type Place<'a> = (&'a Table, u64);
 
 impl Store {
-    /// Fetches the rows of these keys from memory.
+    /// Prefetches the rows of these keys into the CPU cache.
     pub fn warm<'k>(&self, keys: impl IntoIterator<Item = (TableId, &'k Key)>) {
         self.warm_hashed(keys.into_iter().map(|(table, key)| (table, hash_bytes(key))));
     }
 
-    /// Fetches the rows of these keys for a reader at `at`, from wherever they are.
+    /// Prefetches the rows of these keys for a reader at `at`, including values that are not in
+    /// memory.
     pub fn warm_at<'k>(
         &self,
         at: SnapshotVersion,
@@ -60,7 +62,7 @@ impl Store {
         warmer.fetch();
     }
 
-    /// Fetches the rows of keys from memory whose hashes are known.
+    /// Prefetches the rows of keys whose hashes are known.
     pub(crate) fn warm_hashed(&self, keys: impl Iterator<Item = (TableId, u64)>) {
         let mut places = keys.filter_map(|(id, hash)| Some((self.tables.table(id)?, hash)));
         while let Some(first) = places.next() {
@@ -76,7 +78,7 @@ impl Store {
 }
 
 impl<'a> Warmer<'a> {
-    /// Gathers keys of `store` that will be read at `at`.
+    /// Creates a prefetcher for keys of `store` that will be read at `at`.
     pub fn new(store: &'a Store, at: SnapshotVersion) -> Self {
         Self { store, at, places: Vec::with_capacity(WARM_GROUP), keys: Vec::new() }
     }
@@ -94,7 +96,7 @@ impl<'a> Warmer<'a> {
         }
     }
 
-    /// Fetches the rows of the keys that were added. Changes nothing but how long a read takes.
+    /// Prefetches the rows of the keys added so far. Affects only the duration of later reads.
     pub fn fetch(&mut self) {
         if !self.keys.is_empty() {
             self.store.fetch_for(&self.keys, self.at);
@@ -105,11 +107,11 @@ impl<'a> Warmer<'a> {
     }
 }
 
-/// Fetches a group of rows, one kind of miss at a time, so that no look-up waits for what it has
-/// just asked for.
+/// Prefetches a group of rows, one kind of miss at a time, so that no lookup waits for its own
+/// previous load.
 ///
-/// What a loop loads decides over no branch in the same loop: a processor goes on past loads that
-/// miss its caches, but not past a branch that it guessed wrong.
+/// No loop branches on a value that it loads itself: a processor continues past loads that miss its
+/// caches, but not past a mispredicted branch.
 fn fetch(places: &[Place<'_>]) {
     let mut touched = 0;
     for (table, hash) in places {

@@ -1,4 +1,4 @@
-//! The keys and ranges that a program will touch, known before it runs.
+//! Footprints: the keys and ranges that a program will access, known before it runs.
 
 use super::sets::{decode_range, decode_table, encode_range};
 use super::{ReadSet, Write};
@@ -6,40 +6,40 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
 
-/// Whether a program only looks or also changes.
+/// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// Reads: any number of programs at a time.
+    /// Reads. Any number of programs may hold it together.
     Shared,
-    /// Writes, and does not look at what was there: one program at a time, and where tables are
-    /// divided the rows need not be sent to it.
+    /// Writes without reading. Only one program may hold it. If tables are partitioned, the rows
+    /// need not be sent to the program.
     Write,
-    /// Reads and writes: one program at a time.
+    /// Reads and writes. Only one program may hold it.
     Exclusive,
 }
 
 impl Mode {
-    /// Whether two programs that use something so have to wait for each other.
+    /// Whether two programs with these modes on the same row must wait for each other.
     pub fn conflicts(self, other: Self) -> bool {
         self != Self::Shared || other != Self::Shared
     }
 
-    /// Whether who may use something so may use it like `other`.
+    /// Whether this mode permits accesses of mode `other`.
     pub fn allows(self, other: Self) -> bool {
         self == Self::Exclusive || self == other
     }
 
-    /// Whether what is there is looked at.
+    /// Whether the mode includes reading.
     pub fn reads(self) -> bool {
         self != Self::Write
     }
 
-    /// Whether what is there is changed.
+    /// Whether the mode includes writing.
     pub fn writes(self) -> bool {
         self != Self::Shared
     }
 
-    /// Both ways.
+    /// The mode that permits both.
     fn and(self, other: Self) -> Self {
         if self == other { self } else { Self::Exclusive }
     }
@@ -65,7 +65,7 @@ pub struct PointLock {
     pub table: TableId,
     /// The key.
     pub key: Key,
-    /// How the key is used.
+    /// The lock mode of the key.
     pub mode: Mode,
 }
 
@@ -76,22 +76,22 @@ pub struct RangeLock {
     pub table: TableId,
     /// The range.
     pub range: KeyRange,
-    /// How keys in the range are used.
+    /// The lock mode of the keys in the range.
     pub mode: Mode,
 }
 
-/// What a program will touch. May name more than it does touch; what it touches outside of it makes
-/// the ordered executor run it again.
+/// The keys and ranges that a program will access. It may name more than the program accesses. If
+/// the program accesses a row outside of it, the ordered executor runs the program again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Single keys, in ascending order, each once with all ways in which it is used.
+    /// Single keys, in ascending order, each once with its combined mode.
     pub points: Vec<PointLock>,
     /// Ranges, in ascending order.
     pub ranges: Vec<RangeLock>,
 }
 
 impl Footprint {
-    /// A footprint of these keys and ranges, in any order and with repetitions.
+    /// Creates a footprint from keys and ranges in any order, possibly with repetitions.
     pub fn new(mut points: Vec<PointLock>, mut ranges: Vec<RangeLock>) -> Self {
         points.sort_unstable();
         points.dedup_by(|later, first| {
@@ -106,7 +106,7 @@ impl Footprint {
         Self { points, ranges }
     }
 
-    /// The footprint that a run found.
+    /// The footprint of a run.
     pub fn of_run(reads: &ReadSet, writes: &[Write]) -> Self {
         let read = reads.points.iter().map(|read| PointLock {
             table: read.table,
@@ -126,14 +126,14 @@ impl Footprint {
         Self::new(read.chain(written).collect(), ranges.collect())
     }
 
-    /// Both footprints as one.
+    /// The union of two footprints.
     pub fn union(mut self, other: Self) -> Self {
         self.points.extend(other.points);
         self.ranges.extend(other.ranges);
         Self::new(self.points, self.ranges)
     }
 
-    /// Whether touching `key` as `mode` is within the footprint.
+    /// Whether the footprint permits access to `key` with `mode`.
     pub fn covers(&self, table: TableId, key: &[u8], mode: Mode) -> bool {
         let at = |lock: &PointLock| (lock.table, lock.key.as_bytes()).cmp(&(table, key));
         if let Ok(found) = self.points.binary_search_by(at)
@@ -147,7 +147,7 @@ impl Footprint {
         self.ranges.iter().any(holds)
     }
 
-    /// Whether reading all of `range` is within the footprint.
+    /// Whether the footprint permits reading all of `range`.
     pub fn covers_range(&self, table: TableId, range: &KeyRange) -> bool {
         let within = |lock: &RangeLock| {
             let ends_before = match (&range.end, &lock.range.end) {
@@ -177,10 +177,10 @@ impl Footprint {
         }
     }
 
-    /// Reads what [`Footprint::encode`] wrote.
+    /// Decodes the bytes that [`Footprint::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let points = (0..from.count("footprint")?)
             .map(|_| {

@@ -1,16 +1,16 @@
-//! What a transaction is: a deterministic program with its arguments, plus what an optimistic run
-//! learned of it.
+//! Transactions: deterministic programs with their arguments, and the reads and writes that
+//! optimistic runs of them record.
 //!
 //! ```text
-//!            Program                       a run of it learns           and ends in
+//!            Program                       a run of it records          and ends in
 //!   Call { procedure, args }   --run-->   ReadSet + writes   --commit--> Outcome::Committed
 //!   Certified { reads, writes }                              `---------> Outcome::Aborted
 //! ```
 //!
 //! A [`Procedure`] is code that every replica has; a `Statement` is a procedure too, whose argument
-//! is SQL text. A [`Certified`] transaction is what is left of an interactive one: it can't be
-//! re-executed, only checked. Time and randomness inside a program are arguments, fixed where the
-//! transaction came in.
+//! is SQL text. A [`Certified`] transaction consists of the reads and writes of an interactive one.
+//! It cannot be re-executed, only checked. Time and random values inside a program are arguments,
+//! chosen at the node that accepted the transaction.
 
 mod footprint;
 mod outcome;
@@ -28,29 +28,29 @@ pub use sets::{PointRead, RangeRead, ReadSet, Seen, Write};
 
 use crate::ids::ProcedureId;
 
-/// One transaction, as a client submitted it.
+/// A transaction as submitted by a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Program {
-    /// Run a registered procedure. May be run again, on any replica, with the same effect.
+    /// A call of a registered procedure. It may run again, on any replica, with the same effects.
     Call {
-        /// Which procedure.
+        /// The procedure.
         procedure: ProcedureId,
         /// Its arguments, in the procedure's own encoding.
         args: Bytes,
     },
-    /// Install writes if what was read is still current.
+    /// Writes that are applied if the reads are still current.
     Certified(Certified),
 }
 
-/// What an interactive transaction read and wants to write. At its place in the order it commits
-/// if what it read is still current; otherwise it aborts with SQLSTATE 40001.
+/// The reads and writes of an interactive transaction. At its place in the order it commits if its
+/// reads are still current; otherwise it aborts with SQLSTATE 40001.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Certified {
-    /// The keys and ranges read, with the versions seen.
+    /// The keys and ranges read, with their versions.
     pub reads: ReadSet,
     /// The writes, at most one for each key.
     pub writes: Vec<Write>,
-    /// The line of the store's versions that was read, known to the node alone where that was:
-    /// [`crate::store::Store::line`].
+    /// The timeline of the snapshot that was read: [`crate::store::Store::line`]. Known only to the
+    /// node on which it was read.
     pub line: u64,
 }

@@ -1,4 +1,4 @@
-//! How a transaction ended.
+//! Outcomes of transactions.
 
 use std::fmt;
 
@@ -11,25 +11,25 @@ use crate::ids::{SnapshotVersion, TxnId};
 pub struct SqlState(pub [u8; 5]);
 
 impl SqlState {
-    /// serialization_failure: what the transaction read has changed.
+    /// serialization_failure: data that the transaction read has changed.
     pub const SERIALIZATION_FAILURE: Self = Self(*b"40001");
     /// unique_violation: the key exists.
     pub const UNIQUE_VIOLATION: Self = Self(*b"23505");
-    /// transaction_resolution_unknown: it may have committed or not, and this node can't tell.
+    /// transaction_resolution_unknown: it may have committed or not, and this node cannot find out.
     pub const OUTCOME_UNKNOWN: Self = Self(*b"08007");
-    /// no_data_found: a program needs a row that is not there.
+    /// no_data_found: a row that the program needs does not exist.
     pub const NO_DATA_FOUND: Self = Self(*b"P0002");
     /// raise_exception: the program decided to roll back.
     pub const RAISE_EXCEPTION: Self = Self(*b"P0001");
-    /// program_limit_exceeded: more than the engine is built for.
+    /// program_limit_exceeded: a limit of the engine was exceeded.
     pub const PROGRAM_LIMIT_EXCEEDED: Self = Self(*b"54000");
-    /// insufficient_resources: the node has taken as much as it can.
+    /// insufficient_resources: the node has accepted the maximum amount of work.
     pub const INSUFFICIENT_RESOURCES: Self = Self(*b"53000");
-    /// cannot_connect_now: the node takes no requests yet.
+    /// cannot_connect_now: the node does not accept requests yet.
     pub const CANNOT_CONNECT_NOW: Self = Self(*b"57P03");
-    /// undefined_function: there is no such procedure.
+    /// undefined_function: the procedure does not exist.
     pub const UNDEFINED_FUNCTION: Self = Self(*b"42883");
-    /// internal_error: a program did what it must not.
+    /// internal_error: a program violated its contract.
     pub const INTERNAL_ERROR: Self = Self(*b"XX000");
 
     /// The code as text.
@@ -50,26 +50,26 @@ impl fmt::Debug for SqlState {
     }
 }
 
-/// Why a transaction did not commit. Part of the answer: the same on every replica.
+/// The reason why a transaction did not commit. Part of the answer, and the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abort {
     /// The SQLSTATE.
     pub code: SqlState,
-    /// One line, in PostgreSQL's words where it has them.
+    /// One line, in PostgreSQL's wording where PostgreSQL has the error.
     pub message: String,
-    /// What exactly: the key, the value, the winner.
+    /// Specifics: the key, the value, the winning transaction.
     pub detail: Option<String>,
-    /// What to do about it.
+    /// Advice for the user.
     pub hint: Option<String>,
 }
 
 impl Abort {
-    /// An abort with a code and a message alone.
+    /// An abort with only a code and a message.
     pub fn new(code: SqlState, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), detail: None, hint: None }
     }
 
-    /// How long its words are together.
+    /// The total length of its texts in bytes.
     pub fn text_bytes(&self) -> usize {
         let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         self.message.len() + len(&self.detail) + len(&self.hint)
@@ -99,19 +99,20 @@ impl fmt::Display for Abort {
 
 impl std::error::Error for Abort {}
 
-/// How a transaction ended. Final and durable: what a client is told. One exception: an abort with
-/// [`SqlState::OUTCOME_UNKNOWN`] says that the node was cut off and can't tell how it ended.
+/// The outcome of a transaction. Final and durable once it is sent to a client. There is one
+/// exception: an abort with [`SqlState::OUTCOME_UNKNOWN`] means that the node was disconnected and
+/// does not know the outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Its writes are in the database, in all regions, for good.
+    /// The writes are permanent, in all regions.
     Committed {
-        /// The transaction's name.
+        /// The id of the transaction.
         txn: TxnId,
-        /// The first snapshot version that holds its writes.
+        /// The first snapshot version that contains its writes.
         version: SnapshotVersion,
-        /// What the program returned, in its own encoding.
+        /// The result of the program, in its own encoding.
         result: Vec<u8>,
     },
-    /// It changed nothing.
+    /// The transaction had no effects.
     Aborted(Abort),
 }

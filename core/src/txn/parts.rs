@@ -1,30 +1,30 @@
-//! Reading a whole table side by side.
+//! Parallel scans of a whole table.
 
 use super::Stop;
 use crate::pool::Pool;
 use crate::value::Value;
 
-/// Longer values are shared, not copied.
+/// Longer values are shared instead of copied. In bytes.
 const COPIED_LEN_MAX: usize = 1 << 10;
 
-/// A table as one snapshot has it, in parts that may be read by several threads, in any order.
+/// A table at one snapshot, in partitions that several threads may read in any order.
 pub trait Parts: Send + Sync {
-    /// How many parts there are. Each row is in one of them.
+    /// The number of partitions. Each row is in one of them.
     fn count(&self) -> usize;
 
-    /// About how much memory the table takes, in bytes.
+    /// An estimate of the table's memory in bytes.
     fn bytes(&self) -> usize;
 
-    /// How many rows a part has.
+    /// The number of rows in a partition.
     fn rows(&self, part: usize) -> usize;
 
-    /// Appends the rows of a part to `taken`.
+    /// Appends the rows of a partition to `taken`.
     fn take(&self, part: usize, taken: &mut Taken);
 
-    /// What reads them side by side.
+    /// The pool on which the partitions are read.
     fn pool(&self) -> &dyn Pool;
 
-    /// Whether those who read must end, as [`Context::look`](super::Context::look) says: for any
+    /// Checks whether the scan must end, like [`Context::look`](super::Context::look), but from any
     /// thread.
     ///
     /// # Errors
@@ -32,12 +32,12 @@ pub trait Parts: Send + Sync {
     fn look(&self) -> Result<(), Stop>;
 }
 
-/// Rows that were taken out of a table, one behind the other in one piece of memory: whoever goes
-/// through them waits for none of them.
+/// Rows copied out of a table into contiguous memory, so that iterating over them causes few cache
+/// misses.
 #[derive(Debug, Default)]
 pub struct Taken {
     bytes: Vec<u8>,
-    /// Where the key of each row ends and its value begins, and where that ends.
+    /// For each row, the end of its key, where its value begins, and the end of its value.
     ends: Vec<(usize, End)>,
 }
 
@@ -60,23 +60,23 @@ impl Taken {
         self.ends.push((key_end, End::At(self.bytes.len())));
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Forgets the rows, and keeps the memory.
+    /// Removes the rows and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
     }
 
-    /// Makes room for more rows.
+    /// Reserves memory for more rows.
     pub fn reserve(&mut self, rows: usize) {
         self.ends.reserve(rows);
     }

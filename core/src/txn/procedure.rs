@@ -1,4 +1,4 @@
-//! Programs: what they may do, and how they are found.
+//! Procedures, the context in which they run, and their registry.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -12,12 +12,12 @@ use crate::ids::{ProcedureId, TableId};
 use crate::key::{Direction, Key, KeyRange};
 use crate::value::Value;
 
-/// Why a program ended early. A program passes it on with `?` and never looks inside.
+/// The reason why a program ended early. Programs pass it on with `?` and never inspect it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stop {
-    /// The program decided not to commit. Deterministic: every replica's run decides the same.
+    /// The program decided not to commit. Deterministic: the run on every replica decides the same.
     Abort(Abort),
-    /// The executor needs the program to end now, and may run it again.
+    /// The executor requires the program to end now, and may run it again.
     Interrupted,
 }
 
@@ -27,75 +27,75 @@ impl From<Abort> for Stop {
     }
 }
 
-/// A range to read, and from which end.
+/// A range to read, with its direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scan {
     /// The table.
     pub table: TableId,
-    /// The keys to look at.
+    /// The keys to read.
     pub range: KeyRange,
-    /// Which end to start from.
+    /// The order in which they are read.
     pub direction: Direction,
 }
 
-/// What a scan calls with each row, in order, until it breaks.
+/// The callback of a scan. Called with each row, in order, until it breaks.
 pub type Visit<'a> = dyn FnMut(&[u8], &Value) -> ControlFlow<()> + 'a;
 
-/// All that a program can reach: the database as of its place in the order, with its own writes.
+/// The environment of a program: the database at its place in the order, including its own writes.
 pub trait Context {
-    /// The value of a key, or nothing when there is none.
+    /// The value of a key, or `None` if the key does not exist.
     ///
     /// # Errors
-    /// [`Stop::Interrupted`] when the executor needs the run to end.
+    /// [`Stop::Interrupted`] if the executor requires the run to end.
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop>;
 
-    /// Visits the rows of a range in order until `visit` breaks or the range ends. Only what was
-    /// visited counts as read.
+    /// Visits the rows of a range in order until `visit` breaks or the range ends. Only the visited
+    /// part counts as read.
     ///
     /// # Errors
-    /// [`Stop::Interrupted`] when the executor needs the run to end.
+    /// [`Stop::Interrupted`] if the executor requires the run to end.
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop>;
 
     /// Sets the value of a key, whether it exists or not.
     ///
     /// # Errors
-    /// [`Stop::Interrupted`] when the executor needs the run to end.
+    /// [`Stop::Interrupted`] if the executor requires the run to end.
     fn put(&mut self, table: TableId, key: Key, value: Value) -> Result<(), Stop>;
 
     /// Deletes a key, whether it exists or not.
     ///
     /// # Errors
-    /// [`Stop::Interrupted`] when the executor needs the run to end.
+    /// [`Stop::Interrupted`] if the executor requires the run to end.
     fn delete(&mut self, table: TableId, key: Key) -> Result<(), Stop>;
 
-    /// Says which rows the program is about to look up, so that they can be fetched from memory
-    /// side by side. Only a hint: it is no read, and changes nothing.
+    /// Names rows that the program is about to look up, so that they can be prefetched in parallel.
+    /// Only a hint: it is not a read and has no effect.
     fn fetch(&mut self, rows: &[(TableId, Key)]) {
         let _ = rows;
     }
 
-    /// Says which rows the program is about to write without having looked at them. A hint as
-    /// [`Context::fetch`] is, for who writes them at once.
+    /// Names rows that the program is about to write without reading them. A hint like
+    /// [`Context::fetch`], for executors that write in place.
     fn fetch_to_write(&mut self, rows: &[(TableId, Key)]) {
         let _ = rows;
     }
 
-    /// How many keys a table has, about, where that is known. Replicas differ in it: a plan may
-    /// depend on it, a result may not.
+    /// The approximate number of keys of a table, if it is known. It differs between replicas, so a
+    /// query plan may depend on it, but a result must not.
     fn estimate(&self, table: TableId) -> Option<usize> {
         let _ = table;
         None
     }
 
-    /// All of a table in parts, for a reader whose result does not depend on their order. Nothing
-    /// where the program has rows of its own there, where what it reads must be known, or where all
-    /// replicas run it: it scans then.
+    /// A table in partitions, for a reader whose result does not depend on their order. `None` if
+    /// the program has written to the table, its reads must be recorded, or all replicas run it;
+    /// the program must then scan.
     fn parts(&self, table: TableId) -> Option<Arc<dyn Parts>> {
         let _ = table;
         None
     }
 
-    /// Ends the run where it must end: for who reads [`Parts`], every some milliseconds.
+    /// Checks whether the run must end. Readers of [`Parts`] call it every few milliseconds.
     ///
     /// # Errors
     /// [`Stop::Abort`] or [`Stop::Interrupted`], as a read would.
@@ -106,48 +106,48 @@ pub trait Context {
 
 /// A named deterministic function over the database.
 ///
-/// Everything that it does follows from its arguments and from what it reads: no clock, no
-/// randomness, no iteration over hash maps, no floating-point whose result differs between
+/// Its behavior depends only on its arguments and its reads. It must not use a clock, random
+/// numbers, iteration over hash maps, or floating-point operations whose results differ between
 /// machines.
 pub trait Procedure: Send + Sync {
-    /// The name that clients call it by. The same in every version of the program.
+    /// The name by which clients call it. The same in every version of the program.
     fn name(&self) -> &str;
 
     /// Runs the program and returns its result, in its own encoding.
     ///
     /// # Errors
-    /// [`Stop::Abort`] when the program decides not to commit, [`Stop::Interrupted`] passed on from
+    /// [`Stop::Abort`] if the program decides not to commit; [`Stop::Interrupted`] passed on from
     /// the context.
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop>;
 
-    /// What the program will touch, where its arguments tell. Where they don't, nothing, and a
+    /// The footprint of the program, if it follows from the arguments. If it is `None`, a
     /// reconnaissance run finds it (Calvin §3.2.1).
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let _ = args;
         None
     }
 
-    /// Whether every run stays within the declared footprint, whatever the data. Then an executor
-    /// that runs one program at a time need neither compute nor check it.
+    /// Whether every run stays within the declared footprint, whatever the data. An executor that
+    /// runs one program at a time then need not compute or check it.
     ///
-    /// A procedure may say so alone where no row that it finds leads it to another key or range,
-    /// and where the footprint has all that any branch touches. Nobody is told of a run that leaves
-    /// it: it commits. On a node with one worker it does so in its place, on one with several after
-    /// the others of its slice, as any that has left its footprint; so replicas may come to differ.
-    /// Over several shards it changes nothing, is looked up, and is sequenced once more.
+    /// A procedure may return true only if no row that it reads leads it to another key or range,
+    /// and the footprint includes the accesses of every branch. A violation is not reported, and
+    /// the run commits. With one worker it does so at its place; with several, it runs after the
+    /// others of its slice, like any footprint violation, so replicas may diverge. On several
+    /// shards, the run has no effects, gets a reconnaissance, and is sequenced again.
     fn is_footprint_certain(&self) -> bool {
         false
     }
 
-    /// Names keys that a run will look up, as far as the arguments tell. Only a hint, so that an
-    /// executor can fetch their rows from memory side by side before it runs the program: it may
-    /// name too few or too many.
+    /// Names keys that a run will look up, as far as they follow from the arguments. Only a hint:
+    /// the executor may prefetch their rows in parallel before it runs the program. It may name too
+    /// few or too many.
     fn hint(&self, args: &[u8], name: &mut dyn FnMut(TableId, &[u8])) {
         let _ = (args, name);
     }
 
-    /// Whether the program writes far more than its arguments say (a load), so that it is cheaper
-    /// to run it on every replica than to ship its writes.
+    /// Whether the program writes far more bytes than its arguments have (a load), so that running
+    /// it on every replica is cheaper than sending its writes.
     fn is_bulk(&self, args: &[u8]) -> bool {
         let _ = args;
         false
@@ -160,26 +160,26 @@ pub trait Procedure: Send + Sync {
     }
 }
 
-/// Raised whenever a procedure, SQL, or what runs them comes to another result than it did, for the
-/// same arguments and the same data. Nodes with another version than their log or their peers don't
-/// run what those have agreed on.
+/// Must be raised whenever a procedure, SQL, or their executors return a different result for the
+/// same arguments and data. A node whose version differs from that of its log or its peers does not
+/// run the transactions that they agreed on.
 const CODE_VERSION: u32 = 4;
 
-/// What the procedures of a node do, in so far as its program says so.
+/// Identifies the behavior of a node's procedures, as far as the program declares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeDigest(pub u64);
 
-/// The procedures that a node knows, each under its name and number. The same on every node.
+/// The procedures of a node, by name and number. The same on every node.
 #[derive(Clone, Default)]
 pub struct Registry {
     by_name: Vec<Arc<dyn Procedure>>,
 }
 
 impl Registry {
-    /// A registry of these procedures, numbered in the order of their names.
+    /// Creates a registry of these procedures, numbered in the order of their names.
     ///
     /// # Panics
-    /// When two have the same name.
+    /// If two have the same name.
     pub fn new(procedures: impl IntoIterator<Item = Arc<dyn Procedure>>) -> Self {
         let mut by_name: Vec<_> = procedures.into_iter().collect();
         by_name.sort_by(|a, b| a.name().cmp(b.name()));
@@ -189,7 +189,7 @@ impl Registry {
         Self { by_name }
     }
 
-    /// The number of the procedure called `name`.
+    /// The number of the procedure with this name.
     pub fn id(&self, name: &str) -> Option<ProcedureId> {
         let found = self.by_name.binary_search_by(|procedure| procedure.name().cmp(name));
         found.ok().map(|position| ProcedureId(position as u16))
@@ -200,19 +200,21 @@ impl Registry {
         self.by_name.get(usize::from(id.0)).map(|procedure| &**procedure)
     }
 
-    /// Names what the procedures do: two registries with the same run a program alike.
+    /// A digest of the procedures: registries with the same digest run a program with the same
+    /// result.
     pub fn code(&self) -> CodeDigest {
         let mut hasher = Xxh3::new();
         hasher.update(&CODE_VERSION.to_le_bytes());
         for name in self.names() {
             hasher.update(name.as_bytes());
-            // No name holds this byte, so that two lists of names are never the same bytes.
+            // No name contains this byte, so different lists of names never give the same bytes.
             hasher.update(&[0xff]);
         }
         CodeDigest(hasher.digest())
     }
 
-    /// The names in order: equal on two nodes exactly when their numbers mean the same.
+    /// The names in order. Equal on two nodes exactly if their numbers refer to the same
+    /// procedures.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.iter().map(|procedure| procedure.name())
     }

@@ -1,4 +1,4 @@
-//! What a run of a program read and wrote.
+//! The read and write sets of a run.
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
@@ -6,20 +6,20 @@ use crate::key::{Key, KeyRange};
 use crate::planted::{Bug, is_planted};
 use crate::value::Value;
 
-/// Which version of a key a read returned.
+/// The version of a key that a read returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// There was no such key.
+    /// The key did not exist.
     Absent,
     /// The version that became final at this point of the serial order.
     At(SnapshotVersion),
-    /// A value written by a transaction that was not yet committed, on the reader's node.
+    /// The value written by an uncommitted transaction of the reader's node.
     Local(TxnId),
-    /// Nothing, because a transaction that was not yet committed, on the reader's node, deleted it.
+    /// No value, because an uncommitted transaction of the reader's node deleted the key.
     LocalDeleted(TxnId),
 }
 
-/// One key read, and what was there.
+/// A read of one key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PointRead {
     /// The table.
@@ -30,19 +30,19 @@ pub struct PointRead {
     pub seen: Seen,
 }
 
-/// A range read: every key that was in it, so that one that appears or goes is noticed.
+/// A read of a range, with all keys in it, so that insertions and deletions are detected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RangeRead {
     /// The table.
     pub table: TableId,
-    /// The part of the table that was looked at, cut off where the scan stopped.
+    /// The range that was read, truncated where the scan stopped.
     pub range: KeyRange,
-    /// The keys found there, in ascending order, with what was seen. Holds a key that an
-    /// uncommitted local transaction deleted too, as [`Seen::LocalDeleted`].
+    /// The keys found, in ascending order, with their versions. Includes keys that an uncommitted
+    /// local transaction deleted, as [`Seen::LocalDeleted`].
     pub rows: Vec<(Key, Seen)>,
 }
 
-/// Everything that a run read from others; its own writes are not in it.
+/// The reads of a run, except those of its own writes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReadSet {
     /// Keys read one by one.
@@ -58,12 +58,12 @@ pub struct Write {
     pub table: TableId,
     /// The key.
     pub key: Key,
-    /// The new value, or nothing to delete the key.
+    /// The new value; `None` deletes the key.
     pub value: Option<Value>,
 }
 
 impl ReadSet {
-    /// Whether nothing was read.
+    /// Whether there are no reads.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty() && self.ranges.is_empty()
     }
@@ -88,10 +88,10 @@ impl ReadSet {
         }
     }
 
-    /// Reads what [`ReadSet::encode`] wrote.
+    /// Decodes the bytes that [`ReadSet::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let points = (0..from.count("read set")?)
             .map(|_| {
@@ -122,12 +122,12 @@ impl Seen {
     const LOCAL: u8 = 2;
     const LOCAL_DELETED: u8 = 3;
 
-    /// What is seen of a write of an uncommitted local transaction: a value, or a deletion.
+    /// The read of a value or deletion that an uncommitted local transaction wrote.
     pub fn local(txn: TxnId, is_live: bool) -> Self {
         if is_live { Self::Local(txn) } else { Self::LocalDeleted(txn) }
     }
 
-    /// The uncommitted local transaction whose work was seen.
+    /// The uncommitted local transaction whose write was read.
     pub fn local_writer(self) -> Option<TxnId> {
         match self {
             Self::Local(txn) | Self::LocalDeleted(txn) => Some(txn),
@@ -176,10 +176,10 @@ impl Write {
         }
     }
 
-    /// Reads what [`Write::encode`] wrote.
+    /// Decodes the bytes that [`Write::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let tagged = from.varint("write")?;
         let table = u32::try_from(tagged >> 1).map_err(|_| DecodeError::new("table id"))?;
@@ -203,7 +203,7 @@ pub(crate) fn encode_range(range: &KeyRange, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what [`encode_range`] wrote.
+/// Decodes the bytes that [`encode_range`] wrote.
 pub(crate) fn decode_range(from: &mut Reader<'_>) -> Result<KeyRange, DecodeError> {
     let start = from.bytes("range")?.to_vec();
     let end = match from.u8("range")? {
@@ -214,7 +214,7 @@ pub(crate) fn decode_range(from: &mut Reader<'_>) -> Result<KeyRange, DecodeErro
     Ok(KeyRange { start, end })
 }
 
-/// Reads a table id.
+/// Decodes a table id.
 pub(crate) fn decode_table(from: &mut Reader<'_>) -> Result<TableId, DecodeError> {
     let id = u32::try_from(from.varint("table id")?).map_err(|_| DecodeError::new("table id"))?;
     Ok(TableId(id))

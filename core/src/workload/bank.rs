@@ -1,4 +1,4 @@
-//! Accounts whose sum stays the same.
+//! Bank accounts with a constant sum.
 //!
 //! Clients transfer money between two accounts, or read all of them. In a serializable database
 //! every audit finds the same total, and no account is overdrawn.
@@ -21,13 +21,13 @@ use crate::value::Value;
 /// Account number, big-endian, to balance, little-endian.
 pub const ACCOUNTS: TableId = TableId(60);
 
-/// What each account begins with.
+/// The initial balance of each account.
 const BALANCE_FIRST: u64 = 100;
-/// The most that one transfer moves.
+/// The maximum amount of a transfer.
 const AMOUNT_MAX: u64 = 10;
-/// How many of a hundred transactions are audits.
+/// The percentage of transactions that are audits.
 const AUDIT_PERCENT: u64 = 10;
-/// An audit reads all accounts at once, so there are not too many.
+/// The maximum number of accounts. An audit reads all of them at once.
 const ACCOUNTS_MAX: u64 = 10_000;
 
 /// The workload.
@@ -37,16 +37,16 @@ pub struct Bank {
 }
 
 impl Bank {
-    /// As many accounts as the settings say.
+    /// Creates the workload with the number of accounts in the settings.
     ///
     /// # Errors
-    /// When there are fewer than two, or too many.
+    /// If the number is less than two, or too large.
     pub fn new(settings: &Settings) -> Result<Self, InvalidSettings> {
         setting("accounts", settings.accounts.into(), 2, ACCOUNTS_MAX)?;
         Ok(Self { accounts: settings.accounts })
     }
 
-    /// The sum of all balances, always.
+    /// The sum of all balances, which never changes.
     pub fn total(&self) -> u64 {
         u64::from(self.accounts) * BALANCE_FIRST
     }
@@ -113,8 +113,8 @@ fn account(from: &mut Reader<'_>) -> Result<u32, DecodeError> {
     Ok(bounded(from.varint("account")?, 0, ACCOUNTS_MAX - 1, "account")? as u32)
 }
 
-/// Moves money: from which account, to which other, how much. Returns both new balances, as an
-/// audit does. Aborts with P0001 where the money is not there.
+/// Moves money from one account to another. Returns both new balances, in the format of an audit.
+/// Aborts with P0001 if the balance is too low.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer;
 
@@ -176,7 +176,7 @@ fn no_account(account: u32) -> Stop {
     Abort::new(SqlState::NO_DATA_FOUND, format!("there is no account {account}")).into()
 }
 
-/// Reads all accounts. No arguments; returns what [`decode_balances`] reads.
+/// Reads all accounts. Takes no arguments; [`decode_balances`] decodes the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Audit;
 
@@ -233,7 +233,7 @@ fn encode_balances(balances: &[(u32, i64)]) -> Vec<u8> {
 /// The accounts and balances that an audit or a transfer returned.
 ///
 /// # Errors
-/// When the bytes are malformed.
+/// If the bytes are malformed.
 pub fn decode_balances(result: &[u8]) -> Result<Vec<(u32, i64)>, DecodeError> {
     let from = &mut Reader::new(result);
     let rows = (0..from.count("balances")?)
@@ -243,7 +243,7 @@ pub fn decode_balances(result: &[u8]) -> Result<Vec<(u32, i64)>, DecodeError> {
     Ok(rows)
 }
 
-/// Opens accounts: how many, and the balance of each.
+/// Creates accounts. The arguments are their number and the balance of each.
 #[derive(Clone, Copy, Debug)]
 pub struct Load;
 

@@ -1,14 +1,14 @@
-//! A table whose schema changes while it is written, and an index of it.
+//! A table whose schema changes while it is written, and its index.
 //!
-//! Every row says in which form it was written, the schema says which form rows have now and if
-//! there is an index. Who writes a row looks at the schema, and keeps the index if there is one.
-//! A schema change rewrites all rows, or makes or drops the index, beside the writers. In a
-//! serializable database nobody ever sees half of a change, nor an index that is not that of its
-//! table.
+//! Every row contains the form in which it was written. The schema contains the current form of
+//! rows and whether there is an index. A transaction that writes a row reads the schema, and
+//! maintains the index if there is one. A schema change rewrites all rows, or creates or drops the
+//! index, concurrently with writers. In a serializable database no transaction ever sees half of a
+//! change, or an index that does not match its table.
 //!
 //! | mix | transactions |
 //! |---|---|
-//! | `index` | rows come, go and change their group; the index is read against the table |
+//! | `index` | inserts, deletes and changes of the group; reads of the index against the table |
 //! | `ddl` | the same, and every twelfth changes the schema |
 
 use std::collections::BTreeSet;
@@ -28,35 +28,35 @@ use crate::txn::{
 };
 use crate::value::Value;
 
-/// The one row that is the schema: its form, and 1 where there is an index.
+/// The single row with the schema: its form, and 1 if there is an index.
 pub const SCHEMA: TableId = TableId(37);
 /// Row number, big-endian, to its form and its group.
 pub const ROWS: TableId = TableId(38);
-/// Group and row number, big-endian, to nothing.
+/// Group and row number, big-endian, to an empty value.
 pub const INDEX: TableId = TableId(39);
 
-/// Rows of each of which there is one place in use.
+/// The maximum number of different rows.
 const ROWS_MAX: u64 = 10_000;
-/// Groups that rows are in.
+/// The number of groups.
 const GROUPS: u64 = 3;
-/// How many of a hundred transactions read the index against the table.
+/// The percentage of transactions that compare the index with the table.
 const READ_PERCENT: u64 = 25;
-/// How many of a hundred writes are deletes.
+/// The percentage of writes that are deletes.
 const DELETE_PERCENT: u64 = 25;
-/// How many of a hundred transactions of `ddl` change the schema.
+/// The percentage of transactions of `ddl` that change the schema.
 const ALTER_PERCENT: u64 = 8;
 
-/// What clients do.
+/// The mix of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// Rows and their index.
+    /// Writes of rows and their index, and reads.
     Index,
-    /// And schema changes.
+    /// Also schema changes.
     Ddl,
 }
 
 impl Mix {
-    /// Every mix.
+    /// All mixes.
     pub const ALL: [Self; 2] = [Self::Index, Self::Ddl];
 
     /// The name on command lines.
@@ -75,18 +75,18 @@ pub struct Catalog {
     rows: u64,
 }
 
-/// What a transaction does.
+/// The operation of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    /// Gives a row a group, whether it is there or not.
+    /// Sets the group of a row, whether the row exists or not.
     Put { row: u64, group: u64 },
-    /// Deletes a row, if it is there.
+    /// Deletes a row, if it exists.
     Delete { row: u64 },
     /// Reads the schema, all rows, and the index.
     Read,
-    /// Gives all rows another form.
+    /// Rewrites all rows in another form.
     Rewrite,
-    /// Makes the index, or drops it.
+    /// Creates the index, or drops it.
     SwitchIndex,
     /// Empties the table.
     Truncate,
@@ -151,10 +151,10 @@ impl Op {
 }
 
 impl Catalog {
-    /// A mix, over as many rows as the settings say that there are lists.
+    /// Creates a mix over the number of rows given by the setting `lists`.
     ///
     /// # Errors
-    /// When there is none, or too many.
+    /// If the number is zero or too large.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
         setting("lists", settings.lists.into(), 1, ROWS_MAX)?;
         Ok(Self { mix, rows: settings.lists.into() })
@@ -207,10 +207,10 @@ impl Catalog {
     }
 }
 
-/// The schema, the table and the index, as one transaction saw them.
+/// The schema, the table and the index, as seen by one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picture {
-    /// The form that rows have, and whether there is an index. None before there is a table.
+    /// The form of the rows, and whether there is an index. `None` before the table exists.
     pub schema: Option<(u64, bool)>,
     /// Each row with its form and its group.
     pub rows: Vec<(u64, u64, u64)>,
@@ -236,7 +236,7 @@ fn take_row(
     }
 }
 
-/// A number, big-endian, at a place of a key.
+/// The big-endian number at this index of a key.
 fn number(bytes: &[u8], at: usize) -> Result<u64, DecodeError> {
     let number = bytes.get(8 * at..8 * at + 8).and_then(|bytes| bytes.try_into().ok());
     number.map(u64::from_be_bytes).ok_or(DecodeError::new("number"))
@@ -258,7 +258,7 @@ impl Picture {
         Ok(())
     }
 
-    /// What of it does not fit the rest, in words.
+    /// Descriptions of the inconsistencies, for humans.
     pub fn wrong(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let (form, has_index) = self.schema.unwrap_or_default();
@@ -295,10 +295,10 @@ impl Picture {
         result
     }
 
-    /// What a committed transaction that only read returned.
+    /// Decodes the result of a committed read-only transaction.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     pub fn decode(result: &[u8]) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(result);
         let (flags, form) = (from.u8("schema")?, from.varint("form")?);
@@ -336,8 +336,8 @@ fn pair(first: u64, second: u64) -> [u8; 16] {
     bytes
 }
 
-/// Reads and writes rows, and changes the schema, as its operation says. Returns what
-/// [`Picture::decode`] reads where it only read, and else nothing.
+/// Reads and writes rows, or changes the schema, according to its operation. Returns a result for
+/// [`Picture::decode`] if it only read, and otherwise an empty one.
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
@@ -365,7 +365,7 @@ impl Run {
         Ok(picture.schema.unwrap_or_default())
     }
 
-    /// Gives a row a group, or takes it away.
+    /// Sets the group of a row, or deletes the row.
     fn write(cx: &mut dyn Context, row: u64, group: Option<u64>) -> Result<(), Stop> {
         let (form, has_index) = Self::schema(cx)?;
         let before = cx.get(ROWS, &row_key(row))?;
@@ -457,7 +457,7 @@ impl Procedure for Run {
     }
 }
 
-/// Makes the table, with an index.
+/// Creates the table, with an index.
 #[derive(Clone, Copy, Debug)]
 pub struct Load;
 

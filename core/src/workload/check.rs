@@ -1,4 +1,4 @@
-//! What a check of a workload's data reads, and what it says.
+//! Checks of a workload's data: their input and their results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,16 +12,16 @@ use crate::store::Store;
 use crate::txn::Visit;
 use crate::value::Value;
 
-/// A database that does not change while it is looked at.
+/// A database that does not change during a check.
 pub trait Rows {
-    /// The value of a key, or nothing when there is none.
+    /// The value of a key, or `None` if it does not exist.
     fn get(&self, table: TableId, key: &[u8]) -> Option<Value>;
 
     /// Visits the rows of a range in ascending order until `visit` breaks.
     fn scan(&self, table: TableId, range: &KeyRange, visit: &mut Visit<'_>);
 }
 
-/// A store as of one published version.
+/// A store at one published version.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
     store: &'a Store,
@@ -29,10 +29,10 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// The rows that a reader at `at` sees. The caller keeps the version pinned.
+    /// The rows that a reader at `at` sees. The caller must keep the version pinned.
     ///
     /// # Panics
-    /// When the version is not published: it could still change.
+    /// If the version is not published, because it could still change.
     pub fn new(store: &'a Store, at: SnapshotVersion) -> Self {
         assert!(at <= store.published(), "a check reads a final version");
         Self { store, at }
@@ -54,14 +54,14 @@ impl Rows for Snapshot<'_> {
     }
 }
 
-/// The shards of divided tables, each as of one version.
+/// The shards of partitioned tables, each at one version.
 pub struct Divided<'a> {
     partitions: &'a Partitions,
     shards: Vec<&'a dyn Rows>,
 }
 
 impl<'a> Divided<'a> {
-    /// The rows of all shards, which are given in order.
+    /// The rows of all shards, given in order.
     pub fn new(partitions: &'a Partitions, shards: Vec<&'a dyn Rows>) -> Self {
         assert_eq!(shards.len(), usize::from(partitions.shards()), "one for each shard");
         Self { partitions, shards }
@@ -92,7 +92,7 @@ impl Rows for Divided<'_> {
     }
 }
 
-/// What a check that found nothing wrong looked at: counts by name, such as `orders`.
+/// The result of a check without violations: counts by name, such as `orders`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The counts.
@@ -117,16 +117,16 @@ impl fmt::Display for Report {
     }
 }
 
-/// Two numbers that must be equal and are not.
+/// Two numbers that should be equal, or within a bound, but are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which rule, such as `TPC-C 3.3.2.1`.
+    /// The violated rule, such as `TPC-C 3.3.2.1`.
     pub rule: String,
-    /// Where, such as `warehouse 1, district 2`.
+    /// The location, such as `warehouse 1, district 2`.
     pub place: String,
-    /// What the first number is, and the number.
+    /// The name and value of the first number.
     pub left: (&'static str, i64),
-    /// What the second number is, and the number.
+    /// The name and value of the second number.
     pub right: (&'static str, i64),
 }
 
@@ -139,17 +139,17 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// One rule at one place, with what it compares.
+/// A rule at one location.
 #[derive(Clone, Copy)]
 pub(super) struct Rule<'a> {
-    /// Which rule.
+    /// The name of the rule.
     pub(super) rule: &'a str,
-    /// Where.
+    /// The location.
     pub(super) place: &'a dyn fmt::Display,
 }
 
 impl Rule<'_> {
-    /// Demands that two numbers are equal.
+    /// Requires two numbers to be equal.
     pub(super) fn equal(
         &self,
         left: (&'static str, i64),
@@ -161,7 +161,7 @@ impl Rule<'_> {
         Err(Violation { rule: self.rule.to_owned(), place: self.place.to_string(), left, right })
     }
 
-    /// Demands that a number is what another can be.
+    /// Requires a number to be within bounds.
     pub(super) fn within(
         &self,
         found: (&'static str, i64),
@@ -182,7 +182,7 @@ impl Rule<'_> {
         Rule { rule: &rule, ..*self }.equal(found, (what, bound))
     }
 
-    /// Demands that a row could be read.
+    /// Requires a row to be decodable.
     pub(super) fn readable<T>(&self, row: Result<T, DecodeError>) -> Result<T, Violation> {
         row.map_err(|error| Violation {
             rule: format!("{} ({error})", self.rule),

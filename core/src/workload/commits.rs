@@ -1,18 +1,18 @@
-//! Whether a workload's data are what comes of the transactions that have committed.
+//! Checks whether a workload's data match the transactions that have committed.
 //!
-//! A client knows of each of its calls that it committed, that it aborted, or nothing at all, as
-//! when its node was killed meanwhile. So what the data must tell of so many commits has bounds:
-//! all that are known are in it, and no more than those and the unknown ones. Where every outcome
-//! is known, the bounds are one number.
+//! A client knows for each of its calls that it committed, that it aborted, or nothing, for example
+//! because its node was killed. The number of commits that the data show therefore has bounds: at
+//! least the known ones, and at most those plus the unknown ones. If all outcomes are known, the
+//! bounds are equal.
 //!
 //! ```text
 //!   Call --Watch--> Written --,
 //!   Outcome ------------------+--> Ledger --commits()--> Commits --check_commits(rows)--> verdict
 //! ```
 //!
-//! A blind write leaves no count. Of some rows ([`Watch`]) a ledger keeps which writes may be what
-//! the row holds: those of which none was acknowledged before the newest acknowledged one began.
-//! That is what strict serializability leaves.
+//! A blind write leaves no count. For some rows ([`Watch`]), a ledger therefore records the writes
+//! that may be the current value of the row. These are the writes that were not acknowledged before
+//! the newest acknowledged one began. Strict serializability rules out all others.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -22,40 +22,40 @@ use serde::{Deserialize, Serialize};
 use super::check::{Report, Rows, Rule, Violation};
 use super::{Call, Workload, counters, smallbank, tpcc, ycsb};
 
-/// What clients know of what has committed since the load.
+/// The clients' knowledge of commits since the load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commits {
-    /// How many transactions of each label have committed.
+    /// The number of committed transactions by label.
     pub committed: BTreeMap<String, u64>,
-    /// How many of each label may have: nobody knows their outcome.
+    /// The number of transactions with unknown outcome by label.
     pub unknown: BTreeMap<String, u64>,
-    /// How many rows YCSB's transactions have written, of those that committed. A row that one of
-    /// them writes twice counts twice.
+    /// The number of rows that committed YCSB transactions have written. A row written twice by a
+    /// transaction counts twice.
     pub rows_written: u64,
-    /// The same of those of which nobody knows.
+    /// The same for transactions with unknown outcome.
     pub rows_unknown: u64,
-    /// How many orders TPC-C's Deliveries said that they have delivered.
+    /// The number of orders that the results of TPC-C's Deliveries report as delivered.
     pub delivered: u64,
-    /// What rows may hold, of those that are watched and were written.
+    /// The possible values of the watched rows that were written.
     pub newest: Vec<Newest>,
 }
 
-/// What a row of YCSB may hold.
+/// The possible values of a YCSB row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Newest {
-    /// Which row.
+    /// The row.
     pub row: u64,
-    /// What its value may begin with, as [`ycsb::mark`] tells it.
+    /// The possible prefixes of its value: see [`ycsb::mark`].
     pub marks: Vec<u64>,
 }
 
 impl Commits {
-    /// How many transactions of a label are known to have committed, and how many may have.
+    /// Bounds on the number of committed transactions of a label.
     pub fn bounds(&self, label: &str) -> RangeInclusive<i64> {
         self.sum(|it| i64::from(it == label))
     }
 
-    /// What all transactions add up to, where each of a label adds so much.
+    /// Bounds on the sum over all committed transactions, to which each adds `adds(label)`.
     pub fn sum(&self, adds: impl Fn(&str) -> i64) -> RangeInclusive<i64> {
         let all = |counts: &BTreeMap<String, u64>, of: fn(i64) -> i64| -> i64 {
             counts.iter().map(|(label, count)| of(adds(label)) * *count as i64).sum()
@@ -65,50 +65,50 @@ impl Commits {
         least..=known + all(&self.unknown, |adds| adds.max(0))
     }
 
-    /// How many rows were written, of YCSB.
+    /// Bounds on the number of rows that YCSB has written.
     pub(super) fn rows(&self) -> RangeInclusive<i64> {
         let known = self.rows_written as i64;
         known..=known + self.rows_unknown as i64
     }
 }
 
-/// Both bounds and so much.
+/// Adds `more` to both bounds.
 pub(super) fn plus(bounds: RangeInclusive<i64>, more: i64) -> RangeInclusive<i64> {
     bounds.start() + more..=bounds.end() + more
 }
 
-/// How the outcome of a call is known.
+/// The knowledge of a call's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It committed, as its client learned at this time.
+    /// The call committed, and its client learned so at this time.
     Committed {
-        /// In a unit of the caller's, as when it began.
+        /// The time, in the same unit as the call's begin.
         at: u64,
     },
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
-/// What is noted of a workload's calls.
+/// The facts to record about a workload's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// Whether rows that are written are counted.
+    /// Whether to count written rows.
     pub(super) counts: bool,
-    /// Every row whose number this divides is watched; none if it is 0.
+    /// Rows whose number is divisible by this are watched; no rows if it is 0.
     pub(super) step: u64,
 }
 
-/// What a call writes, of what is noted.
+/// The recorded facts about the writes of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// How many rows.
+    /// The number of written rows.
     pub(super) rows: u64,
-    /// Rows that are watched, each once, and what their values begin with.
+    /// The watched rows, each once, with the prefixes of their values.
     pub(super) watched: Vec<(u64, u64)>,
 }
 
 impl Watch {
-    /// What a call writes, of what is noted.
+    /// The recorded facts about the writes of a call.
     pub fn written(&self, call: &Call) -> Written {
         match self.counts && !call.is_read_only {
             true => ycsb::written(&call.args, self.step),
@@ -117,17 +117,17 @@ impl Watch {
     }
 }
 
-/// The writes of one row that may be what it holds.
+/// The writes that may be the current value of one row.
 #[derive(Clone, Debug)]
 struct Last {
-    /// When the newest acknowledged one began.
+    /// The time at which the newest acknowledged write began.
     began: u64,
-    /// Each one's mark, and when its client knew that it has committed.
+    /// The mark of each write, and the time at which its client learned of the commit.
     may_hold: Vec<(u64, u64)>,
 }
 
 impl Last {
-    /// As it was loaded.
+    /// The loaded value.
     const LOADED: (u64, u64) = (0, 0);
 
     fn add(&mut self, mark: u64, began: u64, fate: Fate) {
@@ -136,14 +136,14 @@ impl Last {
                 self.began = self.began.max(began);
                 self.may_hold.push((mark, at));
             }
-            // It may yet commit, after any other.
+            // It may still commit, after any other write.
             Fate::Unknown => self.may_hold.push((mark, u64::MAX)),
         }
         self.may_hold.retain(|(_, ended)| *ended >= self.began);
     }
 }
 
-/// Counts what becomes of calls.
+/// Counts the outcomes of calls.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     committed: BTreeMap<&'static str, u64>,
@@ -155,10 +155,10 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Notes a call that began at a time and may have committed.
+    /// Records a call that began at this time and may have committed.
     ///
     /// # Panics
-    /// When it ended before it began.
+    /// If it ended before it began.
     pub fn add(&mut self, label: &'static str, written: &Written, began: u64, fate: Fate) {
         let (calls, rows) = match fate {
             Fate::Committed { at } => {
@@ -175,12 +175,12 @@ impl Ledger {
         }
     }
 
-    /// Notes what a call returned that committed.
+    /// Records the result of a committed call.
     pub fn add_result(&mut self, label: &'static str, result: &[u8]) {
         self.delivered += tpcc::delivered(label, result);
     }
 
-    /// What is known now.
+    /// The present knowledge.
     pub fn commits(&self) -> Commits {
         let named = |counts: &BTreeMap<&'static str, u64>| {
             counts.iter().map(|(label, count)| ((*label).to_owned(), *count)).collect()
@@ -201,7 +201,7 @@ impl Ledger {
 }
 
 impl Workload {
-    /// What is to be noted of its calls, for [`Self::check_commits`].
+    /// The facts to record about its calls for [`Self::check_commits`].
     pub fn watch(&self) -> Watch {
         match self {
             Self::Ycsb(ycsb) => ycsb.watch(),
@@ -215,12 +215,12 @@ impl Workload {
         }
     }
 
-    /// Whether what a check has counted in `rows` is what comes of the transactions that have
-    /// committed since the load. A lost or a doubled one shows here in those workloads whose data
-    /// tell: not in histories for Elle, and transfers of the bank leave no trace.
+    /// Checks whether the facts counted in `rows` match the transactions committed since the load.
+    /// Detects lost and duplicated transactions in workloads whose data show them. The histories
+    /// for Elle and the bank's transfers do not.
     ///
     /// # Errors
-    /// The rule that is broken, and both of its numbers.
+    /// The violated rule, with both numbers.
     pub fn check_commits(
         &self,
         report: &Report,

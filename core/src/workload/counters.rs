@@ -1,8 +1,8 @@
 //! The microbenchmarks of three papers: transactions that read and increment a few counters.
 //!
-//! One table of counters, dealt over shards. Clients have a home shard, which is that of their
-//! region. A transaction reads its counters, aborts where one of them is negative (none ever is),
-//! and then increments those that it is to increment.
+//! There is one table of counters, partitioned over shards. Clients have a home shard, that of
+//! their region. A transaction reads its counters, aborts if one of them is negative (none ever
+//! is), and then increments those that it should increment.
 //!
 //! | mix | transactions | counters |
 //! |---|---|---|
@@ -10,19 +10,19 @@
 //! | `mako-micro` | half 4 reads, half 4 increments (Mako, §7.1) | of the home shard, most often |
 //! | `tiga-micro` | increments of 3 (Tiga, §5.1) | one of each of three shards, by Zipf's law |
 //!
-//! In Calvin's the contention index is one by `hot`, and `remote` of a hundred transactions span
-//! two shards, with one of `hot` and four others in each; in Mako's `remote` of a hundred
-//! operations leave the home shard. The number of increments that committed shows in the sum of the
-//! counters.
+//! In Calvin's benchmark the contention index is 1 / `hot`. `remote` percent of its transactions
+//! span two shards, with one of `hot` and four other counters in each. In Mako's, `remote` percent
+//! of the operations leave the home shard. The sum of the counters shows the number of committed
+//! increments.
 //!
-//! With a `payload` Calvin's counters have so many bytes beside them, and nine of ten records of a
-//! shard are *cold*: `cold` of a hundred transactions have one of them in the place of a record of
-//! the home shard, and nobody else touches them (§4). Where memory has a limit, their values are
-//! not in it.
+//! With a `payload`, Calvin's counters have that many additional bytes, and nine of ten records of
+//! a shard are *cold*. `cold` percent of the transactions have a cold record in place of a record
+//! of the home shard; no other transaction accesses cold records (§4). If memory is limited, their
+//! values are not in it.
 //!
 //! ```text
-//!   records of a shard:  [ hot | others, of which most are taken | cold .................... ]
-//!                         0     hot                               rows / 10              rows
+//!   records of a shard:  [ hot | others, used by most accesses | cold ...................... ]
+//!                         0     hot                             rows / 10                rows
 //! ```
 
 use std::ops::ControlFlow;
@@ -46,37 +46,37 @@ use crate::value::Value;
 /// Shard and record, big-endian, to counter, little-endian.
 pub const COUNTERS: TableId = TableId(58);
 
-/// Records of a transaction of Calvin's.
+/// The number of records of a transaction in Calvin's benchmark.
 const CALVIN_RECORDS: usize = 10;
-/// Operations of a transaction of Mako's.
+/// The number of operations of a transaction in Mako's benchmark.
 const MAKO_OPS: usize = 4;
-/// Shards, and so records, of a transaction of Tiga's.
+/// The number of shards, and so of records, of a transaction in Tiga's benchmark.
 const TIGA_SHARDS: usize = 3;
-/// Rows that one load call writes.
+/// The maximum number of rows that one load call writes.
 const LOAD_ROWS: u64 = 10_000;
-/// Or so many bytes of them.
+/// The maximum number of bytes that one load call writes.
 const LOAD_BYTES: u64 = 10_000_000;
-/// One of so many records of a shard is not cold, where there are cold ones.
+/// If there are cold records, one of this many records of a shard is not cold.
 const WARM_PART: u64 = 10;
-/// Cold records are longer than what is held in place, which is never put away.
+/// Longer than an inline value, because inline values are never evicted.
 const PAYLOAD_MIN: u64 = 16;
 const PAYLOAD_MAX: u64 = 100_000;
 const SHARDS_MAX: u64 = 1_000;
 const ROWS_MAX: u64 = 1 << 30;
 
-/// Whose transactions.
+/// The paper of the mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// Calvin's.
+    /// Calvin's microbenchmark.
     Calvin,
-    /// Mako's.
+    /// Mako's microbenchmark.
     Mako,
-    /// Tiga's.
+    /// Tiga's microbenchmark.
     Tiga,
 }
 
 impl Mix {
-    /// Every mix.
+    /// All mixes.
     pub const ALL: [Self; 3] = [Self::Calvin, Self::Mako, Self::Tiga];
 
     /// The name on command lines.
@@ -98,26 +98,26 @@ pub struct Counters {
     hot: u32,
     remote: u64,
     zipf: f64,
-    /// Bytes beside each counter.
+    /// The additional bytes of each counter.
     payload: u32,
-    /// How many of a hundred transactions take a cold record.
+    /// The percentage of transactions with a cold record.
     cold: u64,
 }
 
 /// One counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Its shard.
+    /// The shard.
     pub shard: u16,
-    /// Its number there.
+    /// The record's number in the shard.
     pub row: u32,
 }
 
 impl Counters {
-    /// A mix, over as many shards and rows in each as the settings say.
+    /// Creates a mix over the numbers of shards and rows in the settings.
     ///
     /// # Errors
-    /// When a setting is out of its bounds.
+    /// If a setting is out of its bounds.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
         let Settings { shards, rows, hot, remote, zipf, payload, cold, .. } = *settings;
         let shards_min = if mix == Mix::Tiga { TIGA_SHARDS as u64 } else { 1 };
@@ -141,7 +141,7 @@ impl Counters {
         Ok(Self { mix, shards, rows, hot, remote, zipf, payload, cold })
     }
 
-    /// So many records of a shard, the first, are not cold.
+    /// The number of records of a shard that are not cold. They come first.
     fn warm_rows(&self) -> u32 {
         if self.payload > 0 { self.rows / WARM_PART as u32 } else { self.rows }
     }
@@ -161,7 +161,7 @@ impl Counters {
                 args.put_varint(u64::from(shard));
                 args.put_varint(start);
                 args.put_varint(u64::from(self.rows).min(start + step));
-                // Without one as it always was: logs have it.
+                // Omitted without a payload, because the logs of older versions contain such calls.
                 if self.payload > 0 {
                     args.put_varint(u64::from(self.payload));
                 }
@@ -172,13 +172,13 @@ impl Counters {
         (0..self.shards).flat_map(shard).collect()
     }
 
-    /// What one client does.
+    /// The transactions of one client.
     pub fn generator(&self, client: Client) -> Generator {
         let home = (client.region() % u32::from(self.shards)) as u16;
         Generator { home, zipf: Zipf::new(self.rows.into(), self.zipf), counters: self.clone() }
     }
 
-    /// How many counters a transaction increments.
+    /// The number of counters that a transaction increments.
     pub(super) fn increments_of(&self, label: &str) -> i64 {
         match (self.mix, label) {
             (Mix::Calvin, _) => CALVIN_RECORDS as i64,
@@ -217,10 +217,10 @@ impl Counters {
     }
 }
 
-/// What a report calls the sum of all counters.
+/// The name of the sum of all counters in a report.
 pub(super) const INCREMENTS: &str = "increments";
 
-/// One client's transactions.
+/// Generates one client's transactions.
 #[derive(Clone, Debug)]
 pub struct Generator {
     counters: Counters,
@@ -258,7 +258,7 @@ impl Generator {
                 });
             }
         }
-        // Not drawn where there are none, so that runs without them are as they were.
+        // Not drawn without cold records, so that such runs draw the same numbers as before.
         if cold > 0 && dice.percent(cold) {
             let row = u64::from(warm) + dice.below(u64::from(rows - warm));
             of[1] = Counter { shard: self.home, row: row as u32 };
@@ -288,20 +288,20 @@ impl Generator {
         }
     }
 
-    /// A shard that is not the client's, where there is one.
+    /// A shard other than the home shard, if there is one.
     fn other_shard(&self, dice: &mut Dice) -> Option<u16> {
         let shards = u64::from(self.counters.shards);
         let step = (shards > 1).then(|| dice.between(1, shards - 1))?;
         Some(((u64::from(self.home) + step) % shards) as u16)
     }
 
-    /// A row by Zipf's law. Those that are drawn often are not neighbours.
+    /// A row drawn by Zipf's law. Frequent rows are not adjacent.
     fn row(&self, dice: &mut Dice) -> u32 {
         (scatter(self.zipf.draw(dice)) % u64::from(self.counters.rows)) as u32
     }
 }
 
-/// Adds a counter that is not among them yet.
+/// Adds a counter that is not in the list yet.
 fn distinct(of: &mut Vec<Counter>, mut draw: impl FnMut() -> Counter) {
     loop {
         let drawn = draw();
@@ -317,7 +317,7 @@ fn key(counter: Counter) -> Key {
     Key::from(&[a, b, c, d, e, f][..])
 }
 
-/// A counter, and its payload.
+/// A counter and its payload.
 fn decode(value: &[u8]) -> Result<(i64, &[u8]), DecodeError> {
     let (counter, payload) = value.split_first_chunk().ok_or(DecodeError::new("counter"))?;
     Ok((i64::from_le_bytes(*counter), payload))
@@ -354,7 +354,7 @@ fn decode_args(args: &[u8]) -> Result<(Vec<Counter>, bool), DecodeError> {
     Ok((super::decode_ops(rest, decode)?, increments))
 }
 
-/// Reads counters, and increments them if its arguments say so. Returns what they were.
+/// Reads counters, and increments them if the arguments request it. Returns their previous values.
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
@@ -384,7 +384,7 @@ impl Procedure for Run {
         for (at, (counter, payload)) in counters().enumerate() {
             result.put_varint(counter as u64);
             if increments {
-                // One that is named twice is incremented twice.
+                // A counter that is named twice is incremented twice.
                 let more = 1 + of[..at].iter().filter(|earlier| **earlier == of[at]).count();
                 let value = encode(counter.saturating_add(more as i64), payload);
                 cx.put(COUNTERS, key(of[at]), value)?;
@@ -409,7 +409,8 @@ impl Procedure for Run {
     }
 }
 
-/// Makes the counters of a shard: from which row, to before which.
+/// Creates the counters of a shard. The arguments are the shard, the first row and the end of the
+/// rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Load;
 
@@ -437,7 +438,7 @@ impl Procedure for Load {
         let (shard, rows, len) = Self::decode(args).map_err(malformed)?;
         for row in rows {
             let key = key(Counter { shard, row });
-            // It tells one record's from another's.
+            // The payload identifies its record.
             let payload: Vec<u8> = key.iter().copied().cycle().take(len).collect();
             cx.put(COUNTERS, key, encode(0, &payload))?;
         }
@@ -468,7 +469,7 @@ mod tests {
     use crate::workload::tests::{Bench, small};
     use std::collections::BTreeMap;
 
-    /// The counters of many transactions of a client of region 1.
+    /// The counters of many transactions of a client in region 1.
     fn drawn(mix: Mix, settings: &Settings) -> Vec<(Vec<Counter>, bool)> {
         let counters = Counters::new(mix, settings).expect("valid settings");
         let mut generator = counters.generator(Client::new(1, 3, 3));
@@ -500,8 +501,8 @@ mod tests {
         assert!((0.07..0.13).contains(&multi), "{multi}");
     }
 
-    /// Cold records are nobody's but those of the transactions that are to have one, of all of them
-    /// at random, and the others meet as they do without.
+    /// Only the chosen transactions access cold records, drawn from all of them. The other records
+    /// conflict as without cold ones.
     #[test]
     fn some_of_calvins_take_one_cold_record_of_their_own_shard() {
         let settings = Settings { rows: 1_000, hot: 5, payload: 100, cold: 30, ..small() };

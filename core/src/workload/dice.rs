@@ -1,7 +1,7 @@
-//! Random numbers whose sequence is part of the program.
+//! A random number generator whose sequence never changes.
 //!
-//! A load draws its rows from a seed in its arguments, and a replica may run it again after an
-//! upgrade, from its log. So the generator is written down here and never changes: SplitMix64
+//! A load draws its rows from a seed in its arguments, and a replica may repeat it from its log
+//! after an upgrade. The generator is therefore defined here and must not change: SplitMix64
 //! (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 
 /// A generator with 64 bits of state.
@@ -12,7 +12,7 @@ pub struct Dice {
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Scatters the bits of a number, one to one.
+/// Mixes the bits of a number. A bijection.
 pub fn scatter(number: u64) -> u64 {
     let mut z = number;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,48 +21,49 @@ pub fn scatter(number: u64) -> u64 {
 }
 
 impl Dice {
-    /// The generator that starts from `seed`.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// A generator for one of many things that share a seed: other numbers, another sequence.
+    /// Creates one of many generators that share a seed. Different numbers give different
+    /// sequences.
     pub fn of(seed: u64, numbers: &[u64]) -> Self {
         let fold = |state: u64, number: &u64| scatter(state.wrapping_add(GAMMA) ^ scatter(*number));
         Self::new(numbers.iter().fold(seed, fold))
     }
 
-    /// Any 64 bits.
+    /// Draws 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GAMMA);
         scatter(self.state)
     }
 
-    /// A number below `end`.
+    /// Draws a number below `end`.
     ///
     /// # Panics
-    /// When `end` is 0.
+    /// If `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         assert!(end > 0, "nothing is below 0");
-        // The bias of the multiplication is below end / 2^64, which no run of ours can notice.
+        // The bias of the multiplication is below end / 2^64, which no run can notice.
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number from `first` to `last`, both included.
+    /// Draws a number from `first` to `last`, both included.
     ///
     /// # Panics
-    /// When `last` is below `first`.
+    /// If `last` is below `first`.
     pub fn between(&mut self, first: u64, last: u64) -> u64 {
         assert!(first <= last, "an empty interval");
         first + self.below(last - first + 1)
     }
 
-    /// Whether something that happens `percent` times in a hundred happens now.
+    /// Draws true with a probability of `percent` percent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// A number in `0.0 .. 1.0`.
+    /// Draws a number in `0.0 .. 1.0`.
     pub fn unit(&mut self) -> f64 {
         const STEPS: f64 = (1_u64 << 53) as f64;
         (self.bits() >> 11) as f64 / STEPS

@@ -1,16 +1,16 @@
-//! Lists whose order tells the order of transactions.
+//! Lists whose element order reveals the order of transactions.
 //!
-//! A transaction appends values to lists and reads lists. Every value is appended once in a run,
-//! so a list that is read names all the transactions that came before, in their order, and a
-//! checker can rebuild what depended on what (Kingsbury and Alvaro, "Elle", 2020). A range read
-//! is a read of every list in it, the empty ones too, so that a checker sees phantoms as it sees
-//! anything else.
+//! A transaction appends values to lists and reads lists. Every value is appended once in a run. A
+//! list that is read therefore names all earlier transactions that appended to it, in order, and a
+//! checker can reconstruct the dependencies (Kingsbury and Alvaro, "Elle", 2020). A range read
+//! counts as a read of every list in it, including empty ones, so that a checker detects phantoms
+//! like other anomalies.
 //!
-//! Lists grow, so clients move on: a client that has made [`TXNS_PER_ERA`] transactions leaves
-//! its lists for as many new ones. Clients of about one speed share their lists all the time.
+//! Lists grow, so clients change to new lists after [`TXNS_PER_ERA`] transactions. Clients of about
+//! the same speed use the same lists at the same time.
 //!
-//! Some of the transactions that append leave a note as well, under a name that follows from what
-//! they found ([`Follow`]): their arguments don't tell what they touch.
+//! Some of the transactions that append also leave a note, under a name that depends on their reads
+//! ([`Follow`]). Their footprint does not follow from their arguments.
 
 use std::ops::ControlFlow;
 
@@ -28,23 +28,24 @@ use crate::txn::{
 };
 use crate::value::Value;
 
-/// List number, big-endian, to the list, as [`decode_list`] reads it.
+/// List number, big-endian, to the list, which [`decode_list`] decodes.
 pub const LISTS: TableId = TableId(61);
 
-/// The name of a note, a byte, to the value that was appended by who left it last.
+/// The name of a note, a byte, to the value appended by the last transaction that left it.
 pub const NOTES: TableId = TableId(63);
-/// How many names there are for notes.
+/// The number of different notes.
 const NOTE_NAMES: u64 = 4;
-/// Every so many transactions of a client one is a [`Follow`], if it appends.
+/// One of this many transactions of a client is a [`Follow`], if it appends.
 const TXNS_PER_NOTE: u64 = 6;
 
-/// After so many transactions a client turns to new lists.
+/// The number of transactions after which a client changes to new lists.
 pub const TXNS_PER_ERA: u64 = 50;
-/// Operations in a transaction.
+/// The maximum number of operations in a transaction.
 const OPS_MAX: u64 = 5;
-/// Lists that one range read may name.
+/// The maximum number of lists in a range read.
 const RANGE_MAX: u64 = 1_000;
-/// Bytes of a list, so that one that nobody leaves does not grow for ever.
+/// The maximum size of a list in bytes, so that a list that is never abandoned does not grow
+/// forever.
 const LIST_LEN_MAX: usize = 1 << 20;
 
 /// The workload.
@@ -54,14 +55,14 @@ pub struct ListAppend {
     zipf: f64,
 }
 
-/// What a transaction does, one after the other.
+/// An operation of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Appends a value to a list.
     Append {
         /// The list.
         list: u64,
-        /// The value, which nobody else appends to anything.
+        /// The value, which is unique in the run.
         value: u64,
     },
     /// Reads a list.
@@ -73,17 +74,17 @@ pub enum Op {
     ReadRange {
         /// The first list.
         first: u64,
-        /// How many.
+        /// The number of lists.
         count: u64,
     },
 }
 
-/// A list that a transaction read, and what was in it.
+/// A list that a transaction read, with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
     /// The list.
     pub list: u64,
-    /// Its values in their order.
+    /// Its values, in order.
     pub values: Vec<u64>,
 }
 
@@ -98,18 +99,18 @@ pub fn range(first: u64, count: u64) -> KeyRange {
     KeyRange { start: first.to_be_bytes().to_vec(), end }
 }
 
-/// The list that a key names.
+/// The list of a key.
 ///
 /// # Errors
-/// When the key names none.
+/// If it is not the key of a list.
 pub fn decode_key(key: &[u8]) -> Result<u64, DecodeError> {
     Ok(u64::from_be_bytes(key.try_into().map_err(|_| DecodeError::new("list key"))?))
 }
 
-/// The values in a list, from its record. No record is an empty list.
+/// Decodes the values in a list from its record. A missing record is an empty list.
 ///
 /// # Errors
-/// When the bytes are malformed.
+/// If the bytes are malformed.
 pub fn decode_list(record: Option<&[u8]>) -> Result<Vec<u64>, DecodeError> {
     let (values, rest) = record.unwrap_or(&[]).as_chunks::<8>();
     match rest {
@@ -118,7 +119,7 @@ pub fn decode_list(record: Option<&[u8]>) -> Result<Vec<u64>, DecodeError> {
     }
 }
 
-/// A list's record after an append.
+/// The record of a list after an append.
 pub fn appended(record: Option<&[u8]>, value: u64) -> Value {
     let mut list = Vec::from(record.unwrap_or(&[]));
     list.put_u64(value);
@@ -170,19 +171,19 @@ pub fn encode_ops(ops: &[Op]) -> Vec<u8> {
     super::encode_ops(ops, |op, out| op.encode(out))
 }
 
-/// Reads what [`encode_ops`] wrote.
+/// Decodes the bytes that [`encode_ops`] wrote.
 ///
 /// # Errors
-/// When the bytes are malformed.
+/// If the bytes are malformed.
 pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
     super::decode_ops(args, Op::decode)
 }
 
-/// The lists that a committed transaction read, in the order of its reads; a range read counts as
-/// a read of each of its lists.
+/// Decodes the lists that a committed transaction read, in the order of its reads. A range read
+/// counts as a read of each of its lists.
 ///
 /// # Errors
-/// When the bytes are malformed.
+/// If the bytes are malformed.
 pub fn decode_reads(result: &[u8]) -> Result<Vec<Read>, DecodeError> {
     let from = &mut Reader::new(result);
     let mut reads = Vec::new();
@@ -194,24 +195,24 @@ pub fn decode_reads(result: &[u8]) -> Result<Vec<Read>, DecodeError> {
 }
 
 impl ListAppend {
-    /// As many lists as the settings say.
+    /// Creates the workload with the number of lists in the settings.
     ///
     /// # Errors
-    /// When a setting is out of its bounds.
+    /// If a setting is out of its bounds.
     pub fn new(settings: &Settings) -> Result<Self, InvalidSettings> {
         setting("lists", settings.lists.into(), 1, 1_000_000)?;
         setting_zipf(settings.zipf)?;
         Ok(Self { lists: settings.lists, zipf: settings.zipf })
     }
 
-    /// What one client does.
+    /// The transactions of one client.
     pub fn generator(&self, client: Client) -> Generator {
         let zipf = Zipf::new(self.lists.into(), self.zipf);
         Generator { client: client.index, zipf, txns: 0, values: 0 }
     }
 }
 
-/// One client's transactions.
+/// Generates one client's transactions.
 #[derive(Clone, Debug)]
 pub struct Generator {
     client: u32,
@@ -221,7 +222,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The operations of the next transaction. For clients that run them themselves.
+    /// The operations of the next transaction, for clients that execute them themselves.
     pub fn next_ops(&mut self, dice: &mut Dice) -> Vec<Op> {
         let lists = self.zipf.ranks();
         let first_of_era = self.txns / TXNS_PER_ERA * lists;
@@ -257,7 +258,8 @@ fn is_append(op: &Op) -> bool {
     matches!(op, Op::Append { .. })
 }
 
-/// Appends to lists and reads them, as its operations say. Returns what [`decode_reads`] reads.
+/// Appends to lists and reads them, according to its operations. Returns a result for
+/// [`decode_reads`].
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
@@ -350,9 +352,9 @@ impl Procedure for Run {
     }
 }
 
-/// As [`Run`], and leaves a note under a name that follows from its first append: from the value
-/// that is before its own in the list. Only a run finds out what it touches, and another may find
-/// something else.
+/// Like [`Run`], and leaves a note under a name that depends on its first append: on the value
+/// before its own in the list. Its footprint is known only after a run, and another run may have a
+/// different one.
 #[derive(Clone, Copy, Debug)]
 pub struct Follow;
 
@@ -382,7 +384,8 @@ impl Procedure for Follow {
     }
 }
 
-/// No value is in the lists twice, and who left a note has appended to a list.
+/// Checks that no value is in the lists twice, and that each note's transaction has appended to a
+/// list.
 pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
     let mut lists = Vec::new();
     rows.scan(LISTS, &KeyRange::all(), &mut |key, value| {

@@ -1,26 +1,27 @@
-//! The work that Pangea is measured by.
+//! Workloads: the transactions of benchmarks and simulations.
 //!
-//! A [`Workload`] is data and programs: how to load its tables, what its clients do, and what
-//! must be true of its data at any snapshot. The programs are [`Procedure`]s like any other; the
-//! rest is for drivers (the simulator, `pangea bench`):
+//! A [`Workload`] consists of data and programs: the loading of its tables, the transactions of its
+//! clients, and the invariants of its data in any snapshot. The programs are ordinary
+//! [`Procedure`]s. The rest is for drivers (the simulator, `pangea bench`):
 //!
 //! ```text
 //!   named("tpcc", settings) --> Workload --load_calls()--> Call, Call, ...    once, in any order
 //!                                  |-----generator(client)--> Generator --next(rng, now)--> Call
 //!                                  `-----check(rows)--> Report | Violation    on any snapshot
-//!                                        `--check_commits(rows, commits)     when all have ended
+//!                                        `--check_commits(rows, commits)     after all calls ended
 //! ```
 //!
-//! **Clients.** A run has a number of clients; client `i` has its home in region `i % regions` and
-//! a [`Generator`] of its own, which holds all of its state, so drivers in several processes need
-//! not talk to each other. TPC-C deals warehouses to regions in the same way (warehouse `w`, from
-//! 1, to region `(w - 1) % regions`) and gives each terminal a home warehouse of its region, so
-//! that most transactions stay where their data is written, and remote ones cross as TPC-C says.
-//! [`counters`] deals shards in the same way. The other workloads have no home data: every client
-//! reaches for every key.
+//! **Clients.** A run has a number of clients; client `i` has its home in region `i % regions`.
+//! Each has its own [`Generator`] with all of its state, so drivers in several processes need not
+//! communicate. TPC-C distributes warehouses over regions in the same way (warehouse `w`, from 1,
+//! to region `(w - 1) % regions`). It gives each terminal a home warehouse of its region. Most
+//! transactions therefore stay in the region of their data, and remote ones cross regions as TPC-C
+//! specifies. [`counters`] distributes shards in the same way. The other workloads have no home
+//! data: every client accesses all keys.
 //!
-//! **Determinism.** What a client does follows from the generator that it is handed; what a program
-//! does follows from its arguments, dates and values included. [`dice`] is the only randomness.
+//! **Determinism.** The transactions of a client depend only on the random generator that is passed
+//! in. The effects of a program depend only on its arguments, including dates and values. [`dice`]
+//! is the only source of randomness.
 //!
 //! | workload | tables | programs |
 //! |---|---|---|
@@ -33,7 +34,7 @@
 //! | [`counters`] | 58 | `counters`, `counters_load` |
 //! | [`smallbank`] | 33 to 36 | `smallbank`, `smallbank_load` |
 //!
-//! Table numbers stay below 64, so that they are one byte in every write that is shipped.
+//! Table numbers are below 64, so that they take one byte in every encoded write.
 //!
 //! ```
 //! use pangea_core::time::Timestamp;
@@ -83,64 +84,64 @@ use crate::time::Timestamp;
 use crate::txn::{Abort, Procedure, SqlState, Stop};
 use dice::Dice;
 
-/// One call of a procedure.
+/// A call of a procedure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The procedure's name in the registry.
     pub procedure: &'static str,
     /// The arguments, in the procedure's encoding.
     pub args: Bytes,
-    /// What kind of transaction it is, for reports: `payment`.
+    /// The kind of transaction, for reports, such as `payment`.
     pub label: &'static str,
-    /// Whether it can run on a snapshot without being ordered. The procedure says the same.
+    /// Whether it can run on a snapshot without being ordered. Agrees with the procedure.
     pub is_read_only: bool,
 }
 
-/// One of the clients of a run.
+/// A client of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its number, from 0.
+    /// The client's number, from 0.
     pub index: u32,
-    /// How many clients the run has, in all regions.
+    /// The number of clients of the run, in all regions.
     pub clients: u32,
-    /// How many regions the run has.
+    /// The number of regions of the run.
     pub regions: u32,
 }
 
 impl Client {
-    /// Client number `index` of `clients` that are dealt over `regions`.
+    /// Client number `index` of `clients`, which are distributed over `regions` round robin.
     ///
     /// # Panics
-    /// When there is no such client, or no region.
+    /// If `index` is not below `clients`, or there is no region.
     pub fn new(index: u32, clients: u32, regions: u32) -> Self {
         assert!(index < clients, "client {index} of {clients}");
         assert!(regions > 0, "a client has its home in a region");
         Self { index, clients, regions }
     }
 
-    /// The region that it has its home in.
+    /// The client's home region.
     pub fn region(self) -> u32 {
         self.index % self.regions
     }
 
-    /// Its number among the clients of its region, from 0.
+    /// The client's number among the clients of its region, from 0.
     pub fn index_in_region(self) -> u32 {
         self.index / self.regions
     }
 }
 
-/// Data, programs over it, and what must be true of it.
+/// A workload: data, programs, and invariants.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Workload {
     /// Yahoo's cloud serving benchmark.
     Ycsb(ycsb::Ycsb),
     /// Wholesale order entry.
     Tpcc(tpcc::Tpcc),
-    /// Lists whose order tells the order of transactions.
+    /// Lists whose element order reveals the order of transactions.
     ListAppend(list_append::ListAppend),
-    /// Accounts whose sum stays the same.
+    /// Bank accounts with a constant sum.
     Bank(bank::Bank),
-    /// Registers and rows that come and go.
+    /// Registers and rows that are inserted and deleted.
     Registers(registers::Registers),
     /// A table with an index, whose schema changes.
     Catalog(catalog::Catalog),
@@ -150,52 +151,53 @@ pub enum Workload {
     SmallBank(smallbank::SmallBank),
 }
 
-/// How large and how skewed a workload is; each looks at what concerns it.
+/// Size and skew of a workload. Each workload uses only its own settings.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Settings {
-    /// What loads draw their rows from.
+    /// The seed from which loads draw their rows.
     pub seed: u64,
-    /// YCSB: rows that are loaded. Microbenchmarks: rows of a shard.
+    /// YCSB: loaded rows. Microbenchmarks: rows of a shard.
     pub rows: u64,
-    /// YCSB: bytes in a value.
+    /// YCSB: length of a value in bytes.
     pub value_len: u32,
     /// YCSB, list-append and microbenchmarks: the exponent of Zipf's law, 0 for uniform.
     pub zipf: f64,
-    /// TPC-C: warehouses.
+    /// TPC-C: number of warehouses.
     pub warehouses: u32,
-    /// TPC-C: rows in a warehouse.
+    /// TPC-C: number of rows in a warehouse.
     pub scale: tpcc::Scale,
-    /// TPC-C: whether remote warehouses are of the own region, so that regions never meet.
+    /// TPC-C: whether remote warehouses are in the terminal's own region, so that regions never
+    /// conflict.
     pub own_region: bool,
-    /// List-append: lists that are in use at a time. Registers, index and ddl: rows.
+    /// List-append: lists in use at a time. Registers, index and ddl: rows.
     pub lists: u32,
-    /// Bank: accounts.
+    /// Bank: number of accounts.
     pub accounts: u32,
-    /// Microbenchmarks: shards that rows are dealt over. TPC-C's New-Order alone: those that
-    /// warehouses are dealt over.
+    /// Microbenchmarks: shards over which rows are distributed. TPC-C with only New-Order: shards
+    /// over which warehouses are distributed.
     pub shards: u32,
-    /// Calvin's microbenchmark: hot rows of a shard, so that its contention index is one by them.
-    /// SmallBank: customers who have nine of ten transactions.
+    /// Calvin's microbenchmark: hot rows of a shard; the contention index is 1 divided by this
+    /// number. SmallBank: customers with nine of ten transactions.
     pub hot: u32,
-    /// How many in a hundred leave the home shard: transactions of Calvin's microbenchmark,
-    /// operations of Mako's.
+    /// The percentage that leaves the home shard: of transactions in Calvin's microbenchmark, of
+    /// operations in Mako's.
     pub remote: u32,
-    /// Calvin's microbenchmark: bytes beside each counter. Nine of ten counters that have them are
-    /// cold.
+    /// Calvin's microbenchmark: additional bytes of each counter. If it is not 0, nine of ten
+    /// counters are cold.
     pub payload: u32,
-    /// Calvin's microbenchmark: how many transactions in a hundred have a cold counter.
+    /// Calvin's microbenchmark: the percentage of transactions with a cold counter.
     pub cold: u32,
-    /// SmallBank: customers.
+    /// SmallBank: number of customers.
     pub customers: u32,
-    /// YCSB and TPC-C: how many transactions in a hundred are long.
+    /// YCSB and TPC-C: the percentage of transactions that are long.
     pub long: u32,
-    /// YCSB and TPC-C: how much a long one does: so many times the operations of another, or so
-    /// many new orders.
+    /// YCSB and TPC-C: the size of a long transaction: a multiple of the usual number of
+    /// operations, or a number of new orders.
     pub long_times: u32,
 }
 
 impl Default for Settings {
-    /// The sizes that the literature uses.
+    /// The sizes used in the literature.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -219,7 +221,7 @@ impl Default for Settings {
     }
 }
 
-/// Settings that no workload can have.
+/// An error for settings that a workload cannot have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSettings(pub String);
 
@@ -231,7 +233,7 @@ impl fmt::Display for InvalidSettings {
 
 impl std::error::Error for InvalidSettings {}
 
-/// The names that [`Workload::named`] knows.
+/// The names accepted by [`Workload::named`].
 pub const NAMES: [&str; 22] = [
     "ycsb-a",
     "ycsb-b",
@@ -258,10 +260,10 @@ pub const NAMES: [&str; 22] = [
 ];
 
 impl Workload {
-    /// The workload that command lines call `name`.
+    /// Creates the workload with this name on command lines.
     ///
     /// # Errors
-    /// When there is none of that name, or a setting is out of its bounds.
+    /// If there is no workload of that name, or a setting is out of its bounds.
     pub fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
         let ycsb = |mix| ycsb::Ycsb::new(mix, settings).map(Self::Ycsb);
         let tpcc = |mix| tpcc::Tpcc::new(mix, settings).map(Self::Tpcc);
@@ -308,8 +310,8 @@ impl Workload {
         }
     }
 
-    /// The calls that load the tables: each once, in any order; all before the first client's call.
-    /// Each writes some ten thousand rows at most. One that is repeated writes the same again.
+    /// The calls that load the tables: each once, in any order, before the first call of a client.
+    /// Each writes about ten thousand rows at most. A repeated call writes the same rows again.
     pub fn load_calls(&self) -> Vec<Call> {
         match self {
             Self::Ycsb(ycsb) => ycsb.load_calls(),
@@ -322,15 +324,15 @@ impl Workload {
         }
     }
 
-    /// How its tables are spread over so many shards, where they are: what belongs together by its
-    /// keys is on one, and what nobody writes is on all.
+    /// The partitioning of its tables over `shards` shards: related keys are on one shard, and
+    /// tables that are never written are on all.
     pub fn partitions(&self, shards: u16) -> Partitions {
         let by_hash = |prefix_bytes| Partitions::new(shards, Rule::Hash { prefix_bytes });
         match self {
-            // By warehouse, dealt like those over the clients' homes.
+            // By warehouse, distributed like the clients' home warehouses.
             Self::Tpcc(_) => Partitions::new(shards, Rule::Number { bytes: 4, first: 1 })
                 .with(tpcc::tables::ITEM, Rule::Everywhere),
-            // By the shard that clients are at home in.
+            // By the clients' home shards.
             Self::Counters(_) => {
                 let starts = (1..shards).map(|shard| shard.to_be_bytes().to_vec()).collect();
                 by_hash(2).with(counters::COUNTERS, Rule::Ranges { starts })
@@ -358,7 +360,7 @@ impl Workload {
         }
     }
 
-    /// What one client does.
+    /// The transactions of one client.
     pub fn generator(&self, client: Client) -> Generator {
         Generator(match self {
             Self::Ycsb(ycsb) => Kind::Ycsb(ycsb.generator(client)),
@@ -372,10 +374,10 @@ impl Workload {
         })
     }
 
-    /// Whether everything that must hold between two transactions holds of these rows.
+    /// Checks the invariants that hold between any two transactions.
     ///
     /// # Errors
-    /// The first rule that is broken, where, and both of its numbers.
+    /// The first violated rule, its location, and both of its numbers.
     pub fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         match self {
             Self::Ycsb(ycsb) => ycsb.check(rows),
@@ -390,7 +392,7 @@ impl Workload {
     }
 }
 
-/// One client's transactions, one after the other.
+/// Generates one client's transactions, one after the other.
 #[derive(Clone, Debug)]
 pub struct Generator(Kind);
 
@@ -407,7 +409,7 @@ enum Kind {
 }
 
 impl Generator {
-    /// The next transaction. `now` is what it takes for the date.
+    /// The next transaction. Its date is `now`.
     pub fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
         let dice = &mut Dice::new(rng.u64(..));
         match &mut self.0 {
@@ -423,7 +425,7 @@ impl Generator {
     }
 }
 
-/// Every procedure of every workload, for a node's registry.
+/// All procedures of all workloads, for a node's registry.
 pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     let mut all: Vec<Arc<dyn Procedure>> = vec![
         Arc::new(ycsb::Run),
@@ -445,15 +447,15 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     all
 }
 
-/// What becomes of a program whose arguments, or whose rows, are not in their encoding.
+/// The stop of a program whose arguments or rows are malformed.
 fn malformed(error: DecodeError) -> Stop {
     Stop::Abort(Abort::new(SqlState::INTERNAL_ERROR, error.to_string()))
 }
 
-/// Operations that a program which takes a list of them accepts in a transaction.
+/// The maximum number of operations that a program with a list of operations accepts.
 const OPS_ACCEPTED_MAX: u64 = 1_000;
 
-/// The arguments of a program that does one operation after the other.
+/// The arguments of a program that runs a list of operations.
 fn encode_ops<T>(ops: &[T], encode: impl Fn(&T, &mut Vec<u8>)) -> Vec<u8> {
     let mut args = Vec::new();
     args.put_varint(ops.len() as u64);
@@ -461,7 +463,7 @@ fn encode_ops<T>(ops: &[T], encode: impl Fn(&T, &mut Vec<u8>)) -> Vec<u8> {
     args
 }
 
-/// Reads what [`encode_ops`] wrote.
+/// Decodes the bytes that [`encode_ops`] wrote.
 fn decode_ops<T>(
     args: &[u8],
     decode: impl Fn(&mut Reader<'_>) -> Result<T, DecodeError>,
@@ -474,17 +476,17 @@ fn decode_ops<T>(
     Ok(ops)
 }
 
-/// Demands that nothing follows what was decoded.
+/// Requires the input to end here.
 fn ended(from: &Reader<'_>, what: &'static str) -> Result<(), DecodeError> {
     if from.is_empty() { Ok(()) } else { Err(DecodeError::new(what)) }
 }
 
-/// Demands that a decoded number is within its bounds.
+/// Requires a decoded number to be within its bounds.
 fn bounded(number: u64, min: u64, max: u64, what: &'static str) -> Result<u64, DecodeError> {
     if (min..=max).contains(&number) { Ok(number) } else { Err(DecodeError::new(what)) }
 }
 
-/// Demands that a setting is within its bounds.
+/// Requires a setting to be within its bounds.
 fn setting(name: &str, value: u64, min: u64, max: u64) -> Result<(), InvalidSettings> {
     if (min..=max).contains(&value) {
         return Ok(());
@@ -492,7 +494,7 @@ fn setting(name: &str, value: u64, min: u64, max: u64) -> Result<(), InvalidSett
     Err(InvalidSettings(format!("{name} is {value}; it must be from {min} to {max}")))
 }
 
-/// Demands that an exponent of Zipf's law is within its bounds.
+/// Requires an exponent of Zipf's law to be within its bounds.
 fn setting_zipf(zipf: f64) -> Result<(), InvalidSettings> {
     const ZIPF_MAX: f64 = 5.0;
     if (0.0..=ZIPF_MAX).contains(&zipf) {

@@ -1,8 +1,8 @@
-//! A database that runs one program after the other: what the others are compared with.
+//! A reference database that runs one program after the other.
 //!
-//! No versions, no concurrency, no locks; so short that it is right by inspection. It holds every
-//! run to its declared footprint and panics where a run leaves it, because a footprint that
-//! does not cover its run costs every protocol a restart.
+//! It has no versions, concurrency or locks, and is so short that it is correct by inspection. It
+//! checks every run against its declared footprint and panics on a violation, because each
+//! violation costs every protocol a restart.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -15,7 +15,7 @@ use crate::value::Value;
 
 type Table = BTreeMap<Key, Value>;
 
-/// The rows, and a program's way to them.
+/// The rows of the database.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     tables: BTreeMap<TableId, Table>,
@@ -25,19 +25,19 @@ impl Model {
     /// Runs one program, and keeps its writes if it commits.
     ///
     /// # Errors
-    /// What the program returned.
+    /// The stop that the program returned.
     ///
     /// # Panics
-    /// When the run touches what its declared footprint does not cover, or when it says that it
-    /// only reads and writes.
+    /// If the run violates its declared footprint, or writes although the program is declared
+    /// read-only.
     pub fn run(&mut self, procedure: &dyn Procedure, args: &[u8]) -> Result<Vec<u8>, Stop> {
         self.run_within(procedure, args, procedure.footprint(args))
     }
 
-    /// As [`Model::run`], without holding the run to its footprint. For measurements.
+    /// Like [`Model::run`], without checking the footprint. For measurements.
     ///
     /// # Errors
-    /// What the program returned.
+    /// The stop that the program returned.
     pub fn run_unchecked(
         &mut self,
         procedure: &dyn Procedure,
@@ -73,7 +73,7 @@ impl Model {
         };
     }
 
-    /// How many rows a table has.
+    /// The number of rows in a table.
     pub fn len(&self, table: TableId) -> usize {
         self.tables.get(&table).map_or(0, BTreeMap::len)
     }
@@ -125,8 +125,8 @@ impl Run<'_> {
     }
 }
 
-/// Visits the rows of `base` with those of `own` in their place, both in the order that `first`
-/// tells, until `visit` breaks.
+/// Visits the rows of `base`, replaced by those of `own`, until `visit` breaks. Both are in the
+/// order given by `first`.
 fn merge<'a>(
     base: impl Iterator<Item = (&'a Key, &'a Value)>,
     own: impl Iterator<Item = (&'a Key, &'a Option<Value>)>,
@@ -203,7 +203,7 @@ mod tests {
 
     const TABLE: TableId = TableId(1);
 
-    /// Writes `b`, `d` and `e`, deletes `c`, and returns what two scans over `a .. e` see.
+    /// Writes `b`, `d` and `e`, deletes `c`, and returns the rows that two scans over `a .. e` see.
     struct WriteAndScan;
 
     impl Procedure for WriteAndScan {
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Declares that it reads, and writes.
+    /// Declares only reads, but writes.
     struct Stray;
 
     impl Procedure for Stray {

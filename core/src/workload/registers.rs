@@ -1,22 +1,22 @@
-//! Registers and rows that come and go, for checkers that find out what depended on what.
+//! Registers, and rows that are inserted and deleted, for checkers that reconstruct dependencies.
 //!
-//! One table of numbered rows. A transaction writes, deletes, reads and scans rows as its arguments
-//! say. Every value is written once in a run, so a value that is read names who wrote it. What
-//! clients do is laid out for one kind of anomaly each (Kingsbury and Alvaro, "Elle", 2020, and the
-//! workloads of Jepsen):
+//! There is one table of numbered rows. A transaction writes, deletes, reads and scans rows
+//! according to its arguments. Every value is written once in a run, so a value that is read
+//! identifies its writer. Each mix targets one kind of anomaly (Kingsbury and Alvaro, "Elle", 2020,
+//! and the workloads of Jepsen):
 //!
-//! | mix | transactions | what may show |
+//! | mix | transactions | detects |
 //! |---|---|---|
 //! | `register` | reads, writes, and reads before writes | lost updates, stale and dirty reads |
-//! | `long-fork` | one write, or reads of a few neighbours | two orders of two writes |
+//! | `long-fork` | one write, or reads of a few adjacent rows | two orders of two writes |
 //! | `write-skew` | reads of two rows and a write of one of them | write skew |
 //! | `cycle` | a write of one row and a read of the next, in a ring | circular information flow |
 //! | `ranges` | a scan, with inserts and deletes in its range | phantoms |
 //!
-//! The order of writes that nobody read in between stays unknown, so clients move on to new rows
-//! as those of [`super::list_append`] do, and sooner. A delete leaves nothing by which it could be
-//! seen, so that a transaction that deletes leaves a row of its own as well: in the end that tells
-//! whether it took place.
+//! The order of writes without a read in between remains unknown. Clients therefore change to new
+//! rows like those of [`super::list_append`], and sooner. A delete leaves no visible trace. A
+//! transaction that deletes therefore also inserts a witness row, which shows at the end whether it
+//! took effect.
 
 use std::ops::ControlFlow;
 
@@ -36,34 +36,34 @@ use crate::value::Value;
 /// Row number, big-endian, to value, little-endian.
 pub const REGISTERS: TableId = TableId(59);
 
-/// After so many transactions a client turns to new rows.
+/// The number of transactions after which a client changes to new rows.
 pub const TXNS_PER_ERA: u64 = 20;
-/// The first row of those that tell of deletes. No client comes that far.
+/// The first of the witness rows for deletes. No client reaches this number.
 pub const WITNESSES: u64 = 1 << 63;
-/// Rows that one scan may name.
+/// The maximum number of rows in a scan.
 const SCAN_MAX: u64 = 1_000;
-/// Rows that clients scan at most.
+/// The maximum number of rows that clients scan.
 const SCANNED_MAX: u64 = 4;
-/// Rows in use at a time: two at least, so that there is a next one.
+/// The minimum number of rows in use at a time, so that each has a next one.
 const ROWS_MIN: u64 = 2;
 
-/// What clients do.
+/// The mix of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// Reads and writes at random.
+    /// Random reads and writes.
     Register,
-    /// One write, or reads of several.
+    /// One write, or reads of several rows.
     LongFork,
-    /// Reads of two and a write of one.
+    /// Reads of two rows and a write of one.
     WriteSkew,
-    /// A write of one and a read of the next.
+    /// A write of one row and a read of the next.
     Cycle,
     /// Scans with inserts and deletes.
     Ranges,
 }
 
 impl Mix {
-    /// Every mix.
+    /// All mixes.
     pub const ALL: [Self; 5] =
         [Self::Register, Self::LongFork, Self::WriteSkew, Self::Cycle, Self::Ranges];
 
@@ -86,17 +86,17 @@ pub struct Registers {
     rows: u64,
 }
 
-/// What a transaction does, one after the other.
+/// An operation of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Gives a row a value, whether it is there or not.
+    /// Sets the value of a row, whether the row exists or not.
     Write {
         /// The row.
         row: u64,
-        /// The value, which nobody else writes to anything.
+        /// The value, which is unique in the run.
         value: u64,
     },
-    /// Reads a row, and deletes it if it is there.
+    /// Reads a row, and deletes it if it exists.
     Delete {
         /// The row.
         row: u64,
@@ -106,11 +106,11 @@ pub enum Op {
         /// The row.
         row: u64,
     },
-    /// Reads those of `count` rows from `first` on that are there.
+    /// Reads the existing rows among `count` rows from `first` on.
     Scan {
         /// The first row.
         first: u64,
-        /// How many.
+        /// The number of rows.
         count: u64,
     },
 }
@@ -125,10 +125,10 @@ fn range(first: u64, count: u64) -> KeyRange {
     KeyRange { start: first.to_be_bytes().to_vec(), end: Some(end) }
 }
 
-/// A row's number and its value.
+/// Decodes the number and value of a row.
 ///
 /// # Errors
-/// When the bytes are malformed.
+/// If the bytes are malformed.
 pub fn decode_row(key: &[u8], value: &[u8]) -> Result<(u64, u64), DecodeError> {
     let row = key.try_into().map_err(|_| DecodeError::new("row key"))?;
     let value = value.try_into().map_err(|_| DecodeError::new("row"))?;
@@ -141,7 +141,7 @@ impl Op {
     const READ: u8 = 2;
     const SCAN: u8 = 3;
 
-    /// Whether it changes its row.
+    /// Whether the operation changes its row.
     pub fn is_write(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::Delete { .. })
     }
@@ -180,19 +180,19 @@ pub fn encode_ops(ops: &[Op]) -> Vec<u8> {
     super::encode_ops(ops, |op, out| op.encode(out))
 }
 
-/// Reads what [`encode_ops`] wrote.
+/// Decodes the bytes that [`encode_ops`] wrote.
 ///
 /// # Errors
-/// When the bytes are malformed.
+/// If the bytes are malformed.
 pub fn decode_ops(args: &[u8]) -> Result<Vec<Op>, DecodeError> {
     super::decode_ops(args, Op::decode)
 }
 
-/// What each read, scan and delete of a committed transaction found, in their order: rows with
-/// their values, of which a read and a delete find one or none.
+/// Decodes the rows that each read, scan and delete of a committed transaction found, in their
+/// order. A read or delete finds one row or none.
 ///
 /// # Errors
-/// When the bytes are malformed.
+/// If the bytes are malformed.
 pub fn decode_found(result: &[u8]) -> Result<Vec<Vec<(u64, u64)>>, DecodeError> {
     let from = &mut Reader::new(result);
     let mut found = Vec::new();
@@ -205,10 +205,10 @@ pub fn decode_found(result: &[u8]) -> Result<Vec<Vec<(u64, u64)>>, DecodeError> 
 }
 
 impl Registers {
-    /// A mix, over as many rows as the settings say that there are lists.
+    /// Creates a mix over the number of rows given by the setting `lists`.
     ///
     /// # Errors
-    /// When there are fewer than two, or too many.
+    /// If the number is less than two, or too large.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
         setting("lists", settings.lists.into(), ROWS_MIN, 1_000_000)?;
         Ok(Self { mix, rows: settings.lists.into() })
@@ -219,13 +219,13 @@ impl Registers {
         self.mix.name()
     }
 
-    /// What one client does.
+    /// The transactions of one client.
     pub fn generator(&self, client: Client) -> Generator {
         Generator { registers: self.clone(), client: client.index, txns: 0, values: 0 }
     }
 }
 
-/// One client's transactions.
+/// Generates one client's transactions.
 #[derive(Clone, Debug)]
 pub struct Generator {
     registers: Registers,
@@ -235,7 +235,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The operations of the next transaction. For clients that run them themselves.
+    /// The operations of the next transaction, for clients that execute them themselves.
     pub fn next_ops(&mut self, dice: &mut Dice) -> Vec<Op> {
         let Registers { mix, rows } = self.registers;
         let base = self.txns / TXNS_PER_ERA * rows;
@@ -320,8 +320,8 @@ impl Generator {
     }
 }
 
-/// Writes, deletes, reads and scans rows, as its operations say. Returns what [`decode_found`]
-/// reads.
+/// Writes, deletes, reads and scans rows, according to its operations. Returns a result for
+/// [`decode_found`].
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
@@ -405,7 +405,7 @@ impl Procedure for Run {
     }
 }
 
-/// No value is in two rows.
+/// Checks that no value is in two rows.
 pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
     let rule = Rule { rule: "registers", place: &"the table" };
     let mut all = Vec::new();

@@ -1,19 +1,19 @@
 //! SmallBank (Alomari, Cahill, Fekete and Röhm, "The cost of serializability on platforms that use
 //! snapshot isolation", ICDE 2008): customers with a savings and a checking account each.
 //!
-//! | transaction | what it does |
+//! | transaction | effect |
 //! |---|---|
 //! | balance | reads both accounts of a customer |
 //! | deposit | adds to the checking account |
-//! | save, withdraw | adds to the savings account, or takes from it, unless it is not there |
-//! | amalgamate | moves all that a customer has to the checking account of another |
-//! | write-check | takes from the checking account, with a penalty where both have too little |
+//! | save, withdraw | adds to or takes from the savings account, unless its balance is too low |
+//! | amalgamate | moves all money of a customer to the checking account of another |
+//! | write-check | takes from the checking account, with a penalty if both balances together are too low |
 //!
-//! The five programs of the paper come equally often; half of what is done with savings are
-//! withdrawals. Nine of ten transactions are of `hot` customers. Each program looks its customers
-//! up by name first. Amounts are in cents, and those of its implementation in OLTP-Bench. What is
-//! not in the paper: penalties are counted, so that all money can be accounted for. What
-//! the accounts hold follows from how many transactions of each kind have committed.
+//! The five programs of the paper are equally frequent; half of the transactions on savings are
+//! withdrawals. Nine of ten transactions use `hot` customers. Each program first looks its
+//! customers up by name. Amounts are in cents, and those of the implementation in OLTP-Bench. As an
+//! extension of the paper, penalties are counted, so that all money can be accounted for. The total
+//! of the accounts follows from the number of committed transactions of each kind.
 
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -37,18 +37,18 @@ pub const CUSTOMERS: TableId = TableId(33);
 pub const SAVINGS: TableId = TableId(34);
 /// Number to cents, little-endian.
 pub const CHECKING: TableId = TableId(35);
-/// Number to how many penalties were taken, little-endian; nothing where none was.
+/// Number to the count of penalties, little-endian; no row if there was none.
 pub const PENALTIES: TableId = TableId(36);
 
-/// What each account begins with.
+/// The initial balance of each account.
 const BALANCE_FIRST: i64 = 1_000_000;
 const DEPOSIT: i64 = 130;
 const SAVE: i64 = 2_020;
 const CHECK: i64 = 500;
 const PENALTY: i64 = 100;
-/// How many of a hundred transactions are of hot customers.
+/// The percentage of transactions that use hot customers.
 const HOT_PERCENT: u64 = 90;
-/// Customers that one load call makes.
+/// The number of customers that one load call creates.
 const LOAD_CUSTOMERS: u64 = 2_500;
 const CUSTOMERS_MAX: u64 = 100_000_000;
 
@@ -59,7 +59,7 @@ pub struct SmallBank {
     hot: u32,
 }
 
-/// What a transaction does.
+/// The kind of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Balance = 0,
@@ -91,7 +91,7 @@ impl Kind {
         }
     }
 
-    /// By how much all accounts together change.
+    /// The change of the total of all accounts.
     fn adds(self) -> i64 {
         match self {
             Self::Balance | Self::Amalgamate => 0,
@@ -104,10 +104,10 @@ impl Kind {
 }
 
 impl SmallBank {
-    /// As many customers, and hot ones among them, as the settings say.
+    /// Creates the workload with the numbers of customers and hot customers in the settings.
     ///
     /// # Errors
-    /// When there are fewer than two, or too many.
+    /// If a number is less than two, or too large.
     pub fn new(settings: &Settings) -> Result<Self, InvalidSettings> {
         let Settings { customers, hot, .. } = *settings;
         setting("customers", customers.into(), 2, CUSTOMERS_MAX)?;
@@ -145,7 +145,7 @@ impl SmallBank {
         Call { procedure: "smallbank", args, label: kind.label(), is_read_only }
     }
 
-    /// What all accounts can hold after these commits, and so many penalties.
+    /// Bounds on the total of all accounts after these commits and this number of penalties.
     pub(super) fn total(&self, commits: &Commits, penalties: i64) -> RangeInclusive<i64> {
         let first = 2 * i64::from(self.customers) * BALANCE_FIRST;
         let of_label = |label: &str| Kind::ALL.into_iter().find(|kind| kind.label() == label);
@@ -176,12 +176,12 @@ impl SmallBank {
     }
 }
 
-/// What a report calls what all accounts hold.
+/// The name of the total of all accounts in a report.
 pub(super) const CENTS: &str = "cents";
-/// What a report calls the number of penalties.
+/// The name of the number of penalties in a report.
 pub(super) const PENALTIES_TAKEN: &str = "penalties";
 
-/// What is in a table.
+/// Sums over a table.
 #[derive(Default)]
 struct Sum {
     count: i64,
@@ -254,7 +254,7 @@ impl Args {
         Ok(Self { kind, first, second })
     }
 
-    /// What it does with the accounts of its customers, whose numbers are their names'.
+    /// The locks on the accounts of its customers, whose numbers equal their names.
     fn locks(&self) -> Vec<PointLock> {
         use LockMode::{Exclusive, Shared};
         let (first, second) = (number(self.first as u32), number(self.second as u32));
@@ -282,8 +282,8 @@ impl Args {
     }
 }
 
-/// One of the five programs, as its arguments say. Returns what the accounts that it looked at
-/// hold then.
+/// One of the five programs, chosen by its arguments. Returns the resulting balances of the
+/// accounts that it accessed.
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
@@ -364,7 +364,7 @@ impl Procedure for Run {
     }
 
     fn is_footprint_certain(&self) -> bool {
-        // A customer's number could be another than the name says.
+        // The number of a customer could differ from the one in the name.
         false
     }
 
@@ -378,7 +378,7 @@ impl Procedure for Run {
     }
 }
 
-/// Makes customers and their accounts: from which, to before which.
+/// Creates customers and their accounts. The arguments are the first customer and the end.
 #[derive(Clone, Copy, Debug)]
 pub struct Load;
 
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!(run(bench, Kind::Balance, 3, 3), Ok(vec![0, 0]));
         assert_eq!(run(bench, Kind::Withdraw, 3, 3), Err(SqlState::RAISE_EXCEPTION));
         assert_eq!(run(bench, Kind::WriteCheck, 4, 4), Ok(vec![3_001_650]));
-        // Both together have too little.
+        // Both balances together are too low.
         assert_eq!(run(bench, Kind::WriteCheck, 3, 3), Ok(vec![-600]));
         assert_eq!(run(bench, Kind::Save, 3, 3), Ok(vec![2_020]));
         assert_eq!(run(bench, Kind::WriteCheck, 3, 3), Ok(vec![-1_100]));

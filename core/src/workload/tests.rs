@@ -1,4 +1,4 @@
-//! Every workload on the model: loads, runs, checks, and survives nonsense.
+//! Runs every workload on the model: loading, transactions, checks, and malformed arguments.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::key::KeyRange;
 use crate::store::{RecordHeader, Store, Version};
 use crate::txn::Registry;
 
-/// Small enough that a test loads and runs it in no time.
+/// Settings so small that a test loads and runs them quickly.
 pub(super) fn small() -> Settings {
     Settings {
         rows: 200,
@@ -27,7 +27,7 @@ pub(super) fn small() -> Settings {
     }
 }
 
-/// A workload, loaded, with some clients.
+/// A loaded workload with some clients.
 pub(super) struct Bench {
     pub(super) workload: Workload,
     pub(super) model: Model,
@@ -72,7 +72,7 @@ impl Bench {
         self.generators[client].next(&mut self.rng, self.now)
     }
 
-    /// Runs random transactions; how many committed and how many aborted, by label.
+    /// Runs random transactions. Returns the numbers of commits and aborts by label.
     pub(super) fn run_many(&mut self, count: usize) -> BTreeMap<&'static str, (u32, u32)> {
         let mut ended = BTreeMap::<_, (u32, u32)>::new();
         for _ in 0..count {
@@ -208,7 +208,7 @@ fn workloads_keep_to_tables_of_their_own() {
     assert_eq!(owner.len(), 17 + 5 + 1 + 4);
 }
 
-/// Bytes that are arguments but for a few changes.
+/// Arguments with a few changed bytes.
 fn nearly_args(
     name: &str,
     settings: &Settings,
@@ -234,7 +234,7 @@ fn nearly_args(
     })
 }
 
-/// Whether a run on a copy of the model aborts; it may not end in another way.
+/// Whether a run on a copy of the model aborts. It must not end in another way.
 fn aborts(bench: &Bench, procedure: &str, args: &[u8]) -> bool {
     match bench.model.clone().run(bench.procedure(procedure), args) {
         Ok(_) => false,

@@ -1,7 +1,8 @@
-//! YCSB: Yahoo's cloud serving benchmark (Cooper et al., SoCC 2010), ten operations a transaction.
+//! YCSB: Yahoo's cloud serving benchmark (Cooper et al., SoCC 2010), with ten operations in a
+//! transaction.
 //!
-//! One table of rows with keys of ten decimal digits and values of `value_len` random bytes. The
-//! six mixes are the paper's:
+//! There is one table of rows with keys of ten decimal digits and values of `value_len` random
+//! bytes. The six mixes are those of the paper:
 //!
 //! | mix | operations | keys |
 //! |---|---|---|
@@ -13,20 +14,20 @@
 //! | F | 50 % reads, 50 % read-modify-writes | Zipf |
 //!
 //! An update is a blind write of the whole value, as in the evaluation of Minerva (§6). A
-//! read-modify-write puts the row's counter plus one in the first eight bytes of the new value,
-//! so that a lost update shows in the sum of the counters; that of a blind write shows while no
-//! other write of the row has come after it (`writes`). Values come with the call, as a client
-//! would send them, and reads return what they read.
+//! read-modify-write stores the row's counter plus one in the first eight bytes of the new value,
+//! so that the sum of the counters reveals a lost update. A lost blind write is visible until
+//! another write of the row follows (`writes`). Values are arguments of the call, as a client would
+//! send them, and reads return the values read.
 //!
-//! With [`Settings::long`], so many transactions in a hundred are long: they have `long_times` as
-//! many operations of the same mix. YCSB has no such thing.
+//! With [`Settings::long`], that percentage of the transactions is long, with `long_times` as many
+//! operations of the same mix. This is an extension of YCSB.
 //!
-//! Ranks of Zipf's law are scattered over the key space by a fixed hash, so that hot rows are not
-//! neighbours; two ranks may meet on a row, as in the original. Inserted rows follow the loaded
-//! ones: client `c` of `n` inserts rows `rows + c`, `rows + c + n`, and so on. A client takes the
-//! others to be as far as itself, so "the latest" rows of mix D may not all be there yet; reading
-//! one that is not is a read like any other. A scan of `n` rows is of `n` row numbers, so that
-//! its footprint follows from its arguments.
+//! A fixed hash scatters the ranks of Zipf's law over the key space, so that hot rows are not
+//! adjacent. Two ranks may map to the same row, as in the original. Inserted rows follow the loaded
+//! ones: client `c` of `n` inserts rows `rows + c`, `rows + c + n`, and so on. A client assumes
+//! that the other clients have inserted as many rows as itself, so some of "the latest" rows of mix
+//! D may not exist yet. Reading a missing row is a read like any other. A scan of `n` rows covers
+//! `n` row numbers, so that its footprint follows from its arguments.
 
 mod writes;
 
@@ -53,28 +54,30 @@ pub use writes::{check_newest, mark, marks_read, reads_of};
 /// Ten decimal digits to value.
 pub const ROWS: TableId = TableId(62);
 
-/// Operations in a transaction.
+/// The number of operations in a transaction.
 pub const OPS_PER_TXN: usize = 10;
 /// Row numbers have ten digits.
 const ROW_END: u64 = 10_000_000_000;
 const KEY_LEN: usize = 10;
-/// The longest scan that clients ask for.
+/// The maximum number of rows that clients scan.
 const SCAN_ROWS_MAX: u64 = 100;
-/// Operations that the program accepts in a transaction.
+/// The maximum number of operations that the program accepts in a transaction.
 const OPS_ACCEPTED_MAX: usize = 1_000;
-/// Rows that one load call writes.
+/// The maximum number of rows that one load call writes.
 const LOAD_ROWS_MAX: u64 = 10_000;
-/// Bytes of values that one load call writes at most.
+/// The maximum number of value bytes that one load call writes.
 const LOAD_BYTES_MAX: u64 = 10_000_000;
 const VALUE_LEN_MAX: u64 = 1_000_000;
-/// Bytes of values that a long transaction may write: well below what a transaction can.
+/// The maximum number of value bytes that a long transaction may write: well below the limit of a
+/// transaction.
 const LONG_BYTES_MAX: u64 = 16_000_000;
-/// An operation without its value: its kind, the row, the length of the scan or of the value.
+/// The maximum length of an operation without its value: the kind, the row, and the length of the
+/// scan or value.
 const OP_LEN_MAX: usize = 1 + 5 + 3;
-/// The counter at the front of a value.
+/// The length of the counter at the start of a value.
 const COUNTER_LEN: usize = 8;
 
-/// Which operations.
+/// The mix of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// Update heavy.
@@ -87,7 +90,7 @@ pub enum Mix {
     D,
     /// Short ranges.
     E,
-    /// Read, modify, write.
+    /// Read-modify-write.
     F,
 }
 
@@ -99,16 +102,15 @@ pub struct Ycsb {
     rows: u64,
     value_len: u32,
     zipf: f64,
-    /// How many transactions in a hundred are long, and how many times another's operations such a
-    /// one has.
+    /// The percentage of long transactions, and the factor by which they have more operations.
     long: (u32, u32),
 }
 
 impl Ycsb {
-    /// A mix, over as many rows and as skewed as the settings say.
+    /// Creates a mix with the number of rows and the skew in the settings.
     ///
     /// # Errors
-    /// When a setting is out of its bounds.
+    /// If a setting is out of its bounds.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
         let Settings { seed, rows, value_len, zipf, long, long_times, .. } = *settings;
         setting("rows", rows, 1, ROW_END / 2)?;
@@ -152,13 +154,13 @@ impl Ycsb {
         (0..self.rows.div_ceil(step)).map(call).collect()
     }
 
-    /// What one client does.
+    /// The transactions of one client.
     pub fn generator(&self, client: Client) -> Generator {
         let zipf = Zipf::new(self.rows, self.zipf);
         Generator { ycsb: self.clone(), client, zipf, inserts: 0 }
     }
 
-    /// Every loaded row is there, with a value of its length.
+    /// Checks that all loaded rows exist, with values of the right length.
     pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let mut report = Report::default();
         let (mut loaded, mut wrong_len, mut increments) = (0, 0, 0_i64);
@@ -180,9 +182,9 @@ impl Ycsb {
     }
 }
 
-/// What a report calls the sum of all rows' counters.
+/// The name of the sum of all rows' counters in a report.
 const INCREMENTS: &str = "increments";
-/// What it calls the rows, inserted ones too.
+/// The name of the number of rows in a report. Includes inserted rows.
 const ROWS_THERE: &str = "rows";
 
 /// The key of a row.
@@ -201,18 +203,18 @@ fn digits(row: u64) -> [u8; KEY_LEN] {
     digits
 }
 
-/// How often the row with this value was read, modified and written.
+/// The number of read-modify-writes of the row with this value.
 fn counter(value: &[u8]) -> u64 {
     value.first_chunk::<COUNTER_LEN>().map_or(0, |counter| u64::from_le_bytes(*counter))
 }
 
-/// One client's transactions.
+/// Generates one client's transactions.
 #[derive(Clone, Debug)]
 pub struct Generator {
     ycsb: Ycsb,
     client: Client,
     zipf: Zipf,
-    /// Rows that this client has inserted.
+    /// The number of rows that this client has inserted.
     inserts: u64,
 }
 
@@ -233,7 +235,8 @@ impl Generator {
         self.call(&writes, ["read", "write"], dice)
     }
 
-    /// A call with one operation for each of `writes`, and its label if it reads alone or writes.
+    /// A call with one operation for each element of `writes`. The labels are for a read-only call
+    /// and for one that writes.
     fn call(&mut self, writes: &[bool], labels: [&'static str; 2], dice: &mut Dice) -> Call {
         let values = writes.iter().filter(|writes| **writes).count();
         let is_read_only = values == 0;
@@ -272,7 +275,7 @@ impl Generator {
     fn insert(&mut self) -> u64 {
         let row = self.inserts * u64::from(self.client.clients) + u64::from(self.client.index);
         self.inserts += 1;
-        // A run would have to insert thousands of millions of rows to come around.
+        // A run would have to insert billions of rows to wrap around.
         self.ycsb.rows + row % (ROW_END - self.ycsb.rows)
     }
 
@@ -282,33 +285,33 @@ impl Generator {
     }
 }
 
-/// One operation, as the program sees it.
+/// A decoded operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op<'a> {
-    /// Of one row.
+    /// Reads a row.
     Read {
-        /// Which.
+        /// The row.
         row: u64,
     },
-    /// Of a whole row, whatever it was.
+    /// Writes a row, whether it exists or not.
     Write {
-        /// Which.
+        /// The row.
         row: u64,
-        /// What it is then.
+        /// The new value.
         value: &'a [u8],
     },
-    /// Reads a row's counter, and writes the row with the next.
+    /// Reads a row's counter, and writes the row with the counter plus one.
     Modify {
-        /// Which.
+        /// The row.
         row: u64,
-        /// What it is then, but for the counter.
+        /// The new value, except for the counter.
         value: &'a [u8],
     },
-    /// Of the rows with these numbers.
+    /// Reads the rows with these numbers.
     Scan {
-        /// The first.
+        /// The first row.
         row: u64,
-        /// How many.
+        /// The number of rows.
         rows: u64,
     },
 }
@@ -345,10 +348,10 @@ impl<'a> Op<'a> {
     }
 }
 
-/// The operations in the arguments of [`Run`], for databases that are not ours.
+/// Decodes the operations in the arguments of [`Run`], for use with other databases.
 ///
 /// # Errors
-/// When the arguments are malformed.
+/// If the arguments are malformed.
 pub fn operations(args: &[u8]) -> Result<Vec<Op<'_>>, DecodeError> {
     let mut all = Vec::with_capacity(OPS_PER_TXN);
     for_each_op::<DecodeError>(args, |op| {
@@ -358,8 +361,8 @@ pub fn operations(args: &[u8]) -> Result<Vec<Op<'_>>, DecodeError> {
     Ok(all)
 }
 
-/// Calls `visit` with each operation in the arguments. Nothing is visited twice, so what was
-/// visited before an error was visited in vain: [`Run::run`] aborts.
+/// Calls `visit` with each operation in the arguments, in a single pass. Operations before an error
+/// are therefore visited too; this is harmless, because [`Run::run`] aborts.
 fn for_each_op<'a, E: From<DecodeError>>(
     args: &'a [u8],
     mut visit: impl FnMut(Op<'a>) -> Result<(), E>,
@@ -373,7 +376,7 @@ fn for_each_op<'a, E: From<DecodeError>>(
     Ok(ended(from, "operations")?)
 }
 
-/// A stop or a malformed argument, which is a stop too.
+/// A stop, or a malformed argument, which becomes a stop.
 struct Ended(Stop);
 
 impl From<DecodeError> for Ended {
@@ -388,8 +391,8 @@ impl From<Stop> for Ended {
     }
 }
 
-/// Runs the operations in its arguments. Returns, for each read, the value (empty where there was
-/// none), and for each scan the values, all prefixed by their length.
+/// Runs the operations in its arguments. Returns the value of each read (empty if the row does not
+/// exist) and the values of each scan, all prefixed by their lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
@@ -448,7 +451,8 @@ impl Procedure for Run {
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let (mut points, mut ranges) = (Vec::with_capacity(OPS_PER_TXN), Vec::new());
         let mut point = |row, mode| points.push(PointLock { table: ROWS, key: key(row), mode });
-        // Malformed arguments run up to where they are malformed, so that much is touched.
+        // A run with malformed arguments executes the operations before the error, so the footprint
+        // includes them.
         let _ = for_each_op::<DecodeError>(args, |op| {
             match op {
                 Op::Read { row } => point(row, LockMode::Shared),
@@ -474,7 +478,7 @@ impl Procedure for Run {
     }
 }
 
-/// Writes rows `start .. end` with random values that begin with a counter at 0.
+/// Writes rows `start .. end` with random values that begin with a counter of 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Load;
 

@@ -1,34 +1,34 @@
-//! Numbers drawn by Zipf's law, for any exponent from 0 up.
+//! Random numbers that follow Zipf's law, for any exponent from 0 up.
 //!
-//! Rank `k` of `1 ..= n` has a probability in proportion to `k^-theta`. The usual YCSB generator
+//! The probability of rank `k` of `1 ..= n` is proportional to `k^-theta`. The usual YCSB generator
 //! (Gray et al., 1994) is an approximation that divides by `1 - theta` and so needs an exponent
-//! below 1; the measurements here go to 1.7. This one is exact, needs no table, and takes about
-//! one draw a number: rejection-inversion (Hörmann and Derflinger, "Rejection-inversion to generate
-//! variates from monotone discrete distributions", 1996).
+//! below 1; the measurements here use exponents up to 1.7. This generator is exact, needs no table,
+//! and takes about one draw for each number. It uses rejection-inversion (Hörmann and Derflinger,
+//! "Rejection-inversion to generate variates from monotone discrete distributions", 1996).
 //!
-//! The idea: the curve `x^-theta` over `k - 1/2 .. k + 1/2` has at least the area of the bar
-//! of `k`, because it is convex. A point under the curve is drawn by inverting its integral,
-//! rounded to a rank, and rejected when it lies in the excess area of that rank.
+//! The idea: the curve `x^-theta` over `k - 1/2 .. k + 1/2` has at least the area of the bar of
+//! `k`, because it is convex. A point under the curve is drawn by inverting the integral. It is
+//! rounded to a rank, and rejected if it is in the excess area of that rank.
 
 use super::dice::Dice;
 
-/// Draws ranks by Zipf's law.
+/// Draws ranks according to Zipf's law.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     ranks: u64,
     theta: f64,
-    /// The integral at the left end of the first bar, which is cut off at its own area.
+    /// The integral at the left end of the first bar, which is truncated to its own area.
     area_first: f64,
     /// The integral at the right end of the last bar.
     area_last: f64,
 }
 
 impl Zipf {
-    /// Ranks below `ranks`, rank `k` (from 0) in proportion to `(k + 1)^-theta`. Exponent 0 is
-    /// uniform.
+    /// Creates a generator of ranks below `ranks`. The probability of rank `k` (from 0) is
+    /// proportional to `(k + 1)^-theta`. Exponent 0 is uniform.
     ///
     /// # Panics
-    /// When there are no ranks, more than 2^40 of them, or the exponent is not in `0.0 ..= 10.0`.
+    /// If there are no ranks or more than 2^40, or the exponent is not in `0.0 ..= 10.0`.
     pub fn new(ranks: u64, theta: f64) -> Self {
         assert!((1..=1 << 40).contains(&ranks), "ranks out of bounds");
         assert!((0.0..=10.0).contains(&theta), "exponent out of bounds");
@@ -36,12 +36,12 @@ impl Zipf {
         Self { ranks, theta, area_first, area_last: integral(ranks as f64 + 0.5, theta) }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn ranks(&self) -> u64 {
         self.ranks
     }
 
-    /// One rank, from 0.
+    /// Draws a rank, from 0.
     pub fn draw(&self, dice: &mut Dice) -> u64 {
         if self.theta == 0.0 {
             return dice.below(self.ranks);
@@ -50,7 +50,7 @@ impl Zipf {
             let area = self.area_last + dice.unit() * (self.area_first - self.area_last);
             let x = integral_inverse(area, self.theta);
             let rank = (x + 0.5).floor().clamp(1.0, self.ranks as f64);
-            // The bar of a rank ends where its curve does and has the height of the rank.
+            // The bar of a rank ends where its curve does, and its height is that of the rank.
             if area >= integral(rank + 0.5, self.theta) - rank.powf(-self.theta) {
                 return rank as u64 - 1;
             }
@@ -58,7 +58,7 @@ impl Zipf {
     }
 }
 
-/// An integral of `x^-theta`: `(x^(1 - theta) - 1) / (1 - theta)`, or `ln x` where theta is 1.
+/// An integral of `x^-theta`: `(x^(1 - theta) - 1) / (1 - theta)`, or `ln x` if theta is 1.
 fn integral(x: f64, theta: f64) -> f64 {
     let log = x.ln();
     expm1_ratio((1.0 - theta) * log) * log
@@ -115,7 +115,8 @@ mod tests {
         for theta in [0.0, 0.3, 0.9, 0.99, 1.0, 1.000_000_001, 1.2, 1.7, 3.0] {
             for ranks in [1, 2, 5, 1_000, 100_000] {
                 let worst = worst_deviation(ranks, theta, 100_000);
-                // Of some 900 comparisons, one beyond 4.5 deviations has a chance of 1 in 150.
+                // Among about 900 comparisons, the probability that one exceeds 4.5 deviations is 1
+                // in 150.
                 assert!(worst < 4.5, "theta {theta}, {ranks} ranks: {worst} deviations off");
             }
         }

@@ -4,25 +4,25 @@ use std::time::Duration;
 
 use super::{Counts, Drop, Moment, Size, nanos};
 
-/// How a link is.
+/// The properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// How long a packet is on its way, once its last bit has left.
+    /// The delay of a packet after its last bit has left.
     pub delay: Duration,
-    /// It may be longer by up to this much, each as likely.
+    /// The maximum additional delay, uniformly distributed.
     pub jitter: Duration,
-    /// Bits a second; nothing for as fast as the machine is.
+    /// The bandwidth in bit/s; `None` for no limit.
     pub bits_per_sec: Option<u64>,
-    /// Bytes that may wait for a link that is busy. Without bandwidth nothing waits.
+    /// The queue of a busy link in bytes. Without a bandwidth limit there is no queue.
     pub queue_bytes: u64,
-    /// How likely it is that a packet is lost, from 0 to 1.
+    /// The probability that a packet is lost, from 0 to 1.
     pub loss: f64,
-    /// Whether jitter may let a packet overtake others of its link.
+    /// Whether jitter may reorder the packets of the link.
     pub may_overtake: bool,
 }
 
 impl Shape {
-    /// A link that does nothing but take time.
+    /// A link with a delay and no other effect.
     pub fn of_delay(delay: Duration) -> Self {
         Self {
             delay,
@@ -34,10 +34,10 @@ impl Shape {
         }
     }
 
-    /// The shape, if it makes sense.
+    /// Returns the shape after checking it.
     ///
     /// # Panics
-    /// When it does not.
+    /// When it is invalid.
     pub(super) fn checked(self) -> Self {
         assert!((0.0..=1.0).contains(&self.loss), "a probability");
         assert!(self.bits_per_sec != Some(0), "a link without bandwidth is one that is cut");
@@ -45,14 +45,14 @@ impl Shape {
     }
 }
 
-/// A link and what became of its packets. Those on their way are kept by the wide area.
+/// A link and its packet counts. The packets in flight are stored in `Wan`.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) shape: Shape,
     pub(super) is_cut: bool,
-    /// When the last bit of all that was accepted has left.
+    /// The time when the last bit of all accepted packets has left.
     free_at: Moment,
-    /// When the latest of all that was accepted arrives.
+    /// The latest arrival time of all accepted packets.
     latest_due: Moment,
     pub(super) counts: Counts,
 }
@@ -68,7 +68,7 @@ impl Link {
         }
     }
 
-    /// When a packet arrives that is sent now.
+    /// Returns the arrival time of a packet that is sent now.
     pub(super) fn send(
         &mut self,
         now: Moment,
@@ -86,7 +86,8 @@ impl Link {
             self.counts.full.add(size);
             return Err(Drop::Full);
         };
-        // After it has taken its time on the link, as what is lost further on does.
+        // A lost packet uses its time on the link too, because losses happen further along the
+        // path.
         if self.is_lost(size, rng) {
             self.counts.lost.add(size);
             return Err(Drop::Lost);
@@ -99,12 +100,12 @@ impl Link {
         Ok(due)
     }
 
-    /// When the last bit has left, or nothing where the queue is full.
+    /// The time when the last bit has left, or `None` if the queue is full.
     fn leave(&mut self, now: Moment, size: Size) -> Option<Moment> {
         let Some(bits_per_sec) = self.shape.bits_per_sec else { return Some(now) };
         let waiting = nanos(self.free_at.since(now));
         let bytes_waiting = u128::from(waiting) * u128::from(bits_per_sec) / 8_000_000_000;
-        // What is sent at once fits into a queue that is empty, however small that is.
+        // A single packet always fits an empty queue, however small that is.
         let is_full = bytes_waiting + u128::from(size.wire_bytes)
             > u128::from(self.shape.queue_bytes.max(size.wire_bytes));
         if is_full {
@@ -116,8 +117,8 @@ impl Link {
         Some(self.free_at)
     }
 
-    /// Several packets at once are lost together, and as often as one of them would be: it is how
-    /// often it comes to a loss that a connection's speed depends on.
+    /// Packets handed over at once are lost together, with the probability that at least one of
+    /// them would be lost. A connection's speed depends on the number of loss events.
     fn is_lost(&self, size: Size, rng: &mut fastrand::Rng) -> bool {
         if self.shape.loss == 0.0 {
             return false;
@@ -133,7 +134,7 @@ impl Link {
         }
     }
 
-    /// What waited is gone, and so is what later packets could have to wait for.
+    /// Drops the queue, so that later packets need not wait for it.
     pub(super) fn cut(&mut self) {
         self.is_cut = true;
         self.free_at = Moment::default();

@@ -1,24 +1,24 @@
-//! The wide area: when does a packet arrive, and does it?
+//! The emulated WAN: decides whether and when a packet arrives.
 //!
-//! A state machine over any kind of packet. It reads no clock and does no input or output: whoever
-//! drives it says what time it is ([`Wan::send`], [`Wan::deliver`]) and when to come back is what
-//! [`Wan::next_due`] says. The same seed and the same calls give the same answers.
+//! This is a state machine over any type of packet. It reads no clock and does no I/O: its driver
+//! passes the time to [`Wan::send`] and [`Wan::deliver`], and returns at the time given by
+//! [`Wan::next_due`]. The same seed and the same calls give the same results.
 //!
 //! ```text
 //!                  is it cut?   room in the queue?   lost on the way?
 //!   send ------->------+---------------+-------------------+------> delay and jitter ----> deliver
 //!                      |               |                   |
 //!                      v               v                   v
-//!                     cut             full               lost            what is dropped, by cause
+//!                     cut             full               lost            dropped packets, by cause
 //! ```
 //!
-//! Each ordered pair of regions has a link of its own, so the two directions between two regions
-//! never wait for each other, and neither do links from one region to two others: it is the ways
-//! between regions that are modelled, not a region's own connection.
+//! Each ordered pair of regions has its own link. The two directions between two regions therefore
+//! never wait for each other, and neither do links from one region to two others: the paths between
+//! regions are modelled, not a region's own connection.
 //!
-//! **Invariants.** A packet is never delivered before its delay is over. Packets of a link never
-//! overtake each other, unless its shape allows it. Of each link, what was sent is what was
-//! delivered, dropped and is on its way.
+//! **Invariants.** A packet is never delivered before its delay has elapsed. Packets of a link are
+//! never reordered, unless its shape allows it. For each link, the packets sent are the packets
+//! delivered, dropped and in flight.
 
 mod link;
 #[cfg(test)]
@@ -32,53 +32,53 @@ use serde::{Deserialize, Serialize};
 use link::Link;
 pub use link::Shape;
 
-/// What all packets that are on their way may take of memory together: two links of 1 Gbit/s that
-/// hold 200 ms are 50 MB, so this is where something was set that this machine can't carry.
+/// The memory limit of all packets in flight together. Two links of 1 Gbit/s with 200 ms in flight
+/// need 50 MB. A lab that exceeds the limit has settings that this machine can't support.
 pub const HELD_BYTES_MAX: usize = 512 << 20;
 
-/// A point in time, in nanoseconds since the wide area began.
+/// A point in time, in nanoseconds since the start of the WAN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// Later by so much. A duration that no run lasts is cut off.
+    /// The moment `duration` later. Overflow saturates.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
-    /// How long it is from an earlier moment to this; nothing when that is later.
+    /// The time since an earlier moment; zero if that is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A duration in nanoseconds, as long as a run may last.
+/// A duration in nanoseconds; overflow saturates.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A region, by its place in the list of regions.
+/// A region, by its index in the list of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(pub usize);
 
-/// How large something is that is sent at once.
+/// The size of data that is sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Bytes on the link: what takes bandwidth and is counted.
+    /// Bytes on the link, which use bandwidth and are counted.
     pub wire_bytes: u64,
-    /// Packets on the link. The kernel hands over several of a connection as one where it may.
+    /// Packets on the link. The kernel may hand over several packets of a connection at once.
     pub packets: u32,
-    /// Bytes that it takes of memory while it is on its way.
+    /// Bytes of memory used while in flight.
     pub held_bytes: usize,
 }
 
-/// Packets and their bytes.
+/// Packet and byte counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Packets.
     pub packets: u64,
-    /// Their bytes, with the headers of IP and what is above it.
+    /// Their bytes, including the headers of IP and higher layers.
     pub bytes: u64,
 }
 
@@ -94,25 +94,25 @@ impl Tally {
     }
 }
 
-/// What became of the packets of one link.
+/// The packet counts of a link by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Given to the link.
     pub sent: Tally,
-    /// Handed over at the other end.
+    /// Delivered at the other end.
     pub delivered: Tally,
-    /// Dropped since the link was cut, or on their way when that happened.
+    /// Dropped because the link was cut, or in flight when it was cut.
     pub cut: Tally,
-    /// Dropped since the link's queue was full.
+    /// Dropped because the link's queue was full.
     pub full: Tally,
-    /// Dropped by the dice.
+    /// Dropped by random loss.
     pub lost: Tally,
-    /// Dropped since the region at the other end would not take them.
+    /// Dropped because the receiving region did not accept them.
     pub refused: Tally,
 }
 
 impl Counts {
-    /// All that was dropped, whatever for.
+    /// All dropped packets.
     pub fn dropped(&self) -> Tally {
         let all = [self.cut, self.full, self.lost, self.refused];
         Tally {
@@ -122,33 +122,33 @@ impl Counts {
     }
 }
 
-/// Why a packet was dropped when it was sent.
+/// The reason why a packet was dropped when it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
     /// The link is cut.
     Cut,
-    /// The link's queue is full, or so many packets are on their way that memory would run out.
+    /// The link's queue is full, or the memory limit of packets in flight is reached.
     Full,
-    /// The dice said so.
+    /// Random loss.
     Lost,
 }
 
 /// A packet that has arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arrival<P> {
-    /// Where it was sent from.
+    /// The sending region.
     pub from: Place,
-    /// Where it is to be handed over.
+    /// The receiving region.
     pub to: Place,
-    /// When it should arrive, which is not later than when it was asked for.
+    /// The arrival time, which is not later than the time passed to [`Wan::deliver`].
     pub due: Moment,
-    /// What was said of its size.
+    /// The size passed to [`Wan::send`].
     pub size: Size,
     /// The packet.
     pub packet: P,
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Debug)]
 struct Flying<P> {
     due: Moment,
@@ -156,25 +156,25 @@ struct Flying<P> {
     packet: P,
 }
 
-/// All links between some regions. `P` is a packet, of which nothing is known here but its size.
+/// All links between the regions. `P` is the type of packets; only their size matters here.
 #[derive(Debug)]
 pub struct Wan<P> {
     places: usize,
-    /// From each place to each place, itself too, which is never used.
+    /// The link from each place to each place. Links to the same place are never used.
     links: Vec<Link>,
-    /// What is on its way on each link, by when it is due.
+    /// The packets in flight on each link, by arrival time.
     flying: Vec<VecDeque<Flying<P>>>,
-    /// When the first of each is due: all that is looked at to find the next of all.
+    /// The arrival time of the first packet of each link. Finding the next packet only reads these.
     heads: Vec<Moment>,
     held_bytes: usize,
     rng: fastrand::Rng,
 }
 
-/// A head where nothing is on its way.
+/// The head of a link without packets in flight.
 const NEVER: Moment = Moment(u64::MAX);
 
 impl<P> Wan<P> {
-    /// Links of these shapes, from each of so many places to each other.
+    /// Creates links of these shapes between all pairs of `places` regions.
     ///
     /// # Panics
     /// When there are no places.
@@ -189,18 +189,18 @@ impl<P> Wan<P> {
         Self { places, links, flying, heads, held_bytes: 0, rng }
     }
 
-    /// How many regions there are.
+    /// The number of regions.
     pub fn places(&self) -> usize {
         self.places
     }
 
-    /// A packet leaves a region. Says when it will arrive.
+    /// Sends a packet, and returns its arrival time.
     ///
     /// # Errors
-    /// When it won't, with the packet.
+    /// When it is dropped: the reason, with the packet.
     ///
     /// # Panics
-    /// When one of the places is none of this wide area, or both are the same.
+    /// When a place does not exist, or both are the same.
     pub fn send(
         &mut self,
         now: Moment,
@@ -220,7 +220,7 @@ impl<P> Wan<P> {
         }
     }
 
-    /// Puts a packet where it belongs among those of its link: nearly always at the end.
+    /// Inserts a packet into its link's queue in order, nearly always at the end.
     fn fly(&mut self, at: usize, new: Flying<P>) {
         let flying = &mut self.flying[at];
         let earlier = flying.iter().rev().take_while(|other| other.due > new.due).count();
@@ -229,12 +229,12 @@ impl<P> Wan<P> {
         self.heads[at] = flying[0].due;
     }
 
-    /// When the next packet arrives, or nothing when none is on its way.
+    /// The arrival time of the next packet, or `None` if none is in flight.
     pub fn next_due(&self) -> Option<Moment> {
         self.heads.iter().copied().min().filter(|due| *due != NEVER)
     }
 
-    /// The packet that should have arrived first of those that should have arrived by now.
+    /// Removes and returns the packet with the earliest arrival time up to `now`.
     pub fn deliver(&mut self, now: Moment) -> Option<Arrival<P>> {
         let (at, head) = self.heads.iter().copied().enumerate().min_by_key(|(_, due)| *due)?;
         if head > now || head == NEVER {
@@ -249,7 +249,7 @@ impl<P> Wan<P> {
         Some(Arrival { from, to, due, size, packet })
     }
 
-    /// What [`Wan::deliver`] gave was not taken.
+    /// Counts a packet returned by [`Wan::deliver`] as refused by the receiver.
     pub fn refuse(&mut self, from: Place, to: Place, size: Size) {
         let at = self.index(from, to);
         let counts = &mut self.links[at].counts;
@@ -257,7 +257,7 @@ impl<P> Wan<P> {
         counts.refused.add(size);
     }
 
-    /// Cuts a link: nothing passes any more, and what is on its way is gone.
+    /// Cuts a link: packets no longer pass, and those in flight are dropped.
     pub fn cut(&mut self, from: Place, to: Place) {
         let at = self.index(from, to);
         for gone in self.flying[at].drain(..) {
@@ -279,24 +279,24 @@ impl<P> Wan<P> {
         self.links[self.index(from, to)].is_cut
     }
 
-    /// How a link is at the moment.
+    /// The current properties of a link.
     pub fn shape(&self, from: Place, to: Place) -> Shape {
         self.links[self.index(from, to)].shape
     }
 
-    /// Changes a link, for what is sent from now on. Where packets may not overtake each other,
-    /// those on a link that became shorter arrive after those that are on their way.
+    /// Changes a link's properties, for packets sent from now on. If packets may not be reordered
+    /// and the link becomes shorter, they still arrive after those in flight.
     pub fn set_shape(&mut self, from: Place, to: Place, shape: Shape) {
         let at = self.index(from, to);
         self.links[at].shape = shape.checked();
     }
 
-    /// What became of a link's packets.
+    /// The packet counts of a link.
     pub fn counts(&self, from: Place, to: Place) -> Counts {
         self.links[self.index(from, to)].counts
     }
 
-    /// What is on its way on a link.
+    /// The packets in flight on a link.
     pub fn flying(&self, from: Place, to: Place) -> Tally {
         let mut tally = Tally::default();
         for flying in &self.flying[self.index(from, to)] {
@@ -311,7 +311,7 @@ impl<P> Wan<P> {
         from.0 * self.places + to.0
     }
 
-    /// Checks what the module's documentation says always holds.
+    /// Checks the invariants in the module's documentation.
     #[cfg(test)]
     fn invariants(&self) {
         let mut held_bytes = 0;

@@ -1,4 +1,4 @@
-//! The wide area in virtual time.
+//! Tests of the emulated WAN in virtual time.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn of_ms(ms: u64) -> Shape {
     Shape::of_delay(Duration::from_millis(ms))
 }
 
-/// All that has arrived by then: which, and when it was due.
+/// The packets that have arrived by `now`, with their arrival times.
 fn arrived(wan: &mut Wan<u64>, now: Moment) -> Vec<(u64, Moment)> {
     wan.invariants();
     std::iter::from_fn(|| wan.deliver(now)).map(|it| (it.packet, it.due)).collect()
@@ -52,7 +52,7 @@ fn what_should_arrive_first_is_delivered_first_whatever_link_it_is_on() {
 
 #[test]
 fn bandwidth_makes_packets_wait_for_each_other_and_a_full_queue_drops() {
-    // A byte takes a microsecond.
+    // At this bandwidth a byte takes a microsecond.
     let shape = Shape { bits_per_sec: Some(8_000_000), queue_bytes: 2_500, ..of_ms(10) };
     let mut wan = two_places(shape);
     let mut send = |now, packet| wan.send(Moment(now), (A, B), bytes(1_000), packet);
@@ -62,7 +62,7 @@ fn bandwidth_makes_packets_wait_for_each_other_and_a_full_queue_drops() {
     // Half of a packet has left.
     assert_eq!(send(MS / 2, 4), Ok(Moment(13 * MS)));
     assert_eq!(send(MS / 2, 5), Err((Drop::Full, 5)));
-    // The other direction has its own.
+    // The other direction has its own queue.
     assert_eq!(wan.send(Moment(0), (B, A), bytes(1_000), 6), Ok(Moment(11 * MS)));
     assert_eq!(wan.counts(A, B).full, Tally { packets: 2, bytes: 2_000 });
     wan.invariants();
@@ -140,7 +140,7 @@ fn what_a_region_refuses_is_counted_as_dropped() {
     wan.invariants();
 }
 
-/// Something that happens to a wide area of three places.
+/// An event in a WAN with three places.
 #[derive(Clone, Debug)]
 enum Event {
     Send { from: usize, to: usize, bytes: u64, packets: u32 },
@@ -181,10 +181,10 @@ fn shape() -> impl Strategy<Value = Shape> {
     )
 }
 
-/// What a packet was when it was sent: when, how late it had to be at least, and its number.
+/// A sent packet: the time of sending, its minimum delay, and its number.
 type Sent = (Moment, Duration, u64);
 
-/// Runs the events, and says in which order what arrived.
+/// Runs the events, and returns the packets in the order of arrival.
 fn run(seed: u64, shape: Shape, events: &[Event]) -> Vec<(u64, Moment)> {
     let mut wan: Wan<Sent> = Wan::new(3, seed, |_, _| shape);
     let (mut now, mut log, mut number) = (Moment(0), Vec::new(), 0);
@@ -219,7 +219,7 @@ fn run(seed: u64, shape: Shape, events: &[Event]) -> Vec<(u64, Moment)> {
         arrive(&mut wan, now);
         wan.invariants();
     }
-    // Everything that is on its way arrives in the end.
+    // All packets in flight arrive eventually.
     while let Some(due) = wan.next_due() {
         arrive(&mut wan, due);
     }

@@ -1,4 +1,4 @@
-//! Reading the newest checkpoint that can be read.
+//! Loading of the newest readable checkpoint.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,25 +12,26 @@ use super::{LoadError, TEMP_NAME, file_name, versions};
 use crate::disk::{Disk, DiskError};
 use crate::log::remove_if_there;
 
-/// How much is read at a time.
+/// The number of bytes per read.
 const READ_BYTES: usize = 1 << 20;
 
-/// What a node starts from.
+/// The state that a node starts from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
-    /// The checkpoint that is in the store, if there was one.
+    /// The checkpoint loaded into the store, if any.
     pub checkpoint: Option<Checkpoint>,
-    /// How many rows it has.
+    /// The number of its rows.
     pub rows: u64,
-    /// Newer ones that could not be read, and why. They have another name now.
+    /// Newer checkpoints that could not be read, with the reasons. They have been renamed.
     pub damaged: Vec<(PathBuf, CheckpointError)>,
 }
 
-/// Loads the newest checkpoint in `dir` that can be read into an empty store, and publishes its
-/// version. The log has what came after `log_from`: an older checkpoint is of no use.
+/// Loads the newest readable checkpoint in `dir` into an empty store, and publishes its version.
+/// The log contains the records after `log_from`, so an older checkpoint is useless.
 ///
 /// # Errors
-/// When there is none that the log goes on from, or one is a newer program's or another protocol's.
+/// When no checkpoint that the log continues from can be read, or one was written by a newer
+/// program or another protocol.
 pub fn load(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -66,12 +67,12 @@ pub fn load(
     if log_from > SnapshotVersion::ZERO {
         return Err(LoadError::NotCovered { dir: dir.to_owned(), log_from, damaged });
     }
-    // The log has everything since the empty database.
+    // The log contains all records since the empty database.
     set_aside(disk.as_ref(), dir, &damaged)?;
     Ok(Loaded { checkpoint: None, rows: 0, damaged })
 }
 
-/// The inner error is a damaged file, for which there may be another.
+/// The inner error means a damaged file, which another checkpoint may replace.
 type Attempt = Result<(Checkpoint, u64), CheckpointError>;
 
 fn load_one(
@@ -106,11 +107,12 @@ fn load_one(
                 }
                 Ok(Some(Part::Rows(table, part))) => {
                     part.into_iter().for_each(|row| store.apply(table, row.key, row.version));
-                    // More than memory may hold may come.
+                    // The rows may exceed the memory budget.
                     loading.evict(store);
                 }
                 Ok(Some(Part::Footer { rows: count })) => rows = count,
-                // An older checkpoint would hide that this program is too old for the directory.
+                // Falling back to an older checkpoint would hide that this program is too old for
+                // the directory.
                 Err(error @ CheckpointError::NewerFormat { .. }) => {
                     return Err(LoadError::Unreadable { path: path.to_owned(), error });
                 }
@@ -129,8 +131,7 @@ fn load_one(
     })
 }
 
-/// Gives damaged checkpoints another name: they are kept for whoever wants to know what happened to
-/// them, and no longer count.
+/// Renames damaged checkpoints. They are retained for diagnosis, but no longer loaded.
 fn set_aside(
     disk: &dyn Disk,
     dir: &Path,

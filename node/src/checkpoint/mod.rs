@@ -1,19 +1,20 @@
 //! Checkpoints: the store as of one snapshot version, in a file.
 //!
-//! The bytes are [`pangea_core::log`]'s; this module has the files and the thread that writes them
-//! while the node goes on.
+//! [`pangea_core::log`] defines the encoding; this module contains the files and the thread that
+//! writes them concurrently with execution.
 //!
 //! ```text
 //!   checkpoints/
 //!     checkpoint-00000000000000000512.ckp      the newest
-//!     checkpoint-00000000000000000256.ckp      the one before it
+//!     checkpoint-00000000000000000256.ckp      the previous one
 //!     checkpoint.tmp                           being written, or left by a crash
 //! ```
 //!
-//! A checkpoint is written under another name, synced, renamed, and its directory synced: a file
-//! with a checkpoint's name is whole. The newest two are kept. The log keeps the records since the
-//! older of them (the driver holds a truncation back until the next checkpoint), so that a node
-//! whose newest checkpoint has rotted starts from the one before it and the log.
+//! A checkpoint is written under a temporary name, synced and renamed, and then its directory is
+//! synced: a file with a checkpoint's name is complete. The newest two are retained. The log
+//! retains the records since the older of them, because the driver delays a truncation until the
+//! next checkpoint. A node whose newest checkpoint is damaged therefore starts from the previous
+//! one and the log.
 
 mod load;
 mod writer;
@@ -28,40 +29,40 @@ use crate::disk::DiskError;
 pub use load::{Loaded, load};
 pub use writer::{CheckpointEvent, CheckpointEvents, Checkpointer, write};
 
-/// How many checkpoints are kept.
+/// The number of checkpoints retained.
 const KEPT: usize = 2;
 
-/// The file that is being written.
+/// The name of the file being written.
 const TEMP_NAME: &str = "checkpoint.tmp";
 
-/// Why a node can't start from its checkpoints.
+/// The reason why a node can't start from its checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
     /// A file operation failed.
     Disk(DiskError),
-    /// The newest checkpoint can't be read by this program at all.
+    /// This program can't read the newest checkpoint at all.
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: CheckpointError,
     },
-    /// A checkpoint is another protocol's.
+    /// A checkpoint was written by another protocol.
     Protocol {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The protocol that wrote it.
         found: String,
-        /// What this node runs.
+        /// The protocol that this node runs.
         wanted: String,
     },
-    /// No checkpoint that the log goes on from can be read.
+    /// No checkpoint that the log continues from can be read.
     NotCovered {
         /// The directory.
         dir: PathBuf,
-        /// The log has what came after this version.
+        /// The log contains the records after this version.
         log_from: SnapshotVersion,
-        /// What is wrong with the checkpoints that would do.
+        /// The usable checkpoints that are damaged, with the reasons.
         damaged: Vec<(PathBuf, CheckpointError)>,
     },
 }
@@ -73,7 +74,7 @@ impl From<DiskError> for LoadError {
 }
 
 impl LoadError {
-    /// Whether something that was whole is not any more.
+    /// Whether data that was once complete is damaged.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Self::NotCovered { .. })
     }
@@ -110,18 +111,18 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// The name of the checkpoint of a version.
+/// The file name of a version's checkpoint.
 fn file_name(version: SnapshotVersion) -> String {
     format!("checkpoint-{:020}.ckp", version.0)
 }
 
-/// The version of the checkpoint with this name, if it is one.
+/// The version of the checkpoint with this file name, or `None` for other names.
 fn version_of(name: &str) -> Option<SnapshotVersion> {
     let digits = name.strip_prefix("checkpoint-")?.strip_suffix(".ckp")?;
     (digits.len() == 20).then(|| digits.parse().ok().map(SnapshotVersion))?
 }
 
-/// The versions of the checkpoints in a directory, the newest first.
+/// The versions of the checkpoints in a directory, newest first.
 fn versions(disk: &dyn crate::disk::Disk, dir: &Path) -> Result<Vec<SnapshotVersion>, DiskError> {
     let names = disk.list(dir).map_err(DiskError::new("list", dir))?;
     let mut versions: Vec<_> = names.iter().filter_map(|name| version_of(name)).collect();

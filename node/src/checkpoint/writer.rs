@@ -1,4 +1,4 @@
-//! Writing a checkpoint while the node goes on.
+//! Writing of checkpoints concurrently with execution.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -18,34 +18,34 @@ use crate::log::remove_if_there;
 use crate::pace::{PIECE_BYTES, rest_after};
 use crate::panics::caught;
 
-/// How far behind the node's other threads the one that writes checkpoints stands, as `nice` counts
-/// it. Reading all of a store takes seconds of a core. Where cores are short, as many threads that
-/// answer somebody would wait for it; at 5 it has a quarter of a core that it shares with one of
-/// them, so that a checkpoint, and what it pins, ends soon all the same.
+/// The `nice` value of the thread that writes checkpoints. Reading an entire store takes seconds of
+/// CPU time. If cores are short, threads that serve requests would wait for it. At 5 the thread
+/// gets a quarter of a core that it shares with one of them, so a checkpoint, and its pin, still
+/// ends soon.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
 
 /// The name of the thread.
 const THREAD: &str = "checkpoint";
 
-/// What a checkpointer reports, from its own thread.
+/// A checkpointer's report, sent from its own thread.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CheckpointEvent {
-    /// The checkpoint of this version, and so of every earlier one that was asked for, is durable.
+    /// The checkpoint of this version, and therefore every earlier requested one, is durable.
     Written(SnapshotVersion),
-    /// That of this version was not written, for want of room most likely, and nothing is kept for
-    /// it any more. The log has what it would have held, until another one is written.
+    /// The checkpoint of this version was not written, most likely for lack of disk space, and its
+    /// pin was dropped. The log retains the records until another checkpoint is written.
     Failed {
-        /// Which.
+        /// The version of the checkpoint.
         version: SnapshotVersion,
-        /// Why, in words.
+        /// The reason, for the operator.
         reason: String,
     },
-    /// The thread is gone: nothing that is asked for is written.
+    /// The thread has panicked: no more checkpoints are written.
     Panicked(String),
 }
 
-/// Takes a checkpointer's reports.
+/// Receives a checkpointer's reports.
 pub type CheckpointEvents = Arc<dyn Fn(CheckpointEvent) + Send + Sync>;
 
 /// The thread that writes checkpoints, one at a time.
@@ -63,7 +63,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// The newest that was asked for and is not being written.
+    /// The newest request that is not being written.
     next: Option<Request>,
     is_stopping: bool,
 }
@@ -84,7 +84,7 @@ impl Checkpointer {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no thread to give.
+    /// When the operating system can't create the thread.
     pub fn start(
         disk: Arc<dyn Disk>,
         dir: PathBuf,
@@ -107,8 +107,7 @@ impl Checkpointer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Asks for a checkpoint of what is pinned. One that still waits for its turn is given up for
-    /// it.
+    /// Requests a checkpoint of the pinned version. It replaces a request that is still waiting.
     pub fn request(&self, pin: Pin, meta: Bytes) {
         self.shared.lock().next = Some(Request { pin, meta });
         self.shared.changed.notify_all();
@@ -116,12 +115,12 @@ impl Checkpointer {
 }
 
 impl Drop for Checkpointer {
-    /// Gives up what is being written, and ends.
+    /// Abandons the checkpoint being written, and ends the thread.
     fn drop(&mut self) {
         self.shared.lock().is_stopping = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // Panics are caught where they happen.
+            // Panics are caught inside the thread.
             let _ = thread.join();
         }
     }
@@ -129,7 +128,7 @@ impl Drop for Checkpointer {
 
 impl Shared {
     fn run(&self, disk: &Arc<dyn Disk>, dir: &Path, protocol: &str, events: &CheckpointEvents) {
-        // On Linux that is the thread's own. Where it is not to be had, nothing is lost but time.
+        // On Linux the priority is set for the calling thread only. A failure costs only time.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::setpriority_process(None, NICE);
         let mut state = self.lock();
@@ -145,7 +144,7 @@ impl Shared {
                 return;
             }
             let version = pin.version();
-            // What was kept for it goes before another is asked for.
+            // The pin is dropped before another checkpoint is requested.
             pin.end();
             let failed = |reason| CheckpointEvent::Failed { version, reason };
             events(match written {
@@ -158,11 +157,12 @@ impl Shared {
     }
 }
 
-/// Writes the checkpoint of what is pinned, and removes those that are too old. Returns how many
-/// rows it has, or nothing when `is_stopping` said so or the store was cleared on the way.
+/// Writes the checkpoint of the pinned version, and removes checkpoints that are too old. Returns
+/// the number of rows, or `None` if `is_stopping` returned true or the store was cleared in the
+/// meantime.
 ///
 /// # Errors
-/// When a file operation fails. The earlier checkpoints are then as they were.
+/// When a file operation fails. Earlier checkpoints are then unchanged.
 pub fn write(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -175,7 +175,7 @@ pub fn write(
     let temp = dir.join(TEMP_NAME);
     let result = write_rows(disk, &temp, protocol, pin, meta, is_stopping);
     let Ok(Some(rows)) = result else {
-        // Gives the room back; the error that counts is the first.
+        // Frees the disk space. The first error is the one that is returned.
         let _ = remove_if_there(disk.as_ref(), &temp);
         return result;
     };
@@ -189,7 +189,7 @@ pub fn write(
     Ok(Some(rows))
 }
 
-/// A file that is written from the front, and synced as it grows.
+/// A file that is written sequentially, and synced as it grows.
 struct Output<'a> {
     path: &'a Path,
     file: Box<dyn DiskFile>,
@@ -198,7 +198,7 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Makes what waits durable, and leaves the disk to others for a while.
+    /// Makes the buffered bytes durable, and then leaves the disk to other writers for a while.
     fn write(&mut self) -> Result<(), DiskError> {
         let began = Instant::now();
         let write = self.file.write_at(&self.waiting, self.offset);
@@ -206,7 +206,7 @@ impl Output<'_> {
         self.offset += self.waiting.len() as u64;
         self.waiting.clear();
         self.file.sync().map_err(DiskError::new("sync", self.path))?;
-        // The thread has nothing else to do and holds no lock; who stops it waits for one rest.
+        // The thread has no other work and holds no lock. Stopping it waits for at most one pause.
         std::thread::sleep(rest_after(began.elapsed()));
         Ok(())
     }
@@ -245,6 +245,7 @@ fn write_rows(
     }
     let rows = encoder.finish(&mut output.waiting);
     output.write()?;
-    // A replica that took a peer's checkpoint meanwhile has cleared what was being read.
+    // A replica that installed a peer's checkpoint in the meantime has cleared the version being
+    // read.
     Ok((!pin.is_lost()).then_some(rows))
 }

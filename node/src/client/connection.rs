@@ -1,4 +1,4 @@
-//! The task behind a client: connects, writes what waits, reads answers, and connects again.
+//! The task of a client: connects, writes requests, reads answers, and reconnects.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use super::wire::decode_answers;
 use crate::transport::frame::{self, Decoder, Frame, Kind};
 use crate::transport::{CLIENT_FRAME_MAX, ClientHello, ClientWelcome, Hello};
 
-/// What answers are read into: some thousand outcomes.
+/// The size of the read buffer: some thousand outcomes.
 const BUFFER_LEN: usize = 256 << 10;
-/// How long a node may take to accept a connection.
+/// Timeout for a node to accept a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// The first wait before connecting again.
+/// The first delay before reconnecting.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// The longest wait before connecting again.
+/// The longest delay before reconnecting.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
-/// A connection that the node has welcomed.
+/// A connection that the node has accepted.
 pub(super) struct Connected {
     pub welcome: ClientWelcome,
     stream: TcpStream,
     decoder: Decoder,
 }
 
-/// Connects and says hello.
+/// Connects and sends the hello.
 pub(super) async fn open(address: SocketAddr, cluster: &str) -> Result<Connected, String> {
     let greeted = timeout(CONNECT_MAX, greet(address, cluster)).await;
     greeted.unwrap_or_else(|_| Err(format!("no welcome within {} s", CONNECT_MAX.as_secs())))
@@ -88,13 +88,13 @@ pub(super) async fn run(shared: Arc<Shared>, mut connected: Connected) {
     }
 }
 
-/// The next connection, or nothing when nobody needs it any more.
+/// Returns the next connection, or `None` once the client has been dropped.
 async fn reconnect(shared: &Shared) -> Option<Connected> {
     let mut backoff = BACKOFF_MIN;
     while !shared.is_dropped() {
         match open(shared.address, &shared.cluster).await {
-            // At this address there may be another node of the cluster by now: not the one that
-            // this client speaks for.
+            // Another node of the cluster may have this address by now. This client is bound to the
+            // node that it first connected to.
             Ok(connected) if connected.welcome == shared.welcome => return Some(connected),
             Ok(_) | Err(_) => tokio::time::sleep(backoff).await,
         }
@@ -103,7 +103,8 @@ async fn reconnect(shared: &Shared) -> Option<Connected> {
     None
 }
 
-/// Writes what waits, all of it at a time, until the connection or the client ends, and says why.
+/// Writes all pending requests at a time until the connection fails or the client is dropped, and
+/// returns the reason.
 async fn write(shared: &Shared, mut stream: OwnedWriteHalf) -> String {
     let mut bytes = Vec::new();
     loop {
@@ -120,7 +121,7 @@ async fn write(shared: &Shared, mut stream: OwnedWriteHalf) -> String {
                 return "the client was dropped".to_owned();
             }
             shared.outgoing.notified().await;
-            // Whoever else is ready to call gets into the same frame.
+            // Other tasks that are ready to call get into the same frame.
             tokio::task::yield_now().await;
         } else {
             if let Err(error) = stream.write_all(&bytes).await {
@@ -131,7 +132,7 @@ async fn write(shared: &Shared, mut stream: OwnedWriteHalf) -> String {
     }
 }
 
-/// Reads answers until the connection ends, and says how it did.
+/// Reads answers until the connection ends, and returns the reason.
 async fn read(shared: Arc<Shared>, mut stream: OwnedReadHalf, mut decoder: Decoder) -> String {
     loop {
         loop {

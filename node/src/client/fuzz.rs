@@ -1,4 +1,4 @@
-//! What clients and nodes say to each other, nearly right.
+//! Fuzzing of the messages between clients and nodes, with inputs that are almost valid.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,8 @@ fn calls() {
         mend: |_| {},
         look: look_at_submit,
         bytes_max: 4 << 10,
-        // A name of one byte takes 56 with its place in a list that grows, and a call of three 72.
+        // A name of one byte takes 56 bytes with its slot in a growing list, and a call of three
+        // takes 72.
         bytes_per_byte: 256,
     });
 }
@@ -88,7 +89,7 @@ fn look_at_query(input: &[u8]) -> Outcome {
         Ok(decoded) => decoded,
         Err(error) => return Outcome::refused(error),
     };
-    // As bytes: a number that is none does not equal itself.
+    // The encodings are compared because a NaN does not equal itself.
     let encoded = encode_query(request, &query);
     let (again, same) = decode_query(&encoded).expect("it survives");
     assert_eq!(encode_query(again, &same), encoded);
@@ -147,7 +148,7 @@ fn answers() -> Vec<Vec<u8>> {
     all.chunks(1).chain([&all[..]]).map(encode).collect()
 }
 
-/// Makes the lengths lead no further than the end.
+/// Limits the lengths so that none reaches past the end.
 fn mend_answers(bytes: &mut [u8]) {
     let mut at = 8;
     while let Some(length) = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
@@ -177,7 +178,7 @@ fn answers_of_a_node() {
         seeds: answers(),
         mend: mend_answers,
         look: look_at_answers,
-        // What serde takes beforehand for a list of rows or links: up to 1 MiB.
+        // Serde reserves up to 1 MiB for a list of rows or links before it decodes it.
         bytes_max: 2 << 20,
         bytes_per_byte: 128,
     });

@@ -1,4 +1,4 @@
-//! The client's side: one connection, as many calls at a time as there is work.
+//! The client's side: one connection with any number of concurrent calls.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,29 +17,30 @@ use super::wire::{Answer, Query, Row, SubmitBuffer};
 use crate::driver::Way;
 use crate::transport::{CLIENT_FRAME_MAX, ClientWelcome, LinkReport, LinkSettings};
 
-/// How many requests of one client may wait for their answers.
+/// The maximum number of requests of one client in flight.
 pub const REQUESTS_MAX: usize = 65_536;
-/// What a call takes in a frame beside its arguments, its procedure's name included, at most.
+/// Upper bound for the bytes of a call in a frame in addition to its arguments, including its
+/// procedure's name.
 const CALL_OVERHEAD: usize = 1 << 10;
-/// The longest name of a procedure.
+/// The maximum length of a procedure's name.
 const NAME_LEN_MAX: usize = 512;
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientError {
-    /// The node could not be connected to, or did not take this client.
+    /// The connection failed, or the node did not accept this client.
     Connect {
         /// The node's address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The request makes no sense to the node: it changed nothing, and won't when repeated.
+    /// The node rejected the request as invalid. It had no effect, and a retry will fail too.
     Refused(String),
-    /// There is no connection now, or too much waits on it: nothing was sent.
+    /// The request was not sent: there is no connection now, or too many requests are pending.
     NotSent(String),
-    /// The connection was lost, or the node can't tell: a transaction that was submitted may have
-    /// committed, or may still.
+    /// The connection was lost, or the node does not know the outcome. A submitted transaction may
+    /// have committed, or may still commit.
     Ambiguous(String),
 }
 
@@ -63,11 +64,11 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// A connection to one node, for as many tasks as like. Cheap to clone.
+/// A connection to one node, shared by any number of tasks. Cheap to clone.
 ///
-/// Calls of all clones share the connection: each returns when its own answer has come. When the
-/// connection is lost, every call in flight ends as [`ClientError::Ambiguous`], calls made
-/// meanwhile as [`ClientError::NotSent`], and the client reconnects by itself.
+/// Calls of all clones share the connection, and each returns when its own answer has arrived. When
+/// the connection is lost, all calls in flight fail with [`ClientError::Ambiguous`]. Calls made
+/// without a connection fail with [`ClientError::NotSent`]. The client reconnects automatically.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), pangea_node::client::ClientError> {
@@ -131,12 +132,12 @@ impl Client {
         &self.owner.shared.welcome.protocol
     }
 
-    /// Whether there is a connection now.
+    /// Whether the client is connected now.
     pub fn is_connected(&self) -> bool {
         *self.owner.shared.is_connected.borrow()
     }
 
-    /// Waits until there is a connection.
+    /// Waits until the client is connected.
     pub async fn connected(&self) {
         let mut is_connected = self.owner.shared.is_connected.subscribe();
         // The sender lives as long as this client does.
@@ -146,8 +147,8 @@ impl Client {
     /// Runs a procedure as one transaction.
     ///
     /// # Errors
-    /// When the outcome is not known, or the call was not carried out; see [`ClientError`]. A
-    /// transaction that aborted is an outcome, not an error.
+    /// When the outcome is unknown, or the call was not executed; see [`ClientError`]. An aborted
+    /// transaction is an outcome, not an error.
     pub async fn call(&self, procedure: &str, args: &[u8]) -> Result<Outcome, ClientError> {
         if procedure.len() > NAME_LEN_MAX || args.len() + CALL_OVERHEAD > CLIENT_FRAME_MAX {
             return Err(ClientError::NotSent(format!(
@@ -167,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Asks the node something.
+    /// Sends a query to the node.
     ///
     /// # Errors
     /// When there is no answer; see [`ClientError`].
@@ -181,7 +182,7 @@ impl Client {
         }
     }
 
-    /// What the node's protocol says of itself.
+    /// The status of the node's protocol.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -192,7 +193,7 @@ impl Client {
         }
     }
 
-    /// A digest of the node's store at `version`, or at its newest, and which that was.
+    /// A digest of the node's store at `version`, or at its newest version, and the version used.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -206,7 +207,7 @@ impl Client {
         }
     }
 
-    /// A version that holds everything acknowledged anywhere before this call.
+    /// A version that contains every transaction acknowledged anywhere before this call.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -217,8 +218,8 @@ impl Client {
         }
     }
 
-    /// At most `rows_max` rows of a range of a table, from one of its ends, and whether they are
-    /// all that it has.
+    /// At most `rows_max` rows from one end of a table's range, and whether they are all of its
+    /// rows.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -238,8 +239,8 @@ impl Client {
         }
     }
 
-    /// Keeps a version readable for as long as this client is connected; nothing where the node has
-    /// not come to it. Returns what [`Client::release`] lets it go by.
+    /// Pins a version for as long as this client is connected. Returns the number to pass to
+    /// [`Client::release`], or `None` if the node has not reached the version.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -250,7 +251,7 @@ impl Client {
         }
     }
 
-    /// Lets a version go that was held.
+    /// Unpins a version.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -258,8 +259,8 @@ impl Client {
         self.change(&Query::Release { hold }).await
     }
 
-    /// Checks what must hold of a workload's rows at the node's newest version, also after these
-    /// commits where clients have counted, and returns what was counted, or which rule is broken.
+    /// Checks the invariants of a workload's rows at the node's newest version, against the
+    /// clients' counts of commits if given. Returns the counts, or the violated invariant.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -276,7 +277,7 @@ impl Client {
         }
     }
 
-    /// What the node knows of the way to each peer.
+    /// The node's links to its peers.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -287,8 +288,8 @@ impl Client {
         }
     }
 
-    /// Where the time of the node's transactions went, of some that ended since this was last
-    /// asked, by anybody.
+    /// Latency breakdowns of a sample of the node's transactions that ended since any client last
+    /// requested them.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -299,7 +300,7 @@ impl Client {
         }
     }
 
-    /// Holds what this node sends to `peer`. A partition takes a cut at both ends.
+    /// Delays all frames from this node to `peer`. A partition needs a cut at both ends.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -307,7 +308,7 @@ impl Client {
         self.change(&Query::Cut { from: self.node(), to: peer }).await
     }
 
-    /// Lets through everything that this node holds.
+    /// Releases all frames that this node delays.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -315,7 +316,7 @@ impl Client {
         self.change(&Query::Heal).await
     }
 
-    /// Changes what is emulated on the way from this node to `peer`.
+    /// Changes the emulated link from this node to `peer`.
     ///
     /// # Errors
     /// As [`Client::query`].
@@ -337,7 +338,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The error that an answer is, to who hoped for another.
+/// The error for an answer that does not match the query.
 fn unexpected(answer: Answer) -> ClientError {
     match answer {
         Answer::Refused(reason) => ClientError::Refused(reason),
@@ -346,18 +347,18 @@ fn unexpected(answer: Answer) -> ClientError {
     }
 }
 
-/// What a client's clones and its connection's task share.
+/// The state shared by a client's clones and its connection's task.
 pub(super) struct Shared {
     pub address: SocketAddr,
     pub cluster: String,
     pub welcome: ClientWelcome,
     state: Mutex<State>,
-    /// Something is to be written, or the last clone was dropped.
+    /// Notified when requests are pending, or the last clone was dropped.
     pub outgoing: Notify,
     is_connected: watch::Sender<bool>,
 }
 
-/// What waits to be sent, and what waits for an answer.
+/// Pending requests, and the calls that wait for an answer.
 #[derive(Default)]
 pub(super) struct State {
     is_connected: bool,
@@ -365,12 +366,12 @@ pub(super) struct State {
     next_request: u64,
     waiting: HashMap<u64, oneshot::Sender<Result<Answer, ClientError>>>,
     submit: SubmitBuffer,
-    /// Bodies of whole frames of calls.
+    /// Bodies of complete frames of calls.
     full: Vec<Vec<u8>>,
     queries: Vec<Vec<u8>>,
 }
 
-/// What is to be written next.
+/// The frames to write next.
 #[derive(Default)]
 pub(super) struct Outgoing {
     pub submits: Vec<Vec<u8>>,
@@ -407,7 +408,7 @@ impl Shared {
                 let reason = format!("{REQUESTS_MAX} requests wait already");
                 return Err(ClientError::NotSent(reason));
             }
-            // The first to come wakes the writer: it takes whatever is there when it runs.
+            // The first request wakes the writer, which takes all pending requests when it runs.
             if state.is_silent() {
                 self.outgoing.notify_one();
             }
@@ -420,7 +421,7 @@ impl Shared {
         answer.await.unwrap_or_else(lost)
     }
 
-    /// Takes what waits to be written.
+    /// Takes the pending requests.
     pub(super) fn take_outgoing(&self) -> Outgoing {
         let mut state = self.lock();
         state.seal();
@@ -431,7 +432,7 @@ impl Shared {
         }
     }
 
-    /// Hands out answers.
+    /// Delivers answers to their requests.
     pub(super) fn on_answers(&self, answers: Vec<(u64, Answer)>) -> Result<(), String> {
         let waiting: Vec<_> = {
             let mut state = self.lock();
@@ -439,19 +440,19 @@ impl Shared {
         };
         for (waiting, (request, answer)) in waiting.into_iter().zip(answers) {
             let waiting = waiting.ok_or_else(|| format!("an answer to no request, {request}"))?;
-            // Whoever asked may have stopped waiting.
+            // The requester may have stopped waiting.
             let _ = waiting.send(Ok(answer));
         }
         Ok(())
     }
 
-    /// A connection was made: requests are taken.
+    /// The connection was made: requests are accepted.
     pub(super) fn on_connected(&self) {
         self.lock().is_connected = true;
         self.is_connected.send_replace(true);
     }
 
-    /// The connection was lost: nobody who waits gets an answer any more.
+    /// The connection was lost: all waiting requests fail.
     pub(super) fn on_lost(&self, reason: &str) {
         let waiting = {
             let mut state = self.lock();
@@ -463,7 +464,7 @@ impl Shared {
         };
         for (_, waiting) in waiting {
             let reason = format!("the connection to {} was lost: {reason}", self.address);
-            // Whoever asked may have stopped waiting.
+            // The requester may have stopped waiting.
             let _ = waiting.send(Err(ClientError::Ambiguous(reason)));
         }
         self.is_connected.send_replace(false);

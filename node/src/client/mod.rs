@@ -1,10 +1,10 @@
-//! The native protocol: how programs submit transactions without SQL, and ask a node about itself.
+//! The native protocol: programs use it to submit transactions without SQL, and to query a node.
 //!
-//! A client connects to the port where a node hears its peers, says hello with the cluster's name,
-//! and is told which node it reached. From then on it sends frames of calls and of queries, and
-//! gets frames of answers, each with the number of the request that it answers, in any order. Both
-//! directions put into one frame all that waits, so a busy connection carries thousands of
-//! transactions with a few system calls.
+//! A client connects to the port that the node's peers use, and sends a hello with the cluster's
+//! name. The answer names the node that it reached. From then on it sends frames of calls and of
+//! queries, and receives frames of answers, in any order. Each answer has the number of its
+//! request. Both directions put all pending messages into one frame, so a busy connection carries
+//! thousands of transactions with a few system calls.
 //!
 //! ```text
 //!   Submit:  names [name ...]  calls [request, index of its name, args ...]
@@ -13,12 +13,12 @@
 //! ```
 //!
 //! Names are in the frame that uses them, so neither side keeps state of the other. New queries and
-//! answers are appended to their enums; anything else raises the wire version, which is in every
+//! answers are appended to their enums; any other change raises the wire version, which is in every
 //! frame.
 //!
 //! - [`Client`] is the client's side: `async`, pipelined, reconnecting;
-//! - [`ClientCall`], [`ClientQuery`] and [`ClientReply`] are the node's side, which come to the
-//!   driver as [`crate::transport::TransportEvent`]s.
+//! - [`ClientCall`], [`ClientQuery`] and [`ClientReply`] are the node's side. The driver receives
+//!   them as [`crate::transport::TransportEvent`]s.
 
 mod connection;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The node's side of a client's connection: requests as the driver sees them, and the way back.
+//! The node's side of a client's connection: requests as the driver sees them, and their replies.
 
 use std::any::Any;
 use std::fmt;
@@ -17,45 +17,47 @@ use crate::transport::CLIENT_FRAME_MAX;
 use crate::transport::frame::{Kind, header};
 use crate::transport::write_slices;
 
-/// Answers that a client has not read: when there are more of them the client is gone, or does not
-/// read what it asked for, and is disconnected.
+/// The maximum size of a client's unread answers. A client that exceeds it is unreachable or does
+/// not read, and is disconnected.
 pub const UNREAD_BYTES_MAX: usize = 64 << 20;
 
-/// A frame of answers is closed when it is this long. One answer may be longer.
+/// A frame of answers is closed at this length. A single answer may be longer.
 const ANSWERS_LEN: usize = 256 << 10;
-/// What is kept next is called so, whoever it is for: a client that has connected again does not
-/// let go what it was given since by a name from before.
+/// The number of the next pinned object, for any client. The first is random, so that a client that
+/// reconnected can't release, by a number from an earlier connection, an object that was pinned
+/// since.
 static NEXT_HELD: LazyLock<AtomicU64> =
     LazyLock::new(|| AtomicU64::new(crate::random::seed() >> 1));
-/// What one client may have kept for it.
+/// The maximum number of pinned objects of one client.
 const HELD_MAX: usize = 4_096;
-/// What an answer takes beside its own encoding.
+/// The bytes of an answer in addition to its own encoding.
 const ANSWER_OVERHEAD: usize = 12;
 
-/// A client wants a procedure to be run.
+/// A client's call of a procedure.
 #[derive(Debug)]
 pub struct ClientCall {
     /// The procedure's name.
     pub procedure: Arc<str>,
-    /// Its arguments: a slice of a read buffer.
+    /// Its arguments, a slice of a read buffer.
     pub args: Bytes,
-    /// Where its outcome goes.
+    /// The receiver of the outcome.
     pub reply: ClientReply,
 }
 
-/// A client wants to know something that the driver knows.
+/// A client's query that the driver answers.
 #[derive(Debug)]
 pub struct ClientQuery {
-    /// What.
+    /// The query.
     pub query: Query,
-    /// Where the answer goes.
+    /// The receiver of the answer.
     pub reply: ClientReply,
 }
 
-/// The way back to a client, for one answer. Dropped without one, it says that the node can't tell.
+/// The reply channel for one answer to a client. Dropped unused, it reports that the outcome is
+/// unknown.
 pub struct ClientReply {
     request: u64,
-    /// Nothing once it has been used.
+    /// `None` once it has been used.
     answers: Option<Arc<Answers>>,
 }
 
@@ -64,28 +66,28 @@ impl ClientReply {
         Self { request, answers: Some(answers.clone()) }
     }
 
-    /// Answers. Never blocks; does nothing when the client has gone.
+    /// Sends the answer. Never blocks; does nothing if the client has disconnected.
     pub fn send(mut self, answer: &Answer) {
         self.finish(answer);
     }
 
-    /// Tells how the transaction ended.
+    /// Sends the transaction's outcome.
     pub fn outcome(self, outcome: Outcome) {
         self.send(&Answer::Outcome(outcome));
     }
 
-    /// The request makes no sense, and changed nothing.
+    /// Rejects an invalid request, which had no effect.
     pub fn refuse(self, reason: impl Into<String>) {
         self.send(&Answer::Refused(reason.into()));
     }
 
-    /// Whether the transaction committed is not known.
+    /// Reports that the outcome of the transaction is unknown.
     pub fn unavailable(self, reason: impl Into<String>) {
         self.send(&Answer::Unavailable(reason.into()));
     }
 
-    /// Keeps something for as long as the connection lasts, and tells the client what it is called.
-    /// There may be so many for one client.
+    /// Keeps an object alive for as long as the connection lasts, and sends its number to the
+    /// client. The number of objects per client is limited.
     pub fn hold(self, kept: Box<dyn Any + Send>) {
         let held = self.answers.as_ref().and_then(|answers| answers.hold(kept));
         match held {
@@ -94,7 +96,7 @@ impl ClientReply {
         }
     }
 
-    /// Lets go what was kept under this name.
+    /// Drops the object with this number.
     pub fn release(self, number: u64) {
         let kept = self.answers.as_ref().and_then(|answers| answers.release(number));
         drop(kept);
@@ -124,16 +126,16 @@ impl fmt::Debug for ClientReply {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bodies of whole frames.
+    /// Bodies of complete frames.
     full: Vec<Vec<u8>>,
-    /// The body of the frame that grows.
+    /// The body of the frame being filled.
     open: Vec<u8>,
     unread_bytes: usize,
-    /// How many answers wait to be written.
+    /// The number of answers that wait to be written.
     waiting: usize,
     is_closed: bool,
     is_idle: bool,
-    /// What is kept for the client, by name.
+    /// The objects kept alive for the client, by number.
     held: HashMap<u64, Box<dyn Any + Send>>,
 }
 
@@ -154,7 +156,7 @@ impl Answers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps something under a name, unless there is too much.
+    /// Keeps an object alive and returns its number, or `None` if the limit is reached.
     fn hold(&self, kept: Box<dyn Any + Send>) -> Option<u64> {
         let mut state = self.lock();
         if state.is_closed || state.held.len() >= HELD_MAX {
@@ -211,12 +213,12 @@ impl Answers {
         self.wake.notify_one();
         drop(state);
         drop(open);
-        // What the client has reset can't be shut down again, and need not be.
+        // The shutdown fails if the client has reset the connection, which is then closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// The frames that wait and how many answers they have, after waiting for one; nothing once
-    /// the connection is closed.
+    /// Waits for answers, and returns their frames and their number; `None` once the connection is
+    /// closed.
     fn take(&self) -> Option<(Vec<Vec<u8>>, usize)> {
         let mut state = self.lock();
         loop {
@@ -235,7 +237,7 @@ impl Answers {
         }
     }
 
-    /// Writes answers as they come, all that wait at a time, until the connection is closed.
+    /// Writes answers as they arrive, all pending ones at a time, until the connection is closed.
     pub(super) fn run_writer(&self, mut tap: Tap) -> io::Result<()> {
         while let Some((frames, count)) = self.take() {
             for body in &frames {

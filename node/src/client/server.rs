@@ -1,4 +1,4 @@
-//! A client's connection, on the node: a thread that reads requests and one that writes answers.
+//! A client's connection on the node: one thread reads requests and another writes answers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::transport::{
     write_whole,
 };
 
-/// Serves a client that was greeted, until it goes.
+/// Serves a client after the handshake, until it disconnects.
 pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection) {
     let Connection { stream, mut decoder } = connection;
     let welcome = ClientWelcome {
@@ -27,14 +27,14 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
         .set_read_timeout(None)
         .and_then(|()| write_whole(&stream, &frame::encode(Kind::Welcome, &body)));
     if welcomed.is_err() {
-        // It was gone before it was welcome.
+        // The client disconnected before it was welcomed.
         return;
     }
     decoder.set_limit(CLIENT_FRAME_MAX);
     let answers = Arc::new(Answers::new(&stream));
     thread::scope(|scope| {
         let write = || {
-            // A write that fails ends the connection, and the reader with it.
+            // A failed write ends the connection, and the reader with it.
             let write = || drop(answers.run_writer(Tap::new(shared.meter.as_ref())));
             caught("answer", write, |reason| shared.trouble(None, address, &reason));
             answers.close();
@@ -60,13 +60,13 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
                 disconnected(reason);
             }
         };
-        // A bug that one client met is no end of the others.
+        // A bug triggered by one client does not disconnect the others.
         caught("client", read, disconnected);
         answers.close();
     });
 }
 
-/// Takes a frame, and returns how many calls it has.
+/// Handles a frame, and returns the number of its calls.
 fn on_frame(
     shared: &Shared,
     address: SocketAddr,
@@ -102,7 +102,7 @@ fn on_frame(
     }
 }
 
-/// Answers what the transport knows, and passes on the rest.
+/// Answers queries about the transport, and passes on all others.
 fn on_query(shared: &Shared, address: SocketAddr, query: Query, reply: ClientReply) {
     let is_link_change = matches!(query, Query::Cut { .. } | Query::Heal | Query::SetLink { .. });
     if is_link_change && !address.ip().to_canonical().is_loopback() {

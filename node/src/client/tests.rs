@@ -1,4 +1,4 @@
-//! Clients against a transport whose driver is a toy.
+//! Tests of clients against a transport with a toy driver.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ use crate::transport::{
     CLIENT_FRAME_MAX, ClientHello, Hello, LinkSettings, Transport, TransportEvent,
 };
 
-/// What the toy commits: its arguments, at a version that is their length.
+/// The toy's outcome: commits its arguments, at a version equal to their length.
 fn committed(result: &[u8]) -> Outcome {
     let version = SnapshotVersion(result.len() as u64);
     Outcome::Committed { txn: TxnId::new(NodeId(0), 1), version, result: result.to_vec() }
@@ -58,7 +58,8 @@ fn answer(query: ClientQuery) {
     reply.send(&answer);
 }
 
-/// A node of a cluster of one. Its driver takes a whole frame of calls and answers the last first.
+/// A node of a cluster of one. Its driver handles a whole frame of calls and answers the last one
+/// first.
 struct Toy {
     transport: Transport,
     submits: Arc<AtomicUsize>,
@@ -70,7 +71,7 @@ impl Toy {
         let submits = Arc::new(AtomicUsize::new(0));
         let troubles = Arc::new(Mutex::new(Vec::new()));
         let (sender, work) = channel::<Vec<ClientCall>>();
-        // Ends when the transport lets go of its callback, and the sender with it.
+        // Ends when the transport drops its callback, which owns the sender.
         std::thread::spawn(move || {
             let mut held = Vec::new();
             for calls in work {
@@ -178,7 +179,7 @@ async fn a_lost_connection_is_ambiguous_for_what_was_sent_and_comes_back_by_itse
         let client = client.clone();
         async move { client.call("hold", b"").await }
     });
-    // The held call has been submitted once a later one has an answer.
+    // The unanswered call has been submitted once a later one has an answer.
     while toy.submits.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
@@ -241,7 +242,7 @@ async fn a_client_of_another_cluster_is_told_so() {
     assert!(error.to_string().contains("cluster \"other\" is not \"test\""), "{error}");
 }
 
-/// A client by hand, welcomed.
+/// A hand-written client, already welcomed.
 fn by_hand(toy: &Toy) -> TcpStream {
     let mut stream = TcpStream::connect(toy.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -294,11 +295,11 @@ async fn a_client_that_does_not_read_its_answers_is_disconnected_and_no_other() 
     while toy.submits.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
-    // The worker goes by the order: it has answered all of them by now.
+    // The worker answers in order, so it has answered all of them by now.
     assert_eq!(client.call("echo", b"x").await, Ok(committed(b"x")));
     let mut received = 0;
     let mut buffer = vec![0; 1 << 20];
-    // It ends, by a close or a reset, before everything that it asked for has come.
+    // The connection is closed or reset before all requested answers have arrived.
     while let Ok(len @ 1..) = greedy.read(&mut buffer) {
         received += len;
     }

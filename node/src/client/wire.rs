@@ -1,4 +1,4 @@
-//! What clients and nodes say to each other, as bytes.
+//! The encoding of the messages between clients and nodes.
 
 use std::sync::Arc;
 
@@ -14,116 +14,120 @@ use serde::{Deserialize, Serialize};
 use crate::driver::Way;
 use crate::transport::{LinkReport, LinkSettings};
 
-/// What a client can ask of a node. New ones go to the end.
+/// A client's query to a node. New queries are appended at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
-    /// What the node's protocol says of itself.
+    /// The status of the node's protocol.
     Status,
-    /// A digest of the store at a version, or at the newest one: equal on equal replicas.
+    /// A digest of the store at a version, or at the newest one. Identical replicas have equal
+    /// digests.
     Digest {
-        /// At which version.
+        /// The version to read.
         version: Option<SnapshotVersion>,
     },
-    /// A version that holds everything acknowledged anywhere before the query.
+    /// A version that contains every transaction acknowledged anywhere before the query.
     Fresh,
-    /// Some rows of a table at a version, or at the newest one, in order.
+    /// Rows of a table at a version, or at the newest one, in key order.
     Table {
-        /// Which table.
+        /// The table.
         table: TableId,
-        /// At which version.
+        /// The version to read.
         version: Option<SnapshotVersion>,
-        /// The rows from this key on.
+        /// The inclusive start of the key range.
         start: Vec<u8>,
-        /// The rows before this key, or to the last.
+        /// The exclusive end of the key range, or `None` for no end.
         end: Option<Vec<u8>>,
-        /// From which end.
+        /// The end of the range to begin at.
         direction: Direction,
-        /// How many at most.
+        /// The maximum number of rows.
         rows_max: u32,
     },
-    /// What the node knows of the way to each peer. Answered by the transport.
+    /// The node's links to its peers. Answered by the transport.
     Links,
-    /// Hold what `from` sends to `to`. Answered by the transport, to clients on loopback.
+    /// Delay all frames from `from` to `to`. Answered by the transport, only for clients on
+    /// loopback.
     Cut {
-        /// The sender: a node that is another answers with `Refused`.
+        /// The sender. Any other node answers with `Refused`.
         from: NodeId,
         /// The receiver.
         to: NodeId,
     },
-    /// Let through everything that this node holds. Answered by the transport, on loopback.
+    /// Release all frames that this node delays. Answered by the transport, only on loopback.
     Heal,
-    /// Change what is emulated on the way from this node. Answered by the transport, on loopback.
+    /// Change the emulated link from this node to a peer. Answered by the transport, only on
+    /// loopback.
     SetLink {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// From now on.
+        /// The new settings.
         settings: LinkSettings,
     },
-    /// Whether what must hold of a workload's rows holds of them, at the newest version.
+    /// Check the invariants of a workload's rows at the newest version.
     Check {
         /// The workload's name.
         workload: String,
-        /// How large it is.
+        /// The workload's size.
         settings: workload::Settings,
-        /// What clients know of what has committed since the load, where they have counted.
+        /// The clients' counts of commits since the load, if they have counted.
         commits: Option<workload::Commits>,
     },
-    /// Where the time of this node's transactions went, of some that ended since this was last
-    /// asked, by anybody.
+    /// Latency breakdowns of a sample of this node's transactions that ended since any client last
+    /// requested them.
     Ways,
-    /// Keep a version readable, for as long as this connection lasts.
+    /// Pin a version for as long as this connection lasts.
     Hold {
-        /// Which.
+        /// The version.
         version: SnapshotVersion,
     },
-    /// Let it go.
+    /// Unpin a version.
     Release {
-        /// What was held.
+        /// The number of the pin.
         hold: u64,
     },
 }
 
-/// What a node answers. New ones go to the end.
+/// A node's answer. New answers are appended at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// How a transaction ended.
+    /// The outcome of a transaction.
     Outcome(Outcome),
-    /// The request makes no sense here, and changed nothing.
+    /// The node rejected the request as invalid; it had no effect.
     Refused(String),
-    /// The node can't answer. Whether a transaction committed is not known.
+    /// The node can't answer. The outcome of a transaction is unknown.
     Unavailable(String),
-    /// To [`Query::Status`].
+    /// Answers [`Query::Status`].
     Status(Status),
-    /// To [`Query::Digest`].
+    /// Answers [`Query::Digest`].
     Digest {
-        /// The version that was asked for, or the newest.
+        /// The requested version, or the newest.
         version: SnapshotVersion,
         /// The digest.
         digest: u64,
     },
-    /// To [`Query::Fresh`].
+    /// Answers [`Query::Fresh`].
     Fresh(SnapshotVersion),
-    /// To [`Query::Table`].
+    /// Answers [`Query::Table`].
     Rows {
-        /// The rows, in the order of their keys.
+        /// The rows, in key order.
         rows: Vec<Row>,
-        /// Whether these are the last.
+        /// Whether no more rows follow.
         is_end: bool,
     },
-    /// To [`Query::Links`].
+    /// Answers [`Query::Links`].
     Links(Vec<LinkReport>),
-    /// What was asked for is done.
+    /// The request has been carried out.
     Done,
-    /// To [`Query::Check`].
+    /// Answers [`Query::Check`].
     Checked {
-        /// The version that was looked at.
+        /// The version that was checked.
         version: SnapshotVersion,
-        /// What was counted, or which rule is broken.
+        /// The counts, or the violated invariant.
         verdict: Result<String, String>,
     },
-    /// To [`Query::Ways`].
+    /// Answers [`Query::Ways`].
     Ways(Vec<Way>),
-    /// To [`Query::Hold`]: what is held is called so; nothing where the node has not come to it.
+    /// Answers [`Query::Hold`]: the number of the pin, or `None` if the node has not reached the
+    /// version.
     Held(Option<u64>),
 }
 
@@ -138,7 +142,7 @@ pub struct Row {
     pub value: Vec<u8>,
 }
 
-/// One call of a frame.
+/// A call within a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct WireCall {
     pub request: u64,
@@ -146,7 +150,7 @@ pub(crate) struct WireCall {
     pub args: Bytes,
 }
 
-/// Calls that wait to be sent, encoded but for the table of names before them.
+/// Pending calls, encoded except for the table of names before them.
 #[derive(Debug, Default)]
 pub(crate) struct SubmitBuffer {
     names: Vec<Box<str>>,
@@ -156,7 +160,7 @@ pub(crate) struct SubmitBuffer {
 
 impl SubmitBuffer {
     pub(crate) fn push(&mut self, request: u64, procedure: &str, args: &[u8]) {
-        // A frame has few names: a walk is faster than a map.
+        // A frame has few names, so a linear search is faster than a map.
         let known = self.names.iter().position(|name| **name == *procedure);
         let index = known.unwrap_or_else(|| {
             self.names.push(procedure.into());
@@ -176,7 +180,7 @@ impl SubmitBuffer {
         self.count == 0
     }
 
-    /// The body of a frame of these calls.
+    /// The body of a frame with these calls.
     pub(crate) fn into_body(self) -> Vec<u8> {
         let mut body = Vec::with_capacity(self.calls.len() + 64);
         body.put_varint(self.names.len() as u64);
@@ -187,7 +191,7 @@ impl SubmitBuffer {
     }
 }
 
-/// The calls of a frame, their arguments slices of it.
+/// Decodes the calls of a frame. Their arguments are slices of the body.
 pub(crate) fn decode_submit(body: &Bytes) -> Result<Vec<WireCall>, DecodeError> {
     let mut from = Reader::new(body);
     let names = (0..from.count("names")?)
@@ -231,7 +235,7 @@ pub(crate) fn push_answer(body: &mut Vec<u8>, request: u64, answer: &Answer) {
     body[at..at + 4].copy_from_slice(&len.to_le_bytes());
 }
 
-/// The answers of a frame.
+/// Decodes the answers of a frame.
 pub(crate) fn decode_answers(body: &[u8]) -> Result<Vec<(u64, Answer)>, DecodeError> {
     let mut from = Reader::new(body);
     let mut answers = Vec::new();

@@ -1,4 +1,4 @@
-//! The file: a `redb` database without durability.
+//! The file of cold values: a `redb` database without durability.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -14,19 +14,20 @@ use pangea_core::store::{Cold, Copied};
 use pangea_core::value::Value;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 
-/// By table and key: the version, and the value.
+/// Maps table and key to the version and the value.
 const VALUES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("values");
 
-/// What `redb` may keep in memory of its file. What is read often is warm, and needs no cache.
+/// The cache size of `redb`. It is small because values that are read often are warm and need no
+/// cache.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// Is told why nothing can be read or written any more.
+/// Called with the reason when the file can no longer be read or written.
 pub type OnColdError = Arc<dyn Fn(String) + Send + Sync>;
 
-/// Values in a file.
+/// A file of cold values.
 pub struct ColdFile {
     database: Database,
-    /// How long each answer is held back: to measure what a slow disk would cost.
+    /// The artificial delay of each read, to measure the effect of a slow disk.
     latency: Duration,
     on_error: OnColdError,
 }
@@ -38,10 +39,10 @@ impl fmt::Debug for ColdFile {
 }
 
 impl ColdFile {
-    /// An empty file at `path`, in the place of what is there.
+    /// Creates an empty file at `path`, replacing an existing one.
     ///
     /// # Errors
-    /// When it can't be made.
+    /// When it can't be created.
     pub fn create(path: &Path, latency: Duration, on_error: OnColdError) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
@@ -56,7 +57,7 @@ impl ColdFile {
         let database =
             Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)?;
         let made = Self { database, latency, on_error };
-        // The table is made.
+        // Creates the table.
         made.write(|_| Ok(()))?;
         Ok(made)
     }
@@ -85,8 +86,8 @@ impl ColdFile {
         keys.iter().map(value).collect()
     }
 
-    /// What there is, or the end: a transaction can't go on without its rows, and no other
-    /// answer would be the same on all replicas.
+    /// Returns the result, or stops the node on an error. A transaction can't continue without its
+    /// rows, and no other result would be identical on all replicas.
     fn expect<T>(&self, what: &str, result: Result<T, redb::Error>) -> T {
         result.unwrap_or_else(|error| {
             let reason = format!(
@@ -112,7 +113,7 @@ impl Cold for ColdFile {
 
     fn get(&self, keys: &[(TableId, Key)]) -> Vec<Option<(SnapshotVersion, Value)>> {
         if !self.latency.is_zero() {
-            // Is asked for, to see what it costs.
+            // The configured artificial delay.
             std::thread::sleep(self.latency);
         }
         self.expect("read", self.read(keys))
@@ -134,7 +135,7 @@ impl Cold for ColdFile {
     }
 
     fn clear(&self) {
-        // The table as a whole: to remove one after the other would take long.
+        // Drops the whole table, because removing the rows one by one would take long.
         let clear = || -> Result<(), redb::Error> {
             let txn = self.database.begin_write()?;
             txn.delete_table(VALUES)?;
@@ -145,19 +146,19 @@ impl Cold for ColdFile {
     }
 }
 
-/// Where a row's value is.
+/// The key of a row in the file.
 fn place(table: TableId, key: &Key) -> Vec<u8> {
     [&table.0.to_be_bytes()[..], key].concat()
 }
 
-/// What [`ColdFile::put`] made of a version and a value.
+/// Decodes a version and a value encoded by [`ColdFile::put`].
 fn versioned(bytes: &[u8]) -> (SnapshotVersion, Value) {
     let (version, value) = bytes.split_at(size_of::<u64>());
     let version = u64::from_le_bytes(version.try_into().expect("it was split there"));
     (SnapshotVersion(version), Value::copy_from(value))
 }
 
-/// A file of which nothing need survive.
+/// A file that need not survive a crash.
 #[derive(Debug)]
 struct Unsynced(File);
 
@@ -236,7 +237,7 @@ mod tests {
         assert!(path.metadata().unwrap().len() <= 2 * before);
     }
 
-    /// A disk that fails once it is told to.
+    /// A disk that starts to fail on command.
     #[derive(Debug)]
     struct Failing(Unsynced, Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! The threads beside the event loop: one that puts values away, and some that fetch ahead.
+//! The threads of the cold store: one evicts values, and some prefetch them.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,25 +12,27 @@ use pangea_core::time::Span;
 
 use crate::panics::caught;
 
-/// Threads that fetch: disks do several things at a time.
+/// The number of fetching threads; disks serve several requests in parallel.
 const FETCHERS: usize = 4;
-/// So many requests are fetched together.
+/// The maximum number of requests fetched together.
 const REQUESTS_MAX: usize = 64;
-/// How often it is looked whether memory is above its limit.
+/// The interval between checks of memory use against its limit.
 const LOOK: Duration = Duration::from_millis(10);
-/// And where a whole turn of the clock was not enough: there is not much else to put away.
+/// The interval after a full pass of the clock hand did not free enough memory: little else can be
+/// evicted.
 const LOOK_IN_VAIN: Duration = Duration::from_millis(500);
-/// After so many of these in turn the limit is one that can't be kept, which the operator is told
+/// After this number of consecutive insufficient passes the limit can't be met, which is logged
 /// once.
 const LOOKS_IN_VAIN_MAX: u32 = 6;
 
-/// Is told which request was fetched, and how long that took.
+/// Called with the token of a finished request and the time that it took.
 pub type OnFetched = Arc<dyn Fn(u64, Span) + Send + Sync>;
 
-/// Is told that one of the threads is gone, and why.
+/// Called with the reason when one of the threads has panicked.
 pub type OnPanic = Arc<dyn Fn(String) + Send + Sync>;
 
-/// Keeps memory below its limit, and fetches what is asked for. Ends when it is dropped.
+/// Evicts values while memory is above its limit, and prefetches requested values. Dropping it ends
+/// its threads.
 pub struct Keeper {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -64,7 +66,7 @@ impl Keeper {
     /// Starts the threads.
     ///
     /// # Errors
-    /// When the operating system has none.
+    /// When the operating system can't create them.
     pub fn start(
         store: &Arc<Store>,
         on_fetched: &OnFetched,
@@ -94,7 +96,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Fetches the values of these keys, and says so when they are in memory.
+    /// Fetches the values of these keys, and reports `token` when they are in memory.
     pub fn fetch(&self, token: u64, keys: Vec<(TableId, Key)>) {
         let asked = Instant::now();
         self.shared.lock().requests.push(Request { token, keys, asked });
@@ -107,13 +109,13 @@ impl Drop for Keeper {
         self.shared.lock().is_stopping = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // Panics are caught where they happen.
+            // Panics are caught inside the threads.
             let _ = thread.join();
         }
     }
 }
 
-/// What the operator is told of a limit that can't be kept.
+/// The warning about a limit that can't be met.
 fn beyond_limit(store: &Store) -> String {
     let (most, found) = (store.memory_bytes_max().unwrap_or(usize::MAX), store.memory_bytes());
     let mib = |bytes: usize| bytes.div_ceil(1 << 20);
@@ -167,7 +169,8 @@ impl Shared {
             if state.is_stopping {
                 return;
             }
-            // The others have as much to do: a disk reads for all of them at a time.
+            // Leaves the other fetchers an equal share, so that the disk reads for all of them in
+            // parallel.
             let count = state.requests.len().div_ceil(FETCHERS).min(REQUESTS_MAX);
             let requests: Vec<Request> = state.requests.drain(..count).collect();
             drop(state);

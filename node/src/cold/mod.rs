@@ -1,13 +1,13 @@
-//! Values of rows that are not in memory (Calvin §4), where `memory_mb` says that not all can be.
+//! Values of rows that are not in memory (Calvin §4), if `memory_mb` limits memory.
 //!
 //! ```text
 //!   store --put, when memory is above its limit--> cold.redb     one thread
-//!   store <--get, when a reader finds a mark------ cold.redb     whoever reads: it waits
+//!   store <--get, when a reader finds a mark------ cold.redb     the reader's thread, which waits
 //!   store <--get, ahead, as the protocol asks----- cold.redb     a few threads
 //! ```
 //!
-//! The file is made anew with each start: what is in it follows from the checkpoint and the log. So
-//! nothing of it is ever synced.
+//! The file is recreated at each start, because its contents can be rebuilt from the checkpoint and
+//! the log. Therefore it is never synced.
 
 mod file;
 mod keeper;

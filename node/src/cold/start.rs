@@ -1,4 +1,4 @@
-//! What a node that starts makes of its settings.
+//! Setup of the store and the evictor from a node's settings.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::driver::Inbox;
 use crate::log::remove_if_there;
 use crate::node::{NodeOptions, StartError};
 
-/// The store, with a file for what is not in memory if memory has a limit. A file that an earlier
-/// run has left goes.
+/// Creates the store, with a file of cold values if memory is limited. Deletes a file left by an
+/// earlier run.
 pub(crate) fn new_store<P: Protocol>(
     options: &NodeOptions<P>,
     data_dir: Option<&DataDir>,
@@ -32,7 +32,7 @@ pub(crate) fn new_store<P: Protocol>(
     Ok(Arc::new(Store::with_cold(Box::new(file), bytes)))
 }
 
-/// What keeps memory below its limit, where there is one.
+/// Starts the threads that keep memory below its limit, if there is a limit.
 pub(crate) fn keeper_of<P: Protocol>(
     store: &Arc<Store>,
     inbox: &Arc<Inbox<P>>,

@@ -1,4 +1,4 @@
-//! Whether a configuration makes sense.
+//! Validation of a configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,27 +18,28 @@ use crate::pgwire::Authentication;
 use crate::pool::WORKERS_MAX;
 use crate::transport::ONE_WAY_MAX;
 
-/// A shorter segment is mostly headers and rolls.
+/// The minimum length; a shorter segment would consist mostly of headers, and rotate too often.
 const LOG_SEGMENT_BYTES_MIN: u64 = 64 << 10;
-/// A longer one takes too long to fill in advance, and to read as a whole when a node starts.
+/// The maximum length; a longer segment takes too long to preallocate, and to read as a whole at a
+/// start.
 const LOG_SEGMENT_BYTES_MAX: u64 = 1 << 30;
-/// The time that PostgreSQL clients have to say who they are, as in PostgreSQL.
+/// The time that PostgreSQL clients have to authenticate; the default is PostgreSQL's.
 const AUTHENTICATION_TIMEOUT_S_DEFAULT: u64 = 60;
 const AUTHENTICATION_TIMEOUT_S_MAX: u64 = 600;
-/// A day: it is all in memory.
+/// One day, because all retained versions are in memory.
 const HISTORY_S_MAX: u64 = 86_400;
-/// More would be no limit.
+/// A larger value would not be a limit.
 const HISTORY_VERSIONS_MAX: u64 = 1 << 40;
-/// More would be no limit.
+/// A larger value would not be a limit.
 const RESULTS_MB_MAX: u64 = 1 << 20;
-/// More would be no limit.
+/// A larger value would not be a limit.
 const MEMORY_MB_MAX: u64 = 1 << 24;
-/// A store that is slower than this is none.
+/// A slower store would be unusable.
 const COLD_LATENCY_MS_MAX: u64 = 10_000;
-/// More nodes than this are no cluster that the protocols are built for.
+/// The maximum cluster size that the protocols are designed for.
 const NODES_MAX: usize = 1_024;
 
-/// Checks a file and makes a configuration of it.
+/// Checks a file and creates a configuration from it.
 pub(super) fn check(
     source: &Source,
     file: File,
@@ -177,7 +178,7 @@ fn check_names(source: &Source, file: &File) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The nodes in the order of their ids.
+/// The nodes, by id.
 fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigError> {
     let count = file.nodes.len();
     if count == 0 || count > NODES_MAX {
@@ -220,7 +221,7 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
             return error(id.span(), format!("id = {number}: another node has this id"));
         }
     }
-    // As many ids as nodes, none twice, none too large: so none is missing.
+    // The ids are distinct and below the number of nodes, so none is missing.
     let nodes: Vec<NodeConfig> = by_id.into_values().collect();
     check_shards(&nodes).map_err(|message| source.error(None, message))?;
     Ok(nodes)
@@ -282,7 +283,7 @@ fn checked_shard(
     Err(source.error(Some(shard.span()), message))
 }
 
-/// Where tables are divided, each region has a copy of each shard, on a node of its own.
+/// If tables are partitioned, each region must have one node for each shard.
 fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
     let shards = nodes.iter().map(|node| node.shard.0 + 1).max().unwrap_or(1);
     if shards == 1 {
@@ -313,7 +314,7 @@ fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
     Ok(())
 }
 
-/// A certificate and its key come together.
+/// A certificate and its key must be set together.
 fn check_tls(
     source: &Source,
     certificate: Option<&Spanned<PathBuf>>,
@@ -348,7 +349,7 @@ fn check_round_trips(
             return error(format!("between: {a:?} and {b:?} are there already"));
         }
         let ms_max = 2.0 * ONE_WAY_MAX.us as f64 / 1_000.0;
-        // Also refuses what is no number.
+        // This also rejects NaN.
         if !(0.0..=ms_max).contains(ms.get_ref()) {
             let message = format!("ms = {}: must be from 0 to {ms_max}", ms.get_ref());
             return Err(source.error(Some(ms.span()), message));
@@ -358,7 +359,7 @@ fn check_round_trips(
     Ok(checked)
 }
 
-/// Whether the emulation knows all that it needs.
+/// Checks that the emulation has all the settings that it needs.
 fn check_wan(config: &Config) -> Result<(), String> {
     for (i, a) in config.regions.iter().enumerate() {
         for b in &config.regions[i + 1..] {

@@ -1,8 +1,8 @@
 //! A node's configuration file, `node.toml`. Every key is described in `docs/CONFIG.md`.
 //!
-//! All of it is checked when it is read, and what is wrong is named with its line, so that a node
-//! that starts has a configuration that makes sense. The settings of the protocol are a table under
-//! the protocol's name; what they are only the protocol knows ([`Config::protocol_options`]).
+//! The whole file is checked when it is read, and each error names its line, so a node that starts
+//! has a valid configuration. The protocol's settings are a table under the protocol's name, and
+//! only the protocol can parse them ([`Config::protocol_options`]).
 
 mod check;
 
@@ -28,87 +28,88 @@ use crate::pgwire::{Authentication, Security, Tls};
 use crate::transport::Wan;
 use pangea_sql::history::Retention;
 
-/// How far back `AS OF SYSTEM TIME` reads where nothing else is said. The versions that are kept
-/// for it take some 15 MB with rows of a hundred bytes; scans pass over deletions.
+/// The default retention for `AS OF SYSTEM TIME`. The retained versions take some 15 MB with rows
+/// of a hundred bytes; scans must skip deletions.
 pub const HISTORY_DEFAULT: Retention =
     Retention { time: Duration::from_secs(300), versions_max: 100_000, deletions_max: 200 };
 
-/// What a configuration file says, checked.
+/// A checked configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Config {
     /// The cluster's name.
     pub cluster: String,
     /// The commit protocol's name.
     pub protocol: String,
-    /// Which of the nodes this one is.
+    /// The id of this node.
     pub node: NodeId,
-    /// Where its state is.
+    /// The data directory.
     pub data_dir: PathBuf,
-    /// When a record is durable.
+    /// The condition under which a record counts as durable.
     pub durability: Durability,
-    /// How many threads run data-parallel work; 0 is one for each core.
+    /// The number of threads that run data-parallel work; 0 means one for each core.
     pub workers: usize,
-    /// The length of a segment of the log.
+    /// The length of a log segment.
     pub log_segment_bytes: u64,
-    /// How far back `AS OF SYSTEM TIME` reads, in seconds; 0 is not at all.
+    /// How far back `AS OF SYSTEM TIME` reads, in seconds; 0 disables it.
     pub history_s: u64,
-    /// And how many versions that are not the newest are kept for it at most.
+    /// The maximum number of old versions retained for it.
     pub history_versions: u64,
-    /// And how many deletions.
+    /// The maximum number of deletions retained for it.
     pub history_deletions: u64,
-    /// How many MiB of rows are kept in memory, but for what can't be put away; nothing is all.
+    /// The memory budget for rows in MiB, excluding data that can't be evicted; `None` means no
+    /// limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
-    /// How long rows that are not in memory take at least, in milliseconds.
+    /// The artificial minimum latency of reads of cold rows, in milliseconds.
     pub cold_latency_ms: u64,
-    /// How many MiB results take at most until clients have read them.
+    /// The memory limit for unread results of all clients, in MiB.
     pub results_mb: u64,
-    /// Which addresses off loopback are allowed without encryption and authentication.
+    /// The addresses off loopback that are allowed without encryption and authentication.
     pub insecure: Insecure,
-    /// How PostgreSQL clients show who they are.
+    /// The authentication method of PostgreSQL clients.
     pub authentication: Authentication,
-    /// How long they may take to, in seconds.
+    /// The time limit for authentication, in seconds.
     pub authentication_timeout_s: u64,
-    /// The certificate that PostgreSQL clients are shown, with those that vouch for it.
+    /// The certificate chain presented to PostgreSQL clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_certificate: Option<PathBuf>,
     /// The certificate's key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
-    /// The regions' names; a region's number is its place here.
+    /// The regions' names; a region's id is its index here.
     pub regions: Vec<String>,
-    /// The nodes in the order of their ids.
+    /// The nodes, by id.
     pub nodes: Vec<NodeConfig>,
-    /// How tables are spread over the shards, where there are several.
+    /// How tables are partitioned, if there are several shards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partitions: Option<PartitionsConfig>,
-    /// How far apart the regions are.
+    /// The distances between the regions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub round_trips: Vec<RoundTripConfig>,
-    /// Whether and how the distances are emulated.
+    /// The emulation of the distances, if enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wan: Option<WanConfig>,
-    /// Whether it takes the place of a node of its name whose data is lost. No key of the file: it
-    /// is meant once, and a file stays.
+    /// Whether the node replaces one of the same id that lost its data. This is not a key of the
+    /// file, because it applies to one start only.
     #[serde(skip)]
     pub is_replaced: bool,
-    /// The protocol's own settings, as they were written.
+    /// The protocol's own settings, unparsed.
     #[serde(skip)]
     pub options: toml::Table,
-    /// For messages about the protocol's settings.
+    /// The source text, for messages about the protocol's settings.
     #[serde(skip)]
     source: Option<Source>,
 }
 
-/// Which connections off loopback need neither encryption nor authentication.
+/// The connections off loopback that need neither encryption nor authentication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Insecure {
-    /// None.
+    /// No connections.
     #[default]
     Nothing,
-    /// Those of nodes and native clients, not those of PostgreSQL clients.
+    /// Connections of nodes and native clients, but not of PostgreSQL clients.
     Peers,
-    /// All.
+    /// All connections.
     Everything,
 }
 
@@ -149,16 +150,16 @@ impl<'de> Deserialize<'de> for Insecure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeConfig {
-    /// Its number.
+    /// The node's id.
     pub id: NodeId,
     /// The name of its region.
     pub region: String,
-    /// The shard that it holds a copy of.
+    /// The shard that it stores a copy of.
     #[serde(default, skip_serializing_if = "is_first")]
     pub shard: ShardId,
-    /// Where other nodes and native clients reach it.
+    /// The address for other nodes and native clients.
     pub peer: SocketAddr,
-    /// Where PostgreSQL clients reach it.
+    /// The address for PostgreSQL clients.
     pub sql: SocketAddr,
 }
 
@@ -166,20 +167,20 @@ fn is_first(shard: &ShardId) -> bool {
     *shard == ShardId(0)
 }
 
-/// How tables are spread over the shards.
+/// How tables are partitioned over the shards.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PartitionsConfig {
-    /// Those that have no rule of their own: by a hash of the whole key, unless it says otherwise.
+    /// The rule for tables without a rule of their own. By default: a hash of the whole key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<Rule>,
-    /// Rules by the numbers of tables.
+    /// Rules by table number.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tables: BTreeMap<String, Rule>,
 }
 
 impl PartitionsConfig {
-    /// What a file says of these.
+    /// The configuration that describes `partitions`.
     pub fn of(partitions: &Partitions) -> Self {
         let table = |(table, rule): (&TableId, &Rule)| (table.0.to_string(), rule.clone());
         Self {
@@ -188,15 +189,15 @@ impl PartitionsConfig {
         }
     }
 
-    /// The same for so many shards.
+    /// The partitions for this number of shards.
     ///
     /// # Errors
-    /// What can't be, in words.
+    /// A description of the invalid rule.
     fn partitions(&self, shards: u16) -> Result<Partitions, String> {
         let default = self.default.clone().unwrap_or(Rule::OF_WHOLE_KEY);
         default.check(shards).map_err(|error| format!("default: {error}"))?;
         let mut partitions = Partitions::new(shards, default);
-        // Every session reads these, and few write them.
+        // These tables are on every node, because every session reads them and few write them.
         for table in pangea_sql::SYSTEM_TABLES {
             partitions = partitions.with(table, Rule::Everywhere);
         }
@@ -212,45 +213,45 @@ impl PartitionsConfig {
     }
 }
 
-/// How far apart two regions are.
+/// The distance between two regions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoundTripConfig {
     /// The two regions' names.
     pub between: [String; 2],
-    /// The round trip in milliseconds.
+    /// The round-trip time in milliseconds.
     pub ms: f64,
 }
 
-/// The emulation of a wide area network.
+/// The emulation of a WAN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WanConfig {
-    /// Each frame is late by up to this much more, in milliseconds.
+    /// The maximum additional delay of a frame, in milliseconds.
     pub jitter_ms: f64,
-    /// Megabits a second from one node to another, or no limit.
+    /// The bandwidth from one node to another in Mbit/s, or `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_mbit: Option<f64>,
 }
 
-/// The length of a segment of the log, unless the file has another.
+/// The default length of a log segment.
 pub const LOG_SEGMENT_BYTES_DEFAULT: u64 = 64 << 20;
 
-/// A text, and the name under which messages speak of it.
+/// A text, and its name in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Source {
     name: Arc<str>,
     text: Arc<str>,
 }
 
-/// What is wrong with a configuration.
+/// An error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The file.
     pub file: String,
-    /// The line, counted from 1, where there is one.
+    /// The line, counted from 1, if the error is at a line.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// The description of the error.
     pub message: String,
 }
 
@@ -265,7 +266,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The file as it is written: what has a place in it keeps it, for messages.
+/// The file as parsed, with the spans of its values for error messages.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -336,7 +337,8 @@ impl Source {
         ConfigError { file: self.name.to_string(), line, message: message.into() }
     }
 
-    /// An error of the parser, with the line that it is about: it does not always name the key.
+    /// Converts a parser's error and adds its line, because the message does not always name the
+    /// key.
     fn parse_error(&self, error: &toml::de::Error) -> ConfigError {
         let mut message = error.message().trim().replace('\n', ", ");
         if message.contains("invalid socket address") {
@@ -344,7 +346,7 @@ impl Source {
         }
         let mut wrong = self.error(error.span(), message);
         if error.span().is_some_and(|span| self.text[span].contains('\n')) {
-            // Something is missing in a whole table.
+            // A whole table lacks a key, so there is no single line to quote.
             return wrong;
         }
         let text = wrong.line.and_then(|line| self.text.lines().nth(line - 1)).map(str::trim);
@@ -356,7 +358,8 @@ impl Source {
 }
 
 impl Source {
-    /// An error of the parser about the file itself, which also has a table of the protocol's name.
+    /// Converts a parser's error about the top level of the file, which may also have a table with
+    /// the protocol's name.
     fn field_error(&self, error: &toml::de::Error, protocol: &str) -> ConfigError {
         const LAST: &str = "`wan`";
         let mut wrong = self.parse_error(error);
@@ -378,15 +381,16 @@ impl Config {
     /// Reads a file. A relative `data_dir` is relative to the file's directory.
     ///
     /// # Errors
-    /// When the file can't be read, or something in it is wrong.
+    /// When the file can't be read or is invalid.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         Self::read_of(path, None)
     }
 
-    /// Reads a file as [`Config::read`] does, of one of these protocols where some are named.
+    /// Reads a file like [`Config::read`]. If `protocols` is given, the file's protocol must be
+    /// among them.
     ///
     /// # Errors
-    /// When the file can't be read, or something in it is wrong, or its protocol is another.
+    /// When the file can't be read or is invalid, or its protocol is not among those given.
     pub fn read_of(path: &Path, protocols: Option<&[&str]>) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -403,10 +407,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads a text. Errors speak of it as `name`.
+    /// Parses a text. Errors refer to it as `name`.
     ///
     /// # Errors
-    /// When something in it is wrong.
+    /// When the text is invalid.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
         Self::parse_of(name, text, None)
     }
@@ -421,7 +425,7 @@ impl Config {
             return Err(source.error(None, "missing field `protocol`: the protocol's name"));
         };
         if let Some(names) = protocols.filter(|names| !names.contains(&protocol.as_str())) {
-            // Before its settings, which would be those of another.
+            // Checked before the settings, which belong to an unknown protocol.
             let names = names.join(", ");
             let message = format!("there is no protocol {protocol:?}; there is {names}");
             return Err(source.error(Some(span), message));
@@ -449,10 +453,10 @@ impl Config {
         Ok(Self { source: Some(source), ..config })
     }
 
-    /// The protocol's settings. What the file does not set is as the protocol has it.
+    /// Parses the protocol's settings. Unset settings have the protocol's defaults.
     ///
     /// # Errors
-    /// When a setting is unknown to the protocol or has a value that it can't have.
+    /// When a setting is unknown to the protocol or has an invalid value.
     pub fn protocol_options<O: DeserializeOwned + Default>(&self) -> Result<O, ConfigError> {
         let source = self.source.clone().unwrap_or_else(|| {
             let (name, text) = ("configuration".into(), self.to_toml().into());
@@ -507,7 +511,7 @@ impl Config {
         }
     }
 
-    /// Which shard has which rows.
+    /// The partitioning of the tables.
     fn divided(&self) -> Result<Partitions, String> {
         match self.nodes.iter().map(|node| node.shard.0 + 1).max() {
             None | Some(1) if self.partitions.is_some() => {
@@ -520,7 +524,7 @@ impl Config {
         }
     }
 
-    /// What the node asks of its PostgreSQL clients.
+    /// The security settings for PostgreSQL clients.
     ///
     /// # Errors
     /// When the certificate or its key can't be used.
@@ -538,7 +542,7 @@ impl Config {
         })
     }
 
-    /// What the transport emulates, if it does.
+    /// The WAN that the transport emulates, if any.
     pub fn emulated_wan(&self) -> Option<Wan> {
         self.wan.as_ref().map(|wan| Wan {
             one_way: self.topology().one_way,
@@ -548,7 +552,7 @@ impl Config {
     }
 }
 
-/// A time in milliseconds that has been checked to be sensible.
+/// Converts a time in milliseconds that has been checked.
 fn span_of_ms(ms: f64) -> Span {
     Span::from_us((ms * 1_000.0).round() as u64)
 }

@@ -1,4 +1,4 @@
-//! What is read, and how what is wrong is named.
+//! Tests of parsing and of error messages.
 
 use super::*;
 
@@ -214,7 +214,7 @@ fn shards_that_cant_be_are_named() {
     }
 }
 
-/// Two nodes of a region were two copies of everything, where somebody had forgotten their shards.
+/// If someone forgot the shards, two nodes of a region silently became two copies of all data.
 #[test]
 fn partitions_of_nodes_without_shards_are_refused() {
     let text = DIVIDED.replace(", shard = 0", "").replace(", shard = 1", "");
@@ -291,7 +291,7 @@ fn a_file_is_read_and_its_data_dir_is_beside_it() {
     assert_eq!(Config::read(&path).unwrap().data_dir, temp.path().join("data"));
 }
 
-/// The documentation of the keys, which the tests hold to what the program does.
+/// The documentation of the keys, which the tests check against the program.
 const DOCUMENTATION: &str = include_str!("../../../docs/CONFIG.md");
 
 #[test]
@@ -320,7 +320,7 @@ fn every_key_is_documented() {
         ("unknown = 1", "jitter_ms = 0.5", "wan."),
     ] {
         for key in keys_of(bad, good) {
-            // A protocol's own table bears its name.
+            // A protocol's table is named after the protocol.
             let key = key.replace("toy", "minerva");
             let written = [
                 format!("| `{table}{key}` |"),

@@ -1,4 +1,4 @@
-//! Carrying out effects, and how long the log keeps what a checkpoint holds.
+//! Execution of effects, and the retention of the log for checkpoints.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use super::{Driver, metered};
 use crate::log::Append;
 
 impl<P: Protocol> Driver<P> {
-    /// Carries out effects in their order, up to one that ends the node.
+    /// Executes effects in order, up to one that ends the node.
     pub(super) fn carry_out_all(&mut self, effects: impl IntoIterator<Item = Effect<P>>) {
         let mut count = 0;
         for effect in effects {
@@ -39,7 +39,7 @@ impl<P: Protocol> Driver<P> {
         self.did_effects(&mut count);
     }
 
-    /// Hands in the effects that were carried out since the last time, which were no sends.
+    /// Reports the effects other than sends that were executed since the last report.
     fn did_effects(&self, count: &mut usize) {
         if *count > 0 {
             self.did("effects", std::mem::take(count));
@@ -52,7 +52,7 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    /// Carries out one effect, or holds it until it may be.
+    /// Executes one effect, or defers it until its position is durable.
     fn carry_out(&mut self, effect: Effect<P>) {
         match effect {
             Effect::Send { to, message, after } if after <= self.durable => {
@@ -108,7 +108,7 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    /// A transaction has come to its end: notes where its time went, if it is one that is followed.
+    /// A transaction has ended: records its latency breakdown if it is sampled.
     fn follow(&self, ticket: Ticket, reply: &CommitReply, outcome: &Outcome, run: &FirstRun) {
         match outcome {
             Outcome::Committed { txn, .. } if txn.node() == self.me => {
@@ -130,14 +130,15 @@ impl<P: Protocol> Driver<P> {
         assert_ne!(to, self.me, "a node does not send to itself");
         let mut bytes = Vec::with_capacity(self.last_frame.len());
         message.encode(&mut bytes);
-        // A batch goes to one peer after the other. In one memory it is compressed once for all.
+        // A batch is sent to one peer after the other. Sharing the buffer lets it be compressed
+        // once for all.
         if bytes != self.last_frame {
             self.last_frame = bytes.into();
         }
         self.network.send(to, message.lane(), self.last_frame.clone());
     }
 
-    /// Another master's transactions begin.
+    /// Logs that transactions of a master begin.
     fn note_reign(&mut self, from: SnapshotVersion, reign: Option<(NodeId, u64)>, is_final: bool) {
         let Some((master, _)) = reign.filter(|_| is_final) else { return };
         let (from, master) = (from.0, master.0);
@@ -154,7 +155,7 @@ impl<P: Protocol> Driver<P> {
     fn rejoined(&mut self) {
         match (self.on_rejoined)() {
             Ok(()) => tracing::info!("this node holds again what the one held that it replaces"),
-            // The next start finds that it does, and notes it then.
+            // The next start finds that the rejoin is complete, and records it then.
             Err(error) => tracing::error!(%error, "the end of the replacement was not noted"),
         }
     }
@@ -168,14 +169,14 @@ impl<P: Protocol> Driver<P> {
     fn checkpoint(&mut self, checkpoint: Checkpoint, pin: Pin) {
         let Checkpoint { version, meta } = checkpoint;
         let Some(checkpointer) = &self.checkpointer else {
-            // Nothing is durable on this node, and all of it equally.
+            // This node has no durable state, so every version is equally durable.
             return self.report_checkpointed(version);
         };
         checkpointer.request(pin, meta);
     }
 }
 
-/// Notes what the protocol has decided, the first time that it is told.
+/// Records the protocol's decision in the trace when it is first reported.
 fn decided(trace: &Trace, first_run: FirstRun) {
     trace.on_decided(matches!(first_run, FirstRun::Fell(_)));
     if let FirstRun::Fell(Some((table, key))) = first_run {
@@ -187,23 +188,23 @@ fn take_pending(pending: &mut HashMap<Ticket, Waiting>, ticket: Ticket) -> Waiti
     pending.remove(&ticket).unwrap_or_else(|| panic!("{ticket} is answered twice, or was never"))
 }
 
-/// Holds truncations back, so that the log goes on from each checkpoint that is kept.
+/// Delays truncations, so that the log continues from each retained checkpoint.
 ///
-/// The protocol truncates once a checkpoint is durable. Were that carried out at once, the log
-/// would go on from the newest checkpoint only, and the one kept before it would be of no use.
+/// The protocol truncates once a checkpoint is durable. Executed immediately, this would leave a
+/// log that continues from the newest checkpoint only, and the previous one would be useless.
 #[derive(Debug, Default)]
 pub(super) struct Truncations {
-    /// The checkpoints that are kept, the oldest first.
+    /// The retained checkpoints, oldest first.
     kept: VecDeque<SnapshotVersion>,
-    /// What was asked for, each with the newest checkpoint of then; both ascend.
+    /// The requested truncations, each with the newest checkpoint at that time; both ascend.
     waiting: VecDeque<Mark>,
 }
 
 impl Truncations {
-    /// How many checkpoints the log goes on from.
+    /// The number of checkpoints that the log continues from.
     const KEPT: usize = 2;
 
-    /// After a start from this checkpoint, or from none.
+    /// The state after a start from this checkpoint, or from none.
     pub fn new(checkpoint: Option<SnapshotVersion>) -> Self {
         Self { kept: checkpoint.into_iter().collect(), waiting: VecDeque::new() }
     }
@@ -218,7 +219,8 @@ impl Truncations {
         }
     }
 
-    /// The protocol gives up the records below `below`. Returns what may go now.
+    /// The protocol no longer needs the records below `below`. Returns the truncation that is
+    /// allowed now, if any.
     pub fn on_truncate(&mut self, below: LogPosition) -> Option<Mark> {
         let newest = self.kept.back().copied().unwrap_or(SnapshotVersion::ZERO);
         self.waiting.push_back(Mark { below, checkpoint: newest });
@@ -229,7 +231,7 @@ impl Truncations {
         while let Some(mark) = self.waiting.pop_front_if(|mark| mark.checkpoint <= oldest) {
             due = Some(mark);
         }
-        // Of several for one checkpoint the last one counts.
+        // If several truncations wait for one checkpoint, the last one replaces the others.
         if let [.., before, last] = self.waiting.make_contiguous()
             && before.checkpoint == last.checkpoint
         {

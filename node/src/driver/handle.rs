@@ -1,4 +1,4 @@
-//! A node, seen from those who want something of it.
+//! The handle of a node, for its sessions and clients.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -22,9 +22,9 @@ use crate::log::Durability;
 use crate::pool::ThreadedPool;
 use crate::region::Region;
 
-/// What a node's handles share.
+/// The state shared by a node's handles.
 pub struct Shared<P: Protocol> {
-    /// Which node it is.
+    /// The node's id.
     pub me: NodeId,
     /// The driver's queue.
     pub inbox: Arc<Inbox<P>>,
@@ -34,19 +34,21 @@ pub struct Shared<P: Protocol> {
     pub registry: Arc<Registry>,
     /// The cluster.
     pub topology: Arc<Topology>,
-    /// What a write must have survived before it is acknowledged.
+    /// The condition under which a write counts as durable.
     pub durability: Durability,
-    /// The protocol's settings, as its table of the node's file has them.
+    /// The protocol's settings, formatted as in the node's configuration file.
     pub settings: String,
-    /// Snapshots of the near past.
+    /// Recent snapshots.
     pub history: History,
-    /// Where rows of other shards are to be had, where there are any.
+    /// Access to remote rows, if there are other shards.
     pub region: OnceLock<Arc<Region>>,
-    /// What runs long queries side by side: not what the event loop's steps wait for.
+    /// The pool that runs long queries in parallel. It is separate, so that steps of the event loop
+    /// do not wait for it.
     pub queries: ThreadedPool,
 }
 
-/// A way to ask a node for something. Cheap to clone; outlives the node, and then says so.
+/// A handle for requests to a node. Cheap to clone. It may outlive the node, and its requests then
+/// fail.
 pub struct Handle<P: Protocol>(Arc<Shared<P>>);
 
 impl<P: Protocol> fmt::Debug for Handle<P> {
@@ -62,34 +64,34 @@ impl<P: Protocol> Clone for Handle<P> {
 }
 
 impl<P: Protocol> Handle<P> {
-    /// A handle to the node behind an inbox.
+    /// Creates a handle to the node behind an inbox.
     pub fn new(shared: Shared<P>) -> Self {
         Self(Arc::new(shared))
     }
 
-    /// Which node it is.
+    /// The node's id.
     pub fn me(&self) -> NodeId {
         self.0.me
     }
 
-    /// Where rows of other shards are to be had, where there are any.
+    /// Access to remote rows, if there are other shards.
     pub(crate) fn knows_region(&self, region: Region) {
-        // A node is connected once.
+        // A node is connected only once.
         let _ = self.0.region.set(Arc::new(region));
     }
 
-    /// Where the network brings what peers say.
+    /// The queue to which the network delivers peers' messages.
     pub fn inbox(&self) -> &Arc<Inbox<P>> {
         &self.0.inbox
     }
 
-    /// Snapshots of the node's near past.
+    /// The node's recent snapshots.
     pub fn past(&self) -> &History {
         &self.0.history
     }
 
     /// Orders and commits a program, and calls `receive` with its outcome: on the driver's thread,
-    /// or on this one when the node does not take the program. `receive` must not block.
+    /// or on this one if the node rejects the program. `receive` must not block.
     pub fn submit_with(
         &self,
         program: Program,
@@ -98,8 +100,8 @@ impl<P: Protocol> Handle<P> {
         self.submit_many(vec![(program, Answer::new(receive))]);
     }
 
-    /// Like [`Handle::submit_with`] for many programs at once, which costs one lock. One that is
-    /// too large to reach the other nodes is refused here, and none of the others with it.
+    /// Like [`Handle::submit_with`] for many programs at once, at the cost of one lock. A program
+    /// that is too large to send to the other nodes is rejected, without affecting the others.
     pub fn submit_many(&self, programs: Vec<(Program, CommitReply)>) {
         let now = Instant::now();
         let request = |(program, reply): (Program, CommitReply)| match check_program(&program) {
@@ -112,7 +114,7 @@ impl<P: Protocol> Handle<P> {
         self.0.inbox.submit(programs.into_iter().filter_map(request).collect());
     }
 
-    /// Names a fresh version to `receive`, as [`Handle::submit_with`] does.
+    /// Calls `receive` with a version for a strict read, like [`Handle::submit_with`].
     pub fn fresh_with(
         &self,
         receive: impl FnOnce(Result<SnapshotVersion, Unavailable>) + Send + 'static,
@@ -120,22 +122,22 @@ impl<P: Protocol> Handle<P> {
         self.0.inbox.submit(vec![(Request::Fresh, Waiting::Fresh(Answer::new(receive)))]);
     }
 
-    /// Tells the status to `receive`, as [`Handle::submit_with`] does.
+    /// Calls `receive` with the status, like [`Handle::submit_with`].
     pub fn status_with(&self, receive: impl FnOnce(Result<Status, Unavailable>) + Send + 'static) {
         self.0.inbox.query(Answer::new(receive));
     }
 
-    /// Ends the node, without waiting until it has.
+    /// Stops the node, without waiting for it.
     pub fn stop(&self) {
         let reason = "the node was stopped".to_owned();
         self.0.inbox.close(Closed { reason, is_failure: false });
     }
 }
 
-/// The answer to a request that `ask` makes.
+/// Waits for the answer to the request that `ask` makes.
 async fn answer<T: Send + 'static>(ask: impl FnOnce(Receive<T>)) -> Result<T, Unavailable> {
     let (sender, receiver) = oneshot::channel();
-    // Whoever does not wait any more does not want the answer.
+    // Sending fails if the requester has stopped waiting.
     ask(Box::new(move |answer| drop(sender.send(answer))));
     let gone = || Unavailable { reason: "the node has ended".to_owned() };
     receiver.await.unwrap_or_else(|_| Err(gone()))

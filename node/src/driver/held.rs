@@ -1,12 +1,12 @@
-//! Effects that wait until the log is durable up to a position.
+//! Effects deferred until the log is durable up to a position.
 
 use std::collections::BTreeMap;
 
 use pangea_core::ids::LogPosition;
 use pangea_core::protocol::{Effect, Protocol};
 
-/// Sends, replies and checkpoints by what they wait for, each position's in the order in which they
-/// came.
+/// Deferred sends, replies and checkpoints by position, in the order of their arrival at each
+/// position.
 #[derive(Debug)]
 pub(super) struct Held<P: Protocol> {
     by_position: BTreeMap<LogPosition, Vec<Effect<P>>>,
@@ -20,13 +20,13 @@ impl<P: Protocol> Default for Held<P> {
 }
 
 impl<P: Protocol> Held<P> {
-    /// Keeps an effect until `after` is durable.
+    /// Defers an effect until `after` is durable.
     pub fn hold(&mut self, after: LogPosition, effect: Effect<P>) {
         self.by_position.entry(after).or_default().push(effect);
         self.len += 1;
     }
 
-    /// What has waited for positions up to `durable`.
+    /// Removes and returns the effects deferred to positions up to `durable`.
     pub fn release(&mut self, durable: LogPosition) -> Vec<Effect<P>> {
         let later = self.by_position.split_off(&LogPosition(durable.0 + 1));
         let due = std::mem::replace(&mut self.by_position, later);
@@ -35,7 +35,7 @@ impl<P: Protocol> Held<P> {
         due
     }
 
-    /// How many effects wait.
+    /// The number of deferred effects.
     pub fn len(&self) -> usize {
         self.len
     }

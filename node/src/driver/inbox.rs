@@ -1,8 +1,9 @@
-//! The driver's one queue: whoever wants something of it puts it here.
+//! The driver's only queue, for all its inputs.
 //!
-//! Bounded, each kind in its own way: submissions are refused when too many requests are in flight,
-//! and whoever brings a peer's message waits while too many bytes of messages do, which the peer's
-//! connection then feels. Reports of the log and of checkpoints are a number each and take no room.
+//! It is bounded, in a different way for each kind of input. Submissions are rejected when too many
+//! requests are in flight. A thread that delivers a peer's message blocks while too many bytes of
+//! messages are queued, which throttles the peer's connection. Reports of the log and of
+//! checkpoints are only a number each, and need no bound.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,33 +21,34 @@ use pangea_sql::engine::{Trace, Unavailable};
 use super::reach::{Majority, Pressure, Reach, StartWaits};
 use super::ways::Ways;
 
-/// How many requests may be unanswered, in the inbox and in the protocol: a second's worth at the
-/// highest rate, and some 100 MB of memory at 1 KB each.
+/// The maximum number of unanswered requests, in the inbox and in the protocol: one second of
+/// requests at the highest rate, and some 100 MB of memory at 1 KB each.
 pub const IN_FLIGHT_MAX: usize = 100_000;
 
-/// How many bytes of peers' messages may wait: two of the longest batches from each of many peers.
+/// The maximum size of queued messages of peers: two of the longest batches from each of many
+/// peers.
 pub const PEER_BYTES_MAX: usize = 128 << 20;
 
-/// A request of status is refused when this many wait.
+/// The maximum number of queued requests for the status; more are rejected.
 const QUERIES_MAX: usize = 1_024;
 
-/// What is called with an answer, once.
+/// A callback that receives an answer, once.
 pub type Receive<T> = Box<dyn FnOnce(Result<T, Unavailable>) + Send>;
 
-/// Who waits for an answer. Told that there is none when it is dropped.
+/// The receiver of an answer. Dropped unused, it reports that there is no answer.
 pub struct Answer<T> {
     receive: Option<Receive<T>>,
-    /// What wants to know of the request's way.
+    /// The trace of the request, if it is traced.
     trace: Option<Arc<Trace>>,
-    /// When the node was asked.
+    /// The arrival time of the request.
     arrived: Option<Instant>,
 }
 
-/// Who waits for the outcome of a program.
+/// The receiver of a program's outcome.
 pub type CommitReply = Answer<Outcome>;
-/// Who waits for a fresh version.
+/// The receiver of a version for a strict read.
 pub type FreshReply = Answer<SnapshotVersion>;
-/// Who waits for the status.
+/// The receiver of the status.
 pub type StatusReply = Answer<Status>;
 
 impl<T> Answer<T> {
@@ -55,33 +57,33 @@ impl<T> Answer<T> {
         Self { receive: Some(Box::new(receive)), trace: None, arrived: None }
     }
 
-    /// The same, which notes the request's way in `trace`.
+    /// Returns the same receiver, which also records the request's progress in `trace`.
     pub fn traced(self, trace: Arc<Trace>) -> Self {
         let mut traced = self;
         traced.trace = Some(trace);
         traced
     }
 
-    /// The same, which knows when the node was asked.
+    /// Returns the same receiver with the arrival time of the request.
     pub(super) fn arrived_at(self, at: Instant) -> Self {
         let mut noted = self;
         noted.arrived = Some(at);
         noted
     }
 
-    /// When the node was asked, where that was noted.
+    /// The arrival time of the request, if it was recorded.
     pub(super) fn arrived(&self) -> Option<Instant> {
         self.arrived
     }
 
-    /// Notes something of the request's way, where somebody wants to know.
+    /// Records an event in the request's trace, if it is traced.
     pub fn note(&self, note: impl FnOnce(&Trace)) {
         if let Some(trace) = &self.trace {
             note(trace);
         }
     }
 
-    /// Answers.
+    /// Delivers the answer.
     pub fn send(mut self, answer: Result<T, Unavailable>) {
         if let Some(receive) = self.receive.take() {
             receive(answer);
@@ -104,7 +106,7 @@ impl<T> fmt::Debug for Answer<T> {
     }
 }
 
-/// Who waits for a ticket.
+/// The receiver for a ticket.
 #[derive(Debug)]
 pub(super) enum Waiting {
     Commit(CommitReply),
@@ -112,8 +114,8 @@ pub(super) enum Waiting {
 }
 
 impl Waiting {
-    /// Tells that the request was not taken, because too many are, and for which nodes they wait
-    /// where that is known. A transaction has not committed and won't.
+    /// Rejects the request because too many are in flight, and names the nodes that cause the wait
+    /// if they are known. A transaction has not committed and won't.
     fn refuse(self, in_flight: usize, late: Option<&str>) {
         let reason = format!("the node is overloaded: {in_flight} requests are in flight");
         match self {
@@ -127,7 +129,7 @@ impl Waiting {
         }
     }
 
-    /// Tells that the node ends, and that the outcome is not known.
+    /// Reports that the node stops, and that the outcome is unknown.
     pub fn give_up(self, reason: &str) {
         let unavailable = Unavailable { reason: reason.to_owned() };
         match self {
@@ -137,7 +139,7 @@ impl Waiting {
     }
 }
 
-/// What the network reports.
+/// An event of the network.
 #[derive(Debug)]
 pub(super) enum PeerEvent<P: Protocol> {
     Up(NodeId),
@@ -145,7 +147,7 @@ pub(super) enum PeerEvent<P: Protocol> {
     Message { from: NodeId, message: P::Message },
 }
 
-/// Everything that was in the inbox.
+/// The inputs taken from the inbox.
 #[derive(Debug)]
 pub(super) struct Inputs<P: Protocol> {
     pub peers: VecDeque<PeerEvent<P>>,
@@ -153,34 +155,34 @@ pub(super) struct Inputs<P: Protocol> {
     pub queries: Vec<StatusReply>,
     pub checkpointed: Option<SnapshotVersion>,
     pub checkpoint_failed: Option<SnapshotVersion>,
-    /// What was fetched from the cold store, and how long that took.
+    /// The fetches from the cold store that have finished, with their durations.
     pub fetched: Vec<(u64, Span)>,
 }
 
-/// What the driver does next.
+/// The driver's next action.
 pub(super) enum Turn<P: Protocol> {
-    /// There may be none: then it was a timer's time, or the log's.
+    /// Handle these inputs. They are empty if a timer is due or the log has progressed.
     Inputs(Inputs<P>),
-    /// The node ends.
+    /// Stop the node.
     Closed,
 }
 
 struct State<P: Protocol> {
     inputs: Inputs<P>,
     peer_bytes: usize,
-    /// Why the node ends.
+    /// The reason why the node stops, once it does.
     closed: Option<Closed>,
     is_idle: bool,
-    /// The log has got further since the driver last looked.
+    /// The log has become durable further since the driver last checked.
     has_durable: bool,
 }
 
-/// Why a node has ended.
+/// The reason why a node has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// In words.
+    /// Description of the reason.
     pub reason: String,
-    /// Whether nobody asked for it.
+    /// Whether the end was not requested.
     pub is_failure: bool,
 }
 
@@ -217,8 +219,8 @@ impl<P: Protocol> Default for Inputs<P> {
 }
 
 impl<P: Protocol> Inbox<P> {
-    /// An empty inbox of a node that reaches no other yet, and whose log is durable up to
-    /// `durable`.
+    /// Creates the inbox of a node that is not connected to any other yet, and whose log is durable
+    /// up to `durable`.
     pub fn new(reach: Reach, durable: LogPosition) -> Self {
         let state = State {
             inputs: Inputs::default(),
@@ -258,7 +260,7 @@ impl<P: Protocol> Inbox<P> {
         self.wake(&mut state);
     }
 
-    /// A peer does not take this node, for this reason.
+    /// A peer refused this node's connection for this reason.
     pub fn on_peer_refusal(&self, peer: NodeId, reason: String) {
         self.reach.on_refused(peer, reason);
     }
@@ -271,18 +273,18 @@ impl<P: Protocol> Inbox<P> {
         self.wake(&mut state);
         let is_ending = state.closed.is_some();
         drop(state);
-        // A node that ends loses every peer, which is no news.
+        // A node that stops loses every peer, so this is not reported.
         if !is_ending {
             report(majority);
         }
     }
 
-    /// The protocol says what it waits for before it takes part; nothing when that is over.
+    /// The protocol reports what it waits for before it takes part, or `None` once it takes part.
     pub(super) fn on_start_waits(&self, waits: Option<StartWaits>) {
         report(self.reach.on_start_waits(waits));
     }
 
-    /// The protocol says which nodes are behind, so that this one waits.
+    /// The protocol reports the lagging nodes that this one waits for.
     pub(super) fn on_waits(&self, late: Vec<WaitsFor>) {
         match self.reach.on_waits(late) {
             Pressure::Unchanged => {}
@@ -291,17 +293,18 @@ impl<P: Protocol> Inbox<P> {
         }
     }
 
-    /// Which nodes are connected.
+    /// The reachability of the other nodes.
     pub fn reach(&self) -> &Reach {
         &self.reach
     }
 
-    /// Where the time of transactions went.
+    /// The latency samples of transactions.
     pub fn ways(&self) -> &Arc<Ways> {
         &self.ways
     }
 
-    /// A peer sent a message. Decodes it on the caller's thread, and waits while too many wait.
+    /// Handles a peer's message. Decodes it on the caller's thread, and blocks while too many bytes
+    /// are queued.
     pub fn on_frame(&self, from: NodeId, frame: &Bytes) {
         let message = match P::Message::decode(frame) {
             Ok(message) => message,
@@ -325,7 +328,7 @@ impl<P: Protocol> Inbox<P> {
         self.wake(&mut state);
     }
 
-    /// The log is durable up to a position.
+    /// The log has become durable up to a position.
     pub fn on_durable(&self, position: LogPosition) {
         self.durable.fetch_max(position.0, Ordering::AcqRel);
         let mut state = self.lock();
@@ -333,7 +336,7 @@ impl<P: Protocol> Inbox<P> {
         self.wake(&mut state);
     }
 
-    /// A checkpoint is durable.
+    /// A checkpoint has become durable.
     pub fn on_checkpointed(&self, version: SnapshotVersion) {
         let mut state = self.lock();
         state.inputs.checkpointed = state.inputs.checkpointed.max(Some(version));
@@ -347,14 +350,14 @@ impl<P: Protocol> Inbox<P> {
         self.wake(&mut state);
     }
 
-    /// Values that the protocol asked for are in memory.
+    /// Values that the protocol requested are in memory.
     pub fn on_fetched(&self, token: u64, took: Span) {
         let mut state = self.lock();
         state.inputs.fetched.push((token, took));
         self.wake(&mut state);
     }
 
-    /// Takes requests, all or none.
+    /// Queues requests, or rejects all of them.
     pub(super) fn submit(&self, requests: Vec<(Request, Waiting)>) {
         let count = requests.len();
         let before = self.in_flight.fetch_add(count, Ordering::AcqRel);
@@ -375,7 +378,7 @@ impl<P: Protocol> Inbox<P> {
         requests.into_iter().for_each(|(_, waiting)| waiting.give_up(&reason));
     }
 
-    /// Asks for the status.
+    /// Queues a request for the status.
     pub fn query(&self, reply: StatusReply) {
         let mut state = self.lock();
         let refusal = match &state.closed {
@@ -400,18 +403,18 @@ impl<P: Protocol> Inbox<P> {
         LogPosition(self.durable.load(Ordering::Acquire))
     }
 
-    /// How many messages could not be decoded.
+    /// The number of messages that could not be decoded.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// Ends the node, which can't go on.
+    /// Stops the node because it can't continue.
     pub fn fail(&self, reason: String) {
         tracing::error!("{reason}");
         self.close(Closed { reason, is_failure: true });
     }
 
-    /// Ends the node. The first reason counts. Whoever still waits here is told.
+    /// Stops the node; the first reason is recorded. Queued requests are answered with it.
     pub fn close(&self, closed: Closed) {
         let mut state = self.lock();
         let reason = state.closed.get_or_insert(closed).reason.clone();
@@ -420,19 +423,19 @@ impl<P: Protocol> Inbox<P> {
         self.work.notify_all();
         self.room.notify_all();
         self.ended.notify_all();
-        // Not under the lock: whoever is told may ask for something.
+        // The lock is released first, because the callbacks may make new requests.
         drop(state);
         inputs.submissions.into_iter().for_each(|(_, waiting)| waiting.give_up(&reason));
         let unavailable = || Unavailable { reason: reason.clone() };
         inputs.queries.into_iter().for_each(|reply| reply.send(Err(unavailable())));
     }
 
-    /// Why the node ends, in words; empty while it does not.
+    /// The reason why the node stops, or an empty string while it runs.
     pub fn closed_because(&self) -> String {
         self.lock().closed.as_ref().map(|closed| closed.reason.clone()).unwrap_or_default()
     }
 
-    /// Waits until the node ends, and says why.
+    /// Waits until the node stops, and returns the reason.
     pub fn wait_closed(&self) -> Closed {
         let mut state = self.lock();
         loop {
@@ -443,7 +446,7 @@ impl<P: Protocol> Inbox<P> {
         }
     }
 
-    /// Waits until the node ends, for at most so long. Whether it has.
+    /// Waits until the node stops, for at most `wait`. Returns whether it has.
     pub fn wait_closed_for(&self, wait: Duration) -> bool {
         let is_open = |state: &mut State<P>| state.closed.is_none();
         let waited = self.ended.wait_timeout_while(self.lock(), wait, is_open);
@@ -451,7 +454,7 @@ impl<P: Protocol> Inbox<P> {
         state.closed.is_some()
     }
 
-    /// Everything that is there, after waiting for something for at most `wait`.
+    /// Takes all queued inputs. If there are none, waits for at most `wait`.
     pub(super) fn take(&self, wait: Option<Span>) -> Turn<P> {
         let mut state = self.lock();
         let is_idle = |state: &mut State<P>| state.is_idle;
@@ -479,7 +482,7 @@ impl<P: Protocol> Inbox<P> {
     }
 }
 
-/// Tells the operator what writes do from here on.
+/// Logs how the change affects writes.
 fn report(majority: Majority) {
     match majority {
         Majority::Unchanged => {}

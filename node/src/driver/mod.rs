@@ -1,4 +1,4 @@
-//! The event loop: one thread that owns the protocol and carries out what it asks for.
+//! The event loop: one thread that owns the protocol and executes its effects.
 //!
 //! ```text
 //!   sessions --submit-->  +-------+   turn    +--------+ step  +----------+
@@ -10,15 +10,15 @@
 //!                       sessions <--reply----------'
 //! ```
 //!
-//! A turn takes everything that is in the inbox. Of it, messages are steps one by one, in the order
-//! in which each peer's came; submissions are one step together. Before each step the loop looks at
-//! the clock and at the durable position, so that timers and acknowledgements never wait for the
-//! rest of a long turn.
+//! Each iteration drains the inbox. Each message is one step, in the order of arrival from its
+//! peer; all submissions together are one step. Before each step the loop reads the clock and the
+//! durable position, so that timers and acknowledgements never wait for the rest of a long
+//! iteration.
 //!
-//! What must wait for durability says so ([`Effect::Send`], [`Effect::Reply`]) and waits in
-//! `Held`; it leaves in the order in which it was asked for. When the log fails, nothing becomes
-//! durable any more: the driver stops, what was held is dropped, and every client is told that its
-//! outcome is not known. So nothing is ever acknowledged that could be lost.
+//! Effects that depend on durability ([`Effect::Send`], [`Effect::Reply`]) are deferred in `Held`,
+//! and leave it in the order in which they were requested. When the log fails, no further record
+//! becomes durable: the driver stops, deferred effects are dropped, and every client receives an
+//! unknown outcome. Therefore no write is ever acknowledged that could be lost.
 
 mod effects;
 mod handle;
@@ -64,50 +64,50 @@ use timers::Timers;
 use ways::Follower;
 pub use ways::{KEPT_MAX, Part, Ran, Way, Ways};
 
-/// At most this many submissions are one step, so that a burst of them never holds up messages.
+/// The maximum number of submissions in one step, so that a burst does not delay messages.
 const SUBMISSIONS_PER_STEP: usize = 2_048;
 
-/// How often the protocol is asked which nodes are behind.
+/// The interval at which the protocol is asked for lagging nodes.
 const WAITS_TOLD: Span = Span::from_ms(250);
 
-/// The way to the other nodes.
+/// The connections to the other nodes.
 pub trait Network: Send + Sync + 'static {
-    /// Sends a frame to a peer, or drops it when the peer is down. Never blocks.
+    /// Sends a frame to a peer, or drops it if the peer is disconnected. Never blocks.
     fn send(&self, to: NodeId, lane: Lane, frame: Bytes);
 
-    /// Closes every connection. No event comes after it has returned.
+    /// Closes all connections. No event arrives after this returns.
     fn stop(&self);
 }
 
-/// Everything that a driver is made of.
+/// The components of a driver.
 pub struct Parts<P: Protocol> {
-    /// The protocol, which has seen no input yet.
+    /// The protocol, before its first input.
     pub protocol: P,
-    /// Which node it runs on.
+    /// The node's id.
     pub me: NodeId,
-    /// What came from the disk: the protocol's first input.
+    /// The state recovered from disk: the protocol's first input.
     pub durable: Durable,
-    /// The last record that was ever persisted.
+    /// The position of the last record that was ever persisted.
     pub log_head: LogPosition,
     /// The tables, as of the checkpoint.
     pub store: Arc<Store>,
-    /// Where inputs come from.
+    /// The queue of inputs.
     pub inbox: Arc<Inbox<P>>,
-    /// Where records go.
+    /// The log that receives records.
     pub log: Log,
-    /// What writes checkpoints; nothing where nothing is durable.
+    /// The checkpoint writer; `None` if nothing is durable.
     pub checkpointer: Option<Checkpointer>,
-    /// What keeps memory below its limit; nothing where there is none.
+    /// The evictor; `None` if memory is not limited.
     pub keeper: Option<Keeper>,
-    /// Where messages go.
+    /// The network that carries messages.
     pub network: Arc<dyn Network>,
-    /// What runs data-parallel work.
+    /// The pool for data-parallel work.
     pub pool: ThreadedPool,
-    /// Notes that the node has taken the place of one whose disk was lost.
+    /// Records that the node has finished replacing one that lost its disk.
     pub on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
-    /// What is told how long steps take, if anything is.
+    /// Meter that records the cost of steps, if metering is on.
     pub meter: Option<Arc<Meter>>,
-    /// How often the node's files were synced.
+    /// The counter of syncs of the node's files.
     pub syncs: Arc<Syncs>,
 }
 
@@ -133,32 +133,32 @@ pub struct Driver<P: Protocol> {
     truncations: Truncations,
     pending: HashMap<Ticket, Waiting>,
     next_ticket: u64,
-    /// The protocol has more to do after what has arrived.
+    /// The protocol has more work, to be done after the pending inputs.
     wants_resume: bool,
-    /// The protocol can't go on: no step and no effect comes after.
+    /// The protocol can't continue: no step and no effect follows.
     is_stopped: bool,
-    /// What the protocol's start waits for is not known to be over.
+    /// The protocol's start may still be waiting for something.
     is_starting: bool,
-    /// When the protocol last said which nodes are behind.
+    /// The time when the protocol last reported lagging nodes.
     waits_told: Timestamp,
-    /// Notes that the node has taken the place of one whose disk was lost.
+    /// Records that the node has finished replacing one that lost its disk.
     on_rejoined: Box<dyn FnMut() -> Result<(), DiskError> + Send>,
     counters: BTreeMap<&'static str, u64>,
-    /// The last master that is known, where there is one.
+    /// The last known master, if any.
     master: Option<u16>,
     /// Filled by each step and emptied after it.
     effects: Vec<Effect<P>>,
     appends: Vec<Append>,
-    /// What was sent last, to send the same to the next peer.
+    /// The frame sent last, for reuse if the next peer gets the same message.
     last_frame: Bytes,
     tap: Option<StepTap>,
     follower: Follower,
-    /// How often the node's files were synced.
+    /// The counter of syncs of the node's files.
     syncs: Arc<Syncs>,
 }
 
 impl<P: Protocol> Driver<P> {
-    /// A driver whose protocol has taken its first input.
+    /// Creates a driver and gives the protocol its first input.
     pub fn new(parts: Parts<P>) -> Self {
         let clock = Clock::start();
         let follower = Follower::new(parts.inbox.ways().clone(), clock);
@@ -200,8 +200,8 @@ impl<P: Protocol> Driver<P> {
         driver
     }
 
-    /// Takes inputs until the inbox is closed; then ends the log, the checkpoints and the network,
-    /// and tells everybody who waits.
+    /// Handles inputs until the inbox is closed. Then stops the network, the log and the
+    /// checkpoints, and answers all waiting requests.
     pub fn run(mut self) {
         loop {
             self.catch_up();
@@ -216,7 +216,8 @@ impl<P: Protocol> Driver<P> {
                 self.step(Input::Resume);
             }
         }
-        // First, so that peers go on without this node, and clients are not told before them.
+        // The network stops first, so that peers continue without this node, and clients do not
+        // learn of it before the peers.
         self.network.stop();
         let reason = self.inbox.closed_because();
         self.pending.drain().for_each(|(_, waiting)| waiting.give_up(&reason));
@@ -266,7 +267,7 @@ impl<P: Protocol> Driver<P> {
         Submission { ticket, request }
     }
 
-    /// Brings what time and the disk have done meanwhile to the protocol.
+    /// Handles elapsed timers and newly durable records.
     fn catch_up(&mut self) {
         let durable = self.inbox.durable();
         if durable > self.durable {
@@ -275,14 +276,15 @@ impl<P: Protocol> Driver<P> {
             self.carry_out_all(released);
             self.step(Input::Durable(durable));
         }
-        // What a timer sets for at once has to wait for the next round, or it could go on for ever.
+        // A timer that is set during this loop to fire immediately waits for the next round;
+        // otherwise the loop might never end.
         let now = self.clock.now().at;
         while let Some(timer) = self.timers.pop_due(now) {
             self.step(Input::Timer(timer));
         }
     }
 
-    /// One step, and all that it asks for.
+    /// Runs one step, and executes its effects.
     fn step(&mut self, input: Input<P>) {
         if self.is_stopped {
             return;
@@ -314,7 +316,7 @@ impl<P: Protocol> Driver<P> {
         self.watch_waits(now.at);
     }
 
-    /// Tells who waits what the start waits for, until it is over.
+    /// Reports what the protocol's start waits for, until it is over.
     fn watch_start(&mut self) {
         if self.is_starting {
             let Status { first_start, rejoin, .. } = self.protocol.status();
@@ -325,7 +327,7 @@ impl<P: Protocol> Driver<P> {
         }
     }
 
-    /// Tells who waits which nodes are behind.
+    /// Reports the lagging nodes to the inbox.
     fn watch_waits(&mut self, now: Timestamp) {
         if now.since(self.waits_told) >= WAITS_TOLD {
             self.waits_told = now;
@@ -369,7 +371,7 @@ impl<P: Protocol> Driver<P> {
         *self.counters.entry(name).or_default() += 1;
     }
 
-    /// A version that the log and the checkpoints may forget everything before.
+    /// The log and the checkpoints may discard everything before this version.
     fn report_checkpointed(&self, version: SnapshotVersion) {
         self.inbox.on_checkpointed(version);
     }

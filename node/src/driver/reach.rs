@@ -1,12 +1,12 @@
-//! Which nodes this one can talk to, and what an operator and waiting clients are told of it.
+//! Reachability of the other nodes, for operators and waiting clients.
 //!
-//! A cluster agrees where a majority of its nodes talk to each other. A node that sees fewer goes
-//! on to serve snapshots, and whatever needs agreement waits: without a word, unless somebody says
-//! it. A protocol may need more nodes than that at its first start, which it tells in its status.
-//! Nor does a connection say that a node keeps up: the protocol tells there which nodes are behind,
-//! so that this one waits.
-//! Where tables are divided, those that agree are the nodes of one shard, and a node needs one of
-//! each other shard beside them.
+//! A cluster can agree if a majority of its nodes are connected to each other. A node that is
+//! connected to fewer continues to serve snapshots, but everything that needs agreement waits, and
+//! without these reports it would wait silently. A protocol may need more nodes than a majority at
+//! its first start, which its status reports. A connection does not mean that a node keeps up
+//! either: the status also names the lagging nodes that this one waits for. If tables are
+//! partitioned, agreement is among the nodes of one shard, and a node also needs one node of each
+//! other shard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,75 +15,75 @@ use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::protocol::{FirstStart, Rejoining, WaitsFor};
 use pangea_core::topology::{Group, Topology};
 
-/// Which nodes this one can agree with.
+/// The nodes that this one can agree with.
 #[derive(Debug)]
 pub struct Reach {
     me: NodeId,
     topology: Arc<Topology>,
-    /// Those that agree with this one.
+    /// The replicas of this node's shard.
     group: Group,
     seen: Mutex<Seen>,
 }
 
 #[derive(Debug)]
 struct Seen {
-    /// The nodes that are connected to this one, on both lanes, and itself.
+    /// The nodes that are connected to this one on both lanes, and this node.
     connected: BTreeSet<NodeId>,
-    /// Why nodes that can be reached don't take this one, in words.
+    /// The reasons why reachable nodes refuse this one.
     refusals: BTreeMap<NodeId, String>,
     start: StartSeen,
-    /// The nodes that are behind, so that this one waits, as the protocol told last.
+    /// The lagging nodes that this one waits for, as the protocol last reported.
     late: Vec<WaitsFor>,
 }
 
-/// What the protocol has said of its start.
+/// The progress of the protocol's start.
 #[derive(Debug, PartialEq, Eq)]
 enum StartSeen {
-    /// Nothing yet: it has taken no input.
+    /// Unknown: the protocol has had no input.
     Unknown,
-    /// It waits for this.
+    /// The start waits for this.
     Waits(StartWaits),
-    /// It is over.
+    /// The start is over.
     Over,
 }
 
-/// What a protocol waits for before it takes part.
+/// The condition that a protocol waits for before it takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StartWaits {
-    /// It is the first of all.
+    /// The first start of a cluster.
     First(FirstStart),
-    /// It takes the place of a node whose disk was lost.
+    /// The replacement of a node that lost its disk.
     Rejoin(Rejoining),
 }
 
-/// What became of the majority with a node more or less.
+/// The effect of a change of connections on the majority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Majority {
     /// It was reached, or lost, before, and still is.
     Unchanged,
-    /// It is reached now: how, in words.
+    /// It is reached now; contains a description.
     Reached(String),
-    /// It is lost now: how, in words.
+    /// It is lost now; contains a description.
     Lost(String),
-    /// It is not enough, as this is the first start: what it waits for, in words.
+    /// It does not suffice, because this is the first start; describes what the start waits for.
     Awaited(String),
-    /// It is not enough, as this node was replaced: what it waits for, in words.
+    /// It does not suffice, because this node is a replacement; describes what it waits for.
     Rejoins(String),
 }
 
-/// What became of the nodes that are behind.
+/// The change of the set of lagging nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pressure {
-    /// They are the same, or fewer.
+    /// The nodes are the same, or fewer.
     Unchanged,
-    /// Some were not before: which, in words.
+    /// Some nodes were not lagging before; describes them.
     Grown(String),
-    /// There are none any more.
+    /// No node lags any more.
     Over,
 }
 
 impl Reach {
-    /// A node that no other has connected to yet.
+    /// Creates the state of a node without connections.
     pub fn new(me: NodeId, topology: Arc<Topology>) -> Self {
         let connected = BTreeSet::from([me]);
         let seen = Seen {
@@ -107,7 +107,7 @@ impl Reach {
         })
     }
 
-    /// A peer that can be reached does not take this node, for this reason.
+    /// A reachable peer refuses this node for this reason.
     pub(super) fn on_refused(&self, peer: NodeId, reason: String) {
         self.seen().refusals.insert(peer, reason);
     }
@@ -116,13 +116,13 @@ impl Reach {
         self.change(|seen| seen.connected.remove(&peer))
     }
 
-    /// The protocol says what its start waits for; nothing when that is over.
+    /// The protocol reports what its start waits for, or `None` once it is over.
     pub(super) fn on_start_waits(&self, waits: Option<StartWaits>) -> Majority {
         let now = waits.map_or(StartSeen::Over, StartSeen::Waits);
         self.change(|seen| seen.start = now)
     }
 
-    /// The protocol says which nodes are behind, those first that are the furthest.
+    /// The protocol reports the lagging nodes, the furthest behind first.
     pub(super) fn on_waits(&self, late: Vec<WaitsFor>) -> Pressure {
         let mut seen = self.seen();
         let before = std::mem::replace(&mut seen.late, late);
@@ -135,13 +135,13 @@ impl Reach {
         }
     }
 
-    /// Which nodes are behind, so that this one waits, in words.
+    /// Describes the lagging nodes that this one waits for.
     pub fn waits_for(&self) -> Option<String> {
         let seen = self.seen();
         (!seen.late.is_empty()).then(|| self.describe_late(&seen.late))
     }
 
-    /// Each node once, with what it is the furthest behind with.
+    /// Lists each node once, with its largest lag.
     fn describe_late(&self, late: &[WaitsFor]) -> String {
         let is_first =
             |(at, it): &(usize, &WaitsFor)| late[..*at].iter().all(|other| other.node != it.node);
@@ -150,12 +150,12 @@ impl Reach {
         format!("waiting for {}", words.join("; "))
     }
 
-    /// The nodes that are connected to this one, and itself.
+    /// The nodes that are connected to this one, and this node.
     pub fn connected(&self) -> Vec<NodeId> {
         self.seen().connected.iter().copied().collect()
     }
 
-    /// Why no clients are taken, in words, while this node takes the place of another.
+    /// The reason why no clients are accepted while this node replaces another.
     pub fn rejoining(&self) -> Option<String> {
         let seen = self.seen();
         let is_it = matches!(seen.start, StartSeen::Waits(StartWaits::Rejoin(_)));
@@ -184,7 +184,7 @@ impl Reach {
         }
     }
 
-    /// Why nothing can be agreed on now, in words; nothing where something can.
+    /// The reason why agreement is impossible now; `None` if it is possible.
     pub fn cut_off(&self) -> Option<String> {
         let seen = self.seen();
         let no_majority = || (!self.is_enough(&seen)).then(|| self.describe(&seen));
@@ -195,7 +195,7 @@ impl Reach {
         self.is_enough(seen) && seen.start == StartSeen::Over
     }
 
-    /// What the start waits for, in words.
+    /// Describes what the start waits for.
     fn awaits(&self, seen: &Seen) -> Option<String> {
         match &seen.start {
             StartSeen::Unknown | StartSeen::Over => None,
@@ -236,7 +236,7 @@ impl Reach {
         format!("first start: waiting for {missing}; a new cluster needs {needs} once")
     }
 
-    /// Whether those that are connected can agree, and have all rows together.
+    /// Whether the connected nodes can agree, and together have all rows.
     fn is_enough(&self, seen: &Seen) -> bool {
         self.is_majority(seen) && self.missing_shards(seen).next().is_none()
     }
@@ -246,7 +246,7 @@ impl Reach {
         self.group.nodes().iter().filter(is_connected).count() >= self.group.topology.majority()
     }
 
-    /// The shards of which no node is connected.
+    /// The shards without a connected node.
     fn missing_shards<'a>(&'a self, seen: &'a Seen) -> impl Iterator<Item = ShardId> + 'a {
         let shard = |node: &NodeId| self.topology.nodes[node.index()].shard;
         let is_there = move |wanted: &ShardId| seen.connected.iter().any(|it| shard(it) == *wanted);
@@ -254,7 +254,7 @@ impl Reach {
         shards.filter(move |wanted| !is_there(wanted))
     }
 
-    /// Which nodes agree, where it is not all.
+    /// The shard whose nodes must agree, if there are several shards.
     fn of_shard(&self) -> String {
         match self.topology.partitions.shards() {
             1 => String::new(),
@@ -285,7 +285,7 @@ impl Reach {
         )
     }
 
-    /// Nodes that this one has no connection to, and why where they say so.
+    /// Lists unreachable nodes, with their reasons for refusing this one if known.
     fn away(&self, nodes: impl Iterator<Item = NodeId>, seen: &Seen) -> String {
         let name = |node| match seen.refusals.get(&node) {
             Some(reason) => format!("{} ({reason})", self.topology.node_name(node)),
@@ -330,7 +330,8 @@ mod tests {
         assert_eq!(reach.cut_off().as_deref(), Some(lost));
     }
 
-    /// A node of another cluster at the address of a peer was called unreachable, and nothing else.
+    /// A node of another cluster at a peer's address was reported as unreachable, without the
+    /// reason.
     #[test]
     fn a_peer_that_refuses_is_told_of_with_its_reason_until_it_connects() {
         let topology = Topology::one_node_per_region("test", &["us", "eu", "ap"], Span::ZERO);
@@ -352,7 +353,8 @@ mod tests {
         assert!(reach.cut_off().is_some_and(|it| !it.contains("refuses")));
     }
 
-    /// A first start without one of three nodes once said that writes go on, and they did not.
+    /// The first start of a cluster without one of its three nodes once reported that writes
+    /// continue, although they did not.
     #[test]
     fn a_first_start_says_what_it_waits_for_and_nothing_of_a_majority_until_it_is_over() {
         let regions = ["us", "eu", "ap"];

@@ -1,10 +1,10 @@
-//! Timers: each is set for one time or not at all.
+//! Timers. Each is set for at most one time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pangea_core::time::Timestamp;
 
-/// What waits for a time.
+/// The timers that are set.
 #[derive(Debug)]
 pub(super) struct Timers<T> {
     by_time: BTreeSet<(Timestamp, T)>,
@@ -18,21 +18,21 @@ impl<T> Default for Timers<T> {
 }
 
 impl<T: Copy + Ord> Timers<T> {
-    /// Sets a timer, in place of an earlier setting.
+    /// Sets a timer, replacing an earlier setting.
     pub fn set(&mut self, timer: T, at: Timestamp) {
         self.clear(timer);
         self.by_timer.insert(timer, at);
         self.by_time.insert((at, timer));
     }
 
-    /// Forgets a timer, if it is set.
+    /// Clears a timer, if it is set.
     pub fn clear(&mut self, timer: T) {
         if let Some(at) = self.by_timer.remove(&timer) {
             self.by_time.remove(&(at, timer));
         }
     }
 
-    /// Takes the next timer whose time has come.
+    /// Removes and returns the next timer that is due.
     pub fn pop_due(&mut self, now: Timestamp) -> Option<T> {
         let &(at, timer) = self.by_time.first()?;
         if at > now {
@@ -42,7 +42,7 @@ impl<T: Copy + Ord> Timers<T> {
         Some(timer)
     }
 
-    /// When the next timer's time comes.
+    /// The time of the next timer.
     pub fn next(&self) -> Option<Timestamp> {
         self.by_time.first().map(|&(at, _)| at)
     }

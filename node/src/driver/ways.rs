@@ -1,10 +1,10 @@
-//! Where the time of transactions went, between their node's first look at them and its answer.
+//! Latency breakdown of transactions, from the node's receipt of a transaction to its answer.
 //!
-//! Of the node's own transactions those are followed whose number is a multiple of a power of two.
-//! It is one to begin with, and doubles whenever more have been followed than are kept, so that
-//! what is kept is spread evenly over all since it was last taken, at little more than a cost for
-//! each of [`KEPT_MAX`]. Whoever made the calls can pick the same ones by the same rule, and lay
-//! the time that it waited beside that of the node.
+//! The node samples those of its own transactions whose number is a multiple of a power of two. The
+//! power starts at one, and doubles whenever the samples exceed the limit. The samples are
+//! therefore spread evenly over all transactions since they were last taken, at little more than
+//! the cost of [`KEPT_MAX`] samples. Clients can select the same transactions by the same rule, and
+//! compare their own latency with the node's.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,37 +18,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
 
-/// So many are kept until they are taken: some 300 KB, and enough for a p99 that is of eighty.
+/// The maximum number of samples: some 300 KB, with about 80 samples above the p99.
 pub const KEPT_MAX: usize = 8_192;
-/// So many are followed at a time. The oldest of more were never answered.
+/// The maximum number of transactions followed at a time. If it is exceeded, the oldest were never
+/// answered.
 const OPEN_MAX: usize = 4_096;
 
-/// The parts of a transaction's way, in their order.
+/// The stages of a transaction's lifecycle, in order. Each begins when the previous one ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// Until the node's event loop took it.
+    /// Until the node's event loop took it from the inbox.
     Inbox,
-    /// Until it had been run at its source, where it was.
+    /// Until its local execution at its source ended, if it has one.
     Execute,
     /// Until its batch was closed.
     Batch,
     /// Until the batch was durable at the source.
     Log,
-    /// Until enough replicas had the batch, and the source knew.
+    /// Until enough replicas had the batch, and the source knew it.
     Replicate,
-    /// Until its place in the order was agreed on, and the source knew.
+    /// Until its place in the order was agreed on, and the source knew it.
     Agree,
-    /// Until everything before it was applied.
+    /// Until everything before it in the order was applied.
     Turn,
-    /// Until it was known whether its first run stands.
+    /// Until it was known whether its first run is valid.
     Validate,
-    /// Until its outcome was handed to its client's connection: what is run in order runs here, and
-    /// what else is done before the epoch is published.
+    /// Until its outcome was handed to its client's connection. This includes ordered execution,
+    /// and other work before the epoch is published.
     Order,
 }
 
 impl Part {
-    /// Every part.
+    /// All stages.
     pub const ALL: [Self; 9] = [
         Self::Inbox,
         Self::Execute,
@@ -77,32 +78,32 @@ impl Part {
     }
 }
 
-/// What became of a transaction's first run.
+/// The result of a transaction's first run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ran {
-    /// It stood.
+    /// It was valid.
     Once,
-    /// It fell: the transaction was run again in order.
+    /// It was invalid: the transaction was re-executed in order.
     Again,
-    /// There was none: it was run in order alone.
+    /// There was no first run: the transaction ran only in order.
     InOrder,
 }
 
-/// One transaction's way.
+/// The latency breakdown of one transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
-    /// Its number on its node.
+    /// The transaction's number on its node.
     pub sequence: u64,
-    /// What became of its first run.
+    /// The result of its first run.
     pub ran: Ran,
-    /// How long each part took, in microseconds, by [`Part::ALL`].
+    /// The duration of each stage in microseconds, in the order of [`Part::ALL`].
     pub us: [u32; Part::ALL.len()],
 }
 
-/// The ways that were followed to their end. Shared with whoever asks for them.
+/// The latency samples of finished transactions, shared with the threads that query them.
 #[derive(Debug)]
 pub struct Ways {
-    /// Numbers are followed whose bits under this mask are 0.
+    /// Transactions are sampled if the bits of their number under this mask are 0.
     mask: AtomicU64,
     kept: Mutex<Vec<Way>>,
 }
@@ -118,7 +119,7 @@ impl Ways {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that were kept since this was last called, by the ends of their ways.
+    /// Removes and returns all samples since the last call, by the end of the transactions.
     pub fn take(&self) -> Vec<Way> {
         let mut kept = self.lock();
         self.mask.store(0, Ordering::Relaxed);
@@ -146,7 +147,7 @@ impl Ways {
     }
 }
 
-/// A transaction that is on its way.
+/// A sampled transaction that has not ended.
 #[derive(Debug)]
 struct Open {
     ticket: Ticket,
@@ -156,12 +157,12 @@ struct Open {
     passed: [Option<Timestamp>; Phase::ALL.len()],
 }
 
-/// The event loop's part: it listens to the protocol.
+/// The event loop's side: it observes the protocol's phases.
 #[derive(Debug)]
 pub(super) struct Follower {
     ways: Arc<Ways>,
     clock: Clock,
-    /// When the step that is taken began.
+    /// The start time of the current step.
     step_at: Cell<Timestamp>,
     open: RefCell<VecDeque<Open>>,
 }
@@ -177,7 +178,7 @@ impl Follower {
         self.step_at.set(at);
     }
 
-    /// A transaction has committed that came to the node at a time.
+    /// A transaction that arrived at `arrived` has committed.
     pub fn on_committed(&self, ticket: Ticket, sequence: u64, arrived: Timestamp, ran: Ran) {
         if !self.ways.is_followed(sequence) {
             return;
@@ -189,7 +190,7 @@ impl Follower {
         self.ways.keep(Way { sequence, ran, us });
     }
 
-    /// A transaction has ended without a commit.
+    /// A transaction has ended without committing.
     pub fn on_aborted(&self, ticket: Ticket) {
         self.open.borrow_mut().retain(|open| open.ticket != ticket);
     }
@@ -221,11 +222,11 @@ impl Witness for Follower {
     }
 }
 
-/// How long each part of a way took that ends now.
+/// The duration of each stage of a transaction that ends now.
 ///
-/// Some phases pass each other: a cut may be decided by replicas that knew earlier than this one
-/// that a batch is available. A part is then over when the next one is, so that all of them
-/// together are the whole.
+/// Some phases can end out of order: a cut may be decided by replicas that knew earlier than this
+/// one that a batch is available. A stage then ends when the next one does, so that the stages add
+/// up to the whole.
 fn parts(arrived: Timestamp, way: &Open, now: Timestamp) -> [u32; Part::ALL.len()] {
     let mut ends = [now; Part::ALL.len()];
     (ends[0], ends[1]) = (way.taken, way.executed);
@@ -282,7 +283,7 @@ mod tests {
         for (phase, us) in [
             (Phase::Batched, 100),
             (Phase::Durable, 150),
-            // Known here later than that it was agreed on.
+            // This node learns of it later than of the agreement.
             (Phase::Replicated, 900),
             (Phase::Ordered, 600),
             (Phase::Validated, 700),
@@ -290,7 +291,7 @@ mod tests {
             open.passed[phase as usize] = Some(at(us));
         }
         let us = parts(at(0), &open, at(1_000));
-        // Replication ends with agreement, and a phase that was not told of takes no time.
+        // Replication ends with agreement, and a phase that was not reported takes no time.
         assert_eq!(us, [10, 20, 70, 50, 450, 0, 100, 0, 300]);
         assert_eq!(us.iter().sum::<u32>(), 1_000);
         open.passed = [None; Phase::ALL.len()];

@@ -1,4 +1,4 @@
-//! Recovery from segments that are nearly right.
+//! Fuzzing of recovery, with segments that are almost valid.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::fuzzing::{Outcome, Target, run, size};
 
 type Files = Arc<Mutex<BTreeMap<PathBuf, Vec<u8>>>>;
 
-/// As much of a disk as recovery uses.
+/// The part of a disk that recovery uses.
 #[derive(Clone, Debug, Default)]
 struct MemoryDisk(Files);
 
@@ -72,10 +72,10 @@ impl DiskFile for MemoryFile {
     }
 }
 
-/// What stands between two segments of an input.
+/// The separator between the segments of an input.
 const BETWEEN: &[u8] = b"|next|";
 
-/// Segments that go on from each other, the first with a mark below the given record.
+/// Consecutive segments, each with a mark that discards the records below `below`.
 fn segments(firsts: &[u64], records: u64, below: u64) -> Vec<u8> {
     let segment = |&first: &u64| {
         let salt = first * 7;
@@ -104,7 +104,7 @@ fn split(mut input: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// Makes the checksums right, as far as the lengths lead.
+/// Corrects the checksums of the segments and of all frames that the lengths lead to.
 fn mend(input: &mut [u8]) {
     let mended = split(input).into_iter().map(|part| {
         let mut bytes = part.to_vec();
@@ -130,7 +130,8 @@ fn mend(input: &mut [u8]) {
 
 fn look(input: &[u8]) -> Outcome {
     let dir = Path::new("log");
-    // Named as they call themselves, so that more than their names is looked at.
+    // The files are named by the positions in their headers, so that recovery gets past the check
+    // of the names.
     let named = split(input).into_iter().enumerate().map(|(at, bytes)| {
         let first = bytes.get(24..).and_then(|rest| rest.first_chunk().copied());
         let first = first.map_or(at as u64, u64::from_le_bytes);
@@ -147,7 +148,7 @@ fn look(input: &[u8]) -> Outcome {
     let last = positions.clone().next_back().unwrap_or(recovered.head.0);
     let first = (last + 1).saturating_sub(recovered.records.len() as u64);
     assert!(positions.eq(first..first + recovered.records.len() as u64), "without gaps");
-    // A second crash finds nothing of the torn tail.
+    // A second recovery finds no torn tail.
     let again = recovery::recover(&disk, dir).expect("it was recovered before").0;
     assert_eq!(again, Recovered { cut: None, ..recovered.clone() });
     Outcome::taken((size(recovered.records.len()), recovered.cut.is_some(), tail.sealed.len()))

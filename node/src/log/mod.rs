@@ -1,6 +1,6 @@
-//! The write-ahead log: what a replica acknowledges, it has made durable here first.
+//! The write-ahead log. A replica makes everything that it acknowledges durable here first.
 //!
-//! The bytes are [`pangea_core::log`]'s; this module has the files and the threads.
+//! [`pangea_core::log`] defines the encoding; this module contains the files and the threads.
 //!
 //! ```text
 //!   driver --append--> waiting --all that waits--> writer --write, sync--> log-000..0100.seg
@@ -10,20 +10,20 @@
 //!                           `--> spare-0.seg: filled with zeros (or recycled) ahead of need
 //! ```
 //!
-//! - **Group commit**: while one group is written and synced, records gather for the next. So the
-//!   number of syncs follows the disk's speed and never the load.
-//! - **Segments** are filled in advance by the preparer: a sync of a file that does not grow has no
-//!   metadata to write and is many times faster. A new log begins with a small segment and doubles
-//!   from there, so that the first start is quick. A segment that is truncated away becomes a
-//!   spare, of which some are kept.
+//! - **Group commit**: while one group is written and synced, records gather for the next. The
+//!   number of syncs therefore depends on the disk's speed and not on the load.
+//! - **Segments** are preallocated by the preparer, because a sync of a file that does not grow has
+//!   no metadata to write and is many times faster. A new log begins with a small segment, and
+//!   segment lengths double from there, so that the first start is quick. A truncated segment
+//!   becomes a spare, up to a limit.
 //! - **Failure**: the first error of a write or a sync, or a panic there, ends the log. After a
-//!   failed sync nobody knows what is on the disk (the operating system may drop the pages and
-//!   report success the next time), so nothing is tried again: [`LogEvent::Failed`] is reported, no
-//!   later position ever becomes durable, and a restart reads what is really there.
-//! - **Recovery** is [`recovery`]'s; it leaves a log that ends with zeros.
+//!   failed sync the state of the disk is unknown: the operating system may drop the pages and
+//!   report success the next time. Therefore nothing is retried. [`LogEvent::Failed`] is reported,
+//!   no later position ever becomes durable, and a restart reads what is really on disk.
+//! - **Recovery** is in [`recovery`]; it leaves a log that ends with zeros.
 //!
-//! `durability = os` leaves out the sync of each group: what was acknowledged survives the process
-//! and not the machine. `durability = memory` writes nothing at all.
+//! `durability = os` omits the sync of each group: acknowledged writes survive a crash of the
+//! process, but not of the machine. `durability = memory` writes nothing at all.
 
 #[cfg(test)]
 mod fuzz;
@@ -47,24 +47,24 @@ use crate::meter::Meter;
 use crate::panics::caught;
 pub use recovery::{Cut, Recovered};
 
-/// How many bytes of records may wait for the disk. Beyond it the driver waits too, so that a disk
-/// that can't keep up slows the node down and never fills its memory. One record may be
-/// longer: it is taken while no more than that waits before it.
+/// The maximum size of the records that wait for the disk. Above it the driver blocks, so that a
+/// slow disk slows the node down instead of filling its memory. A single record may be longer: it
+/// is accepted if no more than this waits before it.
 const WAITING_BYTES_MAX: usize = 128 << 20;
 
-/// The name of the thread that writes.
+/// The name of the writer's thread.
 const WRITER: &str = "log-writer";
 
-/// What a record must have survived before it counts as durable.
+/// The failures that a record must survive before it counts as durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// The loss of power: written and synced.
+    /// A power failure: the record is written and synced.
     #[default]
     Fsync,
-    /// The end of the process: handed to the operating system.
+    /// A crash of the process: the record has been handed to the operating system.
     Os,
-    /// Nothing. For measurement alone: a node that stops has lost its copy.
+    /// None. Only for measurements: a node that stops loses its copy of the data.
     Memory,
 }
 
@@ -79,60 +79,60 @@ impl Durability {
     }
 }
 
-/// Where a log is and how it is kept.
+/// The location and settings of a log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// The directory of the segments. Made when it is not there.
+    /// The directory of the segments. It is created if it does not exist.
     pub dir: PathBuf,
-    /// When a record is durable.
+    /// The condition under which a record counts as durable.
     pub durability: Durability,
-    /// The length of a segment, once the log has grown to it.
+    /// The full length of a segment; the first segments of a new log are shorter.
     pub segment_bytes: u64,
-    /// What is told how long writing takes, if anything is.
+    /// Meter that records the cost of writes, if metering is on.
     pub meter: Option<Arc<Meter>>,
 }
 
-/// What a log reports, from its own thread.
+/// A log's report, sent from its own thread.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LogEvent {
     /// Every record up to this position is durable.
     Durable(LogPosition),
-    /// The log has ended: nothing becomes durable any more.
+    /// The log has failed: no further record becomes durable.
     Failed(LogError),
 }
 
-/// Takes a log's reports. Must not block: the next group waits for it.
+/// Receives a log's reports. Must not block, because the next group waits for it.
 pub type LogEvents = Arc<dyn Fn(LogEvent) + Send + Sync>;
 
-/// What is wrong with a log.
+/// An error of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogError {
     /// A file operation failed.
     Disk(DiskError),
-    /// A segment can't be believed.
+    /// A segment is invalid.
     Segment {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         error: SegmentError,
     },
-    /// A segment is named after another record than the first one in it.
+    /// A segment's name does not match the first record in its header.
     Misnamed {
         /// The file.
         path: PathBuf,
-        /// The first record by the file's header.
+        /// The first record according to the file's header.
         first: LogPosition,
     },
-    /// Records that are still needed are in no segment.
+    /// Records that are still needed are missing from all segments.
     Missing {
         /// The directory.
         dir: PathBuf,
         /// The first missing record.
         from: LogPosition,
-        /// The first record that is there again.
+        /// The first record after the gap.
         to: LogPosition,
     },
-    /// A thread of the log is gone: which, and why.
+    /// A thread of the log has panicked: which one, and the message.
     Panicked(String),
 }
 
@@ -143,7 +143,7 @@ impl From<DiskError> for LogError {
 }
 
 impl LogError {
-    /// Whether something that was whole is not any more.
+    /// Whether data that was once complete is damaged.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Disk(_) | Self::Panicked(_) => false,
@@ -174,25 +174,25 @@ impl fmt::Display for LogError {
 
 impl std::error::Error for LogError {}
 
-/// One record on its way to the disk.
+/// A record to be appended.
 #[derive(Clone, Debug)]
 pub struct Append {
-    /// Its number.
+    /// The record's position.
     pub position: LogPosition,
-    /// Its bytes, in parts.
+    /// The record's bytes, in parts.
     pub record: Vec<Bytes>,
 }
 
-/// What the log has done so far.
+/// Counters of the log's work so far.
 #[derive(Debug, Default)]
 pub struct LogCounters {
     /// Records written.
     pub records: AtomicU64,
-    /// Bytes written, frames and all.
+    /// Bytes written, including frame headers.
     pub bytes: AtomicU64,
     /// Groups written: each was one write and, with `durability = fsync`, one sync.
     pub groups: AtomicU64,
-    /// Microseconds spent in writing and syncing.
+    /// Microseconds spent on writes and syncs.
     pub busy_us: AtomicU64,
 }
 
@@ -202,7 +202,7 @@ pub struct Log {
     queue: Arc<Queue>,
     counters: Arc<LogCounters>,
     writer: Option<JoinHandle<()>>,
-    /// With `durability = memory` there is no writer, and reports come from the caller's thread.
+    /// With `durability = memory` there is no writer, and the caller's thread reports.
     memory: Option<MemoryLog>,
 }
 
@@ -216,7 +216,7 @@ impl fmt::Debug for MemoryLog {
     }
 }
 
-/// What waits for the writer.
+/// The input that waits for the writer.
 #[derive(Debug, Default)]
 struct Waiting {
     appends: Vec<Append>,
@@ -225,12 +225,12 @@ struct Waiting {
     end: Option<End>,
 }
 
-/// How a log ends.
+/// The way in which a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// What waits is written first.
+    /// The waiting records are written first.
     Stop,
-    /// What waits is dropped, as when the process is killed, or the disk has failed.
+    /// The waiting records are dropped, as after a kill of the process or a disk failure.
     Abandon,
 }
 
@@ -248,7 +248,7 @@ impl Queue {
 
     fn end(&self, end: End) {
         let mut waiting = self.lock();
-        // An abandoned log stays abandoned.
+        // An abandoned log remains abandoned.
         if waiting.end != Some(End::Abandon) {
             waiting.end = Some(end);
         }
@@ -262,10 +262,10 @@ impl Queue {
 }
 
 impl Log {
-    /// Recovers the log in a directory, and opens it for more.
+    /// Recovers the log in a directory, and opens it for appends.
     ///
     /// # Errors
-    /// When the log can't be read or believed, or its next segment can't be made.
+    /// When the log can't be read or is invalid, or its next segment can't be created.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: &LogOptions,
@@ -294,8 +294,8 @@ impl Log {
         Ok((Self { queue, counters, writer: Some(thread), memory: None }, recovered))
     }
 
-    /// Takes records, in order, and returns at once; each is reported when it is durable. Waits
-    /// only while more than a bound waits for the disk.
+    /// Queues records, in order. Each is reported when it is durable. Blocks only while too many
+    /// bytes wait for the disk.
     pub fn append(&self, appends: &mut Vec<Append>) {
         let Some(last) = appends.last().map(|append| append.position) else { return };
         if let Some(memory) = &self.memory {
@@ -309,7 +309,7 @@ impl Log {
             waiting = self.queue.room.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
         if waiting.end.is_some() {
-            // The log has failed, and said so: what comes late is never durable.
+            // The log has failed and reported it: later records never become durable.
             appends.clear();
             return;
         }
@@ -318,18 +318,19 @@ impl Log {
         self.queue.work.notify_one();
     }
 
-    /// Gives up the records below a position. Whole segments go, once the mark itself is durable.
+    /// Discards the records below a position. Whole segments are removed once the mark itself is
+    /// durable.
     pub fn truncate(&self, mark: Mark) {
         self.queue.lock().mark = Some(mark);
         self.queue.work.notify_one();
     }
 
-    /// What the log has done so far.
+    /// Counters of the log's work so far.
     pub fn counters(&self) -> &LogCounters {
         &self.counters
     }
 
-    /// Writes what waits, and ends: no thread and no open file is left.
+    /// Writes the waiting records, and ends the log: no thread and no open file remains.
     pub fn stop(mut self) {
         self.end(End::Stop);
     }
@@ -337,14 +338,14 @@ impl Log {
     fn end(&mut self, end: End) {
         self.queue.end(end);
         if let Some(writer) = self.writer.take() {
-            // Panics are caught where they happen.
+            // Panics are caught inside the thread.
             let _ = writer.join();
         }
     }
 }
 
 impl Drop for Log {
-    /// Ends the log as a crash would: what waits is not written.
+    /// Ends the log like a crash: waiting records are not written.
     fn drop(&mut self) {
         self.end(End::Abandon);
     }
@@ -359,23 +360,23 @@ impl LogCounters {
     }
 }
 
-/// The name of the segment that begins with this record.
+/// The name of the segment whose first record is `first`.
 fn segment_name(first: LogPosition) -> String {
     format!("log-{:020}.seg", first.0)
 }
 
-/// The first record of the segment with this name, if it is one.
+/// The first record of the segment with this name, or `None` for other names.
 fn segment_first(name: &str) -> Option<LogPosition> {
     let digits = name.strip_prefix("log-")?.strip_suffix(".seg")?;
     (digits.len() == 20).then(|| digits.parse().ok().map(LogPosition))?
 }
 
-/// The number of the spare segment with this name, if it is one.
+/// The number of the spare segment with this name, or `None` for other names.
 fn spare_number(name: &str) -> Option<u64> {
     name.strip_prefix("spare-")?.strip_suffix(".seg")?.parse().ok()
 }
 
-/// Removes a file that may be there.
+/// Removes a file, if it exists.
 pub(crate) fn remove_if_there(disk: &dyn Disk, path: &Path) -> Result<(), DiskError> {
     match disk.remove(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! The next segment, made before it is needed, and the old ones, taken away.
+//! Preallocation of segments, and removal of old ones.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,15 +16,16 @@ use crate::panics::caught;
 /// The name of the thread.
 const PREPARER: &str = "log-preparer";
 
-/// The first segment of a new log: filled in milliseconds, so that a first start is quick.
+/// The length of a new log's first segment. It is filled in milliseconds, so that a first start is
+/// quick.
 const FIRST_SEGMENT_BYTES: u64 = 4 << 20;
 
-/// How many spares are kept: as many segments as one checkpoint of the default interval leaves
-/// behind. Each that is used again need not be filled with zeros, which is as much for the disk as
+/// The maximum number of spares: the number of segments between checkpoints at the default
+/// interval. Reusing a segment saves filling it with zeros, which costs the disk as much as writing
 /// the records themselves.
 const SPARES_MAX: usize = 8;
 
-/// A segment that waits for its turn.
+/// A preallocated segment.
 #[derive(Debug)]
 pub(super) struct Spare {
     pub path: PathBuf,
@@ -32,7 +33,7 @@ pub(super) struct Spare {
     pub file: Box<dyn DiskFile>,
 }
 
-/// The thread that keeps a spare ready.
+/// The thread that keeps a spare available.
 #[derive(Debug)]
 pub(super) struct Preparer {
     shared: Arc<Shared>,
@@ -51,19 +52,19 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     spares: VecDeque<Spare>,
-    /// Why the last attempt to make a spare failed.
+    /// The error of the last attempt to create a spare.
     failure: Option<DiskError>,
-    /// How long the next spare is to be.
+    /// The length of the next spare.
     len: u64,
-    /// How long it must be at least, where the disk has no more room.
+    /// The minimum length of the next spare, used if the disk is almost full.
     len_min: u64,
     retired: Vec<Sealed>,
-    /// The log waits for a spare.
+    /// The log is waiting for a spare.
     is_wanted: bool,
     /// The number in the next spare's name.
     next_name: u64,
     is_stopping: bool,
-    /// Why the thread is gone, if it panicked.
+    /// The panic message, if the thread has panicked.
     panicked: Option<String>,
 }
 
@@ -78,7 +79,7 @@ impl Shared {
 }
 
 impl Preparer {
-    /// Starts the thread. Spares that an earlier process left are used again.
+    /// Starts the thread. Spares left by an earlier process are reused.
     pub fn start(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -114,10 +115,10 @@ impl Preparer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The next segment, of at least `len_min` bytes. Waits until it is made.
+    /// Returns the next segment, of at least `len_min` bytes. Waits until it has been created.
     pub fn take(&self, len_min: u64) -> Result<Spare, DiskError> {
         let mut state = self.shared.lock();
-        // An earlier failure may have passed, as when the disk was full for a while.
+        // An earlier failure may have been temporary, such as a full disk.
         state.failure = None;
         state.len_min = state.len_min.max(len_min);
         state.len = state.len.max(len_min);
@@ -154,7 +155,7 @@ impl Preparer {
         &self.shared.dir
     }
 
-    /// Takes away segments that are no longer needed, the oldest first.
+    /// Removes segments that are no longer needed, oldest first.
     pub fn retire(&self, segments: impl IntoIterator<Item = Sealed>) {
         self.shared.lock().retired.extend(segments);
         self.shared.changed.notify_all();
@@ -166,13 +167,13 @@ impl Drop for Preparer {
         self.shared.lock().is_stopping = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // Panics are caught where they happen.
+            // Panics are caught inside the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Opens the spares that an earlier process left, and removes what it left half-made.
+/// Opens the spares that an earlier process left, and removes its incomplete ones.
 fn find_spares(disk: &dyn Disk, dir: &Path, state: &mut State) -> Result<(), DiskError> {
     for name in disk.list(dir).map_err(DiskError::new("list", dir))? {
         let path = dir.join(&name);
@@ -193,7 +194,7 @@ fn find_spares(disk: &dyn Disk, dir: &Path, state: &mut State) -> Result<(), Dis
 }
 
 impl Shared {
-    /// The thread is gone: nobody waits for it any more.
+    /// The thread has panicked: wakes all threads that wait for it.
     fn panicked(&self, reason: String) {
         self.lock().panicked = Some(reason);
         self.changed.notify_all();
@@ -206,7 +207,7 @@ impl Shared {
             if !retired.is_empty() {
                 drop(state);
                 if let Err(error) = self.take_away(&retired) {
-                    // The log goes on: what stays is removed after the next start.
+                    // The log continues. A segment that remains is removed after the next start.
                     tracing::warn!(
                         "an old segment of the log can't be removed and takes up room: {error}"
                     );
@@ -217,7 +218,7 @@ impl Shared {
             } else if state.spares.is_empty() && state.failure.is_none() {
                 let (number, len, len_min) = (next_number(&mut state), state.len, state.len_min);
                 drop(state);
-                // Less room than for a whole segment is room for many records yet.
+                // If a whole segment does not fit, a shorter one still has room for many records.
                 let made = self.fill(number, len).or_else(|error| match len_min < len {
                     true => self.fill(number, len_min),
                     false => Err(error),
@@ -235,13 +236,13 @@ impl Shared {
         }
     }
 
-    /// Makes a file of zeros that are really on the disk: at once if the log waits for it, else in
-    /// pieces that leave the disk to the log meanwhile.
+    /// Creates a file of zeros that are synced to disk. If the log is waiting for it, the file is
+    /// written at once; otherwise in pieces, with pauses that leave the disk to the log.
     fn fill(&self, number: u64, len: u64) -> Result<Spare, DiskError> {
         let path = self.dir.join(format!("spare-{number}.tmp"));
         let result = self.try_fill(&path, len);
         if result.is_err() {
-            // Gives the room back; the error that counts is the first.
+            // Frees the disk space. The first error is the one that is returned.
             let _ = remove_if_there(self.disk.as_ref(), &path);
         }
         let file = result?;
@@ -273,14 +274,14 @@ impl Shared {
         Ok(file)
     }
 
-    /// Leaves the disk to others after a piece has taken so long, unless a spare is wanted.
+    /// Pauses after a piece that took this long, unless the log is waiting for a spare.
     fn rest(&self, took: Duration) {
         let can_wait = |state: &mut State| !state.is_wanted && !state.is_stopping;
         let rest = self.changed.wait_timeout_while(self.lock(), rest_after(took), can_wait);
         drop(rest.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Removes segments, but for those of full length that are wanted as spares.
+    /// Removes segments, except those of full length that are needed as spares.
     fn take_away(&self, retired: &[Sealed]) -> Result<(), DiskError> {
         for segment in retired {
             let number = {

@@ -1,12 +1,12 @@
-//! Reading a log back: which records there are, and where the next one goes.
+//! Recovery: reads a log, and finds the position for the next record.
 //!
-//! Segments are read in the order of their first records, and each must go on where the one before
-//! it ended. Only the last one may end in a [torn](pangea_core::log::Torn) tail, because all of a
-//! segment is durable before the next is written to; the tail is overwritten with zeros and synced
-//! before anything else happens, so that a second crash finds nothing of it.
+//! Segments are read in the order of their first records, and each must continue where the previous
+//! one ended. Only the last one may end in a [torn](pangea_core::log::Torn) tail, because a segment
+//! is completely durable before the next is written. The tail is overwritten with zeros and synced
+//! before anything else happens, so that it is gone after a second crash.
 //!
-//! A gap between segments is good only where everything before it was given up by a
-//! [mark](pangea_core::log::Mark): then a crash interrupted the removal of old segments.
+//! A gap between segments is valid only if a [mark](pangea_core::log::Mark) discarded everything
+//! before it. A crash has then interrupted the removal of old segments.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,36 +18,36 @@ use pangea_core::log::{Item, Mark, SegmentHeader, SegmentScan, Torn};
 use super::{LogError, segment_first, segment_name};
 use crate::disk::{Disk, DiskError};
 
-/// What a log held.
+/// The recovered contents of a log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recovered {
-    /// The records that were not given up, in order.
+    /// The records that were not discarded, in order.
     pub records: Vec<(LogPosition, Bytes)>,
-    /// The last record, given up or not. Position 0 when there was never one.
+    /// The position of the last record, discarded or not. Position 0 if there was never one.
     pub head: LogPosition,
-    /// What was given up.
+    /// The mark of the discarded records.
     pub mark: Mark,
-    /// What was cut off the end.
+    /// The tail that was cut off.
     pub cut: Option<Cut>,
 }
 
 /// The torn tail that was cut off a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The last segment.
+    /// The last segment's file.
     pub path: PathBuf,
-    /// Where its whole records end.
+    /// The end of its complete records.
     pub offset: usize,
-    /// What was there instead of zeros.
+    /// The bytes found there instead of zeros.
     pub torn: Torn,
 }
 
-/// A segment that is full, or was when it was left.
+/// A segment that is no longer written to.
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
     pub path: PathBuf,
     pub len: u64,
-    /// The first record that is not in it.
+    /// The first position after the segment.
     pub end: LogPosition,
 }
 
@@ -57,11 +57,11 @@ pub(super) struct Active {
     pub path: PathBuf,
     pub header: SegmentHeader,
     pub len: u64,
-    /// Where the next frame goes.
+    /// The offset of the next frame.
     pub offset: u64,
 }
 
-/// The files of a log, ready for more.
+/// The files of a log, ready for appends.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tail {
     pub sealed: Vec<Sealed>,
@@ -70,11 +70,11 @@ pub(super) struct Tail {
     pub mark: Mark,
 }
 
-/// Reads the log in `dir` and cuts off a torn tail.
+/// Reads the log in `dir`, and cuts off a torn tail.
 pub(super) fn recover(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(Recovered, Tail), LogError> {
     disk.create_dir(dir).map_err(DiskError::new("make directory", dir))?;
     let names = disk.list(dir).map_err(DiskError::new("list", dir))?;
-    // The names' fixed width makes their order the order of the records.
+    // The names have a fixed width, so their order is the order of the records.
     let firsts: Vec<_> = names.iter().filter_map(|name| segment_first(name)).collect();
     let mut recovered = Recovered::default();
     let mut tail = Tail::default();
@@ -83,7 +83,7 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(Recovered, Ta
         let path = dir.join(segment_name(first));
         let expected = LogPosition(recovered.head.0 + 1);
         if first != expected {
-            // The records before the gap are good only if they are not needed.
+            // The records before the gap must not be needed, which the mark must confirm below.
             gap = Some((expected, first));
             recovered.records.clear();
         }
@@ -102,7 +102,7 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, dir: &Path) -> Result<(Recovered, Ta
     Ok((recovered, tail))
 }
 
-/// Adds one segment to what was recovered.
+/// Adds a segment to the recovered state.
 fn read_segment(
     disk: &Arc<dyn Disk>,
     path: PathBuf,
@@ -128,7 +128,8 @@ fn read_segment(
     let next = scan.next_position();
     recovered.head = LogPosition(next.0 - 1);
     if !is_last {
-        // A torn tail here would be a hole in the log: the next segment's first record tells.
+        // A torn tail here would be a gap in the log, which the next segment's first record
+        // reveals.
         tail.sealed.push(Sealed { path, len, end: next });
         return Ok(());
     }

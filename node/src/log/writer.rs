@@ -1,4 +1,4 @@
-//! The thread that writes: groups of records, one write and one sync each.
+//! The writer: each group of records is one write and one sync.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -22,13 +22,13 @@ use crate::disk::{Disk, DiskError, DiskFile};
 use crate::meter::Tap;
 use crate::random;
 
-/// A group is closed at this length, so that the records at its front don't wait for the last ones.
+/// The length at which a group is closed, so that its first records don't wait for its last ones.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
-/// Zeros after the last frame: in a recycled file the end must be written.
+/// Zeros after the last frame. They must be written because a recycled file has old bytes there.
 const END: [u8; 4] = [0; 4];
 
-/// What the writer has open.
+/// The state of the writer.
 #[derive(Debug)]
 pub(super) struct Writer {
     disk: Arc<dyn Disk>,
@@ -38,20 +38,20 @@ pub(super) struct Writer {
     sealed: VecDeque<Sealed>,
     active: Active,
     file: Box<dyn DiskFile>,
-    /// How much of the active segment is synced.
+    /// The synced length of the active segment.
     synced: u64,
-    /// The last record written or in the group.
+    /// The last record that is written or in the group.
     head: LogPosition,
-    /// The newest mark that is durable.
+    /// The newest durable mark.
     mark: Mark,
-    /// Frames that are not written yet; they go to the active segment's end.
+    /// Frames that have not been written; they belong at the active segment's end.
     group: Vec<u8>,
     group_records: u64,
     tap: Tap,
 }
 
 impl Writer {
-    /// Opens the end of a recovered log, or begins a new one.
+    /// Opens the end of a recovered log, or begins a new log.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: &LogOptions,
@@ -63,8 +63,8 @@ impl Writer {
         let (active, file, synced) = match tail.active {
             Some(active) => {
                 let mut file = disk.open(&active.path).map_err(open_error(&active.path))?;
-                // With `os` durability the last process may have left unsynced records behind, and
-                // what this one writes will say that they are durable.
+                // With `os` durability the last process may have left unsynced records, and frames
+                // written by this process will state that they are synced.
                 file.sync().map_err(DiskError::new("sync", &active.path))?;
                 let synced = active.offset;
                 (active, file, synced)
@@ -93,9 +93,9 @@ impl Writer {
         })
     }
 
-    /// Writes what comes until the log ends.
+    /// Writes queued records until the log ends.
     pub fn run(mut self, queue: &Queue, events: &LogEvents) {
-        // Of the thread that it is made on.
+        // A tap belongs to the thread that creates it.
         self.tap = Tap::new(self.options.meter.as_ref());
         loop {
             let (appends, mark, end) = {
@@ -123,7 +123,7 @@ impl Writer {
         }
     }
 
-    /// Writes records and a mark, and reports as they become durable.
+    /// Writes records and a mark, and reports records as they become durable.
     fn write(
         &mut self,
         appends: Vec<Append>,
@@ -150,15 +150,15 @@ impl Writer {
         }
         self.flush(events)?;
         if let Some(mark) = mark {
-            // Only now that the mark is durable may what it gives up go.
+            // The segments may be removed only now that the mark is durable.
             self.mark = mark;
             self.retire(mark);
         }
         Ok(())
     }
 
-    /// Goes on in the next segment when a record or a mark does not fit this one. All of a record
-    /// is in one, however long it is.
+    /// Begins the next segment if a record or a mark does not fit this one. A record is always in
+    /// one segment, however long it is.
     fn make_room(&mut self, payload: &[Bytes], events: &LogEvents) -> Result<(), LogError> {
         let payload_len: usize = payload.iter().map(Bytes::len).sum();
         let needed = (encoded_len(payload_len, PAYLOAD_LEN_MAX) + END.len()) as u64;
@@ -166,16 +166,15 @@ impl Writer {
             return Ok(());
         }
         self.flush(events)?;
-        // All of a segment is durable before the next is written to, whatever the durability: so
-        // only the last segment of a log can be torn.
+        // A segment is synced before the next is written to, whatever the durability, so that only
+        // the last segment of a log can be torn.
         self.file.sync().map_err(DiskError::new("sync", &self.active.path))?;
         let first = LogPosition(self.head.0 + 1);
         let next = begin_segment(&self.disk, &self.preparer, first, self.mark, needed)?;
         let Active { path, len, .. } = std::mem::replace(&mut self.active, next.0);
         self.file = next.1;
         self.synced = self.active.offset;
-        // A segment without a record begins with the same record as the one after it, and was
-        // replaced by it.
+        // A segment without records has the same name as its successor, which has replaced it.
         if self.active.path != path {
             self.sealed.push_back(Sealed { path, len, end: first });
         }
@@ -188,7 +187,7 @@ impl Writer {
         }
     }
 
-    /// Writes the group, syncs it, and reports its last record.
+    /// Writes the group, syncs it, and reports its last record as durable.
     fn flush(&mut self, events: &LogEvents) -> Result<(), LogError> {
         if self.group.is_empty() {
             return Ok(());
@@ -214,7 +213,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Hands over the segments that only hold records below the mark.
+    /// Retires the segments that contain only records below the mark.
     fn retire(&mut self, mark: Mark) {
         let mut retired = Vec::new();
         while let Some(segment) = self.sealed.pop_front_if(|segment| segment.end <= mark.below) {
@@ -230,7 +229,7 @@ fn open_error(path: &Path) -> impl FnOnce(std::io::Error) -> DiskError {
     DiskError::new("open", path)
 }
 
-/// Turns a spare into the segment that begins with the record `first` and has room for `needed`.
+/// Turns a spare into the segment that begins with record `first` and has room for `needed` bytes.
 fn begin_segment(
     disk: &Arc<dyn Disk>,
     preparer: &Preparer,
@@ -240,7 +239,8 @@ fn begin_segment(
 ) -> Result<(Active, Box<dyn DiskFile>), DiskError> {
     let header = SegmentHeader { salt: random::seed(), first };
     let mut bytes = header.encode();
-    // Each segment begins with the mark, so that the newest is never in a segment that it retires.
+    // Each segment begins with the mark, so that the newest mark is never in a segment that it
+    // discards.
     let frame = FrameHeader {
         kind: Kind::Mark,
         position: LogPosition(first.0 - 1),

@@ -1,15 +1,15 @@
-//! Who a client is: by trust, or by its password.
+//! Client authentication, by trust or by password.
 //!
 //! ```text
-//!   startup --> encrypted, or from this machine? --> its password, where it must have one
+//!   startup --> encrypted, or from this machine? --> its password, if required
 //!                        | no: 28000                            | wrong: a pause, then 28P01
 //!                                                               | right: may it log in? 28000
-//!                                                               +-- has it a place?     53300
+//!                                                               +-- below its limit?    53300
 //! ```
 //!
-//! What a client is told of a login that failed is the same whether the role does not exist, has no
-//! password, or another one, and takes as long; the log says which. The password itself never comes
-//! here.
+//! The error and the duration of a failed login are the same whether the role does not exist, has
+//! no password or has a different one; the log tells them apart. The password itself is never
+//! transmitted.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -29,52 +29,52 @@ use super::connection::{Connection, End};
 use super::guard::Malformed;
 use super::tls::Tls;
 
-/// The longest message of a login, as in PostgreSQL.
+/// The maximum length of a login message, as in PostgreSQL.
 const MESSAGE_BYTES_MAX: usize = 1_024;
-/// The type of all messages of a login.
+/// The type byte of all login messages.
 const MESSAGE_TYPE: u8 = b'p';
-/// How long the first login that fails takes longer. Each from one address takes twice as long as
-/// the one before.
+/// The delay of the first failed login from an address. Each further one takes twice as long as the
+/// one before.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest that one takes.
+/// The maximum delay.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// After so long, what an address did is forgotten.
+/// The time after which an address's failures are forgotten.
 const FORGIVEN: Duration = Duration::from_secs(60);
-/// The most addresses that are remembered.
+/// The maximum number of addresses that are tracked.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// How clients show who they are.
+/// The authentication method of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Authentication {
-    /// They say it.
+    /// Clients are believed without proof.
     #[default]
     #[serde(rename = "trust")]
     Trust,
-    /// They prove that they know their password, with SCRAM-SHA-256.
+    /// Clients prove that they know their password, with SCRAM-SHA-256.
     #[serde(rename = "scram-sha-256")]
     ScramSha256,
 }
 
-/// What a server asks of its clients.
+/// A server's security settings for its clients.
 #[derive(Clone, Debug)]
 pub struct Security {
-    /// How clients show who they are.
+    /// The authentication method of clients.
     pub authentication: Authentication,
-    /// The certificate and the key; without them nothing is encrypted.
+    /// The certificate and the key; without them no connection is encrypted.
     pub tls: Option<Tls>,
-    /// Whether clients of other machines may speak without TLS.
+    /// Whether clients on other machines may connect without TLS.
     pub allows_plaintext: bool,
-    /// How long a client may take to say who it is, with the handshake of TLS.
+    /// The time limit for a client's authentication, including the TLS handshake.
     pub timeout: Duration,
-    /// What results take of memory at most until clients have read them.
+    /// The memory limit for unread results of all clients, in bytes.
     pub results_bytes_max: usize,
 }
 
-/// How long a client may take to say who it is, unless the file has another, as in PostgreSQL.
+/// The default time limit for authentication, as in PostgreSQL.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 
 impl Default for Security {
-    /// Whoever connects from this machine is believed.
+    /// Clients on this machine are trusted.
     fn default() -> Self {
         let (authentication, timeout) = (Authentication::Trust, TIMEOUT_DEFAULT);
         let results_bytes_max = pangea_sql::RESULTS_BYTES_DEFAULT;
@@ -83,7 +83,7 @@ impl Default for Security {
 }
 
 impl Security {
-    /// Whether a client from an address may have a session over its connection.
+    /// Checks that a client at this address may have a session with or without encryption.
     pub(super) fn check_encryption(
         &self,
         address: SocketAddr,
@@ -102,7 +102,7 @@ impl Security {
     }
 }
 
-/// Logins that failed lately, by address, and the sessions that roles have.
+/// Recent failed logins by address, and the number of sessions by role.
 #[derive(Debug, Default)]
 pub(super) struct Logins {
     failed: Mutex<BTreeMap<IpAddr, (u32, Instant)>>,
@@ -114,14 +114,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Logins {
-    /// Notes a login that failed, and returns how long its answer waits.
+    /// Records a failed login, and returns the delay before its answer.
     fn failed(&self, address: IpAddr, now: Instant) -> Duration {
         let mut failed = lock(&self.failed);
         if failed.len() >= ADDRESSES_MAX {
             failed.retain(|_, (_, last)| now.duration_since(*last) < FORGIVEN);
         }
         if failed.len() >= ADDRESSES_MAX && !failed.contains_key(&address) {
-            // Too many to tell apart: none is let off lightly.
+            // Too many addresses to track: all others get the longest delay.
             return PAUSE_MAX;
         }
         let (count, last) = failed.entry(address).or_insert((0, now));
@@ -133,7 +133,7 @@ impl Logins {
         pause
     }
 
-    /// Takes a place for a role's session, within its limit.
+    /// Counts a new session of a role, within the role's limit.
     fn take(
         self: &Arc<Self>,
         user: &str,
@@ -151,7 +151,7 @@ impl Logins {
     }
 }
 
-/// A role's session among all that it has on this node.
+/// A session counted against its role's limit on this node.
 #[derive(Debug)]
 pub(super) struct Place {
     logins: Arc<Logins>,
@@ -160,8 +160,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Holds a session to what its user logged in as: a role that is dropped a moment later does
-    /// not make a user of it whom trust let in.
+    /// Checks that the session's user is still the one that logged in. A role dropped in the
+    /// meantime must not turn into a user that `trust` admits without a role.
     pub(super) fn check(&self, session: &Session) -> Result<(), SqlError> {
         if self.is_role && session.is_trusted() {
             let message = format!("role \"{}\" does not exist", self.user);
@@ -183,7 +183,7 @@ impl Drop for Place {
     }
 }
 
-/// Finds out whether a client is who it says, and whether it may have a session.
+/// Authenticates a client, and checks whether it may have a session.
 pub(super) async fn authenticate(
     connection: &mut Connection,
     engine: &dyn Engine,
@@ -216,7 +216,7 @@ fn malformed(what: &str) -> End {
     Malformed(format!("malformed SCRAM message: {what}")).into()
 }
 
-/// Asks for the proof of a password.
+/// Runs the SCRAM exchange that proves the password.
 async fn scram(
     connection: &mut Connection,
     login: &Login,
@@ -249,7 +249,7 @@ async fn scram(
     }
 }
 
-/// Takes a message of a login from the front of the input; nothing when more bytes are needed.
+/// Takes a login message from the front of the input; `None` if more bytes are needed.
 fn message(input: &mut BytesMut) -> Result<Option<Bytes>, Malformed> {
     let Some(&kind) = input.first() else { return Ok(None) };
     if kind != MESSAGE_TYPE {
@@ -271,7 +271,7 @@ fn message(input: &mut BytesMut) -> Result<Option<Bytes>, Malformed> {
     Ok(Some(frame.slice(5..)))
 }
 
-/// The mechanism that a client chose, and its first message.
+/// Parses the mechanism that a client chose, and its first message.
 fn initial(body: &[u8]) -> Result<(&str, &[u8]), Malformed> {
     let bad = |what: &str| Malformed(what.to_owned());
     let end = body.iter().position(|&byte| byte == 0);
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(lock(&logins.sessions).len(), 2);
     }
 
-    /// Between a login and its session the role may be dropped, which must not make it a superuser.
+    /// A role that is dropped between its login and its session must not become a superuser.
     #[test]
     fn a_role_that_is_dropped_while_it_logs_in_is_let_in_by_nobody() {
         let logins = Arc::new(Logins::default());

@@ -1,4 +1,4 @@
-//! Requests to cancel: a client that waits for the cluster can be told to stop waiting.
+//! Cancel requests and other ends of a statement's waits.
 //!
 //! ```text
 //!   psql, Ctrl-C ---- process, secret ----> Cancels ---- press ----> Switch
@@ -6,15 +6,16 @@
 //!   the client's session ---- fresh, commit ----> Cancellable <--------+
 //! ```
 //!
-//! A statement waits in two places alone, both of them in its engine: for a fresh snapshot, and for
-//! the outcome of what it submitted. [`Cancellable`] ends either wait when the client's [`Switch`]
-//! is pressed, when the statement's time is over (`statement_timeout`), or when the server stops
-//! and has waited for its clients long enough. The session sees an engine that can't answer, and
-//! cleans up as it always does; nothing is broken off in its midst. A statement that reads on this
-//! node asks every few rows.
+//! A statement waits in only two places, both in its engine: for a snapshot for a strict read, and
+//! for the outcome of what it submitted. [`Cancellable`] ends either wait in three cases: the
+//! client's [`Switch`] is pressed, the statement exceeds `statement_timeout`, or the server's grace
+//! period at a stop is over. The session receives an error from the engine and cleans up as usual;
+//! no computation is interrupted halfway. A statement that reads on this node checks every few
+//! rows.
 //!
-//! What was submitted can't be called back. Ending that wait is answered with 08007, for the
-//! transaction may still commit, and all else with 57014, or 57P01 when the server stops.
+//! A submitted transaction can't be recalled. Ending its wait is answered with 08007, because the
+//! transaction may still commit. All other ends are answered with 57014, or with 57P01 if the
+//! server stops.
 
 use std::collections::BTreeMap;
 use std::future::{Future, pending};
@@ -38,44 +39,46 @@ use pangea_sql::history::History;
 use tokio::runtime::RuntimeFlavor;
 use tokio::sync::watch;
 
-/// A statement that has computed for so long lets the runtime look at its sockets.
+/// The computing time after which a statement lets the runtime poll its sockets.
 const LONG: Duration = Duration::from_millis(5);
 
-/// How long another thread may take to go on with what this one had to do, when it is waited for
-/// first and at most.
+/// How long to wait for another thread to take over this one's tasks: at the first attempt, and at
+/// most.
 const HANDING_OVER: Duration = Duration::from_micros(300);
 const HANDING_OVER_MAX: Duration = Duration::from_millis(20);
 
-/// What ends the waits of one client.
+/// Ends the waits of one client.
 #[derive(Debug, Default)]
 pub(super) struct Switch {
     is_pressed: watch::Sender<bool>,
-    /// Whether somebody has ended the session.
+    /// Whether the session has been terminated.
     is_dismissed: watch::Sender<bool>,
-    /// When the time of the statement that runs is over.
+    /// The deadline of the running statement.
     deadline: Mutex<Option<Instant>>,
-    /// When the statement that runs began, last waited, or the runtime was last woken for it.
+    /// The time when the running statement began or last waited, or when the runtime was last woken
+    /// for it.
     woken: Mutex<Option<Instant>>,
-    /// Whether the thread of the statement that runs has left its work to another, and how often
-    /// it has tried.
+    /// Whether another thread has taken over the tasks of the running statement's thread, and the
+    /// number of attempts.
     has_handed_over: AtomicBool,
     tries: AtomicU32,
 }
 
 impl Switch {
-    /// Ends the wait that there is, and those to come until the next reset.
+    /// Ends the current wait, and all waits until the next reset.
     fn press(&self) {
         self.is_pressed.send_replace(true);
     }
 
-    /// Whether somebody has ended the session, now and later.
+    /// Watches whether the session has been terminated.
     pub(super) fn dismissed(&self) -> watch::Receiver<bool> {
         self.is_dismissed.subscribe()
     }
 
-    /// Lets the next statement wait: a request that came too late for one is not for another.
+    /// Resets the switch, so that a cancel request that came too late does not affect the next
+    /// statement.
     pub(super) fn reset(&self) {
-        // Looking is cheaper than writing, and this is done at each message.
+        // A read is cheaper than a write, and this runs for each message.
         if self.is_pressed() {
             self.is_pressed.send_replace(false);
         }
@@ -90,18 +93,20 @@ impl Switch {
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     }
 
-    /// How long the next try to leave work to another thread may take.
+    /// The time limit of the next attempt to hand tasks over.
     fn patience(&self) -> Duration {
         let tries = self.tries.fetch_add(1, Ordering::Relaxed).min(16);
         (HANDING_OVER * (1 << tries)).min(HANDING_OVER_MAX)
     }
 
-    /// The statement that runs has waited, and left its thread to others meanwhile.
+    /// The running statement has waited, and its thread was available to other tasks in the
+    /// meantime.
     fn has_waited(&self, now: Instant) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Whether the statement that runs has run for long since it began or waited, or this was said.
+    /// Whether the running statement has computed for long since it began or waited, or since this
+    /// last returned true.
     fn is_long(&self, now: Instant) -> bool {
         let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let is_long = woken.is_some_and(|woken| now.duration_since(woken) >= LONG);
@@ -117,7 +122,7 @@ impl Switch {
 
     async fn pressed(&self) {
         let mut is_pressed = self.is_pressed.subscribe();
-        // The sender is borrowed, so that it can't be gone.
+        // The sender can't be dropped, because it is borrowed.
         let _ = is_pressed.wait_for(|&is_pressed| is_pressed).await;
     }
 
@@ -139,7 +144,7 @@ impl Signals for Switch {
     }
 }
 
-/// The switches of all clients, by process and secret.
+/// The switches of all clients, by process id and secret.
 #[derive(Debug, Default)]
 pub(super) struct Cancels {
     switches: Mutex<BTreeMap<i32, (i32, Arc<Switch>)>>,
@@ -150,15 +155,15 @@ impl Cancels {
         self.switches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a client's switch, for as long as the result lives.
+    /// Registers a client's switch until the result is dropped.
     pub(super) fn register(self: &Arc<Self>, process: i32, secret: i32) -> Registration {
         let switch = Arc::new(Switch::default());
         self.switches().insert(process, (secret, switch.clone()));
         Registration { cancels: self.clone(), process, switch }
     }
 
-    /// Presses the switch that a request names. A request with a wrong secret does nothing, and as
-    /// in PostgreSQL nobody is told.
+    /// Presses the switch named by a cancel request. A request with a wrong secret has no effect
+    /// and, as in PostgreSQL, gets no answer.
     pub(super) fn cancel(&self, request: &CancelRequest) {
         if let Some((secret, switch)) = self.switches().get(&request.pid)
             && SecretKey::I32(*secret).eq_value(&request.secret_key)
@@ -168,7 +173,7 @@ impl Cancels {
     }
 }
 
-/// A client's switch among all.
+/// A client's registered switch.
 #[derive(Debug)]
 pub(super) struct Registration {
     cancels: Arc<Cancels>,
@@ -185,7 +190,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut switches = self.cancels.switches();
-        // Numbers of processes come again after two billion clients.
+        // Process ids repeat after two billion clients.
         let is_own = switches
             .get(&self.process)
             .is_some_and(|(_, switch)| Arc::ptr_eq(switch, &self.switch));
@@ -195,13 +200,13 @@ impl Drop for Registration {
     }
 }
 
-/// An engine whose waits a switch ends.
+/// An engine with waits that a switch can end.
 pub(super) struct Cancellable {
     pub engine: Arc<dyn Engine>,
     pub switch: Arc<Switch>,
-    /// Whether the server waits for no statement any more.
+    /// Whether the server no longer waits for statements.
     pub is_ending: watch::Receiver<bool>,
-    /// What clients are served on.
+    /// The runtime that serves the clients.
     pub runtime: tokio::runtime::Handle,
 }
 
@@ -211,7 +216,7 @@ impl Cancellable {
         answer: impl Future<Output = Result<T, Unavailable>>,
     ) -> Result<T, Unavailable> {
         tokio::select! {
-            // An answer that is there is given.
+            // An available answer has priority.
             biased;
             answer = answer => {
                 self.switch.has_waited(Instant::now());
@@ -231,15 +236,16 @@ impl Cancellable {
 }
 
 impl Cancellable {
-    /// A statement computes for long: the runtime must not wait for its thread.
+    /// Lets the runtime continue without this thread while a statement computes for long.
     fn let_others_go_on(&self) {
         let is_served = self.runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
         let is_of_runtime = is_served && tokio::task::try_id().is_some();
         if is_of_runtime && !self.switch.has_handed_over.load(Ordering::Relaxed) {
-            // What its thread would do next, another does from here on. The runtime takes that
-            // back unless another thread has begun with it when the closure ends, and tells nobody
-            // when one has: hence the task, which stands behind what this thread would do. Where
-            // nobody does it in time, all threads are as busy as this one, and it is tried again.
+            // `block_in_place` lets another thread take over the tasks of this one. The runtime
+            // reverts this unless another thread has begun with them when the closure ends, and it
+            // does not report the result. Therefore a probe task is queued after this thread's
+            // tasks. If no thread runs it in time, all threads are as busy as this one, and another
+            // attempt follows.
             let _of_server = self.runtime.enter();
             let (done, is_done) = std::sync::mpsc::channel();
             drop(self.runtime.spawn(async move {
@@ -249,19 +255,19 @@ impl Cancellable {
             let others = tokio::task::block_in_place(|| is_done.recv_timeout(time));
             self.switch.has_handed_over.store(others.is_ok(), Ordering::Relaxed);
         }
-        // A thread that computes was perhaps the one that waited for all sockets, and the others
-        // of the runtime wait for tasks alone: one of them wakes for a task, and looks after the
-        // sockets when it has done it. The first may stay behind on this thread.
+        // The computing thread may have been the one that polls all sockets, while the runtime's
+        // other threads wait only for tasks. A spawned task wakes one of them, which polls the
+        // sockets afterwards. Two are spawned because the first may stay in this thread's queue.
         (0..2).for_each(|_| drop(self.runtime.spawn(std::future::ready(()))));
     }
 
-    /// Waits until the statement that runs must end.
+    /// Waits until the running statement must end.
     pub(super) async fn interrupted(&self) {
         let never = pending::<Result<(), Unavailable>>();
         let _ = self.until_interrupted(never).await;
     }
 
-    /// Waits until the server waits for no statement of this client any more.
+    /// Waits until the server no longer waits for this client's statements.
     pub(super) async fn ending(&self) {
         let (mut is_ending, mut dismissed) = (self.is_ending.clone(), self.switch.dismissed());
         let ended = tokio::select! {
@@ -269,7 +275,7 @@ impl Cancellable {
             ended = dismissed.wait_for(|&is_dismissed| is_dismissed) => ended.is_ok(),
         };
         if !ended {
-            // Nobody is there to end it.
+            // The sender is gone, so the end will never be signalled.
             pending().await
         }
     }
@@ -322,7 +328,7 @@ impl Engine for Cancellable {
     }
 
     fn begin_statement(&self, time_max: Option<Duration>) {
-        // A time that the clock can't count to is none.
+        // A timeout beyond the range of the clock means no timeout.
         let now = Instant::now();
         self.switch.set_deadline(time_max.and_then(|time| now.checked_add(time)));
         self.switch.has_waited(now);

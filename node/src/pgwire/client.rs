@@ -1,7 +1,7 @@
-//! One client: its messages go to its session, and what the session answers goes back.
+//! One client: passes its messages to its session, and sends the session's answers.
 //!
-//! Replies are collected, and sent at the end of a Query, at Sync, at Flush and at an error, or
-//! when there are many: a pipeline costs one write, however many messages it has.
+//! Replies are buffered, and sent at the end of a Query, at Sync, at Flush and at an error, or when
+//! the buffer is large. A pipeline therefore costs one write, however many messages it has.
 
 use std::io;
 use std::sync::Arc;
@@ -26,22 +26,22 @@ use super::guard::{Incoming, Malformed};
 use super::patience::patiently;
 use super::reply::Severity;
 
-/// A session and the client that it belongs to.
+/// A session and its client.
 pub(super) struct Client<'a> {
     pub(super) session: Session,
     pub(super) engine: Arc<Cancellable>,
     pub(super) connection: &'a mut Connection,
-    /// The settings as the client was last told of them.
+    /// The settings as last reported to the client.
     settings: Reported,
-    /// Nothing was sent since the client was last told that it may.
+    /// The client has sent nothing since the last ReadyForQuery.
     is_ready: bool,
-    /// After an error in the extended protocol: nothing counts up to the next Sync.
+    /// An error occurred in the extended protocol: messages are skipped until the next Sync.
     is_skipping: bool,
-    /// How many Executes there were since the last Sync.
+    /// The number of Executes since the last Sync.
     executed: usize,
 }
 
-/// A name as the session knows it: the crate has nothing for what has no name.
+/// A name as the session represents it: the crate has `None` for the unnamed statement or portal.
 fn named(name: Option<&String>) -> &str {
     name.map_or("", String::as_str)
 }
@@ -57,7 +57,7 @@ impl<'a> Client<'a> {
         Self { session, engine, connection, settings, is_ready, is_skipping, executed }
     }
 
-    /// Welcomes the client, whoever it says that it is, and serves it until it leaves.
+    /// Welcomes an authenticated client, and serves it until it disconnects.
     pub(super) async fn run(&mut self, process: i32, secret: i32) -> Result<(), End> {
         self.connection.replies.authenticated();
         self.report_settings();
@@ -102,7 +102,7 @@ impl<'a> Client<'a> {
                 self.executed += 1;
                 self.execute(&execute, is_alone).await?
             }
-            // What belongs to COPY, which was never begun: PostgreSQL passes it over too.
+            // Messages of a COPY that was never begun are ignored, as in PostgreSQL.
             M::CopyData(_) | M::CopyDone(_) | M::CopyFail(_) => Ok(()),
             M::Terminate(_)
             | M::SslNegotiation(_)
@@ -116,13 +116,14 @@ impl<'a> Client<'a> {
         if let Err(error) = result {
             self.tell(error);
             self.is_skipping = true;
-            // A client may wait for what it asked to be flushed: no Flush counts from here on.
+            // The client may be waiting for replies that it asked to flush, and any Flush until the
+            // next Sync is skipped.
             self.connection.flush().await?;
         }
         Ok(())
     }
 
-    /// Answers a message whose text is none, which its session never sees.
+    /// Answers a message with invalid text, which the session never sees.
     async fn refuse(&mut self, kind: u8, error: SqlError) -> Result<(), End> {
         if self.is_skipping || kind == MESSAGE_TYPE_BYTE_COPY_FAIL {
             return Ok(());
@@ -179,7 +180,8 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Sends responses. Whether more come after the last one, which was a COPY or a stream.
+    /// Sends responses. Returns whether the query may have more responses, because one of these was
+    /// a COPY or a stream.
     async fn answer(&mut self, responses: Vec<Response>) -> Result<bool, End> {
         let mut waits = false;
         for response in responses {
@@ -222,7 +224,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends the rows of a stream, as fast as the client takes them, and returns the tag.
+    /// Sends the rows of a stream, as fast as the client reads them, and returns the command tag.
     async fn stream(&mut self, columns: &[OutputColumn]) -> Result<Result<String, SqlError>, End> {
         loop {
             let batch = match self.session.next_rows() {
@@ -235,7 +237,7 @@ impl<'a> Client<'a> {
             if let Some(tag) = batch.tag {
                 return Ok(Ok(tag));
             }
-            // Others have their turn, however fast the client is.
+            // Lets other tasks run, however fast the client is.
             tokio::task::yield_now().await;
         }
     }
@@ -319,7 +321,7 @@ impl<'a> Client<'a> {
             Ok(described) => described,
             Err(error) => return Ok(Err(error)),
         };
-        // Less than nothing means all, as 0 does.
+        // A negative limit means no limit, as 0 does.
         let row_max = usize::try_from(execute.max_rows).unwrap_or(0);
         let answer = self.session.execute(portal, row_max, is_alone);
         let mut execution = patiently(&*self.engine, self.connection, answer).await?;
@@ -350,7 +352,7 @@ impl<'a> Client<'a> {
                 Some(Some(tag)) => self.connection.replies.complete(&tag),
                 Some(None) => self.connection.replies.put(PortalSuspended::new()),
                 None => {
-                    // Others have their turn, however fast the client is.
+                    // Lets other tasks run, however fast the client is.
                     tokio::task::yield_now().await;
                     execution = self.session.execute_next(portal);
                     continue;

@@ -1,4 +1,4 @@
-//! One client's socket: what was read of it, what is to be written to it, and its startup.
+//! A client's socket: its input and output buffers, and its startup.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
@@ -19,18 +19,19 @@ use super::guard::{self, Incoming, Malformed, Opening};
 use super::reply::{Replies, Severity};
 use super::tls::{Stream, Tls};
 
-/// Replies are sent when they are this long, even when more are to come.
+/// The length at which buffered replies are sent, even if more follow.
 pub(super) const REPLY_BYTES: usize = 64 << 10;
-/// What is read of a socket at a time.
+/// The number of bytes read from a socket at a time.
 const READ_BYTES: usize = 16 << 10;
-/// The most that is kept of what a client sends while its statement waits.
+/// The maximum number of bytes buffered while the client's statement waits.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
-/// How often a client may ask for encryption before it starts: once for each kind.
+/// The maximum number of requests for encryption before the startup: one of each kind.
 const ENCRYPTION_REQUESTS_MAX: usize = 2;
-/// The most messages that are read ahead to see whether an Execute is alone before its Sync.
+/// The maximum number of messages read ahead to find out whether an Execute is the only one before
+/// its Sync.
 const READ_AHEAD_MAX: usize = 64;
 
-/// A client's socket, with what was read of it and what is to be written to it.
+/// A client's socket with its input and output buffers.
 pub(super) struct Connection {
     stream: Stream,
     address: SocketAddr,
@@ -38,15 +39,15 @@ pub(super) struct Connection {
     ahead: VecDeque<Incoming>,
     pub replies: Replies,
     stopped: watch::Receiver<bool>,
-    /// Whether another session has ended this one, once it is one.
+    /// Whether another session has terminated this one; `None` until the session exists.
     dismissed: Option<watch::Receiver<bool>>,
 }
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 pub(super) enum End {
-    /// The client left, or the socket broke.
+    /// The client disconnected, or the socket failed.
     Gone(io::Error),
-    /// It is told why.
+    /// A fatal error, which is sent to the client.
     Fatal(SqlError),
 }
 
@@ -69,12 +70,12 @@ impl Connection {
         Ok(Self { stream, address, input, ahead, replies, stopped, dismissed: None })
     }
 
-    /// Leaves the client when somebody says so.
+    /// Ends the connection when `dismissed` becomes true.
     pub(super) fn leave_when(&mut self, dismissed: watch::Receiver<bool>) {
         self.dismissed = Some(dismissed);
     }
 
-    /// Where the client is.
+    /// The client's address.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -83,13 +84,14 @@ impl Connection {
         self.stream.is_encrypted()
     }
 
-    /// Tells the client something at once.
+    /// Sends a message immediately.
     pub(super) async fn say(&mut self, message: impl Message) -> io::Result<()> {
         self.replies.put(message);
         self.flush().await
     }
 
-    /// Reads the startup of a session, and returns its parameters; nothing when none is wanted.
+    /// Reads the startup of a session, and returns its parameters; `None` if the client requests no
+    /// session.
     pub(super) async fn start(
         &mut self,
         cancels: &Cancels,
@@ -114,14 +116,15 @@ impl Connection {
         Err(Malformed("too many requests for encryption".to_owned()).into())
     }
 
-    /// Answers a request for encryption, and shakes hands where it is granted.
+    /// Answers a request for encryption, and performs the handshake if TLS is configured.
     async fn encrypt(&mut self, tls: Option<&Tls>) -> Result<(), End> {
         let tls = tls.filter(|_| !self.is_encrypted());
         self.replies.encryption(tls.is_some());
         self.flush().await?;
         let Some(tls) = tls else { return Ok(()) };
         if !self.input.is_empty() {
-            // Somebody in between may have put it there, as if it came by way of TLS.
+            // An attacker in between may have injected these bytes, to have them treated as
+            // encrypted.
             return Err(Malformed("received unencrypted data after SSL request".to_owned()).into());
         }
         if let Stream::Plain(stream) = std::mem::replace(&mut self.stream, Stream::Gone) {
@@ -130,7 +133,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells a client that asks for more than version 3.0 that it won't have it.
+    /// Answers a client that requests a version above 3.0 or unknown options.
     fn negotiate(&mut self, startup: Startup) -> BTreeMap<String, String> {
         let names = startup.parameters.keys();
         let unknown: Vec<_> = names.filter(|name| name.starts_with("_pq_.")).cloned().collect();
@@ -140,7 +143,7 @@ impl Connection {
         startup.parameters
     }
 
-    /// Ends the connection, and tells the client why.
+    /// Ends the connection, and sends the reason to the client.
     pub(super) async fn end(&mut self, end: End) -> io::Result<()> {
         match end {
             End::Gone(error) => Err(error),
@@ -152,7 +155,7 @@ impl Connection {
         }
     }
 
-    /// Sends the replies so far.
+    /// Sends the buffered replies.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         if !self.replies.bytes().is_empty() {
             self.stream.write_all(self.replies.bytes()).await?;
@@ -162,7 +165,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads until the guard takes something from the front of the input.
+    /// Reads until `take` accepts something from the front of the input.
     pub(super) async fn read<T>(
         &mut self,
         take: impl Fn(&mut BytesMut) -> Result<Option<T>, Malformed>,
@@ -178,13 +181,14 @@ impl Connection {
         }
     }
 
-    /// Reads a message. While it waits, the server may be told to stop.
+    /// Reads a message. Fails if the server stops, or the session is terminated, while it waits.
     async fn receive(&mut self) -> Result<Incoming, End> {
         let mut stopped = self.stopped.clone();
-        // Its own session's end is never told to a client that is none yet.
+        // Before the session exists it can't be terminated, and the other channel is a placeholder.
         let mut dismissed = self.dismissed.clone().unwrap_or_else(|| stopped.clone());
         tokio::select! {
-            // Whoever ended a session has seen its last statement begin.
+            // These come first: after a session has been terminated, none of its statements may
+            // begin.
             biased;
             _ = stopped.wait_for(|&is_stopped| is_stopped) => {}
             _ = dismissed.wait_for(|&is_dismissed| is_dismissed) => {}
@@ -194,7 +198,7 @@ impl Connection {
         Err(End::Fatal(SqlError::new(code::ADMIN_SHUTDOWN, message)))
     }
 
-    /// The next message. A client that has a transaction open may take so long to send it.
+    /// Returns the next message. `idle_max` limits the wait of a client with an open transaction.
     pub(super) async fn next(&mut self, idle_max: Option<Duration>) -> Result<Incoming, End> {
         if let Some(message) = self.ahead.pop_front() {
             return Ok(message);
@@ -206,8 +210,8 @@ impl Connection {
         })
     }
 
-    /// Waits until the client has left, while its statement waits. What it sends meanwhile is kept,
-    /// up to a limit: beyond it, whether it leaves is not seen.
+    /// Waits until the client disconnects, while its statement waits. Its input is buffered up to a
+    /// limit, above which a disconnect is not noticed.
     pub(super) async fn gone(&mut self) -> End {
         while self.input.len() < UNREAD_BYTES_MAX {
             self.input.reserve(READ_BYTES);
@@ -220,8 +224,8 @@ impl Connection {
         pending().await
     }
 
-    /// Whether a Sync comes next, but for Closes. A client that sent an Execute owes one, or
-    /// something else that tells.
+    /// Whether a Sync comes next, ignoring Closes. A client that sent an Execute will send a Sync,
+    /// or another message that decides the question.
     pub(super) async fn is_sync_next(&mut self) -> Result<bool, End> {
         let mut at = 0;
         while at < READ_AHEAD_MAX {

@@ -5,9 +5,9 @@
 //!   COPY TO     <- CopyOutResponse CopyData, one a row .. CopyDone
 //! ```
 //!
-//! As in PostgreSQL an error is told at once, and what the client sends of its data after that is
-//! passed over; so is a Flush or a Sync before the data, which libraries send that do not know that
-//! their statement was a COPY.
+//! As in PostgreSQL, an error is sent immediately, and data that the client sends after it is
+//! skipped. A Flush or a Sync before the data is skipped too, because libraries send them if they
+//! do not know that their statement is a COPY.
 
 use ::pgwire::messages::PgWireFrontendMessage;
 use ::pgwire::messages::copy::{CopyDone, CopyInResponse, CopyOutResponse};
@@ -20,7 +20,7 @@ use super::guard::Incoming;
 use super::patience::patiently;
 
 impl Client<'_> {
-    /// Takes the rows of a COPY FROM, and returns PostgreSQL's tag.
+    /// Receives the rows of a COPY FROM, and returns PostgreSQL's command tag.
     pub(super) async fn copy_in(
         &mut self,
         start: CopyStart,
@@ -33,7 +33,7 @@ impl Client<'_> {
             let incoming = tokio::select! {
                 biased;
                 incoming = self.connection.next(None) => incoming?,
-                // The session knows why, and is asked for no more.
+                // The session knows the reason, and no further row is passed to it.
                 () = self.engine.interrupted() => return Ok(self.interrupt_copy().await),
             };
             let message = match incoming {
@@ -74,7 +74,7 @@ impl Client<'_> {
         }
     }
 
-    /// Sends the replies so far. A client that reads nothing holds up no server that stops.
+    /// Sends the buffered replies. A client that does not read can't delay the server's stop.
     pub(super) async fn send(&mut self) -> Result<(), End> {
         tokio::select! {
             biased;
@@ -83,7 +83,7 @@ impl Client<'_> {
         }
     }
 
-    /// Sends the rows of a COPY TO, as fast as the client takes them, and returns the tag.
+    /// Sends the rows of a COPY TO, as fast as the client reads them, and returns the command tag.
     pub(super) async fn copy_out(
         &mut self,
         start: CopyStart,
@@ -107,16 +107,16 @@ impl Client<'_> {
                 self.connection.replies.put(CopyDone::new());
                 return Ok(Ok(tag));
             }
-            // Others have their turn, however fast the client is.
+            // Lets other tasks run, however fast the client is.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// A client that leaves in the midst of its data.
+/// The error of a client that disconnects during its data.
 const ABORTED: std::io::ErrorKind = std::io::ErrorKind::ConnectionAborted;
 
-/// The format of all, the number of columns, and the format of each.
+/// The overall format, the number of columns, and the format of each.
 fn shape(start: CopyStart) -> (i8, i16, Vec<i16>) {
     let format = i8::from(start.is_binary);
     (format, start.columns as i16, vec![format.into(); start.columns])

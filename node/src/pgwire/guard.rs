@@ -1,9 +1,9 @@
-//! Looks at what clients send before the crate's decoders do.
+//! Validation of client messages before the crate's decoders see them.
 //!
-//! The decoders trust a frame's inside: they take counts, lengths and strings without looking
-//! whether they are there (which panics), run on into the next frame, and replace what is not
-//! UTF-8. So a frame is taken out of the input whole, walked from its first byte to its last, and
-//! only then decoded:
+//! The decoders trust the contents of a frame. They use counts, lengths and strings without
+//! checking that the bytes exist (which panics), read on into the next frame, and replace invalid
+//! UTF-8. Therefore a frame is taken out of the input whole, walked from its first byte to its
+//! last, and only then decoded:
 //!
 //! ```text
 //!   input --- type known? length in bounds? --- frame --- walk --- decoder --- message
@@ -23,7 +23,8 @@
 //! | CopyData | anything |
 //! | CopyFail | text |
 //!
-//! Strings end with a zero and are UTF-8; a value's length is -1 for NULL or as many bytes follow.
+//! Strings are UTF-8 and end with a zero byte. A value's length is -1 for NULL, or the number of
+//! bytes that follow.
 
 #[cfg(test)]
 mod fuzz;
@@ -40,23 +41,23 @@ use ::pgwire::messages::{
 use bytes::BytesMut;
 use pangea_sql::error::SqlError;
 
-/// The longest startup packet, as in PostgreSQL.
+/// The maximum length of a startup packet, as in PostgreSQL.
 const STARTUP_BYTES_MAX: usize = 10_000;
-/// The shortest one: a length and a code.
+/// The minimum length of a startup packet: a length and a code.
 const STARTUP_BYTES_MIN: usize = 8;
-/// The longest frame of a type that holds a statement, its parameters or data.
+/// The maximum length of a frame with a statement, its parameters or data.
 const LARGE_BYTES_MAX: usize = 64 << 20;
-/// The longest frame of another type, as in PostgreSQL.
+/// The maximum length of all other frames, as in PostgreSQL.
 const SMALL_BYTES_MAX: usize = 10_000;
-/// A length counts its own four bytes.
+/// A length includes its own four bytes.
 const LENGTH_BYTES: usize = 4;
-/// The lengths of a key in a request to cancel: four bytes here, more in protocol 3.2.
+/// The limits of a key's length in a cancel request: four bytes here, more in protocol 3.2.
 const SECRET_BYTES_MIN: usize = 4;
 const SECRET_BYTES_MAX: usize = 256;
-/// The only major version there is.
+/// The only supported major version.
 const MAJOR: u16 = 3;
 
-/// A client broke the protocol: what it sent can't be understood.
+/// A protocol violation: the client's input can't be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub String);
 
@@ -66,7 +67,8 @@ impl Malformed {
     }
 }
 
-/// The guard let something pass that a decoder refuses: no harm, the client is told.
+/// A decoder rejected a frame that passed the guard. This is harmless, and the client gets an
+/// error.
 impl From<PgWireError> for Malformed {
     fn from(error: PgWireError) -> Self {
         Self(error.to_string())
@@ -77,28 +79,28 @@ impl From<PgWireError> for Malformed {
 #[derive(Debug)]
 pub(super) enum Incoming {
     Message(PgWireFrontendMessage),
-    /// A frame that is whole, of a type, with a text in it that is not UTF-8: the client is told,
-    /// and goes on.
+    /// A complete frame with a text that is not UTF-8. The client gets an error, and the session
+    /// continues.
     NotText {
         kind: u8,
         error: SqlError,
     },
 }
 
-/// The first thing that a client says.
+/// A client's first packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// It asks for encryption: by TLS, or by GSSAPI.
+    /// The client requests encryption, with TLS or GSSAPI.
     Encryption { is_tls: bool },
-    /// It asks to cancel what another connection waits for.
+    /// The client requests to cancel another connection's statement.
     Cancel(CancelRequest),
-    /// It asks for a session.
+    /// The client requests a session.
     Session(Startup),
-    /// It speaks another protocol.
+    /// The client uses another protocol version.
     Unsupported { major: u16, minor: u16 },
 }
 
-/// Takes a startup packet from the front of the input; nothing when more bytes are needed.
+/// Takes a startup packet from the front of the input; `None` if more bytes are needed.
 pub(super) fn opening(input: &mut BytesMut) -> Result<Option<Opening>, Malformed> {
     let Some(len) = length(input) else { return Ok(None) };
     if !(STARTUP_BYTES_MIN..=STARTUP_BYTES_MAX).contains(&len) {
@@ -140,9 +142,10 @@ pub(super) fn opening(input: &mut BytesMut) -> Result<Option<Opening>, Malformed
     }
 }
 
-/// Takes a session's next message from the front of the input; nothing when more bytes are needed.
+/// Takes a session's next message from the front of the input; `None` if more bytes are needed.
 pub(super) fn message(input: &mut BytesMut) -> Result<Option<Incoming>, Malformed> {
-    // As in PostgreSQL the type comes first: a client of another protocol is told at once.
+    // As in PostgreSQL the type is checked first, so that a client of another protocol gets an
+    // error at once.
     let Some(&kind) = input.first() else { return Ok(None) };
     let len_max = length_max(kind)?;
     let Some(len) = length(&input[1..]) else { return Ok(None) };
@@ -162,9 +165,10 @@ pub(super) fn message(input: &mut BytesMut) -> Result<Option<Incoming>, Malforme
     decode_frame(frame, false).map(Incoming::Message).map(Some)
 }
 
-/// Decodes a frame that is whole and well-formed.
+/// Decodes a complete, well-formed frame.
 fn decode_frame(mut frame: BytesMut, is_startup: bool) -> Result<PgWireFrontendMessage, Malformed> {
-    // Version 3.2, so that a request to cancel keeps its key whole whatever it was made for.
+    // Version 3.2 is used so that a cancel request keeps its whole key, whichever version it was
+    // made for.
     let mut context = DecodeContext::new(ProtocolVersion::PROTOCOL3_2);
     context.awaiting_frontend_ssl = false;
     context.awaiting_frontend_startup = is_startup;
@@ -173,13 +177,13 @@ fn decode_frame(mut frame: BytesMut, is_startup: bool) -> Result<PgWireFrontendM
     if frame.is_empty() { Ok(message) } else { Err(Malformed::new("invalid message format")) }
 }
 
-/// The length at the front of a frame.
+/// Reads the length at the front of a frame.
 fn length(input: &[u8]) -> Option<usize> {
     let bytes = input.first_chunk::<LENGTH_BYTES>()?;
     Some(u32::from_be_bytes(*bytes) as usize)
 }
 
-/// The most that a type's length may say. Types that are none are malformed.
+/// The maximum length of a frame of this type. Unknown types are malformed.
 fn length_max(kind: u8) -> Result<usize, Malformed> {
     match kind {
         simplequery::MESSAGE_TYPE_BYTE_QUERY
@@ -198,7 +202,7 @@ fn length_max(kind: u8) -> Result<usize, Malformed> {
     }
 }
 
-/// Passes over what a type's decoder will take.
+/// Walks the fields that a type's decoder will read.
 fn walk(kind: u8, fields: &mut Fields<'_>) -> Result<(), Malformed> {
     match kind {
         simplequery::MESSAGE_TYPE_BYTE_QUERY | copy::MESSAGE_TYPE_BYTE_COPY_FAIL => {
@@ -230,13 +234,13 @@ fn walk(kind: u8, fields: &mut Fields<'_>) -> Result<(), Malformed> {
             fields.take(4)?;
         }
         copy::MESSAGE_TYPE_BYTE_COPY_DATA => fields.rest = &[],
-        // The others are empty.
+        // All other types are empty.
         _ => {}
     }
     Ok(())
 }
 
-/// What is left of a frame.
+/// The unread rest of a frame.
 struct Fields<'a> {
     rest: &'a [u8],
     /// The first text so far that is not UTF-8.
@@ -258,7 +262,7 @@ impl<'a> Fields<'a> {
         Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// The bytes of a text. Ones that are not UTF-8 are noted: the frame around them is sound.
+    /// Reads a text. Invalid UTF-8 is only recorded, because the frame around it is well-formed.
     fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let end = self.rest.iter().position(|&byte| byte == 0);
         let end = end.ok_or_else(|| Malformed::new("invalid string in message"))?;
@@ -271,7 +275,7 @@ impl<'a> Fields<'a> {
         Ok(bytes)
     }
 
-    /// A count, and so many items of a size.
+    /// Reads a count, and that number of items of a fixed size.
     fn list(&mut self, item_len: usize) -> Result<(), Malformed> {
         let count = usize::from(self.u16()?);
         self.take(count * item_len).map(|_| ())

@@ -7,35 +7,36 @@
 //!                        (one write a Query or Sync, not one a message)
 //! ```
 //!
-//! - `guard`: takes frames from the input and walks them before they are decoded. What is
-//!   malformed is an error that names it, and never a panic: no client can hurt another.
+//! - `guard`: takes frames from the input and validates them before they are decoded. Malformed
+//!   input is an error with a description, and never a panic: no client can affect another.
 //! - `connection`: a client's socket, and its startup.
-//! - `tls`: encryption, where the node's file names a certificate.
-//! - `authentication`: who a client is, and whether it may have a session.
-//! - `client`: messages to the session. A client that vanishes takes its session with it, and
-//!   with the session its transaction and the snapshot that it pinned.
-//! - `copy`: a client's rows in bulk, both ways.
-//! - `reply`: what clients are told.
-//! - `cancel`: requests to stop waiting, and statements whose time is over.
-//! - `patience`: what a client is told when its statement waits for long.
+//! - `tls`: encryption, if the configuration names a certificate.
+//! - `authentication`: checks a client's identity, and whether it may have a session.
+//! - `client`: passes messages to the session. When a client disconnects, its session is dropped,
+//!   and with it its transaction and the snapshot that it pinned.
+//! - `copy`: bulk transfer of rows, in both directions.
+//! - `reply`: encodes replies.
+//! - `cancel`: cancel requests and statement timeouts.
+//! - `patience`: warnings about statements that wait for long.
 //!
-//! # What is the crate's and what is ours
+//! # Why only the lowest layer of the crate `pgwire` is used
 //!
-//! Messages and their bytes, in both directions, are those of the crate `pgwire`, its lowest layer.
-//! The loop that drives them is ours, because the crate's own (`process_socket`, with handlers):
+//! Messages and their encodings, in both directions, are those of the crate `pgwire`, its lowest
+//! layer. The loop that drives them is our own, because the crate's (`process_socket`, with
+//! handlers):
 //!
-//! - has no place for the guard: `process_message` takes a socket with its own decoder and no
-//!   other, and when that fails the client is not told why, where PostgreSQL says FATAL 08P01;
-//! - can't be told to stop, where PostgreSQL says FATAL 57P01 to its clients;
-//! - hands over one message at a time, and whether an Execute is alone before its Sync, and so
-//!   needs no transaction that could conflict, is seen from the message after it;
-//! - keeps the transaction's status by its own reckoning, and writes at each error of a pipeline;
-//! - shares its handlers, so that the session would need a lock, and demands of them a parser and a
-//!   `do_query` that handlers which override the messages never call.
+//! - has no hook for the guard: `process_message` only takes a socket with its own decoder. If that
+//!   fails, the client gets no error, although PostgreSQL sends FATAL 08P01;
+//! - can't be stopped, although PostgreSQL sends FATAL 57P01 to its clients;
+//! - delivers one message at a time. Only the next message shows whether an Execute is the only one
+//!   before its Sync, and therefore needs no transaction that could conflict;
+//! - tracks the transaction's status itself, and writes at each error of a pipeline;
+//! - shares its handlers, so that the session would need a lock. It also requires a parser and a
+//!   `do_query` of them, which are never called if the handlers override the messages.
 //!
-//! So is SCRAM, which the crate has behind its feature `server-api-ring`: its part takes messages
-//! of the loop above, compares proofs as texts that end early, hashes at most one certificate and
-//! gives users that there are not no salt of their own; and with it come nine more crates.
+//! SCRAM is our own too. The crate's implementation (feature `server-api-ring`) takes its messages
+//! from the loop above, and compares proofs as strings with an early exit. It hashes at most one
+//! certificate, gives nonexistent users no salt of their own, and depends on nine more crates.
 
 mod authentication;
 mod cancel;
@@ -70,19 +71,19 @@ use client::Client;
 use connection::{Connection, End};
 pub use tls::Tls;
 
-/// The most clients at a time: each holds a socket and a few tens of kilobytes.
+/// The maximum number of clients: each needs a socket and a few tens of kilobytes.
 const CLIENTS_MAX: usize = 4_096;
-/// How long to wait after the system could not give another socket.
+/// The pause after the operating system could not provide another socket.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long statements that run when the server stops may go on.
+/// The grace period of running statements when the server stops.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Serves clients until `shutdown` is ready. Then clients that are idle are told to go, and the
-/// others when their statement has ended, which it must within a second.
+/// Serves clients until `shutdown` is ready. Idle clients are then disconnected, and all others
+/// when their statement ends, for which they have a second.
 ///
 /// # Errors
-/// When the listener has no address, which means that it is none.
+/// When the listener has no address, which means that it is not bound.
 pub async fn serve(
     listener: TcpListener,
     engine: Arc<dyn Engine>,
@@ -91,10 +92,10 @@ pub async fn serve(
     serve_with(Security::default(), listener, engine, shutdown).await
 }
 
-/// Serves clients as [`serve`] does, and asks of them what is said.
+/// Serves clients like [`serve`], with these security settings.
 ///
 /// # Errors
-/// When the listener has no address, which means that it is none.
+/// When the listener has no address, which means that it is not bound.
 pub async fn serve_with(
     security: Security,
     listener: TcpListener,
@@ -105,10 +106,10 @@ pub async fn serve_with(
     serve_sharing(shared, security, listener, engine, shutdown).await
 }
 
-/// Serves clients as [`serve_with`] does, whose sessions share something with others.
+/// Serves clients like [`serve_with`]. Their sessions share state with other sessions.
 ///
 /// # Errors
-/// When the listener has no address, which means that it is none.
+/// When the listener has no address, which means that it is not bound.
 pub async fn serve_sharing(
     shared: Arc<Shared>,
     security: Security,
@@ -119,7 +120,7 @@ pub async fn serve_sharing(
     serve_up_to(CLIENTS_MAX, shared, security, listener, engine, shutdown).await
 }
 
-/// Serves so many clients at a time.
+/// Serves at most `clients_max` clients at a time.
 async fn serve_up_to(
     clients_max: usize,
     plans: Arc<Shared>,
@@ -141,7 +142,7 @@ async fn serve_up_to(
         let accepted = tokio::select! {
             () = &mut shutdown => break,
             accepted = listener.accept() => accepted,
-            // Clients that have gone are forgotten.
+            // Reaps the tasks of clients that have disconnected.
             Some(ended) = clients.join_next() => {
                 report_panic(ended);
                 continue;
@@ -160,7 +161,7 @@ async fn serve_up_to(
         let welcome = Welcome { engine, plans, cancels, security, logins, is_ending, process };
         let stopped = stopped.clone();
         clients.spawn(async move {
-            // A client that breaks off is no matter of the server.
+            // A client's broken connection does not concern the server.
             let _ = welcome.serve(stream, place.is_some(), stopped).await;
             drop(place);
         });
@@ -178,14 +179,14 @@ async fn serve_up_to(
     Ok(())
 }
 
-/// A bug that one client met is no end of the others.
+/// A bug triggered by one client does not affect the others.
 fn report_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!("a client was disconnected: its task panicked (this is a bug): {error}");
     }
 }
 
-/// What the server gives a client.
+/// The state passed to a new client's task.
 struct Welcome {
     engine: Arc<dyn Engine>,
     plans: Arc<Shared>,
@@ -197,7 +198,7 @@ struct Welcome {
 }
 
 impl Welcome {
-    /// Finds out who a client is and what it asked for; nothing where it wants no session.
+    /// Reads the startup and authenticates the client; `None` if it requests no session.
     async fn let_in(
         &self,
         connection: &mut Connection,
@@ -238,7 +239,7 @@ impl Welcome {
                 Ok(Ok(Some(let_in))) => let_in,
                 Ok(Err(end)) => return connection.end(end).await,
             };
-        // A keyed hash of nothing, under a key that the system drew.
+        // The keyed hash of no data; the key is from the operating system's generator.
         let secret = RandomState::new().build_hasher().finish() as i32;
         let registration = self.cancels.register(self.process, secret);
         let switch = registration.switch().clone();
@@ -300,7 +301,7 @@ mod tests {
             client.batch_execute("select 1").await.unwrap();
             drop(client);
             connection.await.unwrap().unwrap();
-            // The server may be a little later to see that the first one left.
+            // The server may notice the first client's disconnect a little later.
             while let Err(error) = connect().await {
                 assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
                 tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! A statement that waits for the cluster: what its client is told, and whether it is still there.
+//! A statement that waits for the cluster: warns its client, and notices if the client disconnects.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,26 +8,26 @@ use pangea_sql::engine::Engine;
 
 use super::connection::{Connection, End};
 
-/// How long a statement waits before somebody asks why, and how long until somebody asks again:
-/// longer than an epoch and the longest round trips.
+/// The time that a statement waits before the reason is checked, and between checks. It is longer
+/// than an epoch and the longest round trips.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a client can do about a cluster without a majority, or one that has yet to start.
+/// Hint for a cluster without a majority, or one that has yet to start.
 const HINT: &str = "The statement goes on when enough nodes are there. To stop waiting, cancel \
                     it; statement_timeout sets how long later ones wait.";
 
-/// And about nodes that are behind.
+/// Hint for lagging nodes.
 const HINT_OF_LATE: &str = "The statement goes on when they have caught up. To stop waiting, \
                             cancel it; statement_timeout sets how long later ones wait.";
 
-/// Why a statement takes long, as far as the node knows, and what to do about it.
+/// The reason why a statement waits, as far as the node knows, and the hint.
 fn why(engine: &dyn Engine) -> Option<(String, &'static str)> {
     let too_few = engine.cut_off().map(|why| (format!("{why}; waiting"), HINT));
     too_few.or_else(|| engine.waits_for().map(|whom| (whom, HINT_OF_LATE)))
 }
 
-/// Awaits what the session answers. Where that takes long because too few nodes can be reached, or
-/// one is behind, the client is told, once; and when it leaves meanwhile, the wait ends with it.
+/// Awaits the session's answer. If that takes long because too few nodes are reachable, or a node
+/// lags, the client gets a warning, once. If the client disconnects, the wait ends.
 pub(super) async fn patiently<T>(
     engine: &dyn Engine,
     connection: &mut Connection,
@@ -37,7 +37,7 @@ pub(super) async fn patiently<T>(
     let (mut is_long, mut is_told) = (false, false);
     loop {
         tokio::select! {
-            // An answer that is there is given, and costs no look at the clock or the socket.
+            // An available answer has priority, and needs no check of the clock or the socket.
             biased;
             answer = &mut answer => return Ok(answer),
             () = tokio::time::sleep(PATIENCE) => is_long = true,

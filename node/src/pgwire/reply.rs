@@ -1,4 +1,4 @@
-//! What clients are told: the session's answers as the crate's messages, and those as bytes.
+//! Encoding of replies: the session's answers as the crate's messages, and those as bytes.
 
 use ::pgwire::messages::Message;
 use ::pgwire::messages::ProtocolVersion;
@@ -23,22 +23,23 @@ use pangea_sql::types::datum::Datum;
 use pangea_sql::types::zone::Zone;
 use pangea_sql::types::{SqlType, binary, text};
 
-/// What clients read of a reply that is not a row, an error or a notice: more, and libpq takes the
-/// connection for broken.
+/// The maximum length of a reply that is not a row, an error or a notice. libpq regards a
+/// connection with a longer one as broken.
 const SMALL_REPLY_BYTES_MAX: usize = 30_000;
-/// The longest row: its length is an `i32`, and counts itself and the number of values.
+/// The maximum length of a row. Its length field is an `i32` that includes itself and the number of
+/// values.
 const ROW_BYTES_MAX: usize = i32::MAX as usize - 6;
 
-/// Replies that have not been sent, as bytes.
+/// Encoded replies that have not been sent.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     bytes: BytesMut,
-    /// The values of a row, and one value: kept for their memory.
+    /// Buffers for a row's values and for one value, reused between rows.
     row: BytesMut,
     value: Vec<u8>,
 }
 
-/// How bad an error is.
+/// The severity of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     /// The statement failed.
@@ -48,23 +49,23 @@ pub(super) enum Severity {
 }
 
 impl Replies {
-    /// The bytes so far.
+    /// The buffered bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Forgets what was sent.
+    /// Discards the bytes, which have been sent.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Appends a message. One that is too long for its type would leave half of itself behind, so
-    /// that the few that could be are looked at before.
+    /// Appends a message. Encoding one that is too long for its type would leave a partial message,
+    /// so the few that could be too long are checked beforehand.
     pub(super) fn put(&mut self, message: impl Message) {
         message.encode(&mut self.bytes).expect("a reply is within the limits of its type");
     }
 
-    /// Yes or no, to a request for encryption.
+    /// The answer to a request for encryption.
     pub(super) fn encryption(&mut self, is_granted: bool) {
         self.put(if is_granted { SslResponse::Accept } else { SslResponse::Refuse });
     }
@@ -73,14 +74,14 @@ impl Replies {
         self.put(Authentication::Ok);
     }
 
-    /// The newest version that is spoken here, and the options that are not understood.
+    /// The newest supported version, and the unknown options.
     pub(super) fn negotiate(&mut self, unknown: Vec<String>) {
-        // The whole number of the version: this is what PostgreSQL sends and libpq takes.
+        // The full version number, as PostgreSQL sends it and libpq accepts it.
         let newest = ProtocolVersion::PROTOCOL3_0.into();
         self.put(NegotiateProtocolVersion::new(newest, unknown));
     }
 
-    /// A setting. One that is too long for clients they are not told of.
+    /// Reports a setting. A value that is too long for clients is not reported.
     pub(super) fn parameter(&mut self, name: &str, value: &str) {
         let status = ParameterStatus::new(without_zeros(name), without_zeros(value));
         if status.message_length() <= SMALL_REPLY_BYTES_MAX {
@@ -131,7 +132,7 @@ impl Replies {
         self.put(NoticeResponse::new(fields));
     }
 
-    /// Something that the client should act on.
+    /// Sends a warning with a hint.
     pub(super) fn warning(&mut self, message: &str, hint: &str) {
         let mut fields = fields("WARNING", "01000", message);
         fields.push((b'H', without_zeros(hint)));
@@ -142,13 +143,13 @@ impl Replies {
         self.put(ParameterDescription::new(types.iter().map(|base| base.oid()).collect()));
     }
 
-    /// The columns of the rows that follow, and which of them come in binary.
+    /// Describes the columns of the rows that follow, and which of them are in binary format.
     pub(super) fn row_description(&mut self, columns: &[OutputColumn], formats: &[bool]) {
         let described = columns.iter().enumerate().map(|(at, column)| {
             let is_binary = formats.get(at).copied().unwrap_or(false);
             FieldDescription::new(
                 without_zeros(&column.name),
-                // Nothing where it is computed.
+                // 0 if the column is computed.
                 column.origin.map_or(0, |origin| origin.relation as i32),
                 column.origin.map_or(0, |origin| origin.column),
                 column.ty.base.oid(),
@@ -160,17 +161,17 @@ impl Replies {
         self.put(RowDescription::new(described.collect()));
     }
 
-    /// Data of a COPY, within the limits of a row.
+    /// Appends data of a COPY, which is within the limits of a row.
     pub(super) fn copy_data(&mut self, data: &[u8]) {
         self.bytes.put_u8(MESSAGE_TYPE_BYTE_COPY_DATA);
         self.bytes.put_i32(data.len() as i32 + 4);
         self.bytes.put_slice(data);
     }
 
-    /// A row.
+    /// Appends a row.
     ///
     /// # Errors
-    /// When it is longer than a row can be.
+    /// When it exceeds the maximum length of a row.
     pub(super) fn row(
         &mut self,
         row: &[Datum],
@@ -206,7 +207,7 @@ impl Replies {
     }
 }
 
-/// The fields that errors and notices have alike.
+/// The fields that errors and notices have in common.
 fn fields(severity: &str, code: &str, message: &str) -> Vec<(u8, String)> {
     vec![
         (b'S', severity.to_owned()),
@@ -216,7 +217,7 @@ fn fields(severity: &str, code: &str, message: &str) -> Vec<(u8, String)> {
     ]
 }
 
-/// A text as the protocol can carry it: a zero inside would end it early.
+/// Removes zero bytes, which would end a string of the protocol early.
 fn without_zeros(text: &str) -> String {
     if text.contains('\0') { text.replace('\0', "") } else { text.to_owned() }
 }

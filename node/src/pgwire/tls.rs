@@ -1,8 +1,8 @@
-//! TLS on the port of PostgreSQL clients, and the stream beneath a connection, with it or without.
+//! TLS on the port of PostgreSQL clients, and the stream beneath a connection, encrypted or not.
 //!
 //! ```text
 //!   client ---- SSLRequest ---->
-//!          <--- S, or N --------      N where the node's file names no certificate
+//!          <--- S, or N --------      N if the configuration names no certificate
 //!          ---- handshake ----->      nothing may come in between
 //!          ---- startup ------->
 //! ```
@@ -38,11 +38,11 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads a certificate with those that vouch for it, and its key: both files in PEM.
+    /// Reads a certificate chain and its key, both from PEM files.
     ///
     /// # Errors
-    /// When a file can't be read or holds something else, or they do not belong together: what is
-    /// wrong, with the file's name.
+    /// When a file can't be read or has other contents, or the certificate and the key do not
+    /// match: a description with the file's name.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, String> {
         let wrong = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
         let chain = CertificateDer::pem_file_iter(certificate)
@@ -64,23 +64,23 @@ impl Tls {
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), binding })
     }
 
-    /// What a login may be bound to.
+    /// The channel binding for logins over TLS.
     pub(super) fn binding(&self) -> &Binding {
         &self.binding
     }
 
-    /// Shakes hands with a client.
+    /// Performs the handshake with a client.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
         self.acceptor.accept(stream).await.map(|stream| Stream::Tls(Box::new(stream)))
     }
 }
 
-/// The element at the front of what is encoded by DER: its tag, what is inside, and what is after.
+/// Splits the first DER element off `bytes`: its tag, its contents, and the rest.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&[tag, first], rest) = bytes.split_first_chunk::<2>()?;
     let (len, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // Up to four bytes of length: no certificate is longer.
+        // Lengths have up to four bytes; no certificate is longer.
         0x81..=0x84 => {
             let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             let len = digits.iter().fold(0, |len, &digit| len << 8 | usize::from(digit));
@@ -92,8 +92,9 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, inside, rest))
 }
 
-/// `tls-server-end-point` of RFC 5929: a certificate's hash, by the function that its signature is
-/// made with, or by SHA-256 where that is MD5 or SHA-1. Signatures without a function have none.
+/// `tls-server-end-point` of RFC 5929: the certificate's hash, by the hash function of its
+/// signature, or by SHA-256 if that is MD5 or SHA-1. Signatures without a hash function have no
+/// binding.
 fn binding(certificate: &[u8]) -> Binding {
     // ecdsa-with-SHA256 .. SHA512, in the arc of ANSI X9.62.
     const ECDSA: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4];
@@ -120,11 +121,11 @@ fn binding(certificate: &[u8]) -> Binding {
     })
 }
 
-/// A client's socket, with TLS or without.
+/// A client's socket, with or without TLS.
 pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
-    /// While hands are shaken, and after that has failed.
+    /// The state during the handshake, and after it has failed.
     Gone,
 }
 

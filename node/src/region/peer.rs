@@ -1,13 +1,13 @@
-//! A node of another shard: the connection to it, and versions that it keeps.
+//! A node of another shard: the connection to it, and the versions that it pins.
 //!
 //! ```text
-//!   New --> Connecting --> Connected        from then on it connects again by itself
+//!   New --> Connecting --> Connected        from then on the client reconnects automatically
 //!               |
-//!               +--------> Away --> Connecting      some time later, beside what goes on
+//!               +--------> Away --> Connecting      some time later, concurrently with sessions
 //! ```
 //!
-//! Connections are made by tasks of their own. A session waits for one where nobody has tried yet,
-//! or where no other node can be asked: not for one that has failed a moment ago.
+//! Connections are made by separate tasks. A session waits for one if none has been attempted yet,
+//! or if no other node can be used. It does not wait for one that failed a moment ago.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 
-/// How long a connection may take to be made.
+/// Timeout for making a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
-/// Who could not be connected to is not tried again for so long.
+/// The delay before connecting again to a node after a failure.
 const AWAY_FOR: Duration = Duration::from_secs(1);
-/// How long another node may take to come to a version that this one has.
+/// Timeout for another node to reach a version that this one has.
 const HOLD_DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is asked again whether it has.
+/// The interval between queries whether it has.
 const HOLD_POLL: Duration = Duration::from_millis(1);
-/// So many answers with rows may be under way from one node: each is of some megabytes, and who
-/// does not read what it asked for is cut off.
+/// The maximum number of answers with rows in flight from one node. Each has some megabytes, and a
+/// client that does not read its answers is disconnected.
 const ANSWERS_MAX: usize = 8;
 
 pub(super) struct Peer {
@@ -36,18 +36,18 @@ pub(super) struct Peer {
     address: SocketAddr,
     cluster: String,
     way: Arc<watch::Sender<Way>>,
-    /// So many answers with rows may be under way.
+    /// Limits the answers with rows in flight.
     room: Arc<Semaphore>,
 }
 
-/// How far the connection is.
+/// The state of the connection.
 enum Way {
     New,
-    /// Somebody is at it. Who was away before may be so still.
+    /// A connection attempt is in progress. A node that was away before may still be.
     Connecting {
         was_away: bool,
     },
-    /// It was made. It may be lost now, and then it is made again.
+    /// The connection was made. If it is lost, the client reconnects.
     Made(Client),
     Away {
         since: Instant,
@@ -55,21 +55,22 @@ enum Way {
     },
 }
 
-/// What a node keeps of a version, and the connection that it does so for.
+/// A version pinned on a node, and the connection that the pin belongs to.
 pub(super) struct Hold {
     pub client: Client,
     pub number: u64,
     pub room: Arc<Semaphore>,
 }
 
-/// Has the first of a shard's nodes that answers keep a version: one that is connected, or that
-/// nobody has tried to connect to, and else one that was away.
+/// Pins a version on the first of a shard's nodes that answers. Nodes that are connected or that
+/// have never been tried come first, and nodes that were away last.
 ///
 /// # Errors
-/// When none does, with what each said.
+/// When no node pins it, with the reason of each.
 pub(super) async fn hold_on_one(peers: &[Peer], at: SnapshotVersion) -> Result<Hold, String> {
     let mut why = Vec::new();
-    // Whoever was away is tried again in any case, and is the nearest once more when it is back.
+    // Nodes that were away are retried in any case, so that the nearest one is used again when it
+    // is back.
     let (away, others): (Vec<&Peer>, Vec<&Peer>) = peers.iter().partition(|peer| {
         let was_away = peer.was_away();
         if was_away {
@@ -109,7 +110,7 @@ impl Peer {
         }
     }
 
-    /// Asks once. What comes too late is let go.
+    /// Sends one query. A pin that arrives after the timeout is released.
     async fn ask(&self, client: &Client, at: SnapshotVersion) -> Result<Option<u64>, String> {
         let asking = client.clone();
         let mut asked = tokio::spawn(async move { asking.hold(at).await });
@@ -120,7 +121,7 @@ impl Peer {
                 let client = client.clone();
                 tokio::spawn(async move {
                     if let Ok(Ok(Some(number))) = asked.await {
-                        // A connection that was lost has let it go.
+                        // Losing the connection releases the pin as well.
                         let _ = client.release(number).await;
                     }
                 });
@@ -129,26 +130,26 @@ impl Peer {
         }
     }
 
-    /// Whether the last connection that was tried was not made.
+    /// Whether the last connection attempt failed.
     fn was_away(&self) -> bool {
         matches!(&*self.way.borrow(), Way::Away { .. } | Way::Connecting { was_away: true })
     }
 
-    /// The connection, once one that is being made is there.
+    /// Returns the connection, and waits for one that is being made.
     async fn client(&self) -> Result<Client, String> {
         self.connect();
         let mut known = self.way.subscribe();
         let known = known.wait_for(|way| !matches!(way, Way::Connecting { .. })).await;
         match known.as_deref() {
             Ok(Way::Made(client)) if client.is_connected() => Ok(client.clone()),
-            // It connects again by itself.
+            // The client reconnects automatically.
             Ok(Way::Made(_)) => Err("it is not connected".to_owned()),
             Ok(Way::Away { reason, .. }) => Err(reason.clone()),
             Ok(Way::New | Way::Connecting { .. }) | Err(_) => Err("the node ends".to_owned()),
         }
     }
 
-    /// Begins to connect, unless that is done, or on its way, or was in vain a moment ago.
+    /// Begins to connect, unless a connection exists, is being made, or failed a moment ago.
     fn connect(&self) {
         let is_begun = self.way.send_if_modified(|way| {
             let was_away = match way {

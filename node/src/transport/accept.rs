@@ -1,7 +1,7 @@
-//! The listener: who connects says hello, is checked, and becomes a peer's lane or a client.
+//! The listener: each connection sends a hello, is checked, and becomes a peer's lane or a client.
 //!
-//! Each connection is on a thread of its own from the start, so that one that says nothing, or
-//! garbage, holds up no other; it has [`HANDSHAKE_MAX`] to say hello.
+//! Each connection has its own thread from the start, so that one that sends nothing, or garbage,
+//! does not delay others. It has [`HANDSHAKE_MAX`] to send its hello.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,14 +20,14 @@ use super::session::{self, Connection, Session, is_timeout, lane_decoder};
 use super::shared::Shared;
 use crate::client;
 
-/// How long the other side may take to say hello, or to answer it. Above the longest emulated
+/// Timeout for the other side to send a hello, or to answer it. It is above the longest emulated
 /// round trip.
 pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
-/// How long the listener rests when the process is out of file handles, before it looks again.
+/// The pause of the listener when the process has run out of file descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
-/// A peer's first lane, which waits for the second.
+/// A peer's first lane, waiting for the second.
 #[derive(Debug)]
 pub(crate) struct Parked {
     hello: PeerHello,
@@ -35,7 +35,7 @@ pub(crate) struct Parked {
     _open: Open,
 }
 
-/// Takes connections until the transport stops.
+/// Accepts connections until the transport stops.
 pub(crate) fn run_listener(shared: &Arc<Shared>, listener: &TcpListener) {
     loop {
         let accepted = listener.accept();
@@ -54,7 +54,7 @@ pub(crate) fn run_listener(shared: &Arc<Shared>, listener: &TcpListener) {
                     );
                 }
             }
-            // The connection was gone before it was taken: nothing to be done about it.
+            // The connection was closed before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 let reason = format!("can't accept a connection: {error}");
@@ -67,7 +67,7 @@ pub(crate) fn run_listener(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Reads one frame, before a deadline.
+/// Reads one frame before a deadline.
 pub(crate) fn read_frame_until(
     mut stream: &TcpStream,
     decoder: &mut Decoder,
@@ -108,7 +108,7 @@ fn greet(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
         shared.trouble(None, address, &format!("connection refused: it can't be set up: {error}"));
         return;
     }
-    // The lane is not known yet: the smaller buffer is the one for strangers.
+    // The lane is not known yet, and the smaller buffer is enough for strangers.
     let mut decoder = lane_decoder(Lane::Control);
     let hello = match read_hello(&stream, &mut decoder) {
         Ok(hello) => hello,
@@ -134,17 +134,18 @@ fn read_hello(stream: &TcpStream, decoder: &mut Decoder) -> Result<Hello, String
     }
 }
 
-/// Says why, to our operator and to the other side, and lets the connection go.
+/// Reports the reason to the operator and to the other side, and closes the connection.
 fn refuse(shared: &Shared, stream: &TcpStream, address: SocketAddr, refusal: &Refusal) {
     if shared.is_stopping() {
         return;
     }
     shared.trouble(None, address, &format!("connection refused: {refusal}"));
-    // It may be gone, or not be listening: it was told if it can be.
+    // Best effort: the other side may have disconnected, or may not be reading.
     let _ = super::write_whole(stream, &frame::encode(Kind::Refused, refusal.0.as_bytes()));
 }
 
-/// Like [`refuse`], for a node: one of this cluster dials again and again, and is told of once.
+/// Like [`refuse`] for a node. A node of this cluster retries continually, and is reported only
+/// once.
 fn refuse_peer(
     shared: &Shared,
     hello: &PeerHello,
@@ -162,7 +163,7 @@ fn refuse_peer(
     }
 }
 
-/// A client that may stay, if there is room.
+/// Serves an accepted client, unless too many are connected.
 fn on_client(shared: &Shared, address: SocketAddr, connection: Connection) {
     if shared.clients.fetch_add(1, Ordering::AcqRel) < CLIENTS_MAX {
         client::serve(shared, address, connection);
@@ -173,11 +174,11 @@ fn on_client(shared: &Shared, address: SocketAddr, connection: Connection) {
     shared.clients.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// A lane of a peer that may stay: the first of a session waits, the second starts it.
+/// Handles a lane of an accepted peer: the first lane of a session waits, and the second starts it.
 fn on_peer(shared: &Arc<Shared>, hello: PeerHello, stream: Arc<TcpStream>, open: Open) {
     let peer = shared.peer(hello.from).expect("its hello was checked");
     if peer.link.is_cut() {
-        // What would answer it does not get through. The dialer tries again.
+        // The link is cut, so the welcome would not get through. The dialer retries.
         return;
     }
     let Some((control, bulk)) = pair(peer, Parked { hello, stream, _open: open }) else { return };
@@ -207,7 +208,7 @@ fn on_peer(shared: &Arc<Shared>, hello: PeerHello, stream: Arc<TcpStream>, open:
     }
 }
 
-/// The two lanes of a session, once both are here.
+/// Returns the two lanes of a session, once both have connected.
 fn pair(peer: &Peer, lane: Parked) -> Option<(Parked, Parked)> {
     let mut parked = peer.parked();
     let other = parked.take().filter(|other| {

@@ -1,4 +1,4 @@
-//! Connecting to a peer with a higher id, again and again.
+//! Connecting to a peer with a higher id, with retries.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use super::peer::Peer;
 use super::session::{self, Connection, Session, lane_decoder};
 use super::shared::Shared;
 
-/// The first wait before dialing again: a peer that restarts is back in a moment.
+/// The first delay before dialing again; a peer that restarts is back in a moment.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// The longest wait before dialing again.
+/// The longest delay before dialing again.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// A session that lasted this long was a good one: the next wait is short again.
+/// The duration of a session after which the next delay is short again.
 const GOOD_SESSION: Duration = Duration::from_secs(1);
-/// How long a host that does not answer is waited for.
+/// Timeout for a host that does not answer.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 
-/// Keeps a session with `peer` up until the transport stops.
+/// Maintains a session with `peer` until the transport stops.
 pub(crate) fn run_dialer(shared: &Arc<Shared>, peer: &Peer) {
     let mut backoff = BACKOFF_MIN;
     loop {
@@ -44,12 +44,12 @@ pub(crate) fn run_dialer(shared: &Arc<Shared>, peer: &Peer) {
     }
 }
 
-/// One session, from its dialing to its end, which is always an error.
+/// Runs one session from dialing to its end, which is always an error.
 fn dial_and_run(shared: &Arc<Shared>, peer: &Peer) -> Result<(), String> {
     let id = SessionId { incarnation: shared.incarnation, attempt: shared.next_attempt() };
     let (control, control_open) = connect(shared, peer)?;
     let (bulk, bulk_open) = connect(shared, peer)?;
-    // The hello is the first thing that the emulated wide area carries.
+    // The hello is the first frame that the emulated WAN delays.
     if shared.wait_for_stop(peer.link.delay()) {
         return Err("stopping".to_owned());
     }

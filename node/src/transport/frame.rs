@@ -1,4 +1,4 @@
-//! Frames: what one connection carries, as bytes. No socket is touched here.
+//! The encoding of frames, independent of sockets.
 //!
 //! ```text
 //!   0        4         5      6        8        12
@@ -6,64 +6,65 @@
 //!     u32      u8        u8     u16      u32
 //! ```
 //!
-//! All numbers are little-endian. The checksum covers the first eight bytes and the body as it is
-//! on the wire: TCP's own sixteen bits miss an error in some thousands, and middle boxes recompute
-//! them. With [`COMPRESSED`] set the body is the length of the original (u32) and one LZ4 block.
+//! All numbers are little-endian. The checksum covers the first eight bytes and the body as
+//! transmitted: TCP's sixteen bits miss one error in some thousands, and middleboxes recompute
+//! them. With [`COMPRESSED`] set, the body is the original length (u32) and one LZ4 block.
 //!
-//! A length above the connection's limit is refused before anything is reserved for it, and so are
-//! another version, an unknown kind and an unknown flag: what follows could not be understood.
+//! A length above the connection's limit is rejected before memory is reserved for it. Other
+//! versions, unknown kinds and unknown flags are rejected too, because the following bytes could
+//! not be interpreted.
 
 use std::fmt;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// The version of everything that is said on a connection, hello and protocols' messages included.
+/// The version of the wire format of a connection, including the hello and protocols' messages.
 pub const WIRE_VERSION: u8 = 8;
 
-/// The bytes before a frame's body.
+/// The length of the header before a frame's body.
 pub(crate) const HEADER_LEN: usize = 12;
 
-/// The largest frame on the control lane: acknowledgements and votes are far below it.
+/// The maximum frame on the control lane; acknowledgements and votes are far smaller.
 pub const CONTROL_FRAME_MAX: usize = 4 << 20;
-/// The largest frame on the bulk lane: a batch is 4 MB, a part of a checkpoint may be larger.
+/// The maximum frame on the bulk lane: a batch is 4 MB, and a chunk of a checkpoint may be larger.
 pub const BULK_FRAME_MAX: usize = 64 << 20;
-/// The largest frame to or from a client.
+/// The maximum frame to or from a client.
 pub const CLIENT_FRAME_MAX: usize = 16 << 20;
-/// The largest frame before the other side is known.
+/// The maximum frame before the other side is known.
 pub(crate) const HELLO_FRAME_MAX: usize = 4 << 10;
 
 /// Flag: the body is compressed.
 pub(crate) const COMPRESSED: u16 = 1;
 
-/// A body below this is sent as it is: what LZ4 could save is less than a packet.
+/// A shorter body is sent uncompressed, because LZ4 could save less than a packet.
 const COMPRESS_LEN_MIN: usize = 1 << 10;
-/// Compression must save one part in this many, or the frame is sent as it is and the receiver is
-/// spared the work.
+/// The fraction (one in this number) that compression must save. Otherwise the frame is sent
+/// uncompressed, which saves the receiver the work.
 const COMPRESS_GAIN: usize = 8;
-/// LZ4 makes at most so many bytes of one, however well they repeat.
+/// The maximum expansion of LZ4: bytes of output for one byte of input.
 const LZ4_GAIN_MAX: usize = 255;
 
-/// A read shorter than this is not worth its system call: a new buffer is started instead.
+/// The minimum length of a read. For less space a new buffer is started, to save system calls.
 const READ_LEN_MIN: usize = 4 << 10;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Who is there: always the first frame of the side that connected.
+    /// The identity of the side that connected; always its first frame.
     Hello,
-    /// The other side is accepted.
+    /// The connection is accepted.
     Welcome,
-    /// The other side is not accepted: the body says why, in words.
+    /// The connection is refused; the body is the reason as text.
     Refused,
     /// A protocol's message.
     Message,
-    /// Answer with the same body.
+    /// Requests a `Pong` with the same body.
     Ping,
     /// The answer to a ping.
     Pong,
-    /// A client's transactions.
+    /// A client's calls.
     Submit,
-    /// A client's question.
+    /// A client's query.
     Query,
     /// Answers to a client.
     Answers,
@@ -91,16 +92,16 @@ impl Kind {
     }
 }
 
-/// A whole frame that was received, its checksum verified.
+/// A complete received frame with a valid checksum.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub kind: Kind,
     pub flags: u16,
-    /// As it was on the wire.
+    /// The body as transmitted.
     pub body: Bytes,
 }
 
-/// Bytes that are not a frame. Nothing after them can be read.
+/// An invalid frame. The bytes after it can't be interpreted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FrameError {
     Version(u8),
@@ -132,10 +133,10 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// The header that goes before `body`.
+/// The header for `body`.
 ///
 /// # Panics
-/// When the body is longer than any limit allows.
+/// When the body is longer than the largest limit.
 pub(crate) fn header(kind: Kind, flags: u16, body: &[u8]) -> [u8; HEADER_LEN] {
     assert!(body.len() <= BULK_FRAME_MAX, "a frame is checked against its limit before it is sent");
     let mut header = [0; HEADER_LEN];
@@ -148,7 +149,7 @@ pub(crate) fn header(kind: Kind, flags: u16, body: &[u8]) -> [u8; HEADER_LEN] {
     header
 }
 
-/// A whole frame in one piece, for what is small or rare.
+/// Encodes a whole frame in one buffer, for small or rare frames.
 pub(crate) fn encode(kind: Kind, body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADER_LEN + body.len());
     frame.extend_from_slice(&header(kind, 0, body));
@@ -156,7 +157,7 @@ pub(crate) fn encode(kind: Kind, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The compressed form of a body, where it is worth it.
+/// Compresses a body; `None` if that saves too little.
 pub(crate) fn compress(body: &[u8]) -> Option<Bytes> {
     if body.len() < COMPRESS_LEN_MIN {
         return None;
@@ -168,15 +169,15 @@ pub(crate) fn compress(body: &[u8]) -> Option<Bytes> {
         return None;
     }
     out.truncate(len);
-    // The frame may wait in a delay queue: it must not hold the unused part.
+    // The frame may wait in a delay queue, which should not retain the unused capacity.
     out.shrink_to_fit();
     Some(Bytes::from(out))
 }
 
-/// The body of a frame as it was before compression, no longer than `limit`.
+/// The body of a frame, decompressed if necessary, of at most `limit` bytes.
 ///
 /// # Errors
-/// When the compressed form is malformed, or says that it is larger.
+/// When the compressed form is malformed, or its stated length exceeds `limit`.
 pub(crate) fn plain_body(frame: &Frame, limit: usize) -> Result<Bytes, FrameError> {
     if frame.flags & COMPRESSED == 0 {
         return Ok(frame.body.clone());
@@ -186,7 +187,7 @@ pub(crate) fn plain_body(frame: &Frame, limit: usize) -> Result<Bytes, FrameErro
     if len > limit {
         return Err(FrameError::TooLarge { len, limit });
     }
-    // Before anything is reserved for it: a few bytes may say that they are many.
+    // This check precedes the allocation, because a few bytes may state a huge length.
     if len > block.len() * LZ4_GAIN_MAX {
         return Err(FrameError::Compression);
     }
@@ -196,11 +197,11 @@ pub(crate) fn plain_body(frame: &Frame, limit: usize) -> Result<Bytes, FrameErro
     }
 }
 
-/// Cuts what arrives into frames. Bytes are read into [`Decoder::space`], and a frame's body is a
-/// slice of the buffer that it was read into: nothing is copied but the start of a frame that did
-/// not fit its buffer.
+/// Splits received bytes into frames. Bytes are read into [`Decoder::space`], and a frame's body is
+/// a slice of the buffer that it was read into. Only the start of a frame that did not fit its
+/// buffer is copied.
 pub(crate) struct Decoder {
-    /// Initialised through its whole length; the first `filled` bytes have been received.
+    /// Initialised over its whole length; the first `filled` bytes have been received.
     buffer: BytesMut,
     filled: usize,
     buffer_len: usize,
@@ -234,19 +235,20 @@ impl Header {
 }
 
 impl Decoder {
-    /// Reads into buffers of `buffer_len` bytes, and refuses bodies above `limit`.
+    /// Creates a decoder that reads into buffers of `buffer_len` bytes, and rejects bodies above
+    /// `limit`.
     pub(crate) fn new(buffer_len: usize, limit: usize) -> Self {
         assert!(buffer_len > HEADER_LEN, "a header fits the buffer");
         Self { buffer: BytesMut::new(), filled: 0, buffer_len, limit }
     }
 
-    /// From here on refuses bodies above `limit`.
+    /// Changes the limit above which bodies are rejected.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Where the next bytes go. Never empty. To be called after [`Decoder::next_frame`] said that
-    /// it needs more, so that the length of a frame whose header is here has been checked.
+    /// The buffer for the next bytes; never empty. Call it only after [`Decoder::next_frame`] has
+    /// returned `None`, because the length of a buffered header has then been checked.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         let need = self.frame_len();
         let is_short = self.filled < HEADER_LEN && self.buffer.len() < self.filled + READ_LEN_MIN;
@@ -259,16 +261,16 @@ impl Decoder {
         &mut self.buffer[self.filled..]
     }
 
-    /// `len` bytes have been read into [`Decoder::space`].
+    /// Records that `len` bytes have been read into [`Decoder::space`].
     pub(crate) fn advance(&mut self, len: usize) {
         self.filled += len;
         assert!(self.filled <= self.buffer.len(), "more was read than there was space");
     }
 
-    /// The next frame, or nothing when more bytes are needed.
+    /// Returns the next frame, or `None` if more bytes are needed.
     ///
     /// # Errors
-    /// When what comes next is not a frame. The decoder is of no use afterwards.
+    /// When the next bytes are not a valid frame. The decoder is then unusable.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(header) = self.buffer[..self.filled].first_chunk() else { return Ok(None) };
         let header = Header::parse(header, self.limit)?;
@@ -286,7 +288,7 @@ impl Decoder {
         Ok(Some(Frame { kind: header.kind, flags: header.flags, body: frame.freeze() }))
     }
 
-    /// The length of the frame whose header is here, or of a header.
+    /// The length of the frame if its header is buffered, otherwise of a header.
     fn frame_len(&self) -> usize {
         match self.buffer[..self.filled].first_chunk::<4>() {
             Some(len) if self.filled >= HEADER_LEN => {
@@ -323,7 +325,7 @@ mod tests {
         fn a_changed_bit_never_passes(at in 0usize..8 * 112, body: [u8; 100]) {
             let mut bytes = encode(Kind::Message, &body);
             bytes[at / 8] ^= 1 << (at % 8);
-            // A longer length leaves the frame incomplete, which is no frame either.
+            // A longer length makes the frame incomplete, which does not yield a frame either.
             let (frames, _) = cut(&mut Decoder::new(5000, 200), &bytes, 5000);
             prop_assert_eq!(frames, Vec::new());
         }
@@ -362,7 +364,7 @@ mod tests {
         assert_eq!(refused(|bytes| bytes[2] = 1), too_large);
     }
 
-    /// The fuzzer found that 32 bytes which say that they are 16 MB had those reserved.
+    /// The fuzzer found 32 bytes that state a length of 16 MB, which was then allocated.
     #[test]
     fn a_body_that_says_it_is_more_than_it_can_be_is_refused_before_anything_is_reserved() {
         let zeros = compress(&[0; 1 << 20]).unwrap();

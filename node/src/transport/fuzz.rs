@@ -1,4 +1,4 @@
-//! Frames and hellos that are nearly right.
+//! Fuzzing of frames and hellos, with inputs that are almost valid.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use super::hello::{ClientHello, ClientWelcome, Hello, LaneName, PeerHello, Sessi
 use crate::fuzzing::{Outcome, Target, run, size};
 use pangea_core::ids::NodeId;
 
-/// What the frames of these tests may have: so little that lengths above it are common.
+/// The limit of bodies in these tests, so low that lengths above it are common.
 const LIMIT: usize = 64 << 10;
 
 const BUFFER_LEN: usize = 8 << 10;
@@ -21,7 +21,7 @@ fn frames() -> Vec<Vec<u8>> {
     vec![small, two, frame::encode(Kind::Submit, &[7; 3_000]), [&header[..], &packed].concat()]
 }
 
-/// Makes the checksums right, as far as the lengths lead, and the last length.
+/// Corrects the last length, and the checksums of all frames that the lengths lead to.
 fn mend(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(header) = bytes.get(at..).and_then(|rest| rest.first_chunk::<HEADER_LEN>()) {
@@ -37,7 +37,7 @@ fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// The frames in these bytes, which come so many at a time, up to what is none.
+/// Decodes the frames in these bytes, which arrive `step` at a time, up to the first invalid one.
 pub(super) fn cut(
     decoder: &mut Decoder,
     mut bytes: &[u8],
@@ -94,15 +94,15 @@ fn frames_of_a_connection() {
         seeds: frames(),
         mend,
         look: look_at_frames,
-        // A frame's header reserves what it says, up to the limit. Twice: there are two decoders,
-        // and a buffer that grows is there beside the one before.
+        // A frame's header allocates its stated length, up to the limit. There are two decoders,
+        // and a growing buffer exists along with its predecessor.
         bytes_max: 3 * LIMIT,
-        // A compressed body, whose block may be so much shorter.
+        // A compressed body may be much larger than its block.
         bytes_per_byte: 64,
     });
 }
 
-/// A frame of five bytes could say that it holds 64 MB, and had that reserved.
+/// A frame of five bytes could state a length of 64 MB, which was then allocated.
 fn look_at_compressed(input: &[u8]) -> Outcome {
     let body = Bytes::copy_from_slice(input);
     let frame = Frame { kind: Kind::Message, flags: COMPRESSED, body };
@@ -129,7 +129,7 @@ fn compressed_bodies() {
         mend: |_| {},
         look: look_at_compressed,
         bytes_max: 64 << 10,
-        // LZ4 makes at most 255 bytes of one; and it is compressed once more here.
+        // LZ4 expands a byte to at most 255, and the body is compressed again here.
         bytes_per_byte: 4 * 255,
     });
 }

@@ -1,13 +1,13 @@
-//! The first frame of a connection, and whether the other side may stay.
+//! The first frame of a connection, and the check of its sender.
 //!
 //! ```text
 //!   dialer                         acceptor
-//!     |-- Hello ------------------->|  magic, then who: a peer's lane, or a client
-//!     |<----------------- Welcome --|  or Refused, with the reason in words
+//!     |-- Hello ------------------->|  magic, then its identity: a peer's lane, or a client
+//!     |<----------------- Welcome --|  or Refused, with the reason as text
 //! ```
 //!
-//! A peer must be of the same cluster, speak the same protocol, know the same procedures, be known,
-//! and be the one of the two that dials: the one with the lower id.
+//! A peer must be in the same cluster, run the same protocol with the same procedures, and be a
+//! known node. It must also be the one of the two that dials: the one with the lower id.
 
 use std::fmt;
 
@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 /// The first bytes of every hello.
 const MAGIC: &[u8; 8] = b"PANGEA\r\n";
 
-/// What a hello says.
+/// The contents of a hello.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Hello {
     Peer(PeerHello),
     Client(ClientHello),
 }
 
-/// One lane of a session between two nodes.
+/// A lane of a session between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PeerHello {
     pub cluster: String,
@@ -37,17 +37,17 @@ pub(crate) struct PeerHello {
     pub session: SessionId,
 }
 
-/// The two connections of one session say the same id.
+/// The id of a session, which its two connections have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionId {
-    /// Different in each run of the dialing node.
+    /// A random number that differs between runs of the dialing node.
     pub incarnation: u64,
-    /// Grows with each attempt within a run.
+    /// The number of the attempt, increasing within a run.
     pub attempt: u64,
 }
 
 impl SessionId {
-    /// Whether this is an attempt that the same run of the dialer gave up before it made `other`.
+    /// Whether this is an earlier attempt of the same run of the dialer, abandoned before `other`.
     pub(crate) fn is_before(self, other: Self) -> bool {
         self.incarnation == other.incarnation && self.attempt < other.attempt
     }
@@ -78,13 +78,13 @@ impl From<LaneName> for Lane {
     }
 }
 
-/// A program that submits transactions.
+/// The hello of a program that submits transactions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClientHello {
     pub cluster: String,
 }
 
-/// What an accepted client is told. A peer knows it already: its welcome is empty.
+/// The welcome of an accepted client. A peer's welcome is empty, because a peer knows these values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClientWelcome {
     pub node: NodeId,
@@ -92,7 +92,7 @@ pub(crate) struct ClientWelcome {
     pub protocol: String,
 }
 
-/// Why the other side may not stay, in words for its operator and ours.
+/// The reason of a refusal, for both operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(pub String);
 
@@ -116,7 +116,7 @@ impl Hello {
     }
 }
 
-/// What this node compares a hello with.
+/// The expected values of a hello.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub cluster: String,
@@ -127,7 +127,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Whether a peer may stay.
+    /// Checks a peer's hello.
     pub(crate) fn check_peer(&self, hello: &PeerHello) -> Result<(), Refusal> {
         self.check_cluster(&hello.cluster)?;
         let refuse = |reason: String| Err(Refusal(reason));
@@ -159,7 +159,7 @@ impl Identity {
         Ok(())
     }
 
-    /// Whether a client, or a peer, means this cluster.
+    /// Checks that a client or a peer belongs to this cluster.
     pub(crate) fn check_cluster(&self, cluster: &str) -> Result<(), Refusal> {
         if cluster == self.cluster {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What must end when the transport stops: threads, connections, waits.
+//! Threads, connections and waits that must end when the transport stops.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,8 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How many connections there may be at the same time, each with a thread: strangers, clients and
-/// peers together.
+/// The maximum number of connections, each with a thread: strangers, clients and peers together.
 const CONNECTIONS_MAX: usize = 4_096;
 
 #[derive(Debug, Default)]
@@ -26,7 +25,7 @@ pub(crate) struct Lifetime {
     stopping: Condvar,
 }
 
-/// Keeps a connection in reach of the transport's stop until it is dropped.
+/// Registers a connection, which a stop of the transport then closes, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Open {
     lifetime: Arc<Lifetime>,
@@ -48,7 +47,7 @@ impl Lifetime {
         self.lock().is_stopping
     }
 
-    /// Waits for `time`, or until the transport stops: then true.
+    /// Waits for `time`, or until the transport stops. Returns whether it stops.
     pub(crate) fn wait_for_stop(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.lock();
@@ -62,8 +61,7 @@ impl Lifetime {
         }
     }
 
-    /// Takes a connection under the transport's care; nothing when it is stopping, or when there
-    /// are too many.
+    /// Registers a connection; `None` if the transport is stopping, or has too many connections.
     pub(crate) fn open(self: &Arc<Self>, stream: &Arc<TcpStream>) -> Option<Open> {
         let mut state = self.lock();
         if state.is_stopping || state.streams.len() >= CONNECTIONS_MAX {
@@ -78,7 +76,7 @@ impl Lifetime {
     /// Starts a thread that [`Lifetime::join`] waits for.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// When the operating system can't create it.
     pub(crate) fn spawn(
         &self,
         name: String,
@@ -91,18 +89,19 @@ impl Lifetime {
         Ok(())
     }
 
-    /// Ends every wait and every connection.
+    /// Ends all waits and closes all connections.
     pub(crate) fn stop(&self) {
         let mut state = self.lock();
         state.is_stopping = true;
         self.stopping.notify_all();
         for stream in state.streams.values() {
-            // What the other side has reset can't be shut down again, and need not be.
+            // The shutdown fails if the other side has reset the connection, which is then closed
+            // already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Waits until every thread has ended, but for the one that calls.
+    /// Waits until all threads except the caller have ended.
     pub(crate) fn join(&self) {
         assert!(self.is_stopping(), "threads are told to stop before they are waited for");
         loop {
@@ -112,7 +111,7 @@ impl Lifetime {
             }
             for thread in threads {
                 if thread.thread().id() != thread::current().id() {
-                    // Panics are caught where they happen.
+                    // Panics are caught inside the threads.
                     let _ = thread.join();
                 }
             }

@@ -1,5 +1,5 @@
-//! What is known of the way to one peer, over all the sessions there were: the emulated pipe, the
-//! round trips measured, and what went over it.
+//! The state of the link to one peer, across all sessions: the emulated pipe, the measured round
+//! trips, and the traffic counters.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 
 use super::wan::{Gate, LinkSettings, Pipe};
 
-/// How many of the latest round trips the report is of.
+/// The number of recent round trips in a report.
 const ROUND_TRIPS_KEPT: usize = 16;
 
-/// The way to one peer, for an operator.
+/// A report on the link to one peer, for an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkReport {
     /// The node at the other end.
     pub peer: NodeId,
     /// Whether both lanes are connected.
     pub is_up: bool,
-    /// Whether what this node sends there is held.
+    /// Whether the frames from this node to the peer are delayed by a cut.
     pub is_cut: bool,
-    /// What is emulated in this direction.
+    /// The emulation in this direction.
     pub settings: LinkSettings,
-    /// What was measured, both directions together, emulation included.
+    /// The measured round trips over both directions, including emulation.
     pub round_trip: Option<RoundTrip>,
     /// The control lane's counters.
     pub control: LaneReport,
@@ -35,33 +35,34 @@ pub struct LinkReport {
     pub bulk: LaneReport,
 }
 
-/// Round trips on the control lane, from one node's transport to the other's and back.
+/// Statistics of round trips on the control lane, from one node's transport to the other's and
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrip {
-    /// The shortest of the latest.
+    /// The shortest recent round trip.
     pub min: Span,
-    /// The mean of the latest.
+    /// The mean of the recent round trips.
     pub mean: Span,
-    /// The last.
+    /// The last round trip.
     pub last: Span,
-    /// How many these are of: at most sixteen.
+    /// The number of round trips included, at most sixteen.
     pub samples: u32,
 }
 
-/// What one lane has carried since the node started.
+/// The traffic of one lane since the node started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneReport {
     /// Frames written.
     pub frames_sent: u64,
     /// Bytes of their bodies before compression.
     pub bytes_sent: u64,
-    /// Bytes on the wire, headers and compression included.
+    /// Bytes on the wire, including headers and after compression.
     pub wire_bytes_sent: u64,
     /// Frames read.
     pub frames_received: u64,
     /// Bytes of their bodies after decompression.
     pub bytes_received: u64,
-    /// Bytes on the wire, headers and compression included.
+    /// Bytes on the wire, including headers and after compression.
     pub wire_bytes_received: u64,
 }
 
@@ -76,7 +77,7 @@ struct LaneCounters {
     wire_bytes_received: AtomicU64,
 }
 
-/// The way to one peer.
+/// The link to one peer.
 #[derive(Debug)]
 pub(crate) struct Link {
     pipe: Mutex<Pipe>,
@@ -120,7 +121,7 @@ impl Link {
         self.pipe().heal(now);
     }
 
-    /// New settings; what was measured under the old ones is forgotten.
+    /// Sets new settings, and discards the round trips measured under the old ones.
     pub(crate) fn set(&self, settings: LinkSettings) {
         self.pipe().set(settings);
         self.round_trips().clear();

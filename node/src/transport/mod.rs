@@ -1,43 +1,45 @@
-//! How nodes talk: two TCP connections to each peer, and one listener for peers and clients.
+//! Connections between nodes: two TCP connections to each peer, and one listener for peers and
+//! clients.
 //!
-//! Bytes come in and bytes go out: what they mean is the driver's matter. To each peer there are
-//! two lanes, [`Lane::Control`] and [`Lane::Bulk`], so that an acknowledgement never waits behind a
-//! batch. Messages on one lane arrive in order or not at all. A peer is up while both of its lanes
-//! are; when either is lost both are closed, and what was on its way is lost.
+//! The transport carries bytes; the driver interprets them. There are two lanes to each peer,
+//! [`Lane::Control`] and [`Lane::Bulk`], so that an acknowledgement never waits behind a batch.
+//! Messages on one lane arrive in order or not at all. A peer is up while both of its lanes are.
+//! When either is lost, both are closed, and messages in flight are lost.
 //!
 //! ```text
 //! driver --send--> outbox --> delay queue --> writev ==TCP==> read --> frames --> events -->
 //!                  bounded    (`wan`)                          CRC32C, LZ4 on the bulk lane
 //! ```
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `frame` | the bytes of a frame, checksum, compression, cutting a stream into frames |
-//! | `hello` | who is there, and who may stay |
+//! | `frame` | the encoding of a frame, checksum, compression, splitting a stream into frames |
+//! | `hello` | identification and checks of the other side |
 //! | `wan` | emulated delay, jitter, bandwidth and cuts |
-//! | `link` | what is measured and counted on the way to a peer |
-//! | `outbox` | what waits to be sent, and the thread that sends it |
+//! | `link` | measurements and counters of the link to a peer |
+//! | `outbox` | the queue of a lane, and the thread that sends it |
 //! | `sealing` | header and compression, once for all peers |
-//! | `peer` | the place that a peer's sessions take, one after the other |
+//! | `peer` | the slot that a peer's sessions occupy, one after the other |
 //! | `session` | both lanes of a peer, from `PeerUp` to `PeerDown` |
-//! | `dial`, `accept` | how a session begins, on the side with the lower id and on the other |
-//! | `shared` | what the threads share |
-//! | `lifetime` | what must end on a stop |
+//! | `dial`, `accept` | the start of a session, on the side with the lower id and on the other |
+//! | `shared` | the state shared by the threads |
+//! | `lifetime` | threads and connections that must end on a stop |
 //!
 //! # Why threads
 //!
-//! A node has few connections to peers, and a lane is a thread that reads and one that sends,
-//! without an executor. Against a bare tokio connection (no checksum, no delay queue) on two cores,
-//! both ends in one process, 200-byte frames: one at a time 52 us of CPU a frame against 46, twenty
-//! at a time 4.4 against 4.2, a thousand at a time 0.5 against 0.4, latencies alike. So CPU does
-//! not decide, and the rest speaks for threads: emulated delays must be kept to well under a
-//! millisecond, which a condition variable does and tokio's timer wheel (1 ms) does not, and a
-//! driver that is busy holds a lane up by not returning from its callback.
+//! A node has few connections to peers, and a lane is one thread that reads and one that sends,
+//! without an executor. We compared this with a bare tokio connection (no checksum, no delay queue)
+//! on two cores, both ends in one process, with 200-byte frames. The CPU time per frame was 52 us
+//! against 46 one at a time, and 4.4 against 4.2 twenty at a time. A thousand at a time it was 0.5
+//! against 0.4. Latencies were equal. CPU time is therefore not decisive, and other reasons favour
+//! threads. Emulated delays must be exact to well under a millisecond, which a condition variable
+//! achieves and tokio's timer wheel (1 ms) does not. A busy driver slows a lane down simply by not
+//! returning from its callback.
 //!
-//! # What it does not do
+//! # Limitations
 //!
-//! No TLS and no authentication yet: whoever reaches the port is believed. Cutting and changing
-//! links is for clients on loopback alone.
+//! There is no TLS and no authentication yet: every client that reaches the port is trusted. Only
+//! clients on loopback can cut and change links.
 
 mod accept;
 mod dial;
@@ -85,102 +87,104 @@ pub(crate) use shared::Shared;
 
 use frame::Kind;
 
-/// How long a connection is idle before the other host is asked whether it is there.
+/// The idle time of a connection before keepalive probes are sent.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-/// How often it is asked, up to the system's number of times.
+/// The interval between keepalive probes; the operating system limits their number.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
-/// How many clients are served at the same time. Peers are not counted: they always get in.
+/// The maximum number of clients. Peers are not counted: they are always admitted.
 const CLIENTS_MAX: usize = if cfg!(test) { 16 } else { 1_024 };
 
-/// What a reason of trouble begins with where the peer is there and does not take this node.
+/// The prefix of a trouble's reason if the peer is reachable and refuses this node.
 pub const REFUSES: &str = "it refuses this node";
 
-/// What a transport needs to know.
+/// The configuration of a transport.
 #[derive(Clone, Debug)]
 pub struct TransportConfig {
-    /// The cluster's name. Peers and clients of another are refused.
+    /// The cluster's name. Peers and clients of another cluster are refused.
     pub cluster: String,
-    /// The commit protocol's name. Peers that run another are refused.
+    /// The commit protocol's name. Peers that run another protocol are refused.
     pub protocol: &'static str,
-    /// A hash of the names of the procedures: peers that have others are refused.
+    /// A hash of the procedures, the protocol's settings and the partitioning. Peers with another
+    /// hash are refused.
     pub fingerprint: u64,
     /// This node.
     pub me: NodeId,
     /// The cluster.
     pub topology: Arc<Topology>,
-    /// Where peers and clients connect.
+    /// The address that peers and clients connect to.
     pub listen: SocketAddr,
-    /// Where each other node listens.
+    /// The address that each other node listens on.
     pub peers: Vec<(NodeId, SocketAddr)>,
-    /// How far apart the regions are made to be, or as they are.
+    /// The emulated distances between the regions; `None` without emulation.
     pub wan: Option<Wan>,
-    /// What is told how long sending and receiving takes, if anything is.
+    /// Meter that records the cost of sending and receiving, if metering is on.
     pub meter: Option<Arc<Meter>>,
     /// Whether the bulk lane is compressed.
     pub compression: Compression,
 }
 
-/// What happens to frames on the bulk lane that are large enough.
+/// The compression of frames on the bulk lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// They go as they are.
+    /// Frames are sent uncompressed.
     Off,
-    /// LZ4, where it saves an eighth or more. A receiver takes both.
+    /// LZ4, if it saves an eighth or more. A receiver accepts both.
     #[default]
     Lz4,
 }
 
-/// What a transport tells its driver, on its own threads. A callback that blocks holds up the
-/// connection that the event came from, and no other; it must return when the driver stops.
+/// A transport's event for its driver, delivered on the transport's threads. A callback that blocks
+/// delays only the connection that the event came from. It must return when the driver stops.
 #[derive(Debug)]
 pub enum TransportEvent {
     /// Both lanes to a peer are connected.
     PeerUp(NodeId),
-    /// A lane to a peer was lost: no frame of it comes until it is up again.
+    /// A lane to a peer was lost. No frame from the peer arrives until it is up again.
     PeerDown(NodeId),
     /// A peer sent a frame.
     Frame {
-        /// Which peer.
+        /// The peer.
         from: NodeId,
-        /// On which lane.
+        /// The lane.
         lane: Lane,
-        /// What. A slice of a read buffer: copy what is to be kept for long.
+        /// The frame's body. It is a slice of a read buffer; copy it to retain it for long.
         bytes: Bytes,
     },
-    /// A client wants transactions, in the order in which it sent them. Never empty.
+    /// A client's calls, in the order in which it sent them. Never empty.
     Submit(Vec<ClientCall>),
-    /// A client wants to know something.
+    /// A client's query.
     Query(ClientQuery),
-    /// Something that an operator should read: a connection was refused, lost, or can't be made.
-    /// Said once for a peer until the reason changes.
+    /// A warning for the operator: a connection was refused or lost, or can't be made. Sent once
+    /// for a peer until the reason changes.
     Trouble {
-        /// The peer, where it is known.
+        /// The peer, if known.
         peer: Option<NodeId>,
-        /// The other side's address, or ours where it is ours.
+        /// The other side's address, or ours if the problem is local.
         address: SocketAddr,
-        /// What happened.
+        /// Description of the problem.
         reason: String,
     },
-    /// A thread is gone without which there is no talking to peers: which, and why.
+    /// A thread has panicked without which there is no communication with peers: which one, and the
+    /// message.
     Panicked(String),
 }
 
-/// The driver's ear.
+/// The driver's callback for events.
 pub type Events = Arc<dyn Fn(TransportEvent) + Send + Sync>;
 
-/// Why a transport did not start.
+/// The reason why a transport did not start.
 #[derive(Debug)]
 pub enum TransportError {
     /// The address can't be listened on.
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// The configuration is not one that a transport can run.
+    /// The configuration is invalid.
     Config(String),
-    /// The system has no thread for it.
+    /// The operating system can't create a thread.
     Thread(io::Error),
 }
 
@@ -202,10 +206,10 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Listens, and dials the peers that are ours to dial.
+    /// Listens, and dials the peers with higher ids.
     ///
     /// # Errors
-    /// When the configuration makes no sense or the address can't be had.
+    /// When the configuration is invalid or the address is in use.
     pub fn start(config: TransportConfig, events: Events) -> Result<Self, TransportError> {
         check(&config).map_err(TransportError::Config)?;
         let cannot_listen = |error| TransportError::Listen { address: config.listen, error };
@@ -229,18 +233,18 @@ impl Transport {
         Ok(transport)
     }
 
-    /// The address that it listens on, its port chosen by the system where the configuration said
-    /// 0.
+    /// The address that it listens on. The operating system chooses the port if the configured one
+    /// is 0.
     pub fn local_address(&self) -> SocketAddr {
         self.shared.listen_address
     }
 
-    /// Sends a frame to a peer. Never blocks and never calls the driver back. It is dropped when
-    /// the peer is down. When the lane's queue is full, or the frame is over the lane's limit, the
+    /// Sends a frame to a peer. Never blocks and never calls the driver back. The frame is dropped
+    /// if the peer is down. If the lane's queue is full, or the frame exceeds the lane's limit, the
     /// connection is reset, and [`TransportEvent::PeerDown`] follows.
     ///
     /// # Panics
-    /// When `to` is this node or none.
+    /// When `to` is this node or does not exist.
     pub fn send(&self, to: NodeId, lane: Lane, frame: Bytes) {
         let peer = self.shared.peer(to).expect("a message goes to a peer");
         if let Some(session) = peer.session() {
@@ -248,22 +252,22 @@ impl Transport {
         }
     }
 
-    /// What is known of the way to each peer, in order.
+    /// Reports on the link to each peer, by node id.
     pub fn links(&self) -> Vec<LinkReport> {
         self.shared.links()
     }
 
-    /// Holds everything that this node sends to `peer`. False when there is no such peer.
+    /// Delays all frames from this node to `peer`. False if there is no such peer.
     pub fn cut(&self, peer: NodeId) -> bool {
         self.shared.cut(peer)
     }
 
-    /// Lets through what is held for every peer.
+    /// Releases the delayed frames of all peers.
     pub fn heal(&self) {
         self.shared.heal();
     }
 
-    /// Changes what is emulated on the way to `peer`.
+    /// Changes the emulated link to `peer`.
     ///
     /// # Errors
     /// When there is no such peer, or a value is out of range.
@@ -271,8 +275,8 @@ impl Transport {
         self.shared.set_link(peer, settings)
     }
 
-    /// Closes everything and waits until no thread is left. Events may come until it returns, and
-    /// none after.
+    /// Closes all connections and waits until all threads have ended. No event arrives after it
+    /// returns.
     pub fn stop(&self) {
         self.shared.stop();
     }
@@ -296,14 +300,15 @@ fn check(config: &TransportConfig) -> Result<(), String> {
     wan.as_ref().map_or(Ok(()), |wan| wan.check(topology.regions.len()))
 }
 
-/// Sends small frames at once, and notices on an idle connection that the other host is gone.
+/// Disables Nagle's algorithm, and enables keepalive to detect that an idle connection's host is
+/// gone.
 pub(crate) fn set_up(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Writes a small frame in one piece.
+/// Writes a small frame in one call.
 pub(crate) fn write_whole(mut stream: &TcpStream, frame: &[u8]) -> io::Result<()> {
     stream.write_all(frame)
 }

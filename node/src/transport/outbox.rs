@@ -1,13 +1,13 @@
-//! What is to be sent on one lane, and the thread that sends it.
+//! The queue of frames to be sent on one lane, and the thread that sends them.
 //!
 //! ```text
 //!   any thread --push--> arrivals --> compress, checksum --> delay queue --> writev, many at once
 //!              (never blocks)   `------------- the lane's sender thread -----------'
 //! ```
 //!
-//! The sender sleeps on one condition variable with the time of the next departure. Measured on two
-//! busy cores such a wait ends a tenth of a millisecond late in the median and within 0.8 ms in 99
-//! of 100 cases, where a timer wheel has a granularity of a millisecond.
+//! The sender waits on one condition variable until the time of the next departure. Measured on two
+//! busy cores, this wait ends a tenth of a millisecond late in the median, and within 0.8 ms in 99
+//! of 100 cases. A timer wheel has a granularity of a millisecond.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -24,21 +24,22 @@ use super::sealing::{Sealed, Sealer};
 use super::wan::DelayQueue;
 use crate::meter::Tap;
 
-/// What may wait on the control lane of one peer: far more than a second of votes.
+/// The maximum queue of one peer's control lane: far more than a second of votes.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
-/// What may wait on the bulk lane of one peer: some seconds of batches, or a round trip's worth of
-/// a fast wide-area link. Beyond it the connection is reset, and the protocol's repair on
-/// `PeerDown` and `PeerUp` does what endless queueing would not.
+/// The maximum queue of one peer's bulk lane: some seconds of batches, or a round trip's worth on a
+/// fast WAN link. Above it the connection is reset, because the protocol's recovery on `PeerDown`
+/// and `PeerUp` is better than endless queueing.
 pub const BULK_QUEUE_BYTES_MAX: usize = 256 << 20;
-/// What a queued frame costs beside its body, so that many empty ones are bounded too.
+/// The cost of a queued frame in addition to its body, so that the number of empty frames is
+/// bounded too.
 const FRAME_COST: usize = 64;
 
-/// How many frames one system call takes at most: two slices each, of the 1,024 that Linux allows.
+/// The maximum number of frames per system call: two slices each, of the 1,024 that Linux allows.
 const GATHER_FRAMES_MAX: usize = 128;
-/// How many bytes one system call takes at most, where a frame is not larger by itself.
+/// The maximum number of bytes per system call, unless a single frame is larger.
 const GATHER_BYTES_MAX: usize = 1 << 20;
 
-/// A frame that waits.
+/// A frame that waits to be sent.
 #[derive(Debug)]
 struct Outgoing {
     kind: Kind,
@@ -46,7 +47,7 @@ struct Outgoing {
     at: Instant,
 }
 
-/// A frame that is on its way, and what it counts in the queue.
+/// A frame in the delay queue, and its cost in the queue's limit.
 #[derive(Debug)]
 struct Leaving {
     sealed: Sealed,
@@ -60,7 +61,7 @@ struct State {
     is_closed: bool,
     /// The pipe's gate has changed.
     is_poked: bool,
-    /// The sender sleeps and wants to know of arrivals.
+    /// The sender is asleep and must be woken for arrivals.
     is_idle: bool,
 }
 
@@ -85,7 +86,7 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a frame; drops it when the outbox is closed. Never blocks for longer than another
+    /// Queues a frame, or drops it if the outbox is closed. Never blocks for longer than another
     /// push takes.
     pub(crate) fn push(&self, kind: Kind, body: Bytes) -> Result<(), Overflow> {
         let mut state = self.lock();
@@ -104,7 +105,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Lets nothing more in or out, and wakes the sender.
+    /// Rejects further frames, drops the queued ones, and wakes the sender.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -112,14 +113,14 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// Lets the sender look at the pipe's gate again.
+    /// Makes the sender check the pipe's gate again.
     pub(crate) fn poke(&self) {
         self.lock().is_poked = true;
         self.wake.notify_one();
     }
 
-    /// Swaps what has arrived into `arrivals`, after waiting for arrivals, a poke, or `until`.
-    /// False once the outbox is closed.
+    /// Waits for arrivals, a poke, or `until`, and moves the arrivals into `arrivals`. Returns
+    /// false once the outbox is closed.
     fn wait(
         &self,
         written: usize,
@@ -148,8 +149,9 @@ impl Outbox {
                 state.is_idle = false;
                 return true;
             }
-            // What arrives meanwhile leaves after what is being waited for. On the control lane it
-            // can wait for that wake-up too; a batch is compressed while it is delayed, not after.
+            // A new arrival leaves after the frame that is due at `until`. On the control lane it
+            // can wait for that wake-up too. On the bulk lane it can't, because a batch is
+            // compressed during its delay and not after it.
             state.is_idle = self.lane == Lane::Bulk;
             let woken = self.wake.wait_timeout(state, until - now);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -157,7 +159,7 @@ impl Outbox {
     }
 }
 
-/// What may wait on a lane.
+/// The maximum queue of a lane, in bytes.
 pub(crate) fn queue_bytes_max(lane: Lane) -> usize {
     match lane {
         Lane::Control => CONTROL_QUEUE_BYTES_MAX,
@@ -165,7 +167,7 @@ pub(crate) fn queue_bytes_max(lane: Lane) -> usize {
     }
 }
 
-/// Sends what comes into the outbox, each frame when the pipe says, until the outbox is closed.
+/// Sends the queued frames, each at the time set by the pipe, until the outbox is closed.
 ///
 /// # Errors
 /// When the connection is lost.
@@ -231,7 +233,7 @@ pub(crate) fn write_slices(
     mut stream: &TcpStream,
     mut slices: &mut [IoSlice<'_>],
 ) -> io::Result<()> {
-    // Slices that are empty from the start must not look like a write of nothing.
+    // Skips leading empty slices, which would look like a write of zero bytes.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
         match stream.write_vectored(slices) {

@@ -1,4 +1,4 @@
-//! One other node: the place that its sessions take, one after the other.
+//! One other node, and the slot that its sessions occupy one after the other.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::link::Link;
 use super::session::Session;
 use super::shared::Shared;
 
-/// So many reasons are remembered: more than there are kinds of them.
+/// The maximum number of distinct reasons that are remembered; there are fewer kinds.
 const REPORTED_MAX: usize = 64;
 
 /// One other node.
@@ -23,18 +23,19 @@ pub(super) struct Peer {
     slot: Mutex<Slot>,
     freed: Condvar,
     parked: Mutex<Option<Parked>>,
-    /// What the operator was told since the last session began.
+    /// The reasons reported to the operator since the last session began.
     reported: Mutex<BTreeSet<String>>,
 }
 
-/// The place of a peer's session: one at a time, from before its `PeerUp` to after its `PeerDown`.
+/// The slot of a peer's session. It holds one at a time, from before its `PeerUp` to after its
+/// `PeerDown`.
 #[derive(Debug, Default)]
 struct Slot {
     session: Option<Arc<Session>>,
     is_taken: bool,
 }
 
-/// The peer's place is not free, or not for this session.
+/// The slot is occupied, or a newer session has it.
 pub(super) struct Busy;
 
 impl Peer {
@@ -62,8 +63,8 @@ impl Peer {
         self.slot().session.clone()
     }
 
-    /// Takes the peer's place for a session, after closing the one that is there: its dialer has
-    /// given it up.
+    /// Takes the peer's slot for a session. Closes a session that occupies it, because its dialer
+    /// has abandoned it.
     pub(super) fn start_session(
         &self,
         shared: &Shared,
@@ -93,12 +94,12 @@ impl Peer {
         Ok(())
     }
 
-    /// From here on nothing is sent: before its `PeerDown`.
+    /// Stops sends on the session, before its `PeerDown`.
     pub(super) fn clear_session(&self) {
         self.slot().session = None;
     }
 
-    /// The place is free for the next session: after its `PeerDown`.
+    /// Frees the slot for the next session, after the `PeerDown`.
     pub(super) fn end_session(&self) {
         let mut slot = self.slot();
         assert!(slot.session.is_none(), "a session is cleared before it ends");
@@ -106,7 +107,7 @@ impl Peer {
         self.freed.notify_all();
     }
 
-    /// Tells the operator, unless it was told since the last session.
+    /// Reports a reason to the operator, unless it has been reported since the last session began.
     pub(super) fn report(&self, shared: &Shared, reason: &str) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         if reported.len() >= REPORTED_MAX {

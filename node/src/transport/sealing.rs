@@ -1,8 +1,8 @@
-//! Frames as they go over the wire: header, checksum, compression.
+//! Encoding of outgoing frames: header, checksum, compression.
 //!
-//! A batch goes to every peer, and is compressed once for all of them: whoever sends it first keeps
-//! what came of it for the others, who find it by the memory that the batch is in. They send the
-//! same frame at about the same time, so that a few are kept and no more.
+//! A batch goes to every peer, but is compressed only once. The first sender stores the result, and
+//! the others find it by the address of the batch's buffer. They send the same frame at about the
+//! same time, so only a few results are stored.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -13,25 +13,25 @@ use pangea_core::protocol::Lane;
 use super::Compression;
 use super::frame::{self, HEADER_LEN, Kind};
 
-/// So many frames are kept for other peers. A sender is seldom further behind another than this,
-/// and compresses for itself when it is.
+/// The maximum number of stored frames. A sender that lags further behind another, which is rare,
+/// compresses the frame again.
 const KEPT_MAX: usize = 8;
-/// A larger frame is not kept: it would stay in memory for nobody after the last peer has it.
+/// A larger frame is not stored, because it would remain in memory after the last peer has it.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// A frame as it goes over the wire.
+/// An encoded frame.
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
     pub header: [u8; HEADER_LEN],
     pub body: Bytes,
 }
 
-/// What makes frames of the bodies that a node sends.
+/// Encodes the frames that a node sends.
 #[derive(Debug)]
 pub(crate) struct Sealer {
     compression: Compression,
-    /// Bodies of the bulk lane with what became of them, the oldest first. A body that is here is
-    /// alive, so that no other one can be in its memory.
+    /// Bodies of the bulk lane with their encoded frames, oldest first. A stored body keeps its
+    /// buffer alive, so no other body can have the same address.
     kept: Mutex<VecDeque<(Kind, Bytes, Sealed)>>,
 }
 
@@ -51,8 +51,8 @@ impl Sealer {
     }
 
     fn seal_once(&self, kind: Kind, body: Bytes) -> Sealed {
-        // Held while it is compressed: another peer's sender that wants the same waits for it,
-        // which takes no longer than to do it as well.
+        // The lock is held during the compression. Another peer's sender that needs the same frame
+        // waits for it, which takes no longer than compressing it again.
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let place = |of: &Bytes| (of.as_ptr(), of.len());
         let is_it = |of: Kind, known: &Bytes| of == kind && place(known) == place(&body);

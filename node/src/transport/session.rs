@@ -4,10 +4,10 @@
 //!   PeerUp --> Frame, Frame, ... --> PeerDown --> (the next session) PeerUp
 //! ```
 //!
-//! A session runs on four threads: a sender and a reader for each lane. The thread that made the
-//! session reads the control lane and, when all have ended, says `PeerDown`: so no frame of a
-//! session comes before its `PeerUp` or after its `PeerDown`, and what was sent in one session
-//! never arrives in another. What is said in answer to it may: by then there may be a next session.
+//! A session has four threads: a sender and a reader for each lane. The thread that made the
+//! session reads the control lane, and sends `PeerDown` when all have ended. Therefore no frame of
+//! a session arrives before its `PeerUp` or after its `PeerDown`, and a frame sent in one session
+//! never arrives in another. An answer to a frame may be sent in a later session.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
@@ -31,16 +31,16 @@ use super::shared::Shared;
 use crate::meter::Tap;
 use crate::panics::caught;
 
-/// A control lane on which nothing is heard for this long, three pings, is lost: the host is gone,
-/// or the network is partitioned.
+/// The silence after which a control lane is regarded as lost: three missing pings. The host is
+/// gone, or the network is partitioned.
 pub const SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// What the control lane is read into: thousands of acknowledgements.
+/// The size of the control lane's read buffer: thousands of acknowledgements.
 const CONTROL_BUFFER_LEN: usize = 64 << 10;
-/// What the bulk lane is read into. A batch that is larger gets a buffer of its own.
+/// The size of the bulk lane's read buffer. A larger batch gets its own buffer.
 const BULK_BUFFER_LEN: usize = 512 << 10;
 
-/// A connection that has said hello, and what was already read from it.
+/// A connection that has sent its hello, and the bytes already read from it.
 pub(crate) struct Connection {
     pub stream: Arc<TcpStream>,
     pub decoder: Decoder,
@@ -92,11 +92,11 @@ impl Session {
         }
     }
 
-    /// Queues a frame, or closes the session when it can't be.
+    /// Queues a frame, or closes the session if that fails.
     pub(crate) fn send(&self, lane: Lane, kind: Kind, body: Bytes) {
         let (len, limit) = (body.len(), limit(lane));
         if len > limit {
-            // The receiver would refuse it: the operator should read why here, at its source.
+            // The receiver would reject it, and the operator should see the reason at the source.
             self.close(&format!(
                 "connection reset: a message of {len} bytes is over the limit of {limit} (a bug)"
             ));
@@ -109,19 +109,19 @@ impl Session {
         }
     }
 
-    /// Asks the peer for an echo. `now` counts from the transport's start.
+    /// Sends a ping. `now` counts from the transport's start.
     pub(crate) fn ping(&self, now: Duration) {
         let nanos = now.as_nanos() as u64;
         self.send(Lane::Control, Kind::Ping, Bytes::copy_from_slice(&nanos.to_le_bytes()));
     }
 
-    /// Lets both senders look at the pipe's gate again.
+    /// Makes both senders check the pipe's gate again.
     pub(crate) fn poke(&self) {
         self.control_outbox.poke();
         self.bulk_outbox.poke();
     }
 
-    /// Ends the session; the first reason stays.
+    /// Ends the session; the first reason is recorded.
     pub(crate) fn close(&self, reason: &str) {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return;
@@ -131,7 +131,8 @@ impl Session {
         self.control_outbox.close();
         self.bulk_outbox.close();
         for stream in [&self.control, &self.bulk] {
-            // A connection that the peer has reset can't be shut down again, and need not be.
+            // The shutdown fails if the peer has reset the connection, which is then closed
+            // already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -142,7 +143,7 @@ impl Session {
     }
 }
 
-/// Runs a session from `PeerUp` to `PeerDown` and returns why it ended.
+/// Runs a session from `PeerUp` to `PeerDown`, and returns the reason why it ended.
 pub(crate) fn run(
     shared: &Shared,
     peer: &Peer,
@@ -154,7 +155,7 @@ pub(crate) fn run(
     session.ping(shared.elapsed());
     let name = |what: &str| format!("{what} {}-{}", shared.identity.me, peer.id);
     let named = |what: &str| thread::Builder::new().name(name(what));
-    // The others end with the session.
+    // The other threads end with the session.
     let panicked = |reason: String| {
         session.close(&reason);
         (shared.events)(TransportEvent::Panicked(reason));
@@ -214,7 +215,8 @@ pub(crate) fn limit(lane: Lane) -> usize {
     }
 }
 
-/// A decoder for a lane's connection, which takes nothing large before the hello is checked.
+/// Creates a decoder for a lane's connection. It accepts only small frames until the hello has been
+/// checked.
 pub(crate) fn lane_decoder(lane: Lane) -> Decoder {
     let buffer_len = match lane {
         Lane::Control => CONTROL_BUFFER_LEN,
@@ -223,15 +225,15 @@ pub(crate) fn lane_decoder(lane: Lane) -> Decoder {
     Decoder::new(buffer_len, super::frame::HELLO_FRAME_MAX)
 }
 
-/// How a connection ended, in words.
+/// The way in which a connection ended, with a description.
 pub(crate) enum Ended {
-    /// As connections do.
+    /// The connection was closed or lost.
     Gone(String),
-    /// The other side sent what it must not.
+    /// The other side violated the protocol.
     Wrong(String),
 }
 
-/// Hands each frame to `on_frame` until the connection ends.
+/// Passes each frame to `on_frame` until the connection ends.
 pub(crate) fn read_frames(
     mut stream: &TcpStream,
     decoder: &mut Decoder,
@@ -263,7 +265,7 @@ pub(crate) fn read_frames(
     }
 }
 
-/// Whether a read ended because its time was over.
+/// Whether a read timed out.
 pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -282,7 +284,8 @@ fn on_frame(
             (shared.events)(TransportEvent::Frame { from: session.peer, lane, bytes });
         }
         (Kind::Ping, Lane::Control) if bytes.len() == 8 => {
-            // A copy, so that eight bytes in a delay queue don't hold a read buffer.
+            // The body is copied, so that eight bytes in a delay queue do not keep a read buffer
+            // alive.
             session.send(Lane::Control, Kind::Pong, Bytes::copy_from_slice(&bytes));
         }
         (Kind::Pong, Lane::Control) => {

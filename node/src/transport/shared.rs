@@ -1,4 +1,4 @@
-//! What the threads of one transport share.
+//! The state shared by the threads of one transport.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,12 +20,12 @@ use crate::panics::caught;
 
 use super::{Events, TransportConfig, TransportEvent};
 
-/// How often each peer is pinged: to measure the round trip, and to hear that it lives.
+/// The interval of pings to each peer, which measure the round trip and detect silence.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// How long a stop tries to reach its own listener to wake it.
+/// Timeout of a stop for connecting to its own listener to wake it.
 const WAKE_MAX: Duration = Duration::from_millis(200);
 
-/// What the transport's threads share.
+/// The state shared by the transport's threads.
 pub(crate) struct Shared {
     pub identity: Identity,
     pub region: String,
@@ -162,7 +162,7 @@ impl Shared {
         self.lifetime.join();
     }
 
-    /// `accept` has no time limit: a connection from ourselves makes it look at the stop.
+    /// Wakes the listener by connecting to it, because `accept` has no timeout.
     pub(super) fn wake_listener(&self) {
         let ip = match self.listen_address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -170,7 +170,7 @@ impl Shared {
             ip => ip,
         };
         let address = SocketAddr::new(ip, self.listen_address.port());
-        // If it fails the listener's backlog is full, and what fills it wakes the listener too.
+        // A failure means that the listener's backlog is full, and those connections wake it too.
         let _ = TcpStream::connect_timeout(&address, WAKE_MAX);
     }
 }

@@ -1,23 +1,22 @@
-//! The wide area between the regions, on one machine: when a frame leaves.
+//! Emulation of a WAN between the regions on one machine: the departure times of frames.
 //!
-//! Every node delays what it sends, so three regions fit on a laptop and each direction of a link
-//! has a delay of its own. A frame that is enqueued at `t` arrives at
+//! Every node delays its outgoing frames, so three regions fit on a laptop, and each direction of a
+//! link has its own delay. A frame that is enqueued at `t` arrives at
 //!
 //! ```text
 //!   max(t, link free) + bytes / bandwidth + one-way delay + jitter
 //! ```
 //!
-//! and never before the frame before it on its lane: jitter makes a frame late, it does not reorder
-//! a TCP stream. The real connection is loopback or a local network, whose own time adds to this
-//! and is some tens of microseconds.
+//! and never before its predecessor on its lane: jitter makes a frame late, but does not reorder a
+//! TCP stream. The real connection is loopback or a local network, which adds some tens of
+//! microseconds.
 //!
-//! The two lanes share the link's bandwidth as two queues of which the control lane has the right
-//! of way: what it sends pushes the bulk lane back and is itself never pushed back by a batch,
-//! which is what two lanes are for.
+//! The two lanes share the link's bandwidth as two queues, and the control lane has priority. Its
+//! frames delay the bulk lane, but a batch never delays them, which is the purpose of two lanes.
 //!
-//! A link that is cut holds its frames, as TCP would in a partition. Held frames leave one one-way
-//! delay after the link heals. The receiver hears nothing meanwhile, pings included, and gives the
-//! connection up after a while, as it would in a real partition.
+//! A cut link delays its frames, as TCP does in a partition. They leave one one-way delay after the
+//! link heals. During the cut the receiver receives nothing, not even pings, and closes the
+//! connection after a while, as it would in a real partition.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -28,25 +27,25 @@ use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use serde::{Deserialize, Serialize};
 
-/// The longest one-way delay, jitter included: a connection on which nothing is heard for three
-/// seconds is given up, and the first word takes this long.
+/// The maximum one-way delay, including jitter. A connection is closed after three seconds of
+/// silence, and its first frame takes this long.
 pub const ONE_WAY_MAX: Span = Span::from_ms(2_000);
-/// The narrowest bandwidth, a modem's: below it a frame takes longer than anybody waits.
+/// The minimum bandwidth, a modem's. Below it a frame takes unreasonably long.
 pub const BANDWIDTH_BITS_MIN: u64 = 56_000;
 
-/// How far apart the regions are made to be.
+/// The emulated distances between the regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wan {
     /// One-way delay from region to region: `one_way[from][to]`. Need not be symmetric.
     pub one_way: Vec<Vec<Span>>,
-    /// Each frame is late by up to this much more, evenly distributed.
+    /// The maximum additional delay of a frame, uniformly distributed.
     pub jitter: Span,
-    /// Bits a second from one node to one other, or no limit.
+    /// The bandwidth from one node to another in bit/s, or `None` for no limit.
     pub bandwidth_bits: Option<u64>,
 }
 
 impl Wan {
-    /// The link from one node to another.
+    /// The settings of the link from one node to another.
     pub fn link(&self, topology: &Topology, from: NodeId, to: NodeId) -> LinkSettings {
         let region = |node: NodeId| usize::from(topology.nodes[node.index()].region.0);
         LinkSettings {
@@ -56,10 +55,10 @@ impl Wan {
         }
     }
 
-    /// Whether every value is one that the emulation is built for.
+    /// Checks that all values are in the range that the emulation supports.
     ///
     /// # Errors
-    /// In words, what is not.
+    /// A description of the invalid value.
     pub fn check(&self, regions: usize) -> Result<(), String> {
         let is_square =
             self.one_way.len() == regions && self.one_way.iter().all(|row| row.len() == regions);
@@ -73,22 +72,22 @@ impl Wan {
     }
 }
 
-/// One direction between two nodes.
+/// The settings of one direction between two nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkSettings {
-    /// How long a frame takes.
+    /// The delay of a frame.
     pub one_way: Span,
-    /// Up to how much longer it may take.
+    /// The maximum additional delay of a frame.
     pub jitter: Span,
-    /// Bits a second, or no limit.
+    /// The bandwidth in bit/s, or `None` for no limit.
     pub bandwidth_bits: Option<u64>,
 }
 
 impl LinkSettings {
-    /// Whether every value is one that the emulation is built for.
+    /// Checks that all values are in the range that the emulation supports.
     ///
     /// # Errors
-    /// In words, what is not.
+    /// A description of the invalid value.
     pub fn check(&self) -> Result<(), String> {
         if self.one_way.us.saturating_add(self.jitter.us) > ONE_WAY_MAX.us {
             return Err(format!(
@@ -123,12 +122,12 @@ impl LinkSettings {
     }
 }
 
-/// One direction between two nodes as it is now.
+/// The current state of one direction between two nodes.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     settings: LinkSettings,
     is_cut: bool,
-    /// Nothing leaves before this: the end of the last cut, and a one-way delay.
+    /// No frame leaves before this time: the end of the last cut plus a one-way delay.
     floor: Option<Instant>,
     control_free: Option<Instant>,
     bulk_free: Option<Instant>,
@@ -145,10 +144,10 @@ impl Pipe {
         self.settings
     }
 
-    /// What is enqueued from now on takes these settings.
+    /// Sets the settings of frames enqueued from now on.
     pub(crate) fn set(&mut self, settings: LinkSettings) {
         self.settings = settings;
-        // What was queued for the old bandwidth does not hold up the new.
+        // Frames queued for the old bandwidth do not delay later ones.
         (self.control_free, self.bulk_free) = (None, None);
     }
 
@@ -167,7 +166,7 @@ impl Pipe {
         }
     }
 
-    /// Nothing leaves now, or nothing before this moment.
+    /// The gate for frames: shut, open from some time on, or open.
     pub(crate) fn gate(&self) -> Gate {
         match (self.is_cut, self.floor) {
             (true, _) => Gate::Shut,
@@ -176,7 +175,8 @@ impl Pipe {
         }
     }
 
-    /// When a frame of `bytes` that was enqueued `at` leaves, were it alone on its lane.
+    /// The departure time of a frame of `bytes` that was enqueued at `at`, ignoring other frames on
+    /// its lane.
     fn departure(&mut self, lane: Lane, at: Instant, bytes: usize) -> Instant {
         let took = self.settings.serialisation(bytes);
         let late = self.settings.delay() + self.settings.jitter_sample(&mut self.rng);
@@ -210,7 +210,7 @@ pub(crate) enum Gate {
 }
 
 impl Gate {
-    /// When a frame that was to leave at `departure` does, or nothing while the link is cut.
+    /// The actual departure time of a frame due at `departure`; `None` while the link is cut.
     fn pass(self, departure: Instant) -> Option<Instant> {
         match self {
             Self::Open => Some(departure),
@@ -220,7 +220,7 @@ impl Gate {
     }
 }
 
-/// The frames of one lane that are on their way, in order.
+/// The frames of one lane that wait for their departure, in order.
 #[derive(Debug)]
 pub(crate) struct DelayQueue<F> {
     lane: Lane,
@@ -232,20 +232,20 @@ impl<F> DelayQueue<F> {
         Self { lane, frames: VecDeque::new() }
     }
 
-    /// A frame of `bytes` that was enqueued `at` starts on its way.
+    /// Adds a frame of `bytes` that was enqueued at `at`.
     pub(crate) fn push(&mut self, pipe: &mut Pipe, at: Instant, bytes: usize, frame: F) {
         let alone = pipe.departure(self.lane, at, bytes);
-        // Never before the frame before it: a lane is a TCP stream.
+        // A frame never leaves before its predecessor, because a lane is a TCP stream.
         let departure = self.frames.back().map_or(alone, |&(last, _)| last.max(alone));
         self.frames.push_back((departure, frame));
     }
 
-    /// When the next frame leaves, or nothing while the link is cut or nothing is on its way.
+    /// The departure time of the next frame; `None` while the link is cut or the queue is empty.
     pub(crate) fn next_departure(&self, gate: Gate) -> Option<Instant> {
         self.frames.front().and_then(|&(departure, _)| gate.pass(departure))
     }
 
-    /// The next frame, if it leaves by `now`.
+    /// Removes and returns the next frame, if it leaves by `now`.
     pub(crate) fn pop_due(&mut self, gate: Gate, now: Instant) -> Option<F> {
         self.next_departure(gate).filter(|&departure| departure <= now)?;
         self.frames.pop_front().map(|(_, frame)| frame)
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_narrow_link_serialises_and_the_control_lane_has_the_right_of_way() {
         let start = Instant::now();
-        // A megabyte takes a second.
+        // At this bandwidth a megabyte takes a second.
         let mut pipe = Pipe::new(settings(10, 0, Some(8_000_000)), 7);
         let mut bulk = DelayQueue::new(Lane::Bulk);
         let mut control = DelayQueue::new(Lane::Control);

@@ -1,4 +1,4 @@
-//! Three nodes that files describe, on ports of this machine.
+//! A cluster of three configured nodes on local ports.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use pangea_node::client::Client;
 use pangea_node::config::Config;
 
-/// Far longer than anything takes: a test that waits this long has failed.
+/// Far longer than any operation takes: a test that waits this long has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const REGIONS: [&str; 3] = ["eu", "us", "ap"];
 
-/// Ports that were free a moment ago.
+/// Addresses with ports that were free a moment ago.
 pub fn addresses<const N: usize>() -> [SocketAddr; N] {
     let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap())
 }
 
-/// The files of three nodes, with more keys of a node and more tables.
+/// The configurations of three nodes, with additional keys and tables.
 pub fn configs(dir: &Path, protocol: &str, keys: &str, tables: &str) -> Vec<Config> {
     let addresses = addresses::<6>();
     let mut nodes = String::new();
@@ -49,7 +49,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Waits until `find` finds what is expected.
+/// Waits until `find` returns the expected value.
 pub fn wait_for<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, find: impl Fn() -> T) {
     let started = Instant::now();
     while find() != expected {

@@ -1,8 +1,8 @@
-//! A disk in memory that forgets, fills up and fails on demand.
+//! An in-memory disk that forgets, fills up and fails on demand.
 //!
-//! Each file has what was written and what was synced; the directory has its names and its synced
-//! names. A [crash](MemDisk::crash) keeps, of each 512-byte sector that was written and not synced,
-//! the old or the new content as a generator says.
+//! Each file has its written and its synced contents; the directory has its names and its synced
+//! names. A [crash](MemDisk::crash) retains the old or the new contents of each 512-byte sector
+//! that was written and not synced, as a generator decides.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,18 +23,18 @@ struct Inner {
     files: Vec<File>,
     names: BTreeMap<PathBuf, usize>,
     synced_names: BTreeMap<PathBuf, usize>,
-    /// How many bytes files may still grow by, where there is a bound.
+    /// The number of bytes by which files may still grow, if limited.
     room: Option<u64>,
     /// Whether syncs fail.
     fails_sync: bool,
-    /// Whether syncs of data wait.
+    /// Whether syncs of data block.
     holds_sync: bool,
-    /// The thread of this name panics when it writes.
+    /// The name of a thread that panics at its next write.
     panics: Option<&'static str>,
-    /// Whether checkpoints can't be written.
+    /// Whether writing checkpoints fails.
     fails_checkpoints: bool,
     syncs: u64,
-    /// Handles opened before a crash do nothing.
+    /// The number of crashes. Handles opened before the last one have no effect.
     life: u64,
 }
 
@@ -51,7 +51,7 @@ struct Handle {
     life: u64,
 }
 
-/// While this is there, syncs wait.
+/// Blocks syncs until it is dropped.
 pub struct HeldSync(MemDisk);
 
 impl Drop for HeldSync {
@@ -74,7 +74,7 @@ impl MemDisk {
         self.inner.0.lock().unwrap()
     }
 
-    /// Bounds how much files may grow by from now on.
+    /// Limits the further growth of files.
     pub fn set_room(&self, room: Option<u64>) {
         self.lock().room = room;
     }
@@ -83,29 +83,29 @@ impl MemDisk {
         self.lock().fails_sync = fails;
     }
 
-    /// Leaves no room for checkpoints.
+    /// Makes the writing of checkpoints fail, as if the disk were full.
     pub fn set_fails_checkpoints(&self, fails: bool) {
         self.lock().fails_checkpoints = fails;
     }
 
-    /// Makes a thread panic when it writes next.
+    /// Makes a thread panic at its next write.
     pub fn set_panics(&self, thread: &'static str) {
         self.lock().panics = Some(thread);
     }
 
-    /// Makes syncs wait until the result is dropped, also by a test that fails.
+    /// Blocks syncs until the result is dropped, also if the test fails.
     #[must_use]
     pub fn hold_sync(&self) -> HeldSync {
         self.lock().holds_sync = true;
         HeldSync(self.clone())
     }
 
-    /// How many syncs of files have been done.
+    /// The number of syncs of files so far.
     pub fn syncs(&self) -> u64 {
         self.lock().syncs
     }
 
-    /// Loses power: what was not synced may be lost, sector by sector.
+    /// Simulates a power loss: unsynced writes may be lost, sector by sector.
     pub fn crash(&self, rng: &mut fastrand::Rng) {
         let mut inner = self.lock();
         inner.life += 1;
@@ -127,7 +127,7 @@ impl MemDisk {
         }
     }
 
-    /// Changes a file behind everybody's back.
+    /// Changes a file's contents directly, to simulate damage.
     pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         let mut inner = self.lock();
         let file = inner.names[path];

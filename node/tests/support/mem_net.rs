@@ -1,4 +1,4 @@
-//! A network in memory: a frame is in the receiver's inbox when `send` returns.
+//! An in-memory network: a frame is in the receiver's inbox when `send` returns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ struct Port<P: Protocol> {
 }
 
 impl<P: Protocol> MemNet<P> {
-    /// Connects a node with all that are there.
+    /// Connects a node to all others that are already connected.
     pub fn connect(&self, handle: &Handle<P>) -> Arc<dyn Network> {
         let mut nodes = self.nodes.lock().unwrap();
         let (me, inbox) = (handle.me(), handle.inbox());

@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Shared support code of the tests.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 

@@ -1,10 +1,10 @@
-//! A toy protocol that uses everything a driver has: each node owns a counter, adds to it, and
-//! tells an addition's client once a majority has it on disk.
+//! A toy protocol that uses all features of a driver: each node owns a counter, adds to it, and
+//! answers an addition's client once a majority has persisted it.
 //!
-//! A node's additions are numbered. A peer takes them in order only, and a node sends again from
-//! where a peer says that it is ([`Said::Have`]), every heartbeat and whenever a peer comes up.
-//! What a counter comes to is in the store, one version an addition, in the order in which this
-//! node learned of it.
+//! A node's additions are numbered. A peer accepts them only in order. At every heartbeat, and
+//! whenever a peer connects, a node resends from the position that the peer reports
+//! ([`Said::Have`]). The value of a counter is in the store, with one version for each addition, in
+//! the order in which this node learned of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct Addition {
 #[derive(Clone, Debug)]
 pub enum Said {
     Add(Addition),
-    /// Of the receiver's additions the sender has this many, durably.
+    /// The number of the receiver's additions that the sender has persisted.
     Have(u64),
 }
 
@@ -94,7 +94,7 @@ pub enum Wait {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ToyOptions {
-    /// A checkpoint is taken after this many additions.
+    /// The number of additions between checkpoints.
     pub checkpoint_additions: u64,
 }
 
@@ -111,11 +111,11 @@ pub struct Toy {
     /// The amounts of each node's additions, in order.
     logs: BTreeMap<NodeId, Vec<u64>>,
     version: SnapshotVersion,
-    /// How many of my additions each peer has.
+    /// The number of local additions that each peer has persisted.
     acknowledged: BTreeMap<NodeId, u64>,
-    /// My additions whose clients wait: by number, with where the log has them.
+    /// Local additions with waiting clients: by number, with their log positions.
     waiting: BTreeMap<u64, (Ticket, LogPosition)>,
-    /// The last checkpoint asked for, and where the log goes on from it.
+    /// The last requested checkpoint, and the position from which the log continues it.
     checkpoint: (SnapshotVersion, LogPosition),
     checkpoints_failed: u64,
     heartbeats: u64,
@@ -146,7 +146,7 @@ impl Toy {
         self.logs.get(&origin).map_or(0, |amounts| amounts.len() as u64)
     }
 
-    /// Takes the next addition of a node's counter. False when it is not the next.
+    /// Applies the next addition to a node's counter. Returns false if it is not the next one.
     fn apply(&mut self, cx: &Cx<'_, Self>, addition: Addition) -> bool {
         if addition.sequence != self.has(addition.origin) {
             return false;
@@ -225,7 +225,8 @@ impl Toy {
         }
     }
 
-    /// Answers whose additions a majority has; mine are counted by the log position.
+    /// Answers the additions that a majority has persisted. This node counts itself too, because
+    /// the replies wait for the log position.
     fn answer(&mut self, cx: &mut Cx<'_, Self>) {
         let mut counts: Vec<u64> = self
             .topology
@@ -331,7 +332,7 @@ pub fn add(amount: u64) -> Program {
     Program::Call { procedure: ProcedureId(0), args: Bytes::copy_from_slice(&amount.to_le_bytes()) }
 }
 
-/// What a node's store says of a node's counter.
+/// The value of a node's counter in a store.
 pub fn counter(store: &Store, node: u16) -> u64 {
     let version = store.read(COUNTERS, &node.to_be_bytes(), store.published());
     let value = version.and_then(|version| version.value);

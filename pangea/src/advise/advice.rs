@@ -1,59 +1,62 @@
-//! Which row to take, and why: a function of the numbers alone.
+//! The choice of a row, and the reasons: a pure function of the numbers.
 //!
-//! A row can be taken when it gives the guarantee that is asked for, loses nothing acknowledged
-//! with a region, keeps up with the load where that is a rate, and, where it was run for real,
-//! passed its checks. Of those, in this order, what is within [`ALIKE`] of the best counting as the
-//! best:
+//! A row qualifies if it gives the requested guarantee, loses no acknowledged transaction with a
+//! region, and sustains the load if the load is a rate. If it was run on real nodes, it must also
+//! have passed its checks. Qualifying rows are compared by these criteria, in this order. A value
+//! within [`ALIKE`] of the best counts as equal to it:
 //!
-//! 1. the most transactions a second, unless the load is a rate, which all of them keep up with;
-//! 2. the lowest median, as the mean over the regions;
+//! 1. the most transactions a second, unless the load is a rate, which all of them sustain;
+//! 2. the lowest median latency, as the mean over the regions;
 //! 3. the strongest guarantee;
 //! 4. the fewest settings that are not the default, and then the order of the table.
 
 use pangea_core::choice::Guarantee;
 use serde::Serialize;
 
-/// Numbers that differ by less are alike: repeats of one benchmark differ by more.
+/// Values that differ by a smaller fraction are treated as equal: repeats of one benchmark differ
+/// by more.
 const ALIKE: f64 = 0.03;
-/// A rate is kept up with from this share of it on: calls come at random.
+/// The minimum fraction of a requested rate that counts as sustained. It is below 1 because calls
+/// arrive at random.
 const KEPT_UP: f64 = 0.95;
-/// Two rows whose order a real run turns around by more than this are said not to be certain.
+/// If a real run reverses the predicted order of two rows by more than this fraction, the advice
+/// says that their order is not certain.
 const TURNED: f64 = 0.10;
 
-/// What one protocol with some settings does.
+/// The performance of one protocol with one choice of settings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub protocol: String,
-    /// Settings that are not the default: `minerva.reads=strict`.
+    /// Settings that are not the default, as `minerva.reads=strict`.
     pub set: Vec<String>,
-    /// What they are for.
+    /// The purpose of these settings.
     pub what: String,
     pub guarantee: Guarantee,
-    /// Whether the numbers are of real nodes on this machine, or of a simulation.
+    /// Whether the numbers come from real nodes on this machine, rather than from a simulation.
     pub is_measured: bool,
     #[serde(flatten)]
     pub does: Does,
-    /// The region that coordinates, where there is one.
+    /// The region that coordinates, if there is a coordinator.
     pub coordinator: Option<String>,
     pub loss: Option<Loss>,
-    /// What came of running it for real, where that was done.
+    /// The comparison with real nodes, if the row was run on them.
     pub check: Option<Check>,
-    /// Why there are no numbers, where it was to be measured and that failed.
+    /// The error, if the row was to be measured and the run failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// How much, how soon, and what it takes.
+/// Throughput, latency and cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Does {
     pub throughput_per_sec: f64,
     pub regions: Vec<Region>,
-    /// The share of all transactions that abort.
+    /// The fraction of transactions that abort.
     pub aborted: f64,
     pub wan_bytes_per_txn: f64,
 }
 
-/// A region's part.
+/// The latency in one region.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Region {
     pub name: String,
@@ -61,53 +64,53 @@ pub struct Region {
     pub p99_ms: f64,
 }
 
-/// What the loss of a region does.
+/// The effect of the loss of a region.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loss {
-    /// Which was lost.
+    /// The region that was lost.
     pub region: String,
-    /// The longest time without a commit in each of the others.
+    /// The longest time without a commit, for each of the remaining regions.
     pub pauses_ms: Vec<(String, f64)>,
-    /// How many transactions were acknowledged and are gone, as they were run before regions had
-    /// agreed on them.
+    /// The number of acknowledged transactions that were lost because they ran before the regions
+    /// had agreed on them.
     pub lost_txns: u64,
-    /// What else was acknowledged and is not there, or what else is wrong.
+    /// Any other acknowledged effect that is missing, or any other violation.
     pub wrong: Option<String>,
 }
 
-/// A row as predicted for this machine, and as it ran there.
+/// A row as predicted for this machine and as measured on it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// Clients in all regions, and calls a second where the load is a rate.
+    /// Clients in all regions; calls a second if the load is a rate.
     pub clients: u32,
     pub rate_per_sec: Option<f64>,
     pub predicted: Does,
     pub predicted_pause_ms: f64,
-    /// What was measured, or what went wrong.
+    /// The measured numbers, or the error.
     pub measured: Result<Does, String>,
     pub measured_pause_ms: Option<f64>,
 }
 
-/// What is asked for.
+/// The requirements that a row must meet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Need {
     pub guarantee: Guarantee,
-    /// Calls a second in all regions, where the load is a rate.
+    /// Calls a second in all regions, if the load is a rate.
     pub rate_per_sec: Option<f64>,
 }
 
-/// What to do.
+/// The recommendation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// The row to take, and the one after it.
+    /// The row to use, and the second best.
     pub take: Option<usize>,
     pub next: Option<usize>,
-    /// Which to take, why, and what to expect of it.
+    /// The choice, its reasons, and the performance to expect.
     pub sentences: [String; 3],
 }
 
 impl Row {
-    /// Its name in sentences.
+    /// Returns the name of the row, for use in sentences.
     pub fn name(&self) -> String {
         match self.set.is_empty() {
             true => self.protocol.clone(),
@@ -138,18 +141,18 @@ impl Row {
         }
     }
 
-    /// What went wrong on real nodes.
+    /// Returns the error of a run on real nodes, if it failed.
     fn failed_for_real(&self) -> Option<&String> {
         let check = || self.check.as_ref()?.measured.as_ref().err();
         self.failed.as_ref().or_else(check)
     }
 
-    /// Whether it is known what it does on real nodes.
+    /// Returns whether the row was run on real nodes.
     fn was_run(&self) -> bool {
         self.is_measured || self.check.is_some()
     }
 
-    /// The longest pause of a survivor.
+    /// Returns the longest pause of a remaining region.
     fn pause_ms(&self) -> Option<f64> {
         let loss = self.loss.as_ref()?;
         Some(loss.pauses_ms.iter().map(|(_, ms)| *ms).fold(0.0, f64::max))
@@ -157,7 +160,7 @@ impl Row {
 }
 
 impl Loss {
-    /// How much of what was acknowledged is lost, in words.
+    /// Description of the acknowledged transactions that were lost, for humans.
     pub fn lost(&self) -> String {
         match self.lost_txns {
             0 => "nothing".to_owned(),
@@ -168,14 +171,15 @@ impl Loss {
 }
 
 impl Does {
-    /// The mean of the regions' medians: each region counts the same, however much it does.
+    /// Returns the mean of the regions' medians. Every region has the same weight, whatever its
+    /// load.
     pub fn p50_ms(&self) -> f64 {
         let all: f64 = self.regions.iter().map(|region| region.p50_ms).sum();
         all / self.regions.len().max(1) as f64
     }
 }
 
-/// The best of some rows, by the order that stands above.
+/// Returns the best of the given rows, by the criteria in the module's documentation.
 fn best(rows: &[Row], among: &[usize], need: &Need) -> Option<usize> {
     let mut left = among.to_vec();
     if need.rate_per_sec.is_none() {
@@ -189,7 +193,7 @@ fn best(rows: &[Row], among: &[usize], need: &Need) -> Option<usize> {
     left.into_iter().min_by_key(|at| (std::cmp::Reverse(rows[*at].guarantee), rows[*at].set.len()))
 }
 
-/// The rows that can be taken, the best first.
+/// Returns the rows that qualify, best first.
 pub fn ranked(rows: &[Row], need: &Need) -> Vec<usize> {
     let can_be = |at: &usize| rows[*at].can_be_taken(need).is_ok();
     let mut left: Vec<usize> = (0..rows.len()).filter(can_be).collect();
@@ -201,8 +205,8 @@ pub fn ranked(rows: &[Row], need: &Need) -> Vec<usize> {
     order
 }
 
-/// The row that is to be run for real next, if so many finalists are to be: the best that were not
-/// tried yet, and beyond those whatever would be taken without having been run.
+/// Returns the row to run on real nodes next. Until `finalists` rows have been tried, that is the
+/// best untried row. After that, it is the row that would be recommended, if it has not been run.
 pub fn next_to_try(rows: &[Row], need: &Need, tried: &[usize], finalists: usize) -> Option<usize> {
     let order = ranked(rows, need);
     let is_new = |at: &usize| !tried.contains(at);
@@ -213,10 +217,10 @@ pub fn next_to_try(rows: &[Row], need: &Need, tried: &[usize], finalists: usize)
     }
 }
 
-/// Which row to take, and why.
+/// Recommends a row and explains why.
 pub fn advise(rows: &[Row], need: &Need) -> Advice {
     let mut order = ranked(rows, need);
-    // Where what was run has failed, nothing is taken that could not be run.
+    // Once any real run has failed, only rows that ran on real nodes are recommended.
     if has_failed(rows) {
         order.retain(|at| rows[*at].was_run());
     }
@@ -231,12 +235,12 @@ pub fn advise(rows: &[Row], need: &Need) -> Advice {
     Advice { take, next, sentences }
 }
 
-/// Whether something failed on real nodes.
+/// Returns whether any run on real nodes failed.
 fn has_failed(rows: &[Row]) -> bool {
     rows.iter().any(|row| row.failed_for_real().is_some())
 }
 
-/// What is said where no row will do.
+/// Returns the text for the case that no row qualifies.
 fn none(rows: &[Row], need: &Need) -> [String; 3] {
     let wanted = match need.rate_per_sec {
         Some(rate) => format!("{} at {rate:.0} calls a second", need.guarantee),
@@ -280,7 +284,7 @@ fn which(row: &Row) -> String {
     )
 }
 
-/// How much more one number is than another, in words.
+/// Returns the relative difference of two numbers as text; `None` if they count as equal.
 fn compared(a: f64, b: f64, more: &str, less: &str) -> Option<String> {
     let by = a / b - 1.0;
     if !by.is_finite() || by.abs() < ALIKE {
@@ -290,7 +294,8 @@ fn compared(a: f64, b: f64, more: &str, less: &str) -> Option<String> {
     Some(format!("{percent:.0} % {}", if by > 0.0 { more } else { less }))
 }
 
-/// What both did on real nodes under one load: how full batches are depends on it.
+/// Returns the measurements of both rows on real nodes, if both ran under the same load: the size
+/// of batches depends on the load.
 fn ran_alike<'a>(one: &'a Row, other: &'a Row) -> Option<(&'a Does, &'a Does)> {
     let (one, other) = (one.check.as_ref()?, other.check.as_ref()?);
     let is_alike = (one.clients, one.rate_per_sec) == (other.clients, other.rate_per_sec);
@@ -310,7 +315,7 @@ fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
     );
     let median =
         compared(next.does.p50_ms(), row.does.p50_ms(), "longer medians", "shorter medians");
-    // As real nodes sent them, where both were run: a prediction is furthest off here.
+    // Measured bytes if both rows were run, because predictions are least accurate here.
     let (next_does, row_does) = ran_alike(next, row).unwrap_or((&next.does, &row.does));
     let bytes = compared(
         next_does.wan_bytes_per_txn,

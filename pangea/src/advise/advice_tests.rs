@@ -1,4 +1,4 @@
-//! What is taken, and what is said of it.
+//! Tests of the recommendation and its wording.
 
 use super::*;
 
@@ -183,7 +183,7 @@ fn a_real_run_that_turns_the_order_around_is_said() {
     let [_, why, expect] = advise(&[take.clone(), next], &CLOSED).sentences;
     assert!(why.ends_with("has 10 % fewer transactions and is strict-serializable."), "{why}");
     assert!(expect.contains("the next best was faster"), "{expect}");
-    // Bytes are compared as they were sent, where that is known.
+    // Measured bytes are compared, if known.
     let bytes = |row: &mut Row, predicted, sent| {
         row.does.wan_bytes_per_txn = predicted;
         let measured = row.check.as_mut().unwrap().measured.as_mut();

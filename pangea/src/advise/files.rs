@@ -1,4 +1,4 @@
-//! What a user writes down: the work in one file, the regions in another.
+//! The input files: the workload in one file, the regions in the other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,40 +17,40 @@ use crate::failure::Failure;
 use crate::regions;
 use crate::sizes::Sizes;
 
-/// Cores of a node at most, and of a node that the file says nothing of.
+/// The largest number of cores of a node, and the default.
 const CORES_MAX: u16 = 1_024;
 const CORES_DEFAULT: u16 = 8;
-/// Clients and calls a second in all regions, as a benchmark has them at most.
+/// The limits of a benchmark for clients and for calls a second, in all regions.
 const CLIENTS_MAX: f64 = 65_536.0;
 const RATE_MAX: f64 = 1e6;
-/// Clients of a region whose calls come at a rate: they take turns.
+/// Clients of a region whose calls arrive at a rate. Calls are assigned to them round robin.
 const CLIENTS_OF_RATE: u32 = 20;
 
-/// What clients do, and how much of it.
+/// The workload and its load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// A workload's name, or a SQL file's.
+    /// The name of a workload or of an SQL file.
     pub workload: String,
-    /// Its options, as words of `pangea bench`.
+    /// The workload's options, as arguments of `pangea bench`.
     pub options: Vec<String>,
     /// Clients of each region.
     pub clients: u32,
-    /// Calls a second in each region, whatever is in flight.
+    /// Calls a second in each region, regardless of the number in flight.
     pub rate: Option<f64>,
-    /// What transactions have to rely on at least.
+    /// The weakest guarantee that is acceptable.
     pub guarantee: Guarantee,
 }
 
-/// Where.
+/// The regions and their network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Places {
-    /// The regions' names.
+    /// The names of the regions.
     pub regions: Vec<String>,
-    /// Between every two of them.
+    /// The round trip of each pair of regions.
     pub round_trips: Vec<RoundTrip>,
-    /// Of each node.
+    /// Cores of each node.
     pub cores: u16,
-    /// Of a link between two nodes.
+    /// The bandwidth of a link between two nodes.
     pub bandwidth_mbit: Option<u64>,
 }
 
@@ -62,10 +62,10 @@ struct Line {
     bench: bench::Arguments,
 }
 
-/// A benchmark's options, from words.
+/// Parses the options of a benchmark from words.
 ///
 /// # Errors
-/// What the command line would say.
+/// The message that the command line would print.
 pub fn bench_of(words: &[String]) -> Result<bench::Arguments, Failure> {
     let line = Line::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
@@ -88,7 +88,7 @@ fn read<T>(
     })
 }
 
-/// The line of a place in a text, from 1.
+/// Returns the line of a byte position in a text, from 1.
 fn line_at(text: &str, at: usize) -> usize {
     text[..at.min(text.len())].matches('\n').count() + 1
 }
@@ -101,14 +101,14 @@ fn of_toml(text: &str) -> impl Fn(toml::de::Error) -> (usize, String) + '_ {
 }
 
 impl Work {
-    /// Reads a file for a cluster of so many regions.
+    /// Reads the file for a cluster of this number of regions.
     ///
     /// # Errors
-    /// What is wrong in it, with its line.
+    /// The problem with the file, and its line.
     pub fn read(path: &Path, regions: usize) -> Result<Self, Failure> {
         let work = read("workload", path, |text| Self::parse(text, regions))?;
         if crate::script::Script::is_named(&work.workload) {
-            // A file is looked for beside the one that names it.
+            // A relative file name is resolved against the folder of the file that contains it.
             let beside = path.parent().map(|folder| folder.join(&work.workload));
             if let Some(beside) = beside.filter(|beside| beside.exists()) {
                 return Ok(Self { workload: beside.display().to_string(), ..work });
@@ -167,7 +167,8 @@ impl Work {
         Ok(work)
     }
 
-    /// Whether a benchmark would take it. A SQL file is looked at when its place is known.
+    /// Checks that a benchmark would accept the workload. An SQL file is checked later, when its
+    /// path is known.
     fn check(&self, regions: usize) -> Result<(), Failure> {
         let bench = bench_of(&self.words(self.clients * regions as u32, None))?;
         match crate::script::Script::is_named(&self.workload) {
@@ -176,7 +177,8 @@ impl Work {
         }
     }
 
-    /// The words of a benchmark that does this with so many clients, or calls a second, in all.
+    /// Returns the arguments of a benchmark of this workload with the given totals of clients or
+    /// calls a second.
     pub fn words(&self, clients: u32, rate: Option<f64>) -> Vec<String> {
         let mut words = vec!["--workload".to_owned(), self.workload.clone()];
         words.extend(self.options.iter().cloned());
@@ -186,7 +188,7 @@ impl Work {
     }
 }
 
-/// Clients of each region, and calls a second in each.
+/// Reads the number of clients, or of calls a second, of each region.
 fn load(
     table: &BTreeMap<String, Spanned<Value>>,
     line: &dyn Fn(&str) -> usize,
@@ -224,10 +226,10 @@ fn load(
     }
 }
 
-/// Rows of round trips, each with its place.
+/// Rows of round trips, each with its position in the file.
 type Matrix = Spanned<Vec<Spanned<Vec<Spanned<f64>>>>>;
 
-/// The file of regions.
+/// The format of the file of regions.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -238,10 +240,10 @@ struct File {
 }
 
 impl Places {
-    /// Reads a file.
+    /// Reads the file.
     ///
     /// # Errors
-    /// What is wrong in it, with its line.
+    /// The problem with the file, and its line.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         read("regions", path, Self::parse)
     }
@@ -285,7 +287,8 @@ impl Places {
         Ok(Self { regions: names, round_trips, cores, bandwidth_mbit })
     }
 
-    /// The region that is nearest to all others, which protocols let coordinate.
+    /// Returns the region with the smallest sum of distances to all others. Protocols place the
+    /// coordinator there.
     pub fn nearest_to_all(&self) -> &str {
         let distance =
             |a: &String| -> f64 { self.regions.iter().map(|b| self.round_trip_ms(a, b)).sum() };
@@ -293,14 +296,14 @@ impl Places {
         nearest.expect("there are regions")
     }
 
-    /// The round trip between two regions.
+    /// Returns the round trip between two regions.
     pub fn round_trip_ms(&self, a: &str, b: &str) -> f64 {
         let is_it = |trip: &&RoundTrip| trip.between == [a, b] || trip.between == [b, a];
         self.round_trips.iter().find(is_it).map_or(0.0, |trip| trip.ms)
     }
 }
 
-/// The round trips of a matrix: as many rows and columns as regions, the same both ways.
+/// Returns the round trips of a symmetric matrix with one row and one column for each region.
 fn matrix_of(
     text: &str,
     names: &[String],
@@ -347,7 +350,7 @@ fn matrix_of(
     Ok(trips)
 }
 
-/// The round trips between cloud regions that are known by name.
+/// Returns the round trips between cloud regions that are known by name.
 fn known_matrix(line: usize, names: &[String]) -> Result<Vec<RoundTrip>, (usize, String)> {
     let mut trips = Vec::new();
     for (at, b) in names.iter().enumerate() {

@@ -1,23 +1,23 @@
-//! `pangea advise`: which protocol, with which settings, for some work in some regions.
+//! `pangea advise`: recommends a protocol and its settings for a workload in given regions.
 //!
 //! ```text
-//!   work, regions --> candidates: every protocol, with each variant that it names
-//!   costs ---------->   | predicted: the load as it is; the same while a region is lost
+//!   work, regions --> candidates: every protocol, with each of its variants
+//!   costs ---------->   | predicted: the full load, with and without the loss of a region
 //!                       v
-//!                     ranked --> finalists --> a load that this machine holds: predicted, and run
-//!                       |                        | on real nodes, the same with a region killed
+//!                     ranked --> finalists --> a load that this machine sustains: predicted, and
+//!                       |                        | run on real nodes, with and without a kill
 //!                       v                        v
 //!                     table, and three sentences that follow from the numbers
 //! ```
 //!
-//! Protocols are those of [`crate::protocol::NAMES`], and their variants and guarantees are what
-//! they say of themselves: nothing here knows one by name. A SQL file can't be simulated: each
-//! candidate is run for real then, and that is said.
+//! The protocols are those of [`crate::protocol::NAMES`]. Each protocol declares its own variants
+//! and guarantees; this module knows no protocol by name. An SQL file cannot be simulated: each
+//! candidate is then run on real nodes, and the report says so.
 //!
-//! - [`files`]: what the user wrote;
-//! - [`predicted`]: candidates, and what they do in simulation;
-//! - [`real`]: what they do on this machine;
-//! - [`advice`]: which to take, as a function of the numbers;
+//! - [`files`]: the user's input files;
+//! - [`predicted`]: the candidates and their simulated performance;
+//! - [`real`]: their performance on this machine;
+//! - [`advice`]: the choice, as a function of the numbers;
 //! - [`report`]: the table and the JSON.
 
 mod advice;
@@ -43,13 +43,14 @@ use files::{Places, Work};
 use predicted::{Candidate, Candidates, Predictions};
 use report::Report;
 
-/// How long a calibration that nobody asked for works, and warms up.
+/// The measured time and the warm-up of an automatic calibration.
 const CALIBRATE_SECS: u64 = 4;
 const CALIBRATE_WARMUP_SECS: u64 = 2;
-/// Clients of such a calibration at most, or calls a second: it need not fill the machine.
+/// The largest number of clients, or of calls a second, of an automatic calibration: it need not
+/// saturate the machine.
 const CALIBRATE_LOAD_MAX: u32 = 300;
 
-/// Say which protocol and settings to take for some work in some regions, and why.
+/// Recommend a protocol and its settings for a workload in given regions, with the reasons.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(after_help = "Examples:
@@ -62,44 +63,44 @@ without the loss of a region; the best are run for real on this machine, with th
 emulated and as much load as it holds. Without --costs it is measured first what everything costs
 here. A workload that is a SQL file is run for real alone. docs/ADVICE.md describes the files.")]
 pub struct Arguments {
-    /// What clients do and how much, in TOML
+    /// TOML file with the workload and its load
     #[arg(long, value_name = "FILE")]
     workload: PathBuf,
-    /// The regions, their round trips and the cores of a node, in TOML
+    /// TOML file with the regions, their round trips and the cores of a node
     #[arg(long, value_name = "FILE")]
     regions: PathBuf,
-    /// Costs of a protocol, as `pangea calibrate` writes them; one file for each [default: they are
-    /// measured, for some seconds]
+    /// Costs of one protocol, as written by `pangea calibrate`; may be given once for each protocol
+    /// [default: measure them for some seconds]
     #[arg(long, value_name = "FILE")]
     costs: Vec<PathBuf>,
     /// Protocols to choose from [default: all]
     #[arg(long = "protocol", value_name = "NAME,..", value_delimiter = ',')]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(NAMES))]
     protocols: Vec<String>,
-    /// How many of the best are run for real; 0 for none
+    /// Number of best candidates to run on real nodes; 0 for none
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=5))]
     finalists: u8,
-    /// How long work counts, in simulation and for real
+    /// Measured time of each run, in seconds, both simulated and real
     #[arg(long, value_name = "S", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     secs: u64,
-    /// How long it goes on before that
+    /// Warm-up before the measured time, in seconds
     #[arg(long, value_name = "S", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600))]
     warmup: u64,
-    /// What everything is drawn from
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Where the nodes' files go while they run [default: the system's temporary directory]
+    /// Directory for the nodes' files while they run [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Print JSON in place of the table
+    /// Print JSON instead of the table
     #[arg(long)]
     json: bool,
 }
 
-/// What is asked.
+/// The parsed input.
 struct Question<'a> {
     arguments: &'a Arguments,
     work: Work,
@@ -109,7 +110,7 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Reads everything that can be wrong.
+    /// Reads and validates the input.
     fn new(arguments: &'a Arguments) -> Result<Self, Failure> {
         let places = Places::read(&arguments.regions)?;
         let work = Work::read(&arguments.workload, places.regions.len())?;
@@ -129,7 +130,7 @@ impl<'a> Question<'a> {
         let rate_per_sec = work.rate.map(|rate| rate * places.regions.len() as f64);
         let need = Need { guarantee: work.guarantee, rate_per_sec };
         let question = Self { arguments, work, places, candidates, need };
-        // The first run for real says what can't be done at all.
+        // Validates the first real run, which detects impossible requests before any work is done.
         let (clients, rate) = question.load();
         let bench = question.bench(&question.candidates[0], clients, rate, &[])?;
         question.plan(&bench)?.check()?;
@@ -142,14 +143,14 @@ impl<'a> Question<'a> {
         (self.work.clients * self.places.regions.len() as u32, self.need.rate_per_sec)
     }
 
-    /// The protocols that there are candidates of, in their order.
+    /// Returns the protocols of the candidates, in order.
     fn protocols(&self) -> Vec<&'static str> {
         let mut names: Vec<&'static str> = self.candidates.iter().map(|it| it.protocol).collect();
         names.dedup();
         names
     }
 
-    /// A benchmark of a candidate.
+    /// Returns the benchmark of a candidate.
     fn bench(
         &self,
         candidate: &Candidate,
@@ -171,13 +172,13 @@ impl<'a> Question<'a> {
         files::bench_of(&words)
     }
 
-    /// The cluster of such a benchmark, as far apart as the regions are.
+    /// Returns the cluster of that benchmark, with the round trips of the regions.
     fn plan(&self, bench: &crate::bench::Arguments) -> Result<Plan, Failure> {
         Ok(Plan { round_trips: self.places.round_trips.clone(), ..bench.plan()? })
     }
 }
 
-/// Reads the files, and says what to take.
+/// Reads the files and prints the recommendation.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let question = Question::new(arguments)?;
     let report = match Script::is_named(&question.work.workload) {
@@ -215,7 +216,7 @@ fn predicted_and_checked(question: &Question<'_>) -> Result<Report, Failure> {
     Ok(Report::new(question, rows, calibrations.collect()))
 }
 
-/// The costs of every protocol: from files, or measured now.
+/// Returns the costs of every protocol, from files or measured now.
 fn costs(question: &Question<'_>) -> Result<BTreeMap<&'static str, Arc<Costs>>, Failure> {
     let mut all = BTreeMap::new();
     for path in &question.arguments.costs {
@@ -251,7 +252,7 @@ fn calibrated_protocol(text: &str) -> Result<String, String> {
     name.map(str::to_owned).ok_or_else(|| "[calibration] has no protocol".to_owned())
 }
 
-/// Measures what a protocol costs under this work, for some seconds.
+/// Measures the costs of a protocol under this workload, for some seconds.
 fn calibrated(question: &Question<'_>, name: &str) -> Result<Costs, Failure> {
     let (clients, rate) = question.load();
     let clients = clients.min(CALIBRATE_LOAD_MAX);
@@ -274,7 +275,7 @@ fn calibrated(question: &Question<'_>, name: &str) -> Result<Costs, Failure> {
     calibrate::measure(&bench, plan)
 }
 
-/// A bar on stderr, where that is a terminal.
+/// Creates a progress bar on stderr, if that is a terminal.
 fn bar(steps: usize, prefix: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:>8} {wide_bar} {pos}/{len} {msg}");
     let style = style.expect("the template is a constant");

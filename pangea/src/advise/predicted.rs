@@ -1,4 +1,4 @@
-//! Candidates, and what the simulator says of them.
+//! The candidates and their simulated performance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,32 +21,33 @@ use crate::protocol::{
 };
 use crate::sim::unless_interrupted;
 
-/// When a region is lost, after the measured time has begun.
+/// The time at which a region is lost, from the start of the measured time.
 const LOSS_AT: Span = Span::from_ms(1_000);
-/// How long the others are watched after it: so long, or so many of the longest round trip.
+/// The time for which the other regions are observed after the loss: this minimum, or this number
+/// of the longest round trips, if that is longer.
 const AFTER_LOSS_MS_MIN: u64 = 5_000;
 const AFTER_LOSS_ROUND_TRIPS: u64 = 20;
 
-/// A protocol with some settings.
+/// A protocol with a choice of settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     pub protocol: &'static str,
-    /// Those that are not the default.
+    /// The settings that are not the default.
     pub settings: Vec<Setting>,
-    /// What they are for.
+    /// The purpose of these settings.
     pub what: &'static str,
     pub guarantee: Guarantee,
 }
 
 impl Candidate {
-    /// Its name in words.
+    /// Returns the name of the candidate, for humans.
     pub fn name(&self) -> String {
         let set = self.settings.iter().map(|setting| format!(" {setting}"));
         format!("{}{}", self.protocol, set.collect::<String>())
     }
 }
 
-/// All candidates of a protocol: its defaults, and each of its variants.
+/// All candidates of a protocol: its defaults and each of its variants.
 pub struct Candidates;
 
 impl WithProtocol for Candidates {
@@ -67,15 +68,15 @@ impl WithProtocol for Candidates {
     }
 }
 
-/// What is predicted.
+/// The context of predictions.
 pub struct Predictions<'a> {
     question: &'a Question<'a>,
     costs: &'a BTreeMap<&'static str, Arc<Costs>>,
-    /// The load as it is, on the nodes' own cores.
+    /// The requested load, on the cores of the regions' nodes.
     settings: predict::Settings,
 }
 
-/// Some candidates of one protocol, with and without the loss of a region.
+/// Simulates candidates of one protocol, with and without the loss of a region.
 struct Both {
     candidates: Vec<Candidate>,
     settings: predict::Settings,
@@ -83,20 +84,20 @@ struct Both {
     bar: ProgressBar,
 }
 
-/// What was predicted of a candidate.
+/// The predictions for one candidate.
 #[derive(Clone, Debug)]
 pub struct Predicted {
-    /// As long as nothing is lost.
+    /// The prediction without faults.
     pub whole: Prediction,
-    /// While a region is lost.
+    /// The prediction with the loss of a region.
     pub lossy: Prediction,
 }
 
 impl<'a> Predictions<'a> {
-    /// Predictions of the question's work and regions.
+    /// Creates the predictions for the question's workload and regions.
     ///
     /// # Errors
-    /// When there is no such workload.
+    /// If the workload does not exist.
     pub fn new(
         question: &'a Question<'a>,
         costs: &'a BTreeMap<&'static str, Arc<Costs>>,
@@ -122,10 +123,10 @@ impl<'a> Predictions<'a> {
         Ok(Self { question, costs, settings })
     }
 
-    /// A row for each candidate.
+    /// Returns a row for each candidate.
     ///
     /// # Errors
-    /// When a simulated cluster stops, and when it was interrupted.
+    /// If a simulated cluster never becomes usable or one of its nodes stops, or on an interrupt.
     pub fn rows(&self) -> Result<Vec<Row>, Failure> {
         let candidates = &self.question.candidates;
         let bar = bar(2 * candidates.len(), "simulate");
@@ -140,10 +141,10 @@ impl<'a> Predictions<'a> {
         Ok(rows)
     }
 
-    /// What a candidate would do on this machine, with less load.
+    /// Predicts the performance of a candidate on this machine, under a smaller load.
     ///
     /// # Errors
-    /// As of [`Self::rows`].
+    /// Those of [`Self::rows`].
     pub fn here(
         &self,
         candidate: &Candidate,
@@ -155,7 +156,7 @@ impl<'a> Predictions<'a> {
             clients: clients as usize,
             pace: pace(rate),
             cores: Cores::Shared(cores),
-            // A real run has no such link.
+            // The emulated links of a real run have no limit of bandwidth.
             bandwidth_bits: None,
             ..self.settings.clone()
         };
@@ -227,7 +228,7 @@ fn one_way(places: &Places) -> Vec<Vec<Span>> {
     places.regions.iter().map(row).collect()
 }
 
-/// The longest round trip.
+/// Returns the longest round trip.
 fn longest(settings: &predict::Settings) -> Span {
     let all = settings.one_way.iter().flatten().map(|one_way| 2 * one_way.us);
     Span::from_us(all.max().unwrap_or(0))
@@ -248,7 +249,7 @@ fn row(candidate: &Candidate, predicted: &Predicted) -> Row {
     }
 }
 
-/// The numbers of a prediction.
+/// Returns the performance numbers of a prediction.
 pub fn does(of: &Prediction) -> Does {
     let region = |region: &predict::Region| Region {
         name: region.name.clone(),
@@ -263,7 +264,7 @@ pub fn does(of: &Prediction) -> Does {
     }
 }
 
-/// What a prediction says of the loss in it.
+/// Returns the effect of the simulated loss of a region.
 pub fn loss(of: &Prediction) -> Option<Loss> {
     let survived = of.survived.as_ref()?;
     let others = of.regions.iter().filter(|region| region.name != survived.region);

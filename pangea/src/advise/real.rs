@@ -1,7 +1,7 @@
-//! What candidates do on this machine: real nodes, with the regions' round trips emulated.
+//! Runs candidates on this machine: real nodes, with the regions' round trips emulated.
 //!
-//! A machine holds less load than the regions' own nodes would. So the load is halved until the
-//! simulator says that this machine's cores keep up, and that load is both predicted and run.
+//! One machine sustains less load than the regions' own nodes. Therefore the load is halved until
+//! the simulator predicts that this machine's cores suffice. That load is both predicted and run.
 
 use std::time::Duration;
 
@@ -12,28 +12,29 @@ use crate::bench::{self, Measured, Size, memory_mb, scripted};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 
-/// Cores that are busier than this decide what is measured.
+/// The largest acceptable utilization of the cores: above it, the cores determine the result.
 const BUSY_MAX: f64 = 0.80;
-/// The load is halved so often at most.
+/// The load is halved at most this number of times.
 const HALVINGS_MAX: u32 = 16;
-/// A region is killed so long after the measured time has begun, and stays away for so long.
+/// The time from the start of the measured time to the kill of a region, and the time that the
+/// region stays down.
 const KILL_AT_SECS: u64 = 2;
 const KILLED_SECS: u64 = 6;
-/// How long a run with a killed region is measured.
+/// The measured time of a run with a killed region.
 const KILL_RUN_SECS: u64 = KILL_AT_SECS + KILLED_SECS + 2;
 
-/// What came of a run.
+/// The result of a run.
 struct Ran {
     does: Does,
     /// The longest time without a commit, by region.
     pauses_ms: Vec<(String, f64)>,
 }
 
-/// Runs a finalist for real, and says what was predicted of that; nothing where the machine has not
-/// the memory.
+/// Runs a finalist on real nodes and returns the result with the prediction for the same load.
+/// Returns `None` if the machine does not have enough memory.
 ///
 /// # Errors
-/// When it was interrupted; what fails on real nodes is in the check.
+/// On an interrupt. Failures on real nodes are returned in the check.
 pub fn check(
     question: &Question<'_>,
     predictions: &Predictions<'_>,
@@ -91,10 +92,10 @@ fn survivors(ran: &Ran, lost: &str) -> Vec<(String, f64)> {
     ran.pauses_ms.iter().filter(|(name, _)| name != lost).cloned().collect()
 }
 
-/// A row for each candidate, all of it measured: for work that can't be simulated.
+/// Returns a measured row for each candidate, for workloads that cannot be simulated.
 ///
 /// # Errors
-/// When it was interrupted, or the file can't be run.
+/// On an interrupt, or if the file cannot be run.
 pub fn rows(question: &Question<'_>) -> Result<Vec<Row>, Failure> {
     let bar = bar(question.candidates.len(), "measure");
     let (clients, rate) = question.load();
@@ -108,8 +109,8 @@ pub fn rows(question: &Question<'_>) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Measures a candidate, and once more with a region killed. What fails can't be taken, and others
-/// can.
+/// Measures a candidate twice, the second time with a region killed. If a run fails, only this
+/// candidate is disqualified.
 fn row(
     question: &Question<'_>,
     candidate: &Candidate,
@@ -132,17 +133,19 @@ fn row(
         Ok(whole) => row.does = whole.does,
         Err(wrong) => return Ok(Row { failed: Some(wrong), ..row }),
     }
-    // Whichever coordinates: where no protocol says, the first region is as good as another.
+    // The region to kill, whichever region coordinates; if the protocol does not prefer a region,
+    // any will do.
     let region = question.places.nearest_to_all().to_owned();
     row.loss = Some(match run(question, candidate, clients, rate, Some(&region))? {
-        // What it had acknowledged is checked at its end.
+        // The checks at the end of the run have verified all that was acknowledged.
         Ok(ran) => Loss { pauses_ms: survivors(&ran, &region), region, lost_txns: 0, wrong: None },
         Err(wrong) => Loss { region, pauses_ms: Vec::new(), lost_txns: 0, wrong: Some(wrong) },
     });
     Ok(row)
 }
 
-/// Runs a candidate once, with a region killed or not. What fails is the inner result.
+/// Runs a candidate once, with or without a killed region. The inner result is an error if the run
+/// failed.
 fn run(
     question: &Question<'_>,
     candidate: &Candidate,

@@ -1,4 +1,4 @@
-//! What was found, as a table with three sentences, or as JSON.
+//! The report, as a table with three sentences or as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,11 @@ use super::Question;
 use super::advice::{Advice, Check, Does, Need, Row, advise};
 use crate::table::{aligned, numbers};
 
-/// More regions than these have no columns of their own: the first and the last by their median do.
+/// Above this number of regions, only the regions with the lowest and the highest median have
+/// columns.
 const REGIONS_SHOWN: usize = 5;
 
-/// Everything that is reported.
+/// The full report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     workload: String,
@@ -22,14 +23,14 @@ pub struct Report {
     regions: Vec<String>,
     cores_per_node: u16,
     need: Need,
-    /// Where the costs of predictions are from, by protocol.
+    /// The source of the costs used in predictions, by protocol.
     costs: BTreeMap<&'static str, Calibration>,
     rows: Vec<Row>,
     advice: Advice,
 }
 
 impl Report {
-    /// The rows, and what follows from them.
+    /// Creates the report from its rows.
     pub fn new(
         question: &Question<'_>,
         rows: Vec<Row>,
@@ -49,12 +50,13 @@ impl Report {
         }
     }
 
-    /// All of it for programs.
+    /// Returns the full report as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a report is numbers and names")
     }
 
-    /// A row's name in tables: settings without the protocol's name before each.
+    /// Returns the name of a row in tables: its settings are shown without the prefix of the
+    /// protocol.
     fn name(row: &Row) -> String {
         let set = row.set.iter().map(|set| set.split_once('.').map_or(set.as_str(), |it| it.1));
         let words: Vec<&str> = std::iter::once(row.protocol.as_str()).chain(set).collect();
@@ -117,7 +119,7 @@ impl Report {
     }
 }
 
-/// What the loss of a region does, in a cell.
+/// Returns the table cell for the effect of the loss of a region.
 fn lost(row: &Row) -> String {
     if let Some(wrong) = &row.failed {
         return format!("failed: {wrong}");
@@ -136,7 +138,7 @@ fn lost(row: &Row) -> String {
     format!("{}: {pause} without a commit, {} lost", loss.region, loss.lost())
 }
 
-/// Predicted and measured, side by side.
+/// Predicted and measured values in adjacent columns.
 fn compared(check: &Check, measured: &Does) -> comfy_table::Table {
     let mut table = numbers(&["", "predicted", "measured", "predicted is"]);
     let mut add = |name: &str, predicted: f64, measured: f64, digits: usize| {

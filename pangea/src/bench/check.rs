@@ -1,5 +1,5 @@
-//! Whether what the cluster did is right: every call has its outcome, the replicas are equal, the
-//! workload's own rules hold, and its data are what comes of all that was committed.
+//! Checks of the result of a run: every call has an outcome, the replicas are identical, the
+//! workload's own rules hold, and its data match the committed transactions.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +12,19 @@ use crate::cluster::{replicas, rows};
 use crate::drive::{Errors, Stats};
 use crate::failure::Failure;
 
-/// What was found to be right.
+/// The result of successful checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// The digest of every replica, or of every shard's.
+    /// The digest of every replica, or of every shard's replicas.
     pub digest: String,
-    /// A version that every replica had reached when it was looked at; peers name none.
+    /// A version that every replica had reached at the time of the check. Baselines report none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// What the workload's own check counted.
+    /// The result of the workload's own check.
     pub workload: String,
 }
 
-/// A check that failed for this reason.
+/// Returns the error for a check that failed for this reason.
 pub fn failed_check(what: impl std::fmt::Display) -> Failure {
     Failure::Failed(format!("check failed: {what}"))
 }
@@ -33,15 +33,15 @@ fn failed<T>(what: impl std::fmt::Display) -> Result<T, Failure> {
     Err(failed_check(what))
 }
 
-/// What becomes of calls to a node that is killed or can't reach the others.
+/// The outcomes that are excused for calls to a node that is killed or disconnected.
 const OF_FAULTS: [&str; 2] = ["not sent", "outcome unknown"];
 
-/// Checks that every call has an outcome, measured or not: of one that has none nobody knows
-/// whether it is in the data. Calls of regions that were `hit` by faults may end without; no call
-/// may be refused.
+/// Checks that every call has an outcome, measured or not: without an outcome, it is unknown
+/// whether the call's effects are in the data. Calls of the regions in `hit`, which faults
+/// affected, may lack one. No call may be rejected.
 ///
 /// # Errors
-/// How many have not, and the first of them.
+/// The number of calls without an outcome, and the first of them.
 pub fn each_has_an_outcome(errors: &Errors, hit: &BTreeSet<usize>) -> Result<(), Failure> {
     let is_of_faults = errors.counts.keys().all(|what| OF_FAULTS.contains(what));
     let is_excused = is_of_faults && errors.regions.is_subset(hit);
@@ -51,10 +51,10 @@ pub fn each_has_an_outcome(errors: &Errors, hit: &BTreeSet<usize>) -> Result<(),
     failed(format!("calls without an outcome: {}; {first}", counts.join(", ")))
 }
 
-/// Checks that a measured run has committed something, and that each of its calls has an outcome.
+/// Checks that a measured run has committed something and that each of its calls has an outcome.
 ///
 /// # Errors
-/// As [`each_has_an_outcome`], and when nothing was committed.
+/// Those of [`each_has_an_outcome`], and if nothing was committed.
 pub fn has_measured(stats: &Stats, hit: &BTreeSet<usize>) -> Result<(), Failure> {
     each_has_an_outcome(&stats.errors, hit)?;
     if stats.committed().iter().all(|&count| count == 0) {
@@ -63,10 +63,10 @@ pub fn has_measured(stats: &Stats, hit: &BTreeSet<usize>) -> Result<(), Failure>
     Ok(())
 }
 
-/// Checks the data, which are on so many shards. No client works any more.
+/// Checks the data, which have this number of shards. All clients must have finished.
 ///
 /// # Errors
-/// What is wrong.
+/// The violation.
 pub async fn all(
     clients: &[Client],
     partitions: &Partitions,
@@ -77,7 +77,7 @@ pub async fn all(
     let shards = usize::from(partitions.shards());
     let (version, digests) = replicas::equal_by_shard(clients, shards).await?;
     let (unknown, watched) = (commits.unknown.values().sum::<u64>(), commits.newest.len());
-    // Replicas are equal, so one of them answers for all.
+    // The replicas are identical, so one of them is checked for all.
     let verdict = match shards {
         1 => {
             let verdict = clients[0].check(workload.name(), settings, Some(commits)).await;

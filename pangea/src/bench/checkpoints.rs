@@ -1,7 +1,8 @@
-//! When nodes write checkpoints while they are measured: `--mark-checkpoints`.
+//! The times at which nodes write checkpoints during a measured run: `--mark-checkpoints`.
 //!
-//! Nodes are asked again and again whether they write one. When they do follows from their
-//! settings, `checkpoint_bytes` before all; what is seen here is as exact as they are asked often.
+//! Nodes are polled for whether they are writing a checkpoint. The time of a checkpoint follows
+//! from the node's settings, primarily `checkpoint_bytes`. The precision of the reported times is
+//! the polling interval.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,13 @@ use pangea_node::client::Client;
 
 use super::faults::Happened;
 
-/// Nodes are asked this often.
+/// The polling interval.
 const EVERY: Duration = Duration::from_millis(50);
-/// One that does not answer within this time is asked again later.
+/// A node that does not respond within this time is polled again later.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks one node until `end`, and returns the times between which it was writing, in seconds since
-/// `began`.
+/// Polls one node until `end` and returns the intervals during which it was writing, in seconds
+/// since `began`.
 async fn follow(client: &Client, began: Instant, end: Instant) -> Vec<(f64, f64)> {
     let (mut all, mut since) = (Vec::new(), None);
     while Instant::now() < end {
@@ -37,7 +38,7 @@ async fn follow(client: &Client, began: Instant, end: Instant) -> Vec<(f64, f64)
     all
 }
 
-/// The checkpoints that nodes, which are called so, wrote in so long a time.
+/// Returns the checkpoints that the nodes with these names wrote during the given time.
 pub async fn watch(
     clients: &[Client],
     places: &[String],

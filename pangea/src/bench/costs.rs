@@ -1,4 +1,4 @@
-//! What a run cost: processors by node and stage, memory, disks, and the wide area by link.
+//! The costs of a run: CPU time by node and stage, memory, disks, and WAN traffic by link.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,21 +10,21 @@ use super::stages::Stages;
 use super::usage::{Carried, Usage};
 use crate::table::numbers;
 
-/// More links than these are in the JSON alone.
+/// Above this number, links are listed only in the JSON.
 const LINKS_SHOWN_MAX: usize = 20;
-/// What the protocol counts of its own batches, each once, before compression.
+/// The protocol's counter of its own batches, each counted once, before compression.
 const PAYLOAD: &str = "batch_bytes";
 const EPOCHS: &str = "epochs";
-/// The part of the processors' time that is the load's.
+/// The name for the CPU time of the load generator.
 const LOAD: &str = "load";
-/// Nodes in one process.
+/// The name for nodes that share one process.
 const TOGETHER: &str = "nodes";
 
-/// All of it. Figures by node are by region.
+/// All costs. Maps by node use the names of the regions.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Costs {
     cpu_us_per_txn: BTreeMap<String, f64>,
-    /// Cores that were busy, of the nodes, the load and a lab together.
+    /// Busy cores, of the nodes, the load and a lab in total.
     cores_used: f64,
     memory_mb: BTreeMap<String, f64>,
     memory_peak_mb: BTreeMap<String, f64>,
@@ -35,37 +35,39 @@ pub struct Costs {
     wan_frames_per_txn: f64,
     /// By sender, then by receiver.
     links: BTreeMap<String, BTreeMap<String, Link>>,
-    /// The bytes of a transaction's part of its batch after compression, once.
+    /// Bytes of one copy of the batches, after compression, for each transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_bytes_per_txn: Option<f64>,
-    /// By how much that is exceeded, when it goes to each of a node's peers.
+    /// The ratio of the bytes sent to the minimum, which is the payload sent once to each of a
+    /// node's peers.
     #[serde(skip_serializing_if = "Option::is_none")]
     wan_bytes_over_payload: Option<f64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     stages_us_per_txn: BTreeMap<String, Stages>,
-    /// Of a node, in the mean of all.
+    /// For one node, as the mean over all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     stages_ms_per_epoch: Option<Stages>,
-    /// What passed between the regions of a lab, and what the lab itself took.
+    /// Traffic between the regions of a lab, and the costs of the lab itself.
     #[serde(flatten)]
     lab: Option<Lab>,
 }
 
-/// A lab in the measured time.
+/// Figures of a lab during the measured time.
 #[derive(Clone, Debug, Serialize)]
 struct Lab {
-    /// Bytes between regions as they are on the wire, of servers and of clients that are elsewhere.
+    /// Bytes on the wire between regions, including those of clients that are not in the server's
+    /// region.
     link_bytes_per_txn: f64,
     link_packets_per_txn: f64,
-    /// Processor time of the router.
+    /// CPU time of the router.
     router_cpu_us_per_txn: f64,
-    /// By how much later than they should packets were handed over: of the whole time of the lab.
+    /// The excess delay of packets, over the lab's whole lifetime.
     link_late_us: BTreeMap<&'static str, f64>,
-    /// Packets that were dropped since the router was too slow.
+    /// Packets dropped because the router was too slow.
     link_overruns: u64,
 }
 
-/// What one node sent to another.
+/// Traffic from one node to another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Link {
     bytes_per_txn: f64,
@@ -75,9 +77,9 @@ struct Link {
 }
 
 impl Costs {
-    /// Of a run in which so many transactions committed, in so many seconds.
+    /// Costs of a run that committed this number of transactions in this number of seconds.
     ///
-    /// Nodes have these names; each region has so many of them, one after the other.
+    /// The nodes have these names. Each region has `of_region` consecutive nodes.
     pub fn new(
         (regions, of_region): (&[String], usize),
         used: &Usage,
@@ -85,14 +87,14 @@ impl Costs {
         seconds: f64,
     ) -> Self {
         let txns = committed as f64;
-        // Nodes in one process are told apart by nobody but themselves.
+        // The kernel cannot distinguish nodes that share a process; only their own counters do.
         let is_one = used.node_cpu_us.len() == 1 && regions.len() > 1;
         let names = if is_one { vec![TOGETHER.to_owned()] } else { regions.to_vec() };
         let by_node = |values: Vec<f64>| names.iter().cloned().zip(values).collect();
         let by_region = |values: Vec<f64>| regions.iter().cloned().zip(values).collect();
         let of = |values: &[f64]| values.iter().map(|value| value / txns).collect();
         let megabytes = |bytes: &[u64]| bytes.iter().map(|&it| it as f64 / 1e6).collect();
-        // A peer's servers count nothing; a node that was silent counts as none, in its place.
+        // Servers of a baseline report no counters. A node that did not respond counts as zero.
         let counted = |name: &str| -> Vec<f64> {
             let all = used.counters.iter().map(|it| it.get(name).copied());
             let is_known = all.clone().any(|count| count.is_some());
@@ -156,22 +158,22 @@ impl Lab {
     }
 }
 
-/// CPU time by stage of each node, in microseconds, where all were metered.
+/// Returns CPU time of each node by stage, in microseconds, if all nodes were metered.
 fn stages(used: &Usage) -> Vec<Stages> {
     let of = |(node, counters): (usize, &BTreeMap<String, u64>)| {
         let threads = used.threads.get(node).copied().unwrap_or_default();
         let cpu_us = used.node_cpu_us.get(node).copied()?;
         Stages::new(counters, threads, cpu_us)
     };
-    // Nodes in one process can't be told apart by what the kernel says.
+    // Nodes in one process cannot be distinguished by the kernel's counters.
     if used.node_cpu_us.len() != used.counters.len() {
         return Vec::new();
     }
     used.counters.iter().enumerate().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
 }
 
-/// The bytes of all batches, each once, as they are on the wire: what the protocol counts before
-/// compression, and how much the lane that carries batches was compressed.
+/// Returns the bytes on the wire of one copy of all batches. They are computed from the protocol's
+/// counter before compression and the compression ratio of the lane that carries batches.
 fn payload_bytes(used: &Usage) -> Option<f64> {
     let nodes = used.counters.iter().zip(&used.links);
     let bytes = nodes.map(|(counters, sent)| {
@@ -188,7 +190,7 @@ fn payload_bytes(used: &Usage) -> Option<f64> {
 }
 
 impl Costs {
-    /// What passed between the regions of a lab.
+    /// Writes the traffic between the regions of a lab.
     fn fmt_lab(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(lab) = &self.lab else { return Ok(()) };
         let late = |name| lab.link_late_us.get(name).copied().unwrap_or(0.0);
@@ -242,7 +244,7 @@ impl Costs {
         let mut table = numbers(&header);
         for (index, (words, ms)) in per_epoch.in_words().enumerate() {
             if ms == 0.0 {
-                // A protocol has no such stage.
+                // The protocol does not have this stage.
                 continue;
             }
             let us = |stages: &Stages| stages.in_words().nth(index).map_or(0.0, |(_, us)| us);
@@ -336,7 +338,7 @@ mod tests {
         assert!((bytes - costs.wan_bytes_per_txn).abs() < 1e-9 && bytes == 170.0, "{bytes}");
         let frames: f64 = links().map(|link| link.messages_per_txn).sum();
         assert_eq!((frames, costs.wan_frames_per_txn), (2.0, 2.0));
-        // Both lanes were compressed to a half: 500 and 1,000 bytes of batches; 1,700 were sent.
+        // Both lanes compress to one half: 500 and 1,000 bytes of batches; 1,700 bytes were sent.
         assert_eq!(costs.payload_bytes_per_txn, Some(150.0));
         let over = costs.wan_bytes_over_payload.unwrap();
         assert!((over - 1_700.0 / 1_500.0).abs() < 1e-9, "{over}");

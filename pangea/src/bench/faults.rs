@@ -1,19 +1,20 @@
-//! Faults while a benchmark is measured: `--fault kill:region-1@3+2`.
+//! Faults during a measured benchmark: `--fault kill:region-1@3+2`.
 //!
-//! | what | of a region | ends with |
+//! | kind | effect on a region | ends when |
 //! |---|---|---|
-//! | `kill` | its server is killed with SIGKILL | its start, and the moment when it serves again |
-//! | `cut` | nothing passes between it and the others; `a/b`: between these two | everything passes |
-//! | `slow` | its server runs a fifth of the time: SIGSTOP and SIGCONT in turn | it runs |
+//! | `kill` | its server is killed with SIGKILL | it has been restarted and serves again |
+//! | `cut` | no messages pass between it and the others; `a/b`: between these two | the network is healed |
+//! | `slow` | its server runs a fifth of the time: SIGSTOP and SIGCONT alternately | it runs normally |
 //!
-//! In place of a region's name stands `coordinator`, or `follower` for another node, as they are
-//! when it happens. Faults come one after the other: what one does would else be another's, too.
+//! A fault names a region, or `coordinator`, or `follower` for another node; roles are resolved
+//! when the fault begins. Faults do not overlap, because otherwise the effects of one would be
+//! attributed to another.
 //!
-//! Where tables are divided a region has a node for each shard, `region-1.0` and so on: a fault of
-//! the region is of all of them.
+//! If tables are partitioned, a region has a node for each shard, `region-1.0` and so on. A fault
+//! of the region affects all of them.
 //!
-//! A cut is made where the distance is: within nodes of ours that emulate it, or in the links of a
-//! lab, where it is a cut between the regions' clients and servers of others too.
+//! A cut is applied where the distance is emulated: within Pangea's nodes, or in the links of a
+//! lab. In a lab, it also separates clients of one region from servers of the others.
 
 use std::time::{Duration, Instant};
 
@@ -23,13 +24,13 @@ use serde::Serialize;
 use crate::cluster::{Plan, nodes_named};
 use crate::failure::Failure;
 
-/// A slow node runs for so long and is stopped for so long, in turn.
+/// A slow node alternately runs and is stopped for these times.
 const SLOW_RUN: Duration = Duration::from_millis(20);
 const SLOW_STOP: Duration = Duration::from_millis(80);
-/// How long a node that runs may take to do what it is told, and a connection to come back.
+/// The time limit for a running node to execute a command, and for a connection to be restored.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What happens.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Kill,
@@ -37,45 +38,45 @@ enum Kind {
     Slow,
 }
 
-/// Something that is to happen.
+/// A requested fault.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     kind: Kind,
     whom: Vec<String>,
-    /// After the beginning of the measured time.
+    /// From the start of the measured time.
     at: Duration,
     lasts: Duration,
 }
 
-/// Something that has happened. Times are seconds of the measured time.
+/// A fault or event that has happened. Times are seconds of the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Happened {
     what: String,
-    /// The nodes that it was of, and the others of their regions.
+    /// The affected nodes, including all other nodes of their regions.
     #[serde(skip)]
     nodes: Vec<usize>,
     from_secs: f64,
-    /// When it was over: of a kill, when the node served again.
+    /// The end; for a kill, the time at which the node served again.
     to_secs: f64,
 }
 
 impl Happened {
-    /// Something that nodes did by themselves, which excuses nothing.
+    /// Creates an event that nodes caused themselves. It excuses no failed calls.
     pub fn elsewhere(what: String, (from_secs, to_secs): (f64, f64)) -> Self {
         Self { what, nodes: Vec::new(), from_secs, to_secs }
     }
 
-    /// Whether it was done to nodes, and not by them.
+    /// Returns whether the event was a fault, rather than caused by the nodes themselves.
     pub fn is_fault(&self) -> bool {
         !self.nodes.is_empty()
     }
 
-    /// Which of two began first.
+    /// Orders two events by their start.
     pub fn by_time(&self, other: &Self) -> std::cmp::Ordering {
         self.from_secs.total_cmp(&other.from_secs)
     }
 
-    /// The nodes that it was of, and the others of their regions.
+    /// The affected nodes, including all other nodes of their regions.
     pub fn nodes(&self) -> &[usize] {
         &self.nodes
     }
@@ -131,56 +132,57 @@ impl Fault {
         }
     }
 
-    /// Whether it is one of links.
+    /// Returns whether the fault affects links.
     pub fn is_cut(&self) -> bool {
         self.kind == Kind::Cut
     }
 
-    /// Whether it is of whoever leads, or of another, as they are when it happens.
+    /// Returns whether the fault names a role, which is resolved when the fault begins.
     pub fn is_of_a_role(&self) -> bool {
         self.whom.iter().any(|name| ROLES.contains(&name.as_str()))
     }
 }
 
-/// Who can be meant without a name.
+/// The roles that a fault can name instead of a region.
 const ROLES: [&str; 2] = ["coordinator", "follower"];
 
-/// Servers that something can happen to, in each region as many.
+/// Servers that faults can affect. Every region has the same number of them.
 pub trait Victims {
-    /// What they are called, in order.
+    /// Returns the servers' names, in order.
     fn names(&self) -> &[String];
 
-    /// The number of a server's region.
+    /// Returns the region of a server.
     fn region_of(&self, node: usize) -> usize {
         node
     }
 
-    /// Which of them leads.
+    /// Returns the current coordinator.
     async fn coordinator(&mut self) -> Result<usize, Failure>;
 
-    /// Kills one.
+    /// Kills a server.
     async fn kill(&mut self, node: usize) -> Result<(), Failure>;
 
-    /// Starts one again that was killed, and waits until it serves.
+    /// Restarts a killed server and waits until it serves.
     async fn start(&mut self, node: usize) -> Result<(), Failure>;
 
-    /// Stops one where it is.
+    /// Stops a server without killing it.
     fn pause(&mut self, node: usize);
 
-    /// Lets it go on.
+    /// Resumes a stopped server.
     fn resume(&mut self, node: usize);
 
-    /// Lets nothing pass between two.
+    /// Blocks all traffic between two servers.
     async fn cut(&mut self, one: usize, other: usize) -> Result<(), Failure>;
 
-    /// Lets everything pass.
+    /// Unblocks all traffic.
     async fn heal(&mut self) -> Result<(), Failure>;
 }
 
-/// The faults in their order, if they can happen in a cluster that is measured for so long.
+/// Returns the faults sorted by time, if they are possible in a cluster that is measured for this
+/// time.
 ///
 /// # Errors
-/// Which of them can't.
+/// The first fault that is not possible.
 pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Failure> {
     let usage = |fault: &Fault, why: String| Err(Failure::Usage(format!("--fault {fault}: {why}")));
     let mut sorted = faults.to_vec();
@@ -210,10 +212,10 @@ pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Fai
     Ok(sorted)
 }
 
-/// Does all of it, and returns when everything is whole again.
+/// Injects all faults and returns when the cluster is healthy again.
 ///
 /// # Errors
-/// When a server does not start, or does not do what it is told.
+/// If a server does not start or does not execute a command.
 pub async fn run(
     faults: &[Fault],
     victims: &mut impl Victims,
@@ -254,7 +256,7 @@ pub async fn run(
     Ok(happened)
 }
 
-/// Whom a fault is of, by number.
+/// Returns the nodes that a fault affects, by number.
 async fn targets(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<Vec<usize>>, Failure> {
     let mut targets = Vec::new();
     for name in &fault.whom {
@@ -271,10 +273,10 @@ async fn targets(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<Vec<us
     Ok(targets)
 }
 
-/// The coordinator of a cluster of ours.
+/// Returns the coordinator of a Pangea cluster.
 ///
 /// # Errors
-/// When no node knows one.
+/// If no node knows one.
 pub async fn coordinator(clients: &[Client]) -> Result<usize, Failure> {
     for client in clients {
         let status = tokio::time::timeout(CONTROL_DEADLINE, client.status()).await;
@@ -286,10 +288,10 @@ pub async fn coordinator(clients: &[Client]) -> Result<usize, Failure> {
     Err(Failure::Failed("no node knows a coordinator for a fault to be of".to_owned()))
 }
 
-/// Waits until a node of ours takes its client back.
+/// Waits until a Pangea node accepts its client's connection again.
 ///
 /// # Errors
-/// When it does not.
+/// If it does not within the time limit.
 pub async fn taken_back(client: &Client) -> Result<(), Failure> {
     let back = tokio::time::timeout(CONTROL_DEADLINE, client.connected()).await;
     back.map_err(|_| {
@@ -298,7 +300,7 @@ pub async fn taken_back(client: &Client) -> Result<(), Failure> {
     })
 }
 
-/// Cuts servers off from all others, or from some.
+/// Separates servers from all others, or from the given ones.
 async fn cut(
     victims: &mut impl Victims,
     targets: &[Vec<usize>],

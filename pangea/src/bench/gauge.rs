@@ -1,16 +1,16 @@
-//! Reads what is used in the measured time, also while something happens to the servers.
+//! Samples resource usage at both ends of the measured time, also while faults affect the servers.
 //!
 //! ```text
-//!   here        |<------------- measured ------------->|
-//!   kernel, lab *                                      *        read at the ends
-//!                \ asked                                \ asked
-//!   a node        *                                      *      half a round trip later, both
+//!   local       |<------------- measured ------------->|
+//!   kernel, lab *                                      *        read at both ends
+//!                \ request                              \ request
+//!   a node        *                                      *      read half a round trip later
 //! ```
 //!
-//! Whatever is divided by the transactions or the seconds of the measured time must be counted over
-//! as long a time. So the kernel and the lab are read at its two ends, where nothing is waited for,
-//! and nodes are asked at both ends too, all at once: each then tells what it did in a time that
-//! begins and ends as much later as it is far away.
+//! A value that is divided by the transactions or the seconds of the measured time must cover an
+//! interval of the same length. The kernel and the lab are read at both ends, which takes no
+//! waiting. All nodes are queried at both ends concurrently. A node's interval is shifted by half a
+//! round trip to the node, but has the same length.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,32 +25,32 @@ use crate::drive::Undone;
 use crate::failure::Failure;
 use crate::script::Retries;
 
-/// How long a node may take to tell what it counted.
+/// The time limit for a node's report of its counters.
 const ASK_DEADLINE: Duration = Duration::from_secs(30);
 
 type Machine<'a> = Box<dyn Fn() -> Result<Usage, Failure> + 'a>;
 type Again<'a> = Box<dyn Fn() -> Vec<Undone> + 'a>;
 
-/// What it reads from.
+/// The sources of samples.
 pub(super) struct Gauge<'a> {
     machine: Machine<'a>,
     again: Again<'a>,
-    /// Of nodes that tell: peers' servers don't.
+    /// Clients of nodes that report counters; a baseline's servers do not.
     clients: &'a [Client],
 }
 
 impl<'a> Gauge<'a> {
-    /// Of whatever `machine` reads, and of the nodes at the other end of these clients.
+    /// Samples the values that `machine` reads, and the nodes that these clients are connected to.
     pub fn new(machine: impl Fn() -> Result<Usage, Failure> + 'a, clients: &'a [Client]) -> Self {
         Self { machine: Box::new(machine), again: Box::new(Vec::new), clients }
     }
 
-    /// Of nodes that are processes.
+    /// For nodes that are processes.
     pub fn of_nodes(ground: &'a Ground, numbers: Vec<Number>, clients: &'a [Client]) -> Self {
         Self::new(move || Ok(Usage::of_nodes(&numbers)?.in_lab(ground.usage()?)), clients)
     }
 
-    /// Of a peer's servers.
+    /// For the servers of a baseline.
     pub fn of_peer(ground: &'a Ground, peer: &pangea_peers::Peer) -> Self {
         let (meter, retries) = (peer.meter(), peer.retries().clone());
         let again = move || {
@@ -61,7 +61,7 @@ impl<'a> Gauge<'a> {
         Self { again: Box::new(again), ..Self::new(machine, &[]) }
     }
 
-    /// The same, where clients do transactions again by themselves.
+    /// Adds the retries of clients that retry transactions on their own.
     #[must_use]
     pub fn with_retries(self, retries: Arc<Retries>) -> Self {
         let Self { machine, again, clients } = self;
@@ -69,24 +69,24 @@ impl<'a> Gauge<'a> {
         Self { machine, again, clients }
     }
 
-    /// What the kernel and the lab counted so far.
+    /// Returns the counters of the kernel and the lab so far.
     ///
     /// # Errors
-    /// When they can't be read.
+    /// If they cannot be read.
     pub fn read(&self) -> Result<Usage, Failure> {
         (self.machine)()
     }
 
-    /// Which aborts there were since this was last asked that no client saw.
+    /// Returns the aborts since the last call that no client saw, because they were retried.
     pub fn undone(&self) -> Vec<Undone> {
         (self.again)()
     }
 
-    /// What each node counted so far.
+    /// Returns the counters of each node so far.
     ///
     /// # Errors
-    /// When one does not tell, unless it may be silent because something happens to it: then there
-    /// is nothing of it.
+    /// If a node does not report, unless `may_be_silent` is set because a fault may affect it: its
+    /// entry is then `None`.
     pub async fn ask(&self, may_be_silent: bool) -> Result<Vec<Option<Told>>, Failure> {
         let mut asking = JoinSet::new();
         let nodes = self.clients.len();

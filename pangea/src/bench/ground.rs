@@ -1,18 +1,19 @@
-//! Where servers and clients are: on loopback, or in the regions of a lab.
+//! The environment of a benchmark: loopback, or the regions of a lab.
 //!
 //! ```text
 //!   region-1                        region-2                region-3
 //!   a server, its clients           a server, its clients   a server, its clients
-//!   loading, looking, checking
+//!   loading, polling, checking
 //! ```
 //!
-//! In a lab a region's clients are tasks of a runtime whose threads are in the region's network
-//! namespace, since a socket is of the namespace of the thread that makes it. What is common to all
-//! (servers are started, tables loaded and checked, nodes asked for what they count) is done from
-//! the first region, by a thread that lives as long as the servers.
+//! In a lab, the clients of a region are tasks of a runtime with threads in the region's network
+//! namespace. The reason is that a socket belongs to the namespace of the thread that creates it.
+//! The common work (starting servers, loading and checking tables, reading the nodes' counters) is
+//! done in the first region, by a thread that lives as long as the servers.
 //!
-//! The distance is there from the beginning, though loading takes longer with it: a connection of
-//! TCP that was made without it has a window for a short way, and takes long to widen it.
+//! The distance is emulated from the beginning, although it makes loading slower. A TCP connection
+//! that was established without it would have a window for a short round trip, and would need long
+//! to grow it.
 
 use std::time::Duration;
 
@@ -24,47 +25,48 @@ use crate::cluster::{Plan, Spot};
 use crate::failure::Failure;
 use crate::signals::Signals;
 
-/// A faster network than any, so that a slip of the unit is noticed.
+/// Faster than any network, so that a wrong unit is detected.
 const MBIT_MAX: f64 = 1_000_000.0;
 
 /// Options of the lab.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Options {
-    /// Make a lab (docs/LAB.md): each region's server and clients are in a network namespace, and
-    /// packets between them take --rtt and --jitter, for Pangea and for peers. Linux, as root
+    /// Run in a lab (docs/LAB.md): the server and the clients of each region run in a network
+    /// namespace, and packets between namespaces are delayed by --rtt and --jitter, for Pangea and
+    /// for other systems. Requires Linux and root
     #[arg(long)]
     pub lab: bool,
-    /// Mbit/s from each region of a lab to each other [default: as fast as the machine is]
+    /// Bandwidth from each region of a lab to each other region, in Mbit/s [default: unlimited]
     #[arg(long, value_name = "MBIT", requires = "lab")]
     pub bandwidth: Option<f64>,
 }
 
-/// Where it is.
+/// The environment of a benchmark.
 pub struct Ground {
-    /// Of each region's clients, in a lab.
+    /// The runtimes of the regions' clients, in a lab.
     runtimes: Vec<Runtime>,
     regions: Vec<Region>,
     wide_area: Option<WideArea>,
 }
 
-/// What a lab counted so far.
+/// Counters of a lab.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabUsage {
-    /// Bytes that regions sent to each other, as they are on the wire, of clients and servers.
+    /// Bytes on the wire between regions, of clients and servers.
     pub bytes: u64,
-    /// Packets of these.
+    /// The packets with these bytes.
     pub packets: u64,
-    /// Processor time of the router, in microseconds.
+    /// CPU time of the router, in microseconds.
     pub router_cpu_us: f64,
-    /// Packets that a region dropped before they reached a link, since the router was too slow.
+    /// Packets that a region dropped before they reached a link, because the router was too slow.
     pub overruns: u64,
-    /// By how much later than they should packets arrived, since the lab was made: the median, the
-    /// 99th percentile and the most, in microseconds.
+    /// The excess delay of packets since the lab was created: median, 99th percentile and maximum,
+    /// in microseconds.
     pub late_us: [f64; 3],
 }
 
 impl LabUsage {
-    /// What was added since `before`. How late packets were is of the whole time.
+    /// Returns the difference to `before`. The excess delay still covers the whole lifetime.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(before.bytes),
@@ -76,7 +78,7 @@ impl LabUsage {
     }
 }
 
-/// What went wrong in a lab, as commands say it.
+/// Converts an error of a lab into the error of a command.
 fn failure(error: LabError) -> Failure {
     match error {
         LabError::Usage(message) => Failure::Usage(message),
@@ -84,10 +86,10 @@ fn failure(error: LabError) -> Failure {
     }
 }
 
-/// Whether there can be such a lab, on this machine.
+/// Checks that this machine can run the requested lab.
 ///
 /// # Errors
-/// Why there can't, and what to do.
+/// The reason why it cannot, and the remedy.
 pub fn check(arguments: &Arguments, plan: &Plan) -> Result<(), Failure> {
     if !arguments.ground.lab {
         return Ok(());
@@ -99,11 +101,11 @@ pub fn check(arguments: &Arguments, plan: &Plan) -> Result<(), Failure> {
     })
 }
 
-/// The lab that a cluster or a peer would be in.
+/// Returns the options of the lab that a cluster or baseline would run in.
 fn options(arguments: &Arguments, plan: &Plan) -> Result<pangea_lab::Options, Failure> {
     let of_ms = |ms: f64| Duration::try_from_secs_f64(ms / 1e3);
     let bits = arguments.ground.bandwidth.map(|mbit| {
-        // Also refuses what is no number.
+        // This also rejects NaN.
         let is_one = (0.001..=MBIT_MAX).contains(&mbit);
         let wrong = format!("--bandwidth {mbit}: must be from 0.001 to {MBIT_MAX} Mbit/s");
         is_one.then_some((mbit * 1e6) as u64).ok_or(Failure::Usage(wrong))
@@ -122,17 +124,19 @@ fn options(arguments: &Arguments, plan: &Plan) -> Result<pangea_lab::Options, Fa
     })
 }
 
-/// Does some work on the ground that is asked for: a lab is made before and is gone afterwards,
-/// whatever came of the work, with everything that runs in it. The work is told what ends it early.
+/// Runs some work in the requested environment. A lab is created before the work and removed
+/// afterwards, with all processes in it, whether or not the work succeeded. The work receives the
+/// signals that interrupt it.
 ///
 /// # Errors
-/// The work's, and why there is no lab.
+/// The error of the work, or the reason why the lab could not be created.
 pub fn on<R: Send>(
     arguments: &Arguments,
     plan: &Plan,
     work: impl FnOnce(&Ground, &mut Signals) -> Result<R, Failure> + Send,
 ) -> Result<R, Failure> {
-    // Before there is anything that would have to be removed; it listens until the end.
+    // Signal handlers are installed before anything exists that needs removal, and stay until the
+    // end.
     let listening = crate::runtime(1)?;
     let mut signals = {
         let _within = listening.enter();
@@ -152,7 +156,7 @@ pub fn on<R: Send>(
 }
 
 impl Ground {
-    /// Loopback.
+    /// Returns the loopback environment.
     pub fn loopback() -> Self {
         Self { runtimes: Vec::new(), regions: Vec::new(), wide_area: None }
     }
@@ -164,15 +168,15 @@ impl Ground {
         Ok(Self { runtimes, regions, wide_area: Some(lab.wide_area().clone()) })
     }
 
-    /// Whether it is a lab.
+    /// Returns whether the environment is a lab.
     pub fn is_lab(&self) -> bool {
         self.wide_area.is_some()
     }
 
-    /// A runtime for the clients of each of so many regions. On loopback it is that of the caller.
+    /// Returns a runtime for the clients of each region. On loopback, that is the caller's runtime.
     ///
     /// # Panics
-    /// On loopback, without a runtime.
+    /// On loopback, if called outside of a runtime.
     pub fn runtimes(&self, regions: usize) -> Vec<Handle> {
         match self.is_lab() {
             true => self.runtimes.iter().map(|runtime| runtime.handle().clone()).collect(),
@@ -180,14 +184,14 @@ impl Ground {
         }
     }
 
-    /// Where a cluster's nodes are to run: nowhere in particular on loopback.
+    /// Returns the placement of a cluster's nodes; empty on loopback.
     pub fn spots(&self) -> Vec<Spot> {
         let spot =
             |region: &Region| Spot { address: region.address(), front: region.front().to_vec() };
         self.regions.iter().map(spot).collect()
     }
 
-    /// Where the servers of a peer are to run.
+    /// Returns the placement of a baseline's servers.
     pub fn places(&self, names: &[String]) -> Vec<pangea_peers::Place> {
         let place = |region: &Region| {
             let place = pangea_peers::Place::new(region.name(), region.address());
@@ -199,26 +203,26 @@ impl Ground {
         }
     }
 
-    /// Cuts two regions of a lab off from each other, clients too.
+    /// Blocks all traffic between two regions of a lab, including that of clients.
     ///
     /// # Errors
-    /// When the lab has ended.
+    /// If the lab has ended.
     pub fn cut(&self, a: &str, b: &str) -> Result<(), Failure> {
         self.wide_area.as_ref().map_or(Ok(()), |area| area.cut(a, b)).map_err(failure)
     }
 
-    /// Heals everything that was cut.
+    /// Unblocks all traffic.
     ///
     /// # Errors
-    /// When the lab has ended.
+    /// If the lab has ended.
     pub fn heal(&self) -> Result<(), Failure> {
         self.wide_area.as_ref().map_or(Ok(()), WideArea::heal_all).map_err(failure)
     }
 
-    /// What the lab counted so far, where there is one.
+    /// Returns the lab's counters, if there is a lab.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If the lab has ended.
     pub fn usage(&self) -> Result<Option<LabUsage>, Failure> {
         let Some(wide_area) = &self.wide_area else { return Ok(None) };
         let status = wide_area.status().map_err(failure)?;

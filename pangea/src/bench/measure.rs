@@ -1,4 +1,4 @@
-//! The phases of a benchmark, of a cluster of ours and of a peer.
+//! The phases of a benchmark, for a Pangea cluster and for a baseline.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,49 +19,49 @@ use crate::cluster::{Cluster, replicas};
 use crate::drive::{self, Connection, Door, Drive, Ended, Phase, Stats};
 use crate::failure::Failure;
 
-/// How long calls in flight may take when the load ends.
+/// The time limit for calls in flight at the end of the load.
 const END_DEADLINE: Duration = Duration::from_secs(30);
-/// How often the progress bar moves.
+/// The update interval of the progress bar.
 const TICK: Duration = Duration::from_millis(200);
-/// How long a client may take to reach a node's SQL address: one that can't tries again.
+/// The time limit for a client to reach a node's SQL address; a client that cannot tries again.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 
-/// What came of measuring, and of the check after it.
+/// The results of the measured runs and of the check after them.
 pub struct Measured {
-    /// Once for each repeat, the quickest first.
+    /// One for each repeat, in descending order of throughput.
     pub runs: Vec<Run>,
-    /// How long loading took.
+    /// The duration of the load phase.
     pub load_secs: f64,
     pub(super) checked: Checked,
 }
 
-/// What came of measuring once.
+/// The result of one measured run.
 pub struct Run {
-    /// What the clients counted.
+    /// The clients' statistics.
     pub stats: Stats,
-    /// In which time.
+    /// The measured time.
     pub elapsed: Duration,
-    /// What was used meanwhile.
+    /// The resources used during the measured time.
     pub used: Usage,
-    /// What went wrong meanwhile, on purpose.
+    /// The faults injected during the measured time.
     pub(super) happened: Vec<Happened>,
 }
 
 impl Run {
-    /// Committed transactions a second.
+    /// Returns committed transactions a second.
     pub fn throughput_per_sec(&self) -> f64 {
         self.stats.all().count() as f64 / self.elapsed.as_secs_f64()
     }
 }
 
 impl Measured {
-    /// What came of these runs and of the check.
+    /// Collects the results of runs and of the check.
     pub(super) fn new(mut runs: Vec<Run>, load_secs: f64, checked: Checked) -> Self {
         runs.sort_by(|a, b| b.throughput_per_sec().total_cmp(&a.throughput_per_sec()));
         Self { runs, load_secs, checked }
     }
 
-    /// The run in the middle, by its throughput.
+    /// Returns the run with the median throughput.
     pub fn median(&self) -> &Run {
         &self.runs[self.runs.len() / 2]
     }
@@ -70,7 +70,7 @@ impl Measured {
 /// Loads, warms up, measures and checks a cluster on loopback.
 ///
 /// # Errors
-/// When a node is gone, a call has no answer, or a check fails.
+/// If a node has ended, a call has no outcome, or a check fails.
 pub async fn measure(
     arguments: &Arguments,
     cluster: &mut Cluster,
@@ -80,7 +80,7 @@ pub async fn measure(
     ours(arguments, &Ground::loopback(), cluster, workload, settings).await
 }
 
-/// The same wherever the cluster is.
+/// Does the same in any environment.
 pub(super) async fn ours(
     arguments: &Arguments,
     ground: &Ground,
@@ -125,14 +125,14 @@ pub(super) async fn ours(
     Ok(Measured::new(runs, load_secs, checked))
 }
 
-/// What clients are to do.
+/// Returns the settings of the load generator.
 pub(super) fn drive_settings(arguments: &Arguments) -> drive::Settings {
-    // The load stays with its regions, and the measured clients with theirs.
     let (clients, seed, pace) = (arguments.clients, arguments.seed, arguments.pace());
     drive::Settings { clients, seed, pace }
 }
 
-/// A connection of our protocol for each node's clients. In a lab it is made in the region.
+/// Opens a native connection for the clients of each node. In a lab, the connection is created in
+/// the node's region.
 async fn native(
     ground: &Ground,
     runtimes: &[Handle],
@@ -153,25 +153,26 @@ async fn native(
     Ok(all)
 }
 
-/// What is measured: servers, ours or a peer's.
+/// The servers under test: Pangea's or a baseline's.
 pub(super) trait Subject {
-    /// Lets happen to the servers what is to happen, from when the measured time begins.
+    /// Injects the faults into the servers; their times count from the start of the measured time,
+    /// `began`.
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure>;
 
-    /// The nodes whose clients' calls may end without an outcome when this happens.
+    /// Returns the nodes whose clients' calls may end without an outcome because of these events.
     fn hit(&self, happened: &[Happened]) -> BTreeSet<usize> {
         happened.iter().flat_map(|it| it.nodes()).copied().collect()
     }
 }
 
-/// A cluster of ours.
+/// A Pangea cluster under test.
 pub(super) struct Ours<'a> {
     pub(super) ground: &'a Ground,
-    /// What the nodes are called.
+    /// The names of the nodes.
     pub(super) places: Vec<String>,
     pub(super) cluster: &'a mut Cluster,
     pub(super) clients: &'a [Client],
-    /// For how long it is looked when they write checkpoints.
+    /// The time during which the nodes are polled for checkpoints.
     pub(super) watched: Option<Duration>,
 }
 
@@ -225,7 +226,7 @@ impl Victims for Ours<'_> {
             let [one, other] = [one, other].map(|node| &plan.regions[plan.region_of(node)]);
             return self.ground.cut(one, other);
         }
-        // Each end holds what it sends.
+        // Each end blocks the messages that it sends.
         for (from, to) in [(one, other), (other, one)] {
             let client = &self.clients[from];
             let cut = client.cut(NodeId(to as u16)).await;
@@ -246,11 +247,11 @@ impl Victims for Ours<'_> {
     }
 }
 
-/// Warms up, measures as often as it is asked for, and lets the clients end. Says what has
-/// committed since they began.
+/// Warms up, measures the requested number of repeats, and lets the clients finish. Returns the
+/// runs and all commits since the clients started.
 ///
 /// # Errors
-/// When a call has no outcome, in whatever phase that was, and no fault is the reason.
+/// If a call has no outcome, in any phase, unless a fault excuses it.
 pub(super) async fn measure_all(
     arguments: &Arguments,
     drive: Drive,
@@ -276,8 +277,8 @@ pub(super) async fn measure_all(
     Ok((runs, commits))
 }
 
-/// Measures for so many seconds, under this name. The order of what is read at the two ends is that
-/// of [`super::gauge`].
+/// Measures for this number of seconds; `name` labels the progress bar. The order of the reads at
+/// both ends is explained in [`super::gauge`].
 async fn measure_once(
     drive: &Drive,
     (secs, name): (u64, &str),
@@ -286,7 +287,7 @@ async fn measure_once(
     gauge: &Gauge<'_>,
 ) -> Result<Run, Failure> {
     let may_be_silent = !faults.is_empty();
-    // What was undone before belongs to no run.
+    // Earlier aborts belong to no run.
     drop(gauge.undone());
     let before = gauge.read()?;
     drive.enter(Phase::Measured);
@@ -298,11 +299,11 @@ async fn measure_once(
         drive.enter(Phase::Unmeasured);
         let after = gauge.read();
         stats.add_retries(gauge.undone());
-        // Of what ended between the lines above nobody wants to know.
+        // Calls that ended between the lines above belong to no run.
         drop(drive.take_stats());
         (elapsed, stats, after, gauge.ask(may_be_silent).await)
     };
-    // Nodes are asked as it begins. What is done to them may take longer than is measured.
+    // The nodes are queried when the measured time begins. The faults may outlast it.
     let (told, ended, happened) =
         tokio::join!(gauge.ask(may_be_silent), measured, subject.harm(faults, began));
     let (elapsed, stats, after, told_after) = ended;
@@ -313,7 +314,7 @@ async fn measure_once(
     Ok(Run { stats, elapsed, used: after.since(&before), happened })
 }
 
-/// Makes the tables, and says how many seconds that took.
+/// Loads the tables and returns the seconds that it took.
 pub(super) async fn load(workload: &Workload, clients: &[Client]) -> Result<f64, Failure> {
     let began = Instant::now();
     let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} calls", "load");
@@ -326,7 +327,7 @@ pub(super) async fn load(workload: &Workload, clients: &[Client]) -> Result<f64,
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Lets clients work, and shows their rate.
+/// Lets the clients run and shows their rate.
 async fn work(drive: &Drive, secs: u64, name: &str) {
     let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} s {msg}", name);
     bar.set_length(secs);

@@ -1,26 +1,26 @@
-//! `pangea bench`: a cluster on this machine under load, measured, and then checked.
+//! `pangea bench`: runs a cluster on this machine under load, measures it, and then checks it.
 //!
 //! ```text
-//!   start --> load --> warm up --> measure --> let calls end --> check --> stop --> report
+//!   start --> load --> warm up --> measure --> let calls finish --> check --> stop --> report
 //! ```
 //!
-//! Nodes are processes of their own; the clients are tasks of this process, each with one call in
-//! flight, in a lab on threads within their regions. What is counted is what ends within the
-//! measured time. A run that fails a check has no throughput: none is printed and none is written.
+//! Nodes are separate processes. Clients are tasks of this process with one call in flight each; in
+//! a lab, they run on threads within their regions. A transaction counts if it ends within the
+//! measured time. If a run fails a check, no throughput is printed or written.
 //!
-//! - [`ground`]: where that is: on loopback, or in a lab;
+//! - [`ground`]: the environment: loopback or a lab;
 //! - [`measure`]: the phases;
-//! - [`usage`]: what the nodes and the load used of the machine, and what the protocol counted;
-//!   [`gauge`]: when it is read;
+//! - [`usage`]: the resources used by the nodes and the load, and the protocol's counters;
+//!   [`gauge`]: the times at which they are read;
 //! - [`costs`]: the same for each transaction, by node, by link and by stage; [`stages`];
-//! - [`waterfall`]: where the time of the median and of the p99 went;
-//! - [`faults`]: what happens to nodes while it is measured;
-//! - [`checkpoints`]: when they write checkpoints;
-//! - [`check`]: whether the outcome is right;
-//! - [`peer`]: the same with another database; [`process`]: with nodes in this process;
-//! - [`scripted`]: the same with a user's own workload, from a SQL file;
+//! - [`waterfall`]: the latency breakdown of the median and the p99;
+//! - [`faults`]: faults injected into nodes during the measured time;
+//! - [`checkpoints`]: the times at which nodes write checkpoints;
+//! - [`check`]: the checks of the result;
+//! - [`peer`]: the benchmark of another database; [`process`]: with nodes in this process;
+//! - [`scripted`]: the benchmark of a user's own workload, from an SQL file;
 //! - [`report`]: the tables and the JSON;
-//! - [`sweep`]: many such runs, by a plan.
+//! - [`sweep`]: many of these runs, by a plan.
 
 mod check;
 mod checkpoints;
@@ -57,16 +57,16 @@ pub use measure::{Measured, measure};
 use report::Report;
 pub use sweep::{Size, memory_mb};
 
-/// What is measured may take this long at most: beyond it somebody mistook the unit.
+/// The longest measured time: a larger number is probably in the wrong unit.
 const SECS_MAX: u64 = 86_400;
-/// More clients than this are more than the connections take.
+/// The largest number of clients that the connections support.
 const CLIENTS_MAX: u32 = 65_536;
-/// Transactions a second: one in ten seconds at least, for something to be measured.
+/// Transactions a second: at least one in ten seconds, so that there is something to measure.
 const RATE_MIN: f64 = 0.1;
-/// Beyond it the load is what would be measured.
+/// Above this rate, the load generator would be measured.
 const RATE_MAX: f64 = 1e6;
 
-/// Measure a cluster on this machine under load, and check what it did.
+/// Run a cluster on this machine under load, measure it, and check the result.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   pangea bench --workload ycsb-a --zipf 0.9
@@ -89,115 +89,120 @@ const RATE_MAX: f64 = 1e6;
 The nodes are processes on this machine, in a temporary directory that is removed at the end. The
 exit code is 1 where a check fails, and then there is no throughput.")]
 pub struct Arguments {
-    /// What clients do: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment),
-    /// tpcc-neworder, smallbank, bank, calvin-micro, mako-micro or tiga-micro; or a file of your
-    /// own, FILE.sql (docs/WORKLOADS.md)
-    // Not required beside a subcommand, which is the one case in which it is not there.
+    /// Workload: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), tpcc-neworder,
+    /// smallbank, bank, calvin-micro, mako-micro or tiga-micro; or a file of your own, FILE.sql
+    /// (docs/WORKLOADS.md)
+    // Not required with a subcommand, the only case in which it is missing.
     #[arg(long, value_name = "NAME", required = true)]
     workload: Option<String>,
-    /// A variable of the SQL file's schema part, in place of what the file sets. Can be repeated
+    /// Value of a variable in the schema part of the SQL file, overriding the file's own value. Can
+    /// be repeated
     #[arg(long = "define", value_name = "NAME=VALUE", value_delimiter = ',')]
     defines: Vec<Define>,
-    /// In place of a cluster of ours: galera, postgres or etcd, started on loopback or in a lab
-    /// (docs/PEERS.md)
+    /// Measure another database instead of Pangea: galera, postgres or etcd, started on loopback or
+    /// in a lab (docs/PEERS.md)
     #[arg(long, value_name = "NAME")]
     #[arg(conflicts_with_all = ["protocol", "via", "settings", "workers", "keep"])]
     #[arg(conflicts_with_all = ["stages", "cores", "memory_mb", "cold_latency_ms"])]
     #[arg(conflicts_with_all = ["mark_checkpoints"])]
     peer: Option<pangea_peers::Kind>,
-    /// How much transactions of --peer postgres see of each other [default: read-committed]
+    /// Isolation level of transactions with --peer postgres [default: read-committed]
     #[arg(long, value_name = "LEVEL", value_enum, requires = "peer")]
     isolation: Option<Isolation>,
-    /// The commit protocol
+    /// Commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
-    /// How many regions, or the names of cloud regions: us-east,eu-west,...
+    /// Number of regions, or the names of cloud regions: us-east,eu-west,...
     #[arg(long, value_name = "N|A,B,C", default_value = "3")]
     regions: Regions,
-    /// Round trip between any two regions in ms [default: 50, or what is between named regions]
+    /// Round trip between any two regions, in ms [default: 50, or the distance between the named
+    /// regions]
     #[arg(long, value_name = "MS")]
     rtt: Option<f64>,
-    /// Messages are late by up to this much more, in ms
+    /// Maximum additional random delay of each message, in ms
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     jitter: f64,
     #[command(flatten)]
     ground: ground::Options,
-    /// How clients call: native (our own protocol, any number of calls on a connection), postgres
-    /// (a session each, which calls procedures) or process (nodes in this process, without sockets)
+    /// Client protocol: native (Pangea's own, with any number of calls on a connection), postgres
+    /// (one session for each client, which calls procedures) or process (nodes in this process,
+    /// without sockets)
     #[arg(long, value_name = "WAY", value_enum, default_value_t = Via::Native)]
     via: Via,
-    /// Transactions a second in all regions, at random times, whatever is in flight (an open loop);
-    /// latencies count from when a call was due
+    /// Transactions a second in all regions, at random times, regardless of the number in flight
+    /// (an open loop); latencies count from the time at which a call was due
     #[arg(long, value_name = "PER_SEC", value_parser = rate)]
     rate: Option<f64>,
-    /// Clients in all regions together, each with one call in flight; with --rate they take turns
+    /// Clients in all regions together, each with one call in flight; with --rate, calls are
+    /// assigned to clients round robin
     #[arg(long, value_name = "N", default_value_t = 256)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(CLIENTS_MAX)))]
     clients: u32,
-    /// How long to measure
+    /// Measured time, in seconds
     #[arg(long, value_name = "S", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SECS_MAX))]
     secs: u64,
-    /// How often to measure; the report is of the run in the middle, with the spread of all
+    /// Number of measured runs; the report shows the median run, with the spread of all
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     repeats: u32,
-    /// How long to work before that
+    /// Warm-up before the measured time, in seconds
     #[arg(long, value_name = "S", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=SECS_MAX))]
     warmup: u64,
-    /// Divide the tables over so many nodes in each region, each of which has the clients of a
-    /// region; of the protocols that can, which is calvin
+    /// Partition the tables over this number of nodes in each region, each of which has the clients
+    /// of a region; requires a protocol that supports it, which is calvin
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["peer"])]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
     #[command(flatten)]
     sizes: Sizes,
-    /// When a record is durable: fsync, os or memory
+    /// When a record counts as durable: fsync, os or memory
     #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = durability)]
     durability: Durability,
-    /// Where the nodes' files go while it runs [default: the system's temporary directory]
+    /// Directory for the nodes' files during the run [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Leave the nodes' files and logs where they are
+    /// Do not remove the nodes' files and logs
     #[arg(long)]
     keep: bool,
-    /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
+    /// Setting of the protocol, for example minerva.solver=greedy. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
-    /// Threads of a node for data-parallel work, 0 for one a core [default: cores / nodes]
+    /// Threads of each node for data-parallel work, 0 for one per core [default: cores / nodes]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Rows that a node keeps in memory, in MiB; others are in a file [default: all]
+    /// Memory of each node for rows, in MiB; other rows are in a file [default: all rows in memory]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     memory_mb: Option<u64>,
-    /// How long rows that are not in memory take at least: a slow disk, or one far away
+    /// Minimum latency of rows that are not in memory, in ms, as of a slow or remote disk
     #[arg(long, value_name = "MS", default_value_t = 0, requires = "memory_mb")]
     cold_latency_ms: u64,
-    /// With --via process: how many cores nodes and clients have together [default: all]
+    /// With --via process: number of cores for nodes and clients together [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cores: Option<u32>,
-    /// What loads and clients draw from
+    /// Seed of the loaded data and of the clients
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Tell what nodes spend their CPU time on, by stage; reading the clock costs a few percent
+    /// Report the nodes' CPU time by stage; reading the clock costs a few percent
     #[arg(long)]
     stages: bool,
-    /// Kill, cut off or slow down a region's server: kill:region-1@3+2 from 3 s of the measured
-    /// time on for 2 s; cut:a/b@..; coordinator and follower are regions too. Several with commas
+    /// Kill, cut off or slow down a region's server: kill:region-1@3+2 acts from 3 s of the
+    /// measured time, for 2 s; cut:a/b@.. cuts the link between two regions; coordinator and
+    /// follower also name regions. Separate several with commas
     #[arg(long = "fault", value_name = "WHAT:REGION@S+S", value_delimiter = ',')]
     faults: Vec<Fault>,
-    /// Say when nodes wrote checkpoints, beside what was done to them; as often as their settings
-    /// have it, such as --set minerva.checkpoint_bytes=50000000
+    /// Report the times at which nodes wrote checkpoints, next to the faults; the frequency follows
+    /// from their settings, such as --set minerva.checkpoint_bytes=50000000
     #[arg(long)]
     mark_checkpoints: bool,
-    /// Write the results to this file as well
+    /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// A benchmark, or many.
+/// One benchmark, or many.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct CommandLine {
@@ -213,31 +218,31 @@ enum Many {
     Sweep(sweep::Arguments),
 }
 
-/// How clients call.
+/// The client protocol.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// By our own protocol.
+    /// Pangea's native protocol.
     Native,
-    /// By PostgreSQL's.
+    /// PostgreSQL's protocol.
     Postgres,
-    /// Without one, in the process of the nodes.
+    /// Direct calls within the process of the nodes.
     Process,
 }
 
-/// How much transactions see of each other.
+/// The isolation level of transactions.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// What has committed, statement by statement.
+    /// Each statement sees all commits before it.
     ReadCommitted,
-    /// Nothing that an order one after the other would not show.
+    /// The result is equivalent to some serial order.
     Serializable,
 }
 
 impl Arguments {
-    /// The cluster that is asked for.
+    /// Returns the requested cluster.
     ///
     /// # Errors
-    /// When there is no such cluster.
+    /// If the options do not describe a valid cluster.
     pub fn plan(&self) -> Result<Plan, Failure> {
         if let Some(peer) = self.peer {
             return Err(Failure::Usage(format!("--peer {peer} is for `pangea bench` alone")));
@@ -249,7 +254,7 @@ impl Arguments {
         self.own_plan()
     }
 
-    /// The same for a benchmark, which may be in a lab.
+    /// Returns the cluster of a benchmark, which may be in a lab.
     fn own_plan(&self) -> Result<Plan, Failure> {
         let protocol = &self.protocol;
         let plan = self.regions.plan(protocol, self.rtt)?;
@@ -280,10 +285,10 @@ impl Arguments {
         process::check(self, plan)
     }
 
-    /// Where the servers would run, ours or a peer's, if all that is asked for can be done.
+    /// Checks all options and returns the placement of the servers, Pangea's or a baseline's.
     ///
     /// # Errors
-    /// Why it can't.
+    /// The first option that is not possible, and why.
     fn check(&self) -> Result<Plan, Failure> {
         let plan = match self.peer {
             Some(kind) => peer::check(self, kind)?,
@@ -298,15 +303,15 @@ impl Arguments {
         Ok(plan)
     }
 
-    /// What is done to nodes first, where anything is.
+    /// Returns the first fault, if any.
     pub fn first_fault(&self) -> Option<impl std::fmt::Display> {
         self.faults.first()
     }
 
-    /// What clients do.
+    /// Returns the workload.
     ///
     /// # Errors
-    /// When there is no such workload, or it is none to be measured.
+    /// If the workload does not exist or is not for benchmarks.
     pub fn workload(&self) -> Result<Workload, Failure> {
         let settings = self.workload_settings();
         let (name, _) = self.names();
@@ -327,7 +332,7 @@ impl Arguments {
         Ok(workload)
     }
 
-    /// The options that say what is measured, as a command line has them.
+    /// Returns the options that determine the measurement, as on a command line.
     pub fn in_words(&self) -> String {
         let Self { clients, secs, .. } = self;
         let via = match self.via {
@@ -345,7 +350,7 @@ impl Arguments {
         )
     }
 
-    /// When clients call.
+    /// Returns the times at which clients call.
     fn pace(&self) -> Pace {
         match self.rate {
             Some(per_sec) => Pace::Open { per_sec },
@@ -353,39 +358,39 @@ impl Arguments {
         }
     }
 
-    /// The workload's and the protocol's names.
+    /// Returns the names of the workload and of the protocol.
     pub fn names(&self) -> (&str, &str) {
         let workload = self.workload.as_deref();
         (workload.expect("the command line asks for it"), &self.protocol)
     }
 
-    /// The other database that is measured, and how many clients it has.
+    /// Returns the other database that is measured, and its number of clients.
     pub fn peer(&self) -> Option<(pangea_peers::Kind, u32)> {
         self.peer.map(|kind| (kind, self.clients))
     }
 
-    /// What says how large it is.
+    /// Returns the options for the size of the workload.
     pub fn sizes(&self) -> Sizes {
         self.sizes
     }
 
-    /// How large the workload is.
+    /// Returns the settings of the workload, including its size.
     pub fn workload_settings(&self) -> workload::Settings {
         self.sizes.settings(self.seed)
     }
 
-    /// Where the nodes' files go.
+    /// Returns the directory for the nodes' files.
     pub fn place(&self) -> Place {
         Place::Temporary { within: self.data_dir.clone(), keep: self.keep }
     }
 }
 
-/// Whether a workload is there for checkers of histories, which the simulator has.
+/// Returns whether a workload exists only for the simulator's checkers of histories.
 fn is_of_histories(workload: &Workload) -> bool {
     matches!(workload, Workload::ListAppend(_) | Workload::Registers(_) | Workload::Catalog(_))
 }
 
-/// A rate that can be kept.
+/// Parses a rate within the limits.
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if (RATE_MIN..=RATE_MAX).contains(&rate) => Ok(rate),
@@ -400,7 +405,7 @@ fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
     pangea_sweep::wrong::unknown("workload", name, workload::NAMES.into_iter().filter(is_here))
 }
 
-/// Runs the benchmark, or many.
+/// Runs one benchmark or many.
 pub fn run(line: &CommandLine) -> Result<(), Failure> {
     match &line.many {
         Some(Many::Sweep(arguments)) => sweep::run(arguments),
@@ -425,7 +430,7 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
         (None, Via::Process) => process::run(arguments)?,
         (None, Via::Native | Via::Postgres) => run_cluster(arguments)?,
     };
-    // First: whoever reads the report may be gone.
+    // Written first, because the reader of stdout may be gone.
     if let Some(path) = &arguments.json {
         let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
         std::fs::write(path, report.to_json()).map_err(cant)?;
@@ -433,9 +438,9 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
     crate::say(report.to_string().trim_end())
 }
 
-/// Sees that results can be written, before there are any, and removes those of another run, which
-/// would be taken for those of this one when it fails. A device or a link, as `/dev/stdout` is,
-/// holds none and stays.
+/// Verifies that results can be written, before the run. Removes the results of an earlier run,
+/// which could be mistaken for those of this run if it fails. A device or a link, as `/dev/stdout`,
+/// is left alone.
 fn make_way(path: &Path) -> Result<(), Failure> {
     let found = std::fs::symlink_metadata(path);
     let made = match found.is_ok_and(|found| !found.is_file()) {
@@ -445,11 +450,11 @@ fn make_way(path: &Path) -> Result<(), Failure> {
     made.map_err(|error| Failure::failed(format!("can't write {}", path.display()), error))
 }
 
-/// Runs the benchmark of a cluster of ours.
+/// Runs the benchmark of a Pangea cluster.
 fn run_cluster(arguments: &Arguments) -> Result<Report, Failure> {
     let (plan, script) = (arguments.own_plan()?, arguments.script()?);
     ground::on(arguments, &plan, |ground, signals| {
-        // One thread: clients then never wake each other across cores.
+        // One thread, so that clients never wake each other across cores.
         let runtime = crate::runtime(1)?;
         let run = async |cluster: &mut Cluster| {
             let measured = match &script {
@@ -467,7 +472,7 @@ fn run_cluster(arguments: &Arguments) -> Result<Report, Failure> {
     })
 }
 
-/// A progress bar on stderr, where that is a terminal.
+/// Creates a progress bar on stderr, if that is a terminal.
 fn bar(template: &str, name: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).expect("the templates are constants");
     ProgressBar::new(0).with_style(style).with_prefix(name.to_owned())

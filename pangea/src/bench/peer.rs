@@ -1,7 +1,7 @@
-//! The same benchmark of another database: Galera, PostgreSQL or etcd, on loopback or in a lab.
+//! The benchmark of another database: Galera, PostgreSQL or etcd, on loopback or in a lab.
 //!
-//! Clients, calls, phases, faults and counts are those of a cluster of ours; what differs is who
-//! answers. Servers run as long as the benchmark, and are ended by whatever ends it.
+//! Clients, calls, phases, faults and statistics are the same as for a Pangea cluster; only the
+//! servers differ. The servers run as long as the benchmark and are always stopped with it.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -20,17 +20,17 @@ use crate::cluster::Plan;
 use crate::drive::{self, Door, Drive};
 use crate::failure::Failure;
 
-/// A majority is left when one is lost.
+/// With three servers, a majority remains when one is lost.
 const PLACES_MIN: usize = 3;
-/// Each client is a session, and each session a process of PostgreSQL.
+/// Each client is a session, and each session is a process of PostgreSQL.
 const CLIENTS_MAX: u32 = 4_000;
-/// Memory that a server may hold of its tables: all that is loaded, and what comes.
+/// The memory of a server for its tables, in MB: enough for all loaded and inserted data.
 const CACHE_MB: u32 = 2_048;
 
-/// Looks whether a peer can be given the work, and says where it would run.
+/// Checks that a baseline can run the workload, and returns the placement of its servers.
 ///
 /// # Errors
-/// Why it can't.
+/// The reason why it cannot.
 pub fn check(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     let plan = plan(arguments, kind)?;
     let (settings, options) = (arguments.workload_settings(), options(arguments, &plan)?);
@@ -48,7 +48,7 @@ pub fn check(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
-/// Starts a peer, gives it the work, and stops it.
+/// Starts a baseline, runs the workload on it, and stops it.
 pub fn run(arguments: &Arguments, kind: Kind) -> Result<Report, Failure> {
     let plan = check(arguments, kind)?;
     let options = options(arguments, &plan)?;
@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments, kind: Kind) -> Result<Report, Failure> {
                 Some(script) => scripted::theirs(arguments, &mut theirs, script).await,
                 None => measure(arguments, &mut theirs).await,
             };
-            // Whatever was asked of a server that has ended failed for that.
+            // If a server has ended, that is the cause of the failure, so report it first.
             let measured = measured.map_err(|failure| match peer.is_running() {
                 Ok(()) => failure,
                 Err(ended) => Failure::failed(ended, failure),
@@ -80,7 +80,8 @@ pub fn run(arguments: &Arguments, kind: Kind) -> Result<Report, Failure> {
     })
 }
 
-/// Where servers run: on loopback without any distance, or as far apart as a lab makes it.
+/// Returns the placement of the servers: on loopback without any distance, or in a lab with the
+/// requested distances.
 fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     let is_lab = arguments.ground.lab;
     let far = [("rtt", arguments.rtt.unwrap_or(0.0)), ("jitter", arguments.jitter)];
@@ -113,7 +114,7 @@ fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     Ok(Plan { protocol: kind.name().to_owned(), durability, jitter_ms, workers: 0, ..plan })
 }
 
-/// Refuses faults that can't happen to a peer.
+/// Rejects faults that are not possible with a baseline.
 fn check_faults(arguments: &Arguments, kind: Kind, plan: &Plan) -> Result<(), Failure> {
     let faults = faults::check(&arguments.faults, plan, arguments.secs)?;
     if let Some(cut) = faults.iter().find(|fault| fault.is_cut() && !arguments.ground.lab) {
@@ -131,7 +132,7 @@ fn check_faults(arguments: &Arguments, kind: Kind, plan: &Plan) -> Result<(), Fa
     Ok(())
 }
 
-/// The directory that the peer's own is made in.
+/// Creates the parent directory of the baseline's files.
 fn make_directory(arguments: &Arguments) -> Result<(), Failure> {
     let Some(path) = &arguments.data_dir else { return Ok(()) };
     let made = std::fs::create_dir_all(path);
@@ -190,7 +191,7 @@ async fn measure(arguments: &Arguments, theirs: &mut Theirs<'_>) -> Result<Measu
     Ok(Measured::new(runs, load_secs, checked))
 }
 
-/// A peer's servers.
+/// The servers of a baseline under test.
 pub(super) struct Theirs<'a> {
     pub(super) ground: &'a Ground,
     pub(super) peer: &'a mut Peer,
@@ -202,7 +203,8 @@ impl Subject for Theirs<'_> {
         faults::run(faults, self, began).await
     }
 
-    /// All of them: who leads does so for every region's clients, and servers without it refuse.
+    /// Returns all regions: the leader serves the clients of every region, and servers without a
+    /// leader reject calls.
     fn hit(&self, happened: &[Happened]) -> BTreeSet<usize> {
         let regions = if happened.is_empty() { 0 } else { self.plan.regions.len() };
         (0..regions).collect()

@@ -1,8 +1,8 @@
-//! `--via process`: the nodes in this process, and calls without sockets between clients and nodes.
+//! `--via process`: nodes in this process, and calls without sockets between clients and nodes.
 //!
-//! With one region and `--durability memory` that is the engine alone: no client protocol, no
-//! replication, no disk. Nodes of several regions talk to each other over loopback as ever, and
-//! tables are loaded and checked by the native protocol.
+//! With one region and `--durability memory`, this measures only the engine, without client
+//! protocol, replication or disk. Nodes of several regions communicate over loopback as usual.
+//! Tables are loaded and checked by the native protocol.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,14 +31,14 @@ use crate::failure::Failure;
 use crate::protocol::{WithProtocol, registry, with_protocol};
 use crate::signals::Signals;
 
-/// How long nodes may take to agree on their first coordinator.
+/// The time limit for nodes to elect their first coordinator.
 const USABLE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Keeps this thread, and all that it starts from here on, to so many of the cores that it may
-/// use.
+/// Restricts this thread, and all threads that it starts later, to this number of the available
+/// cores.
 ///
 /// # Errors
-/// When there are not so many.
+/// If fewer cores are available.
 pub fn keep_to_cores(cores: usize) -> Result<(), Failure> {
     let cant = |error| Failure::failed("can't choose cores", error);
     let mine = sched_getaffinity(None).map_err(cant)?;
@@ -54,10 +54,10 @@ pub fn keep_to_cores(cores: usize) -> Result<(), Failure> {
 }
 
 impl Arguments {
-    /// Refuses what makes no sense of a calibration.
+    /// Rejects options that make no sense for a calibration.
     ///
     /// # Errors
-    /// When nodes are no processes of their own, or an option would be ignored.
+    /// If nodes are not separate processes, or an option would be ignored.
     pub fn check_can_calibrate(&self) -> Result<(), Failure> {
         let refused = if self.via == Via::Process {
             "--via process: costs are those of nodes that are processes; leave it out"
@@ -72,12 +72,12 @@ impl Arguments {
     }
 }
 
-/// Starts nodes in this process, gives them the work, and stops them.
+/// Starts nodes in this process, runs the workload, and stops them.
 pub fn run(arguments: &Arguments) -> Result<Report, Failure> {
     if let Some(cores) = arguments.cores {
         keep_to_cores(cores as usize)?;
     }
-    // After the cores were chosen: by default a node has a worker for each.
+    // Only after the cores were chosen: by default a node has one worker for each core.
     let plan = arguments.own_plan()?;
     let (workload, settings) = (arguments.workload()?, arguments.workload_settings());
     let directory = Directory::new(&arguments.place())?;
@@ -94,13 +94,13 @@ pub fn run(arguments: &Arguments) -> Result<Report, Failure> {
         let measured = measured?;
         stopped.map(|()| measured)
     });
-    // Whatever came of it, nothing is left.
+    // The directory is removed whether or not the run succeeded.
     let removed = directory.close();
     let report = Report::new(arguments, &plan, measured?);
     removed.map(|()| report)
 }
 
-/// A node of this process, whatever its protocol.
+/// A node of this process, with any protocol.
 trait Running {
     fn within(&self) -> Arc<dyn Within>;
     fn stop(self: Box<Self>) -> Result<(), String>;
@@ -132,7 +132,7 @@ impl WithProtocol for Start<'_> {
     }
 }
 
-/// The nodes.
+/// The running nodes.
 struct Nodes(Vec<Box<dyn Running>>);
 
 impl Nodes {
@@ -182,11 +182,11 @@ async fn measure(
     Ok(Measured::new(runs, load_secs, checked))
 }
 
-/// What nodes and load took, which this process is both of.
+/// Returns the resources used by the nodes and by the load, which share this process.
 fn used() -> Result<Usage, Failure> {
     let process = usage::process(None)?;
     let by_thread = cpu_us_by_thread(std::process::id());
-    // What the runtime does is the load's too: an open loop, and what is shown meanwhile.
+    // The runtime's threads belong to the load: they run the open loop and the progress bar.
     let is_load = |name: &str| [THREADS, RUNTIME_THREADS].iter().any(|it| name.starts_with(it));
     let of_load = by_thread.iter().filter(|(name, _)| is_load(name));
     let load_cpu_us: f64 = of_load.map(|(_, us)| us).sum();
@@ -201,12 +201,12 @@ fn used() -> Result<Usage, Failure> {
     })
 }
 
-/// Nodes of this process. Nothing happens to them but checkpoints.
+/// The nodes of this process under test. They have no faults, only checkpoints.
 struct Ours<'a> {
-    /// What they are called.
+    /// The names of the nodes.
     places: Vec<String>,
     clients: &'a [Client],
-    /// For how long it is looked when they write checkpoints.
+    /// The time during which the nodes are polled for checkpoints.
     watched: Option<Duration>,
 }
 
@@ -220,10 +220,10 @@ impl Subject for Ours<'_> {
     }
 }
 
-/// Refuses what nodes in this process can't do.
+/// Rejects options that nodes in this process do not support.
 ///
 /// # Errors
-/// Which option that is, and what to do.
+/// The option and the remedy.
 pub fn check(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
     let is_process = arguments.via == Via::Process;
     match arguments.faults.first() {
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_kept_to_one_core_and_more_than_there_are_is_refused() {
-        // Of a thread of its own: those of other tests go on where they are.
+        // In a separate thread, so that other tests keep their cores.
         let kept = || {
             keep_to_cores(1).unwrap();
             sched_getaffinity(None).unwrap().count()

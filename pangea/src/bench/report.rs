@@ -1,4 +1,4 @@
-//! What a benchmark found, as tables and as JSON.
+//! The results of a benchmark, as tables and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,13 +16,13 @@ use crate::drive::{Samples, Stats};
 use crate::script::Script;
 use crate::table::numbers;
 
-/// Everything that is reported. Times of transactions are in ms, from the call to its outcome.
+/// The full report. Latencies of transactions are in ms, from the call to its outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Committed transactions a second, in all regions. With several runs, as all that follows, of
-    /// the one in the middle.
+    /// Committed transactions a second, in all regions. If there are several runs, this and all
+    /// following figures are those of the median run.
     pub throughput_per_sec: f64,
-    /// The same of each run, the quickest first.
+    /// The throughput of each run, in descending order.
     throughput_per_sec_of_runs: Vec<f64>,
     settings: Settings,
     committed: u64,
@@ -30,36 +30,37 @@ pub struct Report {
     regions: BTreeMap<String, Region>,
     transactions: BTreeMap<&'static str, Part>,
     aborts: BTreeMap<String, u64>,
-    /// Aborts that no client saw, because its session did the transaction once more: by SQLSTATE,
-    /// of a SQL file's transactions by kind and SQLSTATE.
+    /// Aborts that no client saw because its session retried the transaction: by SQLSTATE, and for
+    /// an SQL file by the kind of the transaction and SQLSTATE.
     retries: BTreeMap<String, u64>,
-    /// Calls without an outcome, which there are only with faults.
+    /// Calls without an outcome; these occur only with faults.
     errors: BTreeMap<&'static str, u64>,
-    /// What was done to nodes, and checkpoints where they are marked.
+    /// The injected faults, and checkpoints if they are marked.
     faults: Vec<Happened>,
     timeline: Timeline,
-    /// The longest time in which a region committed nothing.
+    /// The longest time in which a region committed no transaction.
     stalls_ms: BTreeMap<String, f64>,
-    /// How late calls were made, and how many were not made because too many were in flight.
+    /// The delay between the due time and the actual time of calls. `shed` counts calls that were
+    /// skipped because too many were in flight.
     late_ms: Latency,
     shed: u64,
-    /// How the first execution of each transaction fared, in shares of all, at the first node.
+    /// The results of first executions at the first node, as fractions of all transactions.
     shares: BTreeMap<&'static str, f64>,
     #[serde(flatten)]
     costs: Costs,
-    /// Where the time of the median and of the p99 transaction went.
+    /// The latency breakdown of the median and of the p99 transaction.
     waterfall: Waterfall,
     elapsed_secs: f64,
     load_secs: f64,
     check: Checked,
-    /// What the protocol counted at each node in the measured time.
+    /// The protocol's counters of each node in the measured time.
     counters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// Commits over the measured time.
 #[derive(Clone, Debug, Serialize)]
 struct Timeline {
-    /// Each number is of so long a time.
+    /// The length of the interval that each number covers.
     step_ms: f64,
     regions: BTreeMap<String, Vec<u32>>,
 }
@@ -69,31 +70,31 @@ struct Settings {
     version: &'static str,
     workload: String,
     protocol: String,
-    /// Whether the protocol is the name of another database.
+    /// Whether `protocol` is the name of another database.
     is_peer: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     isolation: Option<String>,
     set: Vec<String>,
     regions: Vec<String>,
-    /// Over how many nodes of each region tables were divided.
+    /// The number of nodes of each region over which the tables are partitioned.
     partitions: usize,
-    /// What nodes are called, in their order.
+    /// The names of the nodes, in order.
     #[serde(skip)]
     places: Vec<String>,
     rtt_ms_max: f64,
     jitter_ms: f64,
-    /// Whether the distance is that of a lab.
+    /// Whether the distances are those of a lab.
     lab: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     bandwidth_mbit: Option<f64>,
     via: String,
     clients: u32,
-    /// Of an open loop.
+    /// The rate of an open loop.
     rate_per_sec: Option<f64>,
     secs: u64,
     warmup_secs: u64,
     sizes: BTreeMap<&'static str, f64>,
-    /// Variables of a SQL file.
+    /// Variables of an SQL file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     define: Vec<String>,
     durability: String,
@@ -102,7 +103,7 @@ struct Settings {
     seed: u64,
 }
 
-/// What was done in a region, and of each kind of transaction.
+/// The figures of a region, in total and by kind of transaction.
 #[derive(Clone, Debug, Serialize)]
 struct Region {
     #[serde(flatten)]
@@ -110,17 +111,17 @@ struct Region {
     transactions: BTreeMap<&'static str, Part>,
 }
 
-/// A part of the transactions.
+/// The figures of a group of transactions.
 #[derive(Clone, Debug, Serialize)]
 struct Part {
     throughput_per_sec: f64,
     committed: u64,
     latency_ms: Latency,
-    /// Those that clients saw, by SQLSTATE.
+    /// The aborts that clients saw, by SQLSTATE.
     aborts: BTreeMap<String, u64>,
-    /// What became of first runs, of those transactions that were followed.
+    /// The results of first executions, for the traced transactions.
     first_runs: Runs,
-    /// The share of those whose first run did not stand.
+    /// The fraction of them that was re-executed because the first execution was not valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     reexecuted: Option<f64>,
     /// All latencies in microseconds: an HdrHistogram, V2, in base64.
@@ -167,7 +168,7 @@ impl Part {
     }
 }
 
-/// What parts are made from.
+/// The data from which the groups are computed.
 struct Parts<'a> {
     stats: &'a Stats,
     ways: &'a Ways,
@@ -199,7 +200,7 @@ impl Parts<'_> {
 }
 
 impl Settings {
-    /// How many there are of a thing in each region, and of how many partitions.
+    /// Returns the number of things in each region, and the number of partitions, as text.
     fn places_in_words(&self, thing: &str, of: &str) -> String {
         let count = count(self.regions.len(), thing);
         match self.partitions {
@@ -215,7 +216,7 @@ impl Settings {
     fn new(arguments: &Arguments, plan: &Plan) -> Self {
         let (workload, _) = arguments.names();
         let sizes = arguments.sizes.concerning(workload);
-        // A file's clients have sessions, whatever others have.
+        // Clients of an SQL file always use PostgreSQL sessions.
         let via = if Script::is_named(workload) { Via::Postgres } else { arguments.via };
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -247,7 +248,7 @@ impl Settings {
 }
 
 impl Report {
-    /// Puts the numbers in order.
+    /// Compiles the report.
     pub fn new(arguments: &Arguments, plan: &Plan, measured: Measured) -> Self {
         let throughput_per_sec_of_runs =
             measured.runs.iter().map(Run::throughput_per_sec).collect();
@@ -295,7 +296,7 @@ impl Report {
         }
     }
 
-    /// The report as JSON.
+    /// Returns the report as JSON.
     pub fn to_json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("a report is numbers and names");
         text.push('\n');
@@ -303,13 +304,13 @@ impl Report {
     }
 }
 
-/// What a node counted, without what it metered, which is told by stage.
+/// Returns a node's counters without its CPU meters, which are reported by stage.
 fn of_protocol(mut counters: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     counters.retain(|name, _| !name.starts_with(pangea_node::meter::COUNTERS));
     counters
 }
 
-/// How the first execution of each transaction fared, from a protocol that counts it.
+/// Returns the results of first executions, if the protocol counts them.
 fn shares(counters: &BTreeMap<String, u64>) -> BTreeMap<&'static str, f64> {
     const KINDS: [(&str, &str); 4] = [
         ("valid", "txns_valid"),
@@ -331,10 +332,11 @@ fn shares(counters: &BTreeMap<String, u64>) -> BTreeMap<&'static str, f64> {
     shares
 }
 
-/// A load of which less ended than this share, others waiting, is more than could be done.
+/// If a smaller fraction of the load completed while calls were waiting, the load exceeded the
+/// capacity.
 const KEPT_UP: f64 = 0.95;
 
-/// So many of a thing, in words.
+/// Returns a number of things as text, in the singular or plural.
 pub(super) fn count(many: usize, thing: &str) -> String {
     format!("{many} {thing}{}", if many == 1 { "" } else { "s" })
 }
@@ -407,7 +409,7 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// What was held to be right.
+    /// Writes the results of the checks.
     fn fmt_check(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Checked { digest, version, workload: facts } = &self.check;
         let at = version.map(|version| format!(" at v{version}")).unwrap_or_default();
@@ -416,7 +418,7 @@ impl Report {
         writeln!(f, "               {facts}")
     }
 
-    /// What was done to nodes, and what came of it.
+    /// Writes the injected faults and their effects.
     fn fmt_faults(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for fault in &self.faults {
             let what = if fault.is_fault() { "fault" } else { "seen" };

@@ -1,9 +1,9 @@
-//! The same benchmark of a user's own workload: a SQL file ([`crate::script`]).
+//! The benchmark of a user's own workload: an SQL file ([`crate::script`]).
 //!
-//! Phases, counts and faults are those of the other workloads. What differs: the tables are made
-//! by the file, every client has a session of PostgreSQL's protocol, all transactions run once and
-//! are undone before anything counts, and the file's own questions are asked at the end. A peer
-//! that is PostgreSQL takes the same file, and a lab either of them.
+//! Phases, statistics and faults are those of the other workloads. These are the differences. The
+//! file creates the tables. Every client has a session of PostgreSQL's protocol. Every transaction
+//! is run once and rolled back before the measurement. The file's own checks run at the end.
+//! PostgreSQL as a baseline runs the same file, and both run in a lab.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::protocol::{GuaranteeOf, with_protocol};
 use crate::script::{self, Clients, Retries, Script, Seat};
 
 impl Arguments {
-    /// The user's own workload, where the workload is one.
+    /// Returns the user's own workload, if the workload is an SQL file.
     ///
     /// # Errors
-    /// What is wrong with the file, with its line, or with options that say nothing of it.
+    /// The problem with the file, and its line; or options that do not apply to the workload.
     pub fn script(&self) -> Result<Option<Arc<Script>>, Failure> {
         let (name, _) = self.names();
         if !Script::is_named(name) {
@@ -58,7 +58,7 @@ impl Arguments {
     }
 }
 
-/// Why something that needs a workload's own procedures can't have a SQL file.
+/// Returns the error if an SQL file is given where a workload with procedures is required.
 pub fn not_simulated(file: &str) -> Failure {
     Failure::Usage(format!(
         "--workload {file}: a SQL file is measured for real alone, by `pangea bench`; simulations \
@@ -66,10 +66,10 @@ pub fn not_simulated(file: &str) -> Failure {
     ))
 }
 
-/// Looks whether a peer can be given the file.
+/// Checks that a baseline can run the file.
 ///
 /// # Errors
-/// When it is not PostgreSQL.
+/// If the baseline is not PostgreSQL.
 pub fn check_peer(kind: Kind) -> Result<(), Failure> {
     match kind {
         Kind::Postgres => Ok(()),
@@ -80,10 +80,10 @@ pub fn check_peer(kind: Kind) -> Result<(), Failure> {
     }
 }
 
-/// Loads, rehearses, warms up, measures and checks on a cluster of ours, on loopback.
+/// Loads, rehearses, warms up, measures and checks on a Pangea cluster on loopback.
 ///
 /// # Errors
-/// What the file says that a node refuses; when a node is gone, a call has no answer, or a check
+/// If a node rejects a statement of the file, a node has ended, a call has no outcome, or a check
 /// fails.
 pub async fn measure(
     arguments: &Arguments,
@@ -93,7 +93,7 @@ pub async fn measure(
     ours(arguments, &Ground::loopback(), cluster, script).await
 }
 
-/// The same wherever the cluster is.
+/// Does the same in any environment.
 pub(super) async fn ours(
     arguments: &Arguments,
     ground: &Ground,
@@ -105,7 +105,8 @@ pub(super) async fn ours(
     let guarantee = with_protocol(&cluster.plan.protocol, GuaranteeOf(&cluster.plan.options))??;
     let server = |member: &Member| {
         let mut config = member.sql_config();
-        // What SQL reads is the session's choice; it makes that of the protocol's settings.
+        // The consistency of SQL reads is a setting of the session; it is set here to match the
+        // protocol's settings.
         if guarantee == Guarantee::StrictSerializable {
             config.options("-c reads=strict");
         }
@@ -135,11 +136,11 @@ pub(super) async fn ours(
     Ok(Measured::new(runs, load_secs, Checked { digest, version, workload: facts }))
 }
 
-/// The same on PostgreSQL with its standbys. They take no writes: clients of all regions talk to
-/// the primary.
+/// Does the same on PostgreSQL with its standbys. Standbys accept no writes, so the clients of all
+/// regions use the primary.
 ///
 /// # Errors
-/// As of a cluster of ours.
+/// Those of a Pangea cluster.
 pub(super) async fn theirs(
     arguments: &Arguments,
     theirs: &mut Theirs<'_>,
@@ -168,7 +169,7 @@ pub(super) async fn theirs(
     Ok(Measured::new(runs, load_secs, Checked { digest, version: None, workload: facts }))
 }
 
-/// A file, and where its clients find their servers.
+/// A file, and the servers of its clients.
 struct Work<'a> {
     arguments: &'a Arguments,
     script: &'a Arc<Script>,
@@ -184,7 +185,7 @@ impl<'a> Work<'a> {
         configs: Vec<Config>,
     ) -> Self {
         let count = regions.len() as u32;
-        // A region has a seat even where it has no client.
+        // A region has a seat even if it has no client.
         let clients = arguments.clients.max(count);
         let seat = |(index, region): (usize, &String)| Seat {
             client: workload::Client::new(index as u32, clients, count),
@@ -200,7 +201,7 @@ impl<'a> Work<'a> {
         script::load::schema(self.script, config, &seat.region).await
     }
 
-    /// Loads the rows, and says how many seconds that took.
+    /// Loads the rows and returns the seconds that it took.
     async fn rows(&self) -> Result<f64, Failure> {
         let began = Instant::now();
         let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} rows", "load");
@@ -213,7 +214,7 @@ impl<'a> Work<'a> {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// Runs every transaction once without effect, and lets the clients begin.
+    /// Runs every transaction once without effect, and starts the clients.
     async fn start(&self, ground: &Ground) -> Result<Drive, Failure> {
         let (config, seat) = &self.servers[0];
         script::rehearse(self.script, config, seat, self.arguments.seed).await?;

@@ -1,8 +1,8 @@
-//! What nodes spend their CPU time on, by the stages of a transaction: for `--stages`.
+//! The nodes' CPU time by the stages of a transaction: for `--stages`.
 //!
-//! Metered nodes count the time of each kind of step and work (`node/src/meter.rs`). Here kinds
-//! become the stages that a reader of the protocol's chapter knows, and what no kind holds is a
-//! stage too, so that all of them together are what the kernel says of the process.
+//! Metered nodes measure the time of each kind of step and work (`node/src/meter.rs`). This module
+//! groups the kinds into the stages that the protocol's chapter describes. Time outside of all
+//! kinds is a stage too, so that the stages add up to the CPU time of the process.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use pangea_core::work::Work;
 use pangea_node::meter::COUNTERS;
 use serde::Serialize;
 
-/// A stage, and the kinds of steps and works that are in it.
+/// A stage, and the kinds of steps and work in it.
 struct Stage {
     name: &'static str,
-    /// For a reader.
+    /// The description of the stage, for humans.
     words: &'static str,
     kinds: &'static [&'static str],
 }
@@ -22,9 +22,9 @@ const fn stage(name: &'static str, words: &'static str, kinds: &'static [&'stati
     Stage { name, words, kinds }
 }
 
-/// Kinds that are in no other are steps of the event loop.
+/// The stage of all kinds that are in no other stage: steps of the event loop.
 const STEPS: &str = "steps";
-/// What the kernel says and no kind.
+/// The stage of CPU time that no kind accounts for.
 const REST: &str = "rest";
 
 const ALL: [Stage; 18] = [
@@ -48,12 +48,12 @@ const ALL: [Stage; 18] = [
     stage(REST, "rest", &[]),
 ];
 
-/// CPU time that the kernel tells of threads which nobody meters, in microseconds.
+/// CPU time of threads that are not metered, from the kernel, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Threads {
-    /// Those that serve PostgreSQL's protocol.
+    /// The threads that serve PostgreSQL's protocol.
     pub sql_us: f64,
-    /// Those that do data-parallel work beside the event loop.
+    /// The threads that do data-parallel work, besides the event loop.
     pub pool_us: f64,
 }
 
@@ -63,8 +63,8 @@ pub struct Threads {
 pub struct Stages(BTreeMap<&'static str, f64>);
 
 impl Stages {
-    /// Of a node's counters and of what it took in all, in microseconds. Nothing where it was not
-    /// metered.
+    /// Computes the stages from a node's counters and its total CPU time in microseconds. Returns
+    /// `None` if the node was not metered.
     pub fn new(counters: &BTreeMap<String, u64>, threads: Threads, cpu_us: f64) -> Option<Self> {
         let mut ns: BTreeMap<&'static str, f64> = BTreeMap::new();
         for (name, value) in counters {
@@ -79,13 +79,14 @@ impl Stages {
         *ns.entry("client").or_default() += threads.sql_us * 1e3;
         *ns.entry("pool").or_default() += threads.pool_us * 1e3;
         let told: f64 = ns.values().sum();
-        // Clocks of threads and of the process are read at different moments.
+        // The clocks of the threads and of the process are read at different moments, so the rest
+        // could be negative.
         ns.insert(REST, (cpu_us * 1e3 - told).max(0.0));
         let us = |stage: &Stage| (stage.name, ns.get(stage.name).copied().unwrap_or(0.0) / 1e3);
         Some(Self(ALL.iter().map(us).collect()))
     }
 
-    /// The mean of several nodes, times a factor.
+    /// Returns the mean of several nodes, times a factor.
     pub fn mean(nodes: &[Self], factor: f64) -> Self {
         let mean = |stage: &Stage| {
             let sum: f64 = nodes.iter().map(|node| node.of(stage.name)).sum();
@@ -98,7 +99,7 @@ impl Stages {
         self.0.get(name).copied().unwrap_or(0.0)
     }
 
-    /// In their order: the name for a reader, and how much.
+    /// Returns the stages in order, each with its description and its time.
     pub fn in_words(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
         ALL.iter().map(|stage| (stage.words, self.of(stage.name)))
     }

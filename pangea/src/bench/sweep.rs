@@ -1,8 +1,9 @@
-//! `pangea bench sweep`: many benchmarks by a plan, and a report of them.
+//! `pangea bench sweep`: many benchmarks by a plan, and a report of the results.
 //!
-//! Plans, figures and reports are `pangea-sweep`'s. Here is what it does not know: which options
-//! there are, what a run takes, and how one is made: as a process of this binary, so that a run
-//! that dies takes nothing with it, and a measured one has a process that did nothing before.
+//! Plans, figures and reports are in `pangea-sweep`. This module provides the parts that it does
+//! not know: the available options, the resources that a run needs, and the run itself. Each run is
+//! a process of this binary. Therefore the crash of a run affects no other run, and each measured
+//! process is fresh.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -25,12 +26,12 @@ use crate::signals::Signals;
 use crate::sizes::Sizes;
 use crate::{bench, cluster, sim};
 
-/// Options of `pangea sim` that a prediction takes beside its own.
+/// Options of `pangea sim` that a prediction accepts in addition to its own.
 const OF_SIM: [&str; 5] = ["workload", "protocol", "clients", "seed", "partitions"];
-/// The end of what a run said, which is kept of one that failed.
+/// The length of the end of a failed run's output that is reported.
 const LAST_WORDS_LEN: usize = 2_000;
 
-/// Run many benchmarks by a plan, and draw what comes of them.
+/// Run many benchmarks by a plan, and plot the results.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(after_help = "Examples:
@@ -42,24 +43,24 @@ The directory gets report.html, figures/*.svg and *.png, and runs/*.json. Nothin
 all of the plan is looked at. Ctrl-C ends the run that is under way, and writes the report of the
 others; --resume goes on. The exit code is 1 where a run failed. docs/SWEEPS.md describes plans.")]
 pub struct Arguments {
-    /// The plan, in TOML
+    /// TOML file with the plan
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
-    /// Where results and the report go
+    /// Directory for the results and the report
     #[arg(long, value_name = "DIR", default_value = "sweep-out")]
     out: PathBuf,
-    /// Go on with the results that are there
+    /// Keep the results of an earlier sweep and run only the missing points
     #[arg(long)]
     resume: bool,
-    /// Say what would be run and how long it takes, and run nothing
+    /// Print the runs and their estimated duration, without running them
     #[arg(long)]
     dry_run: bool,
-    /// Where the nodes' files go while it runs [default: the system's temporary directory]
+    /// Directory for the nodes' files during a run [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
-/// The options of a benchmark, as a plan's point has them.
+/// The options of a benchmark at a point of a plan.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct RealLine {
@@ -67,7 +68,7 @@ struct RealLine {
     bench: bench::Arguments,
 }
 
-/// The same of a prediction.
+/// The options of a prediction at a point of a plan.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct PredictedLine {
@@ -128,7 +129,7 @@ fn facts(arguments: &Arguments) -> Result<Facts, Failure> {
     })
 }
 
-/// Memory that is free for processes, where the system tells.
+/// Returns the available memory, if the system reports it; otherwise infinity.
 pub fn memory_mb() -> f64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -136,7 +137,7 @@ pub fn memory_mb() -> f64 {
     kib.map_or(f64::INFINITY, |kib| kib * 1_024.0 / 1e6)
 }
 
-/// Runs of this binary.
+/// Runs points as processes of this binary.
 struct Processes {
     runtime: tokio::runtime::Runtime,
     signals: Signals,
@@ -176,7 +177,7 @@ impl Bench for Processes {
     }
 }
 
-/// Every option that a plan can set.
+/// Returns every option that a plan can set.
 fn choices() -> Vec<Choice> {
     let of = |command: clap::Command, engine| {
         let options = command.get_arguments().filter_map(|option| {
@@ -193,12 +194,12 @@ fn choices() -> Vec<Choice> {
         is_flag: false,
         engine: Engine::Predicted,
     }));
-    // Settings are written by their names.
+    // A plan sets protocol settings by their own names.
     all.retain(|choice| choice.name != "set");
     all
 }
 
-/// The words of a command line that is a point.
+/// Returns the command line of a point.
 fn words(point: &Point) -> Vec<String> {
     let mut words = match point.engine {
         Engine::Real => vec!["bench".to_owned()],
@@ -206,7 +207,7 @@ fn words(point: &Point) -> Vec<String> {
     };
     let mut arguments = point.arguments();
     if point.engine == Engine::Predicted {
-        // A prediction counts replicas where a benchmark counts regions; names are the same.
+        // `pangea sim` has --replicas for a number of regions; names have the same option.
         let regions = arguments.iter().position(|word| word == "--regions");
         if let Some(at) = regions.filter(|at| arguments[at + 1].parse::<usize>().is_ok()) {
             "--replicas".clone_into(&mut arguments[at]);
@@ -225,7 +226,7 @@ fn check(point: &Point) -> Result<Needs, String> {
             let plan = line.bench.check().map_err(|failure| failure.to_string())?;
             let (workload, _) = line.bench.names();
             let needs = needs(&line.bench, &plan);
-            // A result is of the file as it was.
+            // The fingerprint of the file makes its results invalid when the file changes.
             let file = Script::is_named(workload).then(|| std::fs::read(workload).ok()).flatten();
             let inputs = file.map_or(needs.inputs, |bytes| fingerprint(&bytes));
             Ok(Needs { inputs, ..needs })
@@ -238,13 +239,14 @@ fn check(point: &Point) -> Result<Needs, String> {
     }
 }
 
-/// What a benchmark takes, about.
+/// Returns the estimated resources of a benchmark.
 pub fn needs(bench: &bench::Arguments, plan: &cluster::Plan) -> Needs {
     let (workload, _) = bench.names();
     let size = Size::of(workload, bench.sizes, plan.regions.len());
     let mut size = Size { nodes: plan.shards() as f64, ..size };
     if let Some(memory_mb) = plan.memory_mb {
-        // Keys are in memory always, and are told of by nobody: as much again will do for most.
+        // Keys are always in memory, and their size is not reported. The same amount again is
+        // enough for most workloads.
         size.data_mb = size.data_mb.min(2.0 * memory_mb as f64 * size.nodes);
     }
     // Data grow through all repeats.
@@ -255,49 +257,50 @@ pub fn needs(bench: &bench::Arguments, plan: &cluster::Plan) -> Needs {
     }
 }
 
-/// What a command line says of a mistake, without its usage.
+/// Returns the message of a command-line error, without the usage.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
-/// How much there is of a workload's data, about.
+/// The estimated size of a workload's data.
 pub struct Size {
-    /// Of one replica.
+    /// The data of one replica.
     data_mb: f64,
-    /// How long it takes to make all replicas.
+    /// The time to load all replicas.
     load_secs: f64,
     replicas: f64,
-    /// Over how many nodes each replica is spread.
+    /// The number of nodes over which each replica is partitioned.
     nodes: f64,
-    /// What grows with each second of work, of one replica.
+    /// The growth of one replica for each second of load.
     growth_mb_per_sec: f64,
 }
 
 impl Size {
-    /// A warehouse of TPC-C in memory, with its indexes and versions: 8 of them took 1,830 MB a
-    /// node, and 2 of them 600 MB.
+    /// A warehouse of TPC-C in memory, with its indexes and versions. Measured: 8 warehouses took
+    /// 1,830 MB a node, and 2 of them 600 MB.
     const WAREHOUSE_MB: f64 = 210.0;
-    /// A row of YCSB of 1 KB: 100,000 took 460 MB a node, and 20,000 of them 350 MB.
+    /// A YCSB row of 1 KB. Measured: 100,000 rows took 460 MB a node, and 20,000 of them 350 MB.
     const ROW_MB: f64 = 0.0014;
-    /// A node without data, with what a load keeps in flight.
+    /// A node without data, including the load in flight.
     const NODE_MB: f64 = 330.0;
-    /// One core loads three replicas of a warehouse so fast on the machine where that was measured.
+    /// The time of one core to load three replicas of a warehouse, on the machine where that was
+    /// measured.
     const WAREHOUSE_SECS: f64 = 3.3;
-    /// Starting, agreeing, checking and stopping.
+    /// Starting, electing a coordinator, checking and stopping.
     const AROUND_SECS: f64 = 4.0;
 
-    /// A server of a peer without data.
+    /// A server of a baseline without data.
     const PEER_MB: f64 = 400.0;
     /// A session of PostgreSQL, which is a process.
     const SESSION_MB: f64 = 3.0;
-    /// A peer takes so much longer to load: rows come as text, through one server.
+    /// The ratio of a baseline's load time to Pangea's: rows are sent as text, through one server.
     const PEER_LOAD: f64 = 2.5;
-    /// And so much longer for each millisecond of the round trip in a lab.
+    /// The increase of that ratio for each millisecond of the round trip in a lab.
     const PEER_LOAD_PER_MS: f64 = 0.01;
 
-    /// By a workload's name and options.
+    /// Estimates the size from a workload's name and options.
     pub fn of(workload: &str, sizes: Sizes, replicas: usize) -> Self {
         let settings = sizes.settings(0);
         let replicas = replicas as f64;
@@ -320,7 +323,7 @@ impl Size {
         Self { data_mb, load_secs, replicas, nodes: 1.0, growth_mb_per_sec }
     }
 
-    /// What a run takes that works so long.
+    /// Returns the resources of a run of this duration.
     pub fn needs(&self, secs: f64) -> Needs {
         let nodes_mb = Self::NODE_MB * self.nodes;
         let replica_mb = nodes_mb + self.data_mb + self.growth_mb_per_sec * secs;
@@ -331,7 +334,7 @@ impl Size {
         }
     }
 
-    /// The same of a peer's servers.
+    /// Returns the resources of a run of a baseline.
     fn needs_of_peer(&self, kind: Kind, clients: u32, rtt_ms: f64, secs: f64) -> Needs {
         // Starting, copying files to every server, checking and stopping.
         let (around_secs, session_mb) = match kind {
@@ -349,8 +352,8 @@ impl Size {
     }
 }
 
-/// Runs this binary to its end, and returns what it wrote to stdout. A signal that ends this
-/// command ends it too, first.
+/// Runs this binary to completion and returns its stdout. If a signal interrupts this command, the
+/// child is interrupted first.
 async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop> {
     let failed =
         |what: &str, error: &dyn std::fmt::Display| Stop::Failed(format!("{what}: {error}"));
@@ -360,7 +363,7 @@ async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop>
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Ctrl-C is for this process to hand on, once.
+        // A Ctrl-C reaches only this process, which forwards it once.
         .process_group(0)
         .kill_on_drop(true)
         .spawn();
@@ -371,7 +374,8 @@ async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop>
         ended = &mut ended => ended,
         () = signals.received() => {
             if let Some(pid) = pid {
-                // It can only have ended by itself; how it ends now is nobody's matter.
+                // This fails only if the child has already exited, and its exit status does not
+                // matter now.
                 let _ = kill_process(pid, Signal::INT);
             }
             let _ = ended.await;
@@ -390,13 +394,13 @@ async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop>
     }
 }
 
-/// What a process said, and how it ended.
+/// Returns the output and the exit status of a process.
 async fn output(child: &mut Child) -> (std::io::Result<ExitStatus>, Vec<u8>, Vec<u8>) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
     let stdout = stdout.as_mut().expect("it is a pipe");
     let stderr = stderr.as_mut().expect("it is a pipe");
-    // What can't be read any more is not missed: how it ended is what counts.
+    // Output that cannot be read is ignored: only the exit status matters.
     let _ = tokio::join!(stdout.read_to_end(&mut out), stderr.read_to_end(&mut err));
     (child.wait().await, out, err)
 }
@@ -419,7 +423,7 @@ mod tests {
         }
     }
 
-    /// Looks at plans, and runs nothing.
+    /// Checks plans without running anything.
     struct Looking;
 
     impl Bench for Looking {
@@ -440,7 +444,7 @@ mod tests {
         }
     }
 
-    /// Costs in which everything costs the same.
+    /// Costs with the same value everywhere.
     fn every_cost(protocol: &str) -> String {
         let messages = with_protocol(protocol, MessageKinds).unwrap();
         let line = |kind: &str| {
@@ -462,7 +466,7 @@ mod tests {
     fn the_plans_that_are_ready_can_be_run() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plans");
         let scratch = tempfile::tempdir().unwrap();
-        // As `pangea calibrate` would write it.
+        // In the format of `pangea calibrate`.
         let costs_of = |protocol| {
             let path = scratch.path().join(format!("{protocol}.toml"));
             std::fs::write(&path, every_cost(protocol)).unwrap();
@@ -475,7 +479,7 @@ mod tests {
             if path.extension().is_none_or(|ending| ending != "toml") {
                 continue;
             }
-            // Each file of costs that a plan names, whichever it is.
+            // Replaces each file of costs in the plan, whatever its name.
             let text = std::fs::read_to_string(&path).unwrap();
             let text: Vec<&str> = (text.split('"'))
                 .map(|piece| match piece.strip_prefix("costs-") {

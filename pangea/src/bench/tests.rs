@@ -1,4 +1,4 @@
-//! What the arguments of a benchmark become.
+//! Tests of the arguments of a benchmark.
 
 use clap::Parser;
 
@@ -26,7 +26,8 @@ fn a_line_is_one_benchmark_or_a_sweep() {
     let one = parse("--workload bank --rtt 0 --rows 9").unwrap().line;
     assert!(one.many.is_none() && one.one.names() == ("bank", "minerva"));
     assert!(parse("sweep plan.toml --resume").unwrap().line.many.is_some());
-    // Neither says what to do, and a sweep has the options of its plan.
+    // The command line gives neither a workload nor a subcommand, or options that belong to a
+    // sweep's plan.
     for wrong in ["--rtt 0", "--workload bank sweep plan.toml", "sweep plan.toml --rtt 0", "sweep"]
     {
         assert!(parse(wrong).is_err(), "{wrong}");

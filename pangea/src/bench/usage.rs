@@ -1,4 +1,4 @@
-//! What the machine and the network gave, and what the protocol counted.
+//! Resources used of the machine and the network, and the protocol's counters.
 
 use std::collections::BTreeMap;
 
@@ -12,49 +12,49 @@ use super::stages::Threads;
 use crate::cluster::Number;
 use crate::failure::Failure;
 
-/// What a node tells that does not count anything: how much there is now.
+/// Values reported by a node that are current levels, not counters.
 const LEVELS: [&str; 4] = ["rows_bytes", "rows_cold", "txns_held", "cold_delay_us"];
 
-/// What a runtime calls its threads: in a node, those that serve PostgreSQL's protocol.
+/// The name of a runtime's threads. In a node, these serve PostgreSQL's protocol.
 pub(super) const RUNTIME_THREADS: &str = "tokio";
-/// What those of a node's pool are called.
+/// The name of the threads of a node's pool.
 const POOL_THREADS: &str = "pool-";
 
 /// Totals since the processes started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// CPU time of each node in microseconds. One of all, where they are in one process.
+    /// CPU time of each node in microseconds. A single value if all nodes share a process.
     pub node_cpu_us: Vec<f64>,
-    /// CPU time of this process, or of what in it makes the load.
+    /// CPU time of this process, or of its threads that generate the load.
     pub load_cpu_us: f64,
-    /// What of it threads took that no node meters.
+    /// The CPU time of threads that no node meters.
     pub threads: Vec<Threads>,
-    /// Memory of each node's process now, in bytes.
+    /// Current memory of each node's process, in bytes.
     pub node_memory_bytes: Vec<u64>,
-    /// The most that it had at once, where that is known.
+    /// The peak memory of each node's process, if known.
     pub node_memory_bytes_peak: Vec<u64>,
-    /// What each node sent to each: by sender, then by receiver.
+    /// Traffic between nodes: by sender, then by receiver.
     pub links: Vec<Vec<Carried>>,
-    /// What the protocol counted, by node.
+    /// The protocol's counters, by node.
     pub counters: Vec<BTreeMap<String, u64>>,
-    /// Where the time of some transactions went, by node: of those since this was read before.
+    /// Latency breakdowns of traced transactions since the previous read, by node.
     pub ways: Vec<Vec<Way>>,
-    /// What the lab counted, where there is one.
+    /// The lab's counters, if there is a lab.
     pub lab: Option<LabUsage>,
 }
 
-/// What one node has sent to another.
+/// Traffic from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// Messages of the protocol, and the transport's own: a ping a second.
+    /// Messages of the protocol and of the transport, which sends a ping a second.
     pub frames: u64,
-    /// Their bytes before compression.
+    /// The bytes of the messages before compression.
     pub bytes: u64,
-    /// Their bytes on the wire.
+    /// The bytes of the messages on the wire.
     pub wire_bytes: u64,
-    /// What of the bytes before compression went over the lane that is compressed.
+    /// The bytes before compression on the lane that is compressed.
     pub bulk_bytes: u64,
-    /// The same on the wire.
+    /// The bytes on the wire on that lane.
     pub bulk_wire_bytes: u64,
 }
 
@@ -71,7 +71,7 @@ impl Carried {
         }
     }
 
-    /// With another's.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -94,8 +94,8 @@ impl Carried {
     }
 }
 
-/// How much a total has grown. What was started again meanwhile began anew: what it did before that
-/// is not known.
+/// Returns the increase of a total. If the process has restarted, its total before the restart is
+/// unknown.
 fn grown(after: u64, before: u64) -> u64 {
     after.checked_sub(before).unwrap_or(after)
 }
@@ -104,7 +104,7 @@ fn grown_by(after: f64, before: f64) -> f64 {
     if after >= before { after - before } else { after }
 }
 
-/// What a node tells of itself, since it started.
+/// A node's report of its own totals, since it started.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     sent: Vec<Carried>,
@@ -113,10 +113,10 @@ pub struct Told {
 }
 
 impl Told {
-    /// Asks a node, one of so many, everything at once.
+    /// Queries all reports of a node concurrently, in a cluster with this number of nodes.
     ///
     /// # Errors
-    /// When it is gone.
+    /// If the node is unreachable.
     pub async fn ask(client: &Client, nodes: usize) -> Result<Self, Failure> {
         let lost = |error| Failure::failed(client.region(), error);
         let answers = tokio::try_join!(client.links(), client.status(), client.ways());
@@ -128,8 +128,8 @@ impl Told {
         Ok(Self { sent, counters: status.counters, ways })
     }
 
-    /// What nodes told before and after some time, such that each has told something. Of one that
-    /// was silent at either end it is not known what it did meanwhile: it counts as nothing.
+    /// Pairs the nodes' reports from both ends of an interval, so that every node has both. If a
+    /// node was silent at either end, its activity is unknown and counts as zero.
     pub fn pairs(before: Vec<Option<Self>>, after: Vec<Option<Self>>) -> [Vec<Self>; 2] {
         let pair = |(before, after): (Option<Self>, Option<Self>)| match (before, after) {
             (Some(before), Some(after)) => (before, after),
@@ -144,10 +144,11 @@ impl Told {
 }
 
 impl Usage {
-    /// Reads what the processes of nodes and the load took. One that does not run took nothing.
+    /// Reads the resources used by the processes of the nodes and by the load. A process that is
+    /// not running counts as zero.
     ///
     /// # Errors
-    /// When `/proc` can't be read.
+    /// If `/proc` cannot be read.
     pub fn of_nodes(numbers: &[Number]) -> Result<Self, Failure> {
         let mut usage = Self { load_cpu_us: process(None)?.cpu_us, ..Self::default() };
         for number in numbers {
@@ -161,7 +162,7 @@ impl Usage {
         Ok(usage)
     }
 
-    /// Adds what nodes told.
+    /// Adds the nodes' reports.
     pub fn add(&mut self, told: Vec<Told>) {
         for Told { sent, counters, ways } in told {
             self.links.push(sent);
@@ -170,10 +171,10 @@ impl Usage {
         }
     }
 
-    /// Reads what a peer used. What its servers send to each other, nobody counts.
+    /// Reads the resources used by a baseline. The traffic between its servers is not measured.
     ///
     /// # Errors
-    /// When `/proc` can't be read.
+    /// If `/proc` cannot be read.
     pub fn of_peer(meter: &Meter) -> Result<Self, Failure> {
         let servers = meter.usage();
         Ok(Self {
@@ -185,7 +186,8 @@ impl Usage {
         })
     }
 
-    /// What nodes sent to other regions, each of which has so many nodes, one after the other.
+    /// Returns the traffic from nodes to other regions. Each region has this number of consecutive
+    /// nodes.
     pub fn wan(&self, of_region: usize) -> Carried {
         let is_far = |from: usize, to: usize| from / of_region != to / of_region;
         let far = self.links.iter().enumerate().flat_map(|(from, sent)| {
@@ -195,15 +197,15 @@ impl Usage {
         far.fold(Carried::default(), Carried::plus)
     }
 
-    /// The same in a lab, whose router is a thread of this process and no part of the load.
+    /// Adds a lab's counters and excludes its router, a thread of this process, from the load.
     pub fn in_lab(mut self, lab: Option<LabUsage>) -> Self {
         self.load_cpu_us -= lab.as_ref().map_or(0.0, |lab| lab.router_cpu_us);
         self.lab = lab;
         self
     }
 
-    /// What was added since `before`. Memory stays what it is, and so do [`LEVELS`]. A node that
-    /// was started again meanwhile began anew: what it did before that is not known.
+    /// Returns the increase since `before`. Memory and [`LEVELS`] remain current values. If a node
+    /// has restarted, its totals before the restart are unknown.
     pub fn since(&self, before: &Self) -> Self {
         let difference = |after: &[f64], before: &[f64]| {
             let pairs = after.iter().zip(before);
@@ -239,13 +241,13 @@ impl Usage {
     }
 }
 
-/// What the kernel says of a process, or of this one.
+/// Returns the kernel's figures of a process, or of this one for `None`.
 pub(super) fn process(pid: Option<u32>) -> Result<Process, Failure> {
     let cant = |error| Failure::failed("can't read what a process takes", error);
     Process::read(pid).map_err(cant)
 }
 
-/// What the threads of a node took that it does not meter.
+/// Returns CPU time of the threads of a node that it does not meter.
 pub(super) fn threads(pid: u32) -> Threads {
     let by_name = cpu_us_by_thread(pid);
     let of = |begin: &str| {

@@ -1,10 +1,10 @@
-//! Where the time of the median and of the p99 transaction went.
+//! The latency breakdown of the median and of the p99 transaction.
 //!
-//! Nodes follow some of their transactions ([`Way`]), and clients remember how long they waited for
-//! the same ones ([`Followed`]). One transaction is no median: its parts are its own. So a bar is
-//! the mean of those around the quantile, whose parts add up to what their clients waited; what a
-//! client waited longer than its node took is a part of its own: the way there and back, and the
-//! client's own turn.
+//! Nodes trace some of their transactions ([`Way`]), and clients record their own latency for the
+//! same transactions ([`Followed`]). A single transaction is not representative, because its
+//! breakdown is its own. Therefore a bar is the mean of the transactions around the quantile, and
+//! its parts add up to the clients' latency. The difference between the client's and the node's
+//! latency is a separate part: the network both ways and the scheduling of the client.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,18 +14,18 @@ use serde::Serialize;
 
 use crate::drive::Followed;
 
-/// The part that no node sees.
+/// The part of the latency that no node sees.
 const OTHER: &str = "other";
-/// Around the median and the p99: so large a share of all, on either side.
+/// The fraction of all transactions on either side of the median and of the p99 that is averaged.
 const MEDIAN_HALF: f64 = 0.025;
 const P99_HALF: f64 = 0.005;
-/// Fewer than these have no quantile worth a bar.
+/// With fewer transactions than these, the quantile is not meaningful and has no bar.
 const MEDIAN_OF_MIN: usize = 10;
 const P99_OF_MIN: usize = 200;
-/// How wide a bar is on a terminal.
+/// The width of a bar on a terminal.
 const BAR_WIDTH: f64 = 40.0;
 
-/// Parts in their order: the name, and what it is in words.
+/// The parts in order, each with its name and description.
 const PARTS: [(&str, &str); 10] = [
     (Part::Inbox.name(), "waits for the event loop"),
     (Part::Execute.name(), "runs at its source"),
@@ -39,7 +39,7 @@ const PARTS: [(&str, &str); 10] = [
     (OTHER, "client, and the way to it"),
 ];
 
-/// A transaction that both its node and its client know of.
+/// A transaction that both its node and its client traced.
 #[derive(Clone, Debug)]
 struct Known {
     label: &'static str,
@@ -49,14 +49,14 @@ struct Known {
     us: [u32; Part::ALL.len()],
 }
 
-/// How often first runs did not stand, of those that are known.
+/// The number of invalid first executions among the traced transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Runs {
-    /// How many are known.
+    /// The number of traced transactions.
     pub followed: u64,
-    /// How many of them were run again in order.
+    /// The number of them that were re-executed in order.
     pub again: u64,
-    /// How many were run in order alone.
+    /// The number of them that ran only in order.
     pub in_order: u64,
 }
 
@@ -70,22 +70,23 @@ impl Runs {
         }
     }
 
-    /// The share that was run again, of those that are known.
+    /// Returns the fraction of traced transactions that was re-executed.
     pub fn share_again(&self) -> Option<f64> {
         (self.followed > 0).then(|| self.again as f64 / self.followed as f64)
     }
 }
 
-/// All that is known.
+/// All traced transactions.
 #[derive(Debug, Default)]
 pub struct Ways {
     all: Vec<Known>,
-    /// Nodes alone know of them: by PostgreSQL's protocol no client hears a transaction's number.
+    /// Set if only nodes traced transactions: clients of PostgreSQL's protocol do not receive
+    /// transaction numbers.
     is_of_nodes: bool,
 }
 
 impl Ways {
-    /// Lays what nodes and clients know of the same transactions together, by region.
+    /// Joins the traces of nodes and clients by transaction, for each region.
     pub fn new(nodes: &[Vec<Way>], clients: &[Followed]) -> Self {
         let is_of_nodes = clients.iter().all(Followed::is_empty);
         let of_region = |(region, (ways, calls)): (usize, (&Vec<Way>, &Followed))| {
@@ -105,7 +106,8 @@ impl Ways {
         Self { all, is_of_nodes }
     }
 
-    /// What became of first runs, in these regions and of this kind, where one is asked for.
+    /// Returns the results of first executions in the given region and of the given kind, or in
+    /// all.
     pub fn runs(&self, region: Option<usize>, label: Option<&str>) -> Runs {
         let mut runs = Runs::default();
         let is_it = |known: &&Known| {
@@ -116,8 +118,8 @@ impl Ways {
         runs
     }
 
-    /// The bars. Where nodes alone know of transactions, a quantile of theirs is laid beside the
-    /// same one of all that clients waited: `quantile_ms` tells it.
+    /// Computes the bars. If only nodes traced transactions, a quantile of theirs is paired with
+    /// the same quantile of all clients' latencies, from `quantile_ms`.
     pub fn waterfall(mut self, quantile_ms: impl Fn(f64) -> f64) -> Waterfall {
         self.all.sort_by(|a, b| a.latency_us.total_cmp(&b.latency_us));
         let bar = |quantile, half, least| {
@@ -132,7 +134,7 @@ impl Ways {
     }
 }
 
-/// Those around a quantile.
+/// Returns the transactions around a quantile.
 fn around(sorted: &[Known], quantile: f64, half: f64) -> &[Known] {
     let count = sorted.len() as f64;
     let from = ((quantile - half) * count).floor() as usize;
@@ -140,30 +142,31 @@ fn around(sorted: &[Known], quantile: f64, half: f64) -> &[Known] {
     &sorted[from..to.clamp(from + 1, sorted.len())]
 }
 
-/// Where the time went.
+/// The latency breakdown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Waterfall {
-    /// Of how many transactions that is known.
+    /// The number of traced transactions.
     followed: usize,
-    /// Of the median.
+    /// The bar of the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     p50: Option<Bar>,
-    /// Of the p99.
+    /// The bar of the p99.
     #[serde(skip_serializing_if = "Option::is_none")]
     p99: Option<Bar>,
 }
 
-/// A quantile's time, and its parts.
+/// The latency of a quantile, and its parts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Bar {
     latency_ms: f64,
-    /// It is the mean of so many.
+    /// The number of transactions that are averaged.
     of: usize,
     parts_ms: BTreeMap<&'static str, f64>,
 }
 
 impl Bar {
-    /// The mean of some, which is so long where that is known from elsewhere.
+    /// Creates a bar from the mean of some transactions. `waited_ms` is the clients' latency, if it
+    /// is known separately.
     fn new(of: &[Known], waited_ms: Option<f64>) -> Self {
         let count = of.len() as f64;
         let mean = |sum: f64| sum / count / 1e3;
@@ -194,7 +197,7 @@ impl fmt::Display for Waterfall {
             for (part, words) in PARTS {
                 let ms = parts_ms[part];
                 if ms < 0.005 {
-                    // A protocol has no such part, or nobody would see it.
+                    // The protocol does not have this part, or it would be too small to see.
                     continue;
                 }
                 let column = |ms: f64| (ms / latency_ms * BAR_WIDTH).round() as usize;
@@ -217,8 +220,8 @@ mod tests {
     use pangea_core::txn::Outcome;
     use std::time::Duration;
 
-    /// `count` transactions of a region: number `n` took `n` ms at its node, nine parts the same,
-    /// and its client waited a ms longer.
+    /// `count` transactions of a region: transaction `n` took `n` ms at its node, in nine equal
+    /// parts, and its client waited 1 ms longer.
     fn region(node: u16, count: u64) -> (Vec<Way>, Followed) {
         let (mut ways, mut followed) = (Vec::new(), Followed::default());
         for sequence in 1..=count {

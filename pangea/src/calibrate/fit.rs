@@ -1,4 +1,4 @@
-//! From the sums that nodes kept to lines and shares.
+//! Fits lines and distributions to the sums that nodes measured.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use pangea_node::meter::{BUCKETS_PER_DOUBLING, COUNTERS, Sums};
 use pangea_sim::predict::Line;
 use pangea_sim::predict::costs::{kinds, unit_of};
 
-/// Of how many shares of all fsyncs the time is kept.
+/// The number of equal fractions into which the fsyncs are divided.
 const SHARES: usize = 50;
-/// What an fsync takes where none was done, in microseconds: nothing is durable then, or nobody
-/// waited.
+/// The duration of an fsync in microseconds if there was none: either no record is durable, or no
+/// transaction waited.
 const FSYNC_US_UNKNOWN: [f64; 1] = [1.0];
 
-/// What all nodes counted together.
+/// The sums of all nodes' counters.
 #[derive(Debug, Default)]
 pub struct Counted {
     kinds: BTreeMap<String, Sums>,
@@ -20,7 +20,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// From the nodes' counters.
+    /// Adds up the nodes' counters.
     pub fn of(nodes: &[BTreeMap<String, u64>]) -> Self {
         let mut all = Self::default();
         for (name, &value) in nodes.iter().flatten() {
@@ -49,13 +49,13 @@ impl Counted {
         all
     }
 
-    /// All CPU time that is in some kind, in nanoseconds.
+    /// Returns the total CPU time of all kinds, in nanoseconds.
     pub fn ns(&self) -> f64 {
         self.kinds.values().map(|sums| sums.y).sum()
     }
 
-    /// A line for each kind that a protocol with these messages has, and for what a call costs
-    /// beside. A kind that did not occur gets the line of the nearest one that did.
+    /// Fits a line for each kind that a protocol with these messages has, and for the other costs
+    /// of a call. A kind that did not occur gets the line of the nearest kind that did.
     pub fn lines(
         &self,
         messages: &'static [&'static str],
@@ -73,7 +73,7 @@ impl Counted {
                 (line.samples, line.r2) = (0, 0.0);
             }
             if let Some((_, us)) = per_call_us.iter().find(|(name, _)| *name == kind) {
-                // Where all of it has a name, the rest is nothing, and must not be negative.
+                // If everything is attributed to a kind, the rest is zero and must not be negative.
                 let per_unit_ns = us.max(1e-3) * 1e3;
                 line = Line { per_unit_ns, samples: calls, mean_size: 1.0, ..Line::default() };
             }
@@ -85,9 +85,10 @@ impl Counted {
         lines
     }
 
-    /// How long an fsync takes in microseconds: the mean of the shortest share of them, and so on
-    /// to that of the longest. Quantiles would not do: one that took very long would be the end of
-    /// the last step, and a twentieth of all would be on the way there.
+    /// Returns the duration of fsyncs in microseconds: the mean of each fraction of them, from the
+    /// shortest to the longest. Quantiles are not suitable: a single slow fsync would define the
+    /// end of the last step, and a twentieth of all draws would be affected by interpolation
+    /// towards it.
     pub fn fsync_us(&self) -> Vec<f64> {
         let all: u64 = self.fsyncs.values().sum();
         if all == 0 {
@@ -106,14 +107,14 @@ impl Counted {
             sum += left * middle(*bucket);
             room -= left;
         }
-        // What is left is the last share, to the rounding of sums.
+        // The remainder is the last fraction, up to rounding.
         shares.push(sum / (share - room));
         shares.into_iter().map(|us| (us * 10.0).round() / 10.0).collect()
     }
 }
 
-/// The line through what was summed up, by least squares, with no part below 0. It always goes
-/// through the mean, so that what was spent in all is what the line says of all.
+/// Fits a line by least squares, with no negative coefficient. It always goes through the mean, so
+/// that the total of the line is the measured total.
 pub fn line(sums: &Sums) -> Line {
     let Sums { n, x, y, xx, xy, yy } = *sums;
     if n == 0.0 {
@@ -126,7 +127,7 @@ pub fn line(sums: &Sums) -> Line {
     let steepest = if mean_x > 0.0 { mean_y / mean_x } else { 0.0 };
     let per_unit_ns = slope.clamp(0.0, steepest);
     let fixed_ns = (mean_y - per_unit_ns * mean_x).max(0.0);
-    // Squares of the residuals and of the scatter, in square microseconds.
+    // The squares of the residuals and of the scatter, in square microseconds.
     let scatter = yy / n - (mean_y / 1e3).powi(2);
     let explained = per_unit_ns * (2.0 * (xy / n - mean_x * mean_y) - per_unit_ns * spread) / 1e6;
     let r2 = if scatter > 0.0 { (explained / scatter).clamp(0.0, 1.0) } else { 0.0 };
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn no_part_of_a_line_is_negative_and_the_total_stays() {
-        // One falls with the size; the other would begin below zero.
+        // The first decreases with size; the second would have a negative intercept.
         for points in
             [[(1.0, 9.0), (2.0, 5.0), (3.0, 1.0)], [(10.0, 1.0), (20.0, 90.0), (30.0, 200.0)]]
         {
@@ -203,7 +204,8 @@ mod tests {
         };
         let us = of(&[(100.0, 90), (1_000.0, 10)]);
         assert!((90.0..110.0).contains(&us[44]) && (900.0..1_100.0).contains(&us[45]), "{us:?}");
-        // One of five thousand that took 193 ms, which was once a twentieth of all.
+        // One of five thousand took 193 ms. With quantiles, that would have applied to a twentieth
+        // of all draws.
         let us = of(&[(100.0, 3_000), (250.0, 1_999), (193_000.0, 1)]);
         assert!(us[SHARES - 1] < 2_500.0 && us[SHARES - 2] < 300.0, "{us:?}");
         of(&[(100.0, 1)]);

@@ -1,8 +1,8 @@
-//! `pangea calibrate`: what everything costs on this machine, for `pangea sim --predict`.
+//! `pangea calibrate`: measures costs on this machine, for `pangea sim --predict`.
 //!
-//! A benchmark whose nodes measure themselves: each thread's CPU time is told apart by what it was
-//! spent on, and a line through (size, time) is laid for each kind. Reading the clock costs a few
-//! percent of the throughput, and is in the lines.
+//! It runs a benchmark whose nodes meter themselves. The CPU time of each thread is split by kind
+//! of work, and a line through (size, time) is fitted for each kind. Reading the clock costs a few
+//! percent of the throughput, and this overhead is included in the lines.
 
 mod fit;
 
@@ -19,19 +19,19 @@ use crate::failure::Failure;
 use crate::protocol::{WithProtocol, with_protocol};
 use fit::Counted;
 
-/// Measure what everything costs on this machine, for `pangea sim --predict`.
+/// Measure costs on this machine, for `pangea sim --predict`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
     bench: bench::Arguments,
-    /// The file to write
+    /// Output file
     #[arg(long, value_name = "FILE", default_value = "costs.toml")]
     out: PathBuf,
 }
 
-/// Examples, in place of those of the benchmark whose options it takes.
+/// Examples, which replace those of the benchmark whose options it shares.
 pub const EXAMPLES: &str = "Examples:
   pangea calibrate --workload tpcc-nopay --clients 4000 --out costs.toml
   pangea calibrate --workload ycsb-a --clients 2000 --secs 10
@@ -42,7 +42,7 @@ for each kind of step and work its fixed CPU time and that for each transaction,
 effect, and how well that fits. The load should be the one that is to be predicted, and the machine
 should do nothing else.";
 
-/// Measures, and writes the file.
+/// Measures costs and writes the file.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { bench, out } = arguments;
     if let Some(fault) = bench.first_fault() {
@@ -61,10 +61,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     ))
 }
 
-/// What everything costs on a cluster of this plan under this load.
+/// Measures the costs of a cluster with this plan under this load.
 ///
 /// # Errors
-/// As of a benchmark; and when nothing was committed.
+/// Those of a benchmark, and if nothing was committed.
 pub fn measure(bench: &bench::Arguments, plan: Plan) -> Result<Costs, Failure> {
     let plan = Plan { is_metered: true, ..plan };
     let (workload, settings) = (bench.workload()?, bench.workload_settings());
@@ -119,7 +119,7 @@ fn costs(
         cpu_us_per_txn: rounded((nodes_us + used.load_cpu_us) / committed as f64),
         explained_percent: rounded(explained_us / nodes_us * 100.0),
     };
-    // Acknowledgements and votes are not compressed, and are few beside batches.
+    // Acknowledgements and votes are not compressed, but they are small compared to batches.
     let wan = used.wan(1);
     let wire_bytes_per_byte = match wan.bytes {
         0 => 1.0,
@@ -137,14 +137,14 @@ fn rounded(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// Today, by the wall clock, in UTC.
+/// Today's date by the wall clock, in UTC.
 fn date() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (year, month, day) = civil(since.as_secs() / 86_400);
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// The date of a day since 1970-01-01, by the Gregorian calendar.
+/// Returns the date of a day since 1970-01-01, in the Gregorian calendar.
 fn civil(mut days: u64) -> (u64, u64, u64) {
     let is_leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
@@ -167,8 +167,8 @@ fn civil(mut days: u64) -> (u64, u64, u64) {
     (year, month, days + 1)
 }
 
-/// The commit that this program is of: what was in `PANGEA_COMMIT` when it was built, else that of
-/// the repository that it lies in, where it does and there is git.
+/// Returns the commit of this program: the value of `PANGEA_COMMIT` at build time. Otherwise it is
+/// the commit of the git repository that contains the executable, if there is one.
 pub fn commit() -> String {
     if let Some(built_from) = option_env!("PANGEA_COMMIT") {
         return built_from.to_owned();
@@ -189,7 +189,7 @@ pub fn commit() -> String {
     }
 }
 
-/// The processor, and how many cores there are of it.
+/// Returns the model of the processor and its number of cores.
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

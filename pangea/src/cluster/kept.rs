@@ -1,5 +1,5 @@
-//! A directory that stays: what it was made with, and who uses it, looked at before anything in it
-//! is touched.
+//! A persistent cluster directory. Its previous configuration and its lock are checked before
+//! anything in it is changed.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use pangea_node::disk::{Disk, OsDisk};
 use super::plan::Plan;
 use crate::failure::Failure;
 
-/// Where a node says whose its data is, below the directory of its region.
+/// The identity of a node's data, relative to the directory of its region.
 const IDENTITY: &str = "data/identity.toml";
-/// What a node that runs holds, below the directory of its region.
+/// The lock of a running node, relative to the directory of its region.
 const NODE_LOCK: &str = "data/lock";
-/// What a cluster that runs holds, as its nodes may be down.
+/// The lock of a running cluster, which is held even if its nodes are down.
 const LOCK: &str = "lock";
 
-/// A directory that is one cluster's at a time, until this is dropped or the process ends.
+/// A directory that is locked for one cluster, until this is dropped or the process ends.
 pub struct Kept {
-    /// Where it is.
+    /// The path of the directory.
     pub path: PathBuf,
     _lock: Box<dyn Send + Sync>,
 }
 
 impl Kept {
-    /// Takes a directory, or makes it.
+    /// Locks a directory, and creates it if necessary.
     ///
     /// # Errors
-    /// When it is in use: nothing in it was changed.
+    /// If it is in use. Nothing in it has been changed then.
     pub fn take(directory: &Path) -> Result<Self, Failure> {
         let cant =
             |error| Failure::failed(format!("can't use directory {}", directory.display()), error);
@@ -47,8 +47,9 @@ impl Kept {
     }
 }
 
-/// Whether a node holds its data here: one that `pangea start` runs, or one of a cluster that has
-/// just been killed. What can't be read is left to the node that it belongs to.
+/// Returns whether a node holds the lock of its data in this directory: a node that `pangea start`
+/// runs, or one of a cluster that was just killed. Unreadable entries are ignored here; the node
+/// that owns them reports the error.
 pub(super) fn is_any_node_running(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else { return false };
     let is_held = |entry: std::fs::DirEntry| {
@@ -58,10 +59,10 @@ pub(super) fn is_any_node_running(directory: &Path) -> bool {
     entries.flatten().any(is_held)
 }
 
-/// Holds a plan against what is in a directory.
+/// Compares a plan with the data in a directory.
 ///
 /// # Errors
-/// When the directory is another cluster's: what it was made with.
+/// If the directory belongs to a different cluster; the message names its options.
 pub fn check(plan: &Plan, directory: &Path) -> Result<(), Failure> {
     let places = plan.places();
     let partitions = (plan.shards() > 1).then(|| plan.partitions.to_string());
@@ -89,7 +90,8 @@ pub fn check(plan: &Plan, directory: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// Whose the data in a directory is. What can't be read is left to the node that it belongs to.
+/// Returns the identities of the data in a directory. Unreadable entries are ignored here; the node
+/// that owns them reports the error.
 fn identities(directory: &Path) -> Vec<Identity> {
     let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
     let identity = |entry: std::fs::DirEntry| {

@@ -1,4 +1,4 @@
-//! One node's process.
+//! The process of one node.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,11 +20,11 @@ use super::Plan;
 use crate::failure::Failure;
 use crate::start::{READY, UP};
 
-/// How long a node may read its log before it serves.
+/// The time limit for a node to start serving, including the recovery from its log.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
-/// How long a node may take to stop before it is killed.
+/// The time limit for a clean stop, after which the node is killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
-/// How much of the end of a node's log is looked at for the reason of its end.
+/// The length of the end of a node's log that is searched for the reason of its exit.
 const LOG_END_LEN: usize = 4 << 10;
 
 /// One node, running or not.
@@ -34,19 +34,19 @@ pub struct Member {
     name: String,
     directory: PathBuf,
     is_metered: bool,
-    /// What has the process run in a place of its own.
+    /// The command prefix that runs the process in its own environment, as a network namespace.
     front: Vec<OsString>,
     child: Option<Child>,
     number: Number,
 }
 
-/// The number of a node's process, for whoever has not the node itself: it stays right when the
-/// node is killed and started again.
+/// A shared handle to the id of a node's process. It stays correct when the node is killed and
+/// restarted.
 #[derive(Clone, Debug, Default)]
 pub struct Number(Arc<AtomicU32>);
 
 impl Number {
-    /// It, while there is a process.
+    /// Returns the process id, or `None` if no process is running.
     pub fn get(&self) -> Option<u32> {
         Some(self.0.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }
@@ -57,7 +57,7 @@ impl Number {
 }
 
 impl Member {
-    /// A node that does not run yet, with its files under `directory`.
+    /// Creates a node that is not running yet, with its files under `directory`.
     pub fn new(config: Config, directory: &Path, plan: &Plan) -> Self {
         let name = plan.places().swap_remove(config.node.index());
         let directory = directory.join(&name);
@@ -67,37 +67,38 @@ impl Member {
         Self { config, name, directory, is_metered, front, child: None, number }
     }
 
-    /// What always says which process it is.
+    /// Returns a handle that always has the id of the current process.
     pub fn number(&self) -> Number {
         self.number.clone()
     }
 
-    /// What it is called: by its region, and its shard where tables are divided.
+    /// Returns the name of the node: its region, with its shard if tables are partitioned.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where PostgreSQL clients reach it.
+    /// Returns the URL for PostgreSQL clients.
     pub fn sql_url(&self) -> String {
         format!("postgres://pangea@{}/pangea", self.config.me().sql)
     }
 
-    /// The same, for a client of ours.
+    /// Returns the same address for a client in this process.
     pub fn sql_config(&self) -> tokio_postgres::Config {
         self.sql_url().parse().expect("a URL that is made of an address")
     }
 
-    /// The process, if it runs.
+    /// Returns the process id, if it is running.
     pub fn pid(&mut self) -> Option<u32> {
         self.exit_status().is_none().then(|| self.child.as_ref()?.id()).flatten()
     }
 
-    /// The exit status of the process, if it ended.
+    /// Returns the exit status of the process, if it has exited.
     fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.try_wait().ok().flatten()
     }
 
-    /// How the process ended that nobody here told to, and what it said of it.
+    /// Describes the exit of the process, with its last message, if it exited without being stopped
+    /// by this program.
     pub fn ended_by_itself(&mut self) -> Option<String> {
         let status = self.exit_status()?;
         Some(self.ended(status))
@@ -111,7 +112,7 @@ impl Member {
     /// Starts the process and waits until it serves.
     ///
     /// # Errors
-    /// When it does not, with its own reason.
+    /// If it does not; the error contains the node's own reason.
     pub async fn start(&mut self) -> Result<(), Failure> {
         assert!(self.pid().is_none(), "a node is started once at a time");
         let region = self.name().to_owned();
@@ -128,7 +129,7 @@ impl Member {
         match ready {
             Ok(Ok(_)) if [READY, UP].iter().any(|word| line.starts_with(word)) => Ok(()),
             Ok(Ok(_)) => {
-                // It has closed its stdout, so it has ended or is about to.
+                // It has closed its stdout, so it has exited or is about to.
                 let ended = tokio::time::timeout(STOP_DEADLINE, self.wait()).await;
                 self.kill().await;
                 match ended.ok().flatten().filter(|status| status.signal().is_some()) {
@@ -168,43 +169,43 @@ impl Member {
             .spawn()
     }
 
-    /// Where its log is.
+    /// Returns the path of the node's log.
     pub fn log_path(&self) -> PathBuf {
         self.directory.join("node.log")
     }
 
-    /// Why the node ended, as it said last.
+    /// Returns the last error message in the log, which explains why the node exited.
     fn last_words(&self) -> String {
         let log = std::fs::read(self.log_path()).unwrap_or_default();
         let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_END_LEN)..]);
         last_complaint(&end).unwrap_or("its log has no word of it").to_owned()
     }
 
-    /// A native client of the node.
+    /// Connects a native client to the node.
     ///
     /// # Errors
-    /// When it can't be connected to.
+    /// If the connection fails.
     pub async fn client(&self) -> Result<Client, Failure> {
         let client = Client::connect(self.config.me().peer, &self.config.cluster).await;
         client.map_err(|error| Failure::failed(self.name(), error))
     }
 
-    /// Ends the process as a loss of power would: with SIGKILL. Returns when it is gone.
+    /// Kills the process with SIGKILL, as a power failure would, and waits until it has exited.
     pub async fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             self.number.set(None);
-            // Fails only where the process is gone already.
+            // This fails only if the process has already exited.
             let _ = child.kill().await;
         }
     }
 
-    /// Stops the process where it is, as SIGSTOP does, until [`Self::resume`]. One that has ended
-    /// is left.
+    /// Stops the process with SIGSTOP, until [`Self::resume`]. Does nothing if the process has
+    /// exited.
     pub fn pause(&mut self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets the process go on.
+    /// Lets the process continue.
     pub fn resume(&mut self) {
         self.signal(Signal::CONT);
     }
@@ -212,15 +213,17 @@ impl Member {
     fn signal(&mut self, signal: Signal) {
         let pid = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         if let Some(pid) = pid {
-            // Nobody has waited for it, so its number is still its own; it can only have ended.
+            // The child has not been waited for, so its id has not been reused. This fails only if
+            // it has exited.
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Stops the process cleanly, or kills it when it takes too long. One that has ended is left.
+    /// Stops the process cleanly, or kills it after a time limit. Does nothing if the process has
+    /// exited.
     ///
     /// # Errors
-    /// When it failed, or had to be killed.
+    /// If it failed or had to be killed.
     pub async fn stop(&mut self) -> Result<(), Failure> {
         self.resume();
         let Some(mut child) = self.child.take() else { return Ok(()) };
@@ -243,24 +246,24 @@ impl Member {
 }
 
 impl Drop for Member {
-    /// Ends the process at once where nobody has stopped it, and waits until it is gone: it writes
-    /// to a directory that may be about to be removed.
+    /// Kills the process if it was not stopped, and waits until it has exited: it writes to a
+    /// directory that may be about to be removed.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         self.number.set(None);
         let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        // Fails only where the process is gone already, and has no number then.
+        // This fails only if the process has already exited; it then has no id.
         let _ = child.start_kill();
         let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(process) = process {
             let time = Timespec::try_from(STOP_DEADLINE).expect("seconds");
-            // Whether it has ended or not, there is nothing more to do.
+            // Nothing more can be done if the process has not exited in time.
             let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time));
         }
     }
 }
 
-/// A signal from outside leaves no word in the log, so that this is all there is to know.
+/// A process ended by an external signal logs nothing, so the status is the only information.
 fn how_it_ended(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(_), _) => {
@@ -271,8 +274,8 @@ fn how_it_ended(status: ExitStatus) -> String {
     }
 }
 
-/// The last line of a log that can be a reason: what the process ended with, or else a warning or
-/// an error. What was well tells nothing.
+/// Returns the last line of a log that can explain an exit: the process's final message, or
+/// otherwise a warning or an error. Other lines are not helpful.
 fn last_complaint(log: &str) -> Option<&str> {
     let own = log.lines().rev().find_map(|line| line.strip_prefix("pangea: "));
     // The time comes first, then the level.

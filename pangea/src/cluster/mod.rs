@@ -1,16 +1,17 @@
 //! A cluster of real node processes on this machine, one for each region and shard.
 //!
 //! ```text
-//!   DIR/lock                   held while the cluster runs, where the directory stays
-//!   DIR/temporary.lock         the same, where it does not stay
-//!   DIR/us-east/node.toml      written for each start
-//!   DIR/us-east/node.log       what the node said on stderr
-//!   DIR/us-east/data/          the node's own
+//!   DIR/lock                   held while the cluster runs, if the directory is persistent
+//!   DIR/temporary.lock         the same, if it is temporary
+//!   DIR/us-east/node.toml      written at each start
+//!   DIR/us-east/node.log       the node's stderr
+//!   DIR/us-east/data/          the node's data
 //! ```
 //!
-//! Each process is this binary's `start`, in a process group of its own, so that a Ctrl-C is this
-//! process's to handle. Its stdin is a pipe that this process holds and never writes to: when it
-//! is closed the node stops cleanly, also when this process was killed and could say nothing.
+//! Each process runs this binary's `start`, in its own process group, so that only this process
+//! handles a Ctrl-C. Its stdin is a pipe that this process never writes to. When the pipe is
+//! closed, the node stops cleanly. This also works if this process was killed and could not stop
+//! the node.
 
 mod kept;
 mod member;
@@ -36,50 +37,50 @@ pub use plan::{Plan, RoundTrip, Spot, nodes_named};
 pub use regions::{Regions, durability};
 use temporary::Temporary;
 
-/// Other processes can take a port between the moment when it was found free and the moment when
-/// its node listens; then others are looked for, this often at most.
+/// Another process can take a port after it was found to be free and before the node listens on it.
+/// In that case new ports are chosen, at most this number of times.
 const PORT_ATTEMPTS: usize = 3;
-/// How long a cluster may take to agree on its first coordinator.
+/// The time limit for a cluster to elect its first coordinator.
 const USABLE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A running cluster.
 pub struct Cluster {
-    /// What it was made from.
+    /// The plan that the cluster was started from.
     pub plan: Plan,
-    /// Its nodes, by number.
+    /// The nodes, by number.
     pub members: Vec<Member>,
     directory: Directory,
 }
 
-/// Where a cluster's files are to be.
+/// The requested location of a cluster's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a new directory.
+    /// A new directory.
     Temporary {
-        /// Which is made here, or where the system has its temporary files.
+        /// The parent directory, which is created; the system's temporary directory for `None`.
         within: Option<PathBuf>,
-        /// Whether it stays when the cluster stops.
+        /// Whether the directory is retained when the cluster stops.
         keep: bool,
     },
-    /// In this directory, which stays. What is there already is used.
+    /// This directory, which is retained. Existing data are used.
     Kept(PathBuf),
 }
 
-/// Where a cluster's files are.
+/// The directory of a cluster's files.
 pub enum Directory {
-    /// Goes with the cluster.
+    /// Removed with the cluster.
     Temporary(Temporary),
-    /// Stays.
+    /// Retained.
     Left(PathBuf),
-    /// Stays, and may have been there before.
+    /// Retained, and may have existed before.
     Kept(Kept),
 }
 
 impl Directory {
-    /// Makes it, or takes what is there.
+    /// Creates the directory, or locks an existing one.
     ///
     /// # Errors
-    /// When it can't be made or used.
+    /// If it cannot be created or used.
     pub fn new(place: &Place) -> Result<Self, Failure> {
         let make = |path: &Path| {
             let made = std::fs::create_dir_all(path).and_then(|()| std::path::absolute(path));
@@ -100,7 +101,7 @@ impl Directory {
         Ok(Self::Left(made.keep()))
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         match self {
             Self::Temporary(temporary) => temporary.path(),
@@ -109,10 +110,10 @@ impl Directory {
         }
     }
 
-    /// Removes it, where it is to be removed.
+    /// Removes the directory if it is temporary.
     ///
     /// # Errors
-    /// When something of it could not be removed.
+    /// If some of it could not be removed.
     pub fn close(self) -> Result<(), Failure> {
         match self {
             Self::Left(_) | Self::Kept(_) => Ok(()),
@@ -126,11 +127,12 @@ impl Directory {
 }
 
 impl Cluster {
-    /// Starts every node, and waits until all of them serve.
+    /// Starts every node and waits until all of them serve.
     ///
     /// # Errors
-    /// When a node does not start: then none is left. When the place has the data of a cluster of
-    /// other regions or another protocol, or is in use: then nothing in it was changed.
+    /// If a node does not start; no node is left running then. If the directory is in use or has
+    /// the data of a cluster with other regions or another protocol; nothing in it has been changed
+    /// then.
     pub async fn start(plan: Plan, place: Place) -> Result<Self, Failure> {
         if let Place::Kept(path) = &place {
             kept::check(&plan, path)?;
@@ -146,10 +148,10 @@ impl Cluster {
         }
     }
 
-    /// A native client of every node, in order.
+    /// Connects a native client to every node, in order.
     ///
     /// # Errors
-    /// When a node can't be connected to.
+    /// If a connection fails.
     pub async fn clients(&self) -> Result<Vec<Client>, Failure> {
         let mut clients = Vec::new();
         for member in &self.members {
@@ -158,15 +160,15 @@ impl Cluster {
         Ok(clients)
     }
 
-    /// What says which processes its nodes are, in order.
+    /// Handles to the process ids of the nodes, in order.
     pub fn numbers(&self) -> Vec<Number> {
         self.members.iter().map(Member::number).collect()
     }
 
-    /// Waits until every node can commit: there is a coordinator, and it is heard of everywhere.
+    /// Waits until every node can commit, that is, until every node has heard from a coordinator.
     ///
     /// # Errors
-    /// When that takes longer than it can.
+    /// If that exceeds the time limit.
     pub async fn usable(&self, clients: &[Client]) -> Result<(), Failure> {
         for (member, client) in self.members.iter().zip(clients) {
             let region = member.name();
@@ -180,10 +182,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// The nodes of a region, or the one of this name.
+    /// Returns the nodes of a region, or the node with this name.
     ///
     /// # Errors
-    /// When there is no such region.
+    /// If the region does not exist.
     pub fn nodes_in(&self, region: &str) -> Result<Vec<NodeId>, String> {
         let places = self.plan.places();
         let nodes = nodes_named(&places, region);
@@ -199,11 +201,11 @@ impl Cluster {
         Ok(nodes.into_iter().map(|node| NodeId(node as u16)).collect())
     }
 
-    /// Starts a cluster, does the work with it, and stops it whatever came of the work, which
-    /// SIGINT and SIGTERM end early.
+    /// Starts a cluster, runs the work with it, and stops it whether or not the work succeeded.
+    /// SIGINT and SIGTERM interrupt the work.
     ///
     /// # Errors
-    /// The work's, those of [`Self::start`] and [`Self::stop`], and [`Failure::Interrupted`].
+    /// Those of the work, of [`Self::start`] and of [`Self::stop`], and [`Failure::Interrupted`].
     pub async fn run_while<T>(
         plan: Plan,
         place: Place,
@@ -212,10 +214,10 @@ impl Cluster {
         Self::run_until(&mut Signals::new()?, plan, place, work).await
     }
 
-    /// The same, for signals that are listened to already.
+    /// Does the same with an existing signal handler.
     ///
     /// # Errors
-    /// As [`Self::run_while`].
+    /// Those of [`Self::run_while`].
     pub async fn run_until<T>(
         signals: &mut Signals,
         plan: Plan,
@@ -238,8 +240,8 @@ impl Cluster {
         Ok(done)
     }
 
-    /// The failure of some work, with what came before it: whatever was asked of a node that has
-    /// ended failed for that.
+    /// Adds the likely cause to a failure: if a node has exited, requests to it failed because of
+    /// that.
     pub fn explain(&mut self, failure: Failure) -> Failure {
         let Failure::Failed(what) = &failure else { return failure };
         let ended = |member: &mut Member| Some((member.ended_by_itself()?, member.log_path()));
@@ -251,19 +253,19 @@ impl Cluster {
         Failure::Failed(format!("{ended} ({what}){log}"))
     }
 
-    /// Starts every node that does not run, all at the same time.
+    /// Starts every node that is not running, concurrently.
     ///
     /// # Errors
-    /// When one does not start.
+    /// If a node does not start.
     pub async fn start_down(&mut self) -> Result<(), Failure> {
         let is_down = |member: &mut Member| member.pid().is_none();
         start_each(self.members.iter_mut().filter_map(|it| is_down(it).then_some(it))).await
     }
 
-    /// Stops every node and removes what was made.
+    /// Stops every node and removes the directory if it is temporary.
     ///
     /// # Errors
-    /// When a node had to be killed, or something could not be removed.
+    /// If a node had to be killed, or something could not be removed.
     pub async fn stop(self) -> Result<(), Failure> {
         let stopped = stop_all(self.members).await;
         let removed = self.directory.close();
@@ -275,13 +277,14 @@ fn is_taken_port(error: &Failure) -> bool {
     error.to_string().contains("can't listen on this address")
 }
 
-/// Starts a process for every region at the same time. When one does not start, none stays.
+/// Starts all processes concurrently. If one does not start, the others are stopped.
 async fn start_members(plan: &Plan, directory: &Path) -> Result<Vec<Member>, Failure> {
     let configs = plan.configs(directory)?.into_iter();
     let mut members: Vec<Member> =
         configs.map(|config| Member::new(config, directory, plan)).collect();
     if let Err(failure) = start_each(&mut members).await {
-        // What did start is told to stop; what comes of that is not the reason.
+        // Stops the nodes that did start. Errors of that are ignored, because they are not the
+        // cause.
         let _ = stop_all(members).await;
         return Err(failure);
     }
@@ -289,10 +292,11 @@ async fn start_members(plan: &Plan, directory: &Path) -> Result<Vec<Member>, Fai
     Ok(members)
 }
 
-/// Starts nodes at the same time, and returns when each has started or failed to.
+/// Starts nodes concurrently and returns when each has started or failed to.
 ///
-/// Not as tasks, which outlive for a while whoever drops them: when this is dropped half-way, every
-/// member is still its owner's, who stops it, or drops it before the directory that it writes to.
+/// The nodes are not started in tasks, because a task can outlive the future that spawned it. If
+/// this future is dropped half-way, every member still belongs to its owner. The owner stops the
+/// member, or drops it before the directory that it writes to.
 async fn start_each(members: impl IntoIterator<Item = &mut Member>) -> Result<(), Failure> {
     let starting = members.into_iter().map(|member| Box::pin(member.start()));
     let (mut starting, mut failure): (Vec<_>, _) = (starting.collect(), None);

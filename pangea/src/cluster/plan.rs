@@ -1,4 +1,4 @@
-//! What a cluster is to be like, and the configuration of each of its nodes.
+//! The plan of a cluster, and the configuration of each of its nodes.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -14,18 +14,18 @@ use crate::failure::Failure;
 use crate::protocol::{CheckOptions, Divides, NodesMin, with_protocol};
 use crate::regions;
 
-/// Regions of one cluster at most: each is a process on this machine.
+/// The largest number of regions of a cluster: each is a process on this machine.
 const REGIONS_MAX: usize = 15;
-/// Nodes of a cluster whose tables are divided at most.
+/// The largest number of nodes of a cluster with partitioned tables.
 const NODES_MAX: usize = 32;
 
-/// The first port of a node in a place of its own: such an address has all ports.
+/// The first port of a node that has its own address: all ports of the address are free.
 const PORT_FIRST: u16 = 21_000;
 
-/// How far apart two regions of a cluster are.
+/// The distance of two regions of a cluster.
 pub type RoundTrip = RoundTripConfig;
 
-/// What a cluster is to be like.
+/// The plan of a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The cluster's name.
@@ -34,41 +34,42 @@ pub struct Plan {
     pub protocol: String,
     /// The protocol's settings that are not the default.
     pub options: toml::Table,
-    /// The regions' names, one node in each for each shard.
+    /// The regions' names. Each region has one node for each shard.
     pub regions: Vec<String>,
-    /// How many shards there are, and which has which rows.
+    /// The number of shards, and the partitioning rules.
     pub partitions: Partitions,
-    /// How far apart they are, every two of them.
+    /// The round trip of each pair of regions.
     pub round_trips: Vec<RoundTrip>,
-    /// Each frame is late by up to this much more, in milliseconds.
+    /// The maximum additional random delay of each frame, in milliseconds.
     pub jitter_ms: f64,
-    /// When a record is durable.
+    /// When a record counts as durable.
     pub durability: Durability,
-    /// How many threads of a node run data-parallel work; 0 is one for each core.
+    /// The number of threads of a node for data-parallel work; 0 means one for each core.
     pub workers: usize,
     /// The length of a segment of the log.
     pub log_segment_bytes: u64,
-    /// How many MiB of rows a node keeps in memory; nothing is all.
+    /// The memory of each node for rows, in MiB; `None` means unlimited.
     pub memory_mb: Option<u64>,
-    /// How long other rows take at least, in milliseconds.
+    /// The minimum latency of rows that are not in memory, in milliseconds.
     pub cold_latency_ms: u64,
-    /// Whether the nodes measure what everything costs.
+    /// Whether the nodes meter their CPU time by kind of work.
     pub is_metered: bool,
-    /// Where each node runs, if not on loopback. The distances between them are real then, and are
-    /// not emulated.
+    /// The placement of each node, if not on loopback. Distances are then real and not emulated by
+    /// the nodes.
     pub spots: Vec<Spot>,
 }
 
-/// A place of its own for a node, as a network namespace is one.
+/// A separate network environment for a node, as a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// Its address, all of whose ports are free.
+    /// The address of the node, all of whose ports are free.
     pub address: IpAddr,
-    /// The words in front of a program that have it run there, and end with it in their place.
+    /// The command prefix that runs a program in this environment. The program replaces it in the
+    /// same process.
     pub front: Vec<OsString>,
 }
 
-/// A configuration as a file has it.
+/// The format of a configuration file.
 #[derive(Serialize)]
 struct File<'a> {
     cluster: &'a str,
@@ -95,10 +96,10 @@ struct File<'a> {
 }
 
 impl Plan {
-    /// A cluster of named cloud regions, as far apart as they really are.
+    /// Returns a cluster of named cloud regions, with their real distances.
     ///
     /// # Errors
-    /// When a region is unknown or named twice, or there are none, or too many.
+    /// If a region is unknown or named twice, or if there are no regions or too many.
     pub fn of_named_regions(protocol: &str, regions: &[String]) -> Result<Self, Failure> {
         if let Some(unknown) = regions.iter().find(|name| !regions::NAMES.contains(&name.as_str()))
         {
@@ -113,10 +114,10 @@ impl Plan {
         Self::new(protocol, regions, between)
     }
 
-    /// A cluster of regions that are all equally far apart.
+    /// Returns a cluster of regions with equal distances.
     ///
     /// # Errors
-    /// When a region is named twice, or there are none, or too many.
+    /// If a region is named twice, or if there are no regions or too many.
     pub fn of_equal_distances(
         protocol: &str,
         regions: &[String],
@@ -163,20 +164,20 @@ impl Plan {
         })
     }
 
-    /// The same cluster, whose tables are divided so.
+    /// Returns the same cluster with its tables partitioned by these rules.
     #[must_use]
     pub fn divided(self, partitions: Partitions) -> Self {
         let workers = workers(self.regions.len() * usize::from(partitions.shards()));
         Self { partitions, workers, ..self }
     }
 
-    /// How many nodes each region has.
+    /// Returns the number of nodes of each region.
     pub fn shards(&self) -> usize {
         usize::from(self.partitions.shards())
     }
 
-    /// What the nodes are called, in their order: by their regions, and their shards where tables
-    /// are divided.
+    /// Returns the names of the nodes, in order: their regions, with their shards if tables are
+    /// partitioned.
     pub fn places(&self) -> Vec<String> {
         let of_region = |region: &String| match self.shards() {
             1 => vec![region.clone()],
@@ -185,12 +186,12 @@ impl Plan {
         self.regions.iter().flat_map(of_region).collect()
     }
 
-    /// The number of a node's region.
+    /// Returns the region of a node, by number.
     pub fn region_of(&self, node: usize) -> usize {
         node / self.shards()
     }
 
-    /// The emulated round trip between two regions in milliseconds.
+    /// Returns the emulated round trip between two regions in milliseconds.
     pub fn round_trip_ms(&self, a: &str, b: &str) -> f64 {
         let is_it = |trip: &&RoundTrip| {
             let [c, d] = &trip.between;
@@ -199,16 +200,16 @@ impl Plan {
         self.round_trips.iter().find(is_it).map_or(0.0, |trip| trip.ms)
     }
 
-    /// The longest round trip between any two regions in milliseconds.
+    /// Returns the longest round trip between any two regions in milliseconds.
     pub fn round_trip_ms_max(&self) -> f64 {
         self.round_trips.iter().map(|trip| trip.ms).fold(0.0, f64::max)
     }
 
-    /// Whether the protocol is known, every setting of it, and whether it can do with so few
-    /// regions and so many shards.
+    /// Checks that the protocol and all its settings exist, and that it supports this number of
+    /// regions and shards.
     ///
     /// # Errors
-    /// When not, in the words of the command line.
+    /// If not, in the terms of the command line.
     pub fn check(&self) -> Result<(), Failure> {
         let nodes = self.places().len();
         if nodes > NODES_MAX && self.shards() > 1 {
@@ -219,7 +220,7 @@ impl Plan {
                 self.shards()
             )));
         }
-        // Any addresses do: they are not looked at.
+        // Any addresses are valid here: they are not used.
         let addresses = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let addresses: Vec<SocketAddr> = addresses.take(2 * nodes).collect();
         self.config(0, Path::new("data"), &addresses)?;
@@ -240,10 +241,10 @@ impl Plan {
         Ok(())
     }
 
-    /// The configuration of every node, with addresses that are free now.
+    /// Returns the configuration of every node, with addresses that are currently free.
     ///
     /// # Errors
-    /// When no port is free, or a setting has a value that it can't have.
+    /// If no port is free, or a setting has an invalid value.
     pub fn configs(&self, directory: &Path) -> Result<Vec<Config>, Failure> {
         let places = self.places();
         let addresses = match &self.spots[..] {
@@ -291,9 +292,9 @@ impl Plan {
             log_segment_bytes: self.log_segment_bytes,
             memory_mb: self.memory_mb,
             cold_latency_ms: self.cold_latency_ms,
-            // Old versions stay in memory, whatever its limit.
+            // Old versions stay in memory, regardless of its limit.
             history_s: self.memory_mb.map(|_| 0),
-            // Nobody reaches such a place but the cluster and its clients.
+            // Only the cluster and its clients can reach these addresses.
             insecure: !self.spots.is_empty(),
             regions: &self.regions,
             nodes: &nodes,
@@ -316,22 +317,24 @@ impl Plan {
     }
 }
 
-/// Threads for a node's data-parallel work when all nodes share this machine's cores.
+/// Returns the number of threads for a node's data-parallel work, if all nodes share this machine's
+/// cores.
 fn workers(nodes: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / nodes).max(1)
 }
 
-/// Loopback addresses with ports that nobody listens on now.
+/// Returns loopback addresses with ports that are currently free.
 fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Failure> {
     let bind = |_| TcpListener::bind("127.0.0.1:0");
-    // All are held until the last is found, so that none is found twice.
+    // All listeners stay open until the last is bound, so that no port is found twice.
     let listeners: std::io::Result<Vec<TcpListener>> = (0..count).map(bind).collect();
     let addresses = listeners.and_then(|all| all.iter().map(TcpListener::local_addr).collect());
     addresses.map_err(|error| Failure::failed("no free port on 127.0.0.1", error))
 }
 
-/// The nodes of a name, by number: one's own, or that of a region, which may have several.
+/// Returns the numbers of the nodes with a name: that of a node, or that of a region, which may
+/// have several nodes.
 pub fn nodes_named(places: &[String], name: &str) -> Vec<usize> {
     let is_it = |place: &String| {
         let rest = place.strip_prefix(name);
@@ -424,7 +427,8 @@ mod tests {
         assert!(matches!(&error, Failure::Usage(text) if text.contains("speed")), "{error}");
     }
 
-    /// Such a cluster was started, and its nodes said so and ended.
+    /// Story: a cluster with these options was once started, and its nodes reported the error and
+    /// exited.
     #[test]
     fn options_that_this_cluster_cant_have_are_refused_before_it_starts() {
         for (options, word) in [

@@ -1,4 +1,4 @@
-//! What command lines say of a cluster.
+//! Options of command lines that describe a cluster.
 
 use pangea_node::log::Durability;
 use pangea_node::transport::ONE_WAY_MAX;
@@ -6,15 +6,15 @@ use pangea_node::transport::ONE_WAY_MAX;
 use super::Plan;
 use crate::failure::Failure;
 
-/// Round trips between regions that have no names.
+/// The default round trip between regions without names.
 const RTT_MS_DEFAULT: f64 = 50.0;
 
-/// The regions of a cluster, as a command line has them.
+/// The regions of a cluster, as given on a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Regions {
-    /// So many, without names.
+    /// The number of regions, without names.
     Count(usize),
-    /// Cloud regions, or any others where all are equally far apart.
+    /// Cloud regions, or any other names if all distances are equal.
     Named(Vec<String>),
 }
 
@@ -30,12 +30,12 @@ impl std::str::FromStr for Regions {
 }
 
 impl Regions {
-    /// A cluster of these regions, all equally far apart where a round trip is given.
+    /// Returns a cluster of these regions, with equal distances if a round trip is given.
     ///
     /// # Errors
-    /// When a region is unknown or named twice, or there are none, or too many.
+    /// If a region is unknown or named twice, or if there are no regions or too many.
     pub fn plan(&self, protocol: &str, rtt_ms: Option<f64>) -> Result<Plan, Failure> {
-        // Also refuses what is no number.
+        // This also rejects NaN.
         let ms_max = 2.0 * ONE_WAY_MAX.us as f64 / 1_000.0;
         if let Some(ms) = rtt_ms.filter(|ms| !(0.0..=ms_max).contains(ms)) {
             return Err(Failure::Usage(format!("--rtt {ms}: must be from 0 to {ms_max}")));
@@ -51,7 +51,7 @@ impl Regions {
     }
 }
 
-/// When a record is durable, by its name.
+/// Parses the name of a durability level.
 pub fn durability(text: &str) -> Result<Durability, String> {
     match text {
         "fsync" => Ok(Durability::Fsync),

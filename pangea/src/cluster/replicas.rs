@@ -1,4 +1,4 @@
-//! Whether all replicas hold the same.
+//! Comparison of the data of all replicas.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,16 @@ use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 
-/// How long replicas may be behind the most advanced one.
+/// The time limit for replicas to catch up with the most advanced one.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(60);
-/// How often to look.
+/// The polling interval.
 const SETTLE_POLL: Duration = Duration::from_millis(10);
 
-/// Waits until every replica has applied all that was acknowledged, and returns that version.
+/// Waits until every replica has applied everything that was acknowledged, and returns that
+/// version.
 ///
 /// # Errors
-/// When one does not get there.
+/// If a replica does not reach it within the time limit.
 pub async fn settled(clients: &[Client]) -> Result<SnapshotVersion, Failure> {
     let lost = |client: &Client, error| Failure::failed(client.region(), error);
     let mut target = SnapshotVersion::ZERO;
@@ -43,18 +44,18 @@ pub async fn settled(clients: &[Client]) -> Result<SnapshotVersion, Failure> {
     Ok(target)
 }
 
-/// Waits until every replica has applied all that was acknowledged, and compares those of each of
-/// so many shards, whose nodes come in turn. Nobody writes any more. Returns a version that all
-/// have reached, and the digest of each shard.
+/// Waits until every replica has applied everything that was acknowledged, and compares the
+/// replicas of each shard. The nodes of the shards alternate in `clients`. There must be no more
+/// writes. Returns a version that all replicas have reached, and the digest of each shard.
 ///
 /// # Errors
-/// When replicas of a shard differ, or one does not get there.
+/// If replicas of a shard differ, or a replica does not catch up.
 pub async fn equal_by_shard(
     clients: &[Client],
     shards: usize,
 ) -> Result<(SnapshotVersion, Vec<u64>), Failure> {
     let version = settled(clients).await?;
-    // Nothing is written any more, so any later version holds the same.
+    // There are no more writes, so any later version has the same data.
     let digests = digests(clients).await.map_err(|error| Failure::failed("check failed", error))?;
     let differs = |index: &usize| digests[*index] != digests[index % shards];
     if let Some(different) = (0..digests.len()).find(differs) {
@@ -68,7 +69,7 @@ pub async fn equal_by_shard(
     Ok((version, digests[..shards].to_vec()))
 }
 
-/// The digest of every node's newest version, in order.
+/// Returns the digest of every node's newest version, in order.
 async fn digests(clients: &[Client]) -> Result<Vec<u64>, ClientError> {
     let mut asking = JoinSet::new();
     for (index, client) in clients.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The rows of a cluster that does not change, read by its clients: of all shards as of one.
+//! The rows of an idle cluster, read by clients of its nodes; several shards appear as one store.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -14,20 +14,20 @@ use tokio::runtime::Handle;
 
 use crate::failure::Failure;
 
-/// Rows that are asked for at a time.
+/// The number of rows in one request.
 const ROWS_AT_A_TIME: u32 = 5_000;
 
-/// One node's.
+/// The rows of one node.
 struct Far<'a> {
     client: &'a Client,
     runtime: &'a Handle,
-    /// Why some were not read.
+    /// The first error, if rows could not be read.
     lost: &'a RefCell<Option<ClientError>>,
 }
 
 impl Far<'_> {
-    /// Some rows of a range, and whether they are all. Of a node that does not answer there are
-    /// none.
+    /// Returns rows of a range, and whether they are all. After an error, every range appears
+    /// empty.
     fn read(&self, table: TableId, range: KeyRange, most: u32) -> (Vec<(Vec<u8>, Value)>, bool) {
         if self.lost.borrow().is_some() {
             return (Vec::new(), true);
@@ -66,11 +66,11 @@ impl Rows for Far<'_> {
     }
 }
 
-/// Looks at all rows of a divided cluster, with a client of one node for each shard. Nobody writes
-/// any more. The work is done beside the runtime, which it asks for rows.
+/// Reads all rows of a partitioned cluster, with a client of one node for each shard. There must be
+/// no more writes. The work runs on a blocking thread, because it waits for rows from the runtime.
 ///
 /// # Errors
-/// When rows could not be read.
+/// If rows could not be read.
 pub async fn look<T: Send + 'static>(
     partitions: Partitions,
     clients: Vec<Client>,

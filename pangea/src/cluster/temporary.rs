@@ -1,8 +1,8 @@
-//! A directory that goes with its cluster, and those that others have left.
+//! A directory that is removed with its cluster, and the removal of directories left by others.
 //!
-//! A process that is killed can't remove what it made. So each holds a lock within its directory,
-//! which goes with the process however that ends, and the next of its kind removes what is there,
-//! has such a lock, and is held by nobody.
+//! A process that is killed cannot remove its directory. Therefore each process holds a lock within
+//! its directory, which is released however the process ends. The next process of this kind removes
+//! the directories whose lock exists and is not held.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,11 +13,11 @@ use tempfile::TempDir;
 use super::kept::is_any_node_running;
 use crate::failure::Failure;
 
-/// What names begin with.
+/// The prefix of directory names.
 pub const PREFIX: &str = "pangea-";
-/// What the owner holds. Directories that stay have none of this name.
+/// The lock of the owner. Persistent directories have no file of this name.
 const LOCK: &str = "temporary.lock";
-/// What there is of a node, in the directory of its region.
+/// The files of a node, in the directory of its region.
 const OF_NODE: [&str; 3] = ["node.toml", "node.log", "data"];
 
 /// A directory that is removed when it is dropped.
@@ -27,10 +27,10 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Makes one within a directory, and removes those there that nobody holds any more.
+    /// Creates a directory within another, and removes the abandoned ones there.
     ///
     /// # Errors
-    /// When it can't be made.
+    /// If it cannot be created.
     pub fn new(within: &Path) -> Result<Self, Failure> {
         tidy(within);
         let cant = |error| Failure::failed("can't make a temporary directory", error);
@@ -40,21 +40,22 @@ impl Temporary {
         Ok(Self { directory, _lock: lock })
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Removes it.
+    /// Removes the directory.
     ///
     /// # Errors
-    /// When something in it can't be removed.
+    /// If something in it cannot be removed.
     pub fn close(self) -> std::io::Result<()> {
         self.directory.close()
     }
 }
 
-/// Removes what the killed have left. What can't be read or removed is left to its owner.
+/// Removes the directories that killed processes have left. Unreadable ones are left for their
+/// owner.
 fn tidy(within: &Path) {
     let Ok(entries) = std::fs::read_dir(within) else { return };
     for entry in entries.flatten() {
@@ -67,16 +68,18 @@ fn tidy(within: &Path) {
 }
 
 fn remove_if_abandoned(directory: &Path) {
-    // Opened and not made: what has none is no directory of ours.
+    // The file is opened, not created: a directory without it was not created by this program.
     let Ok(lock) = File::open(directory.join(LOCK)) else { return };
-    // Held until it is gone, so that two do not remove one. Nodes outlive their owner a little.
+    // The lock is held until the directory is removed, so that only one process removes it. Nodes
+    // outlive their owner by a moment.
     if lock.try_lock().is_ok() && !is_any_node_running(directory) && is_ours(directory) {
-        // Somebody else's is refused by the system.
+        // The system denies access to another user's directory.
         let _ = std::fs::remove_dir_all(directory);
     }
 }
 
-/// Whether there is nothing but what a cluster makes: the lock, and directories of nodes.
+/// Returns whether the directory contains only files that a cluster creates: the lock, and
+/// directories of nodes.
 fn is_ours(directory: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(directory) else { return false };
     let is_of_cluster = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -97,7 +100,7 @@ fn is_of_node(directory: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// A directory as one that was killed leaves it.
+    /// Returns a directory as a killed process leaves it.
     fn abandoned(within: &Path, name: &str) -> std::path::PathBuf {
         let path = within.join(name);
         std::fs::create_dir_all(path.join("us-east/data")).unwrap();

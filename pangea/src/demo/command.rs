@@ -1,33 +1,33 @@
-//! What can be typed at the demo's prompt beside SQL.
+//! The demo's own commands at its prompt, besides SQL.
 
 use std::str::FromStr;
 
-/// The demo's own commands.
+/// A command of the demo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// SQL goes to this region from now on.
+    /// Send SQL to this region from now on.
     Connect(String),
-    /// End a region's node as a loss of power would.
+    /// Kill a region's node, as a power failure would.
     Kill(String),
-    /// Start a region's node again.
+    /// Restart a region's node.
     Start(String),
     /// Cut the link between two regions.
     Cut(String, String),
-    /// Let everything through again.
+    /// Restore all links.
     Heal,
     /// Show every node.
     Status,
     /// Show the round trips.
     RoundTrips,
-    /// Show what the load does.
+    /// Show the rates of the load.
     Load,
     /// Show the commands.
     Help,
-    /// Stop everything.
+    /// Stop the demo.
     Quit,
 }
 
-/// What the commands are.
+/// The help text of the commands.
 pub const HELP: &str = "  \\c REGION        send SQL to this region's node
   \\kill REGION     SIGKILL this region's node, or all of its nodes
   \\start REGION    start what is down of it again

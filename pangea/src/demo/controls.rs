@@ -1,4 +1,4 @@
-//! What the demo does about what is typed at its prompt beside SQL.
+//! Execution of the demo's own commands.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,28 +11,28 @@ use super::views;
 use crate::cluster::Cluster;
 use crate::sql::{Commands, Shell, Turn};
 
-/// How long a node that was started may take until it answers, and how often it is asked.
+/// The time limit for a restarted node to respond, and the polling interval.
 const RECONNECT_DEADLINE: Duration = Duration::from_secs(5);
 const RECONNECT_LOOK: Duration = Duration::from_millis(20);
 
-/// The cluster, in the hands of whoever types.
+/// The state that the commands act on.
 pub struct Controls<'a> {
     cluster: &'a mut Cluster,
     /// Native clients, by node.
     clients: Vec<Client>,
-    /// What the load last did.
+    /// The latest rates of the load.
     rates: Arc<Mutex<String>>,
-    /// Where SQL goes.
+    /// The node that SQL is sent to.
     current: NodeId,
 }
 
 impl<'a> Controls<'a> {
-    /// SQL goes to the first region.
+    /// Creates the state. SQL is sent to the first region.
     pub fn new(cluster: &'a mut Cluster, clients: Vec<Client>, rates: Arc<Mutex<String>>) -> Self {
         Self { cluster, clients, rates, current: NodeId(0) }
     }
 
-    /// A shell at the node that SQL goes to.
+    /// Returns a shell for the node that SQL is sent to.
     pub fn shell(&self) -> Shell {
         let member = &self.cluster.members[self.current.index()];
         Shell::named(member.name(), member.sql_config())
@@ -40,7 +40,7 @@ impl<'a> Controls<'a> {
 
     fn connect(&mut self, region: &str, shell: &mut Shell) -> Result<String, String> {
         let nodes = self.cluster.nodes_in(region)?;
-        // Of a region's nodes one that runs, if any does.
+        // A running node of the region is preferred.
         let runs = |node: &&NodeId| self.cluster.members[node.index()].pid().is_some();
         let node = *nodes.iter().find(runs).unwrap_or(&nodes[0]);
         let rolled_back = match shell.status().is_open() {
@@ -86,7 +86,7 @@ impl<'a> Controls<'a> {
         }
         let mut told = Vec::new();
         for node in started {
-            // What is typed next may be for it: its client has yet to connect again.
+            // The next command may need this node, and its client has not reconnected yet.
             let client = &self.clients[node.index()];
             let answers = async {
                 while client.status().await.is_err() {
@@ -110,7 +110,7 @@ impl<'a> Controls<'a> {
             return Err(format!("{a} and itself have no link"));
         }
         let links = from.iter().flat_map(|a| to.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
-        // Each end holds what it sends. One that is down sends nothing.
+        // Each end blocks the messages that it sends. A node that is down sends none.
         for (end, other) in links {
             if self.cluster.members[end.index()].pid().is_some() {
                 let cut = self.clients[end.index()].cut(other).await;
@@ -140,7 +140,7 @@ impl Commands for Controls<'_> {
     fn turn(&self, command: &str) -> Turn {
         match command.parse() {
             Ok(Command::Quit) => Turn::Quit,
-            // The statements before it are for the region that there was.
+            // The statements before it are for the previous region.
             Ok(Command::Connect(_)) => Turn::After,
             Ok(
                 Command::Kill(_)

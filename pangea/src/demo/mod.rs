@@ -1,7 +1,7 @@
-//! `pangea demo`: a cluster over several regions on this machine, to play with.
+//! `pangea demo`: an interactive cluster over several regions, on this machine.
 //!
-//! - [`command`]: what can be typed beside SQL;
-//! - [`controls`]: what is done about it;
+//! - [`command`]: the commands besides SQL;
+//! - [`controls`]: their execution;
 //! - [`views`]: the tables that are shown;
 //! - [`traffic`]: the light load of `--load`.
 
@@ -28,11 +28,11 @@ use crate::sql::{AfterError, End, Prompt, Shell};
 use controls::Controls;
 use traffic::{Kind, Traffic};
 
-/// A demo's log grows slowly, and its files should be made quickly.
+/// Small, because the log of a demo grows slowly and its files should be created quickly.
 const LOG_SEGMENT_BYTES: u64 = 4 << 20;
-/// How long to wait for the first measured round trips before the table shows what there is.
+/// The time limit for the first measured round trips; after it, the table shows those available.
 const MEASURED_DEADLINE: Duration = Duration::from_millis(1_500);
-/// How often to look for them.
+/// The polling interval for them.
 const MEASURED_POLL: Duration = Duration::from_millis(10);
 
 /// Run a cluster over several regions on this machine.
@@ -55,28 +55,29 @@ as if it were typed: SQL, and the commands of \\help. A line waits for the state
 command does not wait for a statement that takes longer than a second. What fails is shown with its
 line, and the exit code is 1 in the end. \\q in it stops the demo.")]
 pub struct Arguments {
-    /// The regions, a node in each
+    /// Names of the regions, each of which gets a node
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = regions::DEFAULT)]
     #[arg(help = format!("The regions, a node in each, of: {}", regions::NAMES.join(", ")))]
     regions: Vec<String>,
-    /// The commit protocol
+    /// Commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
-    /// Divide the tables over so many nodes in each region; of the protocols that can: calvin
+    /// Partition the tables over this number of nodes in each region; requires a protocol that
+    /// supports it: calvin
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
-    /// A setting of the protocol, as in calvin.epoch_ms=5. Can be repeated
+    /// Setting of the protocol, for example calvin.epoch_ms=5. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
-    /// Rows that a node keeps in memory, in MiB; others are in a file [default: all]
+    /// Memory of each node for rows, in MiB; other rows are in a file [default: all rows in memory]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     memory_mb: Option<u64>,
-    /// Keep the data here, and use what is there [default: a temporary directory]
+    /// Directory for persistent data; existing data are used [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Run a light load beside
+    /// Run a light load in the background
     #[arg(long, value_name = "WORKLOAD", value_enum)]
     load: Option<Kind>,
 }
@@ -98,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     plan.check()?;
     let runtime = crate::runtime(1)?;
     let result = runtime.block_on(play(arguments, plan));
-    // The reader of the terminal may still wait for a line.
+    // The thread that reads the terminal may still be waiting for a line.
     runtime.shutdown_background();
     result
 }
@@ -123,7 +124,7 @@ async fn play(arguments: &Arguments, plan: Plan) -> Result<(), Failure> {
     played.and(cluster.stop().await)
 }
 
-/// Shows the cluster and lets people play with it until they have enough.
+/// Shows the cluster and runs its prompt until the user quits.
 async fn show(
     arguments: &Arguments,
     cluster: &mut Cluster,
@@ -147,7 +148,7 @@ async fn show(
     }
 }
 
-/// Waits until the cluster can be used, says how to reach it, and starts the load.
+/// Waits until the cluster is usable, prints how to connect to it, and starts the load.
 async fn begin(
     arguments: &Arguments,
     cluster: &Cluster,
@@ -180,7 +181,7 @@ async fn begin(
     Ok((clients, traffic))
 }
 
-/// Does what is typed, or what a script on stdin says, until it is told to stop.
+/// Executes commands from the terminal, or from a script on stdin, until told to quit.
 async fn prompt(
     controls: Controls<'_>,
     shell: Shell,
@@ -207,8 +208,8 @@ async fn prompt(
     }
 }
 
-/// Shows what the load does: in the terminal's title, where it is in nobody's way, or on stdout
-/// where there is none.
+/// Shows the rates of the load: in the title of the terminal, where they do not disturb the prompt,
+/// or on stdout if stdin is not a terminal.
 async fn show_rates(
     traffic: Option<&Traffic>,
     latest: &Mutex<String>,
@@ -229,12 +230,12 @@ async fn show_rates(
 /// Sets the terminal's title.
 fn show_title(title: &str) {
     let mut stdout = std::io::stdout().lock();
-    // A terminal that has gone shows nothing.
+    // Errors are ignored: a closed terminal shows nothing.
     let _ = write!(stdout, "\x1b]0;{title}\x07").and_then(|()| stdout.flush());
 }
 
-/// The shortest measured round trips in ms, `[from][to]`, once each is there or none comes any
-/// more.
+/// Returns the shortest measured round trips in ms, `[from][to]`. Returns when all are known or the
+/// time limit has passed.
 async fn measured_round_trips(clients: &[Client]) -> Vec<Vec<Option<f64>>> {
     let began = Instant::now();
     loop {

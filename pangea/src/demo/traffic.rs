@@ -1,4 +1,4 @@
-//! The demo's light load: a few clients in each region who think between their transactions.
+//! The demo's light load: a few clients in each region, with think time between their transactions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,37 +15,37 @@ use crate::failure::Failure;
 
 /// Clients of a region.
 const CLIENTS_PER_REGION: u32 = 8;
-/// How long they think.
+/// The think time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the rates are shown.
+/// The interval at which the rates are shown.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Few enough rows that loading them is not noticed.
+/// Few enough rows that the load phase is not noticeable.
 const ROWS: u64 = 10_000;
-/// A value that still fits a screen.
+/// Small enough that a value fits on a screen.
 const VALUE_LEN: u32 = 100;
-/// Warehouses that load at once.
+/// Small warehouses, which load immediately.
 const SCALE: Scale = Scale { items: 1_000, customers: 100, orders: 100 };
 
-/// Which load.
+/// The kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Ten reads and updates of rows a transaction
     YcsbA,
-    /// Wholesale order entry, a warehouse in each region
+    /// Wholesale order entry, with one warehouse in each region
     Tpcc,
 }
 
-/// A load that runs.
+/// A running load.
 pub struct Traffic {
     drive: Drive,
     regions: Arc<[String]>,
 }
 
 impl Kind {
-    /// What its clients do, with a home for those of each of so many regions.
+    /// Returns the workload of the clients; each of the regions has its own part of the data.
     ///
     /// # Errors
-    /// When there is no such workload.
+    /// If the workload does not exist.
     pub fn workload(self, regions: u32) -> Result<Workload, Failure> {
         let settings = Settings {
             rows: ROWS,
@@ -64,10 +64,10 @@ impl Kind {
 }
 
 impl Traffic {
-    /// Makes the tables and starts the clients.
+    /// Creates the tables and starts the clients.
     ///
     /// # Errors
-    /// When the tables can't be made.
+    /// If the tables cannot be created.
     pub async fn start(kind: Kind, cluster: &Cluster, clients: &[Client]) -> Result<Self, Failure> {
         let regions = u32::try_from(clients.len()).expect("as many regions as processes");
         let workload = kind.workload(regions)?;
@@ -85,7 +85,7 @@ impl Traffic {
         Ok(Self { drive, regions: cluster.plan.places().into() })
     }
 
-    /// Waits a while, and says how much was done in it where, and how long it took.
+    /// Waits for one period, and returns the throughput and latency of each region during it.
     pub async fn rates(&self) -> String {
         let began = Instant::now();
         drop(self.drive.take_stats());

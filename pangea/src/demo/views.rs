@@ -10,10 +10,10 @@ use pangea_node::client::Client;
 use crate::cluster::{Cluster, Plan};
 use crate::table::numbers;
 
-/// How long a node may take to say how it is.
+/// The time limit for a node to report its status.
 const STATUS_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The shortest of the latest measured round trips in ms, `[from][to]`.
+/// Returns the shortest of the latest measured round trips in ms, `[from][to]`.
 pub async fn measure(clients: &[Client]) -> Vec<Vec<Option<f64>>> {
     let mut measured = Vec::new();
     for client in clients {
@@ -30,7 +30,7 @@ pub async fn measure(clients: &[Client]) -> Vec<Vec<Option<f64>>> {
     measured
 }
 
-/// The emulated round trips beside the measured ones.
+/// Returns a table of the emulated and the measured round trips.
 pub fn round_trips(plan: &Plan, measured: &[Vec<Option<f64>>]) -> Table {
     let places = plan.places();
     let header: Vec<&str> = std::iter::once("").chain(places.iter().map(String::as_str)).collect();
@@ -50,16 +50,16 @@ pub fn round_trips(plan: &Plan, measured: &[Vec<Option<f64>>]) -> Table {
     table
 }
 
-/// How a node is, as far as it says so.
+/// The state of a node, as far as it is known.
 #[derive(Default)]
 pub struct NodeView {
     pid: Option<u32>,
     status: Option<Status>,
-    /// The nodes to which it sends nothing.
+    /// The nodes that it is cut off from: it sends them no messages.
     cut: Vec<NodeId>,
 }
 
-/// Asks every node how it is.
+/// Queries the state of every node.
 pub async fn look(cluster: &mut Cluster, clients: &[Client]) -> Vec<NodeView> {
     let mut nodes = Vec::new();
     for (member, client) in cluster.members.iter_mut().zip(clients) {
@@ -72,8 +72,8 @@ pub async fn look(cluster: &mut Cluster, clients: &[Client]) -> Vec<NodeView> {
     nodes
 }
 
-/// How every node is: a table that fits 80 columns with the names of most regions, and
-/// below it who is a member where not all are, and the links that are cut.
+/// Returns a table of the state of every node. It fits 80 columns with the names of most regions.
+/// The members, if not all nodes are members, and the cut links are listed below it.
 pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
     const COLUMNS: [&str; 7] =
         ["region", "process", "version", "coordinator", "members", "commits", "aborts"];

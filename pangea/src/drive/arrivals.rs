@@ -1,8 +1,8 @@
-//! An open loop: calls at random times, whatever is in flight.
+//! An open loop: calls at random times, regardless of the number in flight.
 //!
 //! The times between two calls of a region follow the exponential distribution, as those of many
-//! clients do who know nothing of each other (a Poisson process). They are laid out beforehand: a
-//! call that is made late has been waited for since its time.
+//! independent clients do (a Poisson process). The schedule does not depend on the calls: if a call
+//! is made late, its latency counts from the scheduled time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 
 use super::{Line, Phase, Shared, Terminal};
 
-/// Calls of a region in flight at a time. Whoever has that many does not keep up, and more would
-/// measure nothing but the memory of the load. Fewer than a connection carries, which is asked for
-/// a node's counts meanwhile.
+/// The largest number of a region's calls in flight. A system with more in flight does not keep up,
+/// and more calls would only measure the memory of the load generator. The number is below the
+/// limit of a connection, which also carries requests for the node's counters.
 const IN_FLIGHT_MAX: usize = pangea_node::client::REQUESTS_MAX / 2;
-/// How long at most until it is seen that the load ends.
+/// The longest time until the end of the load is noticed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Makes a region's calls, `per_sec` of them a second, in turn those of its clients.
+/// Makes the calls of a region, `per_sec` a second, assigned to its clients round robin.
 pub(super) async fn arrive(
     mut terminals: Vec<Terminal>,
     lines: Vec<Line>,
@@ -43,7 +43,7 @@ pub(super) async fn arrive(
                 let call = terminals[turn].next();
                 let (line, due) = (lines[turn % lines.len()].clone(), due);
                 in_flight.spawn(async move {
-                    // It is counted, and nobody makes it again.
+                    // A failed call is counted and not retried.
                     let made = line.call(&call, due).await;
                     drop(slot);
                     if made.is_err() && !line.connection.is_connected() {
@@ -55,13 +55,13 @@ pub(super) async fn arrive(
         }
         turn = (turn + 1) % terminals.len();
         due += gap(per_sec, &mut rng);
-        // Others have their turn too, where many calls are due at once.
+        // Lets other tasks run if many calls are due at once.
         tokio::task::yield_now().await;
     }
     while in_flight.join_next().await.is_some() {}
 }
 
-/// Counts a call that was not made, as one that ends is counted: within the measured time.
+/// Counts a skipped call, if it falls within the measured time.
 fn shed(shared: &Shared) {
     let mut counted = shared.counted();
     if shared.is_in(Phase::Measured) {
@@ -69,7 +69,7 @@ fn shed(shared: &Shared) {
     }
 }
 
-/// The time until the next call.
+/// Draws the time until the next call.
 fn gap(per_sec: f64, rng: &mut fastrand::Rng) -> Duration {
     let unit = 1.0 - rng.f64();
     Duration::from_secs_f64(-unit.ln() / per_sec)
@@ -102,7 +102,7 @@ mod tests {
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((0.00196..0.00204).contains(&mean), "{mean}");
-        // The standard deviation is the mean.
+        // In an exponential distribution, the standard deviation equals the mean.
         assert!((0.97..1.03).contains(&(variance.sqrt() / mean)), "{}", variance.sqrt());
     }
 }

@@ -1,8 +1,8 @@
-//! The ways in: how a client's call reaches a node, or a server of another database.
+//! Connections: how a client's call reaches a node, or a server of another database.
 //!
-//! A connection of ours carries any number of calls, and comes back by itself. Any other is a
-//! session that one client has for itself. One that is lost, as when its server is killed, is
-//! opened again by its client, as applications do it.
+//! A native connection carries any number of concurrent calls and reconnects automatically. All
+//! others are sessions of a single client. If a session is lost, for example because its server is
+//! killed, its client opens it again, as applications do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -22,40 +22,40 @@ use super::within::{self, Within};
 use crate::failure::Failure;
 use crate::script::{self, Script};
 
-/// The SQLSTATE of a transaction of which nobody knows whether it has committed.
+/// The SQLSTATE of a transaction whose outcome is unknown.
 const UNKNOWN: &str = "08007";
-/// How long a client waits before it opens a session that is lost: its server may be down for long,
-/// and many clients that ask all the time would take the processor from those that work.
+/// The delay before a client reopens a lost session: its server may be down for long, and many
+/// clients that retry constantly would take CPU time from the others.
 const REOPEN_PAUSE: Duration = Duration::from_millis(100);
-/// How long opening a session may take, with a round trip of the wide area for each of its steps.
+/// The time limit for opening a session, which takes several WAN round trips.
 const OPEN_DEADLINE: Duration = Duration::from_secs(5);
-/// How much more it may take for each statement that is prepared.
+/// The additional time limit for each statement that is prepared.
 const PREPARE_DEADLINE: Duration = Duration::from_millis(500);
-/// Sessions of a region that are opened at a time: over a wide area one after the other would take
-/// minutes, and all at once more than servers like.
+/// The number of a region's sessions that are opened concurrently: over a WAN, opening them one by
+/// one would take minutes, and opening all at once would overload the servers.
 const OPENING_MAX: usize = 64;
 
-/// A way to one node.
+/// A connection to one node.
 #[derive(Clone)]
 pub enum Connection {
-    /// Of ours: any number of calls at a time.
+    /// A native connection: any number of concurrent calls.
     Native(Client),
-    /// A session of one client: one call after the other.
+    /// A session of one client: one call at a time.
     Session(Arc<Session>),
-    /// To a node of this process, without a connection: any number of calls at a time.
+    /// Direct calls to a node of this process: any number of concurrent calls.
     Within(Arc<dyn Within>),
 }
 
-/// What a session is opened by.
+/// The parameters for opening a session.
 #[derive(Clone)]
 pub enum Door {
-    /// PostgreSQL's protocol, to a node of ours.
+    /// PostgreSQL's protocol, to a Pangea node.
     Postgres {
-        /// Where the node is.
+        /// The address of the node.
         config: Box<tokio_postgres::Config>,
         /// The node's region.
         region: String,
-        /// What is called there.
+        /// The procedures that will be called.
         procedures: Vec<&'static str>,
     },
     /// Another database.
@@ -64,24 +64,24 @@ pub enum Door {
     Script {
         /// The workload.
         script: Arc<Script>,
-        /// Where the server is.
+        /// The address of the server.
         config: Box<tokio_postgres::Config>,
-        /// Whose session it is.
+        /// The client that the session belongs to.
         seat: script::Seat,
-        /// Where it counts what it does again.
+        /// The counter of the session's retries.
         retries: Arc<script::Retries>,
     },
 }
 
-/// A session of one client, which can be lost and opened again.
+/// A session of one client, which can be lost and reopened.
 pub struct Session {
     door: Door,
     open: StdMutex<Option<Open>>,
-    /// Held while it is opened: one of its callers does that.
+    /// Held while the session is opened, so that only one of its callers opens it.
     opening: Mutex<()>,
 }
 
-/// A session that was opened.
+/// An open session.
 #[derive(Clone)]
 enum Open {
     Postgres(Arc<Prepared>),
@@ -89,7 +89,7 @@ enum Open {
     Script(Arc<script::Session>),
 }
 
-/// A session of PostgreSQL's protocol, with a statement prepared for each procedure.
+/// A session of PostgreSQL's protocol, with a prepared statement for each procedure.
 struct Prepared {
     client: tokio_postgres::Client,
     region: String,
@@ -115,7 +115,7 @@ impl PeerSession {
 }
 
 impl Prepared {
-    /// Connects to a node, and prepares `CALL pangea.PROCEDURE($1)` for each.
+    /// Connects to a node and prepares `CALL pangea.PROCEDURE($1)` for each procedure.
     async fn open(
         config: &tokio_postgres::Config,
         region: &str,
@@ -123,7 +123,7 @@ impl Prepared {
     ) -> Result<Self, Failure> {
         let cant = |error| Failure::failed(format!("PostgreSQL's protocol, in {region}"), error);
         let (client, connection) = config.connect(NoTls).await.map_err(cant)?;
-        // It ends with its client, and its error is that of the calls.
+        // The task ends with its client, and its error is reported by the calls.
         drop(tokio::spawn(connection));
         let mut calls = HashMap::default();
         for procedure in procedures {
@@ -171,7 +171,7 @@ impl Door {
         })
     }
 
-    /// How long that may take when a session was lost.
+    /// Returns the time limit for reopening a lost session.
     fn deadline(&self) -> Duration {
         match self {
             Self::Postgres { .. } | Self::Peer(_) => OPEN_DEADLINE,
@@ -191,16 +191,16 @@ impl Open {
 }
 
 impl Session {
-    /// Opens a session. It is the calling thread's: its socket is of that network namespace.
+    /// Opens a session. Its socket belongs to the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When the server can't be reached, or does not know what is to be called.
+    /// If the server cannot be reached or does not know a procedure.
     pub async fn open(door: Door) -> Result<Arc<Self>, Failure> {
         let open = StdMutex::new(Some(door.open().await?));
         Ok(Arc::new(Self { door, open, opening: Mutex::new(()) }))
     }
 
-    /// The session that is open, unless it is lost.
+    /// Returns the open session, unless it is lost.
     fn current(&self) -> Option<Open> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.clone().filter(|open| !open.is_lost())
@@ -215,7 +215,7 @@ impl Session {
         }
     }
 
-    /// Opens it again where it is lost. Whether that went well is seen by the next call.
+    /// Reopens the session if it is lost. The next call shows whether that succeeded.
     async fn reopen(&self) {
         let _one = self.opening.lock().await;
         if self.current().is_some() {
@@ -231,7 +231,7 @@ impl Connection {
     /// Makes a call and waits for its outcome.
     ///
     /// # Errors
-    /// When there is none.
+    /// If the outcome is not known.
     pub async fn call(&self, procedure: &str, args: &Bytes) -> Result<Outcome, ClientError> {
         match self {
             Self::Native(client) => client.call(procedure, args).await,
@@ -240,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// Whether it is there now.
+    /// Returns whether the connection is currently usable.
     pub fn is_connected(&self) -> bool {
         match self {
             Self::Native(client) => client.is_connected(),
@@ -249,7 +249,7 @@ impl Connection {
         }
     }
 
-    /// Waits until it is back, for so long at most; a session is opened again.
+    /// Waits at most this time until the connection is usable again. A lost session is reopened.
     pub async fn back(&self, at_most: Duration) {
         match self {
             Self::Native(client) => drop(tokio::time::timeout(at_most, client.connected()).await),
@@ -262,11 +262,11 @@ impl Connection {
     }
 }
 
-/// Opens a session for each of so many clients, which are dealt over the regions in turn; each
-/// region has one at least. Each is opened by its region's runtime.
+/// Opens a session for each client. Clients are assigned to regions round robin, and each region
+/// has at least one session. Each session is opened on its region's runtime.
 ///
 /// # Errors
-/// When one can't be opened.
+/// If a session cannot be opened.
 pub async fn sessions(
     doors: Vec<Door>,
     runtimes: &[Handle],

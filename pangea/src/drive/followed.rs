@@ -1,8 +1,8 @@
-//! Calls whose time is laid beside what their node says of it.
+//! Client latencies of the transactions that their nodes trace.
 //!
-//! A node follows some of its transactions: those whose number is a multiple of a power of two,
-//! which grows with how many there were. The same rule here picks the same ones, so that neither
-//! has to tell the other beforehand.
+//! A node traces some of its transactions: those whose number is a multiple of a power of two,
+//! which grows with the number of transactions. Clients select calls by the same rule, so that no
+//! coordination is necessary.
 
 use std::time::Duration;
 
@@ -10,28 +10,29 @@ use pangea_core::hash::HashMap;
 use pangea_core::txn::Outcome;
 use pangea_node::driver::KEPT_MAX;
 
-/// A call that a node may have followed.
+/// A call that a node may have traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What kind of transaction it was.
+    /// The kind of the transaction.
     pub label: &'static str,
-    /// How long its client waited.
+    /// The latency that the client saw.
     pub latency: Duration,
 }
 
-/// Calls of one node, by their transaction's number there.
+/// Calls of one node, by the number of the transaction on that node.
 #[derive(Clone, Debug, Default)]
 pub struct Followed {
-    /// Numbers are kept whose bits under this mask are 0.
+    /// Only numbers whose bits under this mask are 0 are recorded.
     mask: u64,
     calls: HashMap<u64, Call>,
 }
 
 impl Followed {
-    /// A call has ended.
+    /// Records the end of a call.
     pub fn add(&mut self, label: &'static str, latency: Duration, outcome: &Outcome) {
         let Outcome::Committed { txn, .. } = outcome else { return };
-        // What took no place in the order has no number, and by PostgreSQL's protocol nobody tells.
+        // Transactions outside of the serial order have no number, and PostgreSQL's protocol does
+        // not report numbers.
         if txn.sequence() == 0 || txn.sequence() & self.mask != 0 {
             return;
         }
@@ -43,12 +44,12 @@ impl Followed {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether no calls are recorded.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// The call that is the node's transaction with this number.
+    /// Returns the call of the node's transaction with this number.
     pub fn call(&self, sequence: u64) -> Option<Call> {
         self.calls.get(&sequence).copied()
     }

@@ -1,14 +1,14 @@
-//! Clients at work, over one native connection a node, or a session of PostgreSQL's protocol or of
-//! a peer each, or in the process of the nodes ([`Within`]).
+//! The load generator: clients over one native connection for each node, over sessions of
+//! PostgreSQL's protocol or of a baseline, or in the process of the nodes ([`Within`]).
 //!
-//! - A **closed loop**: clients with one call in flight each. They go at the pace of what they
-//!   measure: while it stands still, they ask for nothing.
-//! - An **open loop** ([`arrivals`]): calls come at random times, so many a second, whatever is in
-//!   flight. A latency begins when a call should have been made, so that what waited for its turn
-//!   has waited.
+//! - A **closed loop**: clients with one call in flight each. The measured system sets their pace:
+//!   while it is blocked, they make no calls.
+//! - An **open loop** ([`arrivals`]): calls arrive at random times with a given rate, regardless of
+//!   the number in flight. A latency counts from the time at which a call was due, so it includes
+//!   any time spent waiting for the client.
 //!
-//! A client is a task of some hundred bytes: it costs its transaction's making, an entry in the
-//! connection's frame and a wake-up, so that the load leaves the machine to the nodes.
+//! A client is a task of some hundred bytes. Its cost is the generation of its transaction, an
+//! entry in the connection's frame and a wake-up, so that the load leaves the machine to the nodes.
 
 mod arrivals;
 mod connection;
@@ -37,54 +37,55 @@ pub use samples::{Errors, Samples, Stats, Undone};
 pub use timeline::Timeline;
 pub use within::{THREADS, Within};
 
-/// Calls that load tables, at a time and node: each writes ten thousand rows or so.
+/// The number of concurrent calls to each node that load tables. Each writes about ten thousand
+/// rows.
 const LOAD_CALLS_PER_NODE: usize = 2;
-/// How long a client waits after a request that could not be sent.
+/// The delay of a client after a request that could not be sent.
 const NOT_SENT_PAUSE: Duration = Duration::from_millis(20);
-/// Spreads seeds of clients over the generator's space.
+/// Distributes the clients' seeds over the seed space of the generator.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What clients do now.
+/// The phase of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
-    /// They work, and nobody counts.
+    /// Clients work, but calls are not counted.
     Unmeasured = 0,
-    /// They work and count.
+    /// Clients work and calls are counted.
     Measured = 1,
-    /// They end when their call has.
+    /// Clients stop after their current call.
     Ending = 2,
 }
 
-/// What clients are to do.
+/// The settings of the load.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How many clients there are in all regions; they are dealt over them.
+    /// The number of clients in all regions. They are assigned to regions round robin.
     pub clients: u32,
-    /// What everything random follows from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// When they call.
+    /// The times at which clients call.
     pub pace: Pace,
 }
 
-/// When clients call.
+/// The times at which clients call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// Each has one call in flight, and thinks for so long between two.
+    /// Each client has one call in flight, and pauses between calls.
     Closed {
-        /// How long.
+        /// The think time.
         pause: Duration,
     },
-    /// At random times, so often a second in all regions together.
+    /// Calls arrive at random times with this rate, in all regions together.
     Open {
-        /// How often.
+        /// Calls a second.
         per_sec: f64,
     },
 }
 
-/// What makes one client's calls, one after the other.
+/// The generator of one client's calls.
 pub trait Calls: Send {
-    /// The next call, of somebody to whom it is `now`.
+    /// Generates the next call. `now` is the client's current time.
     fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call;
 }
 
@@ -94,7 +95,7 @@ impl Calls for workload::Generator {
     }
 }
 
-/// Clients at work.
+/// A running load.
 pub struct Drive {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
@@ -102,37 +103,37 @@ pub struct Drive {
 
 struct Shared {
     phase: AtomicU8,
-    /// When the first client began.
+    /// The start of the first client.
     started: Instant,
     watch: Watch,
     counted: Mutex<Counted>,
 }
 
-/// What has become of all calls since the first.
+/// The outcomes of all calls since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
-    /// What has committed.
+    /// The commits.
     pub commits: Commits,
     /// Calls without an outcome, measured or not.
     pub errors: Errors,
 }
 
 struct Counted {
-    /// Of what ended while it was measured.
+    /// Statistics of the calls that ended in the measured time.
     stats: Stats,
-    /// When that began.
+    /// The start of the measured time.
     began: Instant,
-    /// What has committed since the start.
+    /// The commits since the start.
     ledger: Ledger,
     /// Calls without an outcome since the start, measured or not.
     errors: Errors,
 }
 
-/// A call that is made.
+/// A call in flight.
 struct Made {
     label: &'static str,
     written: Written,
-    /// When.
+    /// The time at which it was made.
     at: Instant,
 }
 
@@ -146,7 +147,7 @@ impl Counted {
         }
     }
 
-    /// A call has ended, within the measured time or not, so long after it should have been made.
+    /// Counts the end of a call. `elapsed` is the time since the call was due.
     fn end(
         &mut self,
         region: usize,
@@ -182,8 +183,8 @@ impl Counted {
     }
 }
 
-/// What is known of a call. A node that was cut off, and can't tell how a transaction ended, says
-/// so with a code of its own ([`SqlState::OUTCOME_UNKNOWN`]): nothing was aborted then.
+/// Returns the outcome of a call, if it is known. A node that was cut off and does not know how a
+/// transaction ended reports [`SqlState::OUTCOME_UNKNOWN`]; this does not count as an abort.
 fn settled(result: &Result<Outcome, ClientError>) -> Cow<'_, Result<Outcome, ClientError>> {
     match result {
         Ok(Outcome::Aborted(abort)) if abort.code == SqlState::OUTCOME_UNKNOWN => {
@@ -204,14 +205,14 @@ impl Shared {
 }
 
 impl Drive {
-    /// Starts clients. They are in [`Phase::Unmeasured`].
+    /// Starts clients in [`Phase::Unmeasured`].
     ///
-    /// Client `i` of a region takes its connection number `i`, and from the first on again where
-    /// there are fewer: those of ours carry any number of calls, sessions one after the other. Each
-    /// region's clients are tasks of its runtime, so that what they open is of its threads.
+    /// Client `i` of a region uses connection `i` modulo the number of connections. Native
+    /// connections carry any number of concurrent calls, sessions one at a time. Each region's
+    /// clients are tasks of its runtime, so that their sockets belong to its threads.
     ///
     /// # Panics
-    /// When a region has no connection or no runtime.
+    /// If a region has no connection or no runtime.
     pub fn start(
         workload: &Workload,
         connections: &[Vec<Connection>],
@@ -222,10 +223,10 @@ impl Drive {
         Self::start_watched(&calls, workload.watch(), connections, runtimes, settings)
     }
 
-    /// The same, of clients whose calls are made by whatever makes them.
+    /// Does the same with any generator of calls.
     ///
     /// # Panics
-    /// When a region has no connection or no runtime.
+    /// If a region has no connection or no runtime.
     pub fn start_calls(
         calls: &dyn Fn(workload::Client) -> Box<dyn Calls>,
         connections: &[Vec<Connection>],
@@ -294,22 +295,22 @@ impl Drive {
         self.shared.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// How many transactions each region has committed while it was measured.
+    /// Returns the number of measured commits of each region.
     pub fn committed(&self) -> Vec<u64> {
         self.shared.counted().stats.committed()
     }
 
-    /// What was counted so far, and forgets it.
+    /// Returns the statistics so far and resets them.
     pub fn take_stats(&self) -> Stats {
         let stats = &mut self.shared.counted().stats;
         let regions = stats.regions();
         std::mem::replace(stats, Stats::new(regions))
     }
 
-    /// Lets every client end its call. Returns what has become of all calls since the start.
+    /// Lets every client finish its call. Returns the outcomes of all calls since the start.
     ///
     /// # Errors
-    /// When a call is not answered before the deadline.
+    /// If a call has no response before the deadline.
     pub async fn end(mut self, deadline: Duration) -> Result<Ended, Failure> {
         self.enter(Phase::Ending);
         let all = async {
@@ -335,7 +336,7 @@ impl Drive {
     }
 }
 
-/// What makes one client's transactions.
+/// The generator of one client's transactions, with its random numbers.
 struct Terminal {
     calls: Box<dyn Calls>,
     rng: fastrand::Rng,
@@ -351,7 +352,7 @@ impl Terminal {
     }
 }
 
-/// The way of a region's calls.
+/// The shared context of calls over one connection of a region.
 #[derive(Clone)]
 struct Line {
     connection: Connection,
@@ -360,7 +361,7 @@ struct Line {
 }
 
 impl Line {
-    /// Makes a call that should have been made at a moment, and counts it.
+    /// Makes a call that was due at `due`, and counts it.
     async fn call(&self, call: &Call, due: Instant) -> Result<Outcome, ClientError> {
         let Shared { watch, started, .. } = *self.shared;
         let made = Made { label: call.label, written: watch.written(call), at: Instant::now() };
@@ -378,7 +379,7 @@ impl Line {
     }
 }
 
-/// The life of a client with one call in flight.
+/// The loop of a client with one call in flight.
 async fn work(mut terminal: Terminal, line: Line, pause: Duration) {
     let connection = &line.connection;
     while !line.shared.is_in(Phase::Ending) {
@@ -388,7 +389,8 @@ async fn work(mut terminal: Terminal, line: Line, pause: Duration) {
             Err(ClientError::NotSent(_)) if connection.is_connected() => {
                 tokio::time::sleep(NOT_SENT_PAUSE).await;
             }
-            // Whether it is back is seen by the next call, and whether to end by the loop.
+            // The next call shows whether the connection is back, and the loop checks whether to
+            // end.
             Err(_) => connection.back(NOT_SENT_PAUSE).await,
         }
         if !pause.is_zero() {
@@ -397,16 +399,17 @@ async fn work(mut terminal: Terminal, line: Line, pause: Duration) {
     }
 }
 
-/// What transactions take for the date.
+/// Returns the current time, as seen by transactions.
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Timestamp::from_us(since.map_or(0, |since| since.as_micros() as u64))
 }
 
-/// Makes the workload's tables. `progress` is told how many calls of how many are done.
+/// Creates and loads the workload's tables. `progress` receives the number of completed calls and
+/// the total.
 ///
 /// # Errors
-/// When a call does not commit.
+/// If a call does not commit.
 pub async fn load_tables(
     workload: &Workload,
     connections: &[Client],

@@ -1,4 +1,4 @@
-//! What clients count.
+//! Statistics of the clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use pangea_node::client::ClientError;
 
 use super::{Followed, Timeline};
 
-/// The longest latency that is told from longer ones: an hour.
+/// The longest latency that is recorded exactly: one hour.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
-/// Latencies are kept to one in a thousand.
+/// The significant digits of recorded latencies.
 const DIGITS: u8 = 3;
 
 /// Latencies of committed transactions.
@@ -34,23 +34,23 @@ impl Samples {
         self.latency_us.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Takes in another's.
+    /// Adds the latencies of another set.
     pub fn merge(&mut self, other: &Self) {
         self.latency_us.add(&other.latency_us).expect("all have the same bounds");
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     pub fn count(&self) -> u64 {
         self.latency_us.len()
     }
 
-    /// The latency that this share of all do not exceed, in ms.
+    /// Returns the quantile of the latencies for this fraction, in ms.
     pub fn quantile_ms(&self, share: f64) -> f64 {
         self.latency_us.value_at_quantile(share) as f64 / 1_000.0
     }
 
-    /// All of them, as [HdrHistogram] writes them (V2, base64): what reads that can merge runs and
-    /// draw any quantile.
+    /// Returns all latencies in the encoding of [HdrHistogram] (V2, base64). Tools that read it can
+    /// merge runs and compute any quantile.
     ///
     /// [HdrHistogram]: https://github.com/HdrHistogram
     pub fn to_hdr(&self) -> String {
@@ -60,41 +60,41 @@ impl Samples {
         BASE64_STANDARD.encode(bytes)
     }
 
-    /// The mean in ms.
+    /// Returns the mean in ms.
     pub fn mean_ms(&self) -> f64 {
         self.latency_us.mean() / 1_000.0
     }
 
-    /// The longest in ms.
+    /// Returns the longest in ms.
     pub fn max_ms(&self) -> f64 {
         self.latency_us.max() as f64 / 1_000.0
     }
 }
 
-/// Aborts that no client saw, because its session did the transaction once more.
+/// Aborts that no client saw, because its session retried the transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undone {
-    /// Of which kind of transaction, where the session knows.
+    /// The kind of the transactions, if the session knows it.
     pub kind: Option<&'static str>,
     /// Their SQLSTATE.
     pub code: String,
-    /// How many.
+    /// The number of aborts.
     pub count: u64,
 }
 
 /// Calls without an outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// How many, by what became of them.
+    /// Counts by the kind of the error.
     pub counts: BTreeMap<&'static str, u64>,
-    /// The regions whose clients made them.
+    /// The regions whose clients made the calls.
     pub regions: BTreeSet<usize>,
-    /// The first, in words.
+    /// The first error, as text.
     pub first: Option<String>,
 }
 
 impl Errors {
-    /// Counts one of a region's.
+    /// Counts an error in a region.
     pub(super) fn add(&mut self, region: usize, error: &ClientError) {
         let what = match error {
             ClientError::Connect { .. } | ClientError::NotSent(_) => "not sent",
@@ -107,33 +107,34 @@ impl Errors {
     }
 }
 
-/// Everything that was counted.
+/// All statistics.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// By region, then by the kind of transaction.
+    /// Latencies by region, then by the kind of transaction.
     pub regions: Vec<BTreeMap<&'static str, Samples>>,
     /// Transactions that aborted, by SQLSTATE.
     pub aborts: BTreeMap<String, u64>,
-    /// The same by region, then by the kind of transaction. Those that no client saw are in none.
+    /// Aborts by region, then by the kind of transaction. Aborts that no client saw are not
+    /// included.
     pub aborts_of: Vec<BTreeMap<&'static str, BTreeMap<String, u64>>>,
-    /// Aborts that no client saw, because its session did the transaction once more: by SQLSTATE,
-    /// and by kind before that where sessions know it.
+    /// Aborts that no client saw, because its session retried the transaction: by SQLSTATE,
+    /// prefixed with the kind of transaction if the session knows it.
     pub retries: BTreeMap<String, u64>,
-    /// Calls that nodes know more of, by region.
+    /// Calls that nodes may have traced, by region.
     pub followed: Vec<Followed>,
     /// Calls without an outcome.
     pub errors: Errors,
-    /// How long after their time calls were made. A load that can't keep up shows here.
+    /// The delay of calls after their due time. It grows if the load generator does not keep up.
     pub late: Samples,
-    /// Calls that were not made, because too many were in flight.
+    /// Calls that were skipped because too many were in flight.
     pub shed: u64,
-    /// When regions committed, from the beginning of the measured time.
+    /// The times of commits by region, from the start of the measured time.
     pub timeline: Timeline,
     committed: Vec<u64>,
 }
 
 impl Stats {
-    /// Nothing yet.
+    /// Creates empty statistics.
     pub fn new(regions: usize) -> Self {
         Self {
             regions: vec![BTreeMap::new(); regions],
@@ -149,12 +150,12 @@ impl Stats {
         }
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     pub fn regions(&self) -> usize {
         self.regions.len()
     }
 
-    /// How many committed in each region.
+    /// Returns the number of commits of each region.
     pub fn committed(&self) -> Vec<u64> {
         self.committed.clone()
     }
@@ -175,7 +176,7 @@ impl Stats {
             }
             Ok(Outcome::Aborted(abort)) => {
                 let code = abort.code.to_string();
-                // A kind of which all abort is one of the kinds.
+                // A kind whose transactions all abort is listed, too.
                 self.regions[region].entry(label).or_default();
                 let of_kind = self.aborts_of[region].entry(label).or_default();
                 *of_kind.entry(code.clone()).or_default() += 1;
@@ -194,7 +195,7 @@ impl Stats {
         }
     }
 
-    /// Aborts that clients saw, of a region and a kind where one is asked for, by SQLSTATE.
+    /// Returns the aborts that clients saw, by SQLSTATE, of the given region and kind or of all.
     pub fn aborts_seen(&self, region: Option<usize>, label: Option<&str>) -> BTreeMap<String, u64> {
         let mut all = BTreeMap::new();
         for (index, kinds) in self.aborts_of.iter().enumerate() {
@@ -211,12 +212,12 @@ impl Stats {
         all
     }
 
-    /// All of a region's.
+    /// Returns all latencies of a region.
     pub fn of_region(&self, region: usize) -> Samples {
         merged(self.regions[region].values())
     }
 
-    /// All of each kind of transaction.
+    /// Returns all latencies by the kind of transaction.
     pub fn by_label(&self) -> BTreeMap<&'static str, Samples> {
         let mut all: BTreeMap<&'static str, Samples> = BTreeMap::new();
         for (label, samples) in self.regions.iter().flatten() {
@@ -225,7 +226,7 @@ impl Stats {
         all
     }
 
-    /// All of them.
+    /// Returns all latencies.
     pub fn all(&self) -> Samples {
         merged(self.regions.iter().flat_map(BTreeMap::values))
     }

@@ -1,21 +1,21 @@
-//! Commits over time: how many in each step of the measured time, and how long there was none.
+//! Commits over time: the number in each step of the measured time, and the longest pause.
 
 use std::time::Duration;
 
-/// A step to begin with.
+/// The initial length of a step.
 const STEP: Duration = Duration::from_millis(100);
-/// Steps at most: ten minutes of the first length. Longer runs have longer steps.
+/// The largest number of steps: ten minutes of the initial length. Longer runs have longer steps.
 const STEPS_MAX: usize = 6_000;
 
-/// When each region committed.
+/// The times of commits by region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// How long a step is.
+    /// The length of a step.
     pub step: Duration,
     regions: Vec<Commits>,
 }
 
-/// A region's.
+/// The commits of a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Commits {
     by_step: Vec<u32>,
@@ -24,12 +24,12 @@ struct Commits {
 }
 
 impl Timeline {
-    /// Nothing yet.
+    /// Creates an empty timeline.
     pub fn new(regions: usize) -> Self {
         Self { step: STEP, regions: vec![Commits::default(); regions] }
     }
 
-    /// Counts a commit in a region, so long after the beginning.
+    /// Counts a commit in a region, at this time since the beginning.
     pub fn add(&mut self, region: usize, at: Duration) {
         while self.step_of(at) >= STEPS_MAX {
             self.widen();
@@ -40,19 +40,19 @@ impl Timeline {
             commits.by_step.resize(step + 1, 0);
         }
         commits.by_step[step] += 1;
-        // Clients count in any order, by a little.
+        // Commits are reported slightly out of order.
         commits.longest_pause = commits.longest_pause.max(at.saturating_sub(commits.last));
         commits.last = commits.last.max(at);
     }
 
-    /// Commits of a region in each whole step until `end`.
+    /// Returns the commits of a region in each whole step until `end`.
     pub fn commits(&self, region: usize, end: Duration) -> Vec<u32> {
         let mut by_step = self.regions[region].by_step.clone();
         by_step.resize(self.step_of(end), 0);
         by_step
     }
 
-    /// The longest time until `end` in which a region committed nothing.
+    /// Returns the longest time until `end` in which a region committed no transaction.
     pub fn longest_pause(&self, region: usize, end: Duration) -> Duration {
         let commits = &self.regions[region];
         commits.longest_pause.max(end.saturating_sub(commits.last))
@@ -62,7 +62,7 @@ impl Timeline {
         (at.as_micros() / self.step.as_micros()) as usize
     }
 
-    /// Makes one step of two.
+    /// Merges pairs of steps.
     fn widen(&mut self) {
         self.step *= 2;
         for commits in &mut self.regions {

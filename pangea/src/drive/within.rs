@@ -1,14 +1,16 @@
-//! Clients in the same process as their nodes: calls without sockets, made and answered in batches.
+//! Clients in the same process as their nodes: calls without sockets, submitted and completed in
+//! batches.
 //!
 //! ```text
-//!   load thread --submit_many--> node's event loop --outcome, each--> done
+//!   load thread --submit_many--> node's event loop ---each outcome--> done
 //!        ^                                                              |
-//!        '------------------- all that there are, at a time ------------'
+//!        '---------------- all outcomes that have arrived --------------'
 //! ```
 //!
-//! One thread for each region has all of its clients. While it makes calls, outcomes gather; it
-//! takes all of them at once, and sleeps only when there are none, or few of many. So a client
-//! costs its call and an entry in a list, and no thread, task or wake-up.
+//! One thread for each region runs all of its clients. While it makes calls, outcomes accumulate.
+//! It takes all of them at once, and sleeps only if there are no outcomes or few compared to the
+//! calls in flight. So a client costs its call and an entry in a list, but no thread, task or
+//! wake-up.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,18 +27,18 @@ use tokio::task::JoinSet;
 
 use super::{Made, Phase, Shared, Terminal, now};
 
-/// What the threads are called, which the kernel tells with their CPU time.
+/// The name prefix of the threads, by which the kernel reports their CPU time.
 pub const THREADS: &str = "load-";
 
-/// A node of this process, whatever its protocol.
+/// A node of this process, with any protocol.
 pub trait Within: Send + Sync {
-    /// Orders and commits programs; each reply is called once.
+    /// Orders and commits programs. Each reply is called once.
     fn submit(&self, programs: Vec<(Program, CommitReply)>);
 
-    /// The number of a procedure.
+    /// Returns the number of a procedure.
     fn procedure(&self, name: &str) -> Option<ProcedureId>;
 
-    /// Whether the node takes calls, as far as is known.
+    /// Returns whether the node is believed to accept calls.
     fn is_running(&self) -> bool;
 }
 
@@ -54,10 +56,10 @@ impl<P: Protocol> Within for Handle<P> {
     }
 }
 
-/// Where less than one in so many has ended, others are about to.
+/// If less than one in this number of calls has ended, more outcomes are expected soon.
 const FEW: usize = 8;
 
-/// How long they are waited for.
+/// The time to wait for more outcomes.
 const LINGER: Duration = Duration::from_micros(50);
 
 type Ended = Result<Outcome, Unavailable>;
@@ -65,10 +67,10 @@ type Ended = Result<Outcome, Unavailable>;
 /// Makes one call and waits for its outcome.
 ///
 /// # Errors
-/// When there is none.
+/// If the outcome is not known.
 pub async fn call(node: &dyn Within, name: &str, args: &Bytes) -> Result<Outcome, ClientError> {
     let (sender, outcome) = oneshot::channel();
-    // Whoever does not wait any more does not want it.
+    // Sending fails only if the caller no longer waits for the outcome.
     let reply = Answer::new(move |ended: Ended| drop(sender.send(ended)));
     node.submit(vec![(program(node, name, args.clone())?, reply)]);
     let lost = || ClientError::Ambiguous("the node has ended".to_owned());
@@ -82,7 +84,7 @@ fn program(node: &dyn Within, name: &str, args: Bytes) -> Result<Program, Client
     Ok(Program::Call { procedure, args })
 }
 
-/// Outcomes that the load has not looked at.
+/// Outcomes that the load thread has not processed.
 #[derive(Default)]
 struct Done {
     state: Mutex<Outcomes>,
@@ -100,7 +102,7 @@ impl Done {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client's call has ended.
+    /// Adds the outcome of a client's call.
     fn push(&self, client: usize, ended: Ended) {
         let mut state = self.lock();
         state.ended.push((client, ended));
@@ -109,7 +111,8 @@ impl Done {
         }
     }
 
-    /// All that there are, once there is one, of so many that are in flight.
+    /// Waits for an outcome and takes all that have arrived. `in_flight` is the number of calls in
+    /// flight.
     fn take(&self, in_flight: usize, into: &mut Vec<(usize, Ended)>) {
         assert!(into.is_empty(), "what was taken before was looked at");
         let mut state = self.lock();
@@ -120,8 +123,9 @@ impl Done {
             }
             state.is_idle = false;
             if state.ended.len() * FEW < in_flight {
-                // The first of an epoch's, whose others the node has yet to tell: to take them one
-                // by one, on the node's own core, would cost both more than the wait.
+                // These are the first outcomes of an epoch, and the node is about to send the
+                // others. Taking them one by one, on the node's own core, would cost both sides
+                // more than the wait.
                 drop(state);
                 std::thread::sleep(LINGER);
                 state = self.lock();
@@ -131,7 +135,7 @@ impl Done {
     }
 }
 
-/// Lets a region's clients work, each with one call in flight, on a thread of their own.
+/// Runs a region's clients, each with one call in flight, on a separate thread.
 pub(super) fn spawn(
     tasks: &mut JoinSet<()>,
     node: Arc<dyn Within>,
@@ -142,7 +146,7 @@ pub(super) fn spawn(
     let (sender, ended) = oneshot::channel();
     let run = move || {
         Clients { node, region, terminals, shared }.work();
-        // Whoever waited may have given up.
+        // Sending fails only if the task that waits was dropped.
         let _ = sender.send(());
     };
     let thread = std::thread::Builder::new().name(format!("{THREADS}{region}")).spawn(run);
@@ -153,7 +157,7 @@ pub(super) fn spawn(
     });
 }
 
-/// A region's clients.
+/// The clients of a region.
 struct Clients {
     node: Arc<dyn Within>,
     region: usize,
@@ -179,13 +183,13 @@ impl Clients {
             in_flight -= ended.len();
             free.extend(ended.iter().map(|(client, _)| *client));
             if self.count(&mut ended, &made) && !self.node.is_running() {
-                // Whatever is in flight is given up, and nothing else will be taken.
+                // Calls in flight are abandoned, and no more calls are accepted.
                 return;
             }
         }
     }
 
-    /// Makes a call for each client that has none.
+    /// Makes a call for each client that has none in flight.
     fn call(&mut self, free: &mut Vec<usize>, made: &mut [Option<Made>], done: &Arc<Done>) {
         let at = Instant::now();
         let date = now();
@@ -202,12 +206,13 @@ impl Clients {
         self.node.submit(programs);
     }
 
-    /// Counts what has ended, under one lock. Whether some of it has no outcome.
+    /// Counts the ended calls under one lock. Returns whether some of them have no outcome.
     fn count(&self, ended: &mut Vec<(usize, Ended)>, made: &[Option<Made>]) -> bool {
         let (now, mut has_lost) = (Instant::now(), false);
         let started = self.shared.started;
         let mut counted = self.shared.counted();
-        // Under the lock, as a run's counts are taken and the next one begins.
+        // Under the lock, because the statistics of one run are taken and those of the next begin
+        // under it.
         let is_measured = self.shared.is_in(Phase::Measured);
         for (client, ended) in ended.drain(..) {
             let made = made[client].as_ref().expect("what has ended was made");

@@ -1,4 +1,4 @@
-//! What is asked of a lab that runs in another process.
+//! Requests to a lab that runs in another process.
 
 use std::process::Command;
 
@@ -8,20 +8,20 @@ use super::{Cut, Heal, Isolate, Rtt, Run, Status, Which, failure, of_ms, views};
 use crate::failure::Failure;
 use crate::say;
 
-/// Becomes the command, in its region.
+/// Replaces this process with the command, in its region.
 pub fn run(run: &Run) -> Result<(), Failure> {
     let status = ask(&run.which, &Request::Status)?;
     let (program, arguments) = run.command.split_first().expect("the command line asks for one");
     Err(failure(status.become_program(&run.region, Command::new(program).args(arguments))))
 }
 
-/// Cuts two regions off from each other.
+/// Blocks all traffic between two regions.
 pub fn cut(cut: &Cut) -> Result<(), Failure> {
     ask(&cut.which, &Request::Cut { a: cut.a.clone(), b: cut.b.clone() })?;
     say(&format!("{} and {} are cut off from each other", cut.a, cut.b))
 }
 
-/// Heals two regions, or all.
+/// Unblocks the traffic between two regions, or all traffic.
 pub fn heal(heal: &Heal) -> Result<(), Failure> {
     let (Some(a), Some(b)) = (&heal.a, &heal.b) else {
         ask(&heal.which, &Request::HealAll)?;
@@ -31,7 +31,7 @@ pub fn heal(heal: &Heal) -> Result<(), Failure> {
     say(&format!("{a} and {b} reach each other"))
 }
 
-/// Cuts a region off.
+/// Isolates a region from all others.
 pub fn isolate(isolate: &Isolate) -> Result<(), Failure> {
     ask(&isolate.which, &Request::Isolate { region: isolate.region.clone() })?;
     say(&format!("{} is cut off from all others", isolate.region))
@@ -44,7 +44,7 @@ pub fn rtt(rtt: &Rtt) -> Result<(), Failure> {
     say(&format!("between {} and {}: {} ms", rtt.a, rtt.b, rtt.ms))
 }
 
-/// Shows how a lab is.
+/// Prints the status of a lab.
 pub fn status(status: &Status) -> Result<(), Failure> {
     let shown = ask(&status.which, &Request::Status)?;
     if !status.json {
@@ -54,7 +54,7 @@ pub fn status(status: &Status) -> Result<(), Failure> {
     say(&json.map_err(|error| Failure::failed("can't write JSON", error))?)
 }
 
-/// Removes what killed labs have left.
+/// Removes the remains of killed labs.
 pub fn clear() -> Result<(), Failure> {
     let cleared = pangea_lab::clear().map_err(failure)?;
     if cleared.labs.is_empty() {

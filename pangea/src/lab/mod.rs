@@ -1,9 +1,9 @@
-//! `pangea lab`: regions on this machine for any software, with a wide area between them.
+//! `pangea lab`: regions on this machine for any software, connected by an emulated WAN.
 //!
-//! What it does is in the crate `pangea-lab`; here is what can be typed and what is shown.
+//! The crate `pangea-lab` implements it; this module is the command line and its output.
 //!
-//! - [`up`]: the process that a lab lives in;
-//! - [`ask`]: what is asked of a lab that runs elsewhere;
+//! - [`up`]: the process that runs a lab;
+//! - [`ask`]: requests to a lab in another process;
 //! - [`views`]: the tables.
 
 #[cfg(target_os = "linux")]
@@ -19,7 +19,7 @@ use crate::cluster::Regions;
 use crate::failure::Failure;
 use crate::regions;
 
-/// Make regions on this machine that any software can run in, and a wide area between them.
+/// Create regions on this machine in which any software can run, connected by an emulated WAN.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo pangea lab up --regions us-east,eu-west,ap-northeast
@@ -47,7 +47,7 @@ enum Command {
     Clear(Clear),
 }
 
-/// Make a lab, which is there until this ends.
+/// Create a lab, which exists until this command ends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo pangea lab up
@@ -57,34 +57,36 @@ enum Command {
 Ctrl-C and SIGTERM end it: everything that runs in its regions is ended, and nothing is left. What a
 lab leaves that is killed is removed by the next, or by `pangea lab clear`.")]
 struct Up {
-    /// How many regions, or their names. Those of cloud regions have the distances of these
+    /// Number of regions, or their names; the names of cloud regions have the real distances
     #[arg(long, value_name = "N|A,B,C", default_value = regions::DEFAULT)]
     regions: Regions,
-    /// Round trip between any two regions in ms [default: 50, or what is between named regions]
+    /// Round trip between any two regions, in ms [default: 50, or the distance between the named
+    /// regions]
     #[arg(long, value_name = "MS")]
     rtt: Option<f64>,
-    /// By how much a packet may be later, at random, each way; it overtakes no other by that
+    /// Maximum additional random delay of each packet, each way, in ms; packets are not reordered
+    /// by it
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     jitter: f64,
-    /// Mbit/s from each region to each other [default: as fast as the machine is]
+    /// Bandwidth from each region to each other region, in Mbit/s [default: unlimited]
     #[arg(long, value_name = "MBIT")]
     bandwidth: Option<f64>,
-    /// KB that wait for a busy link; more is dropped [default: 100 ms of the bandwidth]
+    /// Queue of a busy link, in KB; packets above it are dropped [default: 100 ms of the bandwidth]
     #[arg(long, value_name = "KB", requires = "bandwidth")]
     queue: Option<u64>,
-    /// Packets of a hundred that are lost
+    /// Percentage of packets that are lost
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     loss: f64,
-    /// The largest packet between two regions, in bytes
+    /// Largest packet between two regions, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1_500)]
     mtu: u16,
-    /// Let jitter change the order of packets
+    /// Let jitter reorder packets
     #[arg(long)]
     reorder: bool,
-    /// Have the kernel hand over each packet by itself: slower, and loss hits single packets
+    /// Make the kernel deliver each packet separately: slower, but loss affects single packets
     #[arg(long)]
     no_offload: bool,
-    /// What jitter and loss are drawn from
+    /// Seed of jitter and loss
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -99,17 +101,17 @@ struct Up {
 The command finds its region's name in LAB_REGION, and the address of each region under its name, as
 in LAB_US_EAST. Files, users and all else are the machine's. The exit code is the command's.")]
 struct Run {
-    /// The region
+    /// Name of the region
     #[arg(value_name = "REGION")]
     region: String,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(value_name = "CMD", last = true, required = true)]
     command: Vec<OsString>,
     #[command(flatten)]
     which: Which,
 }
 
-/// Cut two regions off from each other.
+/// Cut the link between two regions.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo pangea lab cut us-east eu-west
@@ -119,22 +121,22 @@ is told: connections wait, as they do when a cable is cut.")]
 struct Cut {
     /// One region
     a: String,
-    /// The other
+    /// The other region
     b: String,
     #[command(flatten)]
     which: Which,
 }
 
-/// Heal what was cut: between two regions, or everywhere.
+/// Restore the link between two regions, or all links.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo pangea lab heal us-east eu-west
   sudo pangea lab heal")]
 struct Heal {
-    /// One region, where not all is to be healed
+    /// One region [default: restore all links]
     #[arg(requires = "b")]
     a: Option<String>,
-    /// The other
+    /// The other region
     b: Option<String>,
     #[command(flatten)]
     which: Which,
@@ -145,7 +147,7 @@ struct Heal {
 #[command(after_help = "Examples:
   sudo pangea lab isolate eu-west")]
 struct Isolate {
-    /// The region
+    /// Name of the region
     region: String,
     #[command(flatten)]
     which: Which,
@@ -158,29 +160,29 @@ struct Isolate {
 struct Rtt {
     /// One region
     a: String,
-    /// The other
+    /// The other region
     b: String,
-    /// The round trip in milliseconds
+    /// Round trip in ms
     #[arg(value_name = "MS")]
     ms: f64,
     #[command(flatten)]
     which: Which,
 }
 
-/// Show a lab's regions and links, and what became of their packets.
+/// Show the regions and links of a lab, and its packet counters.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo pangea lab status
   sudo pangea lab status --json")]
 struct Status {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     which: Which,
 }
 
-/// Remove what labs have left that were killed.
+/// Remove the remains of killed labs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo pangea lab clear
@@ -188,15 +190,15 @@ struct Status {
 Labs that are running are left alone.")]
 struct Clear {}
 
-/// Which lab is meant.
+/// The lab to act on.
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// The lab, where several are running
+    /// Name of the lab, required if several are running
     #[arg(long = "lab", value_name = "LAB")]
     lab: Option<String>,
 }
 
-/// Does what was typed.
+/// Executes the command.
 #[cfg(target_os = "linux")]
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
@@ -211,7 +213,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Says why it can't be.
+/// Reports that labs are not supported on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn run(_: &Arguments) -> Result<(), Failure> {
     let what = "a lab is made of network namespaces, which Linux alone has: run it on Linux, or \
@@ -219,7 +221,7 @@ pub fn run(_: &Arguments) -> Result<(), Failure> {
     Err(Failure::Usage(what.to_owned()))
 }
 
-/// What went wrong in a lab, as commands say it.
+/// Converts an error of a lab into the error of a command.
 #[cfg(target_os = "linux")]
 fn failure(error: pangea_lab::LabError) -> Failure {
     use pangea_lab::LabError;
@@ -229,7 +231,7 @@ fn failure(error: pangea_lab::LabError) -> Failure {
     }
 }
 
-/// A time that was given in milliseconds.
+/// Returns a duration given in milliseconds.
 #[cfg(target_os = "linux")]
 fn of_ms(option: &str, ms: f64) -> Result<std::time::Duration, Failure> {
     let time = std::time::Duration::try_from_secs_f64(ms / 1_000.0);

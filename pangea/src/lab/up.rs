@@ -1,4 +1,4 @@
-//! The process that a lab lives in.
+//! The process that runs a lab.
 
 use pangea_lab::{Lab, LabError, Options, WideArea};
 
@@ -9,16 +9,16 @@ use crate::regions;
 use crate::say;
 use crate::signals::Signals;
 
-/// Round trips between regions that have no names.
+/// The default round trip between regions without names.
 const RTT_MS_DEFAULT: f64 = 50.0;
 
-/// A faster network than any, so that a slip of the unit is noticed.
+/// Faster than any network, so that a wrong unit is detected.
 const MBIT_MAX: f64 = 1_000_000.0;
 
-/// More than this never leaves a link.
+/// The upper limit of a link's queue, in KB: more would never leave the link.
 const QUEUE_KB_MAX: u64 = 1 << 30;
 
-/// Makes a lab and stays until it is told to end.
+/// Creates a lab and runs it until a signal arrives.
 pub fn run(up: &Up) -> Result<(), Failure> {
     let options = options(up)?;
     options.check().map_err(failure)?;
@@ -30,7 +30,7 @@ pub fn run(up: &Up) -> Result<(), Failure> {
     logged.init();
     let runtime = crate::runtime(1)?;
     runtime.block_on(async {
-        // Before there is anything that would have to be removed.
+        // Signal handlers are installed before anything exists that needs removal.
         let mut signals = Signals::new()?;
         let lab = Lab::up(&options).map_err(failure)?;
         say(&views::start(&lab.status().map_err(failure)?))?;
@@ -45,7 +45,7 @@ pub fn run(up: &Up) -> Result<(), Failure> {
     })
 }
 
-/// Waits for a lab that ends by itself, as it does when somebody removes a region's device.
+/// Waits for a lab to end on its own, for example because a region's device was removed.
 async fn until_it_ends(wide_area: WideArea) -> Result<(), LabError> {
     let wait = move || wide_area.wait_until_it_ends();
     let ended = tokio::task::spawn_blocking(wait).await;
@@ -61,7 +61,7 @@ fn options(up: &Up) -> Result<Options, Failure> {
         Regions::Count(_) => Some(up.rtt.unwrap_or(RTT_MS_DEFAULT)),
         Regions::Named(_) => up.rtt,
     };
-    // Looked at once for all, so that no pair can be without.
+    // All names are checked first, so that every pair has a distance.
     let rtt = rtt_ms.map(|ms| of_ms("--rtt", ms)).transpose()?;
     let unknown = names.iter().find(|name| !regions::NAMES.contains(&name.as_str()));
     if let (None, Some(unknown)) = (rtt, unknown) {
@@ -96,7 +96,7 @@ fn options(up: &Up) -> Result<Options, Failure> {
 }
 
 fn bits_per_sec(mbit: f64) -> Result<u64, Failure> {
-    // Also refuses what is no number.
+    // This also rejects NaN.
     if !(0.001..=MBIT_MAX).contains(&mbit) {
         let message = format!("--bandwidth {mbit}: must be from 0.001 to {MBIT_MAX} Mbit/s");
         return Err(Failure::Usage(message));

@@ -1,11 +1,11 @@
-//! What is shown of a lab.
+//! The output about a lab.
 
 use pangea_lab::LinkStatus;
 use pangea_lab::control::Status;
 
 use crate::table::{aligned, numbers};
 
-/// What is said when a lab is there, and how to use it.
+/// Returns the message after the start of a lab, which explains how to use it.
 pub fn start(status: &Status) -> String {
     let [a, b, ..] = &status.regions[..] else { unreachable!("a lab has two regions") };
     let variable = b.name.to_uppercase().replace('-', "_");
@@ -21,7 +21,7 @@ pub fn start(status: &Status) -> String {
     )
 }
 
-/// Everything that is known of a lab.
+/// Returns the full status of a lab.
 pub fn status(status: &Status) -> String {
     let late = status.wide_area.late_us.iter().map(|(name, us)| format!("{name} {us:.0} us"));
     let late: Vec<String> = late.collect();
@@ -61,7 +61,7 @@ fn round_trips(status: &Status) -> String {
         let cells = names().map(|to| match (link(status, from, to), link(status, to, from)) {
             (Some(there), Some(back)) if there.is_cut || back.is_cut => "cut".to_owned(),
             (Some(there), Some(back)) => {
-                // Without digits that are none, such as those of halves that don't add up.
+                // Rounded, because sums of two halves have spurious digits.
                 let ms = ((there.delay_ms + back.delay_ms) * 1_000.0).round() / 1_000.0;
                 ms.to_string()
             }

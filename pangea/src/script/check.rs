@@ -1,4 +1,4 @@
-//! A file's own questions, asked when no client works any more.
+//! The checks of a file, which run after all clients have finished.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,15 @@ use super::value::{Received, Value, can_be_value};
 use super::{Check, Script, Seat, in_words};
 use crate::failure::Failure;
 
-/// So many columns of a row that should not be there are shown.
+/// The number of columns of an unexpected row that are shown.
 const COLUMNS_SHOWN: usize = 8;
 
-/// Asks all of them, with how many transactions of each kind have committed since the load. Of
-/// kinds of which some have an unknown outcome, only a question that takes those into account.
+/// Runs all checks, with the numbers of transactions of each kind that have committed since the
+/// load phase. If the outcome of some transactions of a kind is unknown, a check that uses its
+/// count is skipped, unless it also uses the unknown count.
 ///
 /// # Errors
-/// The first question that has another answer than it should, or that the server refuses.
+/// The first check with an unexpected result, or that the server rejects.
 pub async fn run(
     script: &Script,
     config: &Config,
@@ -65,8 +66,8 @@ pub async fn run(
     Ok(facts)
 }
 
-/// What its variables are, or nothing where it asks for a count that nobody knows, and not for how
-/// much it may be off.
+/// Returns the values of a check's variables. Returns `None` if the check uses a count that is not
+/// exact, and does not use the number of unknown outcomes.
 fn values(script: &Script, check: &Check, seat: &Seat, commits: &Commits) -> Option<Vec<Value>> {
     let mut values = script.constants(seat);
     let first = values.len();
@@ -96,7 +97,7 @@ fn is_true(row: &Row) -> bool {
         && row.try_get::<_, Option<bool>>(0).is_ok_and(|value| value == Some(true))
 }
 
-/// A row in words.
+/// Returns a row as text.
 fn shown(row: &Row) -> String {
     let columns = row.columns().iter().enumerate().take(COLUMNS_SHOWN).map(|(at, column)| {
         let value = match can_be_value(column.type_()) {

@@ -1,4 +1,4 @@
-//! What clients call: which transaction, and the numbers that everything in it is drawn from.
+//! The calls of clients: the transaction, and the numbers from which all its values are drawn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use super::draw::Draw;
 use super::value::Value;
 use crate::drive::{Calls, Undone};
 
-/// One client's calls, one after the other.
+/// The generator of one client's calls.
 #[derive(Debug)]
 pub struct Clients {
     script: Arc<Script>,
@@ -21,17 +21,17 @@ pub struct Clients {
     sequence: i64,
 }
 
-/// Which client it is, and where, as variables say it.
+/// The identity and location of a client, as variables report them.
 #[derive(Clone, Debug)]
 pub struct Seat {
-    /// Its number, its region's and how many there are of both.
+    /// The number of the client and of its region, and the totals of both.
     pub client: Client,
-    /// Its region's name.
+    /// The name of the region.
     pub region: String,
 }
 
 impl Seat {
-    /// The values of [`super::BUILT_IN`].
+    /// Returns the values of [`super::BUILT_IN`].
     pub(super) fn values(&self) -> Vec<Value> {
         let Client { index, clients, regions } = self.client;
         let number = |number: u32| Value::Int(number.into());
@@ -80,7 +80,7 @@ impl Numbers {
 }
 
 impl Clients {
-    /// A client that has not called yet.
+    /// Creates a client that has made no calls.
     pub fn new(script: Arc<Script>, client: Client) -> Self {
         Self { script, client, sequence: 0 }
     }
@@ -110,7 +110,7 @@ impl Calls for Clients {
     }
 }
 
-/// Attempts that were done again, by kind of transaction and SQLSTATE; shared by all sessions.
+/// Retried attempts by kind of transaction and SQLSTATE, shared by all sessions.
 #[derive(Debug, Default)]
 pub struct Retries(Mutex<BTreeMap<(&'static str, String), u64>>);
 
@@ -120,7 +120,7 @@ impl Retries {
         *counts.entry((name, code.to_owned())).or_default() += 1;
     }
 
-    /// What was counted so far, and forgets it.
+    /// Returns the counts so far and resets them.
     pub fn take(&self) -> Vec<Undone> {
         let counts = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let undone = |((kind, code), count)| Undone { kind: Some(kind), code, count };

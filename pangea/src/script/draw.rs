@@ -1,21 +1,21 @@
-//! Functions of `\set`, and the generator behind them.
+//! The functions of `\set`, and their random number generator.
 
 use pangea_core::workload::dice::Dice;
 use pangea_core::workload::zipf::Zipf;
 
 use super::value::{self, Value};
 
-/// A text is made of so many characters at most.
+/// The largest number of characters of a random text.
 const TEXT_LEN_MAX: i64 = 1 << 20;
-/// The characters that random texts are made of.
+/// The characters of random texts.
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-/// As pgbench has it: less would cut off most of the bell.
+/// The same minimum as in pgbench: a smaller parameter would cut off most of the bell curve.
 const GAUSSIAN_PARAMETER_MIN: f64 = 2.0;
-/// What the generator of Zipf's law takes.
+/// The limits of the generator of Zipf's law.
 const ZIPF_EXPONENT_MAX: f64 = 10.0;
 const ZIPF_RANKS_MAX: i128 = 1 << 40;
 
-/// Functions by name, with the least and the most arguments.
+/// Functions by name, with the minimum and maximum number of arguments.
 pub(super) const FUNCTIONS: [(&str, Function, usize, usize); 16] = [
     ("random", Function::Random, 2, 2),
     ("random_zipfian", Function::Zipfian, 3, 3),
@@ -55,13 +55,13 @@ pub(super) enum Function {
     Mod,
 }
 
-/// What expressions are evaluated with.
+/// The context in which expressions are evaluated.
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
-    /// Of all variables, by slot.
+    /// The values of all variables, by slot.
     pub values: Vec<Value>,
     dice: Dice,
-    /// The client's transactions so far, this one included.
+    /// The number of the client's transactions so far, including this one.
     sequence: i64,
     /// The time of the call, in microseconds since 1970.
     now_us: i64,
@@ -97,8 +97,10 @@ impl Function {
         Err(format!("{name} takes {wanted} arguments, found {count}"))
     }
 
+    /// Calls the function.
+    ///
     /// # Errors
-    /// What is wrong with the arguments, after the function's name.
+    /// The problem with the arguments, after the function's name.
     pub fn call(self, arguments: &[Value], draw: &mut Draw) -> Result<Value, String> {
         self.apply(arguments, draw).map_err(|error| format!("{}: {error}", self.entry().0))
     }
@@ -148,7 +150,7 @@ impl Function {
                 other => Ok(Value::Int(other.int()?.saturating_abs())),
             },
             Self::Int => match &arguments[0] {
-                // A conversion that would change the number says so below.
+                // A conversion that would change the number is an error below.
                 Value::Double(value) => Value::Double(value.trunc()).int().map(Value::Int),
                 Value::Text(text) => Value::of_word(text).int().map(Value::Int),
                 other => other.int().map(Value::Int),
@@ -171,7 +173,7 @@ impl Function {
         })
     }
 
-    /// How far above `first` a number is that is not above `last`.
+    /// Draws the offset of a number from `first`, such that the number is at most `last`.
     fn offset(self, first: i64, last: i64, parameter: f64, dice: &mut Dice) -> Result<u64, String> {
         let most = first.abs_diff(last);
         let count = i128::from(most) + 1;
@@ -199,7 +201,7 @@ impl Function {
             _ if count > i128::from(u64::MAX) => return Ok(dice.bits()),
             _ => return Ok(dice.below(count as u64)),
         };
-        // Rounding may reach the end, which is not within.
+        // Rounding may yield the upper end, which is excluded.
         Ok(((unit * count as f64) as u64).min(most))
     }
 
@@ -216,10 +218,11 @@ impl Function {
     }
 }
 
-/// A number of the bell curve, cut off at `parameter` deviations and brought to `0.0 .. 1.0`.
+/// Draws from a normal distribution, truncated at `parameter` standard deviations and scaled to
+/// `0.0 .. 1.0`.
 fn gaussian(parameter: f64, dice: &mut Dice) -> f64 {
     loop {
-        // Box and Muller: the logarithm needs a number above 0.
+        // Box-Muller transform: the logarithm needs a positive number.
         let (radius, angle) = (1.0 - dice.unit(), dice.unit());
         let deviations = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).sin();
         if (-parameter..parameter).contains(&deviations) {
@@ -239,7 +242,7 @@ fn random_string(arguments: &[Value], dice: &mut Dice) -> Result<Value, String> 
     Ok(Value::Text((0..len).map(letter).collect()))
 }
 
-/// A moment in microseconds since 1970: a date, or a date with a time, in UTC.
+/// Returns a time in microseconds since 1970, from a date or a date with a time, in UTC.
 fn moment(value: &Value) -> Result<i64, String> {
     let wrong = || format!("expected a time such as '2026-01-31 12:00:00', found {value}");
     let Value::Text(text) = value else { return Err(wrong()) };
@@ -273,12 +276,12 @@ mod tests {
         let uniform = drawn("random(1, 10)", 5_000);
         assert!(near(share_of(&uniform, |it| it <= 5), 0.5));
         assert!(uniform.iter().all(|it| (1..=10).contains(&it.int().unwrap())));
-        // Of three numbers with exponent 1 the first has 6 of 11.
+        // With three numbers and exponent 1, the first has a probability of 6/11.
         assert!(near(share_of(&drawn("random_zipfian(5, 7, 1)", 5_000), |it| it == 5), 6.0 / 11.0));
         // pgbench's manual: with 4.0, 67 % are in the middle half.
         let bell = drawn("random_gaussian(1, 100, 2.0)", 5_000);
         assert!(near(share_of(&bell, |it| (26..=75).contains(&it)), 0.72), "{bell:?}");
-        // 1 - e^-1 of an exponential with 10 are in the first tenth.
+        // A fraction of 1 - e^-1 of an exponential distribution with 10 is in the first tenth.
         let falling = drawn("random_exponential(1, 100, 10)", 5_000);
         assert!(near(share_of(&falling, |it| it <= 10), 0.632));
         let all = drawn("random(-9223372036854775807 - 1, 9223372036854775807)", 100);

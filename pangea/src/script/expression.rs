@@ -1,4 +1,4 @@
-//! What `\set` computes: numbers, texts, variables, operators and functions.
+//! The expressions of `\set`: numbers, texts, variables, operators and functions.
 //!
 //! ```text
 //!   joined  = sum { "||" sum }
@@ -11,7 +11,7 @@
 use super::draw::{self, Draw, Function};
 use super::value::Value;
 
-/// Parentheses, functions and signs within each other at most.
+/// The maximum nesting depth of parentheses, functions and signs.
 const DEPTH_MAX: usize = 50;
 
 /// An expression.
@@ -36,10 +36,10 @@ pub(super) enum Operator {
 }
 
 impl Expression {
-    /// Reads an expression. `slot` finds variables, or says why there is none of a name.
+    /// Parses an expression. `slot` resolves a variable, or returns the error if it does not exist.
     ///
     /// # Errors
-    /// What was expected, and what was found.
+    /// The expected and the actual input.
     pub fn parse(
         text: &str,
         slot: &mut dyn FnMut(&str) -> Result<usize, String>,
@@ -53,10 +53,10 @@ impl Expression {
         }
     }
 
-    /// The value now.
+    /// Evaluates the expression.
     ///
     /// # Errors
-    /// What can't be computed.
+    /// The part that cannot be computed.
     pub fn evaluate(&self, draw: &mut Draw) -> Result<Value, String> {
         match self {
             Self::Value(value) => Ok(value.clone()),
@@ -97,7 +97,7 @@ impl Operator {
         }
     }
 
-    /// As in pgbench: of two integers an integer, else a double.
+    /// As in pgbench: the result of two integers is an integer, otherwise a double.
     fn apply(self, left: Value, right: Value) -> Result<Value, String> {
         let place = |error: String| format!("{}: {error}", self.shown());
         if self == Self::Join {
@@ -195,7 +195,7 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
-/// How much of a text is a number: digits, a point, an exponent.
+/// Returns the length of the number at the start of a text: digits, a point, an exponent.
 fn number_len(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;

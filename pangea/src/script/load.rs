@@ -1,7 +1,7 @@
-//! A file's schema and its rows.
+//! Loads a file's schema and rows.
 //!
-//! Rows go in by INSERTs of many at a time, over several sessions. Each row draws from its own
-//! number, so that they are the same whoever makes them.
+//! Rows are loaded by multi-row INSERTs over several sessions. The random values of a row depend
+//! only on its number, so that the rows are the same whichever session inserts them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,19 +18,19 @@ use super::value::{Bound, Value};
 use super::{Rows, Script, Seat, Step, in_words};
 use crate::failure::Failure;
 
-/// Rows of one INSERT at most.
+/// The maximum number of rows of one INSERT.
 const ROWS_PER_INSERT: u64 = 500;
-/// Parameters of one statement at most; PostgreSQL's protocol takes 65,535.
+/// The maximum number of parameters of one statement; PostgreSQL's protocol allows 65,535.
 const PARAMETERS_PER_INSERT: u64 = 30_000;
-/// How often the progress is looked at.
+/// The interval at which the progress is updated.
 const LOOK: Duration = Duration::from_millis(100);
-/// Sessions that load at a time, with each server.
+/// Concurrent sessions for each server.
 const SESSIONS_PER_SERVER: usize = 2;
 
-/// Makes the tables and procedures.
+/// Creates the tables and procedures.
 ///
 /// # Errors
-/// What the server refuses, with the file's line.
+/// The statement that the server rejects, with its line of the file.
 pub async fn schema(script: &Script, config: &Config, region: &str) -> Result<(), Failure> {
     let client = connect(config, region).await.map_err(Failure::Failed)?;
     for statement in &script.schema {
@@ -42,10 +42,12 @@ pub async fn schema(script: &Script, config: &Config, region: &str) -> Result<()
     Ok(())
 }
 
-/// Makes the rows, one table after the other. `progress` is told how many of how many are there.
+/// Loads the rows, one table after the other. `progress` receives the number of loaded rows and the
+/// total.
 ///
 /// # Errors
-/// What the server refuses, or what can't be computed, with the file's line.
+/// The statement that the server rejects, or the expression that cannot be computed, with its line
+/// of the file.
 pub async fn rows(
     script: &Arc<Script>,
     servers: &[(Config, Seat)],
@@ -61,7 +63,7 @@ pub async fn rows(
         for (config, seat) in servers {
             for _ in 0..SESSIONS_PER_SERVER {
                 let (script, config, next) = (script.clone(), config.clone(), next.clone());
-                // All draw the same, whoever makes a row.
+                // All sessions use the same seat, so that the session does not affect the row.
                 let (region, seat) = (seat.region.clone(), servers[0].1.clone());
                 loading.spawn(async move {
                     let client = connect(&config, &region).await?;
@@ -83,14 +85,14 @@ pub async fn rows(
     Ok(())
 }
 
-/// One session that loads.
+/// One loading session.
 struct Loader<'a> {
     script: &'a Script,
     section: usize,
     client: Client,
     seat: Seat,
     seed: u64,
-    /// The next row that nobody makes yet, from 0.
+    /// The next row to be inserted by any session, from 0.
     next: &'a AtomicU64,
 }
 
@@ -147,7 +149,7 @@ impl Loader<'_> {
 }
 
 impl Rows {
-    /// The INSERT of so many rows.
+    /// Returns the INSERT for this number of rows.
     fn statement(&self, count: u64) -> String {
         let mut text = self.insert.text[..self.values.start].to_owned();
         for row in 0..count as usize {

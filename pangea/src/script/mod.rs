@@ -2,24 +2,24 @@
 //!
 //! ```text
 //!   FILE.sql --read--> Script --load--> tables and rows, by INSERTs of many rows
-//!                         |----clients--> Call, Call, ...      which transaction, drawn from what
-//!                         |----Session--> runs a call: \set, statements, again after 40001
-//!                         `----check----> the file's own questions
+//!                         |----clients--> Call, Call, ...      a transaction and its random seed
+//!                         |----Session--> runs a call: \set, statements, retries after 40001
+//!                         `----check----> the file's own checks
 //! ```
 //!
-//! The language is that of pgbench's scripts where it has a word: `\set`, `random_zipfian`,
-//! `\gset`, `:client_id`. What it has no word for stands in headers, which are comments:
-//! `-- transaction pay weight 3`. docs/WORKLOADS.md describes it.
+//! The language follows pgbench's scripts if pgbench has the feature: `\set`, `random_zipfian`,
+//! `\gset`, `:client_id`. Other features are in headers, which are comments: `-- transaction pay
+//! weight 3`. docs/WORKLOADS.md describes the language.
 //!
-//! - [`scan`]: a file as headers, backslash commands and statements, with their lines;
-//! - [`read`]: what those mean;
-//! - [`expression`], [`draw`], [`value`]: what `\set` computes;
+//! - [`scan`]: splits a file into headers, backslash commands and statements, with their lines;
+//! - [`read`]: the meaning of these tokens;
+//! - [`expression`], [`draw`], [`value`]: the expressions of `\set`;
 //! - [`session`]: one client's session;
 //! - [`load`]: schema and rows;
-//! - [`check`]: the questions at the end.
+//! - [`check`]: the checks at the end.
 //!
-//! **Determinism.** Everything that a call draws follows from the numbers in it, so that an attempt
-//! after a 40001 has the parameters of the one before.
+//! **Determinism.** All values that a call draws are a function of the numbers in it. Therefore a
+//! retry after a 40001 has the same parameters as the first attempt.
 
 pub mod check;
 mod clients;
@@ -40,19 +40,19 @@ use expression::Expression;
 pub use session::{Session, rehearse};
 use value::Value;
 
-/// A file is read into memory; a larger one is no script.
+/// A file is read into memory; a larger file is not a script.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Variables that are there without `\set`, in the order of their slots.
+/// Variables that exist without `\set`, in the order of their slots.
 pub(crate) const BUILT_IN: [&str; 5] =
     ["client_id", "clients", "region", "region_number", "regions"];
 
 /// A user's workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
-    /// The file, as it is named in messages.
+    /// The path of the file, for messages.
     pub path: PathBuf,
-    /// What makes the tables and procedures.
+    /// The statements that create the tables and procedures.
     schema: Vec<Statement>,
     /// Variables of the schema part, which all parts see: names and values, after [`BUILT_IN`].
     constants: Vec<(String, Value)>,
@@ -61,37 +61,37 @@ pub struct Script {
     checks: Vec<Check>,
 }
 
-/// Rows that are loaded.
+/// Rows to load.
 #[derive(Clone, Debug, PartialEq)]
 struct Rows {
-    /// Which table, as the header says.
+    /// The name of the table, from the header.
     table: String,
     count: u64,
-    /// Before each row.
+    /// The steps before each row.
     steps: Vec<Step>,
-    /// The INSERT, whose one row of VALUES is this part of the text.
+    /// The INSERT. `values` is the position of its single row of VALUES in the text.
     insert: Statement,
     values: std::ops::Range<usize>,
-    /// Names of all variables that it sees.
+    /// The names of all variables in scope.
     names: Vec<String>,
-    /// The one that has the row's number.
+    /// The slot of the row's number.
     row_slot: usize,
 }
 
 /// A transaction of the mix.
 #[derive(Clone, Debug, PartialEq)]
 struct Transaction {
-    /// It lives as long as the program: reports know kinds of transactions by such names.
+    /// A static string, because reports identify kinds of transactions by static names.
     name: &'static str,
     weight: u32,
     line: usize,
     steps: Vec<Step>,
     names: Vec<String>,
-    /// Variables that some `\gset` must set, and where they are used: slot, line, step.
+    /// Variables that a `\gset` must set, and their uses: slot, line, step.
     wanted: Vec<(usize, usize, usize)>,
 }
 
-/// A question at the end.
+/// A check at the end.
 #[derive(Clone, Debug, PartialEq)]
 struct Check {
     name: String,
@@ -99,26 +99,26 @@ struct Check {
     names: Vec<String>,
 }
 
-/// One thing that a transaction does.
+/// One step of a transaction.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
-    /// `\set`: the line, the slot, and what it gets.
+    /// `\set`: the line, the slot, and the expression.
     Set(usize, usize, Expression),
-    /// `\sleep`: the line, and microseconds.
+    /// `\sleep`: the line, and the duration in microseconds.
     Sleep(usize, Expression),
     /// A statement.
     Run(Statement),
 }
 
-/// A statement of SQL, with holes where variables are.
+/// An SQL statement, with holes for its variables.
 #[derive(Clone, Debug, PartialEq)]
 struct Statement {
     line: usize,
     text: String,
-    /// Where in the text, and which variable's slot.
+    /// The position in the text and the slot of each variable.
     holes: Vec<(usize, usize)>,
     kind: StatementKind,
-    /// The prefix of the variables that get the columns of its one row.
+    /// The prefix of the variables that receive the columns of its single row.
     gset: Option<String>,
 }
 
@@ -128,13 +128,13 @@ enum StatementKind {
     Begin,
     /// `COMMIT`.
     Commit,
-    /// Something without parameters or rows: `SET`, `SAVEPOINT`.
+    /// A statement without parameters or rows: `SET`, `SAVEPOINT`.
     Control,
-    /// Anything else: it is prepared.
+    /// Any other statement: it is prepared.
     Data,
 }
 
-/// A variable that the command line sets.
+/// A variable that is set on the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Define {
     name: String,
@@ -160,7 +160,7 @@ impl fmt::Display for Define {
     }
 }
 
-/// Something wrong in a file.
+/// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub line: usize,
@@ -174,15 +174,15 @@ impl Wrong {
 }
 
 impl Script {
-    /// Whether a workload's name is that of such a file.
+    /// Returns whether the name of a workload is that of an SQL file.
     pub fn is_named(workload: &str) -> bool {
         Path::new(workload).extension().is_some_and(|it| it.eq_ignore_ascii_case("sql"))
     }
 
-    /// Reads a file. `defines` stand above what its schema part sets.
+    /// Reads a file. `defines` override variables of the schema part.
     ///
     /// # Errors
-    /// When it can't be read, or what is wrong in it, with its line.
+    /// If the file cannot be read or is invalid; the message has the line.
     pub fn read(path: &Path, defines: &[Define]) -> Result<Self, Failure> {
         let cant = |error: &dyn fmt::Display| {
             Failure::Usage(format!("--workload {}: {error}", path.display()))
@@ -201,18 +201,18 @@ impl Script {
         read::script(path, text, defines)
     }
 
-    /// How many statements each session prepares, at most.
+    /// Returns the maximum number of statements that each session prepares.
     pub fn statements(&self) -> u32 {
         let steps = self.transactions.iter().map(|transaction| transaction.steps.len());
         u32::try_from(steps.sum::<usize>()).unwrap_or(u32::MAX)
     }
 
-    /// A message about a line of the file.
+    /// Returns a message about a line of the file.
     fn at(&self, line: usize, what: impl fmt::Display) -> String {
         format!("{}:{line}: {what}", self.path.display())
     }
 
-    /// What everybody's variables begin with.
+    /// Returns the initial values of all variables.
     fn constants(&self, seat: &Seat) -> Vec<Value> {
         let mut values = seat.values();
         values.extend(self.constants.iter().map(|(_, value)| value.clone()));
@@ -221,15 +221,15 @@ impl Script {
 }
 
 impl Statement {
-    /// The text with `$1`, `$2` and so on in the holes.
+    /// Returns the text with `$1`, `$2` and so on in the holes.
     fn rendered(&self) -> String {
         let mut text = String::with_capacity(self.text.len() + 4 * self.holes.len());
         self.render(0..self.text.len(), 0, &mut text);
         text
     }
 
-    /// The text with values in the holes, as literals: what is asked once needs no parameters,
-    /// whose types a server would have to guess.
+    /// Returns the text with values in the holes, as literals. A statement that runs once needs no
+    /// parameters, whose types the server would have to infer.
     fn inlined(&self, values: &[Value]) -> String {
         let (mut text, mut at) = (String::with_capacity(self.text.len()), 0);
         for (hole, slot) in &self.holes {
@@ -241,10 +241,10 @@ impl Statement {
         text
     }
 
-    /// Appends a part of the text, whose holes are numbered from `before + 1` on.
+    /// Appends a part of the text, with its holes numbered from `before + 1`.
     fn render(&self, part: std::ops::Range<usize>, before: usize, out: &mut String) {
         let mut at = part.start;
-        // A variable may be the last thing that there is.
+        // A variable may be at the very end of the part.
         let within = self.holes.iter().filter(|(hole, _)| (part.start..=part.end).contains(hole));
         for (number, (hole, _)) in within.enumerate() {
             out.push_str(&self.text[at..*hole]);
@@ -255,7 +255,7 @@ impl Statement {
         out.push_str(&self.text[at..part.end]);
     }
 
-    /// Which line of the file a server's complaint about the rendered text is of.
+    /// Returns the line of the file that a server's error about the rendered text refers to.
     fn line_of(&self, error: &tokio_postgres::Error) -> usize {
         let position = error.as_db_error().and_then(|error| match error.position() {
             Some(tokio_postgres::error::ErrorPosition::Original(at)) => Some(*at as usize),
@@ -267,7 +267,7 @@ impl Statement {
     }
 }
 
-/// What a server said of a statement.
+/// Returns a server's error as text.
 fn in_words(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(known) => {

@@ -1,4 +1,4 @@
-//! What the pieces of a file mean: sections, steps and variables.
+//! Builds a script from the tokens of a file: sections, steps and variables.
 
 use std::path::Path;
 
@@ -12,18 +12,18 @@ use super::{
     BUILT_IN, Check, Define, Rows, Script, Statement, StatementKind, Step, Transaction, Wrong,
 };
 
-/// Beyond these somebody mistook something.
+/// Values above these limits are probably mistakes.
 const WEIGHT_MAX: u32 = 1_000_000;
 const ROWS_MAX: i64 = 1_000_000_000;
 const TRANSACTIONS_MAX: usize = 1_000;
-/// A prepared statement has no more parameters.
+/// The maximum number of parameters of a prepared statement.
 const PARAMETERS_MAX: usize = 65_535;
 
-/// Backslash commands, and where they can be.
+/// The backslash commands.
 const COMMANDS: [&str; 3] = ["set", "sleep", "gset"];
-/// Checks see how many have committed by this name and the transaction's.
+/// The prefix of the variables in checks that count the committed transactions of a kind.
 pub(super) const COMMITTED: &str = "committed_";
-/// And how many may have, because nobody knows their outcome.
+/// The prefix of the variables in checks that count the transactions with an unknown outcome.
 pub(super) const UNKNOWN: &str = "unknown_";
 
 /// Reads a file.
@@ -41,7 +41,7 @@ pub(super) fn script(path: &Path, text: &str, defines: &[Define]) -> Result<Scri
         },
         defines,
     };
-    // What stands before the first header is of the schema.
+    // Text before the first header belongs to the schema.
     let (before, sections) = tokens.split_at(first_header.unwrap_or(tokens.len()));
     reader.schema(before)?;
     let mut at = 0;
@@ -70,10 +70,11 @@ struct Reader<'a> {
     defines: &'a [Define],
 }
 
-/// The variables that a part of the file sees.
+/// The variables in scope in a part of the file.
 struct Scope {
     names: Vec<String>,
-    /// Of these a `\gset` may have set any.
+    /// Whether a `\gset` has come before: it may set any variable, so that unknown names are
+    /// checked when the session opens.
     is_open: bool,
     wanted: Vec<(usize, usize, usize)>,
 }
@@ -91,7 +92,7 @@ impl Scope {
         Err(unknown("variable", name, self.names.iter().map(String::as_str)))
     }
 
-    /// The slot of a variable that is set now.
+    /// Returns the slot of a variable that is being set, and creates it if necessary.
     fn set(&mut self, name: &str) -> usize {
         let known = self.names.iter().position(|known| known == name);
         known.unwrap_or_else(|| {
@@ -109,7 +110,7 @@ impl Reader<'_> {
         Scope { names, is_open: false, wanted: Vec::new() }
     }
 
-    /// The schema part: statements, and variables for all parts.
+    /// Reads the schema part: statements, and variables for all parts.
     fn schema(&mut self, body: &[Token]) -> Result<(), Wrong> {
         for token in body {
             match token {
@@ -226,8 +227,8 @@ impl Reader<'_> {
         let steps = self.steps(body, &mut scope)?;
         is_one_transaction(line, &steps)?;
         let (names, wanted) = (scope.names, scope.wanted);
-        // Reports know kinds of transactions by names that live as long as the program does, and
-        // it reads a file once.
+        // Reports identify kinds of transactions by static names, and the program reads a file only
+        // once.
         let name: &'static str = name.to_owned().leak();
         self.script.transactions.push(Transaction { name, weight, line, steps, names, wanted });
         Ok(())
@@ -287,7 +288,7 @@ impl Reader<'_> {
         Ok(steps)
     }
 
-    /// The script, if it has what a benchmark needs.
+    /// Returns the script if it has the parts that a benchmark needs.
     fn finished(self) -> Result<Script, Wrong> {
         let Self { script, defines } = self;
         let count = script.transactions.len();
@@ -311,7 +312,7 @@ impl Reader<'_> {
     }
 }
 
-/// The name and the expression of `\set name expression`.
+/// Returns the name and the expression of `\set name expression`.
 fn assignment(line: usize, rest: &str) -> Result<(&str, &str), Wrong> {
     let (name, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     if !scan::is_name(name) || text.trim().is_empty() {
@@ -321,7 +322,7 @@ fn assignment(line: usize, rest: &str) -> Result<(&str, &str), Wrong> {
     Ok((name, text.trim()))
 }
 
-/// Whether a variable can be set: those that are there by themselves can't.
+/// Checks that a variable can be set: built-in variables cannot.
 fn is_free(line: usize, name: &str) -> Result<(), Wrong> {
     if BUILT_IN.contains(&name) {
         let message = format!("{name} says what the client is, and can't be set");
@@ -347,7 +348,7 @@ fn sleep(
         let number = rest.strip_suffix(unit)?;
         number.ends_with(|c: char| c.is_whitespace()).then_some((number, us))
     });
-    // As in pgbench, a number alone is of seconds.
+    // As in pgbench, a number without a unit is in seconds.
     let (number, us) = unit.unwrap_or((rest, 1_000_000));
     let number = Expression::parse(number, find)?;
     let us = Box::new(Expression::Value(Value::Int(us)));
@@ -384,7 +385,7 @@ fn statement(
     Ok(Statement { line, text: text.to_owned(), holes, kind, gset })
 }
 
-/// Whether all of it commits at once, so that it can be counted and done again.
+/// Checks that the steps commit as one transaction, so that they can be counted and retried.
 fn is_one_transaction(line: usize, steps: &[Step]) -> Result<(), Wrong> {
     let statements: Vec<&Statement> = steps
         .iter()
@@ -423,7 +424,7 @@ fn is_one_transaction(line: usize, steps: &[Step]) -> Result<(), Wrong> {
     }
 }
 
-/// Where the one row of an INSERT's VALUES is.
+/// Returns the position of the single row of an INSERT's VALUES.
 fn values_of(insert: &Statement) -> Result<std::ops::Range<usize>, Wrong> {
     let wrong = || {
         let message = "expected `INSERT INTO .. VALUES (..)` with one row, which is made as often \

@@ -1,4 +1,4 @@
-//! What files become, and what is said of wrong ones.
+//! Tests of valid files, and of the messages for invalid ones.
 
 use super::*;
 

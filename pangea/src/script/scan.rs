@@ -1,8 +1,8 @@
-//! A file as headers, backslash commands and statements, each with its line.
+//! Splits a file into headers, backslash commands and statements, each with its line.
 
 use super::Wrong;
 
-/// A piece of a file.
+/// A token of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// `-- transaction pay weight 3`: the words after the dashes.
@@ -10,21 +10,21 @@ pub(super) enum Token {
     /// `\set id random(1, 10)`: the word after the backslash, and the rest.
     Command { line: usize, word: String, rest: String },
     /// A statement without its semicolon, with the names of the variables in its holes, and the
-    /// prefix of a `\gset` that ends it.
+    /// prefix of the `\gset` that ends it, if any.
     Statement { line: usize, text: String, holes: Vec<(usize, String)>, gset: Option<String> },
 }
 
-/// The words that begin headers.
+/// The first words of headers.
 pub(super) const HEADERS: [&str; 4] = ["schema", "rows", "transaction", "check"];
 
-/// Whether it can be a variable's or a transaction's name.
+/// Returns whether the text is a valid name of a variable or a transaction.
 pub(super) fn is_name(text: &str) -> bool {
     let mut chars = text.chars();
     chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Takes a file apart.
+/// Splits a file into tokens.
 pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Wrong> {
     let mut scanner = Scanner { text, at: 0 };
     let mut tokens = Vec::new();
@@ -52,7 +52,7 @@ impl<'a> Scanner<'a> {
         self.at == 0 || self.text[..self.at].ends_with('\n')
     }
 
-    /// The rest of the line, which is passed over.
+    /// Consumes the rest of the line.
     fn take_line(&mut self) -> &'a str {
         let line = self.rest().lines().next().unwrap_or_default();
         self.at += line.len();
@@ -84,7 +84,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A backslash command. A backslash at the end of a line goes on in the next.
+    /// Reads a backslash command. A backslash at the end of a line continues it on the next line.
     fn command(&mut self) -> Token {
         let line = self.line();
         self.at += 1;
@@ -156,7 +156,7 @@ impl<'a> Scanner<'a> {
         Ok(rest)
     }
 
-    /// Where what is quoted or a comment ends, if one begins here.
+    /// Returns the end of the quoted text or comment that begins at `at`, if any.
     fn end_of(&self, at: usize) -> Result<Option<usize>, Wrong> {
         match quoted(self.text, at) {
             Ok(end) => Ok(end),
@@ -168,19 +168,19 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The line of a place, from 1.
+/// Returns the line of a position, from 1.
 fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// A variable's name where the text begins with a colon and one.
+/// Returns the name of a variable, if the text begins with a colon and a name.
 fn variable(text: &str) -> Option<&str> {
     let rest = text.strip_prefix(':')?;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
     Some(&rest[..end]).filter(|name| is_name(name))
 }
 
-/// The word of a header and what follows it.
+/// Returns the first word of a header, and the rest.
 fn header(comment: &str) -> Option<(&'static str, &str)> {
     let line = comment.lines().next().unwrap_or_default();
     let words = line.strip_prefix("-- ")?.trim();
@@ -189,7 +189,8 @@ fn header(comment: &str) -> Option<(&'static str, &str)> {
     Some((word, rest.trim()))
 }
 
-/// Refuses a comment that is nearly a header: what it begins would be part of something else.
+/// Rejects a comment that is almost a header: the section that it was to begin would otherwise
+/// become part of another.
 fn no_slip(line: usize, comment: &str) -> Result<(), Wrong> {
     let words: Vec<&str> = comment.trim_start_matches('-').split_whitespace().collect();
     let Some(first) = words.first() else { return Ok(()) };
@@ -199,7 +200,7 @@ fn no_slip(line: usize, comment: &str) -> Result<(), Wrong> {
     let is_cased = HEADERS.contains(&first.as_str()) && is_short;
     let slip = match HEADERS.into_iter().find(|header| *header == first).filter(|_| is_cased) {
         Some(header) => Some(header),
-        // Short words are near to many.
+        // Short words are similar to many others.
         None if is_short && (first.len() > 4 || near_by_one(&first)) => {
             HEADERS.into_iter().find(near)
         }
@@ -217,21 +218,21 @@ fn no_slip(line: usize, comment: &str) -> Result<(), Wrong> {
     }
 }
 
-/// Whether a word is a header's with one slip.
+/// Returns whether a word differs from the first word of a header by one edit.
 fn near_by_one(word: &str) -> bool {
     HEADERS.into_iter().any(|header| strsim::osa_distance(header, word) == 1)
 }
 
-/// Where a string, a quoted name or a comment ends that begins at `at`, if one does.
+/// Returns the end of the string, quoted name or comment that begins at `at`, if any.
 ///
 /// # Errors
-/// What it is that does not end.
+/// The kind of the text that is not terminated.
 pub(super) fn quoted(text: &str, at: usize) -> Result<Option<usize>, &'static str> {
     let rest = &text[at..];
     let found = |end: Option<usize>, what| end.map(|end| Some(at + end)).ok_or(what);
     match rest.as_bytes() {
         [b'\'', ..] => {
-            // E'..' has backslashes.
+            // E'..' has backslash escapes.
             let is_escaped = text[..at].ends_with(['E', 'e'])
                 && !text[..at - 1].ends_with(|c: char| c.is_alphanumeric() || c == '_');
             found(string_end(rest, '\'', is_escaped), "the string")
@@ -252,7 +253,7 @@ pub(super) fn quoted(text: &str, at: usize) -> Result<Option<usize>, &'static st
     }
 }
 
-/// The end of a string, in which its quote stands twice for itself.
+/// Returns the end of a string, in which a doubled quote stands for the quote itself.
 fn string_end(rest: &str, quote: char, is_escaped: bool) -> Option<usize> {
     let mut chars = rest.char_indices().skip(1).peekable();
     while let Some((at, c)) = chars.next() {
@@ -268,7 +269,7 @@ fn string_end(rest: &str, quote: char, is_escaped: bool) -> Option<usize> {
     None
 }
 
-/// The end of a comment, in which others may be.
+/// Returns the end of a comment, which may contain nested comments.
 fn comment_end(rest: &str) -> Option<usize> {
     let (mut depth, mut at) = (0, 0);
     while at < rest.len() {

@@ -1,8 +1,9 @@
-//! One client's session of PostgreSQL's protocol, in which transactions of a file run.
+//! One client's session of PostgreSQL's protocol, which runs the transactions of a file.
 //!
-//! All statements are prepared when it opens, so that what a server refuses is known before
-//! anything is measured. A transaction that is undone for another's sake (40001, 40P01) is done
-//! again with the same parameters, at once, and its latency goes on from the first attempt.
+//! All statements are prepared when the session opens, so that statements that the server rejects
+//! are found before the measurement. A transaction that is aborted because of another (40001,
+//! 40P01) is retried immediately with the same parameters. Its latency counts from the first
+//! attempt.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,22 +23,22 @@ use super::value::{Bound, Received, Value, can_be_value};
 use super::{Retries, Script, Seat, Statement, StatementKind, Step, Transaction, in_words};
 use crate::failure::Failure;
 
-/// A transaction that is undone so often in a row has met something that does not go away; its
-/// abort is the outcome then.
+/// After this number of consecutive aborts, retries are unlikely to succeed, and the abort is the
+/// outcome.
 const ATTEMPTS_MAX: u32 = 100;
-/// Undone for another's sake: a serialization failure, and a deadlock.
+/// Aborts caused by other transactions: a serialization failure, and a deadlock.
 const UNDONE: [&str; 2] = ["40001", "40P01"];
-/// Nobody knows whether it has committed.
+/// The SQLSTATE of a transaction whose outcome is unknown.
 const UNKNOWN: &str = "08007";
-/// SQLSTATEs, or classes of them, of a statement that can't work with any parameters.
+/// SQLSTATEs, or classes of them, of statements that fail with any parameters.
 const REFUSED: [&str; 4] = ["42", "0A", "22P02", "08P01"];
-/// How long a server may take to take a session.
+/// The time limit for opening a session.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
-/// `\gset` without a row, and with several.
+/// The errors of a `\gset` with no row, and with several rows.
 const NO_ROW: SqlState = SqlState(*b"02000");
 const SEVERAL_ROWS: SqlState = SqlState(*b"21000");
 
-/// One client's session: one transaction after the other.
+/// One client's session, which runs one transaction at a time.
 pub struct Session {
     script: Arc<Script>,
     region: String,
@@ -51,32 +52,32 @@ pub struct Session {
 /// A connection on which every statement is prepared.
 pub struct Open {
     client: Client,
-    /// By transaction and step; nothing where there is nothing to prepare.
+    /// By transaction and step; `None` for steps that are not prepared.
     prepared: Vec<Vec<Option<Prepared>>>,
 }
 
 struct Prepared {
     handle: Handle,
-    /// The slots that the columns of the one row go to.
+    /// The slots that the columns of the single row are stored in.
     gset: Vec<Option<usize>>,
 }
 
-/// Why an attempt ended early.
+/// The reason why an attempt ended early.
 enum Stop {
     Server {
         error: tokio_postgres::Error,
         is_at_end: bool,
     },
     Abort(Abort),
-    /// What the file computes can't be computed.
+    /// An expression of the file could not be computed.
     File(String),
 }
 
 impl Open {
-    /// Connects and prepares.
+    /// Connects and prepares all statements.
     ///
     /// # Errors
-    /// What the server says, with the file's line where it is of a statement.
+    /// The server's error, with the file's line if it concerns a statement.
     pub async fn new(script: &Script, config: &Config, region: &str) -> Result<Self, String> {
         let client = connect(config, region).await?;
         let mut prepared = Vec::with_capacity(script.transactions.len());
@@ -97,16 +98,16 @@ impl Open {
     }
 }
 
-/// A session without anything prepared.
+/// Opens a session without prepared statements.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why it cannot be opened.
 pub(super) async fn connect(config: &Config, region: &str) -> Result<Client, String> {
     let connected = tokio::time::timeout(CONNECT_DEADLINE, config.connect(NoTls)).await;
     let connected = connected
         .map_err(|_| format!("{region} takes no session in {} s", CONNECT_DEADLINE.as_secs()))?;
     let (client, connection) = connected.map_err(|error| format!("{region}: {error}"))?;
-    // It ends with its client, and its error is that of the statements.
+    // The task ends with its client, and its error is reported by the statements.
     drop(tokio::spawn(connection));
     Ok(client)
 }
@@ -138,7 +139,7 @@ async fn prepare(
     Ok(Prepared { handle, gset })
 }
 
-/// Whether every variable that is used has been set by a `\gset` before.
+/// Checks that every variable has been set by an earlier `\gset` when it is used.
 fn is_all_set(
     script: &Script,
     transaction: &Transaction,
@@ -162,7 +163,7 @@ impl Session {
     /// Opens a session for clients of a region.
     ///
     /// # Errors
-    /// When the server can't be reached, or refuses a statement.
+    /// If the server cannot be reached or rejects a statement.
     pub async fn open(
         script: &Arc<Script>,
         config: &Config,
@@ -182,7 +183,7 @@ impl Session {
         })
     }
 
-    /// Whether it is gone, as far as the last call knows.
+    /// Returns whether the session was lost at the last call.
     pub fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
@@ -190,7 +191,7 @@ impl Session {
     /// Runs a call of [`super::Clients`].
     ///
     /// # Errors
-    /// When it has no outcome.
+    /// If the outcome is not known.
     pub async fn call(&self, procedure: &str, args: &[u8]) -> Result<Outcome, ClientError> {
         let refused = |error: &dyn std::fmt::Display| ClientError::Refused(error.to_string());
         let numbers = Numbers::decode(args).map_err(|error| refused(&error))?;
@@ -238,7 +239,7 @@ impl Session {
             let Some(known) = error.as_db_error() else {
                 return Err(match is_at_end {
                     true => ClientError::Ambiguous(shown()),
-                    // A block that did not come to its COMMIT is undone.
+                    // A block that did not reach its COMMIT is rolled back.
                     false => ClientError::NotSent(shown()),
                 });
             };
@@ -262,7 +263,7 @@ struct Run<'a> {
     script: &'a Script,
     open: &'a Open,
     index: usize,
-    /// Everything is undone at the end, and nobody waits.
+    /// In a rehearsal, everything is rolled back at the end, and sleeps are skipped.
     is_rehearsal: bool,
 }
 
@@ -274,7 +275,7 @@ impl Run<'_> {
         for (at, step) in transaction.steps.iter().enumerate() {
             let done = self.step(at, step, draw, &mut is_in_block).await;
             if done.is_err() && is_in_block {
-                // Where that fails the session is lost, and the block with it.
+                // If that fails, the session is lost, and its transaction block with it.
                 let _ = self.open.client.batch_execute("ROLLBACK").await;
             }
             done?;
@@ -368,10 +369,11 @@ impl Run<'_> {
     }
 }
 
-/// Runs every transaction once, and undoes it: what a server refuses only when it runs shows here.
+/// Runs every transaction once and rolls it back. This detects errors that the server reports only
+/// when a statement runs.
 ///
 /// # Errors
-/// What can't work, with the file's line.
+/// The statement that cannot work, with the file's line.
 pub async fn rehearse(
     script: &Script,
     config: &Config,

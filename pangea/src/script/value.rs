@@ -1,4 +1,4 @@
-//! What variables hold, and how it goes to a server and comes back.
+//! The values of variables, and their conversion to and from a server's types.
 
 use std::error::Error;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::fmt;
 use bytes::BytesMut;
 use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
+/// Microseconds from 1970 to 2000, the epoch of PostgreSQL's timestamps.
 const EPOCH_2000_US: i64 = 946_684_800_000_000;
 
-/// A variable's value.
+/// The value of a variable.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Null,
@@ -32,7 +32,7 @@ impl fmt::Display for Value {
 }
 
 impl Value {
-    /// A word of a command line: a number where it is one.
+    /// Parses a word of a command line: as a number if possible.
     pub fn of_word(word: &str) -> Self {
         match (word.parse(), word.parse::<f64>()) {
             (Ok(int), _) => Self::Int(int),
@@ -41,23 +41,23 @@ impl Value {
         }
     }
 
-    /// The value as an integer.
+    /// Returns the value as an integer.
     ///
     /// # Errors
-    /// When it is none.
+    /// If it is not an integer.
     pub fn int(&self) -> Result<i64, String> {
         match self {
             Self::Int(value) => Ok(*value),
-            // Beyond these an f64 has no exact integers.
+            // Above this limit, an f64 does not represent integers exactly.
             Self::Double(value) if value.fract() == 0.0 && value.abs() < 9e15 => Ok(*value as i64),
             other => Err(format!("expected an integer, found {}", other.described())),
         }
     }
 
-    /// The value as a number.
+    /// Returns the value as a number.
     ///
     /// # Errors
-    /// When it is none.
+    /// If it is not a number.
     pub fn double(&self) -> Result<f64, String> {
         match self {
             Self::Int(value) => Ok(*value as f64),
@@ -66,10 +66,10 @@ impl Value {
         }
     }
 
-    /// The value as SQL has it, where it is to be a part of a statement's text.
+    /// Returns the value as a literal of SQL, to be inserted into a statement's text.
     pub fn literal(&self) -> String {
         match self {
-            // A sign is not to meet another one.
+            // Parentheses prevent two adjacent minus signs, which would begin a comment.
             Self::Int(value) if *value < 0 => format!("({value})"),
             Self::Double(value) if value.is_sign_negative() => format!("({value})"),
             Self::Text(text) => format!("'{}'", text.replace('\'', "''")),
@@ -85,7 +85,7 @@ impl Value {
     }
 }
 
-/// A value as a parameter. It goes as text, which every type reads.
+/// A value as a parameter. It is sent as text, which every type accepts.
 #[derive(Debug)]
 pub(super) struct Bound<'a>(pub &'a Value);
 
@@ -109,7 +109,7 @@ impl ToSql for Bound<'_> {
     to_sql_checked!();
 }
 
-/// Whether a column of this type can become a value.
+/// Returns whether a column of this type can be converted to a value.
 pub(super) fn can_be_value(of: &Type) -> bool {
     <Received as FromSql<'_>>::accepts(of)
 }
@@ -161,13 +161,13 @@ impl<'a> FromSql<'a> for Received {
     }
 }
 
-/// A moment as every server reads it.
+/// Returns a time in a format that every server accepts.
 pub(super) fn timestamp(us: i64) -> Result<String, String> {
     let at = jiff::Timestamp::from_microsecond(us).map_err(|error| error.to_string())?;
     Ok(at.strftime("%Y-%m-%d %H:%M:%S%.6f+00").to_string())
 }
 
-/// Sixteen bytes as a UUID is written.
+/// Formats sixteen bytes as a UUID.
 pub(super) fn uuid(bytes: [u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (at, byte) in bytes.iter().enumerate() {
@@ -179,7 +179,7 @@ pub(super) fn uuid(bytes: [u8; 16]) -> String {
     text
 }
 
-/// A numeric in PostgreSQL's binary form: digits to the base of 10,000.
+/// Decodes a numeric in PostgreSQL's binary format: digits in base 10,000.
 fn numeric(raw: &[u8]) -> Option<String> {
     let word = |at: usize| Some(u16::from_be_bytes(raw.get(2 * at..2 * at + 2)?.try_into().ok()?));
     let (count, weight) = (usize::from(word(0)?), i32::from(word(1)? as i16));
@@ -221,7 +221,7 @@ mod tests {
         let raw = |words: &[u16]| -> Vec<u8> {
             words.iter().flat_map(|word| word.to_be_bytes()).collect()
         };
-        // Digits, weight, sign, scale, and the digits.
+        // The number of digits, weight, sign, scale, and the digits.
         for (words, text) in [
             (&[0, 0, 0, 0][..], "0"),
             (&[1, 0, 0, 2, 12], "12.00"),

@@ -23,12 +23,12 @@ use crate::script::Script;
 use crate::sizes::Sizes;
 use crate::table::numbers;
 
-/// Cores at most, of a node or of all: beyond it somebody mistook the option.
+/// The maximum number of cores, of a node or in total: a larger number is probably a mistake.
 const CORES_MAX: i64 = 1_024;
-/// What a link may carry at most, in megabits a second.
+/// The maximum bandwidth of a link, in megabits a second.
 const BANDWIDTH_MBIT_MAX: u64 = 1_000_000;
 
-/// What concerns predictions alone.
+/// The options of predictions.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "With --predict")]
@@ -36,85 +36,88 @@ pub struct Arguments {
     /// Predict throughput and latency from measured costs
     #[arg(long, requires = "costs", conflicts_with_all = super::NOT_PREDICTED)]
     pub predict: bool,
-    /// The costs, as `pangea calibrate` writes them
+    /// Costs, as written by `pangea calibrate`
     #[arg(long, value_name = "FILE", requires = "predict")]
     costs: Option<PathBuf>,
-    /// Replicas, from 3 to 15, or 1 alone; several as 3,5,7 [default: 3, or one in each named
-    /// region]
+    /// Number of replicas: 3 to 15, or 1; predict several with 3,5,7 [default: 3, or one in each
+    /// named region]
     #[arg(long, value_name = "N,N,...", requires = "predict", value_delimiter = ',')]
     replicas: Vec<usize>,
-    /// Cloud regions: us-east,eu-west,...; the first so many of them
+    /// Cloud regions: us-east,eu-west,...; each prediction uses the first ones, one for each
+    /// replica
     #[arg(long, value_name = "A,B,C", requires = "predict", conflicts_with = "matrix")]
     regions: Option<Regions>,
-    /// Round trips in ms as CSV: names in the first line and column; the first so many of them
+    /// CSV file with round trips in ms and names in the first line and column; each prediction uses
+    /// the first ones
     #[arg(long, value_name = "FILE", requires = "predict")]
     matrix: Option<PathBuf>,
-    /// Round trip between any two regions in ms [default: 50, or what is between named regions]
+    /// Round trip between any two regions, in ms [default: 50, or the distance between the named
+    /// regions]
     #[arg(long, value_name = "MS", requires = "predict", conflicts_with = "matrix")]
     rtt: Option<f64>,
-    /// Round trip between two nodes of a region in ms, with --partitions
+    /// Round trip between two nodes of a region, in ms, with --partitions
     #[arg(long, value_name = "MS", default_value_t = 0.2, requires = "predict")]
     local_rtt: f64,
-    /// What a link between two replicas carries, in Mbit/s [default: no limit]
+    /// Bandwidth of a link between two replicas, in Mbit/s [default: unlimited]
     #[arg(long, value_name = "MBIT", requires = "predict")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=BANDWIDTH_MBIT_MAX))]
     bandwidth: Option<u64>,
-    /// Cores of each node; clients are elsewhere [default: 8]
+    /// Cores of each node; clients run on other machines [default: 8]
     #[arg(long, value_name = "N", requires = "predict", conflicts_with = "shared_cores")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
     cores: Option<u16>,
-    /// Cores of one machine that all nodes and the clients share
+    /// Cores of a single machine that all nodes and clients share
     #[arg(long, value_name = "N", requires = "predict")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
     shared_cores: Option<u16>,
-    /// How long clients' work counts
+    /// Measured time, in seconds
     #[arg(long, value_name = "S", default_value_t = 10, requires = "predict")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     secs: u64,
-    /// How long they work before that
+    /// Warm-up before the measured time, in seconds
     #[arg(long, value_name = "S", default_value_t = 5, requires = "predict")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600))]
     warmup: u64,
     #[command(flatten)]
     sizes: Sizes,
-    /// Print JSON in place of tables
+    /// Print JSON instead of tables
     #[arg(long, requires = "predict")]
     json: bool,
 }
 
 impl Arguments {
-    /// An option for the size of what is predicted, where one is given.
+    /// Returns the first option for the size of the workload that is given, if any.
     pub fn sizes_given(&self) -> Option<&'static str> {
         self.sizes.given()
     }
 }
 
-/// What is predicted, with what other parts of the command line say.
+/// A prediction, with the options from other parts of the command line.
 pub struct Predict<'a> {
-    /// What concerns predictions alone.
+    /// The options of predictions.
     pub arguments: &'a Arguments,
     /// The workload's name.
     pub workload: &'a str,
     /// Clients in all regions.
     pub clients: usize,
-    /// Over how many nodes of each region tables are divided.
+    /// The number of nodes of each region over which tables are partitioned.
     pub partitions: u16,
-    /// Of everything random.
+    /// The seed of all random choices.
     pub seed: u64,
     /// The protocol's settings.
     pub options: toml::Table,
 }
 
-/// The options of predictions alone, added to a command.
+/// Adds the options of predictions to a command.
 pub fn options(command: clap::Command) -> clap::Command {
     <Arguments as clap::Args>::augment_args(command)
 }
 
 impl super::Arguments {
-    /// What is to be predicted.
+    /// Returns the requested prediction.
     ///
     /// # Errors
-    /// When a setting is another protocol's.
+    /// If a setting belongs to another protocol.
     pub fn prediction(&self) -> Result<Predict<'_>, Failure> {
         Ok(Predict {
             arguments: &self.predict,
@@ -126,10 +129,11 @@ impl super::Arguments {
         })
     }
 
-    /// Whether it can be predicted, without doing it, and what that takes.
+    /// Checks that the prediction is possible, without running it, and returns its estimated
+    /// resources.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it is not possible.
     pub fn check_prediction(&self) -> Result<Needs, Failure> {
         let prediction = self.prediction()?;
         let table = CheckTable(&prediction.options);
@@ -147,14 +151,14 @@ impl super::Arguments {
         let needs = Size::of(&self.workload, self.predict.sizes, most).needs(secs);
         let costs = self.predict.costs.as_deref().and_then(|path| std::fs::read(path).ok());
         let inputs = costs.map_or(0, |bytes| fingerprint(&bytes));
-        // Each node's load is computed one after the other, on one core, about as quickly as it
-        // would be done.
+        // The loads of the nodes are simulated one after the other on one core, each in about the
+        // time that it would really take.
         let nodes = most as f64 * f64::from(self.partitions);
         Ok(Needs { secs: needs.secs + secs * nodes, inputs, ..needs })
     }
 }
 
-/// How far apart some regions are.
+/// The distances of regions.
 #[derive(Clone, Debug, PartialEq)]
 struct Matrix {
     regions: Vec<String>,
@@ -270,7 +274,8 @@ impl Predict<'_> {
                 None => *REPLICAS.start(),
             });
         }
-        // One alone is what several are compared with, and one region's nodes may share the tables.
+        // A single replica is the baseline for comparisons, and the nodes of one region may share
+        // the tables.
         let is_fit = |count: usize| {
             let is_few = count == 1 || self.partitions > 1 && count > 0;
             REPLICAS.contains(&count) || is_few && count < *REPLICAS.start()
@@ -285,7 +290,7 @@ impl Predict<'_> {
         }
     }
 
-    /// The first so many of the regions.
+    /// Returns the distances of the first regions, one for each replica.
     fn matrix(&self, protocol: &str, replicas: usize) -> Result<Matrix, Failure> {
         let too_few = |option: &str, found: usize| {
             let message = format!("--replicas {replicas}: {option} has {found} regions");
@@ -313,7 +318,7 @@ impl Predict<'_> {
         Ok(self.with_local(Matrix::of(&plan)))
     }
 
-    /// With the way between nodes of one region.
+    /// Adds the distance between nodes of one region.
     fn with_local(&self, mut matrix: Matrix) -> Matrix {
         if self.partitions > 1 {
             let local = one_way(self.arguments.local_rtt);
@@ -428,7 +433,7 @@ fn read_matrix(path: &Path) -> Result<Matrix, Failure> {
 }
 
 fn parse_matrix(text: &str) -> Result<Matrix, String> {
-    /// Longer round trips are beyond what the protocol's timers allow, as in a node.
+    /// The protocol's timers do not support longer round trips; a node has the same limit.
     const ROUND_TRIP_MS_MAX: f64 = 4_000.0;
     let cells = |line: &str| line.split(',').map(|it| it.trim().to_owned()).collect::<Vec<_>>();
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());

@@ -1,4 +1,4 @@
-//! How far a swarm is.
+//! The progress of a swarm.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -7,26 +7,27 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_sim::{Report, Summary};
 
-/// How a swarm's progress looks at a terminal.
+/// The progress bar of a swarm.
 const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} seeds, {msg}, {eta} left";
-/// How it looks where the time is given.
+/// The progress bar of a swarm with a given duration.
 const TIMED_BAR: &str = "{wide_bar} {pos}/{len} s, {msg}";
-/// How often it is drawn while no run ends.
+/// The refresh interval of the bar while no run ends.
 const PROGRESS_TICK: Duration = Duration::from_millis(250);
-/// How often it is told where there is no terminal.
+/// The interval of progress messages if stderr is not a terminal.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
 
-/// How far a swarm is, on stderr: a bar at a terminal, else a line now and then. And every failure.
+/// Reports the progress of a swarm on stderr: as a bar on a terminal, otherwise as an occasional
+/// line. Reports every failure.
 pub struct Progress {
     bar: ProgressBar,
-    /// Of seeds, or of seconds.
+    /// The total of seeds, or of seconds.
     all: u64,
     time: Option<Duration>,
     told: Mutex<Instant>,
 }
 
 impl Progress {
-    /// Of these seeds, or of so much time.
+    /// Creates the progress of these seeds, or of this duration.
     pub fn new(seeds: &Range<u64>, time: Option<Duration>) -> Self {
         let (all, template) = match time {
             None => (seeds.end - seeds.start, PROGRESS_BAR),
@@ -38,7 +39,7 @@ impl Progress {
         Self { bar, all, time, told: Mutex::new(Instant::now()) }
     }
 
-    /// After each run.
+    /// Updates the progress after each run.
     pub fn on_run(&self, summary: &Summary, failure: Option<&Report>) {
         if let Some(report) = failure {
             self.bar.suspend(|| crate::warn(&report.to_string()));
@@ -59,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// At the end.
+    /// Removes the bar at the end.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }

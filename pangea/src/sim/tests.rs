@@ -1,4 +1,4 @@
-//! What the arguments of a simulation become.
+//! Tests of the arguments of a simulation.
 
 use super::*;
 use clap::Parser;

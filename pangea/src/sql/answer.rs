@@ -1,22 +1,23 @@
-//! What a server answered, as it is shown: tables, command tags, notices and errors.
+//! Formats a server's replies: tables, command tags, notices and errors.
 
 use super::client::{Column, Reply, Report};
 
-/// Something to show.
+/// Formatted output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// A result, for stdout.
     Result(String),
-    /// A word beside it, for stderr.
+    /// A notice or warning, for stderr.
     Notice(String),
-    /// Why a statement failed, for stderr.
+    /// The error of a statement, for stderr.
     Error(String),
 }
 
-/// The answer to what was sent at once, as it comes.
+/// The replies to one query, as they arrive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// The rows of the statement that is being answered: their widths are known with the last.
+    /// The rows of the current statement. The widths of its columns are known only after the last
+    /// row.
     rows: Option<Rows>,
 }
 
@@ -27,7 +28,7 @@ struct Rows {
 }
 
 impl Answer {
-    /// Adds what the server said: what there is to show with it.
+    /// Adds a reply of the server, and returns the output that is complete with it.
     pub fn add(&mut self, reply: Reply) -> Option<Shown> {
         match reply {
             Reply::Columns(columns) => {
@@ -38,14 +39,14 @@ impl Answer {
                 self.rows.get_or_insert_default().rows.push(row);
                 None
             }
-            // As psql: a count of rows, or what was done.
+            // As in psql: a row count for a result, otherwise the command tag.
             Reply::Done(tag) => {
                 Some(Shown::Result(self.rows.take().map_or(tag, |rows| rows.to_string())))
             }
             Reply::Copied(line) => Some(Shown::Result(line)),
             Reply::Notice(report) => Some(Shown::Notice(in_words(&report.severity, &report))),
             Reply::Error(report) => {
-                // Rows that came before it are no result.
+                // Rows received before an error are not a result.
                 self.rows = None;
                 let what = format!("{} {}", report.severity, report.code);
                 Some(Shown::Error(in_words(&what, &report)))
@@ -100,7 +101,7 @@ mod tests {
         let columns = vec![column("balance", true), column("v", false)];
         assert_eq!(shown(Reply::Columns(columns)), None);
         assert_eq!(shown(Reply::Row(vec![Some("12".to_owned()), None])), None);
-        // A notice does not wait for the rows that it comes between.
+        // A notice is shown immediately, even between rows.
         let warning = "WARNING: there is no transaction in progress";
         let notice = shown(Reply::Notice(report("WARNING", None)));
         assert_eq!(notice, Some(Shown::Notice(warning.to_owned())));

@@ -1,9 +1,8 @@
-//! A small PostgreSQL client: one connection, simple queries, and everything that is said about
-//! them.
+//! A minimal PostgreSQL client: one connection, simple queries, and all replies to them.
 //!
-//! tokio-postgres keeps command tags and the state of the transaction to itself, and what came
-//! before an error; a prompt lives on them. So its messages are read here, by the crate on which
-//! tokio-postgres stands. It still reads the URL.
+//! tokio-postgres does not expose command tags, the transaction status, or the results that precede
+//! an error, and a prompt needs them. Therefore this module decodes the messages itself, with the
+//! crate that tokio-postgres is built on. tokio-postgres still parses the URL.
 //!
 //! ```text
 //!   query ---> T columns, D row, D row, C tag, N notice, E error, ... Z state ---> replies, status
@@ -29,14 +28,14 @@ use tokio_postgres::types::Type;
 
 use super::login::log_in;
 
-/// How long to wait for a server that does not answer at all.
+/// The time limit for a server that does not respond at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where servers listen that say nothing else.
+/// The default port of servers.
 const PORT_DEFAULT: u16 = 5432;
-/// How much is read at once.
+/// The size of one read, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// The types that psql, too, aligns to the right.
+/// The types that are right-aligned, the same as in psql.
 const NUMBERS: [Type; 11] = [
     Type::INT2,
     Type::INT4,
@@ -51,12 +50,12 @@ const NUMBERS: [Type; 11] = [
     Type::MONEY,
 ];
 
-/// A way to a server.
+/// A byte stream to a server.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Address {
     Tcp(String, u16),
@@ -64,7 +63,7 @@ enum Address {
 }
 
 impl Address {
-    /// The addresses that a URL names, in its order.
+    /// Returns the addresses in a URL, in order.
     fn all(config: &Config) -> Vec<Self> {
         let ports = config.get_ports();
         let port = |index: usize| match ports {
@@ -105,15 +104,15 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where a connection's transaction is.
+/// The transaction status of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// In none.
+    /// Not in a transaction block.
     #[default]
     Idle,
-    /// In one.
+    /// In a transaction block.
     Open,
-    /// In one that can only be rolled back.
+    /// In a failed transaction block, which can only be rolled back.
     Failed,
 }
 
@@ -127,24 +126,24 @@ impl Status {
         }
     }
 
-    /// Whether there is a transaction that is lost with the connection.
+    /// Returns whether a transaction block would be lost with the connection.
     pub fn is_open(self) -> bool {
         self != Self::Idle
     }
 }
 
-/// An error or a notice, as the server tells it.
+/// An error or a notice of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// ERROR, WARNING, NOTICE and so on.
     pub severity: String,
     /// The SQLSTATE.
     pub code: String,
-    /// What happened.
+    /// The primary message.
     pub message: String,
-    /// More about it.
+    /// The detail.
     pub detail: Option<String>,
-    /// What to do about it.
+    /// The hint.
     pub hint: Option<String>,
 }
 
@@ -155,7 +154,7 @@ impl Report {
         while let Some(field) = fields.next()? {
             let text = String::from_utf8_lossy(field.value_bytes()).into_owned();
             match field.type_() {
-                // The one that is never translated comes second, where there is one.
+                // The field that is never translated (V) comes second, if it is present.
                 b'S' | b'V' => report.severity = text,
                 b'C' => report.code = text,
                 b'M' => report.message = text,
@@ -171,30 +170,30 @@ impl Report {
 /// A column of a result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// The name of the column.
     pub name: String,
     /// Whether its values are numbers.
     pub is_number: bool,
 }
 
-/// Something that a server answers a query with.
+/// A reply to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Rows come, with these columns.
+    /// The columns of the rows that follow.
     Columns(Vec<Column>),
     /// A row.
     Row(Vec<Option<String>>),
-    /// A statement is done: its command tag.
+    /// The command tag of a completed statement.
     Done(String),
-    /// A line that COPY writes.
+    /// A line written by COPY.
     Copied(String),
-    /// Something that is not an error.
+    /// A notice or warning.
     Notice(Report),
-    /// The statement failed, and those behind it were not run.
+    /// The statement failed, and the statements after it were not run.
     Error(Report),
 }
 
-/// A way to have what a connection does cancelled, from beside it.
+/// Cancels the query of a connection, from another connection.
 #[derive(Clone, Debug)]
 pub struct Canceller {
     address: Address,
@@ -203,17 +202,17 @@ pub struct Canceller {
 }
 
 impl Canceller {
-    /// Asks the server to cancel. Whether it does is seen by the query alone.
+    /// Sends a cancel request. Only the query shows whether it was cancelled.
     ///
     /// # Errors
-    /// When the server can't be reached.
+    /// If the server cannot be reached.
     pub async fn cancel(&self) -> io::Result<()> {
         let ask = async {
             let mut stream = self.address.connect().await?;
             let mut request = BytesMut::new();
             frontend::cancel_request(self.process, self.secret, &mut request);
             stream.write_all(&request).await?;
-            // The server closes the connection when it has taken the request.
+            // The server closes the connection when it has processed the request.
             stream.read_to_end(&mut Vec::new()).await.map(drop)
         };
         tokio::time::timeout(CONNECT_TIMEOUT, ask).await?
@@ -229,10 +228,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the first server of a URL that takes a session.
+    /// Connects to the first server of a URL that accepts a session.
     ///
     /// # Errors
-    /// Why it can't be had, in words.
+    /// The reason why no server does, for humans.
     pub async fn connect(config: &Config) -> Result<Self, String> {
         if config.get_ssl_mode() == SslMode::Require {
             return Err("encryption is asked for, and there is no TLS here".to_owned());
@@ -272,30 +271,30 @@ impl Client {
         }
     }
 
-    /// Where the transaction is.
+    /// Returns the transaction status.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// What cancels a query of this connection, where the server offers that.
+    /// Returns the canceller of this connection's queries, if the server supports it.
     pub fn canceller(&self) -> Option<Arc<Canceller>> {
         self.canceller.clone()
     }
 
-    /// Sends SQL. All of its replies are to be awaited before more is sent.
+    /// Sends SQL. All replies must be received before the next query.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// If the connection is lost.
     pub async fn query(&mut self, sql: &str) -> io::Result<()> {
         let mut out = BytesMut::new();
         frontend::query(sql, &mut out)?;
         self.send(&out).await
     }
 
-    /// Waits for the next reply to what was sent. There is none when all of it is answered.
+    /// Waits for the next reply to the query. Returns `None` after the last reply.
     ///
     /// # Errors
-    /// When the connection is lost. What the server has against the SQL is a reply.
+    /// If the connection is lost. Errors of the SQL are replies.
     pub async fn reply(&mut self) -> io::Result<Option<Reply>> {
         loop {
             let reply = match self.receive().await? {
@@ -329,7 +328,8 @@ impl Client {
         }
     }
 
-    /// Whether the server has closed the connection, as far as is known here without waiting.
+    /// Returns whether the server has closed the connection, as far as that is known without
+    /// waiting.
     pub async fn is_lost(&mut self) -> bool {
         std::future::poll_fn(|cx| {
             let mut bytes = [0; 1 << 10];
@@ -364,7 +364,7 @@ impl Client {
     }
 }
 
-/// What a server that takes no session says about it.
+/// Returns the error of a server that rejects a session.
 pub(super) fn refused(fields: &mut ErrorFields<'_>) -> io::Error {
     match Report::read(fields) {
         Ok(report) => io::Error::other(format!("{} {}", report.code, report.message)),

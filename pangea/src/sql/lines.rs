@@ -1,9 +1,10 @@
-//! Lines from whoever sits at the terminal, with editing and history, or from a script, read on a
-//! thread of their own so that everything else goes on meanwhile.
+//! Reads lines from a terminal, with editing and history, or from a script. A separate thread reads
+//! them, so that everything else continues.
 //!
-//! While a line is edited, what else there is to show goes above it. The editor has a printer for
-//! that, but with it forgets keys that came several at a time until the next one is pressed. So the
-//! line is drawn again here, from what the editor tells a highlighter and a hinter of it.
+//! While a line is being edited, other output is shown above it. The editor has a printer for that,
+//! but with it the editor loses keys that arrive together until the next key is pressed. Therefore
+//! this module redraws the line, from the state that the editor passes to a highlighter and a
+//! hinter.
 
 use std::borrow::Cow;
 use std::io::{BufRead, IsTerminal, Write};
@@ -21,26 +22,27 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::failure::Failure;
 
-/// What was read.
+/// The result of reading a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A line, without its end. What was pasted may have several.
+    /// A line, without its line break. Pasted text may contain several lines.
     Text(String),
-    /// Ctrl-C: what was typed so far is not wanted.
+    /// Ctrl-C: the current input is discarded.
     Cancelled {
-        /// Whether nothing was typed.
+        /// Whether the input was empty.
         is_empty: bool,
     },
     /// Ctrl-D, or the end of the file.
     End,
 }
 
-/// Reads lines.
+/// The reader of lines.
 pub struct Lines {
     prompts: mpsc::Sender<String>,
     lines: Receiver<Line>,
     is_asked: bool,
-    /// The terminal as it was, for an end in the middle of a line: the editor has changed it then.
+    /// The original settings of the terminal. They are restored if the program ends in the middle
+    /// of a line, because the editor changes them.
     terminal: Option<Termios>,
     sight: Sight,
 }
@@ -49,7 +51,7 @@ impl Lines {
     /// Starts the thread that reads.
     ///
     /// # Errors
-    /// When there is no terminal that can be used, or no thread.
+    /// If the terminal cannot be used or the thread cannot be started.
     pub fn new() -> Result<Self, Failure> {
         let cant = |error: &dyn std::fmt::Display| Failure::failed("can't read stdin", error);
         let (prompts, wanted) = mpsc::channel();
@@ -70,20 +72,20 @@ impl Lines {
         Ok(Self { prompts, lines, is_asked: false, terminal, sight })
     }
 
-    /// Whether somebody sits there.
+    /// Returns whether stdin is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.terminal.is_some()
     }
 
-    /// Whether a line is being read.
+    /// Returns whether a line is being read.
     pub fn is_asked(&self) -> bool {
         self.is_asked
     }
 
-    /// Gives a line that is being edited another prompt.
+    /// Changes the prompt of a line that is being edited.
     ///
     /// # Errors
-    /// When there is nobody to show it to any more.
+    /// If stdout is closed.
     pub fn change_prompt(&mut self, prompt: &str) -> Result<(), Failure> {
         let mut seen = self.sight.lock();
         if seen.prompt == prompt {
@@ -97,19 +99,20 @@ impl Lines {
         drawn.map_err(cant_show)
     }
 
-    /// Shows a prompt and begins to read a line, unless one is being read.
+    /// Shows a prompt and starts to read a line, unless one is being read.
     pub fn ask(&mut self, prompt: &str) {
         if !self.is_asked {
             let is_edited = self.is_terminal() && std::io::stdout().is_terminal();
             let width = prompt.chars().count();
             *self.sight.lock() =
                 Seen { prompt: prompt.to_owned(), width, is_edited, ..Seen::default() };
-            // Where the thread has ended, so does the wait for its line.
+            // If the thread has ended, no line is awaited.
             self.is_asked = self.prompts.send(prompt.to_owned()).is_ok();
         }
     }
 
-    /// Waits for the line that was asked for. May be dropped and asked for again.
+    /// Waits for the requested line. It is cancel-safe: the future may be dropped and created
+    /// again.
     pub async fn next(&mut self) -> Line {
         let line = self.lines.recv().await.unwrap_or(Line::End);
         self.is_asked = false;
@@ -119,7 +122,7 @@ impl Lines {
     /// Shows a text on stdout, above the line that is being edited.
     ///
     /// # Errors
-    /// When there is nobody to show it to any more.
+    /// If stdout is closed.
     pub fn show(&mut self, text: &str) -> Result<(), Failure> {
         self.print(text, &mut std::io::stdout())
     }
@@ -127,7 +130,7 @@ impl Lines {
     /// Shows a text on stderr, above the line that is being edited.
     ///
     /// # Errors
-    /// When there is nobody to show it to any more.
+    /// If stderr is closed.
     pub fn warn(&mut self, text: &str) -> Result<(), Failure> {
         self.print(text, &mut std::io::stderr())
     }
@@ -154,37 +157,37 @@ fn cant_show(error: std::io::Error) -> Failure {
 impl Drop for Lines {
     fn drop(&mut self) {
         if let Some(terminal) = &self.terminal {
-            // A terminal that has gone needs nothing.
+            // Errors are ignored: a closed terminal needs no restoring.
             let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, terminal);
         }
     }
 }
 
-/// What both sides know of the line that is being edited.
+/// The state of the line being edited, shared by both threads.
 #[derive(Clone, Default)]
 struct Sight(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    /// The prompt as it should be by now.
+    /// The current prompt.
     prompt: String,
-    /// The width of the prompt that was asked with, with which the editor reckons.
+    /// The width of the original prompt, which the editor uses for its layout.
     width: usize,
-    /// Whether a line is on the screen and edited there.
+    /// Whether a line is on the screen and being edited.
     is_edited: bool,
     line: String,
-    /// Where the cursor is in the line, in bytes.
+    /// The position of the cursor in the line, in bytes.
     cursor: usize,
 }
 
 impl Seen {
-    /// The prompt in the width that the first one had.
+    /// Returns the current prompt, padded to the width of the original one.
     fn fitting_prompt(&self) -> Option<String> {
         let (prompt, width) = (&self.prompt, self.width);
         (prompt.chars().count() <= width).then(|| format!("{prompt:width$}"))
     }
 
-    /// What takes the line off the screen, and what draws it again.
+    /// Returns the escape sequences that erase the line and that draw it again.
     fn around(&self) -> (String, String) {
         let columns = tcgetwinsize(std::io::stdout()).map_or(0, |size| size.ws_col);
         self.around_in(usize::from(columns).max(1))
@@ -226,7 +229,7 @@ impl Highlighter for Sight {
         self.lock().fitting_prompt().map_or(Cow::Borrowed(prompt), Cow::Owned)
     }
 
-    // Told of each move of the cursor. Nothing is highlighted.
+    // Called on each move of the cursor. Nothing is highlighted.
     fn highlight_char(&self, line: &str, cursor: usize, _: CmdKind) -> bool {
         self.look(line, cursor);
         false
@@ -236,7 +239,7 @@ impl Highlighter for Sight {
 impl Hinter for Sight {
     type Hint = String;
 
-    // Told of each change of the line. There are no hints.
+    // Called on each change of the line. There are no hints.
     fn hint(&self, line: &str, cursor: usize, _: &Context<'_>) -> Option<String> {
         self.look(line, cursor);
         None
@@ -266,7 +269,7 @@ fn edit_lines(
         };
         let line = match read {
             Ok(text) => {
-                // A line that is not remembered is still a line.
+                // A line that cannot be added to the history is still valid.
                 let _ = editor.add_history_entry(&text);
                 Line::Text(text)
             }
@@ -287,7 +290,7 @@ fn read_lines(prompts: &mpsc::Receiver<String>, lines: &Sender<Line>) {
                 let text = String::from_utf8_lossy(&bytes);
                 Line::Text(text.trim_end_matches(['\n', '\r']).to_owned())
             }
-            // What can't be read has nothing more.
+            // A read error counts as the end of the input.
             _ => Line::End,
         };
         if lines.blocking_send(line).is_err() {

@@ -1,4 +1,4 @@
-//! How a client begins a session: its parameters, and a password where the server asks for one.
+//! Opens a client's session: its parameters, and a password if the server requests one.
 
 use std::io;
 
@@ -12,13 +12,13 @@ use tokio_postgres::Config;
 
 use super::client::{Client, refused, unexpected};
 
-/// What the server sees in its list of sessions.
+/// The `application_name` of the session.
 const APPLICATION_NAME: &str = "pangea";
 
-/// Begins a session, up to where the server lets the client in.
+/// Opens a session, up to the point at which the server accepts the client.
 ///
 /// # Errors
-/// When it does not, with its reason.
+/// The server's reason if it does not.
 pub async fn log_in(client: &mut Client, config: &Config) -> io::Result<()> {
     let own = std::env::var("USER");
     let user = config.get_user().map_or_else(|| own.unwrap_or_default(), str::to_owned);
@@ -56,7 +56,7 @@ fn password(config: &Config) -> io::Result<&[u8]> {
     config.get_password().ok_or_else(missing)
 }
 
-/// RFC 5802: each side proves that it knows the password, and neither says it.
+/// RFC 5802: each side proves that it knows the password, without sending it.
 async fn scram(
     client: &mut Client,
     offered: &AuthenticationSaslBody,

@@ -1,17 +1,19 @@
-//! The prompt: lines become statements, which run beside it, and commands.
+//! The prompt: input lines become commands, and statements that run concurrently with it.
 //!
 //! ```text
-//!   lines ---> script ---> queue ---> shell, one statement at a time ---> answers
+//!   lines ---> script ---> queue ---> shell, one statement at a time ---> results
 //!                  \
-//!                   `----> commands: in their turn, or beside a statement that waits
+//!                   `----> commands: queued, or concurrent with a running statement
 //! ```
 //!
-//! For [`PATIENCE`] after a statement was sent nothing is read: nearly all are answered by then.
-//! One that waits longer has the prompt beside it, and a command that may be done beside it is.
-//! Everything else waits for its turn. A script has a line read in each such time, so that what
-//! a command brought about comes before what stands behind it. Ctrl-C cancels what runs and drops
-//! what waits behind it. What is said of a statement is shown when it comes, and of a script with
-//! its line.
+//! For [`PATIENCE`] after a statement was sent, no input is read, because nearly all statements
+//! complete within this time. If a statement takes longer, the prompt returns, and commands that
+//! can run concurrently with a statement do so. All other input is queued.
+//!
+//! In a script, one line is read in each such interval, so that the effects of a command appear
+//! before later lines are read. Ctrl-C cancels the running statement and discards the queue.
+//! Replies to a statement are shown as they arrive; in a script, they are prefixed with the number
+//! of the line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,62 +28,61 @@ use super::shell::{Cancelled, Shell};
 use crate::failure::Failure;
 use crate::signals::Interrupts;
 
-/// How long a statement may take before the prompt comes back beside it.
+/// The time after which the prompt returns while a statement is running.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// With so many statements behind one that waits no more lines are read.
+/// No more lines are read if this number of statements is queued.
 const QUEUE_MAX: usize = 1_000;
 
-/// When a command is done.
+/// The time at which a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Also while a statement waits.
+    /// Immediately, also while a statement is running.
     Beside,
-    /// When the statements before it are answered. Where somebody sits there it is refused while
-    /// one of them waits.
+    /// After the previous statements. At a terminal, it is rejected while a statement is running.
     After,
-    /// It ends the prompt: at once where somebody sits there, else in its turn.
+    /// It ends the prompt: immediately at a terminal, otherwise after the previous statements.
     Quit,
 }
 
-/// What a prompt understands beside SQL.
+/// The commands of a prompt, besides SQL.
 pub trait Commands {
-    /// Whether there is something to do while a statement waits.
+    /// Whether input is read while a statement is running.
     const IS_READ_BESIDE: bool;
 
-    /// What the prompt begins with.
+    /// Returns the name at the start of the prompt.
     fn name(&self) -> String;
 
-    /// When a command is done.
+    /// The time at which a command runs.
     fn turn(&self, command: &str) -> Turn;
 
-    /// Does a command that does not quit, and says what came of it.
+    /// Runs a command other than quit, and returns its output.
     async fn run(&mut self, command: &str, shell: &mut Shell) -> Result<String, String>;
 }
 
-/// What is done about a script's statement that fails.
+/// The behavior if a statement of a script fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterError {
-    /// The rest is not done.
+    /// The rest of the script is not run.
     Stop,
-    /// The rest is done.
+    /// The rest of the script is run.
     GoOn,
 }
 
-/// How a prompt came to its end.
+/// The reason why a prompt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Somebody asked for it.
+    /// The user quit.
     Quit,
-    /// Ctrl-C, with nothing to cancel.
+    /// Ctrl-C, with no statement to cancel.
     Interrupted,
-    /// There are no more lines.
+    /// The end of the input.
     NoMore {
-        /// Whether there were any.
+        /// Whether there were any lines.
         had_lines: bool,
     },
 }
 
-/// Whoever types, and a server.
+/// A prompt for a user, connected to a server.
 pub struct Prompt<'a, C> {
     commands: C,
     shell: Shell,
@@ -90,14 +91,15 @@ pub struct Prompt<'a, C> {
     after_error: AfterError,
     script: Script,
     queue: VecDeque<Numbered>,
-    /// The line that was read last, and the one that what runs ends at.
+    /// The number of the last line read, and the number of the line at which the running statement
+    /// ends.
     line: u64,
     line_of_running: u64,
-    /// Why what runs has failed, if it has.
+    /// The error of the running statement, if it has failed.
     error: Option<String>,
-    /// When the prompt comes back beside what runs.
+    /// The time at which the prompt returns although a statement is running.
     patient_until: Instant,
-    /// How many statements and commands have failed.
+    /// The number of failed statements and commands.
     failed: u64,
     had_lines: bool,
 }
@@ -108,7 +110,7 @@ struct Numbered {
     line: u64,
 }
 
-/// What happens next.
+/// The next event.
 enum Event {
     Shown(Shown),
     Answered,
@@ -118,10 +120,10 @@ enum Event {
 }
 
 impl<'a, C: Commands> Prompt<'a, C> {
-    /// A prompt at stdin.
+    /// Creates a prompt that reads stdin.
     ///
     /// # Errors
-    /// When stdin can't be read.
+    /// If stdin cannot be read.
     pub fn new(
         commands: C,
         shell: Shell,
@@ -145,12 +147,12 @@ impl<'a, C: Commands> Prompt<'a, C> {
         })
     }
 
-    /// Whether somebody sits there.
+    /// Returns whether stdin is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.lines.is_terminal()
     }
 
-    /// How many statements and commands of a script have failed.
+    /// Returns the number of failed statements and commands of a script.
     pub fn failed(&self) -> u64 {
         if self.lines.is_terminal() { 0 } else { self.failed }
     }
@@ -160,10 +162,10 @@ impl<'a, C: Commands> Prompt<'a, C> {
         self.interrupts.received().await;
     }
 
-    /// Reads and does until there is an end.
+    /// Reads input and runs it until the prompt ends.
     ///
     /// # Errors
-    /// When there is nobody to show anything to, or a script failed that stops then.
+    /// If the output is closed, or a script failed and stops at errors.
     pub async fn run(&mut self) -> Result<End, Failure> {
         let mut end = None;
         loop {
@@ -199,7 +201,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
                 Event::Line(line) => self.on_line(line).await?,
             };
             match ended {
-                // A script's last statement is still to be answered.
+                // The last statement of a script is still running.
                 Some(End::NoMore { .. }) if !self.lines.is_terminal() => end = ended,
                 Some(end) => {
                     self.shell_ends().await;
@@ -210,7 +212,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
         }
     }
 
-    /// Waits for something to happen.
+    /// Waits for the next event.
     async fn event(&mut self, has_lines: bool) -> Event {
         let is_running = self.shell.is_running();
         let is_patient = is_running && Instant::now() < self.patient_until;
@@ -231,8 +233,8 @@ impl<'a, C: Commands> Prompt<'a, C> {
         }
     }
 
-    /// `us-east=> `, with psql's marks: `-` in a statement, `*` in a transaction, `!` in one that
-    /// failed; and `..` where a statement waits.
+    /// `us-east=> `, with psql's marks: `-` within a statement, `*` in a transaction block, `!` in
+    /// a failed one; and `..` while a statement is running.
     fn prompt(&self) -> String {
         let name = self.commands.name();
         if self.shell.is_running() {
@@ -260,7 +262,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
             .warn("The statement waits. Ctrl-C cancels it; \\help and the like work beside it.")
     }
 
-    /// Shows a part of an answer when it comes.
+    /// Shows a part of a result.
     fn show(&mut self, shown: Shown) -> Result<(), Failure> {
         let at_line = |text: &str| self.at_line(self.line_of_running, text);
         match shown {
@@ -268,7 +270,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
             Shown::Notice(text) => self.lines.warn(&at_line(&text)),
             Shown::Error(error) => {
                 let error = at_line(&error);
-                // Where it is the end, it is said there.
+                // If the script stops at errors, its end reports the error.
                 let shown = if self.stops_at_errors() { Ok(()) } else { self.lines.warn(&error) };
                 self.error.get_or_insert(error);
                 shown
@@ -298,8 +300,8 @@ impl<'a, C: Commands> Prompt<'a, C> {
             Line::Cancelled { is_empty } => return self.on_interrupt(is_empty).await,
             Line::End => {
                 let had_lines = self.had_lines;
-                // A script's last statement needs no semicolon, as in psql. At a terminal it was
-                // left.
+                // As in psql, the last statement of a script needs no semicolon. At a terminal it
+                // is discarded.
                 let rest = std::mem::take(&mut self.script).rest();
                 if let Some(sql) = rest.filter(|_| !self.lines.is_terminal()) {
                     self.queue.push_back(Numbered { part: Part::Sql(sql), line: self.line });
@@ -309,7 +311,8 @@ impl<'a, C: Commands> Prompt<'a, C> {
         };
         self.had_lines = true;
         if !self.lines.is_terminal() {
-            // The statement that waits may go on after each command that a script has beside it.
+            // The running statement may make progress after each command that a script runs
+            // concurrently.
             self.patient_until = Instant::now() + PATIENCE;
         }
         // An empty line counts, and may be within quotes.
@@ -326,8 +329,8 @@ impl<'a, C: Commands> Prompt<'a, C> {
         Ok(None)
     }
 
-    /// What is complete with a line. As in psql, somebody who sits there may ask for help or leave
-    /// in a word.
+    /// Returns the parts that are complete with a line. As in psql, `help` and `quit` work as words
+    /// at a terminal.
     fn parts(&mut self, line: &str) -> Result<Vec<Part>, Failure> {
         let word = line.trim().trim_end_matches(';').trim_end().to_ascii_lowercase();
         let command = match word.as_str() {
@@ -345,8 +348,8 @@ impl<'a, C: Commands> Prompt<'a, C> {
         Ok(self.script.add(line))
     }
 
-    /// Does a part of a line, or has it wait. What stands behind something else on its line has its
-    /// turn after that.
+    /// Runs a part of a line or queues it. A command that follows another part on its line is
+    /// queued after that part.
     async fn on_part(&mut self, part: Part, is_first: bool) -> Result<Option<End>, Failure> {
         let is_free = !self.shell.is_running() && self.queue.is_empty();
         if let Part::Command(command) = &part {
@@ -355,7 +358,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
                     self.run_command(command, self.line).await?;
                     return Ok(None);
                 }
-                // Whoever sits there would wait for something that may never come.
+                // The statement may never complete, so an interactive user should not wait for it.
                 Turn::After if self.shell.is_running() && self.lines.is_terminal() => {
                     let name = self.commands.name();
                     self.lines.warn(&format!(
@@ -388,7 +391,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
         }
     }
 
-    /// A word about a script, with the line that it is about as psql has it.
+    /// Adds the line number to a message about a script, in psql's format.
     fn at_line(&self, line: u64, text: &str) -> String {
         match self.lines.is_terminal() {
             true => text.to_owned(),
@@ -396,7 +399,8 @@ impl<'a, C: Commands> Prompt<'a, C> {
         }
     }
 
-    /// Ctrl-C: cancels what runs, or what was typed, or ends the prompt where there is neither.
+    /// Handles Ctrl-C: cancels the running statement or discards the input. If there is neither, it
+    /// ends the prompt.
     async fn on_interrupt(&mut self, is_empty: bool) -> Result<Option<End>, Failure> {
         if !self.lines.is_terminal() {
             return Ok(Some(End::Interrupted));
@@ -419,7 +423,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
         Ok(None)
     }
 
-    /// Whoever quits does not want the answer to what runs.
+    /// The result of the running statement is not needed after quitting.
     async fn shell_ends(&mut self) {
         if self.shell.is_running() {
             self.shell.cancel().await;

@@ -1,10 +1,10 @@
-//! What is typed, taken apart: statements end with a semicolon, and a backslash begins a command
-//! that goes to the end of its line or to the next backslash.
+//! Splits the input into statements, which end with a semicolon, and commands. A command starts
+//! with a backslash and extends to the end of its line or to the next backslash.
 //!
-//! Neither counts within quotes or comments: `'a;b'`, `E'it\'s'`, `"a;b"`, `$$ ; $$`, `-- ;` and
-//! `/* ; /* ; */ */`, as in PostgreSQL.
+//! Neither character counts within quotes or comments: `'a;b'`, `E'it\'s'`, `"a;b"`, `$$ ; $$`, `--
+//! ;` and `/* ; /* ; */ */`, as in PostgreSQL.
 
-/// Something to do.
+/// A part of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A statement, with its semicolon.
@@ -13,18 +13,18 @@ pub enum Part {
     Command(String),
 }
 
-/// What the end of the text so far is within.
+/// The lexical context at the end of the text so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Within {
     #[default]
     Nothing,
-    /// A string, in which a backslash may escape.
+    /// A string, which may have backslash escapes.
     Text { has_escapes: bool },
     /// A name in double quotes.
     Name,
-    /// A string between two such marks, with their dollar signs.
+    /// A dollar-quoted string, with its delimiter.
     Dollars(String),
-    /// Comments, so many deep.
+    /// Nested comments, with their depth.
     Comment(usize),
 }
 
@@ -33,17 +33,17 @@ enum Within {
 pub struct Script {
     text: String,
     within: Within,
-    /// Whether there is more than space and comments.
+    /// Whether the text contains more than space and comments.
     has_content: bool,
 }
 
 impl Script {
-    /// Whether no statement was begun.
+    /// Returns whether no statement has begun.
     pub fn is_empty(&self) -> bool {
         !self.has_content && self.within == Within::Nothing
     }
 
-    /// What a prompt shows for where the next line will be, as psql's do.
+    /// Returns the mark in the prompt for the context of the next line, as in psql.
     pub fn mark(&self) -> char {
         match &self.within {
             Within::Nothing if self.has_content => '-',
@@ -55,12 +55,12 @@ impl Script {
         }
     }
 
-    /// The statement that was begun and has no semicolon.
+    /// Returns the statement that has begun and has no semicolon.
     pub fn rest(self) -> Option<String> {
         (!self.is_empty()).then_some(self.text)
     }
 
-    /// Adds a line, and returns what is complete with it, in order.
+    /// Adds a line, and returns the parts that are complete with it, in order.
     pub fn add(&mut self, line: &str) -> Vec<Part> {
         let mut parts = Vec::new();
         let mut rest = line;
@@ -68,7 +68,7 @@ impl Script {
             let taken = match &self.within {
                 Within::Nothing if first == '\\' => {
                     let end = rest[1..].find('\\').map_or(rest.len(), |at| at + 1);
-                    // It needs no semicolon, and may have one.
+                    // A command needs no semicolon, but may have one.
                     let command = rest[..end].trim_end_matches([' ', '\t', '\r', ';']);
                     parts.push(Part::Command(command.to_owned()));
                     rest = &rest[end..];
@@ -98,7 +98,7 @@ impl Script {
         parts
     }
 
-    /// Takes something from the front of `rest`, which is in no quotes: how long it is.
+    /// Consumes a token at the front of `rest`, outside of quotes. Returns its length.
     fn step_plain(&mut self, rest: &str) -> usize {
         let first = rest.chars().next().expect("there is something left");
         if rest.starts_with("--") {
@@ -130,7 +130,7 @@ impl Script {
     }
 }
 
-/// The mark of a dollar-quoted string at the front of `rest`: `$$` or `$word$`.
+/// Returns the delimiter of a dollar-quoted string at the front of `rest`: `$$` or `$word$`.
 fn dollar_mark(rest: &str) -> Option<&str> {
     let end = rest[1..].find('$')? + 1;
     let word = &rest[1..end];
@@ -139,8 +139,8 @@ fn dollar_mark(rest: &str) -> Option<&str> {
     (is_word && !is_number).then(|| &rest[..=end])
 }
 
-/// Takes something from the front of `rest`, which is in quotes or a comment: how long it is, and
-/// what comes after it is within.
+/// Consumes a token at the front of `rest`, within quotes or a comment. Returns its length and the
+/// context after it.
 fn step_within(within: &Within, rest: &str) -> (usize, Within) {
     let first = rest.chars().next().expect("there is something left");
     let skip = |len: usize| rest.chars().take(len).map(char::len_utf8).sum();
@@ -211,7 +211,7 @@ mod tests {
             let lines = if text.contains("--") { &lines[..] } else { &lines[..1] };
             assert_eq!(parts(lines), [sql(&lines.join("\n"))], "{text}");
         }
-        // A parameter is no mark.
+        // A parameter is not a dollar quote.
         assert_eq!(parts(&["select $1; select $1;"]).len(), 2);
         assert_eq!(parts(&["select a$b; select a$b;"]).len(), 2);
     }

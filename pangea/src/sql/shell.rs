@@ -1,5 +1,4 @@
-//! A connection that is made when it is first needed, and one thing at a time that runs on it,
-//! beside everything else.
+//! A lazily opened connection that runs one query at a time, concurrently with everything else.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,10 +9,10 @@ use tokio_postgres::Config;
 use super::answer::{Answer, Shown};
 use super::client::{Canceller, Client, Status};
 
-/// How much of an answer may wait to be shown before no more of it is read.
+/// The number of unread results above which no more is read from the connection.
 const SHOWN_MAX: usize = 16;
 
-/// What can be asked to cancel, once there is a connection.
+/// The canceller of the query, once the connection is open.
 type Cancellers = Arc<Mutex<Option<Arc<Canceller>>>>;
 
 /// Runs SQL at one server.
@@ -23,31 +22,31 @@ pub struct Shell {
     running: Option<Running>,
 }
 
-/// Statements that wait for their answer.
+/// A running query.
 struct Running {
     task: JoinHandle<Option<Client>>,
     shown: Receiver<Shown>,
     canceller: Cancellers,
-    /// Whether the server was asked to cancel.
+    /// Whether a cancel request was sent.
     is_cancelled: bool,
 }
 
-/// What became of a request to cancel.
+/// The effect of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
-    /// The server was asked to, and its answer is still awaited.
+    /// A cancel request was sent, and the query's result is still awaited.
     Asked,
-    /// The connection was given up, as the server was asked before or can't be.
+    /// The connection was dropped, because a request was sent before or could not be sent.
     GivenUp,
 }
 
 impl Shell {
-    /// A shell that connects when it first has to.
+    /// Creates a shell that connects on first use.
     pub fn new(config: Config) -> Self {
         Self::of(Server { config, name: None })
     }
 
-    /// A shell at a server that errors call by its name.
+    /// Creates a shell for a server whose name appears in errors.
     pub fn named(name: &str, config: Config) -> Self {
         Self::of(Server { config, name: Some(name.to_owned()) })
     }
@@ -59,23 +58,23 @@ impl Shell {
     /// Connects now.
     ///
     /// # Errors
-    /// Why the server can't be reached.
+    /// The reason why the server cannot be reached.
     pub async fn connect(&mut self) -> Result<(), String> {
         self.client = Some(self.server.connect().await?);
         Ok(())
     }
 
-    /// Where the transaction is, as far as it is known.
+    /// Returns the transaction status, as far as it is known.
     pub fn status(&self) -> Status {
         self.client.as_ref().map_or(Status::Idle, Client::status)
     }
 
-    /// Whether an answer is awaited.
+    /// Returns whether a query is running.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Runs SQL beside everything else.
+    /// Runs SQL concurrently.
     pub fn start(&mut self, sql: String) {
         assert!(self.running.is_none(), "one thing runs at a time");
         let canceller = Cancellers::default();
@@ -85,8 +84,8 @@ impl Shell {
         self.running = Some(Running { task, shown, canceller, is_cancelled: false });
     }
 
-    /// Waits for more of the answer to what runs. When there is none, it has ended. May be dropped
-    /// and asked for again.
+    /// Waits for more results of the running query. Returns `None` when it has ended. It is
+    /// cancel-safe: the future may be dropped and created again.
     pub async fn next(&mut self) -> Option<Shown> {
         let running = self.running.as_mut().expect("something runs");
         if let Some(shown) = running.shown.recv().await {
@@ -98,8 +97,8 @@ impl Shell {
         None
     }
 
-    /// Asks the server to cancel what runs. What it was asked to cancel before is given up, with
-    /// the connection.
+    /// Sends a cancel request for the running query. If a request was sent before, drops the
+    /// connection.
     pub async fn cancel(&mut self) -> Cancelled {
         let running = self.running.as_mut().expect("something runs");
         let canceller = running.canceller.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -113,7 +112,7 @@ impl Shell {
         Cancelled::GivenUp
     }
 
-    /// Ends the connection, whatever runs on it.
+    /// Drops the connection, and any query that is running on it.
     pub fn give_up(&mut self) {
         if let Some(running) = self.running.take() {
             running.task.abort();
@@ -122,7 +121,7 @@ impl Shell {
     }
 }
 
-/// Where SQL goes.
+/// The server to connect to.
 #[derive(Clone)]
 struct Server {
     config: Config,
@@ -139,7 +138,7 @@ impl Server {
     }
 }
 
-/// Runs SQL and tells what comes of it: the connection, if there still is one.
+/// Runs SQL and sends its results to `shown`. Returns the connection, if it is still open.
 async fn run(
     server: Server,
     client: Option<Client>,
@@ -160,7 +159,7 @@ async fn run(
     let Err(error) = query(&mut client, &sql, &shown, &mut has_failed).await else {
         return Some(client);
     };
-    // The server has often said why.
+    // The server has often sent the reason.
     if !has_failed {
         tell(&shown, Shown::Error(format!("the connection was lost: {error}"))).await;
     }
@@ -190,12 +189,12 @@ async fn query(
     Ok(())
 }
 
-/// Where nobody listens any more, the statement is being given up.
+/// If the receiver is gone, the query is being abandoned.
 async fn tell(shown: &Sender<Shown>, what: Shown) {
     let _ = shown.send(what).await;
 }
 
-/// The connection that there is, or a new one.
+/// Returns the existing connection, or a new one.
 async fn ready(
     server: &Server,
     client: Option<Client>,

@@ -1,7 +1,7 @@
-//! Checkpoints of nodes that are tortured: so many that faults meet them in all states.
+//! Checkpoints during a torture run: frequent enough that faults hit nodes in all their stages.
 //!
-//! A checkpoint is a file, of which a node keeps two: whoever looks often enough sees each of them,
-//! whatever happens to the nodes.
+//! A checkpoint is a file, and a node retains the last two. Frequent polling therefore sees every
+//! one of them, regardless of the faults.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use crate::cluster::{Member, Plan};
 use crate::failure::Failure;
 use crate::protocol::{TortureSettings, parse_value, with_protocol};
 
-/// What a checkpoint's file ends with.
+/// The extension of a checkpoint file.
 const FILE: &str = "ckp";
 
 /// The same cluster, with the settings that its protocol has for a torture
@@ -51,16 +51,16 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// None yet, of these nodes.
+    /// Starts with no checkpoints, for these nodes.
     pub fn of(members: &[Member]) -> Self {
         let directory = |member: &Member| member.config.data_dir.join("checkpoints");
         Self { directories: members.iter().map(directory).collect(), seen: BTreeSet::new() }
     }
 
-    /// Sees which there are now.
+    /// Records the current checkpoints.
     pub fn look(&mut self) {
         for (node, directory) in self.directories.iter().enumerate() {
-            // Without one there is no directory.
+            // The directory does not exist before the first checkpoint.
             let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
             let names = files.map(|file| PathBuf::from(file.file_name()));
             let whole = names.filter(|name| name.extension().is_some_and(|end| end == FILE));
@@ -68,7 +68,7 @@ impl Checkpoints {
         }
     }
 
-    /// How many were seen, in words.
+    /// Returns the number of checkpoints seen, as text.
     pub fn told(&self, plan: &Plan) -> String {
         let of_node = |node| self.seen.iter().filter(|(of, _)| *of == node).count();
         let counts: Vec<usize> = (0..self.directories.len()).map(of_node).collect();

@@ -1,5 +1,5 @@
-//! Clients that speak PostgreSQL's protocol: each works through one connection at a time, and opens
-//! another, under another number, when that is lost.
+//! Clients that use PostgreSQL's protocol. Each works through one connection at a time. When that
+//! is lost, it opens another under a new client number.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,26 +16,26 @@ use super::history::{Attempt, History};
 use super::work::{Found, Numbers, Step, Work};
 use crate::failure::Failure;
 
-/// How long a client waits before it connects again.
+/// The delay before a client reconnects.
 const RECONNECT: Duration = Duration::from_millis(100);
-/// How long a client waits before it tries a transaction again that lost to another, at most, and
-/// times the attempt.
+/// The maximum delay before a client retries a transaction that failed with a conflict; it is
+/// multiplied by the number of the attempt.
 const BACK_OFF: Duration = Duration::from_millis(20);
-/// How often a transaction is tried.
+/// The maximum number of attempts of a transaction.
 const ATTEMPTS_MAX: u32 = 5;
-/// How long a statement of the impatient clients may take: less than faults last.
+/// The statement timeout of the impatient clients, which is shorter than most faults.
 const STATEMENT_TIMEOUT_MS: u32 = 1_500;
-/// At most so many different surprises are kept.
+/// The maximum number of different unexpected errors that are recorded.
 const SURPRISES_MAX: usize = 10;
 
-/// A node as clients know it.
+/// A node as clients see it.
 #[derive(Clone)]
 pub struct Place {
     pub region: String,
     pub sql: Config,
 }
 
-/// Clients at work.
+/// Running clients.
 pub struct Clients {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
@@ -45,26 +45,26 @@ struct Shared {
     history: Arc<History>,
     places: Vec<Place>,
     numbers: Numbers,
-    /// The numbers that clients have.
+    /// The next client number.
     clients: AtomicU64,
     conflicts: AtomicU64,
     connections_lost: AtomicU64,
     is_over: AtomicBool,
-    /// What no client should be told.
+    /// Errors that no client should receive.
     surprises: Mutex<BTreeSet<String>>,
 }
 
-/// What clients met, beside what is in the history.
+/// Statistics of the clients that are not in the history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Met {
-    /// Transactions that lost to others.
+    /// Transactions that failed with a conflict.
     pub conflicts: u64,
-    /// Connections that were lost, or could not be made.
+    /// Connections that were lost or could not be opened.
     pub connections_lost: u64,
 }
 
 impl Clients {
-    /// Starts clients, so many for each place.
+    /// Starts `each` clients for each node.
     pub fn start(history: &Arc<History>, places: &[Place], each: usize, seed: u64) -> Self {
         let shared = Arc::new(Shared {
             history: history.clone(),
@@ -93,7 +93,7 @@ impl Clients {
         Self { shared, tasks }
     }
 
-    /// What clients have met so far.
+    /// Returns the statistics so far.
     pub fn met(&self) -> Met {
         Met {
             conflicts: self.shared.conflicts.load(Ordering::Relaxed),
@@ -101,10 +101,10 @@ impl Clients {
         }
     }
 
-    /// Lets every client end its transaction.
+    /// Lets every client finish its transaction.
     ///
     /// # Errors
-    /// When one has no answer by the deadline, or was told what none should be told.
+    /// If a client has no response by the deadline, or received an unexpected error.
     pub async fn end(mut self, deadline: Duration) -> Result<Met, Failure> {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let all = async {
@@ -146,22 +146,22 @@ impl Shared {
     }
 }
 
-/// How an error ended a transaction.
+/// The effect of an error on a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// It lost to another and may be tried again.
+    /// It conflicted with another transaction and may be retried.
     Conflict,
-    /// It is over, and the session goes on.
+    /// It was aborted, and the session continues.
     Refused,
     /// The session has ended.
     Lost,
-    /// It was submitted, and nobody knows.
+    /// It was submitted, and its outcome is unknown.
     Unknown,
 }
 
 impl Why {
-    /// What an error means, or the error where no client should see it. `is_submitted` says whether
-    /// the transaction may have been.
+    /// Classifies an error, or returns it if no client should receive it. `is_submitted` is whether
+    /// the transaction may have been submitted.
     fn of(error: &Error, is_submitted: bool) -> Result<Self, String> {
         let Some(code) = error.code() else {
             return Ok(if is_submitted { Self::Unknown } else { Self::Lost });
@@ -184,13 +184,13 @@ impl Why {
 struct Runner {
     shared: Arc<Shared>,
     rng: Rng,
-    /// Where it works.
+    /// The index of its current node.
     at: usize,
-    /// Whether it goes to the next place when it is lost in one.
+    /// Whether it moves to the next node when its connection is lost.
     roams: bool,
-    /// Whether it wants to read what was acknowledged before.
+    /// Whether its reads are strict.
     is_strict: bool,
-    /// Whether its statements have a time limit.
+    /// Whether its statements have a timeout.
     is_impatient: bool,
 }
 
@@ -198,7 +198,7 @@ struct Runner {
 struct Session {
     client: Client,
     number: u64,
-    /// For stories.
+    /// The description of the client in reports.
     note: String,
     is_strict: bool,
 }
@@ -226,9 +226,9 @@ impl Runner {
         let timeout_ms = if self.is_impatient { STATEMENT_TIMEOUT_MS } else { 0 };
         let mut sql = sql.clone();
         sql.options(format!("-c reads={reads} -c statement_timeout={timeout_ms}"));
-        // Nobody listens there now.
+        // The node does not accept connections now.
         let (client, connection) = sql.connect(NoTls).await.ok()?;
-        // How it ends its client sees.
+        // The client sees how the connection ends.
         tokio::spawn(connection);
         Some(Session {
             client,
@@ -238,7 +238,7 @@ impl Runner {
         })
     }
 
-    /// Works until the session is lost or all is over.
+    /// Works until the session is lost or the run ends.
     async fn use_session(&mut self, session: &Session) {
         while !self.shared.is_over() {
             let work = Work::draw(&self.shared.numbers, &mut self.rng);
@@ -265,7 +265,7 @@ impl Runner {
                 match done {
                     Ok(Found::Something) => Ok(()),
                     Ok(Found::Nothing) => {
-                        // That there is none is what this transaction was told.
+                        // The first attempt committed as a read that found no row.
                         attempt.end(Outcome::Committed);
                         attempt = session.begin(&shared, work);
                         let made = step.make(&session.client, &shared.numbers, &mut attempt);
@@ -334,7 +334,7 @@ impl Session {
     }
 
     fn begin(&self, shared: &Shared, work: &Work) -> Attempt {
-        // What only reads of a snapshot may be of the past.
+        // A transaction that only reads from a snapshot may see an older state.
         let is_held = self.is_strict || work.is_write();
         shared.history.begin(self.number, &self.note, is_held)
     }

@@ -1,4 +1,4 @@
-//! What clients did and were told, in the form of docs/HISTORY.md, written as it happens.
+//! Records the operations and results of clients as they happen, in the format of docs/HISTORY.md.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,22 +9,22 @@ use std::time::Instant;
 use pangea_sim::record::write::write_txn;
 use pangea_sim::record::{Atom, Name, Names, Op, Outcome, Range, Seen, Txn};
 
-/// A row of one of the tables, as histories name it.
+/// A row of one of the tables, as named in histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// A list: a text to which values are appended.
     List(i64),
-    /// A register, which is there from its first write on.
+    /// A register, which exists from its first write on.
     Register(i64),
-    /// A row that comes and goes, and that scans find. The only kind that is a number.
+    /// A row that is inserted and deleted, and that scans find. This is the only kind whose key is
+    /// a number.
     Row(i64),
-    /// What a transaction that deletes leaves behind, so that a final read tells whether it
-    /// committed.
+    /// The mark of a transaction with a deletion, by which a final read shows whether it committed.
     Mark(i64),
 }
 
 impl Key {
-    /// Its number in its table.
+    /// Returns the key in its table.
     pub fn id(self) -> i64 {
         match self {
             Self::List(id) | Self::Register(id) | Self::Row(id) | Self::Mark(id) => id,
@@ -52,7 +52,7 @@ impl Key {
     }
 }
 
-/// How many transactions ended how.
+/// The numbers of transactions by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub committed: u64,
@@ -60,9 +60,9 @@ pub struct Counts {
     pub unknown: u64,
 }
 
-/// A history that is being written.
+/// A history that is being recorded.
 pub struct History {
-    /// The one clock of all clients.
+    /// The common clock of all clients.
     began: Instant,
     sink: Mutex<Sink>,
 }
@@ -70,14 +70,14 @@ pub struct History {
 struct Sink {
     output: BufWriter<File>,
     counts: Counts,
-    /// All that anybody tried to write.
+    /// The keys that any client tried to write.
     attempted: BTreeSet<Key>,
-    /// The first line that could not be written.
+    /// The first write error.
     error: Option<io::Error>,
 }
 
 impl History {
-    /// An empty one.
+    /// Creates an empty history.
     pub fn new(file: File) -> Self {
         let sink = Sink {
             output: BufWriter::new(file),
@@ -88,13 +88,13 @@ impl History {
         Self { began: Instant::now(), sink: Mutex::new(sink) }
     }
 
-    /// The time since the history began, in microseconds.
+    /// Returns the time since the history began, in microseconds.
     pub fn now(&self) -> i64 {
         i64::try_from(self.began.elapsed().as_micros()).expect("fewer than 290,000 years")
     }
 
-    /// A transaction of a client that begins now. `note` is for stories, and `is_held` says whether
-    /// it is held to real time.
+    /// Begins a transaction of a client. `note` appears in reports. If `is_held` is set, the
+    /// checker requires the real-time order of this transaction.
     pub fn begin(self: &Arc<Self>, client: u64, note: &str, is_held: bool) -> Attempt {
         let txn = Txn {
             id: 0,
@@ -112,7 +112,7 @@ impl History {
         Attempt { history, names: Names::default(), txn, attempted: Vec::new(), has_ended: false }
     }
 
-    /// Writes down what has ended, or is given up.
+    /// Records a transaction that has ended or was abandoned.
     fn record(&self, attempt: &mut Attempt) {
         let Attempt { names, txn, attempted, .. } = attempt;
         let mut sink = self.sink();
@@ -128,20 +128,20 @@ impl History {
         sink.attempted.extend(attempted.drain(..));
     }
 
-    /// How many transactions have ended how.
+    /// The numbers of transactions by outcome.
     pub fn counts(&self) -> Counts {
         self.sink().counts
     }
 
-    /// All that anybody tried to write.
+    /// The keys that any client tried to write.
     pub fn attempted(&self) -> BTreeSet<Key> {
         self.sink().attempted.clone()
     }
 
-    /// Sees to it that all of it is in the file.
+    /// Flushes the history to the file.
     ///
     /// # Errors
-    /// When a line could not be written.
+    /// If a line could not be written.
     pub fn flush(&self) -> io::Result<()> {
         let mut sink = self.sink();
         match sink.error.take() {
@@ -155,11 +155,11 @@ impl History {
     }
 }
 
-/// A transaction under way.
+/// A transaction in progress.
 ///
-/// What is sent is noted before it is sent, for nothing may come back; what came back takes its
-/// place. One that is dropped before its end is recorded too, as of unknown outcome: it may have
-/// been submitted, and others may have read what it wrote.
+/// Operations are noted before they are sent, because there may be no response; the results then
+/// replace them. If an attempt is dropped before its end, it is recorded with an unknown outcome:
+/// it may have been submitted, and others may have read its writes.
 pub struct Attempt {
     history: Arc<History>,
     names: Names,
@@ -178,7 +178,7 @@ impl Drop for Attempt {
 }
 
 impl Attempt {
-    /// It ends now.
+    /// Ends the transaction now.
     pub fn end(mut self, outcome: Outcome) {
         self.txn.outcome = outcome;
         self.txn.end = (outcome != Outcome::Unknown).then(|| self.history.now());
@@ -187,17 +187,17 @@ impl Attempt {
         history.record(&mut self);
     }
 
-    /// How many operations there are, for [`Self::take_back`].
+    /// Returns the number of operations, for [`Self::take_back`].
     pub fn len(&self) -> usize {
         self.txn.ops.len()
     }
 
-    /// Forgets all operations from the one at `at` on: it has turned out that they were not done.
+    /// Removes all operations from index `at` on, because they turned out not to have been done.
     pub fn take_back(&mut self, at: usize) {
         self.txn.ops.truncate(at);
     }
 
-    /// It read what was there when all was over, and nothing comes after it.
+    /// Marks a final read: it reads the state after all other transactions, and none follow it.
     pub fn is_final(&mut self) {
         self.txn.is_final = true;
     }
@@ -217,16 +217,16 @@ impl Attempt {
         self.txn.ops.push(Op::Delete { key });
     }
 
-    /// A register or row was read.
+    /// Records the read of a register or row.
     pub fn read(&mut self, key: Key, value: Option<i64>) {
         let seen = value.map_or(Seen::Nothing, |value| Seen::Value(self.value(value)));
         self.seen(key, seen);
     }
 
-    /// A list was read: its text, if there is a row of it.
+    /// Records the read of a list: its text, if the row exists.
     pub fn read_list(&mut self, key: Key, text: Option<&str>) {
         let values = text.unwrap_or_default().split(',').skip(1);
-        // What is no number nobody wrote, and the checker will say so.
+        // No client wrote a value that is not a number, and the checker will report it.
         let atom = |value: &str| match value.parse() {
             Ok(number) => Atom::Number(number),
             Err(_) => Atom::Text(value.into()),
@@ -235,7 +235,7 @@ impl Attempt {
         self.seen(key, if values.is_empty() { Seen::Nothing } else { Seen::List(values) });
     }
 
-    /// The rows from one key to another, the latter not included, were read.
+    /// Records a scan of the rows from one key to another, excluding the latter.
     pub fn scan(&mut self, from: i64, to: i64, rows: &[(i64, i64)]) {
         let rows = rows.iter().map(|(id, value)| {
             (self.names.name(Key::Row(*id).atom()), self.names.name(Atom::Number(*value)))
@@ -245,7 +245,7 @@ impl Attempt {
         self.txn.ops.push(Op::Scan { range: Range { from, to }, rows });
     }
 
-    /// Lets the last operation, a write, come after what was read by it.
+    /// Moves the last operation, a read, before the write of the same statement.
     pub fn swap_last(&mut self) {
         let len = self.txn.ops.len();
         self.txn.ops.swap(len - 2, len - 1);
@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    /// What the file has when these have ended, with a final read of list 1.
+    /// Returns the verdict on a file in which these have ended, with a final read of list 1.
     fn recorded(attempts: Vec<(Attempt, Outcome)>, history: &Arc<History>, text: &str) -> Verdict {
         for (attempt, outcome) in attempts {
             attempt.end(outcome);
@@ -304,8 +304,8 @@ mod tests {
         Arc::new(History::new(tempfile::tempfile().unwrap()))
     }
 
-    /// An interrupt found what others had read of a transaction whose client had no answer yet, and
-    /// its history had values in it that nobody had written.
+    /// Story: on an interrupt, other clients had read the writes of a transaction whose own client
+    /// had no response yet. The history then contained values that no transaction had written.
     #[test]
     fn what_is_given_up_may_have_been_done() {
         let history = history();

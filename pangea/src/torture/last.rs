@@ -1,5 +1,5 @@
-//! The end of a run, when everything is healed and all clients have ended: every region commits,
-//! all replicas are equal, and everything is read once more in every region.
+//! The end of a run, after all faults are healed and all clients have finished: every region
+//! commits, the replicas are compared, and all data are read in every region.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use super::history::{Attempt, History, Key};
 use crate::cluster::replicas;
 use crate::failure::Failure;
 
-/// How long anything may take now.
+/// The time limit for each operation.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Rows that one transaction reads at most: lists are long.
+/// The maximum number of rows that one transaction reads: lists are long.
 const ROWS_PER_READ: usize = 500;
-/// The table of what regions commit at the end.
+/// The table that regions write to at the end.
 const PROBES: &str = "create table probes (region text primary key)";
-/// The clients who read at the end have numbers from here on, each region its own.
+/// The first client number of the final reads; each region has its own number.
 const NUMBERS: u64 = 1 << 40;
 
-/// Makes the tables.
+/// Creates the tables.
 ///
 /// # Errors
-/// When they can't be made.
+/// If the tables cannot be created.
 pub async fn create_tables(place: &Place, schema: &str) -> Result<(), Failure> {
     let made = in_time(place, async |client| {
         client.batch_execute(schema).await?;
@@ -36,11 +36,11 @@ pub async fn create_tables(place: &Place, schema: &str) -> Result<(), Failure> {
     made.await
 }
 
-/// Holds the cluster to what must be so now. What a region commits comes after all that it has ever
-/// been given, so that nothing is under way any more.
+/// Commits in every region and compares the replicas. A commit of a region is ordered after
+/// everything that was submitted there before, so that no transaction is in progress afterwards.
 ///
 /// # Errors
-/// When a region does not answer, or replicas differ.
+/// If a region does not respond or replicas differ.
 pub async fn settle(
     places: &[Place],
     natives: &[Native],
@@ -56,10 +56,10 @@ pub async fn settle(
     Ok((version, digests.join(" ")))
 }
 
-/// Reads everything in every region, as the last transactions of the history.
+/// Reads all keys in every region, as the last transactions of the history.
 ///
 /// # Errors
-/// When a region does not answer.
+/// If a region does not respond.
 pub async fn read_all(history: &Arc<History>, places: &[Place]) -> Result<(), Failure> {
     let attempted: Vec<Key> = history.attempted().into_iter().collect();
     for (number, place) in (NUMBERS..).zip(places) {
@@ -75,8 +75,8 @@ pub async fn read_all(history: &Arc<History>, places: &[Place]) -> Result<(), Fa
     Ok(())
 }
 
-/// Reads the rows of one table from the first of these keys to the last, with those between that
-/// should not be there.
+/// Reads the rows of one table from the first of these keys to the last, including unexpected rows
+/// between them.
 async fn read(client: &Client, keys: &[Key], attempt: &mut Attempt) -> Result<(), Error> {
     let [first, .., last] = keys else {
         return match keys {
@@ -116,7 +116,7 @@ async fn read(client: &Client, keys: &[Key], attempt: &mut Attempt) -> Result<()
     Ok(())
 }
 
-/// Does something in a session of its own, which may take as long as anything may.
+/// Runs an operation in a separate session, within the time limit.
 async fn in_time(
     place: &Place,
     what: impl AsyncFnOnce(&Client) -> Result<(), Error>,
@@ -124,7 +124,7 @@ async fn in_time(
     let region = &place.region;
     let done = async {
         let (client, connection) = place.sql.connect(NoTls).await?;
-        // How it ends its client sees.
+        // The client sees how the connection ends.
         tokio::spawn(connection);
         what(&client).await
     };

@@ -1,19 +1,19 @@
-//! `pangea torture`: a cluster on this machine under SQL clients and faults, and what the clients
-//! saw held to what is promised.
+//! `pangea torture`: runs a cluster on this machine under SQL clients and faults, and checks the
+//! clients' observations against the consistency guarantee.
 //!
 //! ```text
-//!   start --> tables --> clients work, faults come and go --> heal --> let clients end
-//!         --> every region commits --> replicas equal? --> read everything --> stop --> check
+//!   start --> tables --> clients work under faults --> heal --> let clients finish
+//!         --> every region commits --> replicas identical? --> read everything --> stop --> check
 //! ```
 //!
-//! Nodes are processes of their own and clients speak PostgreSQL's protocol to them. Everything is
-//! healed before the end, so that what must end can.
+//! Nodes are separate processes, and clients use PostgreSQL's protocol. All faults are healed
+//! before the end, so that every operation can finish.
 //!
-//! - [`work`]: what clients do, as SQL;
-//! - [`clients`]: who does it, and what errors mean;
-//! - [`history`]: what was done and told, in the form of docs/HISTORY.md;
+//! - [`work`]: the clients' transactions, as SQL;
+//! - [`clients`]: the clients, and the meaning of errors;
+//! - [`history`]: the record of operations and results, in the format of docs/HISTORY.md;
 //! - [`nemesis`]: the faults;
-//! - [`checkpoints`]: how often nodes take one, and how many they took;
+//! - [`checkpoints`]: the frequency and the number of the nodes' checkpoints;
 //! - [`last`]: the end of a run.
 
 mod checkpoints;
@@ -43,17 +43,17 @@ use clients::Clients;
 use history::History;
 use nemesis::{Fault, Nemesis};
 
-/// Beyond this somebody mistook the unit: a history of weeks fits no memory.
+/// A larger number is probably in the wrong unit: a history of weeks does not fit in memory.
 const SECS_MAX: u64 = 86_400;
-/// Clients of a region at most.
+/// The maximum number of clients of a region.
 const CLIENTS_MAX: u64 = 256;
-/// How long clients may take to end when everything is healed.
+/// The time limit for clients to finish after all faults are healed.
 const END_DEADLINE: Duration = Duration::from_secs(60);
-/// How often the progress bar moves.
+/// The update interval of the progress bar.
 const TICK: Duration = Duration::from_millis(200);
-/// How it looks.
+/// The progress bar.
 const PROGRESS_BAR: &str = "{wide_bar} {pos}/{len} s, {msg}";
-/// So short that segments are full within seconds: a checkpoint then cuts some off.
+/// Small enough that a segment is full within seconds, so that checkpoints truncate the log.
 const LOG_SEGMENT_BYTES: u64 = 128 << 10;
 
 /// Kill, stop and cut off nodes under SQL clients, and check what the clients saw.
@@ -79,24 +79,26 @@ The seed gives what clients do and the order of faults; real processes make some
 each time. The exit code is 1 where something is wrong, and then the history is kept. Ctrl-C stops
 everything; what was recorded by then is in the file of --history, without the reads of the end.")]
 pub struct Arguments {
-    /// How long clients work under faults
+    /// Time during which clients work under faults, in seconds
     #[arg(long, value_name = "S", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SECS_MAX))]
     secs: u64,
-    /// What faults and clients are drawn from
+    /// Seed of the faults and of the clients
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Which faults may happen, of kill, pause, cut and full-stop, or none [default: all; with
-    /// --durability memory, pause and cut]
+    /// Kinds of faults that may happen, of kill, pause, cut and full-stop, or none [default: all;
+    /// with --durability memory, pause and cut]
     #[arg(long, value_name = "A,B,C|none", value_delimiter = ',')]
     faults: Vec<String>,
-    /// How many regions, or the names of cloud regions: us-east,eu-west,...
+    /// Number of regions, or the names of cloud regions: us-east,eu-west,...
     #[arg(long, value_name = "N|A,B,C", default_value = "3")]
     regions: Regions,
-    /// Round trip between any two regions in ms [default: 50, or what is between named regions]
+    /// Round trip between any two regions, in ms [default: 50, or the distance between the named
+    /// regions]
     #[arg(long, value_name = "MS")]
     rtt: Option<f64>,
-    /// Divide the tables over so many nodes in each region; of the protocols that can: calvin
+    /// Partition the tables over this number of nodes in each region; requires a protocol that
+    /// supports it: calvin
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
@@ -104,27 +106,27 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=CLIENTS_MAX))]
     clients: u64,
-    /// The commit protocol
+    /// Commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
-    /// A setting of the protocol, as in minerva.solver=greedy. Can be repeated
+    /// Setting of the protocol, for example minerva.solver=greedy. Can be repeated
     #[arg(long = "set", value_name = "P.KEY=VALUE")]
     settings: Vec<Setting>,
-    /// When a record is durable: fsync, os, or memory, which a process that is killed loses. With
-    /// memory and full-stop the check fails, as it must; with memory and kill nothing comes of it
+    /// When a record counts as durable: fsync, os, or memory, which is lost when a process is
+    /// killed. With memory, full-stop makes the check fail, as it must, and kill is rejected
     #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = durability)]
     durability: Durability,
-    /// Rows that a node keeps in memory, in MiB; others are in a file [default: all]
+    /// Memory of each node for rows, in MiB; other rows are in a file [default: all rows in memory]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     memory_mb: Option<u64>,
-    /// Write what clients did and saw to this file, for `pangea check`
+    /// Write the operations and results of the clients to this file, for `pangea check`
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
-    /// Where the nodes' files go while it runs [default: the system's temporary directory]
+    /// Directory for the nodes' files during the run [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Leave the nodes' files and logs where they are
+    /// Do not remove the nodes' files and logs
     #[arg(long)]
     keep: bool,
 }
@@ -145,7 +147,7 @@ impl Arguments {
         };
         let plan = checkpoints::often(plan, self.seed)?;
         if plan.regions.len() < 2 {
-            // While its only node is down nothing could be seen.
+            // With one region, nothing could be observed while its node is down.
             let message = "--regions: a torture needs at least 2 regions";
             return Err(Failure::Usage(message.to_owned()));
         }
@@ -188,7 +190,7 @@ impl Arguments {
     }
 }
 
-/// Runs it.
+/// Runs the torture.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (plan, faults) = (arguments.plan()?, arguments.faults()?);
     if arguments.faults.is_empty() && arguments.durability == Durability::Memory {
@@ -209,11 +211,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let place = Place::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
     let work = async |cluster: &mut Cluster| torture(arguments, cluster, &faults, &history).await;
     let played = runtime.block_on(Cluster::run_while(plan, place, work));
-    // Clients that wait for an answer are gone with it.
+    // Clients that are still waiting for a response are dropped with the runtime.
     drop(runtime);
     let checked = history.flush().map_err(cant).and(played).and_then(|told| {
         say(&told)?;
-        // A file that goes has no name that anybody could use.
+        // The name of a temporary file is of no use, because the file will be removed.
         let name = match &temporary {
             Some(_) => "the history".to_owned(),
             None => path.display().to_string(),
@@ -227,7 +229,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     checked
 }
 
-/// Leaves the history where something was wrong.
+/// Retains the history if the run failed.
 fn keep(path: &Path, temporary: tempfile::TempPath) {
     match temporary.keep() {
         Ok(_) => crate::warn(&format!("the history is in {}", path.display())),
@@ -235,7 +237,7 @@ fn keep(path: &Path, temporary: tempfile::TempPath) {
     }
 }
 
-/// The whole of a run, and what to say of it.
+/// Runs everything and returns the report.
 async fn torture(
     arguments: &Arguments,
     cluster: &mut Cluster,
@@ -250,7 +252,7 @@ async fn torture(
     };
     let places: Vec<clients::Place> = cluster.members.iter().map(place).collect();
     last::create_tables(&places[0], work::SCHEMA).await?;
-    // A session that is opened from here on, anywhere, knows the tables.
+    // From here on, every new session on any node sees the tables.
     cluster.usable(&natives).await?;
     drop(natives);
 
@@ -302,13 +304,13 @@ async fn torture(
     ))
 }
 
-/// A progress bar on stderr, where that is a terminal.
+/// Creates a progress bar on stderr, if that is a terminal.
 fn bar(secs: u64) -> ProgressBar {
     let style = ProgressStyle::with_template(PROGRESS_BAR).expect("the template is a constant");
     ProgressBar::new(secs).with_style(style)
 }
 
-/// Shows how far it is, and sees what checkpoints come, for ever.
+/// Updates the progress bar and records new checkpoints, forever.
 async fn show(bar: &ProgressBar, history: &History, began: Instant, checkpoints: &mut Checkpoints) {
     loop {
         checkpoints.look();

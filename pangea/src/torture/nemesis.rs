@@ -1,7 +1,7 @@
-//! What happens to the nodes while clients work, drawn from a seed.
+//! Injects faults into nodes while clients work, drawn from a seed.
 //!
-//! The seed gives the order of faults, whom they hit and how long they last. What real processes
-//! make of it differs from run to run.
+//! The seed determines the order of the faults, the nodes they affect and their duration. Their
+//! effect on real processes differs between runs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,33 +14,33 @@ use pangea_node::client::Client;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 
-/// Between two steps.
+/// The time between two steps, in milliseconds.
 const STEP_MS: std::ops::RangeInclusive<u64> = 200..=1_500;
-/// Faults at a time, at most.
+/// The maximum number of concurrent faults.
 const ACTIVE_MAX: usize = 2;
-/// How long a node that runs may take to do what it is told.
+/// The time limit for a running node to execute a command.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Fault {
-    /// A node is killed with SIGKILL, and started again
+    /// A node is killed with SIGKILL and restarted
     Kill,
-    /// A node is stopped with SIGSTOP, and goes on
+    /// A node is stopped with SIGSTOP and resumed
     Pause,
-    /// Two nodes can't reach each other, or one can't reach any
+    /// The links from a node to one other node, or to all others, are cut
     Cut,
-    /// All nodes are killed, and started again
+    /// All nodes are killed and restarted
     FullStop,
 }
 
 impl Fault {
-    /// As a command line has it.
+    /// Returns the name of the fault on a command line.
     pub fn name(self) -> String {
         self.to_possible_value().expect("none is hidden").get_name().to_owned()
     }
 
-    /// Whether a node's memory is lost with it.
+    /// Returns whether the fault discards a node's memory.
     pub fn ends_processes(self) -> bool {
         match self {
             Self::Kill | Self::FullStop => true,
@@ -48,7 +48,7 @@ impl Fault {
         }
     }
 
-    /// In words, for so many of them.
+    /// Returns the name of the fault in the plural, for humans.
     fn plural(self) -> &'static str {
         match self {
             Self::Kill => "kills",
@@ -59,7 +59,7 @@ impl Fault {
     }
 }
 
-/// What is wrong now.
+/// A fault that is active now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Active {
     Down(usize),
@@ -68,19 +68,19 @@ enum Active {
     Cut(Vec<(usize, usize)>),
 }
 
-/// Who does it.
+/// The injector of faults.
 pub struct Nemesis<'a> {
     pub cluster: &'a mut Cluster,
     rng: Rng,
     faults: Vec<Fault>,
     active: Vec<Active>,
     counts: BTreeMap<Fault, u64>,
-    /// Told of everything.
+    /// Receives a description of every step.
     tell: Box<dyn Fn(&str) + 'a>,
 }
 
 impl<'a> Nemesis<'a> {
-    /// One that may do these.
+    /// Creates a nemesis that injects these faults.
     pub fn new(
         cluster: &'a mut Cluster,
         faults: &[Fault],
@@ -97,10 +97,10 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Does things until `end`.
+    /// Injects and heals faults until `end`.
     ///
     /// # Errors
-    /// When a node ends by itself, does not start, or does not do what it is told.
+    /// If a node ends on its own, does not start, or does not execute a command.
     pub async fn run(&mut self, end: Instant) -> Result<(), Failure> {
         loop {
             let pause = Duration::from_millis(self.rng.u64(STEP_MS));
@@ -114,7 +114,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// What was done, in words.
+    /// Returns the numbers of injected faults, as text.
     pub fn done(&self) -> String {
         let counts = self.counts.iter().map(|(fault, n)| format!("{n} {}", fault.plural()));
         let counts: Vec<String> = counts.collect();
@@ -126,7 +126,7 @@ impl<'a> Nemesis<'a> {
         if may_begin && (self.active.is_empty() || self.rng.bool()) {
             let mut fault = self.faults[self.rng.usize(..self.faults.len())];
             if fault == Fault::FullStop && self.rng.bool() {
-                // It ends everything else, and is drawn half as often.
+                // It ends all other faults, so it is drawn half as often.
                 fault = self.faults[self.rng.usize(..self.faults.len())];
             }
             return self.begin(fault).await;
@@ -156,7 +156,7 @@ impl<'a> Nemesis<'a> {
         let nodes = 0..self.cluster.members.len();
         let whole: Vec<usize> = nodes.filter(|node| !self.is_deaf(*node)).collect();
         let is_cut = self.active.iter().any(|active| matches!(active, Active::Cut(_)));
-        // Nobody is left, or links are cut already: nothing this time.
+        // No node is left, or links are cut already: skip this step.
         if (fault == Fault::Cut && (is_cut || whole.len() < 2)) || whole.is_empty() {
             return Ok(());
         }
@@ -180,7 +180,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Cuts a node off from one other or from all.
+    /// Cuts a node off from one other node or from all.
     async fn cut(&mut self, node: usize, whole: &[usize]) -> Result<(), Failure> {
         let others: Vec<usize> = whole.iter().copied().filter(|other| *other != node).collect();
         let others = match self.rng.bool() {
@@ -204,7 +204,7 @@ impl<'a> Nemesis<'a> {
         for member in &mut self.cluster.members {
             member.kill().await;
         }
-        // What comes back remembers no cuts.
+        // Restarted nodes do not remember cuts.
         self.active.clear();
         let dead = Duration::from_millis(self.rng.u64(STEP_MS));
         tokio::time::sleep(dead).await;
@@ -212,10 +212,10 @@ impl<'a> Nemesis<'a> {
         self.cluster.start_down().await
     }
 
-    /// Ends whatever is wrong.
+    /// Heals all active faults.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// Those of [`Self::run`].
     pub async fn heal(&mut self) -> Result<(), Failure> {
         self.tell("heal everything");
         self.active.clear();
@@ -226,7 +226,7 @@ impl<'a> Nemesis<'a> {
         self.let_through().await
     }
 
-    /// Whether a node is down or stopped.
+    /// Returns whether a node is down or stopped.
     fn is_deaf(&self, node: usize) -> bool {
         self.active.iter().any(|active| match active {
             Active::Down(hit) | Active::Paused(hit) => *hit == node,
@@ -234,7 +234,7 @@ impl<'a> Nemesis<'a> {
         })
     }
 
-    /// Every node that can hear it lets through what it holds.
+    /// Restores all links at every node that can execute commands.
     async fn let_through(&mut self) -> Result<(), Failure> {
         for node in 0..self.cluster.members.len() {
             if !self.is_deaf(node) {
@@ -261,7 +261,7 @@ impl<'a> Nemesis<'a> {
         })
     }
 
-    /// Looks whether a node has ended that nobody killed.
+    /// Checks that no node has ended that was not killed.
     fn look_alive(&mut self) -> Result<(), Failure> {
         for (node, member) in self.cluster.members.iter_mut().enumerate() {
             if member.pid().is_none() && !self.active.contains(&Active::Down(node)) {

@@ -1,14 +1,14 @@
-//! What clients do, as SQL, and what it means in a history.
+//! The clients' transactions as SQL, and their representation in a history.
 //!
 //! | table | a row is | written by |
 //! |---|---|---|
 //! | `lists` | a list: a text, each value after a comma | `items = items \|\| ',7'`, or an INSERT of the first |
-//! | `registers` | a register | an UPDATE that tells what was there before, or a blind one |
-//! | `rows` | a row that comes and goes | INSERT, DELETE |
+//! | `registers` | a register | an UPDATE that returns the previous value, or a blind one |
+//! | `rows` | a row that is inserted and deleted | INSERT, DELETE |
 //! | `marks` | a transaction that deleted | INSERT, with the DELETE |
 //!
-//! Few keys are in use at a time, so that clients meet on them, and others follow, so that lists
-//! and histories of one key stay short.
+//! Few keys are in use at a time, so that clients conflict. They are replaced by others over time,
+//! so that lists and the histories of each key stay short.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -28,14 +28,14 @@ pub const SCHEMA: &str = "
 const LISTS: i64 = 6;
 /// Registers in use at a time.
 const REGISTERS: i64 = 5;
-/// Rows that may be there at a time.
+/// Rows that may exist at a time.
 const ROWS: i64 = 16;
-/// After so many transactions one list or register gives way to another, and all rows do.
+/// After this number of transactions, one list and one register are replaced, and all rows are.
 const PERIOD: i64 = 200;
-/// Steps of a transaction block at most.
+/// The maximum number of steps of a transaction block.
 const STEPS_MAX: usize = 4;
 
-/// Numbers that all clients share: no value is given twice.
+/// Numbers that all clients share. No value is used twice.
 #[derive(Default)]
 pub struct Numbers {
     values: AtomicI64,
@@ -43,18 +43,18 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// A value that nobody had.
+    /// Returns a new, unique value.
     pub fn value(&self) -> i64 {
         self.values.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Which keys are in use now.
+    /// Returns the period, which determines the keys in use.
     fn period(&self) -> i64 {
         self.txns.fetch_add(1, Ordering::Relaxed) / PERIOD
     }
 }
 
-/// One thing to do. Values are drawn when it is done, and anew when it is done again.
+/// One operation. Values are drawn when it runs, and drawn again when it is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Append { list: i64 },
@@ -68,10 +68,10 @@ pub enum Step {
     Scan { from: i64, to: i64 },
 }
 
-/// A transaction to do.
+/// A transaction to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// One statement that is its own transaction.
+    /// A single autocommit statement.
     Autocommit(Step),
     /// BEGIN, some statements, COMMIT.
     Block(Vec<Step>),
@@ -83,7 +83,7 @@ impl Work {
         let period = numbers.period();
         if rng.bool() {
             return Self::Autocommit(loop {
-                // A deletion comes with a mark, in a block.
+                // A deletion includes a mark, which needs a block.
                 match Step::draw(period, rng) {
                     Step::Delete { .. } => {}
                     step => break step,
@@ -94,7 +94,7 @@ impl Work {
         Self::Block((0..count).map(|_| Step::draw(period, rng)).collect())
     }
 
-    /// Whether it may write.
+    /// Returns whether it may write.
     pub fn is_write(&self) -> bool {
         match self {
             Self::Autocommit(step) => step.is_write(),
@@ -122,7 +122,7 @@ impl Step {
         }
     }
 
-    /// Whether it may write.
+    /// Returns whether it may write.
     pub fn is_write(self) -> bool {
         match self {
             Self::Append { .. }
@@ -137,11 +137,11 @@ impl Step {
         }
     }
 
-    /// Does it. In a block a list or register that is not there is made; an autocommit statement
-    /// that found none says so, and then the second one, which makes it, is to be done.
+    /// Runs the operation. In a block, a missing list or register is created. An autocommit
+    /// statement instead returns that it found none; [`Self::make`] then creates it.
     ///
     /// # Errors
-    /// When the node refuses it, or can't be heard any more.
+    /// If the node rejects the operation or the connection is lost.
     pub async fn run(
         self,
         client: &Client,
@@ -183,10 +183,10 @@ impl Step {
         }
     }
 
-    /// Makes the list or register that it did not find.
+    /// Creates the missing list or register.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// Those of [`Self::run`].
     pub async fn make(
         self,
         client: &Client,
@@ -211,12 +211,12 @@ impl Step {
     }
 }
 
-/// What a statement found to write to.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It has done what it was to do.
+    /// The operation is complete.
     Something,
-    /// There is no such list or register yet.
+    /// The list or register does not exist yet.
     Nothing,
 }
 
@@ -235,7 +235,7 @@ async fn append(
     Ok(Found::Something)
 }
 
-/// Writes a register and reads what was there before, in one statement.
+/// Writes a register and reads its previous value, in one statement.
 async fn swap(
     client: &Client,
     numbers: &Numbers,
@@ -267,7 +267,7 @@ async fn overwrite(
     Ok(Found::Something)
 }
 
-/// What was noted as a write at `at` found no row, and was a read of nothing then.
+/// Replaces the write noted at `at`, which found no row, by a read that found none.
 fn nothing(attempt: &mut Attempt, at: usize, key: Key) -> Found {
     attempt.take_back(at);
     match key {
@@ -277,7 +277,7 @@ fn nothing(attempt: &mut Attempt, at: usize, key: Key) -> Found {
     Found::Nothing
 }
 
-/// Deletes a row and leaves a mark, where there was one.
+/// Deletes a row, and leaves a mark if the row existed.
 async fn delete(
     client: &Client,
     numbers: &Numbers,

@@ -1,9 +1,9 @@
-//! Clients of PostgreSQL as their users run them, against a cluster of three regions.
+//! PostgreSQL clients as their users run them, against a cluster of three regions.
 //!
-//! Each test is a folder here with a program of its own, in the language of its driver. What it
-//! needs is installed from the language's registry, once, into the target folder. Where a runtime
-//! or a registry is missing, the test says so on the standard error and is skipped. A program that
-//! is broken is no reason to skip: once its libraries are there, it must build.
+//! Each test is a folder with a program in the language of its driver. Its dependencies are
+//! installed once, from the language's registry, into the target folder. If a runtime or a registry
+//! is missing, the test reports that on stderr and is skipped. A broken program is no reason to
+//! skip: once its libraries are installed, it must build.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use rustix::process::Signal;
 use support::demo::Demo;
 
-/// Where what clients need is installed, and where they are built.
+/// Returns the directory where a client's dependencies are installed and where it is built.
 fn workshop(name: &str) -> PathBuf {
     let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("clients").join(name);
     std::fs::create_dir_all(&place).unwrap();
@@ -44,7 +44,7 @@ fn shown(output: &Output) -> String {
     format!("{}\n{}", text(&output.stdout), text(&output.stderr))
 }
 
-/// Runs a command that prepares a client. Nothing where it could not: then the test is skipped.
+/// Runs a command that prepares a client. Returns `None` if it fails: the test is then skipped.
 fn prepared(directory: &Path, command: &[&str]) -> Option<()> {
     let (program, arguments) = command.split_first().unwrap();
     let ran = Command::new(program).args(arguments).current_dir(directory).output();
@@ -53,20 +53,21 @@ fn prepared(directory: &Path, command: &[&str]) -> Option<()> {
         Ok(output) => shown(&output),
         Err(error) => error.to_string(),
     };
-    // Not by a macro: what those print is shown of tests that fail alone.
+    // Written directly, because the output of macros is shown only for failed tests.
     let mut stderr = std::io::stderr();
     let _ = writeln!(stderr, "skipped: {} did not work: {why}", command.join(" "));
     None
 }
 
-/// Runs a command that builds a client whose libraries are there.
+/// Runs a command that builds a client whose libraries are installed.
 fn built(directory: &Path, command: &[&str]) {
     let (program, arguments) = command.split_first().unwrap();
     let output = Command::new(program).args(arguments).current_dir(directory).output().unwrap();
     assert!(output.status.success(), "{}: {}", command.join(" "), shown(&output));
 }
 
-/// A cluster for as long as a client runs. One at a time: each has three nodes.
+/// Runs a cluster for the duration of a test. Only one runs at a time, because each has three
+/// nodes.
 fn with_cluster(test: impl FnOnce(&[(String, String)])) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -78,14 +79,14 @@ fn with_cluster(test: impl FnOnce(&[(String, String)])) {
     assert!(demo.process.wait().unwrap().success());
 }
 
-/// The port of the first region.
+/// Returns the port of the first region.
 fn port(urls: &[(String, String)]) -> String {
     let (_, url) = &urls[0];
     let rest = url.rsplit(':').next().unwrap();
     rest.split('/').next().unwrap().to_owned()
 }
 
-/// Runs a program to its end; it must succeed, and say so last.
+/// Runs a program to completion. It must succeed, and its last output must be `ok`.
 fn run(command: &mut Command) {
     let output = command.output().unwrap();
     let text = shown(&output);
@@ -94,7 +95,7 @@ fn run(command: &mut Command) {
 }
 
 fn python(script: &str) {
-    // Two tests share what is installed.
+    // Two tests share the installation.
     static ONE: Mutex<()> = Mutex::new(());
     let place = workshop("python");
     {
@@ -146,7 +147,8 @@ fn node_postgres_and_drizzle() {
     });
 }
 
-/// What applications in Rust have. It is no part of the workspace, whose crates it would change.
+/// Runs the Rust client with a driver. Its crate is not part of the workspace, whose dependencies
+/// it would change.
 fn rust(driver: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let place = workshop("rust");
@@ -189,7 +191,7 @@ fn jdbc_with_hikari_and_hibernate() {
     let place = workshop("java");
     copy(&sources("java"), &place);
     let maven = |goal| ["mvn", "--quiet", "--batch-mode", "-Dmdep.outputFile=classpath", goal];
-    // The compiler is a plugin that the first run fetches.
+    // The compiler is a plugin, which the first run downloads.
     if prepared(&place, &maven("dependency:build-classpath")).is_none()
         || prepared(&place, &maven("dependency:go-offline")).is_none()
     {
@@ -205,7 +207,7 @@ fn jdbc_with_hikari_and_hibernate() {
     });
 }
 
-/// What psql shows of a command, in the words of a table's reader.
+/// Returns the output of psql for these commands.
 fn psql(url: &str, commands: &[&str]) -> String {
     let mut psql = Command::new("psql");
     psql.args(["--no-psqlrc", "--quiet", url]);
@@ -218,10 +220,10 @@ fn psql(url: &str, commands: &[&str]) -> String {
     text
 }
 
-/// All that a database holds, but for the word that each dump makes up.
+/// Returns a dump of a database, without the random token that each dump contains.
 fn dumped(url: &str) -> String {
     let mut pg_dump = Command::new("pg_dump");
-    // Another region may have written what is dumped.
+    // Another region may have written the data.
     let output = pg_dump.arg(url).env("PGOPTIONS", "-c reads=strict").output().unwrap();
     let text = shown(&output);
     assert!(output.status.success(), "{text}");
@@ -268,7 +270,7 @@ fn pg_dump_and_back() {
     });
 }
 
-/// What psql describes, each by a query of the catalog.
+/// psql's describe commands, each of which queries the catalog.
 #[rustfmt::skip]
 const DESCRIBE: &[&str] = &[
     "\\d",
@@ -350,7 +352,7 @@ fn psql_describes_what_there_is() {
 
 #[test]
 fn pgbench_with_its_own_script() {
-    // Debian has it beside the server, and not in the path.
+    // Debian installs it with the server, outside of the path.
     let beside = "/usr/lib/postgresql/15/bin/pgbench";
     let pgbench = if Path::new(beside).exists() { beside } else { "pgbench" };
     if prepared(Path::new("."), &[pgbench, "--version"]).is_none() {

@@ -1,4 +1,4 @@
-//! Whether a database holds what its clients were told.
+//! Checks that a database contains what was acknowledged to its clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,22 @@ use tokio_postgres::Client;
 
 use crate::load::{Fate, Record, TALLIES, Work};
 
-/// At most so many of many wrong rows are named.
+/// The maximum number of wrong rows that are named.
 const NAMED_MAX: usize = 5;
 
-/// What a node shows to a client.
+/// The data of a node, as read by a client.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// Each row's client and number, as often as it was found.
+    /// The client and number of each row, as often as it was found.
     pub entries: Vec<(i32, i64)>,
     pub counter: i64,
-    /// Each transfer's client, number and tally.
+    /// The client, number and tally of each transfer.
     pub transfers: Vec<(i32, i64, i64)>,
     pub tallies: BTreeMap<i64, i64>,
 }
 
 impl Contents {
-    /// Reads everything that was acknowledged before now.
+    /// Reads the data, including everything that was acknowledged before now.
     pub async fn read(client: &Client) -> Self {
         client.batch_execute("set reads = strict").await.unwrap();
         let entries = client.query("select client, seq from entries", &[]).await.unwrap();
@@ -37,12 +37,12 @@ impl Contents {
         }
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.entries.len() + 1 + self.transfers.len() + self.tallies.len()
     }
 
-    /// What is not as the clients were told.
+    /// Returns the violations: data that contradict the acknowledgements.
     pub fn check(&self, records: &[Record]) -> Vec<String> {
         let mut wrong = check_rows("entries", &self.entries, Work::Insert, records);
         let transfers: Vec<_> =
@@ -72,7 +72,7 @@ impl Contents {
     }
 }
 
-/// Each acknowledged row is there, each row once, and none that can't be.
+/// Checks that each acknowledged row exists, no row exists twice, and no impossible row exists.
 fn check_rows(table: &str, found: &[(i32, i64)], work: Work, records: &[Record]) -> Vec<String> {
     let mut keys = BTreeSet::new();
     let twice: Vec<_> = found.iter().filter(|key| !keys.insert(**key)).copied().collect();
@@ -87,7 +87,7 @@ fn check_rows(table: &str, found: &[(i32, i64)], work: Work, records: &[Record])
             }
         }
     }
-    // What is left was never attempted.
+    // The remaining rows were never attempted.
     phantoms.extend(keys);
     let kinds = [
         (twice, "are there twice"),

@@ -11,27 +11,28 @@ use tokio::time::{interval, timeout};
 
 use crate::processes::{Addresses, CLUSTER, Process, REGIONS, free_addresses, log_text, node_toml};
 
-/// How long a node may take until it serves, its log read.
+/// The time limit for a node to start serving, including the recovery from its log.
 const READY_DEADLINE: Duration = Duration::from_secs(30);
-/// How long nodes may take to agree on something when all are well, on a busy machine.
+/// The time limit for healthy nodes to reach agreement, on a busy machine.
 const AGREE_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a node may take to stop cleanly.
+/// The time limit for a node to stop cleanly.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
-/// Ports are found free before their nodes take them; when another process was faster, others are
-/// looked for, this often at most.
+/// Another process can take a port after it was found to be free and before its node binds it. New
+/// ports are then chosen, at most this number of times.
 const START_ATTEMPTS: usize = 3;
-/// How often a condition is looked at again.
+/// The polling interval of conditions.
 const POLL: Duration = Duration::from_millis(20);
-/// Lines from the end of a node's log that are shown when something is wrong.
+/// The number of lines from the end of a node's log that are shown on failure.
 const LOG_LINES_SHOWN: usize = 12;
-/// How often a version to compare digests at is named anew, after it was reclaimed.
+/// The number of attempts to compare digests at a version, each with a newer one because the
+/// previous version was reclaimed.
 const DIGEST_ATTEMPTS: usize = 50;
 
-/// Three nodes, each running or dead.
+/// Three nodes, each running or killed.
 pub struct Cluster {
-    /// Where they listen.
+    /// The addresses of the nodes.
     pub addresses: Vec<Addresses>,
-    // Dropped in this order: no process writes to a directory that is being removed.
+    // The order of drops matters: no process may write to a directory that is being removed.
     processes: Vec<Option<Process>>,
     directory: TempDir,
 }
@@ -67,7 +68,8 @@ impl Cluster {
         true
     }
 
-    /// Starts a node that does not run and waits until it serves, or has ended: then this is false.
+    /// Starts a node that is not running, and waits until it serves. Returns false if it exits
+    /// instead.
     async fn start_node(&mut self, node: usize, spawn: fn(&Path) -> Process) -> bool {
         assert!(self.processes[node].is_none(), "a node runs once at a time");
         let mut process = spawn(&self.node_dir(node));
@@ -80,13 +82,13 @@ impl Cluster {
         is_ready
     }
 
-    /// Starts a dead node again.
+    /// Restarts a killed node.
     pub async fn restart(&mut self, node: usize) {
         let is_ready = self.start_node(node, Process::spawn).await;
         assert!(is_ready, "{} did not come back:\n{}", REGIONS[node], self.log_ends());
     }
 
-    /// Starts a dead node that fetches its data from the others, and waits until it has it.
+    /// Starts a killed node that fetches its data from the others, and waits until it has them.
     pub async fn replace(&mut self, node: usize) {
         let serves = self.start_node(node, Process::spawn_replacing).await;
         assert!(serves, "{} did not come back:\n{}", REGIONS[node], self.log_ends());
@@ -101,18 +103,18 @@ impl Cluster {
         assert!(waited.is_ok(), "{} is not whole:\n{}", REGIONS[node], self.log_ends());
     }
 
-    /// Starts a dead node that must not start, and returns its log.
+    /// Starts a killed node that must fail to start, and returns its log.
     pub async fn start_in_vain(&mut self, node: usize) -> String {
         assert!(!self.start_node(node, Process::spawn).await, "{} serves", REGIONS[node]);
         log_text(&self.node_dir(node))
     }
 
-    /// Where a node keeps its data.
+    /// Returns the directory of a node's data.
     pub fn data_dir(&self, node: usize) -> PathBuf {
         self.node_dir(node).join("data")
     }
 
-    /// Ends a node as kill -9 does, and says when.
+    /// Kills a node as kill -9 does, and returns the time.
     pub fn kill(&mut self, node: usize) -> Instant {
         let mut process = self.processes[node].take().expect("only what runs is killed");
         let at = Instant::now();
@@ -120,12 +122,12 @@ impl Cluster {
         at
     }
 
-    /// The nodes that run.
+    /// Returns the running nodes.
     pub fn running(&self) -> Vec<usize> {
         (0..REGIONS.len()).filter(|&node| self.processes[node].is_some()).collect()
     }
 
-    /// Fails where a node has ended that nobody killed.
+    /// Fails if a node has exited that was not killed.
     pub fn assert_alive(&mut self) {
         for (node, process) in self.processes.iter_mut().enumerate() {
             let ended = process.as_mut().and_then(Process::exit_code);
@@ -134,18 +136,18 @@ impl Cluster {
         }
     }
 
-    /// A native client of a node.
+    /// Connects a native client to a node.
     pub async fn native(&self, node: usize) -> Client {
         let client = Client::connect(self.addresses[node].peer, CLUSTER).await;
         client.unwrap_or_else(|error| panic!("{}: {error}\n{}", REGIONS[node], self.log_ends()))
     }
 
-    /// What a node says of itself.
+    /// Returns the status of a node.
     pub async fn status(&self, node: usize) -> Status {
         self.native(node).await.status().await.expect("a node knows its status")
     }
 
-    /// A version that holds everything that was acknowledged before, asked of a node.
+    /// Requests from a node a version that contains everything acknowledged before.
     pub async fn fresh(&self, node: usize) -> SnapshotVersion {
         let client = self.native(node).await;
         let fresh = timeout(AGREE_DEADLINE, client.fresh()).await;
@@ -161,7 +163,7 @@ impl Cluster {
         }
     }
 
-    /// The node that coordinates, as all running nodes say.
+    /// Waits until all running nodes agree on the coordinator, and returns it.
     pub async fn coordinator(&self) -> usize {
         let wait = async {
             let mut poll = interval(POLL);
@@ -181,7 +183,8 @@ impl Cluster {
         timeout(AGREE_DEADLINE, wait).await.expect("the nodes agree on a coordinator")
     }
 
-    /// Waits until a node has applied everything up to `version`, and says how long that took.
+    /// Waits until a node has applied everything up to `version`, and returns the time that it
+    /// took.
     pub async fn wait_applied(&self, node: usize, version: SnapshotVersion) -> Duration {
         let started = Instant::now();
         let client = self.native(node).await;
@@ -196,7 +199,7 @@ impl Cluster {
         started.elapsed()
     }
 
-    /// The digest of every node at one version that holds all that was acknowledged.
+    /// Returns the digests of all nodes at one version that contains everything acknowledged.
     pub async fn digests(&self) -> (SnapshotVersion, Vec<u64>) {
         let mut clients = Vec::new();
         for node in self.running() {
@@ -207,7 +210,7 @@ impl Cluster {
             let mut digests = Vec::new();
             for (node, client) in clients.iter().enumerate() {
                 self.wait_applied(node, version).await;
-                // An older version than its readers need is not kept for long.
+                // A version is soon reclaimed when no reader needs it.
                 let Ok((at, digest)) = client.digest(Some(version)).await else { break };
                 assert_eq!(at, version, "a digest is of the version that was asked for");
                 digests.push(digest);
@@ -219,7 +222,7 @@ impl Cluster {
         panic!("no version was kept long enough to compare the replicas");
     }
 
-    /// Stops every node cleanly and removes their files.
+    /// Stops every node cleanly and removes the files.
     pub async fn stop(mut self) {
         for process in self.processes.iter_mut().flatten() {
             process.ask_to_stop();
@@ -246,7 +249,7 @@ impl Cluster {
         self.directory.path().join(REGIONS[node])
     }
 
-    /// The last words of every node, for whoever wants to know what went wrong.
+    /// Returns the end of every node's log, for the diagnosis of failures.
     pub fn log_ends(&self) -> String {
         let mut text = String::new();
         for (node, region) in REGIONS.iter().enumerate() {

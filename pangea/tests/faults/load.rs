@@ -1,13 +1,13 @@
-//! Clients that write all the time, and remember what they were told.
+//! Clients that write continuously and record every acknowledgement.
 //!
 //! | work | how | what must hold |
 //! |---|---|---|
-//! | insert | autocommit `INSERT` of a row of its own | acknowledged: there, once. Never sent: not there |
+//! | insert | autocommit `INSERT` of a unique row | if acknowledged: it exists once. If never sent: it does not exist |
 //! | count | autocommit `UPDATE` of the one shared counter | it counts each acknowledgement once |
-//! | transfer | `BEGIN`, read and raise a shared tally, insert a row, `COMMIT` | both or neither; a refused one left nothing |
+//! | transfer | `BEGIN`, read and raise a shared tally, insert a row, `COMMIT` | both or neither; a rejected one has no effect |
 //!
-//! No key is used twice, not even when an attempt is repeated, so that each row found in the end
-//! belongs to one attempt whose fate is known or is known to be unknown.
+//! No key is used twice, not even when an attempt is retried. Therefore each row found at the end
+//! belongs to one attempt, whose fate is known or is known to be unknown.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +20,11 @@ use tokio_postgres::{Client, Error, NoTls, Statement};
 
 use crate::processes::Addresses;
 
-/// How long a client waits before it connects again: to another node, or to the same.
+/// The delay before a client reconnects, to the same node or to another.
 const RECONNECT: Duration = Duration::from_millis(100);
-/// How long anything may take at a node that lives. Far more than it ever does.
+/// The time limit for any operation at a live node: far longer than any takes.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(15);
-/// How many tallies the transfers share: fewer than there are clients, so that they collide.
+/// The number of tallies that the transfers share: fewer than clients, so that they conflict.
 pub const TALLIES: i64 = 3;
 /// Clients of each kind in each region.
 const PER_REGION: [(Work, usize); 3] = [(Work::Insert, 6), (Work::Count, 2), (Work::Transfer, 2)];
@@ -38,7 +38,7 @@ pub const SCHEMA: &str = "
                             primary key (client, seq));
     insert into counters values (1, 0)";
 
-/// What a client does.
+/// The work of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     Insert,
@@ -46,61 +46,61 @@ pub enum Work {
     Transfer,
 }
 
-/// What became of an attempt, as far as its client knows.
+/// The fate of an attempt, as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The node said that it is committed.
+    /// The node acknowledged the commit.
     Acknowledged,
-    /// The node died before it answered.
+    /// The node died before it responded.
     Ambiguous,
-    /// The node refused it, or died before it was asked to commit.
+    /// The node rejected it, or died before a commit was requested.
     Never,
 }
 
-/// One commit, as its client heard of it.
+/// An acknowledged commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// When, since the start of the load.
+    /// The time since the start of the load.
     pub at: Duration,
-    /// Whose it was.
+    /// The client that received it.
     pub client: i32,
-    /// The node that said so.
+    /// The node that sent it.
     pub node: usize,
 }
 
-/// What a client has to tell in the end.
+/// The final report of a client.
 #[derive(Debug)]
 pub struct Record {
     pub client: i32,
     pub work: Work,
-    /// By the attempt's number.
+    /// The fate of each attempt, by its number.
     pub fates: BTreeMap<i64, Fate>,
-    /// Attempts that were refused with 40001.
+    /// Attempts that failed with 40001.
     pub conflicts: u64,
-    /// How often it had to connect again.
+    /// The number of reconnections.
     pub connections_lost: u64,
-    /// What should not have happened.
+    /// Unexpected events.
     pub wrong: Vec<String>,
 }
 
 impl Record {
-    /// How many attempts had a fate.
+    /// Returns the number of attempts with a fate.
     pub fn count(&self, fate: Fate) -> usize {
         self.fates.values().filter(|it| **it == fate).count()
     }
 }
 
-/// What the clients and the test share.
+/// The state shared by the clients and the test.
 pub struct Load {
     pub addresses: Vec<Addresses>,
     pub started: Instant,
     is_over: AtomicBool,
-    /// Every commit that was acknowledged to anybody.
+    /// All acknowledged commits.
     acks: Mutex<Vec<Ack>>,
 }
 
 impl Load {
-    /// A load on nodes at these addresses.
+    /// Creates a load for the nodes at these addresses.
     pub fn new(addresses: &[Addresses]) -> Arc<Self> {
         Arc::new(Self {
             addresses: addresses.to_vec(),
@@ -117,7 +117,8 @@ impl Load {
             let works = PER_REGION.iter().flat_map(|&(work, count)| vec![work; count]);
             for work in works {
                 let client = i32::try_from(tasks.len()).expect("few clients");
-                // One of two goes elsewhere when its node is dead, the other waits for it.
+                // Half of the clients move to another node when theirs is dead, the others wait for
+                // it.
                 let roams = client % 2 == 0;
                 let runner = Runner::new(self.clone(), client, work, home, roams);
                 tasks.push(tokio::spawn(runner.run()));
@@ -126,17 +127,17 @@ impl Load {
         tasks
     }
 
-    /// Lets every client end what it is in the middle of, and then end.
+    /// Lets every client finish its current attempt and end.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Every commit that was acknowledged so far.
+    /// Returns all commits acknowledged so far.
     pub fn acks(&self) -> Vec<Ack> {
         self.acks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many commits a node has acknowledged so far.
+    /// Returns the number of commits that a node has acknowledged so far.
     pub fn acks_of(&self, node: usize) -> usize {
         self.acks().iter().filter(|ack| ack.node == node).count()
     }
@@ -151,29 +152,29 @@ impl Load {
     }
 }
 
-/// Opens a session at a node, or says why not.
+/// Opens a session with a node.
 pub async fn connect(address: &Addresses) -> Result<Client, Error> {
     let sql = address.sql;
     let config = format!("host={} port={} user=pangea dbname=pangea", sql.ip(), sql.port());
     let (client, connection) = tokio_postgres::connect(&config, NoTls).await?;
-    // How it ends its client sees.
+    // The client sees how the connection ends.
     tokio::spawn(connection);
     Ok(client)
 }
 
-/// A session with its statements prepared.
+/// A session with its prepared statements.
 struct Session {
     client: Client,
     statements: Vec<Statement>,
 }
 
-/// How an attempt ended that did not commit.
+/// The reason why an attempt did not commit.
 enum Trouble {
-    /// 40001: another won.
+    /// 40001: a conflicting transaction won.
     Conflict,
-    /// The connection was lost, before or after a commit was asked for.
+    /// The connection was lost, before or after a commit was requested.
     Lost { may_be_committed: bool },
-    /// Anything else.
+    /// Any other error.
     Wrong(String),
 }
 
@@ -213,12 +214,12 @@ impl Runner {
         while !self.load.is_over() {
             match timeout(ANSWER_DEADLINE, self.open()).await {
                 Ok(Ok(session)) => self.use_session(&session).await,
-                // It has yet to fetch what it lost.
+                // The node has not fetched its lost data yet.
                 Ok(Err(error)) if error.code() == Some(&SqlState::CANNOT_CONNECT_NOW) => {}
                 Ok(Err(error)) if error.code().is_some() => {
                     self.record.wrong.push(format!("connecting: {error:?}"));
                 }
-                // Nobody listens there now.
+                // The node does not accept connections now.
                 Ok(Err(_)) => {}
                 Err(_) => self.record.wrong.push("no answer to a new connection".to_owned()),
             }
@@ -252,7 +253,7 @@ impl Runner {
         Ok(Session { client, statements })
     }
 
-    /// Works until the session is lost or the load is over.
+    /// Works until the session is lost or the load ends.
     async fn use_session(&mut self, session: &Session) {
         while !self.load.is_over() {
             let seq = self.next_seq;
@@ -284,7 +285,7 @@ impl Runner {
     }
 }
 
-/// One attempt at one transaction.
+/// Runs one attempt of a transaction.
 async fn attempt(session: &Session, work: Work, client: i32, seq: i64) -> Result<(), Trouble> {
     let Session { client: connection, statements } = session;
     let sent = |error: Error| Trouble::of(&error, true);

@@ -1,5 +1,5 @@
-//! What `kill -9` costs: three real processes, three regions 50 ms apart, everything on disks, and
-//! PostgreSQL clients that write all the time.
+//! The effect of `kill -9`: three real processes in three regions, 50 ms apart, with all data on
+//! disk, and PostgreSQL clients that write continuously.
 //!
 //! ```text
 //!   steady    kill 1        restart 1   steady    kill 2        restart 2       read everything
@@ -7,15 +7,14 @@
 //!               coordinator    caught up?         another node   caught up?          compare
 //! ```
 //!
-//! - [`cluster`]: the processes, killed by their handles alone;
-//! - [`load`]: the clients, and what each was told;
-//! - [`recovery`]: how soon the other regions commit again;
+//! - [`cluster`]: the processes, which are killed only by their handles;
+//! - [`load`]: the clients, and the acknowledgements that each received;
+//! - [`recovery`]: the time until the other regions commit again;
 //! - [`replace`]: nodes whose disks are lost or damaged;
-//! - [`million`]: a large load, and indexes that are made meanwhile;
-//! - [`checks`]: whether the database holds what the clients were told.
+//! - [`million`]: a large load, with indexes created concurrently;
+//! - [`checks`]: whether the database contains what was acknowledged.
 //!
-//! What happens is printed with the time since the load began; `--nocapture` shows it also when all
-//! is well.
+//! Events are printed with the time since the load began; `--nocapture` shows them also on success.
 
 mod checks;
 mod cluster;
@@ -38,29 +37,29 @@ use load::{Ack, Fate, Load, Record, SCHEMA, TALLIES};
 use processes::REGIONS;
 use recovery::{BACK_WITHIN, BUCKET, Recovery};
 
-/// How long all is well before each kill: the rate before is measured here.
+/// The healthy time before each kill, during which the rate is measured.
 const STEADY: Duration = Duration::from_secs(4);
-/// How long a killed node is dead.
+/// The time for which a killed node is down.
 const DEAD: Duration = Duration::from_secs(5);
-/// How long the load goes on at the end, with all nodes back.
+/// The time for which the load continues at the end, with all nodes running.
 const WHOLE: Duration = Duration::from_secs(1);
-/// How long clients may take to work at a node again that is back, or to end.
+/// The time limit for clients to resume work at a restarted node, and to end.
 const CLIENTS_DEADLINE: Duration = Duration::from_secs(30);
-/// How often a condition is looked at again.
+/// The polling interval of conditions.
 const POLL: Duration = Duration::from_millis(20);
-/// Commits that a node's clients make before they count as working.
+/// The number of commits after which a node's clients count as working.
 const WORKING: usize = 10;
-/// A rate before a kill of less than this shows nothing about the rate after it.
+/// The minimum rate before a kill for which the rate after it is meaningful.
 const BEFORE_MIN: f64 = 2.0;
 
-/// One node's death.
+/// The kill of one node.
 #[derive(Clone, Copy, Debug)]
 struct Kill {
     node: usize,
     at: Duration,
 }
 
-/// Says what happens, and when.
+/// Prints an event with its time.
 fn say(load: &Load, what: &str) {
     println!("{:>7} ms  {what}", load.started.elapsed().as_millis());
 }
@@ -70,7 +69,7 @@ fn kill_9_loses_nothing_that_was_acknowledged_and_stops_the_others_for_2_s_at_mo
     one_at_a_time(run());
 }
 
-/// Runs a test of processes, alone: another would take their time.
+/// Runs a test of processes while no other runs: two would slow each other down.
 fn one_at_a_time(test: impl Future<Output = ()>) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +126,7 @@ async fn create_tables(cluster: &Cluster) {
         let insert = "insert into tallies values ($1, 0)";
         client.execute(insert, &[&tally]).await.expect("a tally");
     }
-    // A session that is opened now, anywhere, knows the tables.
+    // From here on, every new session on any node sees the tables.
     for node in 0..REGIONS.len() {
         cluster.fresh(node).await;
     }
@@ -146,8 +145,8 @@ async fn wait_working(load: &Load, node: usize) {
     assert!(waited.is_ok(), "no client commits at {}", REGIONS[node]);
 }
 
-/// Kills a node, restarts it when it has been dead for a while, and waits until it has caught up
-/// and its clients work again.
+/// Kills a node, restarts it after a while, and waits until it has caught up and its clients work
+/// again.
 async fn kill_and_restart(cluster: &mut Cluster, load: &Load, node: usize) -> Kill {
     let region = REGIONS[node];
     let coordinates = cluster.coordinator().await == node;
@@ -171,7 +170,7 @@ async fn kill_and_restart(cluster: &mut Cluster, load: &Load, node: usize) -> Ki
     kill
 }
 
-/// Waits until those that live agree on a coordinator that lives.
+/// Waits until the live nodes agree on a live coordinator.
 async fn wait_other_coordinator(cluster: &Cluster, dead: usize) -> usize {
     let wait = async {
         let mut poll = interval(POLL);
@@ -186,7 +185,7 @@ async fn wait_other_coordinator(cluster: &Cluster, dead: usize) -> usize {
     timeout(DEAD, wait).await.expect("another node becomes the coordinator")
 }
 
-/// Ends the load and collects what the clients have to tell.
+/// Ends the load and collects the clients' reports.
 async fn end(load: &Arc<Load>, clients: Vec<JoinHandle<Record>>) -> Vec<Record> {
     load.end();
     let mut records = Vec::new();
@@ -221,7 +220,7 @@ fn check_recovery(acks: &[Ack], kills: &[Kill]) -> Vec<String> {
     wrong
 }
 
-/// Compares what every node shows with what the clients were told, and the replicas.
+/// Compares the contents of every node with the acknowledgements, and the replicas with each other.
 async fn check_contents(cluster: &Cluster, records: &[Record]) -> Vec<String> {
     let mut wrong: Vec<String> =
         records.iter().flat_map(|record| record.wrong.iter().cloned()).collect();
@@ -255,7 +254,7 @@ async fn check_contents(cluster: &Cluster, records: &[Record]) -> Vec<String> {
     wrong
 }
 
-/// Prints, when the test fails, the commits that each node acknowledged in each bucket.
+/// Prints the commits that each node acknowledged in each bucket, if the test fails.
 struct ShownOnPanic(Arc<Load>);
 
 impl Drop for ShownOnPanic {

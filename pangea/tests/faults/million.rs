@@ -1,5 +1,5 @@
-//! A table of a million rows: loaded by COPY, indexed while others write it, and nodes die in the
-//! middle of each.
+//! A table of a million rows: loaded by COPY and indexed under concurrent writes, with a node
+//! killed in the middle of each.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::load::connect;
 use crate::{POLL, one_at_a_time};
 
 const ROWS: usize = 1_000_000;
-/// How many rows go into one message of COPY.
+/// The number of rows in one message of COPY.
 const MESSAGE_ROWS: usize = 2_000;
-/// How long a load or an index may take on a busy machine.
+/// The time limit for a load or an index on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// Rows that writers change while an index is made.
+/// The number of rows that writers change while an index is built.
 const WRITTEN: usize = 5_000;
 
 #[test]
@@ -61,7 +61,7 @@ async fn count(client: &Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.expect("a number").get(0)
 }
 
-/// Loads the rows through one node, while another dies and comes back.
+/// Loads the rows through one node, while another is killed and restarted.
 async fn load(cluster: &mut Cluster, client: &Client) {
     let copy = client.copy_in::<_, Cursor<Vec<u8>>>("copy million from stdin").await;
     let mut sink = Box::pin(copy.expect("a COPY"));
@@ -81,7 +81,7 @@ async fn load(cluster: &mut Cluster, client: &Client) {
     assert_eq!(rows.expect("the COPY ends"), ROWS as u64);
 }
 
-/// Makes an index through one node, while another dies and comes back.
+/// Creates an index through one node, while another is killed and restarted.
 async fn index(cluster: &mut Cluster, client: &Client) {
     let made = client.batch_execute("create index million_n on million (n, id)");
     let mut made = std::pin::pin!(timeout(DEADLINE, made));
@@ -96,7 +96,7 @@ async fn index(cluster: &mut Cluster, client: &Client) {
     done.expect("in time").expect("an index");
 }
 
-/// Waits until an index is there that is not ready.
+/// Waits until the index exists and is not valid yet.
 async fn wait_begun(client: &Client, name: &str) {
     let sql = "select 1 from pg_index i join pg_class c on c.oid = i.indexrelid
                where c.relname = $1 and not i.indisvalid";
@@ -109,7 +109,7 @@ async fn wait_begun(client: &Client, name: &str) {
     }
 }
 
-/// What an index says, and what the rows say.
+/// Checks that an index is valid, is used, and agrees with the rows.
 async fn check_index(client: &Client, name: &str) {
     let valid = "select i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid
                  where c.relname = $1";
@@ -129,8 +129,8 @@ async fn check_index(client: &Client, name: &str) {
     assert_eq!(read(&by_index), read(&by_rows), "{name}");
 }
 
-/// The node dies through which an index is made. What is left of it can be dropped, and the index
-/// be made again.
+/// Kills the node through which an index is created. The incomplete index can be dropped and
+/// created again.
 async fn lose_who_indexes(cluster: &mut Cluster) {
     let builder = connect(&cluster.addresses[2]).await.expect("a session");
     let watcher = connect(&cluster.addresses[0]).await.expect("a session");
@@ -172,7 +172,7 @@ impl Writers {
                         at + 1
                     );
                     for statement in statements.split(';') {
-                        // A node that dies may have an answer wait, and nothing else goes wrong.
+                        // A killed node may delay a response, but causes no error.
                         client.batch_execute(statement).await.expect("a write");
                         written.fetch_add(1, Ordering::Relaxed);
                     }

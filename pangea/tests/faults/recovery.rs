@@ -1,38 +1,40 @@
-//! How throughput came back after a node was killed, from the times of acknowledgements.
+//! The recovery of throughput after a kill, computed from the times of acknowledgements.
 //!
-//! Only commits of the others count: of clients whose last commit before was at another node, and
-//! which that other node, or a third one, acknowledged. Clients that move from the dead node don't
-//! make up for any that are slow.
+//! Only commits of unaffected clients count: clients whose last commit before the kill was at a
+//! surviving node, acknowledged by any surviving node. Therefore clients that move away from the
+//! killed node cannot compensate for slow ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::load::Ack;
 
-/// Commits are counted in buckets of this length.
+/// The length of the buckets in which commits are counted.
 pub const BUCKET: Duration = Duration::from_millis(250);
-/// The rate before is that of this long before the kill.
+/// The time before the kill over which the rate is measured.
 const BEFORE: Duration = Duration::from_secs(3);
-/// How soon throughput must be back.
+/// The time limit for throughput to recover.
 pub const BACK_WITHIN: Duration = Duration::from_secs(2);
-/// From then on and for this long it must stay, on average, before the node is back.
+/// The time after [`BACK_WITHIN`] over which the average rate must be sustained, before the node is
+/// restarted.
 const STAYS: Duration = Duration::from_secs(2);
 
-/// What a kill did to the others.
+/// The effect of a kill on the surviving nodes.
 #[derive(Debug, PartialEq)]
 pub struct Recovery {
-    /// Commits in a bucket before, on average.
+    /// The mean number of commits in a bucket before the kill.
     pub before: f64,
-    /// The longest time without a commit from the kill on, within [`BACK_WITHIN`].
+    /// The longest time without a commit between the kill and [`BACK_WITHIN`].
     pub gap: Duration,
-    /// From the kill to the start of the first bucket after the gap that had half of the rate.
+    /// The time from the kill to the start of the first bucket after the gap that had half of the
+    /// rate.
     pub back_after: Option<Duration>,
-    /// Commits in a bucket after [`BACK_WITHIN`], on average.
+    /// The mean number of commits in a bucket after [`BACK_WITHIN`].
     pub later: f64,
 }
 
 impl Recovery {
-    /// Looks at all commits around the kill of `node`.
+    /// Analyzes all commits around the kill of `node`.
     pub fn measure(acks: &[Ack], node: usize, killed_at: Duration) -> Self {
         let mut place = BTreeMap::new();
         let mut sorted = acks.to_vec();
@@ -51,10 +53,10 @@ impl Recovery {
         let before = per_bucket(killed_at.saturating_sub(BEFORE), BEFORE.min(killed_at));
         let deadline = killed_at + BACK_WITHIN;
         let (gap, resumed) = longest_gap(&times, killed_at, deadline);
-        // A pause shorter than a bucket is no interruption: throughput never left.
+        // A pause shorter than a bucket is not an interruption of throughput.
         let resumed = if gap < BUCKET { killed_at } else { resumed };
-        // What was decided before the kill is still acknowledged right after it, so only what
-        // comes after the gap shows that commits go on.
+        // Transactions decided before the kill are still acknowledged right after it. Only commits
+        // after the gap show that the cluster continues.
         let buckets = (0u32..).map(|i| resumed + BUCKET * i);
         let mut buckets = buckets.take_while(|start| *start + BUCKET <= deadline);
         let back = buckets.find(|start| before > 0.0 && count(*start, BUCKET) >= before / 2.0);
@@ -62,13 +64,13 @@ impl Recovery {
         Self { before, gap, back_after: back.map(|at| at - killed_at), later }
     }
 
-    /// Whether throughput came back in time, and stayed.
+    /// Returns whether throughput recovered in time and was sustained.
     pub fn is_in_time(&self) -> bool {
         self.back_after.is_some() && self.later >= self.before / 2.0
     }
 }
 
-/// The longest time without any of `times` between `from` and `until`, and when it ended.
+/// Returns the longest interval without any of `times` between `from` and `until`, and its end.
 fn longest_gap(times: &[Duration], from: Duration, until: Duration) -> (Duration, Duration) {
     let mut ends: Vec<Duration> = vec![from];
     ends.extend(times.iter().filter(|at| (from..until).contains(at)));
@@ -83,8 +85,9 @@ mod tests {
 
     const KILLED_AT: Duration = Duration::from_secs(10);
 
-    /// A commit each 10 ms at nodes 0 and 1 in turn, but for the pause from the kill of node 2 on;
-    /// those of client 2 come from node 2 before, and from node 0 afterwards.
+    /// Generates a commit each 10 ms, alternately at nodes 0 and 1, except for the pause after the
+    /// kill of node 2. The commits of client 2 are at node 2 before the kill, and at node 0
+    /// afterwards.
     fn acks(paused_ms: u64, slower: u64) -> Vec<Ack> {
         let mut acks = Vec::new();
         for i in 0..2_000u64 {

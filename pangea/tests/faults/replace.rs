@@ -24,8 +24,8 @@ fn a_node_with_a_flipped_bit_does_not_start_until_it_is_replaced() {
     one_at_a_time(run(|cluster, node| Some(flip_bit(&cluster.data_dir(node).join("log")))));
 }
 
-/// Kills the coordinator, does something to its disk, and replaces it under load. If a file is
-/// damaged now, the node must say so first. Then each other node is lost for a while.
+/// Kills the coordinator, damages its disk, and replaces the node under load. If a file is damaged,
+/// the node must report that first. Then each other node is killed for a while.
 async fn run(harm: fn(&Cluster, usize) -> Option<PathBuf>) {
     let Scene { mut cluster, load, clients, _shown_on_panic } = start().await;
     let lost = cluster.coordinator().await;
@@ -64,12 +64,12 @@ async fn run(harm: fn(&Cluster, usize) -> Option<PathBuf>) {
     cluster.stop().await;
 }
 
-/// Flips a bit of the first record in the log that is still there.
+/// Flips a bit of the first remaining record in the log.
 fn flip_bit(log: &Path) -> PathBuf {
     let names = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
     let first = names.min().expect("a log has a segment");
     let mut bytes = std::fs::read(&first).unwrap();
-    // Behind the header of the segment and that of the record.
+    // This is after the headers of the segment and of the record.
     bytes[100] ^= 4;
     std::fs::write(&first, bytes).unwrap();
     first

@@ -1,4 +1,4 @@
-//! What came of a script: which transactions there were, what each of them saw, how they ended.
+//! The result of a script: the transactions, the results of their statements, and their outcomes.
 
 use futures_util::future::join_all;
 use tokio_postgres::error::SqlState;
@@ -6,37 +6,37 @@ use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 use crate::script::{Expected, SESSIONS, Script, Step};
 
-/// What a statement answered: its rows in text, or how many it wrote.
+/// The result of a statement: its rows as text, or the number of rows written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Rows, in their order.
+    /// The rows, in order.
     Rows(Vec<Vec<Option<String>>>),
-    /// How many rows it wrote.
+    /// The number of rows written.
     Count(u64),
 }
 
-/// A transaction as its client knows it.
+/// A transaction as its client observed it.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// Which session's, by its letter.
+    /// The session, by its letter.
     pub name: String,
-    /// Each statement, and what it answered.
+    /// Each statement and its result.
     pub statements: Vec<(String, Seen)>,
-    /// Whether it is committed.
+    /// Whether it committed.
     pub is_committed: bool,
 }
 
-/// Whether transactions are what their scripts say.
+/// Whether transaction blocks take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// As the database has it.
+    /// The database's own isolation.
     Asked,
-    /// `begin`, `commit` and `rollback` are kept from the database, so that statements of several
-    /// transactions mix. What comes of it must be noticed.
+    /// `begin`, `commit` and `rollback` are not sent, so that the statements of several
+    /// transactions interleave. The checks must detect the result.
     None,
 }
 
-/// Runs a statement, of the only result.
+/// Runs a statement with a single result.
 pub async fn ask(client: &Client, sql: &str) -> Result<Seen, Error> {
     let mut rows = Vec::new();
     let mut count = 0;
@@ -54,14 +54,14 @@ pub async fn ask(client: &Client, sql: &str) -> Result<Seen, Error> {
     Ok(if is_query { Seen::Rows(rows) } else { Seen::Count(count) })
 }
 
-/// What a run of a script leaves.
+/// The result of a run of a script.
 #[derive(Debug, Default)]
 pub struct History {
-    /// In the order in which they began.
+    /// The transactions, in the order in which they began.
     pub transactions: Vec<Transaction>,
-    /// What was not as the script says.
+    /// Deviations from the script.
     pub wrong: Vec<String>,
-    /// The transaction that each session is in.
+    /// The open transaction of each session.
     open: [Option<usize>; SESSIONS.len()],
 }
 
@@ -125,7 +125,7 @@ impl History {
         }
     }
 
-    /// Holds an answer to what the script says of it.
+    /// Compares a result with the script's expectation.
     fn check(&mut self, step: &Step, answer: &Result<Seen, Error>, regions: &[String]) {
         let refusal = answer.as_ref().err().filter(|error| {
             step.sql == "commit" && error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE)
@@ -150,7 +150,8 @@ impl History {
     }
 }
 
-/// Whether the detail of a refusal names what was changed, and the region that did it.
+/// Returns whether the detail of a serialization failure names the changed row and the region that
+/// changed it.
 fn names(detail: &str, region: &str) -> bool {
     let names_row = detail.contains("Key (id)=(") || detail.contains("A row in index t_tag");
     names_row && detail.contains(" of table t ") && detail.contains(&format!("of region {region}."))

@@ -1,20 +1,22 @@
-//! Whether what clients saw, and what is left in the end, is what some serial order gives.
+//! Checks whether the clients' observations and the final state are equivalent to some serial
+//! order.
 //!
-//! Committed transactions run again, one after the other, in every order, until one of these gives
-//! each statement its answer and the table its rows. They run in a transaction that is rolled back:
-//! what a transaction sees of itself takes no part of what is tested here.
+//! Committed transactions run again, one after the other, in every order, until in some order each
+//! statement has the same result and the table has the same rows. The orders run in a transaction
+//! that is rolled back; the visibility of a transaction's own writes is not tested here.
 
 use tokio_postgres::Client;
 
 use crate::START;
 use crate::history::{Seen, Transaction, ask};
 
-/// What the table holds.
+/// The query for the contents of the table.
 pub const EVERYTHING: &str = "select * from t order by id";
-/// More transactions have too many orders.
+/// The number of orders grows too fast above this number of transactions.
 const TRANSACTIONS_MAX: usize = 5;
 
-/// The order that explains a history, by the names of its transactions. Nothing where none does.
+/// Returns the serial order that explains a history, by the names of its transactions. Returns
+/// `None` if no order does.
 pub async fn serial_order(
     client: &Client,
     transactions: &[Transaction],
@@ -38,7 +40,8 @@ pub async fn serial_order(
 
 async fn explains(client: &Client, order: &[&Transaction], left: &Seen) -> bool {
     for (sql, seen) in order.iter().flat_map(|transaction| &transaction.statements) {
-        // One that fails here, such as a second row of one key, is no explanation.
+        // An order in which a statement fails, for example by a duplicate key, does not explain the
+        // history.
         if ask(client, sql).await.ok().as_ref() != Some(seen) {
             return false;
         }
@@ -46,7 +49,7 @@ async fn explains(client: &Client, order: &[&Transaction], left: &Seen) -> bool 
     ask(client, EVERYTHING).await.ok().as_ref() == Some(left)
 }
 
-/// Every order of the numbers below `count`.
+/// Returns all permutations of the numbers below `count`.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     let mut orders = vec![Vec::new()];
     for next in 0..count {

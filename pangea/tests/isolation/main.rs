@@ -1,18 +1,19 @@
-//! The anomalies that weaker isolation allows, tried by sessions in three regions, on every
-//! protocol.
+//! The anomalies that weaker isolation levels allow, attempted by sessions in three regions with
+//! every protocol.
 //!
-//! Each anomaly is a file of steps in `scripts/`, whose notation is in [`script`]. It runs three
-//! times: rows are found by primary key, by a range of a column without an index, and by an index
-//! beside it. Whatever is asked for, the level is serializable, so that no anomaly may
-//! happen. That is
-//! checked twice: what a script says must come of its steps, which its author knew; and by
-//! [`judge`], which knows nothing but the committed transactions, their answers and what is left,
-//! and looks for a serial order that explains them. Where two outcomes are serializable, a script
-//! leaves it open which of them it is, so that it does not depend on how a protocol orders
-//! transactions, nor on whether one that was refused is tried again.
+//! Each anomaly is a file of steps in `scripts/`, in the notation of [`script`]. It runs three
+//! times: rows are found by primary key, by a range of a column without an index, and by a
+//! secondary index. Every requested isolation level is serializable, so no anomaly may happen.
 //!
-//! Each script says what PostgreSQL would allow at `read committed`, its default. Without
-//! isolation, each must be found out: a script that does not provoke its anomaly shows nothing.
+//! That is checked in two ways. First, a script states the expected result of its steps. Second,
+//! [`judge`] looks for a serial order that explains the committed transactions, their results and
+//! the final state; it has no other information. If two outcomes are serializable, a script allows
+//! both. Therefore it does not depend on how a protocol orders transactions, or on whether it
+//! retries a failed one.
+//!
+//! Each script names the result that PostgreSQL would allow at `read committed`, its default.
+//! Without isolation, each anomaly must be detected: a script that does not provoke its anomaly
+//! proves nothing.
 
 mod history;
 mod judge;
@@ -30,10 +31,10 @@ use tokio_postgres::{Client, NoTls};
 use history::{History, Isolation, Seen, ask};
 use script::{SESSIONS, Script};
 
-/// The protocols that there are.
+/// The protocols.
 const PROTOCOLS: [&str; 2] = ["minerva", "calvin"];
 
-/// The levels that a client can ask for. All are serializable.
+/// The isolation levels that a client can request. All are serializable.
 const LEVELS: [&str; 4] = ["read uncommitted", "read committed", "repeatable read", "serializable"];
 
 /// The files in `scripts`.
@@ -58,19 +59,19 @@ const TABLE: &str = "
     create table t (id int primary key, tag text not null, n int not null, v int not null);
     create index t_tag on t (tag)";
 
-/// What each script begins with.
+/// The initial state of each script.
 const START: &str = "
     delete from t;
     insert into t values (1, 'one', 10, 100), (2, 'two', 20, 200)";
 
-/// A way in which rows are found.
+/// A way to find rows.
 #[derive(Debug)]
 pub struct Variant {
-    /// What it is called.
+    /// The name of the variant.
     name: &'static str,
-    /// What EXPLAIN says of it.
+    /// The corresponding text in the output of EXPLAIN.
     plan: &'static str,
-    /// What a script has in place of a condition, and the condition.
+    /// Placeholders of a script, and the conditions that replace them.
     places: [(&'static str, &'static str); 3],
 }
 
@@ -117,7 +118,7 @@ struct Regions {
 }
 
 impl Regions {
-    /// Runs a test on a cluster of its own, with the table.
+    /// Runs a test on a separate cluster, with the table created.
     fn with(protocol: &str, test: impl AsyncFnOnce(&Self)) {
         let directory = tempfile::tempdir().unwrap();
         let regions = ["--regions", "us-east,ca-central,us-central"];
@@ -134,10 +135,10 @@ impl Regions {
         assert!(demo.process.wait().unwrap().success());
     }
 
-    /// Runs a script in new sessions, and says what was wrong with what came of it.
+    /// Runs a script in new sessions, and returns its violations.
     async fn run(&self, script: &Script, isolation: Isolation, level: &str) -> Vec<String> {
         self.clients[0].batch_execute(&format!("begin; {START}; commit")).await.unwrap();
-        // Every region has it now.
+        // After this, every region has the new rows.
         self.everything().await;
         let clients =
             join_all(SESSIONS.iter().map(|&(_, region)| connect(&self.urls[region]))).await;
@@ -154,7 +155,7 @@ impl Regions {
         wrong
     }
 
-    /// What the table holds, the same in every region.
+    /// Reads the contents of the table, which must be identical in every region.
     async fn everything(&self) -> Seen {
         let answers =
             join_all(self.clients.iter().map(|client| ask(client, judge::EVERYTHING))).await;
@@ -164,7 +165,7 @@ impl Regions {
     }
 }
 
-/// A session that reads what was committed before, wherever that was.
+/// Opens a session with strict reads, which see all commits of any region.
 async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -172,7 +173,7 @@ async fn connect(url: &str) -> Client {
     client
 }
 
-/// Runs all scripts and returns what was wrong.
+/// Runs all scripts and returns their violations.
 async fn run_all(
     regions: &Regions,
     isolation: Isolation,

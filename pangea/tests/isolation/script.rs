@@ -1,7 +1,7 @@
 //! The notation of the scripts.
 //!
 //! ```text
-//! # What it is about, and what PostgreSQL would allow.
+//! # The subject, and the result that PostgreSQL would allow.
 //! a: begin
 //! a: select v from t where {1} -> 100
 //! b: update t set v = 101 where {1} &
@@ -10,57 +10,58 @@
 //! ```
 //!
 //! A line is a step of a session: `a` and `d` are in the first region, `b` in the second, `c` in
-//! the third. Steps run one after the other, but for one that ends with `&`, which runs at once
-//! with the next. Each statement outside of `begin` and `commit` is a transaction of its own.
-//! Behind `->` stands what must come of the step: the values of a column, `commit`, `40001 by
-//! b`, where the
-//! refusal names the winner, or `commit or 40001`, where serializability allows both. `# by chance`
-//! marks a script that can't force its anomaly.
+//! the third. Steps run one after the other, except that a step that ends with `&` runs
+//! concurrently with the next. Each statement outside of `begin` and `commit` is an autocommit
+//! statement.
+//!
+//! The expected result of a step follows `->`. It is the values of a column, `commit`, `40001 by b`
+//! if the error names the winner, or `commit or 40001` if serializability allows both. `# by
+//! chance` marks a script that cannot force its anomaly.
 
 use super::Variant;
 
 /// The sessions of a script, and the region of each.
 pub const SESSIONS: [(char, usize); 4] = [('a', 0), ('b', 1), ('c', 2), ('d', 0)];
 
-/// What must come of a step.
+/// The expected result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// That it succeeds.
+    /// The step succeeds.
     Success,
     /// The values of the only column.
     Values(Vec<String>),
     /// COMMIT succeeds.
     Commit,
-    /// COMMIT is refused, because of what this session wrote.
+    /// COMMIT fails because of a write of this session.
     Refused(usize),
-    /// COMMIT succeeds or is refused.
+    /// COMMIT succeeds or fails.
     Either,
 }
 
 /// A statement of a session.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Which, as an index into [`SESSIONS`].
+    /// The session, as an index into [`SESSIONS`].
     pub session: usize,
-    /// What it says.
+    /// The statement.
     pub sql: String,
-    /// What must come of it.
+    /// The expected result.
     pub expected: Expected,
-    /// Whether the next step begins with it.
+    /// Whether the next step starts concurrently.
     pub is_joined: bool,
 }
 
 /// A script, for one of its variants.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// The steps, in their order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// Whether it can't force its anomaly.
+    /// Whether the script cannot force its anomaly.
     pub is_by_chance: bool,
 }
 
 impl Script {
-    /// Reads a script, whose rows are found as `variant` says.
+    /// Parses a script for a variant.
     pub fn parse(text: &str, variant: &Variant) -> Self {
         let mut steps = Vec::new();
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {

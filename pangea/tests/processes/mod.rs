@@ -1,4 +1,4 @@
-//! Configuration files of clusters on this machine, and the processes that run them.
+//! Configuration files of clusters on this machine, and the processes of their nodes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -8,31 +8,31 @@ use std::process::{Child, Command, Stdio};
 
 /// The name of every cluster here.
 pub const CLUSTER: &str = "faults";
-/// The regions, one node in each.
+/// The regions, with one node each.
 pub const REGIONS: [&str; 3] = ["eu-west", "us-east", "ap-northeast"];
 /// The emulated round trip between any two regions.
 pub const ROUND_TRIP_MS: u32 = 50;
 
-/// Where one node listens.
+/// The addresses of one node.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
-    /// For other nodes and native clients.
+    /// The address for other nodes and native clients.
     pub peer: SocketAddr,
-    /// For PostgreSQL clients.
+    /// The address for PostgreSQL clients.
     pub sql: SocketAddr,
 }
 
-/// Addresses on loopback, two for each node, that nobody listens on now.
+/// Returns loopback addresses with ports that are currently free, two for each node.
 pub fn free_addresses() -> Vec<Addresses> {
     let bind = || TcpListener::bind("127.0.0.1:0").expect("a free port on 127.0.0.1");
-    // All are held until the last is found, so that none is found twice.
+    // All listeners stay open until the last is bound, so that no port is found twice.
     let listeners: Vec<_> = REGIONS.iter().map(|_| (bind(), bind())).collect();
     let address = |listener: &TcpListener| listener.local_addr().expect("it is bound");
     let both = |(peer, sql)| Addresses { peer: address(peer), sql: address(sql) };
     listeners.iter().map(|(peer, sql)| both((peer, sql))).collect()
 }
 
-/// The text of a node's configuration file. Its data is in `data`, beside the file.
+/// Returns the text of a node's configuration file. The data are in `data`, next to the file.
 pub fn node_toml(node: usize, addresses: &[Addresses]) -> String {
     let mut text = format!(
         "cluster = \"{CLUSTER}\"\nprotocol = \"minerva\"\nnode = {node}\ndata_dir = \"data\"\n\
@@ -52,19 +52,19 @@ pub fn node_toml(node: usize, addresses: &[Addresses]) -> String {
     text + "\n[wan]\n"
 }
 
-/// A `pangea start` process that ends with the value at the latest.
+/// A `pangea start` process, which is killed when this is dropped.
 pub struct Process {
     child: Child,
 }
 
 impl Process {
     /// Starts a node with the file `node.toml` of a directory. Its log is appended to `node.log`
-    /// there. It stops by itself when this process ends, however that comes.
+    /// there. The node stops on its own when this process ends in any way.
     pub fn spawn(directory: &Path) -> Self {
         Self::spawn_with(directory, &[])
     }
 
-    /// Starts a node that takes the place of one whose data is lost.
+    /// Starts a node that replaces one whose data are lost.
     pub fn spawn_replacing(directory: &Path) -> Self {
         Self::spawn_with(directory, &["--replace"])
     }
@@ -82,35 +82,35 @@ impl Process {
         Self { child: child.expect("the built binary starts") }
     }
 
-    /// What the process says first on its standard output, which is nothing where it ends without
-    /// a word. Blocks until then. Asked for once.
+    /// Returns the first line on the process's stdout, or an empty text if it exits without one.
+    /// Blocks until then. May be called once.
     pub fn first_line(&mut self) -> impl FnOnce() -> String + Send + 'static {
         let mut lines = self.lines();
         move || lines.next().unwrap_or_default()
     }
 
-    /// What the process says on its standard output. Blocks until each line is there. Asked for
+    /// Returns the lines on the process's stdout. Blocks until each line arrives. May be called
     /// once.
     pub fn lines(&mut self) -> impl Iterator<Item = String> + Send + 'static {
         let stdout = self.child.stdout.take().expect("asked for once");
-        // What can't be read is what was not said.
+        // An unreadable line ends the output.
         BufReader::new(stdout).lines().map_while(Result::ok)
     }
 
-    /// Asks the process to stop cleanly.
+    /// Requests a clean stop of the process.
     pub fn ask_to_stop(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// The exit code, once the process has ended. -1 stands for a signal.
+    /// Returns the exit code, if the process has exited. -1 stands for a signal.
     pub fn exit_code(&mut self) -> Option<i32> {
         let status = self.child.try_wait().expect("a child can be asked for");
         status.map(|status| status.code().unwrap_or(-1))
     }
 
-    /// Ends the process with SIGKILL and returns when it is gone.
+    /// Kills the process with SIGKILL and waits until it has exited.
     pub fn kill(&mut self) {
-        // Fails only where the process has ended already.
+        // This fails only if the process has already exited.
         let _ = self.child.kill();
         self.child.wait().expect("a child can be waited for");
     }
@@ -122,12 +122,12 @@ impl Drop for Process {
     }
 }
 
-/// Where the log of a node is.
+/// Returns the path of a node's log.
 pub fn log_path(directory: &Path) -> PathBuf {
     directory.join("node.log")
 }
 
-/// What a node has written to its log.
+/// Returns the contents of a node's log.
 pub fn log_text(directory: &Path) -> String {
     std::fs::read_to_string(log_path(directory)).unwrap_or_default()
 }

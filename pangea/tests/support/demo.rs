@@ -1,4 +1,4 @@
-//! A demo as a process of its own.
+//! A demo in a separate process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -8,32 +8,33 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::pangea;
 
-/// A demo that runs, and the lines that it prints.
+/// A running demo, and its output.
 pub struct Demo {
     /// The process.
     pub process: Child,
-    /// What it prints.
+    /// The output.
     pub stdout: BufReader<ChildStdout>,
 }
 
 impl Demo {
-    /// Starts a demo with its temporary files in `directory`, and nothing on its stdin.
+    /// Starts a demo with its temporary files in `directory` and an empty stdin.
     pub fn start(directory: &Path, arguments: &[&str]) -> Self {
         Self::start_with(directory, arguments, |_| {})
     }
 
-    /// Starts a demo that does a script, with its stderr in a pipe too.
+    /// Starts a demo that runs a script, with its stderr in a pipe.
     pub fn start_script(directory: &Path, arguments: &[&str], script: &str) -> Self {
         let pipes = |command: &mut Command| {
             command.stdin(Stdio::piped()).stderr(Stdio::piped());
         };
         let mut demo = Self::start_with(directory, arguments, pipes);
-        // Dropped with its end: the script has one. A demo that is refused may have gone already.
+        // The pipe is closed at the end of the script. A demo that rejects its arguments may have
+        // exited already.
         let _ = demo.process.stdin.take().unwrap().write_all(script.as_bytes());
         demo
     }
 
-    /// Starts a demo that does what is written to it.
+    /// Starts a demo that executes the text written to its stdin.
     pub fn start_piped(directory: &Path, arguments: &[&str]) -> (Self, ChildStdin) {
         let piped = |command: &mut Command| {
             command.stdin(Stdio::piped());
@@ -59,7 +60,7 @@ impl Demo {
         Self { process, stdout }
     }
 
-    /// Reads on until a line has a URL for each of `count` regions.
+    /// Reads lines until there was a URL for each of `count` regions.
     pub fn urls(&mut self, count: usize) -> Vec<(String, String)> {
         let mut urls = Vec::new();
         while urls.len() < count {
@@ -80,7 +81,7 @@ impl Demo {
         line
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
@@ -88,7 +89,7 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // Fails only where it has ended, as it should have.
+        // This fails only if the process has already exited, as it should have.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

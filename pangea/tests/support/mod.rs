@@ -1,6 +1,6 @@
-//! What tests of the binary share.
+//! Shared parts of the tests of the binary.
 
-// Each test binary uses a part of it.
+// Each test binary uses only a part of this module.
 #![allow(dead_code)]
 
 pub mod demo;
@@ -9,27 +9,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Far longer than anything here takes: a test that waits this long has failed.
+/// Far longer than any condition takes to become true: a test that waits this long has failed.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The binary under test.
+/// Returns the binary under test.
 pub fn pangea() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_pangea"))
 }
 
-/// Runs the binary to its end.
+/// Runs the binary to completion.
 pub fn run(arguments: &[&str]) -> Output {
     Command::new(pangea()).args(arguments).output().unwrap()
 }
 
-/// The processes whose command line names something in `directory`.
+/// Returns the processes whose command line refers to `directory`.
 pub fn processes_of(directory: &Path) -> Vec<u32> {
     let directory = directory.to_str().unwrap();
     let mut pids = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        // A process that has just gone has no command line.
+        // A process that has just exited has no command line.
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line);
         if line.contains(directory) && line.contains("start") {
@@ -39,13 +39,13 @@ pub fn processes_of(directory: &Path) -> Vec<u32> {
     pids
 }
 
-/// Looks until something is so.
+/// Polls until a condition is true.
 pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     wait_until_or(|| format!("{what}: not in {DEADLINE:?}"), is_so);
 }
 
-/// Looks until something is so, or fails with a reason. Other processes and files tell nobody when
-/// they change, so they are looked at again and again.
+/// Polls until a condition is true, or fails with a reason. Other processes and files do not notify
+/// anybody of changes.
 pub fn wait_until_or(why: impl Fn() -> String, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {

@@ -1,22 +1,22 @@
-//! What is allowed to stay as it is, with its number or its reason.
+//! Allowed exceptions, each with its number or its reason.
 //!
-//! A number here only goes down: more than it says is an error, and so is less, until the list
-//! says less too. An entry for something that is gone is an error as well.
+//! The numbers only go down. A larger value is an error, and so is a smaller one, until the list
+//! has the new number. An entry for something that no longer exists is also an error.
 
-/// Functions that are one table, a `match` or a list with one line or so for each case, and would
-/// not be clearer in parts: path, name, reason.
+/// Functions that are a single table, a `match` or a list with about one line for each case, and
+/// that would not be clearer in parts: path, name, reason.
 pub const DISPATCH_TABLES: &[(&str, &str, &str)] = &[];
 
-/// Functions that are longer than they should be: path, name, lines.
+/// Functions above the limit: path, name, lines.
 pub const LONG_FUNCTIONS: &[(&str, &str, usize)] = &[];
 
-/// Files that are longer than they should be: path, lines.
+/// Files above the limit: path, lines.
 pub const LONG_FILES: &[(&str, usize)] = &[];
 
-/// Files with lines that are longer than they should be: path, how many such lines.
+/// Files with lines above the limit: path, number of these lines.
 pub const LONG_LINES: &[(&str, usize)] = &[];
 
-/// Files of a protocol's folder that are no phase of a paper, in any protocol: name, reason.
+/// Files of any protocol's folder that are not a phase of a paper: name, reason.
 pub const PLUMBING: &[(&str, &str)] = &[
     ("mod.rs", "the chapter, which holds the phase table"),
     ("state.rs", "what a replica remembers between the phases"),
@@ -25,7 +25,7 @@ pub const PLUMBING: &[(&str, &str)] = &[
     ("header.rs", "what is kept with a record"),
 ];
 
-/// Files of one protocol's folder that are no phase of a paper: path, reason.
+/// Files of one protocol's folder that are not a phase of a paper: path, reason.
 pub const NO_PHASE: &[(&str, &str)] = &[
     ("protocols/src/minerva/batch.rs", "the bytes that replication and the log carry"),
     ("protocols/src/minerva/given.rs", "write sets in those bytes, beside the arguments"),
@@ -37,7 +37,7 @@ pub const NO_PHASE: &[(&str, &str)] = &[
     ("protocols/src/calvin/warming/times.rs", "how long nodes took, for warming to predict it"),
 ];
 
-/// Folders in `protocols/src` that are no protocol: name, reason.
+/// Folders in `protocols/src` that are not a protocol: name, reason.
 pub const SHARED: &[(&str, &str)] = &[
     ("agreement", "the replicated log that protocols hand small decisions to"),
     ("exhaustive", "the search that tests of agreement and of protocols hand replicas to"),

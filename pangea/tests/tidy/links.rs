@@ -1,11 +1,11 @@
-//! The prose points at what is there: links between the documents, and paths of the code.
+//! Checks that the prose refers to existing things: links between documents, and paths of the code.
 
 use std::collections::BTreeSet;
 
 use super::repository::CRATES;
 use super::source::{Finding, Source};
 
-/// Links to files and headings that don't exist, and names of files that don't.
+/// Finds links to files and headings that do not exist, and names of files that do not exist.
 pub fn check(docs: &[Source], paths: &BTreeSet<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for doc in docs {
@@ -30,14 +30,14 @@ pub fn check(docs: &[Source], paths: &BTreeSet<String>) -> Vec<Finding> {
     findings
 }
 
-/// Whether the words in backticks are the path of a file or folder of a crate.
+/// Returns whether the text in backticks is the path of a file or folder of a crate.
 fn is_path_of_code(code: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
     let first = code.split_once('/').map_or("", |(first, _)| first);
     CRATES.contains(&first) && code.chars().all(is_plain)
 }
 
-/// What the links of a line point at.
+/// Returns the targets of the links of a line.
 fn targets(line: &str) -> Vec<&str> {
     let ends = line.split("](").skip(1);
     ends.filter_map(|rest| rest.split([')', ' ']).next()).collect()
@@ -58,7 +58,7 @@ fn broken(doc: &Source, target: &str, docs: &[Source], paths: &BTreeSet<String>)
     (!is_there).then(|| format!("{path} has no heading for #{heading}"))
 }
 
-/// The path, from the root, that a link in `from` leads to.
+/// Returns the path, from the root, that a link in `from` refers to.
 fn resolve(from: &str, link: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -72,7 +72,7 @@ fn resolve(from: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// The name that a heading has in links.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));

@@ -1,8 +1,8 @@
-//! What the house rules say, checked on every file: sizes, names, layers, and prose that points at
-//! what is there.
+//! The house rules, checked on every file: sizes, names, layers, and prose that refers to existing
+//! things.
 //!
-//! Each check is a function from files to findings, in a module of its own, with tests that show
-//! it failing on what it must not let pass. What is allowed to stay as it is, is in `allowed`.
+//! Each check is a function from files to findings, in its own module, with tests that show it
+//! failing on violations. The allowed exceptions are in `allowed`.
 
 mod allowed;
 mod links;

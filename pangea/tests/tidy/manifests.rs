@@ -1,9 +1,9 @@
-//! Who may depend on whom, and that each dependency is accounted for.
+//! Checks the layers of the crates, and that each dependency is documented.
 
 use super::repository::CRATES;
 use super::source::{Finding, Source};
 
-/// The crates of the workspace that each crate may use, in tests too.
+/// The crates of the workspace that each crate may use, including in tests.
 const MAY_USE: [(&str, &[&str]); 9] = [
     ("core", &[]),
     ("protocols", &["core"]),
@@ -17,17 +17,17 @@ const MAY_USE: [(&str, &[&str]); 9] = [
 ];
 
 /// The page that lists what the workspace depends on, with reasons and licences.
-const LIST: &str = "docs/ARCHITECTURE.md";
+const LIST: &str = "docs/DEPENDENCIES.md";
 
 /// One line of a dependency section.
 struct Dependency<'a> {
     name: &'a str,
     line: usize,
-    /// Whether version and place come from the workspace.
+    /// Whether version and source come from the workspace.
     is_shared: bool,
 }
 
-/// Crates that use a crate that they must not know, or choose a version by themselves.
+/// Finds crates that use a crate that is not allowed, or that choose the version of a dependency.
 pub fn check_layers(manifests: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for manifest in manifests.iter().filter(|manifest| manifest.path != "Cargo.toml") {
@@ -52,7 +52,7 @@ pub fn check_layers(manifests: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Dependencies of the workspace that the list in the docs does not account for.
+/// Finds dependencies of the workspace that the list in the docs does not contain.
 pub fn check_list(manifests: &[Source], docs: &[Source]) -> Vec<Finding> {
     let list = docs.iter().find(|doc| doc.path == LIST).map_or("", |doc| doc.text.as_str());
     let root = manifests.iter().filter(|manifest| manifest.path == "Cargo.toml");
@@ -76,7 +76,7 @@ pub fn check_list(manifests: &[Source], docs: &[Source]) -> Vec<Finding> {
     .collect()
 }
 
-/// The dependencies of a manifest, of every kind and for every target.
+/// Returns the dependencies of a manifest, of every kind and for every target.
 fn dependencies(text: &str) -> Vec<Dependency<'_>> {
     let mut found: Vec<Dependency<'_>> = Vec::new();
     let mut is_inside = false;

@@ -1,8 +1,8 @@
-//! Phase tables: what a protocol's chapter says is where the code is.
+//! Checks phase tables: the chapter of a protocol must match its files.
 //!
-//! The chapter, `protocols/src/<protocol>/mod.rs`, has a table that begins
-//! `//! | phase | paper | file |`. Each file that it names exists, and each file of the folder is
-//! in it, except for what is no phase.
+//! The chapter, `protocols/src/<protocol>/mod.rs`, has a table that begins `//! | phase | paper |
+//! file |`. Each file that it names must exist, and it must name each file of the folder, except
+//! for files that are not a phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use super::allowed::{NO_PHASE, PLUMBING};
 use super::purity::{folder, protocols};
 use super::source::{Finding, Source};
 
-/// Files that a table names and that are not there, and the other way round.
+/// Finds files that a table names and that do not exist, and vice versa.
 ///
-/// `shipped` are the files of the crate that are not for tests alone.
+/// `shipped` are the files of the crate that are not only for tests.
 pub fn check(shipped: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for protocol in protocols(shipped) {
@@ -52,9 +52,9 @@ fn check_protocol(chapter: &Source, files: &[&Source]) -> Vec<Finding> {
     findings
 }
 
-/// Whether a file is a phase, part of one, or no phase for a reason.
+/// Returns whether a file is a phase, a part of one, or an exception with a reason.
 fn has_a_place(name: &str, path: &str, named: &BTreeMap<String, usize>) -> bool {
-    // A phase that has grown into a folder has its file beside it, or a mod.rs in it.
+    // If a phase has grown into a folder, its file is next to the folder, or a mod.rs in it.
     let outer = name.split_once('/').map(|(outer, _)| format!("{outer}.rs"));
     let is_phase = |name: &str| named.contains_key(name);
     let is_plumbing = |name: &str| PLUMBING.iter().any(|(plumbing, _)| *plumbing == name);
@@ -63,7 +63,7 @@ fn has_a_place(name: &str, path: &str, named: &BTreeMap<String, usize>) -> bool 
     is_phase(name) || is_plumbing(name) || is_excepted
 }
 
-/// The files that the phase table names, each with its line.
+/// Returns the files that the phase table names, each with its line.
 fn files_of_table(text: &str) -> BTreeMap<String, usize> {
     let mut files = BTreeMap::new();
     let mut is_inside = false;
@@ -77,7 +77,7 @@ fn files_of_table(text: &str) -> BTreeMap<String, usize> {
         };
         is_inside |= cells.starts_with(&["phase", "paper", "file"]);
         if let (true, Some(cell)) = (is_inside, cells.get(2)) {
-            // What lies beside the protocols is named by its module.
+            // Files outside of the protocol are named by their module.
             let names = cell.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs"));
             files.extend(names.map(|name| (name.to_owned(), at + 1)));
         }

@@ -1,15 +1,17 @@
-//! What `core` and `protocols` must not be able to reach, and what protocols must not know.
+//! Checks that `core` and `protocols` do not access the outside world, and that protocols do not
+//! know each other.
 //!
-//! `clippy.toml` in both crates bans functions and types that it can resolve. This looks at names
-//! and so catches what clippy has no list for: `async`, a whole module, another protocol.
+//! `clippy.toml` in both crates bans functions and types that it can resolve. This check looks at
+//! names, and so detects code that clippy has no list for: `async`, a whole module, another
+//! protocol.
 
 use super::allowed::SHARED;
 use super::source::{CodePath, Finding, Source, idents, paths, without_tests};
 
-/// Crates that are deterministic.
+/// The crates that are deterministic.
 pub const DETERMINISTIC: [&str; 2] = ["core", "protocols"];
 
-/// Paths that lead out of a deterministic crate, and what to use in their place.
+/// Paths that lead out of a deterministic crate, and their replacements.
 const WORLD: [(&str, &str); 9] = [
     ("std::thread", "parallel work goes through cx.pool"),
     ("std::net", "messages are effects"),
@@ -22,10 +24,10 @@ const WORLD: [(&str, &str); 9] = [
     ("rand", "randomness is an input: use cx.rng"),
 ];
 
-/// What lies on such a path and is no way out.
+/// Exceptions within these paths.
 const HARMLESS: [&str; 1] = ["std::thread::panicking"];
 
-/// Names that are as good as such a path wherever they stand.
+/// Names that are as bad as these paths wherever they appear.
 const WORLDLY_NAMES: [(&str, &str); 4] = [
     ("Instant", "time is an input: use cx.now"),
     ("SystemTime", "time is an input: use cx.now"),
@@ -33,7 +35,7 @@ const WORLDLY_NAMES: [(&str, &str); 4] = [
     ("await", "waiting is the driver's matter"),
 ];
 
-/// Ways to the world in the files of deterministic crates, tests left out.
+/// Finds access to the outside world in the files of deterministic crates, except for tests.
 pub fn check_world(files: &[&Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files {
@@ -61,12 +63,12 @@ fn leads_out(path: &CodePath) -> Option<(&'static str, &'static str)> {
     outside.or_else(|| WORLDLY_NAMES.into_iter().find(|(name, _)| has(name)))
 }
 
-/// The protocol or shared folder of `protocols/src` that a file is in.
+/// Returns the protocol or shared folder of `protocols/src` that contains a file.
 pub fn folder(path: &str) -> Option<&str> {
     path.strip_prefix("protocols/src/")?.split_once('/').map(|(folder, _)| folder)
 }
 
-/// The protocols: the folders of `protocols/src` that are not shared.
+/// Returns the protocols: the folders of `protocols/src` that are not shared.
 pub fn protocols(files: &[Source]) -> Vec<&str> {
     let is_protocol = |name: &&str| !SHARED.iter().any(|(shared, _)| shared == name);
     let mut names: Vec<&str> =
@@ -76,7 +78,7 @@ pub fn protocols(files: &[Source]) -> Vec<&str> {
     names
 }
 
-/// Protocols that name another protocol, and shared folders that name any.
+/// Finds protocols that name another protocol, and shared folders that name any.
 pub fn check_siblings(files: &[Source]) -> Vec<Finding> {
     let protocols = protocols(files);
     let mut findings = Vec::new();

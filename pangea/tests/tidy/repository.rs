@@ -1,4 +1,4 @@
-//! The repository: its files, as the checks want them.
+//! The files of the repository, in the form that the checks need.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,10 +10,10 @@ use super::source::{Source, test_modules};
 pub const CRATES: [&str; 9] =
     ["core", "protocols", "sim", "sql", "node", "peers", "lab", "sweep", "pangea"];
 
-/// Folders that hold nothing that was written.
+/// Folders without source files.
 const NOT_OURS: [&str; 3] = ["target", ".git", ".scratch"];
 
-/// Every file that the checks look at.
+/// All files that are checked.
 #[derive(Debug, Default)]
 pub struct Repository {
     /// `*.rs`, in the order of their paths.
@@ -27,7 +27,7 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Reads the repository that this test is part of.
+    /// Reads the repository that contains this test.
     pub fn read() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut repository = Self::default();
@@ -55,7 +55,7 @@ impl Repository {
     fn add(&mut self, root: &Path, path: &Path) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let files = match name {
-            // A client is a program of its own.
+            // A client is a separate program.
             "Cargo.toml" if !path.starts_with(root.join("pangea/tests/clients")) => {
                 &mut self.manifests
             }
@@ -68,7 +68,8 @@ impl Repository {
         files.push(Source { path: relative(root, path), text });
     }
 
-    /// The Rust files of these crates that are not for tests, benches or examples alone.
+    /// Returns the Rust files of these crates, except for those that are only for tests, benches or
+    /// examples.
     pub fn shipped(&self, crates: &[&str]) -> Vec<&Source> {
         let of_crate = |source: &&Source| {
             crates.iter().any(|name| source.path.starts_with(&format!("{name}/src/")))

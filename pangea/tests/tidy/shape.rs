@@ -1,20 +1,20 @@
-//! How large things are: functions, files and lines, as a ratchet.
+//! Checks the sizes of functions, files and lines, as a ratchet.
 
 use std::collections::BTreeMap;
 
 use super::allowed;
 use super::source::{Finding, Function, Source, functions};
 
-/// A function has at most this many lines, so that it is seen at once.
+/// The maximum number of lines of a function, so that it fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// A file has at most this many lines, so that it is about one thing.
+/// The maximum number of lines of a file, so that it has one subject.
 const FILE_LINES_MAX: usize = 600;
 
-/// A line has at most this many characters.
+/// The maximum number of characters of a line.
 const COLUMNS_MAX: usize = 100;
 
-/// What may be larger.
+/// The allowed exceptions.
 pub struct Allowed<'a> {
     /// Path, name, reason.
     pub dispatch_tables: &'a [(&'a str, &'a str, &'a str)],
@@ -22,12 +22,12 @@ pub struct Allowed<'a> {
     pub functions: &'a [(&'a str, &'a str, usize)],
     /// Path, lines.
     pub files: &'a [(&'a str, usize)],
-    /// Path, lines that are too long.
+    /// Path, number of lines that are too long.
     pub lines: &'a [(&'a str, usize)],
 }
 
 impl Allowed<'static> {
-    /// What the repository allows itself.
+    /// The exceptions of this repository.
     pub const HERE: Self = Self {
         dispatch_tables: allowed::DISPATCH_TABLES,
         functions: allowed::LONG_FUNCTIONS,
@@ -36,10 +36,10 @@ impl Allowed<'static> {
     };
 }
 
-/// Something that was measured, where, and where it is.
+/// Measured sizes by path and name, each with its line.
 type Measured = BTreeMap<(String, String), (usize, usize)>;
 
-/// What is too large, and what is no longer as large as the lists say.
+/// Finds sizes above the limits, and exceptions that are larger than necessary.
 pub fn check(files: &[Source], allowed: &Allowed<'_>) -> Vec<Finding> {
     let mut longest_functions = Measured::new();
     let mut file_lines = Measured::new();
@@ -68,7 +68,7 @@ pub fn check(files: &[Source], allowed: &Allowed<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The lists of `allowed` as they would have to be now, dispatch tables left out.
+/// Returns the current contents of the lists in `allowed`, except for dispatch tables.
 pub fn lists(files: &[Source], allowed: &Allowed<'_>) -> String {
     let is_table = |path: &str, name: &str| {
         allowed.dispatch_tables.iter().any(|(p, n, _)| (*p, *n) == (path, name))
@@ -93,21 +93,21 @@ pub fn lists(files: &[Source], allowed: &Allowed<'_>) -> String {
     lists.join("\n")
 }
 
-/// Measures a file.
+/// A function that measures a file.
 type Size = fn(&Source) -> usize;
 
-/// Whether a line is beyond the limit and could be broken.
+/// Returns whether a line exceeds the limit and could be broken.
 fn is_too_long(line: &str) -> bool {
     line.chars().count() > COLUMNS_MAX && !is_table_row(line)
 }
 
-/// A row of a table in a doc comment, which can't be broken.
+/// Returns whether a line is a row of a table in a doc comment, which cannot be broken.
 fn is_table_row(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("//! |") || line.starts_with("/// |")
 }
 
-/// Takes the dispatch tables out of what was measured.
+/// Removes the dispatch tables from the measured functions.
 fn dispatch_tables(measured: &mut Measured, tables: &[(&str, &str, &str)]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for &(path, name, reason) in tables {
@@ -122,7 +122,7 @@ fn dispatch_tables(measured: &mut Measured, tables: &[(&str, &str, &str)]) -> Ve
     findings
 }
 
-/// Holds each measured number against the limit, or against the number that the list has for it.
+/// Compares each measured number with the limit, or with its number in the list.
 fn ratchet(
     what: &str,
     max: usize,

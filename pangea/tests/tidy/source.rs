@@ -1,7 +1,7 @@
-//! A source file, and what its tokens say.
+//! A source file and its tokens.
 //!
-//! Checks look at tokens and not at text, so that a word in a comment or in a string is no code.
-//! Code inside macro calls is looked at too.
+//! Checks use tokens instead of text, so that a word in a comment or a string does not count as
+//! code. Code inside macro calls is included.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,18 +9,18 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 
-/// Words that a path can stand behind and that are no part of it.
+/// Keywords that can precede a path and are not part of it.
 const KEYWORDS: [&str; 12] =
     ["as", "dyn", "else", "for", "impl", "in", "move", "mut", "pub", "return", "use", "where"];
 
-/// Something that is not as it should be.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// The file, from the root of the repository.
     pub path: String,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// The violation and the remedy.
     pub what: String,
 }
 
@@ -33,60 +33,60 @@ impl fmt::Display for Finding {
 /// A text file of the repository.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// From the root of the repository, with `/` between the parts.
+    /// The path from the root of the repository, with `/` between the parts.
     pub path: String,
-    /// All of it.
+    /// The contents.
     pub text: String,
 }
 
 /// A function with a body.
 #[derive(Debug, PartialEq)]
 pub struct Function {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The line of its `fn`, from 1.
     pub line: usize,
-    /// From `fn` to the brace that closes it, both counted.
+    /// The number of lines from `fn` to the closing brace, inclusive.
     pub lines: usize,
 }
 
-/// A path such as `std::time::Instant`, with groups of a `use` written out.
+/// A path such as `std::time::Instant`, with the groups of a `use` expanded.
 #[derive(Debug, PartialEq)]
 pub struct CodePath {
-    /// Its parts.
+    /// The parts of the path.
     pub parts: Vec<String>,
     /// The line of the last part, from 1.
     pub line: usize,
 }
 
 impl Source {
-    /// A file of this path and text.
+    /// Creates a file with this path and text.
     pub fn new(path: &str, text: &str) -> Self {
         Self { path: path.to_owned(), text: text.to_owned() }
     }
 
-    /// A finding in this file.
+    /// Returns a finding in this file.
     pub fn finding(&self, line: usize, what: impl Into<String>) -> Finding {
         Finding { path: self.path.clone(), line, what: what.into() }
     }
 
-    /// The name without folders and ending.
+    /// Returns the name of the file without folders and extension.
     pub fn stem(&self) -> &str {
         let name = self.path.rsplit('/').next().expect("a split has a last part");
         name.strip_suffix(".rs").unwrap_or(name)
     }
 
-    /// All of it as tokens.
+    /// Returns the file as tokens.
     ///
     /// # Panics
-    /// When it is not Rust.
+    /// If it is not valid Rust.
     pub fn tokens(&self) -> TokenStream {
         TokenStream::from_str(&self.text)
             .unwrap_or_else(|error| panic!("{} has tokens that don't match: {error}", self.path))
     }
 }
 
-/// The functions of a file, those in functions and in macro calls too.
+/// Returns the functions of a file, including those within functions and macro calls.
 pub fn functions(tokens: TokenStream) -> Vec<Function> {
     let mut found = Vec::new();
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -112,7 +112,7 @@ pub fn functions(tokens: TokenStream) -> Vec<Function> {
     found
 }
 
-/// The tokens without the items that only tests see.
+/// Returns the tokens without items that are only compiled for tests.
 pub fn without_tests(tokens: TokenStream) -> TokenStream {
     let mut kept = Vec::new();
     let mut tokens = tokens.into_iter().peekable();
@@ -137,7 +137,8 @@ pub fn without_tests(tokens: TokenStream) -> TokenStream {
     kept.into_iter().collect()
 }
 
-/// The tokens without what is in `impl <trait> for <type>`, where the trait chose the names.
+/// Returns the tokens without the bodies of `impl <trait> for <type>`, where the trait determines
+/// the names.
 pub fn without_trait_impls(tokens: TokenStream) -> TokenStream {
     let mut kept = Vec::new();
     let mut is_head = false;
@@ -162,8 +163,8 @@ pub fn without_trait_impls(tokens: TokenStream) -> TokenStream {
     kept.into_iter().collect()
 }
 
-/// The modules of a file that only tests see and that are in files of their own: their paths
-/// without the ending.
+/// Returns the modules of a file that are only compiled for tests and that have their own files:
+/// their paths without the extension.
 pub fn test_modules(source: &Source) -> BTreeSet<String> {
     let (folder, _) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
     let is_folder = ["mod", "lib", "main"].contains(&source.stem());
@@ -184,7 +185,7 @@ pub fn test_modules(source: &Source) -> BTreeSet<String> {
     modules
 }
 
-/// Every identifier, in order.
+/// Returns all identifiers, in order.
 pub fn idents(tokens: TokenStream) -> Vec<Ident> {
     tokens
         .into_iter()
@@ -196,7 +197,7 @@ pub fn idents(tokens: TokenStream) -> Vec<Ident> {
         .collect()
 }
 
-/// Every path of the code. A single identifier is a path too.
+/// Returns all paths of the code. A single identifier is a path, too.
 pub fn paths(tokens: TokenStream) -> Vec<CodePath> {
     let mut found = Vec::new();
     collect_paths(&[], tokens, &mut found);
@@ -219,7 +220,7 @@ fn collect_paths(prefix: &[String], tokens: TokenStream, found: &mut Vec<CodePat
     }
 }
 
-/// Collects the path that begins at `at`, and returns where it ends.
+/// Collects the path that begins at `at`, and returns the position of its end.
 fn collect_path(
     prefix: &[String],
     tokens: &[TokenTree],
@@ -247,12 +248,12 @@ fn collect_path(
     }
 }
 
-/// Whether a token is this identifier.
+/// Returns whether a token is this identifier.
 pub fn is_ident(token: &TokenTree, name: &str) -> bool {
     matches!(token, TokenTree::Ident(ident) if ident == name)
 }
 
-/// Whether a token is this punctuation mark.
+/// Returns whether a token is this punctuation mark.
 pub fn is_punct(token: &TokenTree, mark: char) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == mark)
 }

@@ -1,21 +1,20 @@
-//! Words that must not be in the code, and names that say nothing.
+//! Checks for words that must not be in the code, and for meaningless names.
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 
 use super::source::{Finding, Source, idents, is_punct, without_trait_impls};
 
-/// Macros that stand for code that is not written, or was written to look at once.
+/// Macros that stand for missing code or temporary output.
 const MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
-/// Notes that something is not finished. Taken apart here, since this is a file of the repository
-/// too.
+/// Notes about unfinished work. They are split here, because this file is checked, too.
 const NOTES: [&str; 3] = [concat!("FIX", "ME"), concat!("X", "XX"), concat!("TO", "DO")];
 
-/// Module names that say nothing about what is inside.
+/// Module names without a meaning.
 const MODULES: [&str; 8] =
     ["util", "utils", "common", "helper", "helpers", "manager", "misc", "stuff"];
 
-/// Unfinished code, unfinished prose and tests that do not run.
+/// Finds unfinished code, unfinished prose and disabled tests.
 pub fn check_unfinished(files: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files {
@@ -53,7 +52,7 @@ fn unfinished_code(file: &Source, tokens: TokenStream, findings: &mut Vec<Findin
     }
 }
 
-/// Whether an attribute is `ignore`, or makes it one under a condition.
+/// Returns whether an attribute is `ignore`, possibly under a condition.
 fn is_ignore(token: &TokenTree) -> bool {
     let TokenTree::Group(attribute) = token else { return false };
     let names: Vec<String> = idents(attribute.stream()).iter().map(Ident::to_string).collect();
@@ -63,7 +62,7 @@ fn is_ignore(token: &TokenTree) -> bool {
         && (is_ignore || is_conditional && names.iter().any(|name| name == "ignore"))
 }
 
-/// Modules and functions whose names say nothing, or one thing in a second way.
+/// Finds modules and functions with meaningless or redundant names.
 pub fn check_names(files: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files {
@@ -86,8 +85,8 @@ pub fn check_names(files: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Files that don't begin with a doc: a crate's first file says what the crate is, any other file
-/// what the module is.
+/// Finds files that do not begin with a doc comment: the first file of a crate describes the crate,
+/// any other file its module.
 pub fn check_docs(files: &[Source]) -> Vec<Finding> {
     let begins_with_doc = |file: &&Source| file.text.starts_with("//! ");
     let bare = files.iter().filter(|file| !begins_with_doc(file));

@@ -1,4 +1,4 @@
-//! A client of one member.
+//! A client of one etcd member.
 
 use std::net::SocketAddr;
 
@@ -14,20 +14,20 @@ use super::wire::{
 };
 use crate::failure::Failure;
 
-/// What may be on its way of answers: many transactions share a connection.
+/// The flow-control window of answers, which many transactions on a connection share.
 const WINDOW_LEN: u32 = 8 << 20;
-/// An answer at most: a page of rows.
+/// The maximum length of an answer: a page of rows.
 const ANSWER_LEN_MAX: usize = 64 << 20;
 
-/// A connection to a member, for any number of calls at a time.
+/// A connection to a member, for any number of concurrent calls.
 #[derive(Clone, Debug)]
 pub struct Client(Grpc<Channel>);
 
 impl Client {
-    /// Connects to a member's address for clients.
+    /// Connects to a member's client address.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no member listens there.
     pub async fn connect(address: SocketAddr) -> Result<Self, Failure> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
         let endpoint = endpoint.expect("an address makes an URL");
@@ -46,17 +46,17 @@ impl Client {
         A: prost::Message + Default + Send + Sync + 'static,
     {
         let ready = self.0.ready().await;
-        // Nothing was sent.
+        // No request was sent.
         ready.map_err(|error| Status::new(Code::Unavailable, error.to_string()))?;
         let path = PathAndQuery::from_static(path);
         let answer = self.0.unary(Request::new(request), path, ProstCodec::default()).await;
         answer.map(tonic::Response::into_inner)
     }
 
-    /// Does all operations at once.
+    /// Executes all operations as one transaction.
     ///
     /// # Errors
-    /// The member's.
+    /// The member's error.
     pub async fn txn(&mut self, success: Vec<RequestOp>) -> Result<TxnResponse, Status> {
         self.call("/etcdserverpb.KV/Txn", TxnRequest { success }).await
     }
@@ -64,23 +64,23 @@ impl Client {
     /// Reads keys.
     ///
     /// # Errors
-    /// The member's.
+    /// The member's error.
     pub async fn range(&mut self, request: RangeRequest) -> Result<RangeResponse, Status> {
         self.call("/etcdserverpb.KV/Range", request).await
     }
 
-    /// How the member is.
+    /// The member's status.
     ///
     /// # Errors
-    /// The member's.
+    /// The member's error.
     pub async fn status(&mut self) -> Result<StatusResponse, Status> {
         self.call("/etcdserverpb.Maintenance/Status", StatusRequest {}).await
     }
 
-    /// Has another member lead. This one leads.
+    /// Transfers leadership from this member to another.
     ///
     /// # Errors
-    /// The member's.
+    /// The member's error.
     pub async fn move_leader(&mut self, target_id: u64) -> Result<(), Status> {
         let request = MoveLeaderRequest { target_id };
         let path = "/etcdserverpb.Maintenance/MoveLeader";

@@ -1,17 +1,17 @@
 //! etcd: a member in every place, each with all keys.
 //!
 //! One member leads, here that of the first place, and all writes are in its log before a majority
-//! has them. Clients talk to the member of their place, which passes on what it can't do itself.
-//! YCSB's ten operations are one transaction of etcd; it has no procedures, so nothing that decides
-//! what to write by what it read is one call, and TPC-C is not for it.
+//! has them. Clients connect to the member of their place, which forwards requests that it can't
+//! serve itself. The ten operations of YCSB are one transaction of etcd. etcd has no procedures, so
+//! a write that depends on a read is not possible in one call, and TPC-C is not supported.
 //!
 //! | setting | why |
 //! |---|---|
-//! | `heartbeat-interval`, `election-timeout` | at least a round trip, and ten of them: as its documents ask for |
-//! | `quota-backend-bytes` | 8 GB, so that it does not stop to take writes at 2 |
-//! | `auto-compaction` | of what is older than a minute: versions that nobody asks for |
+//! | `heartbeat-interval`, `election-timeout` | at least one round trip, and ten of them, as its documentation recommends |
+//! | `quota-backend-bytes` | 8 GB, because it rejects writes above the default of 2 GB |
+//! | `auto-compaction` | versions older than a minute, which are never read |
 //!
-//! It always waits for its disks: 3.4 has no way to do otherwise.
+//! It always waits for its disks; version 3.4 has no other mode.
 
 mod client;
 mod rows;
@@ -43,17 +43,17 @@ use wire::{Op, PutRequest, RangeRequest, RequestOp};
 
 const ETCD: Needed = Needed { name: "etcd", package: "etcd-server" };
 const SIGNALS: Signals = Signals { clean: Signal::TERM, quick: Signal::KILL };
-/// etcd's own, for a local network.
+/// etcd's default, for a local network.
 const HEARTBEAT_MS_MIN: u32 = 100;
-/// Heartbeats without which a member stands for election.
+/// The number of missing heartbeats after which a member starts an election.
 const HEARTBEATS_LOST: u32 = 10;
-/// How long members may take to agree on a leader.
+/// Timeout for the election of a leader.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
-/// Connections to a member that its clients share.
+/// The number of connections to a member, shared by its clients.
 const CONNECTIONS: usize = 4;
 
-/// Whether it is installed, and can do what is asked for.
+/// Checks that etcd is installed and supports the options.
 pub(crate) fn check(options: &Options) -> Result<(), Failure> {
     if options.durability == Durability::Os {
         let message = "etcd 3.4 always waits for its disks: only durability fsync is comparable";
@@ -65,17 +65,17 @@ pub(crate) fn check(options: &Options) -> Result<(), Failure> {
 /// Running members.
 #[derive(Debug)]
 pub struct Etcd {
-    /// Before the directory, so that they are gone when it goes.
+    /// Declared before the directory, so that the servers end before it is removed.
     servers: Vec<Server>,
     sites: Vec<Site>,
-    /// By place, for clients.
+    /// The members by place, for clients.
     members: Vec<Arc<Member>>,
     puts: Arc<Puts>,
     options: Options,
     directory: TempDir,
 }
 
-/// Where a member is.
+/// The location of a member.
 #[derive(Debug)]
 struct Site {
     place: Place,
@@ -84,7 +84,7 @@ struct Site {
     members: SocketAddr,
 }
 
-/// What the clients of a place share: connections to its member, made by the first of them.
+/// The state shared by the clients of a place: connections to its member, made by the first client.
 #[derive(Debug)]
 pub(crate) struct Member {
     address: SocketAddr,
@@ -94,7 +94,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// A session of one client.
+    /// Opens a session for one client.
     pub async fn session(&self) -> Result<Session, Failure> {
         let connections = self.connections.get_or_try_init(|| connect(self.address)).await?;
         let number = self.sessions.fetch_add(1, Ordering::Relaxed) as usize;
@@ -103,7 +103,7 @@ impl Member {
     }
 }
 
-/// Connections to a member.
+/// Makes the connections to a member.
 async fn connect(address: SocketAddr) -> Result<Vec<Client>, Failure> {
     let mut clients = Vec::with_capacity(CONNECTIONS);
     for _ in 0..CONNECTIONS {
@@ -113,7 +113,7 @@ async fn connect(address: SocketAddr) -> Result<Vec<Client>, Failure> {
 }
 
 impl Etcd {
-    /// Starts all members, and has that of the first place lead.
+    /// Starts all members, and transfers leadership to that of the first place.
     pub(crate) async fn start(places: &[Place], options: &Options) -> Result<Self, Failure> {
         check(options)?;
         let directory = program::temporary("etcd", options.within.as_deref())?;
@@ -145,13 +145,13 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// Where all members reach each other.
+    /// The members and their peer addresses, for `initial-cluster`.
     fn cluster(&self) -> String {
         let member = |site: &Site| format!("{}=http://{}", site.place.name(), site.members);
         self.sites.iter().map(member).collect::<Vec<_>>().join(",")
     }
 
-    /// Waits until every member has a leader, and until that is the first.
+    /// Waits until every member has a leader, and the leader is the first member.
     async fn wait_and_lead(&self) -> Result<(), Failure> {
         let deadline = Instant::now() + START_DEADLINE;
         loop {
@@ -168,7 +168,7 @@ impl Etcd {
         }
     }
 
-    /// A connection to each member, its number, and that of the leader that it sees.
+    /// For each member: a connection, its id, and the id of its leader.
     async fn members(&self) -> Result<Vec<(Client, u64, u64)>, Failure> {
         let mut members = Vec::new();
         for site in &self.sites {
@@ -181,7 +181,8 @@ impl Etcd {
         Ok(members)
     }
 
-    /// Whether all see the first member lead. Where another does, it is asked to step back.
+    /// Whether all members follow the first member. If another one leads, leadership is
+    /// transferred.
     async fn lead(&self) -> Result<bool, Failure> {
         let mut members = self.members().await?;
         let first = members[0].1;
@@ -196,12 +197,12 @@ impl Etcd {
         Ok(false)
     }
 
-    /// The place of the member that leads, if one sees itself do so.
+    /// The place of the leader, if a member regards itself as the leader.
     pub(crate) async fn leader(&self) -> Result<Option<usize>, Failure> {
         Ok(self.members().await?.iter().position(|(_, id, leader)| id == leader))
     }
 
-    /// How a client connects: to the member of its place.
+    /// The access for a client: the member of its place.
     pub(crate) fn door(&self, place: usize) -> Door {
         Door::Etcd(self.members[place].clone())
     }
@@ -234,7 +235,8 @@ impl Etcd {
         &mut self.servers[place]
     }
 
-    /// Starts a place's member again, on its files, and waits until it has a leader as the others.
+    /// Restarts a place's member on its files, and waits until it has the same leader as the
+    /// others.
     pub(crate) async fn start_again(&mut self, place: usize) -> Result<(), Failure> {
         self.servers[place] = self.sites[place].serve(&self.cluster(), &self.options)?;
         let deadline = Instant::now() + START_DEADLINE;
@@ -289,24 +291,24 @@ impl Site {
     }
 }
 
-/// How many keys transactions have put.
+/// The number of keys put by transactions.
 #[derive(Debug, Default)]
 pub(super) struct Puts {
-    /// Those that were acknowledged.
+    /// Acknowledged puts.
     committed: AtomicU64,
-    /// Those of which nobody knows.
+    /// Puts with an unknown outcome.
     unknown: AtomicU64,
 }
 
 impl Puts {
-    /// How many keys were put, at least and at most.
+    /// The minimum and the maximum number of keys put.
     fn bounds(&self) -> RangeInclusive<i64> {
         let committed = self.committed.load(Ordering::Relaxed) as i64;
         committed..=committed + self.unknown.load(Ordering::Relaxed) as i64
     }
 }
 
-/// A client's session, which shares a connection with others.
+/// A client's session, on a connection shared with others.
 #[derive(Debug)]
 pub(crate) struct Session {
     client: Client,
@@ -353,7 +355,7 @@ impl Session {
 
 fn attempt_of(status: &Status) -> Attempt {
     match status.code() {
-        // "too many requests": it was not taken.
+        // "too many requests": the request was rejected.
         Code::ResourceExhausted => Attempt::Undone(Attempt::abort("53000", status.message())),
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
             Attempt::Aborted(Attempt::abort("XX000", status.message()))

@@ -1,4 +1,4 @@
-//! Loading keys, and looking at what every member holds.
+//! Loading of keys, and checks of the keys that every member has.
 
 use std::ops::{ControlFlow, RangeInclusive};
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use crate::failure::Failure;
 use crate::peer::Checked;
 use crate::rows::model_of_load;
 
-/// Operations in a transaction at most, and its bytes: etcd takes 128, and 1.5 MB.
+/// The maximum number of operations and bytes of a transaction; etcd's limits are 128 and 1.5 MB.
 const OPS_MAX: usize = 100;
 const BYTES_MAX: usize = 1_000_000;
-/// Transactions at a time.
+/// The number of concurrent transactions during the load.
 const LOADERS: usize = 8;
-/// Keys that are read at a time.
+/// The number of keys per read.
 const PAGE: i64 = 2_000;
-/// How long a member may take to have what others have, when nobody writes any more.
+/// Timeout for a member to catch up when no client writes any more.
 const FOLLOW_DEADLINE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A row's key: that of Pangea.
+/// A row's key, which is the same as in Pangea.
 pub(super) fn key(row: i64) -> Vec<u8> {
     ycsb::key(row as u64).as_bytes().to_vec()
 }
@@ -68,12 +68,12 @@ pub(super) async fn load(
     Ok(())
 }
 
-/// What a member holds.
+/// The contents of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     keys: u64,
     of_another_len: u64,
-    /// How often keys were put.
+    /// The total number of puts of the keys.
     versions: u64,
     digest: u64,
 }
@@ -106,7 +106,7 @@ pub(super) async fn check(
     Ok(Checked { digest, facts })
 }
 
-/// Reads everything of one member, by itself, as of a revision.
+/// Reads all keys from one member only, as of a revision.
 async fn held(client: &mut Client, revision: i64, value_len: u32) -> Result<Held, Failure> {
     let mut found = Held { keys: 0, of_another_len: 0, versions: 0, digest: 0 };
     let mut digest = Xxh3::new();
@@ -131,7 +131,7 @@ async fn held(client: &mut Client, revision: i64, value_len: u32) -> Result<Held
     }
 }
 
-/// Some keys, and whether there are more. A member that is behind is waited for.
+/// Reads a page of keys, and whether there are more. Waits for a member that lags.
 async fn page(
     client: &mut Client,
     from: &[u8],
@@ -139,7 +139,7 @@ async fn page(
 ) -> Result<(Vec<KeyValue>, bool), Failure> {
     let deadline = Instant::now() + FOLLOW_DEADLINE;
     loop {
-        // An end of one zero byte is the end of all keys.
+        // A range end of one zero byte means the end of all keys.
         let (key, range_end) = (from.to_vec(), vec![0]);
         let request = RangeRequest { key, range_end, limit: PAGE, revision, serializable: true };
         match client.range(request).await {

@@ -1,33 +1,34 @@
-//! The messages of etcd's gRPC interface that are used here, by hand: the numbers are those of
-//! `rpc.proto` and `kv.proto` of etcd 3.4. What is left out is not read.
+//! Hand-written messages of etcd's gRPC interface. The tags are those of `rpc.proto` and `kv.proto`
+//! of etcd 3.4; fields that are not used are omitted.
 
-/// Keys and their values, from `key` up to but without `range_end`.
+/// Reads the keys from `key` up to `range_end`, exclusive.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RangeRequest {
     /// The first key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// Empty for one key.
+    /// Empty for a single key.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// How many at most, 0 for all.
+    /// The maximum number of keys; 0 means no limit.
     #[prost(int64, tag = "3")]
     pub limit: i64,
-    /// As of which revision, 0 for the latest.
+    /// The revision to read; 0 means the latest.
     #[prost(int64, tag = "4")]
     pub revision: i64,
-    /// Whether the member answers by itself, without asking the others what the latest is.
+    /// Whether the member answers from its local state, without asking the other members for the
+    /// latest revision.
     #[prost(bool, tag = "7")]
     pub serializable: bool,
 }
 
-/// One key and its value.
+/// A key and its value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct KeyValue {
     /// The key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// How often it was put since it was made.
+    /// The number of puts since the key was created.
     #[prost(int64, tag = "4")]
     pub version: i64,
     /// The value.
@@ -35,24 +36,24 @@ pub struct KeyValue {
     pub value: Vec<u8>,
 }
 
-/// What was found.
+/// The keys found.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RangeResponse {
-    /// Who answered, and when.
+    /// The member that answered, and its revision.
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
-    /// In the order of their keys.
+    /// The keys and values, in key order.
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// Whether there are more than the limit.
+    /// Whether more keys exist than the limit.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
 
-/// Who answered, and when.
+/// The member that answered, and its revision.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Header {
-    /// The member's number.
+    /// The member's id.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
     /// The store's revision.
@@ -66,7 +67,7 @@ pub struct PutRequest {
     /// The key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// What it is then.
+    /// The new value.
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
 }
@@ -79,10 +80,10 @@ pub struct DeleteRequest {
     pub key: Vec<u8>,
 }
 
-/// Operations that are done at once.
+/// A transaction of several operations.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TxnRequest {
-    /// What is done where all comparisons hold; there are none.
+    /// The operations to execute if all comparisons succeed; there are no comparisons.
     #[prost(message, repeated, tag = "2")]
     pub success: Vec<RequestOp>,
 }
@@ -90,67 +91,67 @@ pub struct TxnRequest {
 /// One operation of a transaction.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RequestOp {
-    /// Which.
+    /// The operation.
     #[prost(oneof = "Op", tags = "1, 2, 3")]
     pub op: Option<Op>,
 }
 
-/// What an operation is.
+/// The kinds of operations.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Op {
-    /// Reads.
+    /// Reads keys.
     #[prost(message, tag = "1")]
     Range(RangeRequest),
-    /// Sets.
+    /// Sets a key.
     #[prost(message, tag = "2")]
     Put(PutRequest),
-    /// Removes.
+    /// Removes a key.
     #[prost(message, tag = "3")]
     Delete(DeleteRequest),
 }
 
-/// What the operations answered, in their order.
+/// The answers to the operations, in order.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TxnResponse {
-    /// Who answered, and when.
+    /// The member that answered, and its revision.
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
-    /// One for each.
+    /// One answer for each operation.
     #[prost(message, repeated, tag = "3")]
     pub responses: Vec<ResponseOp>,
 }
 
-/// What one operation answered.
+/// The answer to one operation.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResponseOp {
-    /// What was found, of one that reads.
+    /// The keys found, if the operation is a read.
     #[prost(message, optional, tag = "1")]
     pub range: Option<RangeResponse>,
 }
 
-/// Asks a member how it is.
+/// Requests a member's status.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct StatusRequest {}
 
-/// How a member is.
+/// A member's status.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct StatusResponse {
-    /// Who answered.
+    /// The member that answered.
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
-    /// Which member leads, 0 for none.
+    /// The id of the leader; 0 if there is none.
     #[prost(uint64, tag = "4")]
     pub leader: u64,
 }
 
-/// Asks the leader to have another lead.
+/// Requests that the leader transfers leadership.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct MoveLeaderRequest {
-    /// Which member.
+    /// The id of the new leader.
     #[prost(uint64, tag = "1")]
     pub target_id: u64,
 }
 
-/// That it has.
+/// Confirms the transfer.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct MoveLeaderResponse {}

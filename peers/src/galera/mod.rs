@@ -1,23 +1,25 @@
 //! MariaDB Galera: a master in every place, each with all rows.
 //!
-//! A transaction runs where its client is, and when it commits its write set is sent to all, in one
-//! order, and certified by each: of two that met, the first in the order stays. So a commit costs a
-//! round trip to the other places, and no reader waits for it.
+//! A transaction runs where its client is. When it commits, its write set is sent to all nodes in
+//! one order, and each node certifies it: of two conflicting transactions, the first in the order
+//! commits. A commit therefore costs a round trip to the other places, and readers never wait for
+//! it.
 //!
-//! Settings that are not MariaDB's own, and why:
+//! Settings that differ from MariaDB's defaults, and why:
 //!
 //! | setting | why |
 //! |---|---|
-//! | `evs.send_window`, `evs.user_send_window = 512` | as many write sets may be under way in a round trip as clients make: with the 4 and 2 of a local network, a wide area starves |
-//! | `gcs.fc_limit = 512`, `gcs.fc_factor = 0.9` | a node that applies a little late stops nobody |
-//! | `wsrep_slave_threads = 4` | write sets that don't meet are applied side by side |
+//! | `evs.send_window`, `evs.user_send_window = 512` | the number of write sets in flight should not be below that of clients: the defaults of 4 and 2 are for a local network and limit the throughput over a WAN |
+//! | `gcs.fc_limit = 512`, `gcs.fc_factor = 0.9` | a node that lags a little does not stop the others |
+//! | `wsrep_slave_threads = 4` | write sets without conflicts are applied in parallel |
 //! | `innodb_flush_log_at_trx_commit` | 1 for [`Durability::Fsync`], 2 for `Os` |
-//! | `transaction_isolation = READ-COMMITTED` | no gap locks, so that fewer deadlock; the procedures need no more |
-//! | `innodb_buffer_pool_size`, `innodb_log_file_size` | all rows fit, and no flood of pages falls into a run |
-//! | `gcache.size` | a node that is behind needs no new copy |
+//! | `transaction_isolation = READ-COMMITTED` | no gap locks, so that fewer transactions deadlock; the procedures need no more |
+//! | `innodb_buffer_pool_size`, `innodb_log_file_size` | all rows fit, and no burst of page writes occurs during a run |
+//! | `gcache.size` | a node that lags needs no full copy |
 //!
-//! The files are made once, by a server that starts a cluster of one and ends, and are then copied
-//! to every place: so all begin in the same state and none must be sent a copy by another.
+//! The files are created once, by a server that starts a cluster of one and stops. They are then
+//! copied to every place, so that all nodes begin in the same state and none needs a full copy from
+//! another.
 
 mod session;
 mod tables;
@@ -46,20 +48,20 @@ pub(crate) use tables::VALUE_LEN_MAX;
 const MARIADBD: Needed = Needed { name: "mariadbd", package: "mariadb-server" };
 const INSTALL: Needed = Needed { name: "mariadb-install-db", package: "mariadb-server" };
 const PROVIDER: Needed = Needed { name: "/usr/lib/galera/libgalera_smm.so", package: "galera-4" };
-/// What the script that brings a node up to date runs.
+/// Programs that the script for state transfers runs.
 const RSYNC: Needed = Needed { name: "rsync", package: "rsync" };
 const SOCAT: Needed = Needed { name: "socat", package: "socat" };
 
-/// A database and a user of this name.
+/// The name of the database and of its user.
 const NAME: &str = "pangea";
-/// Sessions that are not clients': loads, checks, and those that are ending.
+/// The number of other sessions: loads, checks, and sessions that are ending.
 const OTHER_SESSIONS: u32 = 40;
 const SIGNALS: Signals = Signals { clean: Signal::TERM, quick: Signal::KILL };
-/// How long servers may take to be synced.
+/// Timeout for servers to be synced.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Whether it is installed, and can do what is asked for.
+/// Checks that Galera is installed and supports the options.
 pub(crate) fn check(options: &Options) -> Result<(), Failure> {
     if options.isolation == Isolation::Serializable {
         let message = "Galera does not have serializable transactions across its nodes";
@@ -74,31 +76,31 @@ pub(crate) fn check(options: &Options) -> Result<(), Failure> {
 /// Running masters.
 #[derive(Debug)]
 pub struct Galera {
-    /// Before the directory, so that they are gone when it goes.
+    /// Declared before the directory, so that the servers end before it is removed.
     servers: Vec<Server>,
     sites: Vec<Site>,
     options: Options,
     directory: TempDir,
 }
 
-/// Where a server is and what it is.
+/// The location and addresses of a server.
 #[derive(Debug)]
 struct Site {
     place: Place,
     owner: Option<Owner>,
     directory: PathBuf,
-    /// For clients.
+    /// The address for clients.
     sql: SocketAddr,
-    /// Where others of the group connect to.
+    /// The address for other members of the group.
     group: SocketAddr,
-    /// Where it is sent the write sets that it has missed.
+    /// The address for incremental state transfers, with the write sets that it has missed.
     missed: SocketAddr,
-    /// Where it is sent a whole copy.
+    /// The address for full state transfers.
     copy: SocketAddr,
 }
 
 impl Galera {
-    /// Makes the files, starts a cluster in the first place and has the others join it.
+    /// Creates the files, starts a cluster in the first place, and lets the other servers join it.
     pub(crate) async fn start(places: &[Place], options: &Options) -> Result<Self, Failure> {
         check(options)?;
         let owner = Owner::of_server("mysql", "mariadb-server")?;
@@ -122,7 +124,7 @@ impl Galera {
             let joins = if index == 0 { &[][..] } else { &members[..] };
             let server = galera.sites[index].serve(joins, &galera.options, None)?;
             galera.servers.push(server);
-            // The first is the cluster that others join.
+            // The other servers join the cluster of the first.
             if index == 0 {
                 galera.wait_for(0, 1).await?;
             }
@@ -133,12 +135,12 @@ impl Galera {
         Ok(galera)
     }
 
-    /// Where the members of the group reach each other.
+    /// The addresses at which the members of the group reach each other.
     fn members(&self) -> Vec<String> {
         self.sites.iter().map(|site| site.group.to_string()).collect()
     }
 
-    /// Waits until a server is synced with so many members at least.
+    /// Waits until a server is synced in a cluster of at least `members`.
     async fn wait_for(&self, index: usize, members: usize) -> Result<(), Failure> {
         let deadline = Instant::now() + START_DEADLINE;
         loop {
@@ -167,7 +169,7 @@ impl Galera {
         connect(self.sites[index].sql).await
     }
 
-    /// How a client connects: to the master of its place.
+    /// The access for a client: the master of its place.
     pub(crate) fn door(&self, place: usize) -> Door {
         Door::Galera(self.sites[place].sql)
     }
@@ -205,10 +207,10 @@ impl Galera {
         &mut self.servers[place]
     }
 
-    /// Starts a place's server again, on its files, and waits until it is synced with all others.
+    /// Restarts a place's server on its files, and waits until it is synced with all others.
     ///
-    /// As MariaDB's own service does it, InnoDB is first asked which write set it has last: with
-    /// that a node is sent those that it has missed, and without it a copy of everything.
+    /// As in MariaDB's own service, InnoDB first reports the last write set that it has. With this
+    /// position a node receives only the write sets that it has missed; without it, a full copy.
     pub(crate) async fn start_again(&mut self, place: usize) -> Result<(), Failure> {
         let (site, members) = (&self.sites[place], self.members());
         let position = site.recover(&self.options).await?;
@@ -224,7 +226,7 @@ impl Galera {
     }
 }
 
-/// How a server is, and how many members its cluster has.
+/// The state of a server, and the size of its cluster.
 async fn state(conn: &mut Conn) -> Result<(String, usize), Failure> {
     let query = "SHOW STATUS WHERE Variable_name IN \
                  ('wsrep_local_state_comment', 'wsrep_cluster_size')";
@@ -260,13 +262,13 @@ impl Site {
         command
     }
 
-    /// Makes the files of a cluster of one, with the database and its user.
+    /// Creates the files of a cluster of one, with the database and its user.
     async fn make_files(&self) -> Result<(), Failure> {
         let mut command = self.command(&INSTALL.find()?);
         command.args(["--skip-test-db", "--auth-root-authentication-method=normal"]);
         command.arg(format!("--datadir={}", self.data().display()));
         program::run(command, "mariadb-install-db").await?;
-        // One statement to a line.
+        // Each line is one statement.
         let statements = format!(
             "CREATE DATABASE {NAME} CHARACTER SET latin1 COLLATE latin1_bin;\n\
              CREATE USER {NAME}@'%';\nGRANT ALL ON *.* TO {NAME}@'%';\nSHUTDOWN;\n"
@@ -280,7 +282,7 @@ impl Site {
         program::run(command, "the first start of mariadbd").await
     }
 
-    /// Copies the files of another place, but for those that are a node's own.
+    /// Copies the files of another place, except those that are specific to a node.
     async fn copy_files(&self, from: &Self) -> Result<(), Failure> {
         let mut command = Command::new("cp");
         command.arg("--archive").arg(from.data()).arg(self.data());
@@ -297,7 +299,7 @@ impl Site {
         Ok(())
     }
 
-    /// The command of a server that joins these members, or is a cluster itself.
+    /// The command of a server that joins these members, or starts a new cluster if there are none.
     fn server(&self, joins: &[String], provider: &str) -> Result<Command, Failure> {
         let Self { place, directory, sql, group, missed, copy, .. } = self;
         let mut command = self.command(&MARIADBD.find()?);
@@ -331,7 +333,7 @@ impl Site {
         Ok(command)
     }
 
-    /// The settings of a server's storage.
+    /// The InnoDB settings of a server.
     fn storage(options: &Options) -> [String; 3] {
         let flush = if options.durability == Durability::Fsync { 1 } else { 2 };
         [
@@ -341,7 +343,7 @@ impl Site {
         ]
     }
 
-    /// The last write set that the files of a server have, which was killed.
+    /// The position of the last write set in the files of a killed server.
     async fn recover(&self, options: &Options) -> Result<String, Failure> {
         let log = self.directory.join("recover.log");
         let mut command = self.server(&self.own_address(), "gcache.size=16M")?;
@@ -354,17 +356,18 @@ impl Site {
         let said = std::fs::read_to_string(&log).map_err(|error| cant(&error))?;
         let position = recovered(&said).ok_or_else(|| cant(&program::last_lines(&said)))?;
         let position = position.to_owned();
-        // The next one to be killed has another.
+        // The file is removed, because the next recovery writes a new one.
         std::fs::remove_file(&log).map_err(|error| cant(&error))?;
         Ok(position)
     }
 
-    /// A cluster to join that is never joined: without one, this would be a new cluster.
+    /// The server's own address as the cluster to join. It never joins it, but without an address
+    /// it would start a new cluster.
     fn own_address(&self) -> [String; 1] {
         [self.group.to_string()]
     }
 
-    /// Starts a server, at a position where that is known.
+    /// Starts a server, at a position if it is known.
     fn serve(
         &self,
         joins: &[String],
@@ -386,7 +389,7 @@ impl Site {
     }
 }
 
-/// The position that `--wsrep-recover` found, in what it said.
+/// The position in the output of `--wsrep-recover`.
 fn recovered(said: &str) -> Option<&str> {
     let found = said.lines().rev().find_map(|line| line.split_once("Recovered position:"));
     found.and_then(|(_, position)| position.split_whitespace().next())

@@ -12,16 +12,16 @@ use crate::calls::{NewOrder, Work, Ycsb};
 use crate::failure::Failure;
 use crate::session::{Attempt, encode_values};
 
-/// ER_LOCK_DEADLOCK: a deadlock, or a write set that lost its certification.
+/// ER_LOCK_DEADLOCK: a deadlock, or a write set that failed certification.
 const DEADLOCK: u16 = 1213;
 /// ER_LOCK_WAIT_TIMEOUT: the procedure has rolled back.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
-/// Errors that come from a node that is leaving its cluster or ending; the commit may be under way.
+/// Errors of a node that is leaving its cluster or shutting down; the commit may be in progress.
 /// ER_UNKNOWN_COM_ERROR, ER_SERVER_SHUTDOWN, ER_ERROR_DURING_COMMIT, ER_QUERY_INTERRUPTED,
 /// ER_CONNECTION_KILLED.
 const NOT_KNOWN: [u16; 5] = [1047, 1053, 1180, 1317, 1927];
 
-/// A session with the statements of a workload.
+/// A session with the prepared statements of a workload.
 pub(crate) struct Session {
     conn: Conn,
     statements: Statements,
@@ -79,7 +79,8 @@ impl Session {
         }
     }
 
-    /// The row that a procedure shows. What follows the row is read too: the commit is behind it.
+    /// Returns the row that a procedure selects. The rest of the result is read too, because the
+    /// commit comes after the row.
     async fn call(
         &mut self,
         statement: &Statement,
@@ -92,7 +93,7 @@ impl Session {
     }
 }
 
-/// Ids, then values: a value that is null is a read, an id that is null is nothing.
+/// The parameters: ids, then values. A NULL value means a read, and a NULL id no operation.
 fn ycsb(work: &Ycsb<'_>) -> Vec<Value> {
     let reads = work.reads.iter().map(|id| (Value::Int(*id), Value::NULL));
     let writes = work.writes.iter().map(|(id, value)| (Value::Int(*id), Value::from(*value)));

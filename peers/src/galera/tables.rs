@@ -1,4 +1,4 @@
-//! Loading the tables, and looking at what they hold.
+//! Loading of the tables, and checks of their rows.
 
 use std::net::SocketAddr;
 
@@ -14,17 +14,17 @@ use crate::failure::Failure;
 use crate::peer::Checked;
 use crate::rows::{self, Rowset};
 
-/// Of `ycsb.value`.
+/// The maximum length of `ycsb.value`.
 pub(crate) const VALUE_LEN_MAX: u32 = 8_192;
 
 const YCSB: &str = include_str!("../sql/galera_ycsb.sql");
 const TPCC: &str = include_str!("../sql/galera_tpcc.sql");
-/// What stands between statements: procedures have semicolons of their own.
+/// The separator of statements, because procedures contain semicolons.
 const SEPARATOR: &str = "\n;;\n";
 
-/// Parts that are loaded at a time.
+/// The number of parts loaded concurrently.
 const LOADERS: usize = 4;
-/// Bytes of rows in one packet.
+/// The number of bytes of rows in one packet.
 const SLICE_LEN: usize = 1 << 20;
 
 pub(super) async fn load(
@@ -68,7 +68,7 @@ pub(super) async fn load(
     Ok(())
 }
 
-/// A procedure of so many operations as a transaction has, one parameter and one variable each.
+/// A procedure with one parameter and one variable for each of a transaction's operations.
 fn ycsb_schema() -> String {
     let each = |part: &dyn Fn(usize) -> String, between: &str| {
         (0..OPS_PER_TXN).map(part).collect::<Vec<_>>().join(between)
@@ -108,7 +108,7 @@ async fn load_rows(conn: &mut Conn, Rowset { table, text }: Rowset) -> Result<()
     });
     conn.set_infile_handler(async move { Ok(stream::iter(slices).boxed()) });
     execute(conn, &statement).await?;
-    // A value that did not fit, or a row that was there already, is only a warning.
+    // A value that did not fit, or a row that existed already, is only a warning.
     match conn.get_warnings() {
         0 => Ok(()),
         count => Err(Failure::Failed(format!("{table}: {count} warnings while it was loaded"))),
@@ -122,7 +122,7 @@ pub(super) async fn check(
     commits: &Commits,
 ) -> Result<Checked, Failure> {
     for (_, conn) in &mut conns {
-        // From here on a read waits until its node has applied what was committed before it.
+        // From now on a read waits until its node has applied all earlier commits.
         execute(conn, "SET SESSION wsrep_sync_wait = 1").await?;
     }
     let conditions = conditions::all(workload, settings, commits);
@@ -152,7 +152,7 @@ async fn number(conn: &mut Conn, query: &str) -> Result<i64, Failure> {
     found.ok_or_else(|| Failure::failed(query, "no answer"))
 }
 
-/// The count of a table's rows, and MariaDB's own sum over them.
+/// The row count of a table, and MariaDB's checksum over its rows.
 async fn table_digest(conn: &mut Conn, table: &str) -> Result<(i64, u64), Failure> {
     let count = number(conn, &format!("SELECT count(*) FROM {table}")).await?;
     let query = format!("CHECKSUM TABLE {table} EXTENDED");

@@ -1,20 +1,21 @@
 //! PostgreSQL: a primary in the first place, and a synchronous standby in every other.
 //!
-//! A commit is acknowledged when one standby has it too (`ANY 1`), so that the loss of a place
-//! loses nothing. Clients of all regions talk to the primary, because standbys take no writes; a
-//! procedure is one function call, so that a client in another region pays one round trip for it.
+//! A commit is acknowledged once one standby has it too (`ANY 1`), so that the loss of a place
+//! loses no commit. Clients of all regions connect to the primary, because standbys accept no
+//! writes. A procedure is one function call, so that it costs a client in another region one round
+//! trip.
 //!
-//! Settings that are not PostgreSQL's own, and why:
+//! Settings that differ from PostgreSQL's defaults, and why:
 //!
 //! | setting | why |
 //! |---|---|
-//! | `synchronous_commit = on`, `synchronous_standby_names = 'ANY 1 (*)'` | a majority of three has it |
-//! | `fsync = off` | for [`Durability::Os`] alone |
+//! | `synchronous_commit = on`, `synchronous_standby_names = 'ANY 1 (*)'` | a majority of three has each commit |
+//! | `fsync = off` | only for [`Durability::Os`] |
 //! | `shared_buffers` | all rows fit |
-//! | `max_wal_size`, `checkpoint_timeout` | no checkpoint falls into a run that others have none in |
-//! | `wal_keep_size` | a standby that is behind needs no new copy |
-//! | `wal_retrieve_retry_interval` | a standby that has lost the primary asks for it ten times a second, not every five seconds: until one is back, no commit ends |
-//! | `jit = off`, `max_standby_streaming_delay = -1` | short statements; the check's reads are not cut short |
+//! | `max_wal_size`, `checkpoint_timeout` | no checkpoint occurs during a run, because the other databases have none there |
+//! | `wal_keep_size` | a standby that lags needs no full copy |
+//! | `wal_retrieve_retry_interval` | a standby that has lost the primary retries ten times a second, not every five seconds: until one is connected, no commit completes |
+//! | `jit = off`, `max_standby_streaming_delay = -1` | statements are short; the check's reads are not cancelled |
 
 mod session;
 mod tables;
@@ -42,22 +43,22 @@ const NEEDED: [Needed; 3] = [
     Needed { name: "/usr/lib/postgresql/15/bin/postgres", package: "postgresql-15" },
     Needed { name: "/usr/lib/postgresql/15/bin/pg_basebackup", package: "postgresql-15" },
 ];
-/// A database and a role of this name.
+/// The name of the database and of its role.
 pub const NAME: &str = "pangea";
-/// Sessions that are not clients': loads, checks, standbys, and those that are ending.
+/// The number of other sessions: loads, checks, standbys, and sessions that are ending.
 const OTHER_SESSIONS: u32 = 40;
 /// INT is the fast shutdown, QUIT the immediate one.
 const SIGNALS: Signals = Signals { clean: Signal::INT, quick: Signal::QUIT };
-/// KILL would leave its shared memory.
+/// SIGKILL would leave its shared memory behind.
 const AT_DEATH: &str = "QUIT";
-/// How long servers may take to serve, and standbys to follow: one that was killed reads all of its
-/// log that came since the load.
+/// Timeout for servers to serve, and for standbys to follow. A killed server replays its whole log
+/// since the load.
 const START_DEADLINE: Duration = Duration::from_secs(120);
-/// How long a connection may take: a client that can't reach its server tries again.
+/// Timeout for a connection; a client that can't reach its server retries.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Whether it is installed.
+/// Checks that PostgreSQL is installed.
 pub(crate) fn check() -> Result<(), Failure> {
     NEEDED.iter().try_for_each(|needed| needed.find().map(drop))?;
     Owner::of_server("postgres", "postgresql-15").map(drop)
@@ -66,14 +67,14 @@ pub(crate) fn check() -> Result<(), Failure> {
 /// A running primary with its standbys.
 #[derive(Debug)]
 pub struct Postgres {
-    /// Before the directory, so that they are gone when it goes.
+    /// Declared before the directory, so that the servers end before it is removed.
     servers: Vec<Server>,
     sites: Vec<Site>,
     options: Options,
     directory: TempDir,
 }
 
-/// Where a server is and what it is.
+/// The location and address of a server.
 #[derive(Debug)]
 struct Site {
     place: Place,
@@ -83,7 +84,7 @@ struct Site {
 }
 
 impl Postgres {
-    /// Starts the primary, copies it for each standby, and starts those.
+    /// Starts the primary, copies it for each standby, and starts the standbys.
     pub(crate) async fn start(places: &[Place], options: &Options) -> Result<Self, Failure> {
         check()?;
         let owner = Owner::of_server("postgres", "postgresql-15")?;
@@ -98,7 +99,7 @@ impl Postgres {
         }
         sites[0].make_cluster(places).await?;
         let servers = vec![sites[0].serve(options)?];
-        // From here on whatever fails drops what runs.
+        // From now on, any failure drops the running servers.
         let mut postgres = Self { servers, sites, options: options.clone(), directory };
         postgres.wait_for(0).await?;
         for index in 1..places.len() {
@@ -113,7 +114,7 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// Waits until a server serves.
+    /// Waits until a server accepts connections.
     async fn wait_for(&self, index: usize) -> Result<(), Failure> {
         let deadline = Instant::now() + START_DEADLINE;
         loop {
@@ -130,7 +131,7 @@ impl Postgres {
         }
     }
 
-    /// Makes the database, and has commits wait for standbys.
+    /// Creates the database, and makes commits wait for standbys.
     async fn make_synchronous(&self) -> Result<(), Failure> {
         let client = connect(self.config(0).dbname("postgres")).await?;
         for statement in [
@@ -144,7 +145,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Waits until every standby follows, and commits wait for it.
+    /// Waits until every standby follows and counts as synchronous.
     async fn wait_for_standbys(&self) -> Result<(), Failure> {
         let standbys = self.sites.len() - 1;
         let client = connect(self.config(0).dbname("postgres")).await?;
@@ -169,7 +170,7 @@ impl Postgres {
         self.servers.iter().try_for_each(Server::is_running)
     }
 
-    /// How a place's server is connected to.
+    /// The connection settings for a place's server.
     fn config(&self, index: usize) -> Config {
         let address = self.sites[index].address;
         let mut config = Config::new();
@@ -178,7 +179,7 @@ impl Postgres {
         config
     }
 
-    /// How a client connects, wherever it is: to the primary.
+    /// The access for a client in any place: the primary.
     pub(crate) fn door(&self) -> Door {
         let isolation = match self.options.isolation {
             Isolation::ReadCommitted => "read\\ committed",
@@ -210,7 +211,7 @@ impl Postgres {
         tables::check(&clients, workload, settings, commits).await
     }
 
-    /// Whether the standbys have what the primary has, in all tables that were made.
+    /// Checks that the standbys have the same rows as the primary, in all user tables.
     pub(crate) async fn check_equal(&self) -> Result<Checked, Failure> {
         let mut clients = Vec::new();
         for (index, server) in self.servers.iter().enumerate() {
@@ -231,15 +232,16 @@ impl Postgres {
         &mut self.servers[place]
     }
 
-    /// Starts a place's server again, on its files, and waits until all is as it was: the primary
-    /// serves, and all standbys follow it.
+    /// Restarts a place's server on its files, and waits until the primary serves and all standbys
+    /// follow it.
     pub(crate) async fn start_again(&mut self, place: usize) -> Result<(), Failure> {
         self.servers[place] = self.sites[place].serve(&self.options)?;
         self.wait_for(place).await?;
         self.wait_for_standbys().await
     }
 
-    /// Stops the primary after the standbys: it waits until they have everything.
+    /// Stops the primary before the standbys, because its shutdown waits until they have received
+    /// everything.
     pub(crate) async fn stop(mut self) -> Result<(), Failure> {
         let standbys = self.servers.split_off(1);
         let stopped = stop_all(self.servers).await;
@@ -250,7 +252,7 @@ impl Postgres {
     }
 }
 
-/// A client whose connection is driven by a task that ends with it.
+/// Connects a client. A separate task drives the connection, and ends with the client.
 async fn connect(config: &Config) -> Result<Client, Failure> {
     let connected = config.connect(NoTls).await;
     let (client, connection) =
@@ -271,7 +273,7 @@ impl Site {
         command
     }
 
-    /// Makes the primary's files, and lets all places in.
+    /// Creates the primary's files, and admits connections from all places.
     async fn make_cluster(&self, places: &[Place]) -> Result<(), Failure> {
         let mut command = self.command("initdb");
         command.args(["-U", NAME, "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync"]);
@@ -290,7 +292,7 @@ impl Site {
         written.map_err(|error| Failure::failed(format!("can't write {}", path.display()), error))
     }
 
-    /// Makes a standby's files from the primary's.
+    /// Copies the primary's files for a standby.
     async fn copy(&self, primary: &Self) -> Result<(), Failure> {
         let mut command = self.command("pg_basebackup");
         command.arg("-h").arg(primary.address.ip().to_string());

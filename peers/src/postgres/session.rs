@@ -10,7 +10,7 @@ use crate::calls::{NewOrder, Work, Ycsb};
 use crate::failure::Failure;
 use crate::session::{Attempt, encode_values};
 
-/// A session with the statements of a workload.
+/// A session with the prepared statements of a workload.
 pub(crate) struct Session {
     client: Client,
     statements: Statements,
@@ -162,7 +162,7 @@ fn attempt_of(error: &tokio_postgres::Error) -> Attempt {
     if *code == SqlState::T_R_SERIALIZATION_FAILURE || *code == SqlState::T_R_DEADLOCK_DETECTED {
         return Attempt::Undone(abort);
     }
-    // The server went away, or ended the session: the commit may be in its log.
+    // The server failed or ended the session: the commit may be in its log.
     match &code.code()[..2] {
         "08" | "57" | "58" | "XX" => Attempt::Lost(known.to_string()),
         _ => Attempt::Aborted(abort),

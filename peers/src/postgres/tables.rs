@@ -1,4 +1,4 @@
-//! Loading the tables, and looking at what they hold.
+//! Loading of the tables, and checks of their rows.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use crate::rows::{self, Rowset};
 const YCSB: &str = include_str!("../sql/postgres_ycsb.sql");
 const TPCC: &str = include_str!("../sql/postgres_tpcc.sql");
 
-/// Parts that are loaded at a time.
+/// The number of parts loaded concurrently.
 const LOADERS: usize = 4;
-/// How long standbys may take to follow when nobody writes any more.
+/// Timeout for standbys to catch up when no client writes any more.
 const FOLLOW_DEADLINE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -44,7 +44,7 @@ pub(super) async fn load(
     };
     progress(0, all);
     let mut done = 0;
-    // COPY takes its connection for itself, so each connection has every fourth part.
+    // COPY occupies its connection, so each of the four connections loads every fourth part.
     let lanes = (0..LOADERS).map(|lane| {
         let calls = calls.iter().cloned().enumerate().skip(lane).step_by(LOADERS);
         stream::iter(calls.collect::<Vec<_>>()).then(each).boxed_local()
@@ -63,7 +63,7 @@ async fn execute(client: &Client, text: &str) -> Result<(), Failure> {
     client.batch_execute(text).await.map_err(|error| said(first, &error))
 }
 
-/// An error with what the server says of it.
+/// An error with the server's message.
 fn said(what: &str, error: &tokio_postgres::Error) -> Failure {
     match error.as_db_error() {
         Some(known) => Failure::failed(what, known),
@@ -96,7 +96,7 @@ pub(super) async fn check(
     Ok(Checked { digest, facts })
 }
 
-/// Whether all places have the same rows in all tables that somebody made.
+/// Checks that all places have the same rows in all user tables.
 pub(super) async fn check_equal(clients: &[(String, Client)]) -> Result<Checked, Failure> {
     let query = "SELECT c.oid::regclass::text FROM pg_class AS c WHERE c.relkind = 'r' \
                  AND c.relnamespace NOT IN ('pg_catalog'::regnamespace, \
@@ -109,8 +109,8 @@ pub(super) async fn check_equal(clients: &[(String, Client)]) -> Result<Checked,
     Ok(Checked { digest, facts })
 }
 
-/// Waits until the standbys have what the primary has, and compares tables. Returns a digest and
-/// how many rows there are.
+/// Waits until the standbys have caught up, and compares the tables. Returns a digest and the
+/// number of rows.
 async fn equal<'t>(
     clients: &[(String, Client)],
     tables: impl IntoIterator<Item = &'t str>,
@@ -135,7 +135,7 @@ async fn number(client: &Client, query: &str) -> Result<i64, Failure> {
     row.and_then(|row| row.try_get(0)).map_err(|error| said(query, &error))
 }
 
-/// The count of a table's rows, and a sum that no order of them changes.
+/// The row count of a table, and a checksum that does not depend on the order of its rows.
 async fn table_digest(client: &Client, table: &str) -> Result<(i64, i64), Failure> {
     let query = format!(
         "SELECT count(*), coalesce(mod(sum(hashtextextended(t::text, 0)), 9223372036854775807), \
@@ -146,7 +146,7 @@ async fn table_digest(client: &Client, table: &str) -> Result<(i64, i64), Failur
     read.map_err(|error| said(table, &error))
 }
 
-/// Waits until the standbys show what the primary does.
+/// Waits until the standbys have replayed the primary's log.
 async fn follow(clients: &[(String, Client)]) -> Result<(), Failure> {
     let (primary, standbys) = clients.split_first().expect("there is a primary");
     let query = "SELECT pg_current_wal_lsn()::text";

@@ -1,4 +1,4 @@
-//! A running peer with clients, and the model that it is compared with.
+//! A running baseline with clients, and the model that it is compared with.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,35 +11,35 @@ use pangea_core::workload::{Call, Client, Ledger, Settings, Workload, procedures
 use pangea_peers::{Checked, Durability, Kind, Options, Peer, Place};
 use tempfile::TempDir;
 
-/// Regions, with one client each.
+/// The number of regions, with one client each.
 const REGIONS: u32 = 3;
-/// The date of everything.
+/// The date used in all calls.
 const NOW: Timestamp = Timestamp::from_us(1_700_000_000_000_000);
 
-/// A peer on loopback.
+/// A baseline on loopback.
 pub struct Run {
     pub peer: Peer,
-    /// Where the peer's directory is.
+    /// The parent of the baseline's directory.
     pub directory: TempDir,
     settings: Settings,
     began: Instant,
     ledger: Ledger,
 }
 
-/// Whether there is such a process.
+/// Whether a process exists.
 pub fn is_there(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
 impl Run {
-    /// Starts a peer.
+    /// Starts a baseline.
     pub async fn start(kind: Kind, settings: &Settings, options: Options) -> Self {
         let directory = tempfile::Builder::new()
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .tempdir()
             .expect("a directory");
         let within = Some(directory.path().to_owned());
-        // Nobody's disk is to be measured here.
+        // These tests do not measure disks.
         let durability = if kind == Kind::Etcd { Durability::Fsync } else { Durability::Os };
         let options = Options { within, durability, ..options };
         let workload = Workload::named("ycsb-a", settings).expect("a workload");
@@ -60,7 +60,7 @@ impl Run {
         Workload::named(name, &self.settings).expect("a workload")
     }
 
-    /// Makes and loads a workload's tables.
+    /// Creates and loads a workload's tables.
     pub async fn tables(&mut self, name: &str) {
         let mut seen = Vec::new();
         let progress = |done, all| seen.push((done, all));
@@ -70,7 +70,7 @@ impl Run {
         self.ledger = Ledger::default();
     }
 
-    /// Has a client in each region make so many calls, all at the same time.
+    /// Runs a client in each region concurrently, each with this number of calls.
     pub async fn work(&mut self, name: &str, calls: u32) {
         let workload = self.workload(name);
         let began = self.began;
@@ -82,15 +82,15 @@ impl Run {
         }
     }
 
-    /// Checks what the peer holds.
+    /// Checks the baseline's rows.
     pub async fn check(&self, name: &str) -> Result<Checked, String> {
         let workload = self.workload(name);
         let checked = self.peer.check(&workload, &self.settings, &self.ledger.commits()).await;
         checked.map_err(|error| error.to_string())
     }
 
-    /// Makes calls one after the other, from all regions in turn, and on the model too; then every
-    /// table must have the model's rows. `read` reads a table.
+    /// Makes calls one after the other, from the regions round robin, and on the model too. Then
+    /// every table must have the model's rows. `read` reads a table.
     pub async fn one_by_one(
         &mut self,
         name: &str,
@@ -142,7 +142,7 @@ impl Run {
     }
 }
 
-/// A call that committed: what it wrote, from when to when.
+/// A committed call: its writes, and the times of its start and end.
 struct Committed {
     label: &'static str,
     written: Written,
@@ -174,7 +174,7 @@ async fn work(
                 committed.push(Committed { label: call.label, written, from, at });
                 assert!(call.procedure != "ycsb" || result.len() <= 10 * 103, "{result:?}");
             }
-            // One New-Order of a hundred names an item that is not there.
+            // One New-Order in a hundred names an item that does not exist.
             Outcome::Aborted(abort) => assert_eq!(abort.code.as_str(), "P0001", "{abort:?}"),
         }
     }
@@ -182,7 +182,7 @@ async fn work(
     committed
 }
 
-/// The rows of a table of PostgreSQL, as lines.
+/// The rows of a PostgreSQL table, as lines.
 pub async fn sql_rows(client: &tokio_postgres::Client, table: &str) -> Vec<String> {
     let query = format!("COPY {table} TO STDOUT");
     let parts = client.copy_out(&query).await.expect("it is copied");
@@ -192,7 +192,7 @@ pub async fn sql_rows(client: &tokio_postgres::Client, table: &str) -> Vec<Strin
     text.lines().map(str::to_owned).collect()
 }
 
-/// A row of MariaDB as a line.
+/// A MariaDB row as a line.
 pub fn line_of_mariadb(row: Vec<mysql_async::Value>) -> String {
     let column = |value: mysql_async::Value| match value {
         mysql_async::Value::NULL => "\\N".to_owned(),

@@ -1,4 +1,4 @@
-//! What the benchmarks of this crate work on: an epoch of three replicas whose transactions meet,
+//! The input of this crate's benchmarks: an epoch of three replicas with conflicting transactions,
 //! the same in every run.
 
 #![allow(dead_code, reason = "each benchmark takes its part")]
@@ -18,28 +18,28 @@ use crate::engine::Engine;
 
 const SOURCES: u16 = 3;
 
-/// An epoch up to its last phase, so that each phase can be run on what those before it gave.
+/// An epoch up to its last phase, so that each phase can run on the results of those before it.
 pub struct Decided {
-    /// The tables as of the end of the epoch before.
+    /// The tables as of the end of the previous epoch.
     pub store: Store,
-    /// The epoch before.
+    /// The previous epoch.
     pub before: SnapshotVersion,
-    /// One of each source.
+    /// One batch of each source.
     pub batches: &'static [Batch],
     /// Their transactions.
     pub epoch: Epoch<'static>,
-    /// What hangs together.
+    /// Their chains.
     pub chains: Chains,
     /// The chains that are not stale.
     pub vertices: Vec<usize>,
-    /// How they conflict.
+    /// The conflict graph.
     pub graph: Graph,
     /// For each transaction, whether it commits as it was executed.
     pub is_valid: Vec<bool>,
 }
 
 /// An epoch of `txns` transactions of each source. The last source ran on an older snapshot than
-/// the others, so that some of what it read is stale.
+/// the others, so that some of its reads are stale.
 pub fn decided(workload: &Workload, label: &str, txns: usize) -> Decided {
     let mut engine = Engine::loaded(workload, header::as_executed);
     let drawn = engine.draw(workload, label, txns * (usize::from(SOURCES) + 1));
@@ -52,7 +52,7 @@ pub fn decided(workload: &Workload, label: &str, txns: usize) -> Decided {
         batch_of(&engine, NodeId(index as u16), if is_last { old } else { before }, programs)
     };
     let batches: Vec<Batch> = of_sources.chunks(txns).enumerate().map(batch).collect();
-    // The epoch borrows them, and both end with the process.
+    // The epoch borrows them, and both live until the process ends.
     decide(engine.store, before, Vec::leak(batches))
 }
 
@@ -67,7 +67,7 @@ fn batch_of(engine: &Engine, source: NodeId, base: SnapshotVersion, programs: &[
     Batch { source, bid: Bid(1), base, first_sequence: 1, records }
 }
 
-/// Decides an epoch as the commit phase does, and sees to it that each phase had something to do.
+/// Decides an epoch like the commit phase, and asserts that each phase had something to do.
 fn decide(store: Store, before: SnapshotVersion, batches: &'static [Batch]) -> Decided {
     let epoch = Epoch::new(batches, true);
     let chains = epoch.chains();
@@ -83,7 +83,7 @@ fn decide(store: Store, before: SnapshotVersion, batches: &'static [Batch]) -> D
     Decided { store, before, batches, epoch, chains, vertices, graph, is_valid }
 }
 
-/// A graph that no reduction settles, so that the exact solver has to search.
+/// A graph that no reduction solves, so that the exact solver has to search.
 pub fn tangle(vertices: u32) -> Graph {
     const EDGES_PER_VERTEX: u32 = 4;
     let mut rng = fastrand::Rng::with_seed(7);

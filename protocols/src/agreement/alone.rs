@@ -1,8 +1,8 @@
-//! A log of one replica, which agrees with itself.
+//! A log with a single replica.
 //!
-//! What it proposes is decided when it is durable here. There is nobody to elect and nobody to
-//! tell, so that `omnipaxos`, which wants two at least, has no part in it; its records are the
-//! same, and so is what they lead to.
+//! A proposal is decided once it is durable on this node. There are no elections and no messages,
+//! and `omnipaxos`, which requires at least two nodes, is not used. The records are the same, and
+//! restore the same state.
 
 use omnipaxos::ballot_leader_election::Ballot;
 
@@ -12,14 +12,14 @@ use super::{Decision, Drained, Term, check};
 /// The only replica of a log.
 pub struct Alone<E> {
     state: State<E>,
-    /// Changes of the state that the caller has not yet been handed.
+    /// Changes of the state that have not been returned to the caller yet.
     journal: Vec<Record<E>>,
-    /// How many entries have been handed out.
+    /// The number of entries that have been returned.
     taken: usize,
 }
 
 impl<E: Decision> Alone<E> {
-    /// The replica that continues from `records`. All of their entries are decided.
+    /// Creates the replica that continues from `records`. All of their entries are decided.
     pub(super) fn new(records: impl IntoIterator<Item = Record<E>>, decided_taken: u64) -> Self {
         let mut state = State::default();
         records.into_iter().for_each(|record| state.replay(record));
@@ -27,7 +27,7 @@ impl<E: Decision> Alone<E> {
         Self { state, journal: Vec::new(), taken: decided_taken as usize }
     }
 
-    /// The one term that there is.
+    /// The only term.
     pub(super) fn term() -> Term {
         Term(Ballot { config_id: check::CONFIGURATION, n: 1, priority: 0, pid: 1 })
     }
@@ -39,7 +39,8 @@ impl<E: Decision> Alone<E> {
         self.journal.push(record);
     }
 
-    /// Forgets entries up to `upto`, which the caller has made use of. Whether there were any.
+    /// Truncates entries up to `upto`, which the caller has processed. Returns whether there were
+    /// any.
     pub(super) fn compact(&mut self, upto: u64) -> bool {
         let upto = upto as usize;
         if upto <= self.state.trimmed || upto > self.state.decided {
@@ -57,7 +58,7 @@ impl<E: Decision> Alone<E> {
 
     pub(super) fn drain(&mut self) -> Drained<E> {
         let (trimmed, end) = (self.state.trimmed, self.state.end());
-        // A caller may be further than it had said when the entries were forgotten.
+        // The caller may have processed more than it had reported when the entries were truncated.
         let skipped = (self.taken < trimmed).then_some(trimmed as u64);
         self.taken = self.taken.max(trimmed);
         let numbers = self.taken as u64 + 1..;

@@ -1,8 +1,10 @@
-//! What a peer may say. `omnipaxos` looks up, adds and stores what a message holds as it is; a
-//! message that no replica of this log would send is refused before that.
+//! Checks of the messages of peers. `omnipaxos` uses the numbers in a message as they are, for
+//! lookups, sums and storage. Therefore a message that no replica of this log would send is
+//! rejected first.
 //!
-//! It finds nonsense: numbers that can't be, nodes that there are not, parts of the component that
-//! are not used here. A peer that lies within its limits is outside of the crash model.
+//! The checks find nonsense: impossible numbers, node ids that do not exist, and parts of the
+//! component that are not used here. A peer that lies within these limits is outside the crash
+//! failure model.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -16,16 +18,16 @@ use omnipaxos::util::{LogSync, SequenceNumber};
 
 use super::{Decision, Said, Wrapped};
 
-/// The configuration never changes, so there is one.
+/// The id of the only configuration: it never changes.
 pub(super) const CONFIGURATION: u32 = 1;
 
-/// Ballots end here: an election counts one up, and there are not so many.
+/// The limit of ballot numbers. An election increments a number by one, so it is never reached.
 const BALLOT_MAX: u32 = 1 << 31;
 
-/// No log is as long as this, and nothing is counted as far.
+/// The limit of log indexes and other counts; no log is as long.
 pub(super) const INDEX_MAX: usize = 1 << 48;
 
-/// Why a message was refused, as the name under which that is counted.
+/// The reason why a message was rejected: the name of the mark that counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused(pub &'static str);
 
@@ -34,43 +36,43 @@ pub(super) const NAME: Refused = Refused("agreement.refused_name");
 pub(super) const BALLOT: Refused = Refused("agreement.refused_ballot");
 const INDEX: Refused = Refused("agreement.refused_index");
 const ENTRY: Refused = Refused("agreement.refused_entry");
-/// Either nonsense, or an answer to what was said before the connection was lost or before more was
-/// decided here.
+/// Either nonsense, or a reply to a message from before the connection was lost or before this
+/// replica learned of more decisions.
 const OUT_OF_PLACE: Refused = Refused("agreement.out_of_place");
 const UNUSED: Refused = Refused("agreement.refused_unused");
 
-/// The message in `bytes`.
+/// Decodes a message.
 pub(super) fn decode<E: Decision>(bytes: &[u8]) -> Result<Said<E>, Refused> {
     postcard::from_bytes(bytes).map_err(|_| MALFORMED)
 }
 
-/// Whether there are such replicas to hear.
+/// Checks that these replicas exist.
 pub(super) fn hears(hears: &BTreeSet<u64>, nodes: &RangeInclusive<u64>) -> Result<(), Refused> {
     if hears.iter().all(|peer| nodes.contains(peer)) { Ok(()) } else { Err(NAME) }
 }
 
-/// What this replica knows, which tells what its peers can say.
+/// This replica's state, which bounds the messages that its peers can send.
 pub(super) struct Bounds<'a, E> {
     /// This replica.
     pub me: u64,
     /// The peer.
     pub from: u64,
-    /// How many replicas there are.
+    /// The number of replicas.
     pub nodes: u64,
     /// The ballot that this replica has promised.
     pub promise: Ballot,
-    /// Whether it is past the preparation of that.
+    /// Whether this replica has finished the prepare phase of that ballot.
     pub is_accepting: bool,
-    /// How many entries are decided here.
+    /// The number of entries that are decided on this replica.
     pub decided: usize,
-    /// How many entries there are here.
+    /// The number of entries on this replica.
     pub end: usize,
-    /// Whether an entry is one that a replica would propose.
+    /// Whether a replica could propose an entry.
     pub is_sound: &'a dyn Fn(&E) -> bool,
 }
 
 impl<E: Decision> Bounds<'_, E> {
-    /// Whether the peer can have said this.
+    /// Checks whether the peer can have sent this.
     pub(super) fn check(&self, message: &PaxosMessage<Wrapped<E>>) -> Result<(), Refused> {
         if (message.get_sender(), message.get_receiver()) != (self.from, self.me) {
             return Err(NAME);
@@ -105,11 +107,11 @@ impl<E: Decision> Bounds<'_, E> {
                 self.ballot_of(sync.n, self.from)?;
                 sequence(sync.seq_num)?;
                 self.check_log_sync(&sync.log_sync, sync.decided_idx)?;
-                // One of another ballot is answered, and one that comes again is passed over.
+                // A message of another ballot gets a reply, and a repeated one is ignored.
                 if self.is_accepting || sync.n != self.promise {
                     return Ok(());
                 }
-                // It begins where this replica was when it promised.
+                // It begins at this replica's position when it promised.
                 let is_in_place = self.places(&sync.log_sync).contains(&sync.log_sync.sync_idx);
                 if is_in_place { Ok(()) } else { Err(OUT_OF_PLACE) }
             }
@@ -121,8 +123,8 @@ impl<E: Decision> Bounds<'_, E> {
             }
             PaxosMsg::Accepted(accepted) => {
                 self.ballot_of(accepted.n, self.me)?;
-                // Nobody has more of the leader's log than the leader. One that was deposed may
-                // have less than it had, and makes no use of it.
+                // No replica has more of the leader's log than the leader. A deposed leader may
+                // have less than it had, and does not use the message.
                 let most = if accepted.n == self.promise { self.end } else { INDEX_MAX };
                 index(accepted.accepted_idx, 0..=most)
             }
@@ -132,9 +134,11 @@ impl<E: Decision> Bounds<'_, E> {
                 sequence(decide.seq_num)?;
                 index(decide.decided_idx, 0..=INDEX_MAX)
             }
-            // Entries are trimmed when all have them, and have used them, or what they came to.
+            // Entries are trimmed once all replicas have them and have applied them or their
+            // effects.
             PaxosMsg::Compaction(Compaction::Trim(upto)) => index(*upto, 0..=self.end),
-            // Only the leader proposes, the configuration never stops, and each forgets for itself.
+            // Only the leader proposes, the configuration never stops, and each replica truncates
+            // independently.
             PaxosMsg::ProposalForward(_)
             | PaxosMsg::Compaction(Compaction::Snapshot(_))
             | PaxosMsg::AcceptStopSign(_)
@@ -150,29 +154,30 @@ impl<E: Decision> Bounds<'_, E> {
             self.check_log_sync(sync, promise.decided_idx)?;
         }
         if promise.n != self.promise {
-            // To a ballot that is over: nothing of it is used.
+            // The promise is for an earlier ballot: no part of it is used.
             return Ok(());
         }
         index(promise.decided_idx, 0..=INDEX_MAX)?;
         match &promise.log_sync {
-            // One that comes late is counted, and its entries are not used.
+            // A late promise counts, and its entries are not used.
             Some(_) if self.is_accepting => Ok(()),
-            // It begins where this replica was when it asked, and asked again it will be right.
+            // It begins at this replica's position when it prepared. After another prepare it will
+            // be correct.
             Some(sync) if self.places(sync).contains(&sync.sync_idx) => Ok(()),
             Some(_) => Err(OUT_OF_PLACE),
-            // A peer that has decided more than there is here sends what is missing.
+            // A peer that knows more decided entries than this replica has sends the missing ones.
             None => index(promise.decided_idx, 0..=self.end),
         }
     }
 
-    /// Where entries can be put in the log that is here: after what is decided, and without a gap
-    /// unless they say that what is between is forgotten.
+    /// The positions at which entries can be inserted in this replica's log: after the decided
+    /// ones, and without a gap unless a snapshot says that the entries between were truncated.
     fn places(&self, sync: &LogSync<Wrapped<E>>) -> RangeInclusive<usize> {
         let last = if sync.decided_snapshot.is_some() { INDEX_MAX } else { self.end };
         self.decided..=last
     }
 
-    /// Entries that a log is continued with, and how many are decided with them.
+    /// Checks entries that continue a log, and the number of entries decided with them.
     fn check_log_sync(&self, sync: &LogSync<Wrapped<E>>, decided: usize) -> Result<(), Refused> {
         let is_part = matches!(sync.decided_snapshot, Some(SnapshotType::Delta(_)));
         if is_part || sync.stopsign.is_some() {
@@ -180,7 +185,7 @@ impl<E: Decision> Bounds<'_, E> {
         }
         index(sync.sync_idx, 0..=INDEX_MAX)?;
         if sync.decided_snapshot.is_some() {
-            // Nothing is forgotten that is not decided.
+            // Only decided entries are truncated.
             index(sync.sync_idx, 0..=decided)?;
         }
         index(decided, 0..=sync.sync_idx + sync.suffix.len())?;
@@ -192,13 +197,13 @@ impl<E: Decision> Bounds<'_, E> {
         if entries.iter().all(is_sound) { Ok(()) } else { Err(ENTRY) }
     }
 
-    /// A ballot of this node.
+    /// Checks that a ballot is one of this node.
     fn ballot_of(&self, ballot: Ballot, pid: u64) -> Result<(), Refused> {
         let is_sound = is_ballot(ballot, self.nodes) && ballot.pid == pid;
         if is_sound { Ok(()) } else { Err(BALLOT) }
     }
 
-    /// A ballot of any node, or that of who has not seen one.
+    /// Checks that a ballot is one of any node, or that of a node that has not seen one.
     fn ballot_or_none(&self, ballot: Ballot) -> Result<(), Refused> {
         if ballot == Ballot::default() { Ok(()) } else { self.ballot_of(ballot, ballot.pid) }
     }
@@ -209,7 +214,7 @@ pub(super) fn is_ballot(ballot: Ballot, nodes: u64) -> bool {
     ballot.config_id == CONFIGURATION && ballot.n < BALLOT_MAX && (1..=nodes).contains(&ballot.pid)
 }
 
-/// The ballot that the sender has promised, where the message says so.
+/// The ballot that the sender has promised, if the message contains it.
 pub(super) fn promised<E: Decision>(message: &PaxosMessage<Wrapped<E>>) -> Option<Ballot> {
     match message {
         PaxosMessage::SequencePaxos(message) => match &message.msg {

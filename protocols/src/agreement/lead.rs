@@ -1,9 +1,10 @@
-//! Who should lead, beyond what an election settles: a replica that others reach, near to all.
+//! Leader preferences in addition to elections: a replica that the others reach, near to all of
+//! them.
 //!
-//! An election is content with any leader that a majority follows. A replica that reaches the
-//! majority, and not the leader, would then have nobody to follow for as long as that lasts. So
-//! replicas tell each other whom they hear, and one that more links are whole to than to the leader
-//! asks for leadership.
+//! An election accepts any leader that a majority follows. A replica that reaches the majority but
+//! not the leader would have no leader to follow for as long as that lasts. Therefore replicas
+//! inform each other of whom they hear. A replica that has more working links than the leader
+//! campaigns for leadership.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +13,12 @@ use pangea_core::topology::Topology;
 
 use super::{election_ticks, pid};
 
-/// Notices that this replica takes no part although it hears the others.
+/// Detects that this replica does not participate although it hears its peers.
 ///
-/// A replica that promised a ballot of its own and then lost the election, or crashed, refuses the
-/// leader's lower ballot, and the leader has no reason to take a higher one: `omnipaxos` leaves
-/// that replica behind for good. So after a while it asks for leadership with a higher ballot,
-/// which all will follow.
+/// A replica may have promised its own ballot and then lost the election, or crashed. It then
+/// rejects the leader's lower ballot, and the leader has no reason to take a higher one:
+/// `omnipaxos` would leave that replica behind permanently. Therefore it campaigns after a while
+/// with a higher ballot, which all replicas will follow.
 pub(super) struct Stall {
     ticks: u64,
     ticks_max: u64,
@@ -25,12 +26,12 @@ pub(super) struct Stall {
     heard_min: usize,
 }
 
-/// Elections end within this many timeouts; more means that nothing will come of it.
+/// Elections end within this number of timeouts; after more, the election has failed.
 const ELECTION_TIMEOUTS_MAX: u64 = 6;
 
 impl Stall {
     pub(super) fn new(me: NodeId, topology: &Topology) -> Self {
-        // Of several that are stuck, one comes first.
+        // The offset makes one of several stuck replicas the first.
         let ticks_max = election_ticks(topology) * (ELECTION_TIMEOUTS_MAX + u64::from(me.0));
         Self { ticks: 0, ticks_max, heard: BTreeSet::new(), heard_min: topology.majority() - 1 }
     }
@@ -39,7 +40,7 @@ impl Stall {
         self.heard.insert(peer);
     }
 
-    /// Counts a tick; true when it is time to do something, and then the count starts anew.
+    /// Counts a tick. Returns whether it is time to campaign; the count then restarts.
     pub(super) fn is_over(&mut self, is_following: bool) -> bool {
         self.ticks = if is_following { 0 } else { self.ticks + 1 };
         let is_over = self.ticks >= self.ticks_max && self.heard.len() >= self.heard_min;
@@ -51,26 +52,27 @@ impl Stall {
     }
 }
 
-/// Who hears whom, as far as this replica knows.
+/// The replicas that each replica hears, as far as this replica knows.
 pub(super) struct Hearing {
     me: u64,
     ticks: u64,
     window_ticks: u64,
-    /// Whom it has heard in this window.
+    /// The replicas heard in this window.
     now: BTreeSet<u64>,
-    /// Whom it heard in the last window, and itself.
+    /// The replicas heard in the last window, and this replica itself.
     mine: BTreeSet<u64>,
-    /// What the peers that it hears have said of themselves.
+    /// The replicas that each peer hears, as reported by the peers that this replica hears.
     theirs: BTreeMap<u64, BTreeSet<u64>>,
 }
 
-/// A replica that is heard says something within this many election timeouts.
+/// A connected replica sends a message within this number of election timeouts.
 const WINDOW_TIMEOUTS: u64 = 2;
 
 impl Hearing {
     pub(super) fn new(me: NodeId, topology: &Topology) -> Self {
         let window_ticks = WINDOW_TIMEOUTS * election_ticks(topology);
-        // Until the first window is over it hears everybody: nothing is known of who is away.
+        // Until the first window ends all replicas count as heard, because nothing is known of
+        // failures.
         let mine = topology.node_ids().map(pid).collect();
         let (now, theirs) = (BTreeSet::new(), BTreeMap::new());
         Self { me: pid(me), ticks: 0, window_ticks, now, mine, theirs }
@@ -80,13 +82,13 @@ impl Hearing {
         self.now.insert(peer);
     }
 
-    /// A peer says whom it hears.
+    /// Records the replicas that a peer hears.
     pub(super) fn on_hears(&mut self, peer: u64, hears: BTreeSet<u64>) {
         self.theirs.insert(peer, hears);
     }
 
-    /// Counts a tick. At the end of a window, whom this replica heard in it, which it should tell
-    /// its peers.
+    /// Counts a tick. At the end of a window, returns the replicas heard in it, to be sent to the
+    /// peers.
     pub(super) fn tick(&mut self) -> Option<BTreeSet<u64>> {
         self.ticks += 1;
         if self.ticks < self.window_ticks {
@@ -100,13 +102,13 @@ impl Hearing {
         Some(self.mine.clone())
     }
 
-    /// Whom `replica` hears, if that is known here.
+    /// The replicas that `replica` hears, if known.
     fn heard_by(&self, replica: u64) -> Option<&BTreeSet<u64>> {
         if replica == self.me { Some(&self.mine) } else { self.theirs.get(&replica) }
     }
 
-    /// To how many replicas the link is whole from `replica`: each of the two hears the other, as
-    /// far as that is known here.
+    /// The number of replicas with a working link to `replica`: each of the two hears the other, as
+    /// far as this replica knows.
     fn reach(&self, replica: u64, nodes: u64) -> usize {
         let hears = |a: u64, b: u64| self.heard_by(a).is_none_or(|heard| heard.contains(&b));
         let is_whole = |other: &u64| hears(replica, *other) && hears(*other, replica);
@@ -114,26 +116,26 @@ impl Hearing {
     }
 }
 
-/// Brings leadership to the replica that reaches most others, and among these to the one that is
-/// nearest to all, where decisions are made soonest.
+/// Moves leadership to the replica that reaches most others. Among several it chooses the one
+/// nearest to all, where decisions are fastest.
 ///
-/// Elections prefer the nearest only among equal ballots, so whoever was first at a start, or took
-/// over while it was away, would lead for good.
+/// Elections prefer the nearest replica only among equal ballots. Therefore the first replica at a
+/// start, or one that took over during a failure, would lead permanently.
 pub(super) struct Preference {
-    /// For each replica, from the farthest, how near it is to all others.
+    /// The rank of each replica by its distance to all others; the farthest has rank 0.
     centralities: Vec<u32>,
     ticks: u64,
     wait_ticks: u64,
     wait_ticks_min: u64,
 }
 
-/// The better replica has followed another for this long when it asks for leadership.
+/// The better replica campaigns after it has followed another for this long.
 const PREFERENCE_TICKS: u64 = 100;
 
-/// That is at least this many windows in which it is the better one.
+/// The minimum number of windows in which it must have been the better one.
 const PREFERENCE_WINDOWS: u64 = 3;
 
-/// The wait doubles with each attempt, up to this: leadership that comes and goes helps nobody.
+/// The wait doubles with each attempt, up to this value, so that leadership does not flap.
 const PREFERENCE_TICKS_MAX: u64 = 100_000;
 
 impl Preference {
@@ -145,7 +147,7 @@ impl Preference {
         Self { centralities, ticks: 0, wait_ticks, wait_ticks_min: wait_ticks }
     }
 
-    /// Counts a tick under this leader; true when it is time to ask for leadership.
+    /// Counts a tick under this leader. Returns whether it is time to campaign.
     pub(super) fn is_due(&mut self, hearing: &Hearing, leader: Option<u64>) -> bool {
         let is_mine = leader == Some(hearing.me);
         let is_better = !is_mine && leader.is_some_and(|leader| self.is_better(hearing, leader));
@@ -159,7 +161,7 @@ impl Preference {
         }
         self.ticks = 0;
         if is_mine {
-            // It led for as long as it waited: it does not come and go.
+            // It has led for as long as it had waited, so leadership does not flap.
             self.wait_ticks = self.wait_ticks_min;
             return false;
         }
@@ -167,7 +169,7 @@ impl Preference {
         true
     }
 
-    /// Whether this replica should lead in place of `leader`, and no other that it hears.
+    /// Whether this replica should lead in place of `leader`, and no other that it hears should.
     fn is_better(&self, hearing: &Hearing, leader: u64) -> bool {
         let nodes = self.centralities.len() as u64;
         let rank = |id: u64| (hearing.reach(id, nodes), self.centralities[(id - 1) as usize]);
@@ -177,8 +179,8 @@ impl Preference {
     }
 }
 
-/// Nodes that are closer to all others make better leaders, and one that is named makes the best:
-/// the rank from the far end.
+/// The rank of a node as a leader. Nodes that are closer to all others rank higher, and the
+/// preferred master ranks highest; the farthest node has rank 0.
 pub(super) fn centrality(me: NodeId, topology: &Topology, master: Option<NodeId>) -> u32 {
     let distance = |node: NodeId| -> u64 {
         topology.node_ids().map(|other| topology.one_way_between(node, other).us).sum()

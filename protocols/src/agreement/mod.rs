@@ -1,7 +1,8 @@
-//! Agreement: one replicated log of small entries, for whatever a protocol must decide together.
+//! Agreement: a replicated log of small entries that a protocol must decide together.
 //!
-//! Minerva decides its cuts here (§3.4). The log is Sequence Paxos with ballot leader election,
-//! from the crate `omnipaxos`, driven in the style of this house: inputs in, effects out.
+//! Minerva decides its cuts here (Minerva §3.4: "consensus"). The log is Sequence Paxos with ballot
+//! leader election, from the crate `omnipaxos`, driven like every component of this workspace:
+//! inputs in, effects out.
 //!
 //! ```text
 //!   propose, on_message, on_tick --> [ Agreement ] --> drain(): records to persist,
@@ -9,21 +10,23 @@
 //!                                                               entries decided
 //! ```
 //!
-//! `omnipaxos` calls its storage inside its own calls and believes that a write is durable when the
-//! call returns. Here it is not, so nothing may leave before it is: [`Drained`] hands out the
-//! records and the messages together, and the caller sends the messages after the records are
-//! durable. A decision needs an acknowledgement from a peer, which was sent after the peer's
-//! records were durable, about a message that was sent after the leader's own were; so what is
-//! decided is durable on a majority. The only replica of a log has no peers to wait for: there
-//! [`Drained::is_decided_here`] says that decisions hold once the records beside them are durable.
+//! `omnipaxos` writes to its storage inside its own calls, and assumes that a write is durable when
+//! the call returns. Here it is not yet, so no message may be sent before it is. [`Drained`]
+//! returns the records and the messages together, and the caller sends the messages once the
+//! records are durable. A decision requires an acknowledgement of a peer. The peer sent it after
+//! its own records were durable, in reply to a message that the leader sent after its records were.
+//! A decided entry is therefore durable on a majority. The only replica of a log has no peers to
+//! wait for. There [`Drained::is_decided_here`] says that the decisions take effect once the
+//! records returned with them are durable.
 //!
 //! Entries are numbered from 1 in the order of their decision.
 //!
-//! A replica forgets old entries for itself: [`Agreement::compact`]. One that lacks entries that a
-//! peer has forgotten is told how far they went, skips them, and learns from elsewhere what they
-//! came to. In a synchronisation of `omnipaxos` a snapshot stands for what is skipped. Left to
-//! itself, `omnipaxos` would send one in place of entries that are still there, so it is told that
-//! there are none, and snapshots are put in here, where entries are gone.
+//! Each replica truncates old entries independently: [`Agreement::compact`]. A replica that needs
+//! entries which a peer has truncated is informed of the last truncated one. It skips them, and
+//! obtains their effects elsewhere. In a synchronisation of `omnipaxos` a snapshot stands for the
+//! skipped entries. By default `omnipaxos` would also send a snapshot in place of entries that
+//! still exist. Therefore snapshots are disabled in `omnipaxos`, and this module inserts one only
+//! if entries have been truncated.
 
 mod alone;
 mod check;
@@ -55,23 +58,23 @@ pub use storage::Record;
 #[cfg(test)]
 use storage::State;
 
-/// What can be agreed on: small, and the same on every replica.
+/// A value that can be decided: small, and the same on every replica.
 pub trait Decision: Clone + Debug + Send + Serialize + DeserializeOwned + 'static {}
 
 impl<T: Clone + Debug + Send + Serialize + DeserializeOwned + 'static> Decision for T {}
 
-/// How often [`Agreement::on_tick`] wants to be called.
+/// The interval at which [`Agreement::on_tick`] must be called.
 pub const TICK: Span = Span::from_ms(10);
 
-/// The shortest time without a heartbeat after which a leader is doubted. Above the scheduling
-/// noise of a loaded machine.
+/// The minimum election timeout: the time without a heartbeat after which a leader is suspected. It
+/// is above the scheduling noise of a loaded machine.
 const ELECTION_MS_MIN: u64 = 120;
 
-/// A master's leadership is doubted after so many times the usual wait: what it has run alone is
-/// lost with it, and a message may be late without a failure.
+/// A master is suspected after this multiple of the usual timeout. The epochs that only it has run
+/// are lost with it, and a message may be late without a failure.
 const MASTER_PATIENCE: u64 = 4;
 
-/// A [`Decision`] as `omnipaxos` wants it.
+/// A [`Decision`] as the entry type that `omnipaxos` requires.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub(crate) struct Wrapped<E: Decision>(pub(crate) E);
@@ -80,7 +83,7 @@ impl<E: Decision> PaxosEntry for Wrapped<E> {
     type Snapshot = Forgotten;
 }
 
-/// What is left of entries that are forgotten: nothing. How many they were is said beside it.
+/// An empty snapshot that replaces truncated entries. Their number is sent separately.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Forgotten;
 
@@ -92,29 +95,29 @@ impl<E: Decision> Snapshot<Wrapped<E>> for Forgotten {
     fn merge(&mut self, _later: Self) {}
 
     fn use_snapshots() -> bool {
-        // Asked where one replica brings another up to date, and there alone.
+        // `omnipaxos` calls this only where one replica synchronises another.
         false
     }
 }
 
-/// What one replica says to another.
+/// A message between two replicas.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
 enum Said<E: Decision> {
     Paxos(PaxosMessage<Wrapped<E>>),
-    /// Whom the sender hears, as ids of `omnipaxos`.
+    /// The replicas that the sender receives messages from, as ids of `omnipaxos`.
     Hears(BTreeSet<u64>),
 }
 
 /// One replica of the log.
 pub enum Agreement<E: Decision> {
-    /// The only one.
+    /// The only replica.
     Alone(Alone<E>),
-    /// One of several.
+    /// One of several replicas.
     Several(Box<Several<E>>),
 }
 
-/// One replica's time as the leader. What was proposed in an earlier one may be lost.
+/// A leadership term of one replica. Entries proposed in an earlier term may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Term(Ballot);
 
@@ -126,44 +129,46 @@ impl Term {
         out.put_u64(pid);
     }
 
-    /// Reads what [`Term::encode`] wrote.
+    /// Decodes a term that [`Term::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// Returns an error if the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut part = || from.u32("term");
         let (config_id, n, priority) = (part()?, part()?, part()?);
         Ok(Self(Ballot { config_id, n, priority, pid: from.u64("term")? }))
     }
 
-    /// Whether it can be a term of a log of so many replicas, or none yet.
+    /// Whether it can be a term of a log of `node_count` replicas, or the initial value.
     pub fn is_sound(self, node_count: usize) -> bool {
         self == Self::default() || check::is_ballot(self.0, node_count as u64)
     }
 }
 
-/// What an [`Agreement`] wants done, in this order: persist, then send, then look at the decisions.
+/// The pending work of an [`Agreement`], in this order: persist the records, send the messages,
+/// process the decisions.
 #[derive(Debug)]
 pub struct Drained<E> {
-    /// To be made durable before any of the messages is sent.
+    /// Records that must be durable before any of the messages is sent.
     pub records: Vec<Record<E>>,
-    /// To whom, and the encoded message.
+    /// The receiver of each message, and the encoded message.
     pub messages: Vec<(NodeId, Vec<u8>)>,
-    /// Entries up to this one are decided, and those that were not handed out never will be: the
-    /// peers have forgotten them.
+    /// Entries up to this one are decided, and those not returned yet never will be: the peers have
+    /// truncated them.
     pub skipped: Option<u64>,
-    /// The number of each newly decided entry and the entry, in order.
+    /// The newly decided entries with their numbers, in order.
     pub decided: Vec<(u64, E)>,
-    /// Whether no peer stands for the decisions: they hold once the records are durable.
+    /// Whether no peer has acknowledged the decisions: they take effect once the records are
+    /// durable.
     pub is_decided_here: bool,
 }
 
 impl<E: Decision> Agreement<E> {
-    /// A replica that continues from `records`, all that it ever persisted, and hands out decisions
-    /// from the one after `decided_taken`, up to which the caller has made use of them.
+    /// Creates a replica that continues from `records`, which are all that it ever persisted. It
+    /// returns decisions after entry `decided_taken`; the caller has processed those up to it.
     ///
-    /// That is no word on the entries in `records`: the caller may have it from a peer, and others
-    /// may be decided in their place.
+    /// `decided_taken` says nothing about the entries in `records`. The caller may have it from a
+    /// peer, and other entries may be decided in their place.
     pub fn new(
         me: NodeId,
         topology: &Topology,
@@ -173,8 +178,8 @@ impl<E: Decision> Agreement<E> {
         Self::with_master(me, topology, records, decided_taken, None)
     }
 
-    /// The same, where one replica should lead while it can, and is not deposed lightly. Another
-    /// one that leads is asked to give way: see [`Agreement::takes_wish`].
+    /// The same with a preferred master, which leads while it can and is not deposed at once. If
+    /// another replica leads, it is asked to transfer leadership: see [`Agreement::takes_wish`].
     pub fn with_master(
         me: NodeId,
         topology: &Topology,
@@ -196,7 +201,7 @@ impl<E: Decision> Agreement<E> {
         matches!(self, Self::Alone(_))
     }
 
-    /// Whether entries that are proposed here are put in the log here, and not forwarded.
+    /// Whether this replica appends the entries that it proposes, and does not forward them.
     pub fn is_leader(&self) -> bool {
         match self {
             Self::Alone(_) => true,
@@ -204,7 +209,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// The replica that leads, as far as this one knows.
+    /// The leader, as far as this replica knows.
     pub fn leader(&self) -> Option<NodeId> {
         match self {
             Self::Alone(_) => Some(NodeId(0)),
@@ -212,7 +217,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// The term of leadership that this replica has promised to follow, its own or another's.
+    /// The leadership term that this replica has promised to follow: its own or another's.
     pub fn term(&self) -> Term {
         match self {
             Self::Alone(_) => Alone::<E>::term(),
@@ -220,7 +225,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// The latest term that a peer has promised here to follow, since this replica started.
+    /// The latest term that a peer has promised this replica to follow, since this replica started.
     pub fn promise_of(&self, peer: NodeId) -> Term {
         match self {
             Self::Alone(_) => Term::default(),
@@ -228,10 +233,10 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Puts an entry in the log. Call it on the leader; it may be lost when leadership is.
+    /// Proposes an entry. Must be called on the leader. The entry may be lost if leadership is.
     ///
     /// # Panics
-    /// When called on a replica that does not lead.
+    /// Panics if this replica does not lead.
     pub fn propose(&mut self, entry: E) {
         match self {
             Self::Alone(alone) => alone.propose(entry),
@@ -239,10 +244,10 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Takes a message from a peer. `is_sound` tells entries that a replica would propose.
+    /// Handles a message from a peer. `is_sound` returns whether a replica could propose an entry.
     ///
     /// # Errors
-    /// When no replica of this log would have said this; nothing has changed then.
+    /// Returns an error if no replica of this log would send this; the state is then unchanged.
     pub fn on_message(
         &mut self,
         from: NodeId,
@@ -255,7 +260,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Lets time pass. To be called every [`TICK`].
+    /// Advances the clock. Must be called every [`TICK`].
     pub fn on_tick(&mut self) {
         match self {
             Self::Alone(_) => {}
@@ -263,7 +268,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// A connection was made again; messages before it may be lost.
+    /// Handles a reconnect to a peer; earlier messages may be lost.
     pub fn on_peer_up(&mut self, peer: NodeId) {
         match self {
             Self::Alone(_) => {}
@@ -271,8 +276,8 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Whether this replica should lead in place of one that does, since the last call. Said where
-    /// there is a master alone: otherwise it just does.
+    /// Whether this replica should request leadership from the leader; reset by each call. Only
+    /// used with a preferred master: otherwise the replica campaigns at once.
     pub fn takes_wish(&mut self) -> bool {
         match self {
             Self::Alone(_) => false,
@@ -280,8 +285,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// How many entries there are, decided or not. On the leader what is proposed next comes after
-    /// them.
+    /// The number of entries, decided or not. On the leader the next proposal follows them.
     pub fn end(&self) -> u64 {
         match self {
             Self::Alone(alone) => alone.state().end() as u64,
@@ -289,7 +293,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Asks for leadership now.
+    /// Campaigns for leadership now.
     pub(crate) fn campaign(&mut self) {
         match self {
             Self::Alone(_) => {}
@@ -297,7 +301,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Forgets entries up to `upto`, as far as every replica has them.
+    /// Truncates entries up to `upto`, as far as every replica has them.
     pub fn trim(&mut self, upto: u64) {
         match self {
             Self::Alone(alone) => {
@@ -307,8 +311,8 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Forgets entries up to `upto` here, whoever may lack them, if so many are known to be decided
-    /// here. Returns whether there were any.
+    /// Truncates entries up to `upto` on this replica, even if another replica is missing them,
+    /// provided that they are known to be decided. Returns whether there were any.
     pub fn compact(&mut self, upto: u64) -> bool {
         match self {
             Self::Alone(alone) => alone.compact(upto),
@@ -316,7 +320,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// How many entries are forgotten here.
+    /// The number of entries that are truncated on this replica.
     pub fn forgotten(&self) -> u64 {
         match self {
             Self::Alone(alone) => alone.state().trimmed as u64,
@@ -324,7 +328,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// The smallest list of records that leads to the present state.
+    /// The smallest list of records that restores the present state.
     pub fn compacted_records(&self) -> Vec<Record<E>> {
         match self {
             Self::Alone(alone) => alone.state().to_records(),
@@ -332,7 +336,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// What this replica remembers, for one that has forgotten it.
+    /// This replica's durable state, for a replica that has lost its own.
     pub fn remembered(&self) -> Remembered<E> {
         match self {
             Self::Alone(alone) => Remembered(alone.state().clone()),
@@ -340,7 +344,7 @@ impl<E: Decision> Agreement<E> {
         }
     }
 
-    /// Takes what happened since the last call.
+    /// Takes the pending work since the last call.
     pub fn drain(&mut self) -> Drained<E> {
         match self {
             Self::Alone(alone) => alone.drain(),
@@ -349,7 +353,7 @@ impl<E: Decision> Agreement<E> {
     }
 }
 
-/// The durable state that these records lead to, in words.
+/// Describes the durable state that these records restore, for humans.
 #[cfg(test)]
 pub(crate) fn describe_log<E: Decision>(records: impl IntoIterator<Item = Record<E>>) -> String {
     let mut state = State::default();
@@ -357,7 +361,7 @@ pub(crate) fn describe_log<E: Decision>(records: impl IntoIterator<Item = Record
     format!("{state:?}")
 }
 
-/// A message in words.
+/// Describes a message, for humans.
 #[cfg(test)]
 pub(crate) fn describe<E: Decision>(bytes: &[u8]) -> String {
     match check::decode::<E>(bytes) {
@@ -366,7 +370,7 @@ pub(crate) fn describe<E: Decision>(bytes: &[u8]) -> String {
     }
 }
 
-/// Ids of `omnipaxos` begin at 1.
+/// The id of a node in `omnipaxos`, where ids begin at 1.
 fn pid(node: NodeId) -> u64 {
     u64::from(node.0) + 1
 }
@@ -375,12 +379,12 @@ fn node(pid: u64) -> NodeId {
     NodeId((pid - 1) as u16)
 }
 
-/// How long a master is waited for. Elections that compete end within this time, too.
+/// The timeout of a master. Competing elections end within this time, too.
 pub(crate) fn master_patience(topology: &Topology) -> Span {
     Span { us: MASTER_PATIENCE * election_ticks(topology) * TICK.us }
 }
 
-/// A heartbeat must have time to come back.
+/// The election timeout in ticks: long enough for a heartbeat's round trip.
 fn election_ticks(topology: &Topology) -> u64 {
     let round_trip_ms = topology.round_trip_max().us / 1_000;
     let tick_ms = TICK.us / 1_000;

@@ -1,15 +1,17 @@
-//! What replicas remember, for one of them that has forgotten all that it said.
+//! The recovery of a replica that has lost its promises and entries, from the state of its peers.
 //!
-//! A replica whose disk is gone may have promised ballots and accepted entries. It asks the others,
-//! and goes on from the highest promise and the furthest log among their answers. That is no less
-//! than it had said:
+//! A replica that lost its disk may have promised ballots and accepted entries. It asks all peers,
+//! and continues from the highest promise and the most advanced log among their answers. That
+//! covers everything that it had sent:
 //!
-//! - A ballot that it promised to a peer was promised by that peer first. A peer that has forgotten
-//!   it too leads in it no more; what it led to is known to some other that promised it.
-//! - What it accepted from a leader, the leader had before. What it accepted as the leader itself
-//!   was chosen only if others accepted it too.
-//! - A log that was accepted in a later ballot holds everything that was chosen before that. Told
-//!   to the next leader, by who never said that it was accepted there, it counts nothing twice.
+//! - A ballot that it promised to a peer was promised by that peer first. If that peer has lost its
+//!   state too, it no longer leads in that ballot; entries chosen in it are known to another
+//!   replica that promised it.
+//! - The leader had every entry that the replica accepted from it. An entry that the replica
+//!   accepted as the leader was chosen only if others accepted it too.
+//! - A log that was accepted in a later ballot contains every entry that was chosen before. If the
+//!   recovered replica reports it to the next leader, without having acknowledged it, no
+//!   acknowledgement is counted twice.
 
 use omnipaxos::ballot_leader_election::Ballot;
 use pangea_core::planted::{Bug, is_planted};
@@ -18,21 +20,21 @@ use super::check::{BALLOT, INDEX_MAX, MALFORMED, is_ballot};
 use super::storage::{Record, State};
 use super::{Decision, Refused};
 
-/// The durable state of one replica of the log, on its way to another.
+/// The durable state of one replica of the log, as sent to another.
 #[derive(Clone, Debug)]
 pub struct Remembered<E>(pub(super) State<E>);
 
 impl<E: Decision> Remembered<E> {
-    /// The state as bytes.
+    /// Encodes the state.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(&self.0).expect("a state in memory can be encoded")
     }
 
-    /// Reads what [`Remembered::encode`] wrote. `is_sound` tells entries that a replica would
-    /// propose.
+    /// Decodes a state that [`Remembered::encode`] wrote. `is_sound` returns whether a replica
+    /// could propose an entry.
     ///
     /// # Errors
-    /// When no replica of a log of `node_count` would have said this.
+    /// Returns an error if no replica of a log of `node_count` would send this.
     pub fn decode(
         bytes: &[u8],
         node_count: usize,
@@ -54,15 +56,15 @@ impl<E: Decision> Remembered<E> {
         }
     }
 
-    /// How many entries are known to be decided.
+    /// The number of entries that are known to be decided.
     pub fn decided(&self) -> u64 {
         self.0.decided as u64
     }
 
-    /// The journal of a replica that knows no less than any of these, which are not none.
+    /// The records of a replica that knows at least as much as each of these; `all` is not empty.
     ///
     /// # Panics
-    /// When nobody remembers.
+    /// Panics if `all` is empty.
     pub fn merge(all: Vec<Self>) -> Vec<Record<E>> {
         let promise = all.iter().filter_map(|one| one.0.promise).max();
         let decided = all.iter().map(|one| one.0.decided).max().unwrap_or_default();
@@ -78,7 +80,7 @@ impl<E: Decision> Remembered<E> {
         state.to_records()
     }
 
-    /// The entries that are kept.
+    /// The retained entries.
     pub fn entries(&self) -> &[E] {
         &self.0.entries
     }

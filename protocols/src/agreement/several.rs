@@ -1,4 +1,4 @@
-//! A log of several replicas: what `omnipaxos` does, and what is put around it.
+//! A log of several replicas: `omnipaxos` and the additions around it.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -20,7 +20,7 @@ use super::{
     node, pid,
 };
 
-/// A message that was not answered is sent again after this many ticks.
+/// A message without a reply is sent again after this number of ticks.
 const RESEND_TICKS: u64 = 50;
 
 /// One replica of the log.
@@ -30,25 +30,26 @@ pub struct Several<E: Decision> {
     stall: Stall,
     hearing: Hearing,
     preference: Preference,
-    /// Whether the leader is asked before this replica takes its place, and whether it should be.
+    /// Whether this replica requests leadership from the leader before it campaigns, and whether it
+    /// should do so now.
     asks: bool,
     wish: bool,
     /// The replicas, as ids of `omnipaxos`.
     nodes: RangeInclusive<u64>,
-    /// What each peer has promised.
+    /// The latest term that each peer has promised.
     promises: BTreeMap<u64, Term>,
-    /// How many decided entries have been handed out, or skipped.
+    /// The number of decided entries that have been returned or skipped.
     taken: usize,
     /// Messages that wait for the next [`Agreement::drain`].
     outgoing: Vec<(NodeId, Said<E>)>,
 }
 
 impl<E: Decision> Several<E> {
-    /// A replica that continues from `records`, all that it ever persisted, and hands out decisions
-    /// from the one after `decided_taken`, up to which the caller has made use of them.
+    /// Creates a replica that continues from `records`, which are all that it ever persisted. It
+    /// returns decisions after entry `decided_taken`; the caller has processed those up to it.
     ///
-    /// That is no word on the entries in `records`: the caller may have it from a peer, and others
-    /// may be decided in their place.
+    /// `decided_taken` says nothing about the entries in `records`. The caller may have it from a
+    /// peer, and other entries may be decided in their place.
     pub(super) fn new(
         me: NodeId,
         topology: &Topology,
@@ -101,40 +102,40 @@ impl<E: Decision> Several<E> {
         }
     }
 
-    /// Whether entries that are proposed here are put in the log here, and not forwarded.
+    /// Whether this replica appends the entries that it proposes, and does not forward them.
     pub(super) fn is_leader(&self) -> bool {
         self.paxos.get_current_leader() == Some((self.paxos.get_pid(), true))
     }
 
-    /// The replica that leads, as far as this one knows.
+    /// The leader, as far as this replica knows.
     pub(super) fn leader(&self) -> Option<NodeId> {
         self.paxos.get_current_leader().map(|(leader, _)| node(leader))
     }
 
-    /// The term of leadership that this replica has promised to follow, its own or another's.
+    /// The leadership term that this replica has promised to follow: its own or another's.
     pub(super) fn term(&self) -> Term {
         Term(self.paxos.get_promise())
     }
 
-    /// The latest term that a peer has promised here to follow, since this replica started.
+    /// The latest term that a peer has promised this replica to follow, since this replica started.
     pub(super) fn promise_of(&self, peer: NodeId) -> Term {
         self.promises.get(&pid(peer)).copied().unwrap_or_default()
     }
 
-    /// Puts an entry in the log. Call it on the leader; it may be lost when leadership is.
+    /// Proposes an entry. Must be called on the leader. The entry may be lost if leadership is.
     ///
     /// # Panics
-    /// When called on a replica that does not lead.
+    /// Panics if this replica does not lead.
     pub(super) fn propose(&mut self, entry: E) {
         assert!(self.is_leader(), "only the leader proposes");
         let appended = self.paxos.append(Wrapped(entry));
         assert!(appended.is_ok(), "the configuration of agreement never stops");
     }
 
-    /// Takes a message from a peer. `is_sound` tells entries that a replica would propose.
+    /// Handles a message from a peer. `is_sound` returns whether a replica could propose an entry.
     ///
     /// # Errors
-    /// When no replica of this log would have said this; nothing has changed then.
+    /// Returns an error if no replica of this log would send this; the state is then unchanged.
     pub(super) fn on_message(
         &mut self,
         from: NodeId,
@@ -175,7 +176,7 @@ impl<E: Decision> Several<E> {
         Ok(())
     }
 
-    /// Lets time pass. To be called every [`TICK`].
+    /// Advances the clock. Must be called every [`TICK`].
     pub(super) fn on_tick(&mut self) {
         self.paxos.tick();
         self.collect_outgoing();
@@ -193,7 +194,7 @@ impl<E: Decision> Several<E> {
         }
     }
 
-    /// A connection was made again; messages before it may be lost.
+    /// Handles a reconnect to a peer; earlier messages may be lost.
     pub(super) fn on_peer_up(&mut self, peer: NodeId) {
         self.paxos.reconnected(pid(peer));
     }
@@ -206,41 +207,42 @@ impl<E: Decision> Several<E> {
         self.lock().state.end() as u64
     }
 
-    /// Asks for leadership now.
+    /// Campaigns for leadership now.
     pub(super) fn campaign(&mut self) {
         self.paxos.try_become_leader();
     }
 
-    /// Forgets entries up to `upto`, as far as every replica has them.
+    /// Truncates entries up to `upto`, as far as every replica has them.
     pub(super) fn trim(&mut self, upto: u64) {
         if self.is_leader() && upto as usize > self.paxos.get_compacted_idx() {
-            // Refused while a replica is away: the entries are kept for it.
+            // `omnipaxos` refuses this while a replica is unreachable: the entries are retained for
+            // it.
             let _ = self.paxos.trim(Some(upto as usize));
         }
     }
 
-    /// Forgets entries up to `upto` here, whoever may lack them, if so many are known to be decided
-    /// here. Returns whether there were any.
+    /// Truncates entries up to `upto` on this replica, even if another replica is missing them,
+    /// provided that they are known to be decided. Returns whether there were any.
     pub(super) fn compact(&mut self, upto: u64) -> bool {
         upto > self.forgotten() && self.paxos.snapshot(Some(upto as usize), true).is_ok()
     }
 
-    /// How many entries are forgotten here.
+    /// The number of entries that are truncated on this replica.
     pub(super) fn forgotten(&self) -> u64 {
         self.paxos.get_compacted_idx() as u64
     }
 
-    /// The smallest list of records that leads to the present state.
+    /// The smallest list of records that restores the present state.
     pub(super) fn compacted_records(&self) -> Vec<Record<E>> {
         self.lock().state.to_records()
     }
 
-    /// What this replica remembers, for one that has forgotten it.
+    /// This replica's durable state, for a replica that has lost its own.
     pub(super) fn remembered(&self) -> Remembered<E> {
         Remembered(self.lock().state.clone())
     }
 
-    /// Takes what happened since the last call.
+    /// Takes the pending work since the last call.
     pub(super) fn drain(&mut self) -> Drained<E> {
         self.collect_outgoing();
         let outgoing = std::mem::take(&mut self.outgoing);
@@ -253,8 +255,8 @@ impl<E: Decision> Several<E> {
         Drained { records, messages, skipped, decided, is_decided_here: false }
     }
 
-    /// Takes the messages of one call. Before the next call the log is as it was when they were
-    /// made, so that what a synchronisation lacks of it can be put in.
+    /// Takes the messages of one call. Until the next call the log is unchanged since they were
+    /// created, so the truncated part of a synchronisation can be filled in.
     fn collect_outgoing(&mut self) {
         let mut messages = Vec::new();
         self.paxos.take_outgoing_messages(&mut messages);
@@ -292,7 +294,7 @@ impl<E: Decision> Several<E> {
     }
 }
 
-/// What brings a log up to date, in a message that does.
+/// The log synchronisation in a message, if it contains one.
 fn synchronisation<E: Decision>(
     message: &mut PaxosMessage<Wrapped<E>>,
 ) -> Option<&mut LogSync<Wrapped<E>>> {

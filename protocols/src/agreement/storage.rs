@@ -1,4 +1,4 @@
-//! What `omnipaxos` calls its storage: memory that keeps a journal of its changes.
+//! The storage of `omnipaxos`: memory with a journal of its changes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Decision, Forgotten, Wrapped};
 
-/// One change of the durable state. Replaying all of them in order restores it.
+/// One change of the durable state. Replaying all records in order restores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Record<E> {
-    /// Entries were put at this index, and nothing is behind them.
+    /// Entries were written at this index, and all entries after it were removed.
     Entries {
-        /// How many entries of the whole log come before.
+        /// The number of entries of the whole log before these.
         from: usize,
         /// The entries.
         entries: Vec<E>,
@@ -26,9 +26,9 @@ pub enum Record<E> {
     Promise(Ballot),
     /// The ballot in which the last entry was accepted.
     AcceptedRound(Ballot),
-    /// So many entries are decided.
+    /// The number of decided entries.
     Decided(usize),
-    /// So many entries are forgotten.
+    /// The number of truncated entries.
     Trimmed(usize),
 }
 
@@ -73,7 +73,7 @@ impl<E: Decision> State<E> {
         }
     }
 
-    /// The shortest journal that leads here.
+    /// The shortest journal that restores this state.
     pub(super) fn to_records(&self) -> Vec<Record<E>> {
         let promise = self.promise.map(Record::Promise);
         let accepted = self.accepted_round.map(Record::AcceptedRound);
@@ -85,13 +85,13 @@ impl<E: Decision> State<E> {
             .collect()
     }
 
-    /// How many entries are decided, and how many there are in all.
+    /// The number of decided entries, and of all entries.
     pub(super) fn extent(&self) -> (usize, usize) {
         (self.decided, self.end())
     }
 
-    /// Where a synchronisation would begin with entries that are gone here, `omnipaxos` found none
-    /// at all. It begins after them, and all that there is comes with it.
+    /// Corrects a synchronisation that would begin with truncated entries, for which `omnipaxos`
+    /// found no entries at all. It then begins after them and contains all that remain.
     pub(super) fn skip_forgotten(&self, sync: &mut LogSync<Wrapped<E>>) {
         if sync.sync_idx < self.trimmed && sync.suffix.is_empty() {
             sync.decided_snapshot = Some(SnapshotType::Complete(Forgotten));
@@ -112,7 +112,7 @@ impl<E: Decision> State<E> {
     }
 }
 
-/// The state, and the changes to it that the caller has not yet been handed.
+/// The state, and its changes that have not been returned to the caller yet.
 #[derive(Debug)]
 pub(super) struct Shared<E> {
     pub(super) state: State<E>,
@@ -120,8 +120,8 @@ pub(super) struct Shared<E> {
 }
 
 impl<E> Shared<E> {
-    /// The changes since the last call. How much is decided can be learned again, so that alone is
-    /// not worth a write of its own and waits for the next change.
+    /// Takes the changes since the last call. A change of only the decided count waits for the next
+    /// other change: it can be learned again, so it is not worth a separate write.
     pub(super) fn take_journal(&mut self) -> Vec<Record<E>> {
         if self.journal.iter().all(|record| matches!(record, Record::Decided(_))) {
             return Vec::new();
@@ -250,7 +250,7 @@ impl<E: Decision> PaxosStorage<Wrapped<E>> for Storage<E> {
     }
 
     fn set_snapshot(&mut self, _snapshot: Option<Forgotten>) -> StorageResult<()> {
-        // How far it goes is written with it.
+        // The last truncated entry is written with it.
         Ok(())
     }
 

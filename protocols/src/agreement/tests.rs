@@ -1,4 +1,4 @@
-//! Three replicas of a log of numbers, and a peer that says what it wants.
+//! Tests with three replicas of a log of numbers, and a peer that sends arbitrary messages.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ mod disorder;
 mod exhaustive;
 mod fuzz;
 
-/// Entries are below this.
+/// The range of sound entries.
 const SOUND: Range<u32> = 0..1_000;
 
 type Wire = Vec<(NodeId, NodeId, Vec<u8>)>;
@@ -29,11 +29,11 @@ struct Cluster {
     replicas: Vec<Agreement<u32>>,
     decided: Vec<Vec<u32>>,
     refused: Vec<Refused>,
-    /// How far each has skipped entries.
+    /// The last entry that each replica has skipped.
     skipped: Vec<Option<u64>>,
-    /// Nothing comes from it and nothing reaches it.
+    /// A replica that is disconnected in both directions.
     away: Option<usize>,
-    /// From whom to whom nothing comes.
+    /// Links, from sender to receiver, that deliver nothing.
     lost: Vec<(usize, usize)>,
 }
 
@@ -63,7 +63,7 @@ impl Cluster {
         self.say(from, to, &postcard::to_stdvec(&Said::Paxos(message)).expect("it is encoded"));
     }
 
-    /// What the replicas have to say by now.
+    /// Takes the messages that the replicas have to send.
     fn wire(&mut self) -> Wire {
         let mut wire = Wire::new();
         for (id, replica) in self.replicas.iter_mut().enumerate() {
@@ -100,7 +100,7 @@ impl Cluster {
         }
     }
 
-    /// Proposes at whoever leads, and returns who has decided it.
+    /// Proposes on the leader and returns the replicas that have decided the entry.
     fn decide(&mut self, entry: u32) -> Vec<usize> {
         let Some(leader) = self.replicas.iter().position(Agreement::is_leader) else {
             return Vec::new();
@@ -130,7 +130,7 @@ fn what_replicas_say_to_each_other_is_not_refused() {
     assert_eq!(cluster.refused, []);
 }
 
-/// A cluster that has elected a leader, and which replica that is.
+/// A cluster that has elected a leader, and the index of the leader.
 fn led() -> (Cluster, usize) {
     let mut cluster = Cluster::new();
     cluster.run(100);
@@ -138,8 +138,8 @@ fn led() -> (Cluster, usize) {
     (cluster, leader)
 }
 
-/// A cluster that has decided 0..100 while the last of its replicas was away, and has forgotten 90
-/// of these. The last one has decided `before` entries before that.
+/// A cluster that has decided 0..100 while its last replica was disconnected, and has truncated 90
+/// of these. The last replica has decided `before` entries before that.
 fn forgetful(before: u32) -> Cluster {
     let mut cluster = Cluster::new();
     cluster.run(100);
@@ -162,7 +162,7 @@ fn after_coming_back(mut cluster: Cluster, before: u32) {
     assert_eq!(cluster.decided[2], kept().collect::<Vec<u32>>());
     assert_eq!(cluster.decide(100), [0, 1, 2]);
     assert_eq!(cluster.refused, []);
-    // What it wrote down leads to the same place, whatever its user had made use of.
+    // Its records restore the same state, whatever its user had processed.
     let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
     for taken in [0, u64::from(before), 90, 95, 101] {
         let records = cluster.replicas[2].compacted_records();
@@ -187,20 +187,20 @@ fn a_replica_that_lacks_what_is_forgotten_skips_it() {
     }
 }
 
-/// A leader learns from the promises of its followers what they have forgotten.
+/// A leader learns from the promises of its followers which entries they have truncated.
 #[test]
 fn a_replica_that_lacks_what_is_forgotten_can_lead() {
     for before in [0, 5] {
         let mut cluster = forgetful(before);
         cluster.replicas[2].campaign();
-        // Too soon for the old leader to tell it.
+        // Too soon for the old leader to inform it.
         cluster.settle();
         assert!(cluster.replicas[2].is_leader());
         after_coming_back(cluster, before);
     }
 }
 
-/// One that lacks a little is told that, and what is kept is not sent.
+/// A replica that is missing few entries receives those, and not the ones that it has.
 #[test]
 fn a_replica_that_lacks_what_is_kept_skips_nothing() {
     let mut cluster = forgetful(93);
@@ -211,10 +211,10 @@ fn a_replica_that_lacks_what_is_kept_skips_nothing() {
     assert_eq!(cluster.refused, []);
 }
 
-/// Story: a replica that had led was away with entries that nobody else had. The others decided
-/// other ones in their place, and it took what these came to from a peer before agreement had told
-/// it of them. When it restarted, its own entries counted as decided, and it would have given them
-/// to whoever lacked some.
+/// Story: a former leader was disconnected with entries that no other replica had. The others
+/// decided other entries in their place, and it obtained the effects of these from a peer before
+/// agreement had informed it of them. When it restarted, its own entries counted as decided. It
+/// would have sent them to any replica that was missing some.
 #[test]
 fn what_the_user_of_a_replica_has_from_elsewhere_does_not_decide_what_is_in_its_log() {
     let (mut cluster, old) = led();
@@ -245,8 +245,8 @@ fn what_the_user_of_a_replica_has_from_elsewhere_does_not_decide_what_is_in_its_
     assert_eq!(cluster.refused, []);
 }
 
-/// Story: an acknowledgement to a leader that was deposed, and whose log the next leader had
-/// shortened meanwhile, was taken for nonsense: it told of more entries than there were.
+/// Story: an acknowledgement to a deposed leader, whose log the next leader had shortened in the
+/// meantime, was rejected as nonsense, because it named more entries than there were.
 #[test]
 fn an_acknowledgement_to_a_leader_that_has_fewer_entries_now_is_not_refused() {
     let (mut cluster, leader) = led();
@@ -261,8 +261,8 @@ fn an_acknowledgement_to_a_leader_that_has_fewer_entries_now_is_not_refused() {
     assert_eq!(acknowledge(now), [Refused("agreement.refused_index")]);
 }
 
-/// Story: a replica had a checkpoint of its own beyond what it knew to be decided, as it had taken
-/// one from a peer. The leader trimmed up to there, and that was taken for nonsense.
+/// Story: a replica had a checkpoint past the entries that it knew to be decided, because it had
+/// installed one from a peer. The leader trimmed up to there, and that was rejected as nonsense.
 #[test]
 fn a_trim_beyond_what_is_known_to_be_decided_is_not_refused() {
     let (mut cluster, leader) = led();
@@ -281,8 +281,8 @@ fn a_trim_beyond_what_is_known_to_be_decided_is_not_refused() {
     assert_eq!(cluster.decided[peer], [0, 1]);
 }
 
-/// Story: a region that had lost nothing but its link to the coordinator could not write for as
-/// long as that lasted, although a third region reached both.
+/// Story: a region that had lost only its link to the coordinator could not write for as long as
+/// that lasted, although a third region reached both.
 #[test]
 fn leadership_moves_to_the_replica_that_all_others_reach() {
     for one_way in [false, true] {
@@ -298,7 +298,8 @@ fn leadership_moves_to_the_replica_that_all_others_reach() {
             cluster.run(400);
             assert!(cluster.replicas[between].is_leader(), "{:?} are lost", cluster.lost);
             assert_eq!(cluster.decide(7).len(), 3);
-            // It keeps leadership while it reaches more, and loses it to the nearest after that.
+            // It keeps leadership while it reaches more replicas, and loses it to the nearest after
+            // that.
             let term = cluster.replicas[between].term();
             cluster.run(2_000);
             assert_eq!(cluster.replicas[between].term(), term);
@@ -311,7 +312,7 @@ fn leadership_moves_to_the_replica_that_all_others_reach() {
     }
 }
 
-/// One that hears nobody, or less than others, asks for nothing.
+/// A replica that hears no other, or fewer than others do, does not campaign.
 #[test]
 fn a_replica_that_reaches_fewer_leaves_leadership_where_it_is() {
     let (mut cluster, leader) = led();
@@ -432,8 +433,8 @@ fn message() -> impl Strategy<Value = Said<u32>> {
     ]
 }
 
-/// Whether it claims entries or votes that there may not be: within its limits, nobody can see
-/// through that.
+/// Whether it claims entries or votes that may not exist. Within its limits no replica can detect
+/// that.
 fn is_lie(said: &Said<u32>) -> bool {
     match said {
         Said::Paxos(PaxosMessage::SequencePaxos(Envelope { msg, .. })) => matches!(
@@ -451,7 +452,7 @@ fn is_lie(said: &Said<u32>) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Nothing that decodes panics a replica, votes that were never cast included.
+    /// No message that decodes makes a replica panic, including votes that were never cast.
     #[test]
     fn no_message_panics(messages in prop::collection::vec(message(), 1..12), leads: bool) {
         let mut cluster = Cluster::new();
@@ -467,7 +468,8 @@ proptest! {
         }
     }
 
-    /// After any nonsense a replica still decides with others, if not with the one that told it.
+    /// After any nonsense a replica still decides with the other replicas, except possibly with its
+    /// sender.
     #[test]
     fn replicas_decide_after_nonsense(messages in prop::collection::vec(message(), 1..12)) {
         let mut cluster = Cluster::new();

@@ -1,4 +1,5 @@
-//! Asynchronous replication (§3.1.1): all requests go to the sequencer of one replica, the master.
+//! Asynchronous replication (§3.1.1): all requests are forwarded to the sequencer of one replica,
+//! the master.
 //!
 //! ```text
 //!   client    replica                      master
@@ -9,14 +10,15 @@
 //!     | <-------|  runs its epoch, when it is decided
 //! ```
 //!
-//! The master's own clients are told when its disk has the batch ([`crate::inputs`], `early.rs`).
-//! Clients of other replicas are told by these, when they have run the epoch themselves: a session
-//! finds there what it has written, and what it was told of can't be lost. So no outcome has to be
-//! sent: a request has the name in the batch that its replica gave it.
+//! The master's own clients are answered when its disk has the batch ([`crate::inputs`],
+//! `early.rs`). Clients of other replicas are answered by these, when they have run the epoch
+//! themselves. A session therefore finds its own writes there, and its acknowledged transactions
+//! can't be lost. The batch contains the name that a replica gave to its request, so no outcome has
+//! to be sent.
 //!
-//! When the connection to the master is lost before it said that it took a request, nobody knows
-//! whether it did, and the client is told so. So is that of one that is void, which is known once a
-//! cut of a later reign is run.
+//! If the connection to the master is lost before it has replied to a request, the replica can't
+//! know whether the master accepted it, and the client gets "outcome unknown". The same holds for
+//! the client of a void request, which is detected once a cut of a later master term has run.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,72 +28,72 @@ use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Abort, Outcome, Program, Seen, SqlState};
 
 use super::batch::{Request, Unplaced, has_seen_what_is_final};
-use super::messages::Message;
+use super::messages::{Message, Taken};
 use super::state::{Again, InFlight, WAITING_BATCHES_MAX};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
 use crate::inputs::{Batch as _, IN_FLIGHT_MAX, outcome_unknown};
 
-/// Requests that are not in a batch of this replica, as another one is the master, or none is.
+/// Requests in no batch of this replica, because another one is the master or none is.
 #[derive(Default)]
 pub(super) struct Forwarding {
-    /// For no master is known yet.
+    /// Requests that wait because no master is known.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// Sent to a replica, which has not said yet what it made of them.
+    /// Requests sent to a replica that has not replied yet.
     sent: BTreeMap<u64, (NodeId, Waiting)>,
-    /// The last answer was that nothing is taken: one request asks again, for all.
+    /// Whether the last reply was `NotTaken`. Then one request is sent as a probe for all.
     is_refused: bool,
-    /// The name of the last that was sent. It begins at random: what is said of an earlier life's
-    /// is of no use.
+    /// The name of the last request sent. It starts at random, so that replies to requests from
+    /// before a restart match none.
     token: u64,
-    /// Taken by a master, in its term, and not run here.
+    /// Requests that a master has accepted, with its term, and that have not run on this node.
     awaited: BTreeMap<u64, Awaited>,
-    /// The term of the last reign of which something was run here.
+    /// The last master term of which an epoch has run on this node.
     run: Term,
 }
 
-/// Who waits for a request that a master has taken.
+/// The client of a request that a master has accepted.
 struct Awaited {
     term: Term,
     ticket: Ticket,
-    /// Where tables are divided, what to take again when it left its footprint.
+    /// If tables are partitioned, the request to repeat if it leaves its footprint.
     again: Option<Again>,
 }
 
-/// Who wants a request to be put into a batch.
+/// The origin of a request that is put into a batch.
 pub(super) enum Asker {
     /// A client of this node.
     Client(Ticket),
-    /// Another replica, under its name for it.
+    /// Another replica, with its name for the request.
     Replica(NodeId, u64),
 }
 
 struct Waiting {
     ticket: Ticket,
     request: Unplaced,
-    /// The line of versions that it has read from.
+    /// The timeline of the versions that it has read.
     line: u64,
 }
 
 impl Forwarding {
-    /// How many requests there are.
+    /// The number of requests.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.sent.len() + self.awaited.len()
     }
 
-    /// Whether no more can wait.
+    /// Whether the limit of waiting requests is reached.
     pub(super) fn is_full(&self, batch_bytes: usize) -> bool {
         self.waiting_bytes > WAITING_BATCHES_MAX * batch_bytes
     }
 
-    /// Whether somebody waits for the request that was sent under this name.
+    /// Whether a client waits for the request that was sent under this name.
     pub(super) fn awaits(&self, token: u64) -> bool {
         self.awaited.contains_key(&token) || self.sent.contains_key(&token)
     }
 
-    /// Who waits for the request that was sent under this name, no more from now on, and the
-    /// program where it may be taken again.
+    /// Removes the request that was sent under this name. Returns its client, and the program if it
+    /// may have to be sequenced again.
     pub(super) fn take(&mut self, token: u64) -> Option<(Ticket, Option<Again>)> {
         let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.again));
         awaited.or_else(|| {
@@ -112,7 +114,7 @@ impl Forwarding {
     }
 }
 
-/// Whether an interactive transaction has read a row of a later version.
+/// Whether an interactive transaction has read a row of a version later than `upto`.
 fn has_seen_after(program: &Program, upto: SnapshotVersion) -> bool {
     let Program::Certified(certified) = program else { return false };
     let is_later = |seen: &Seen| matches!(seen, Seen::At(version) if *version > upto);
@@ -123,7 +125,7 @@ fn has_seen_after(program: &Program, upto: SnapshotVersion) -> bool {
 }
 
 impl Calvin {
-    /// Takes a request for whoever is the master.
+    /// Accepts a request for the master, whichever replica that is.
     pub(super) fn take_for_master(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -137,7 +139,7 @@ impl Calvin {
         forwarding.push(Waiting { ticket, request, line: cx.store.line() });
     }
 
-    /// Brings what waits to the master's sequencer, if there is a master.
+    /// Sends the waiting requests to the master's sequencer, if there is a master.
     pub(super) fn dispatch(&mut self, cx: &mut Cx<'_, Self>) {
         if self.state.forwarding.waiting.is_empty() || self.state.inputs.rejoin.is_some() {
             return;
@@ -177,7 +179,7 @@ impl Calvin {
         self.forward(cx, master, requests);
     }
 
-    /// The next request that goes to the master, which is another replica or this one.
+    /// The next request for the master, which is another replica or this one.
     fn next_to_go(&mut self, cx: &mut Cx<'_, Self>, is_forwarded: bool) -> Option<Waiting> {
         loop {
             let waiting = self.state.forwarding.pop()?;
@@ -196,15 +198,15 @@ impl Calvin {
         }
     }
 
-    /// Whether what an interactive transaction has read is what versions of these numbers are now,
-    /// and, where it goes to another replica, will stay. Where tables are divided it always is.
+    /// Whether the versions that an interactive transaction has read are still on the store's
+    /// timeline and, if it is forwarded, are final. Always true if tables are partitioned.
     fn is_of_line(&self, program: &Program, is_same: bool, is_final: bool) -> bool {
         let Program::Certified(_) = program else { return true };
         let is_void = !is_same || is_final && has_seen_after(program, self.confirmed());
         self.state.shards.is_some() || !is_void
     }
 
-    /// Another replica has requests for the master.
+    /// Handles requests that another replica forwards to the master.
     pub(super) fn on_forward(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -234,16 +236,16 @@ impl Calvin {
         for (token, request) in requests {
             self.put_in_batch(cx, Asker::Replica(from, token), request.unplaced(0));
         }
-        cx.send(node, Message::Taken { term: reign.term, tokens });
+        cx.send(node, Message::Taken { taken: Taken { term: reign.term, tokens } });
     }
 
-    /// The master has taken requests of this replica.
+    /// Handles the master's reply that it has accepted requests of this replica.
     pub(super) fn on_taken(&mut self, cx: &mut Cx<'_, Self>, term: Term, tokens: &[u64]) {
         cx.mark("calvin.taken");
         let forwarding = &mut self.state.forwarding;
         let was_refused = std::mem::take(&mut forwarding.is_refused);
         for token in tokens {
-            // Unless it was run before this came.
+            // The request may have run before this reply arrived.
             let Some((_, waiting)) = forwarding.sent.remove(token) else { continue };
             let (ticket, again) = (waiting.ticket, Again::of(&waiting.request));
             let is_named = || self.state.shards.as_ref().is_some_and(|it| it.names(*token));
@@ -258,7 +260,8 @@ impl Calvin {
         }
     }
 
-    /// A replica that is no master has not taken requests of this one. They wait for the next look.
+    /// Handles the reply of a replica that has not accepted requests of this one. They wait for the
+    /// next dispatch.
     pub(super) fn on_not_taken(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, tokens: &[u64]) {
         cx.mark("calvin.not_taken");
         let forwarding = &mut self.state.forwarding;
@@ -274,7 +277,8 @@ impl Calvin {
         }
     }
 
-    /// A connection was lost, and with it what was on its way: nobody knows whether it came.
+    /// Answers the clients of requests that may be lost with a connection: it is unknown whether
+    /// they arrived.
     pub(super) fn lose_sent(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let sent = &mut self.state.forwarding.sent;
         let lost: Vec<u64> =
@@ -287,8 +291,8 @@ impl Calvin {
         }
     }
 
-    /// What was skipped with a checkpoint may have been run elsewhere, also where the master's word
-    /// that it has taken it is still on its way.
+    /// Answers the clients of all forwarded requests after a checkpoint was installed. Skipped
+    /// epochs may contain them, even if the master's reply to them is still in flight.
     pub(super) fn forget_forwarded(&mut self, cx: &mut Cx<'_, Self>) {
         let forwarding = &mut self.state.forwarding;
         let awaited = std::mem::take(&mut forwarding.awaited).into_values();
@@ -300,7 +304,7 @@ impl Calvin {
         }
     }
 
-    /// Does what the master has to do, if this replica is that, or was until now.
+    /// Does the master's work, if this replica is the master or was until now.
     pub(super) fn lead(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &mut self.state.inputs;
         let current = &self.state.sequencer.current;
@@ -327,7 +331,8 @@ impl Calvin {
         self.state.inputs.reign(cx, false);
     }
 
-    /// The reign is over, and what was collected in it is in no batch: the next master may take it.
+    /// Re-queues the collected requests for the next master: the master term has ended before they
+    /// were in a batch.
     fn put_back(&mut self, cx: &mut Cx<'_, Self>) {
         let sequencer = &mut self.state.sequencer;
         sequencer.current_bytes = 0;
@@ -339,7 +344,7 @@ impl Calvin {
         let in_flight = sequencer.in_flight.split_off(at);
         for (request, waiting) in collected.into_iter().zip(in_flight) {
             assert_eq!(request.txn, waiting.txn, "what is collected is in flight, in its order");
-            // A peer's was named, and the peer will see that it is void.
+            // A peer's request had a name, and the peer will find that it is void.
             let tries = waiting.again.map_or(0, |again| again.tries);
             if let Some(ticket) = waiting.ticket {
                 self.take_for_master(cx, ticket, request.unplaced(tries));
@@ -347,8 +352,8 @@ impl Calvin {
         }
     }
 
-    /// Fixed cuts that were handed out are void: the store goes back, and an epoch that was being
-    /// run with it.
+    /// Handles fixed cuts that became void after they were returned: rolls back the store, and the
+    /// running epoch with it.
     pub(super) fn note_void(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(from) = self.state.inputs.take_void() else { return };
         if self.state.shards.is_some() {
@@ -360,8 +365,8 @@ impl Calvin {
         self.refuse_void_reads(cx, upto);
     }
 
-    /// Versions after this one are void, and others get their numbers: what has read them and is in
-    /// no batch yet never comes into one.
+    /// Rejects the requests in no batch yet that have read versions after this one. Those are void,
+    /// and other versions get their numbers.
     fn refuse_void_reads(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
         let sequencer = &mut self.state.sequencer;
         let is_void = |request: &Request| has_seen_after(&request.program, upto);
@@ -383,7 +388,7 @@ impl Calvin {
         tickets.into_iter().for_each(|ticket| refuse_read(cx, ticket));
     }
 
-    /// Epochs that were run early and are decided now.
+    /// Confirms epochs that ran early and are decided now.
     pub(super) fn confirm_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         if self.state.shards.is_some() {
             return self.confirm_divided(cx);
@@ -396,8 +401,8 @@ impl Calvin {
         }
     }
 
-    /// An epoch of a reign was run: tells who waited for what was run elsewhere, and who waits for
-    /// what is void.
+    /// After an epoch of a master term has run, answers the clients of forwarded requests that ran
+    /// in it, and of requests that are now known to be void.
     pub(super) fn settle_forwarded(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -430,17 +435,18 @@ impl Calvin {
         void.into_iter().for_each(|ticket| tell_void(cx, ticket));
     }
 
-    /// Below which number this node's requests are in batches that a cut has passed. Where
-    /// replication is synchronous, a cut of a reign is what an earlier life has left, as are those
-    /// that it has passed and not named: they are void. It says nothing of this life's.
+    /// The sequence number below which this node's requests are in batches that a cut covers. If
+    /// replication is synchronous, a cut of a master term is left over from an earlier run. The
+    /// requests that such cuts contain or skip are from that run, too; the skipped ones are void.
+    /// It says nothing about requests of this run.
     fn end_of_own(&self, cut: &Cut) -> u64 {
         let inputs = &self.state.inputs;
         let last = inputs.own_log().slots.get(&cut.heads[inputs.me.index()]);
         last.map_or(0, |slot| slot.batch.end_sequence())
     }
 
-    /// The same where tables are divided, once an epoch of a reign is confirmed: what earlier
-    /// masters have taken, and no cut has named, is void.
+    /// The same if tables are partitioned, once an epoch of a master term is confirmed: requests
+    /// that earlier masters have accepted and no cut contains are void.
     pub(super) fn tell_void_divided(&mut self, cx: &mut Cx<'_, Self>, cut: &Cut) {
         let Some(reign) = cut.reign else { return };
         if !self.state.inputs.is_asynchronous() {
@@ -466,8 +472,8 @@ impl Calvin {
         void.into_iter().for_each(|ticket| tell_void(cx, ticket));
     }
 
-    /// Those in flight of which this is so, and which no cut of a divided cluster has named, have
-    /// ended. Returns who waits for them.
+    /// Ends the requests in flight for which `is_it` returns true and that no cut of a partitioned
+    /// cluster contains. Returns their clients.
     fn void_in_flight(&mut self, is_it: impl Fn(&InFlight) -> bool) -> Vec<Ticket> {
         let Some(shards) = &self.state.shards else { return Vec::new() };
         let me = self.state.inputs.node(self.state.inputs.me);
@@ -482,7 +488,8 @@ impl Calvin {
         void
     }
 
-    /// Whose requests before `sequence` were not run are void: a later one was.
+    /// Drops this node's requests before `sequence` that did not run. They are void, because a
+    /// later one ran.
     pub(super) fn skip_void(&mut self, cx: &mut Cx<'_, Self>, sequence: u64) {
         let in_flight = &mut self.state.sequencer.in_flight;
         while let Some(first) = in_flight.pop_front_if(|first| first.txn.sequence() < sequence) {
@@ -490,7 +497,7 @@ impl Calvin {
         }
     }
 
-    /// Tells a client how its transaction ended.
+    /// Answers a client with the outcome of its transaction.
     pub(super) fn answer(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -518,13 +525,13 @@ fn tell_void(cx: &mut Cx<'_, Calvin>, ticket: Ticket) {
     cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
 }
 
-/// What an interactive transaction has read is void, or may be.
+/// Rejects an interactive transaction whose reads are void, or may become so.
 fn refuse_read(cx: &mut Cx<'_, Calvin>, ticket: Ticket) {
     cx.mark("calvin.read_given_up");
     cx.reply(ticket, Outcome::Aborted(read_given_up()));
 }
 
-/// The same, as it is told.
+/// The error for that.
 pub(super) fn read_given_up() -> Abort {
     Abort::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access: it read a lost state")
         .with_detail("The master failed over, and what it had not replicated is given up.")

@@ -1,7 +1,7 @@
-//! A sequencer's batch, and the same in bytes (§3.1).
+//! A sequencer's batch and its encoding (§3.1).
 //!
-//! A batch is encoded once, by its sequencer. The same bytes go to its log, to every peer, and to
-//! every peer's log.
+//! A batch is encoded once, by its sequencer. The same bytes are written to its log, sent to every
+//! peer, and written to every peer's log.
 //!
 //! ```text
 //!   +--------+-----+----------------+-------+-----------+-----------+--
@@ -27,57 +27,58 @@ use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
 pub use crate::inputs::Bid;
 use crate::inputs::{self, weight};
 
-/// A transaction as it was asked for.
+/// A transaction as requested by a client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// Its name.
     pub txn: TxnId,
-    /// What it is.
+    /// The program.
     pub program: Program,
-    /// §3.2.1: what a reconnaissance found that it will touch, where its arguments don't tell.
+    /// §3.2.1: the footprint that a reconnaissance found; `None` if the arguments determine it.
     pub footprint: Option<Footprint>,
-    /// The shards that it concerns. None where tables are not divided.
+    /// The participating shards; empty if tables are not partitioned.
     pub shards: ShardSet,
-    /// Where it came from another replica than its sequencer: which, and its name for it there.
+    /// If another replica than the sequencer accepted it: that replica, and its name for the
+    /// request.
     pub origin: Option<(NodeId, u64)>,
 }
 
-/// A request that has no place in the order yet, and so no name.
+/// A request without a place in the order, and therefore without a name.
 #[derive(Clone)]
 pub(super) struct Unplaced {
     pub program: Program,
-    /// §3.2.1: what a reconnaissance found that it will touch, where its arguments don't tell.
+    /// §3.2.1: the footprint that a reconnaissance found; `None` if the arguments determine it.
     pub footprint: Option<Footprint>,
-    /// The shards that it concerns. None where tables are not divided.
+    /// The participating shards; empty if tables are not partitioned.
     pub shards: ShardSet,
     /// How often it has left its footprint.
     pub tries: u32,
 }
 
-/// One entry of a sequencer's log.
+/// An entry of a sequencer's log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// The sequencer.
     pub source: NodeId,
-    /// The batch's place in its log.
+    /// The number of the batch in its log.
     pub bid: Bid,
     /// The number of the first request; the others follow without a gap.
     pub first_sequence: u64,
-    /// Whether a master has made it, where replication is asynchronous: if no cut of its reign
-    /// names it, it is void.
+    /// Whether a master created it, under asynchronous replication: it is void if no cut of its
+    /// master term contains it.
     pub is_of_reign: bool,
-    /// The requests, in the order in which they came.
+    /// The requests, in the order of their arrival.
     pub requests: Vec<Request>,
 }
 
-/// Is added to the source of a master's batch: no node has so large a number.
+/// Added to the source of a master's batch: no node has so large a number.
 const OF_REIGN: u16 = 1 << 15;
 
-/// What a request takes beside what its program brings and touches: what it is, who has taken it,
-/// its procedure, how long its parts are.
+/// The maximum bytes of a request in addition to its arguments and keys: its kind, its origin, its
+/// procedure, and lengths.
 const BESIDE_ARGS: usize = 32;
 
-/// The same, with the shards that it concerns.
+/// The same with the participating shards.
 fn beside(shards: ShardSet) -> usize {
     BESIDE_ARGS + if shards.is_empty() { 0 } else { shards.len() }
 }
@@ -86,24 +87,24 @@ mod what {
     pub const CALL: u8 = 0;
     pub const CALL_WITH_FOOTPRINT: u8 = 1;
     pub const CERTIFIED: u8 = 2;
-    /// Is added where the request concerns shards.
+    /// Added if the request has participating shards.
     pub const DIVIDED: u8 = 128;
-    /// Is added where it came from another replica.
+    /// Added if another replica accepted it.
     pub const FORWARDED: u8 = 64;
 }
 
 impl Unplaced {
-    /// A program that tells by itself what it touches.
+    /// A program that determines its own footprint.
     pub(super) fn new(program: Program, shards: ShardSet) -> Self {
         Self { program, footprint: None, shards, tries: 0 }
     }
 
-    /// About how many bytes it will take, and no less.
+    /// An upper bound on its encoded size in bytes.
     pub(super) fn weight(&self) -> usize {
         beside(self.shards) + weight::of_program(&self.program, self.footprint.as_ref())
     }
 
-    /// The request under its name, and under that which another replica has for it.
+    /// The request with its name, and with the name that another replica has for it.
     pub(super) fn placed(self, txn: TxnId, origin: Option<(NodeId, u64)>) -> Request {
         let Self { program, footprint, shards, .. } = self;
         Request { txn, program, footprint, shards, origin }
@@ -111,23 +112,23 @@ impl Unplaced {
 }
 
 impl Request {
-    /// The request without its name, which has left its footprint so often.
+    /// The request without its name, which has left its footprint `tries` times.
     pub(super) fn unplaced(self, tries: u32) -> Unplaced {
         let Self { program, footprint, shards, .. } = self;
         Unplaced { program, footprint, shards, tries }
     }
 
-    /// About how many bytes it takes, and no less.
+    /// An upper bound on its encoded size in bytes.
     pub(super) fn weight(&self) -> usize {
         beside(self.shards) + weight::of_program(&self.program, self.footprint.as_ref())
     }
 
-    /// Whether its footprint is no larger than it may be.
+    /// Whether its footprint is within the size limit.
     pub(super) fn is_small(&self) -> bool {
         self.footprint.is_none() || check_request(self.weight()).is_ok()
     }
 
-    /// About how many bytes it takes: what is reserved.
+    /// The approximate size in bytes to reserve.
     fn size_hint(&self) -> usize {
         match &self.program {
             Program::Call { args, .. } => BESIDE_ARGS + args.len(),
@@ -213,7 +214,7 @@ fn decode_shards(from: &mut Reader<'_>) -> Result<ShardSet, DecodeError> {
 }
 
 impl Batch {
-    /// The batch as bytes.
+    /// Encodes the batch.
     pub fn encode(&self) -> Bytes {
         let requests: usize = self.requests.iter().map(Request::size_hint).sum();
         let mut out = Vec::with_capacity(64 + requests);
@@ -248,7 +249,7 @@ impl inputs::Batch for Batch {
         self.is_of_reign
     }
 
-    // Arguments stay slices of `bytes`.
+    // Arguments remain slices of `bytes`.
     fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         let source = from.u16("batch source")?;
@@ -274,7 +275,7 @@ impl inputs::Batch for Batch {
     }
 }
 
-/// Whether an interactive transaction has read committed versions alone: no others are visible.
+/// Whether an interactive transaction has read only committed versions: no others are visible.
 pub(super) fn has_seen_what_is_final(program: &Program) -> bool {
     let Program::Certified(Certified { reads, .. }) = program else { return true };
     let points = reads.points.iter().map(|read| read.seen);
@@ -294,7 +295,7 @@ pub(super) mod tests {
     use pangea_core::txn::{Mode, PointLock, PointRead};
     use pangea_core::value::Value;
 
-    /// One of each kind.
+    /// A batch with one request of each kind.
     pub fn batch() -> Batch {
         let table = TableId(1);
         let key = Key::from(&b"k"[..]);
@@ -322,7 +323,8 @@ pub(super) mod tests {
         Batch { source, bid: Bid(7), first_sequence: 40, is_of_reign: false, requests }
     }
 
-    /// The largest of each kind: what is beside the arguments counted as nothing.
+    /// The largest requests of each kind: the bytes in addition to the arguments are within the
+    /// constant.
     #[test]
     fn a_request_takes_no_more_than_it_weighs() {
         for request in batch().requests {

@@ -1,20 +1,20 @@
 //! Checkpoints (§5), in one of three modes.
 //!
-//! | `checkpoints` | what the store keeps | when | what goes on meanwhile |
+//! | `checkpoints` | versions that the store keeps | when it is taken | what continues |
 //! |---|---|---|---|
-//! | `versions` | every version that a reader may need | as it is due | everything |
+//! | `versions` | every version that a reader may need | when it is due | everything |
 //! | `zigzag` | one version, two around a point | at the next point | everything |
-//! | `frozen` | every version that a reader may need | in turn | all but running epochs |
+//! | `frozen` | every version that a reader may need | when the replica has the turn | everything except execution |
 //!
-//! What is written is the state as of an epoch, in each of them, in the same files: a restart does
-//! not care, and the mode can be another one then.
+//! In each mode the checkpoint contains the state at an epoch, in the same file format. A restart
+//! does not depend on the mode, so the mode can be changed then.
 //!
-//! The points of `zigzag` are the epochs of numbers that all replicas know, so they are places in
-//! the global serial order that were said before. When an epoch has been run that is one, every
-//! version up to it is in the store and what readers of it see has not been overwritten yet
-//! ([`pangea_core::store`], `point.rs`). From there on writers keep it as the "before" version.
-//! Over several shards transactions of later epochs may have written by then: theirs are "after"
-//! versions, beside it.
+//! The points of `zigzag` are epochs with numbers that all replicas know, so they are pre-specified
+//! points in the global serial order. When the epoch of a point has run, every version up to it is
+//! in the store, and no version that its readers see has been overwritten yet
+//! ([`pangea_core::store`], `point.rs`). From then on writers preserve it as the "before" version.
+//! With several shards, transactions of later epochs may have written by then: their versions are
+//! "after" versions, next to it.
 
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
@@ -23,16 +23,16 @@ use super::Calvin;
 use super::options::Checkpoints;
 
 impl Calvin {
-    /// Asks for a checkpoint of the epoch that was just run, if the log has grown enough and the
-    /// mode has it so.
+    /// Requests a checkpoint of the epoch that has just run, if the log has grown enough and the
+    /// mode allows it.
     pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
         let before = self.state.inputs.turns.frozen();
         self.state.inputs.checkpoint_if_due(cx);
         self.note_frozen(cx, before);
     }
 
-    /// Before an epoch is run: where one version of a record is kept, its writes take the place of
-    /// what no reader needs any more, and what a master never goes back to.
+    /// Called before an epoch runs. If the store has one version of each record, the epoch's writes
+    /// overwrite the versions that no reader needs and to which no master rolls back.
     pub(super) fn let_overwrite(&self, cx: &mut Cx<'_, Self>) {
         if self.state.options.checkpoints == Checkpoints::Zigzag {
             let inputs = &self.state.inputs;

@@ -1,5 +1,5 @@
-//! Checkpoints for which a replica stands still (§5, the first mode), and what its clients see of
-//! that: nothing but their answers.
+//! Checkpoints that freeze a replica (§5, the first mode). Its clients notice nothing, because its
+//! peers send their outcomes.
 //!
 //! ```text
 //!   client        frozen replica                peer of its group
@@ -9,15 +9,15 @@
 //!     |             |  goes on, runs them itself, and answers who was not answered
 //! ```
 //!
-//! A frozen replica is a sequencer, acknowledges and votes as ever; it begins no epoch. As its turn
-//! is in the cuts ([`crate::inputs`], `turns.rs`), all its peers keep what became of its requests
-//! of those epochs. It asks the nearest for them, and another one when that is lost. What nobody
-//! tells is answered when it has caught up: every outcome is one that somebody's run of the epoch
-//! came to, and a client is answered by whichever comes first.
+//! A frozen replica sequences, acknowledges and votes as usual, but begins no epoch. The checkpoint
+//! turn is in the cuts ([`crate::inputs`], `turns.rs`), so all its peers retain the outcomes of its
+//! requests in those epochs. It requests them from the nearest peer, and from another one if that
+//! is lost. Clients for whom no outcome arrived are answered when it has caught up. Every outcome
+//! is the result of some replica's run of the epoch, and the client gets the first one.
 //!
-//! What is read here waits for this replica: a strict read for its cut, and a program that only
-//! reads until the replica has run what its clients were told of. On other shards the nodes that
-//! take rows from a frozen one take them from another replica of its shard.
+//! Reads on this replica wait for it: a strict read for its cut, and a read-only program until the
+//! replica has run all transactions whose clients were answered. Nodes of other shards that are
+//! subscribed to a frozen replica switch to another replica of its shard.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,37 +32,38 @@ use super::shards::slice::Line;
 use super::{Calvin, Message};
 use crate::inputs::IN_FLIGHT_MAX;
 
-/// For one that is frozen so much is kept at most, in bytes: at 200 bytes each, the outcomes of
-/// 300,000 transactions that it has not said to have. It answers older ones itself, later.
+/// The maximum bytes of outcomes retained for a frozen replica. At 200 bytes each, these are
+/// 300,000 outcomes that it has not acknowledged. It answers older ones itself, later.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// A longer one is not kept: it goes in one frame. Nor need it be, as above.
+/// The maximum size of an outcome that is retained, because it must fit in a frame. A longer one is
+/// answered later, as above.
 const OUTCOME_BYTES_MAX: usize = 24 << 20;
 
-/// Outcomes of requests that others have run.
+/// Outcomes of requests that other replicas have run.
 #[derive(Default)]
 pub(super) struct Outcomes {
-    /// Of the replica whose turn it is: what became of its requests.
+    /// The outcomes of the requests of the replica that has the turn.
     kept: BTreeMap<SnapshotVersion, Vec<Items>>,
     kept_bytes: usize,
-    /// Whose they are.
+    /// That replica.
     of: Option<NodeId>,
-    /// Which peers want to be told as it comes.
+    /// The peers that have requested new outcomes.
     asked_by: BTreeSet<NodeId>,
-    /// Which peer was asked.
+    /// The peer that this replica requests outcomes from.
     asked: Option<NodeId>,
-    /// The last epoch of which a peer has told.
+    /// The last epoch for which a peer has sent outcomes.
     have: SnapshotVersion,
-    /// The last epoch of which a client was told before this replica has run it.
+    /// The last epoch of which a client was answered before this replica has run it.
     pub told: SnapshotVersion,
-    /// So many requests that are in flight were answered.
+    /// The number of requests in flight whose clients were answered.
     pub answered: usize,
-    /// Programs that only read, and wait until this replica is there.
+    /// Read-only programs that wait until this replica has caught up.
     reads: Vec<(Ticket, Program)>,
 }
 
 impl Outcomes {
-    /// The replica has what there is up to `have`.
+    /// Drops the outcomes of epochs up to `have`, which the replica has received.
     fn drop_upto(&mut self, have: SnapshotVersion) {
         let kept = self.kept.split_off(&have.next());
         let gone = std::mem::replace(&mut self.kept, kept);
@@ -81,17 +82,18 @@ impl Outcomes {
 }
 
 impl Calvin {
-    /// Whether this replica begins no epoch now.
+    /// Whether this replica is frozen: it begins no epoch.
     pub(super) fn is_frozen(&self) -> bool {
         self.state.inputs.turns.frozen().is_some()
     }
 
-    /// Whether what became of a replica's requests of this turn has to be kept: it may stand still.
+    /// The replica for whose requests outcomes must be retained in an epoch with this turn, because
+    /// it may be frozen.
     pub(super) fn is_kept_for(&self, turn: Option<NodeId>) -> Option<NodeId> {
         turn.filter(|replica| *replica != self.state.inputs.me)
     }
 
-    /// This replica has run requests of the one whose turn it is.
+    /// Retains and sends outcomes of requests of the replica that has the turn.
     pub(super) fn keep_outcomes(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -114,19 +116,19 @@ impl Calvin {
         }
         let all = Items::split((epoch, Line::default()), &items, self.state.message_bytes);
         if outcomes.asked_by.contains(&replica) {
-            all.iter().for_each(|items| cx.send(node, Message::Outcomes(items.clone())));
+            all.iter().for_each(|items| cx.send(node, Message::Outcomes { items: items.clone() }));
         }
         outcomes.keep(epoch, all);
     }
 
-    /// Tells the peers how far this replica was told of what became of its requests, and asks one
-    /// of them to go on, while it is its turn.
+    /// While this replica has the turn, acknowledges the outcomes received so far to its peers, and
+    /// requests further ones from one of them.
     pub(super) fn ask_outcomes(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &self.state.inputs;
         let is_up = |replica: &NodeId| inputs.replication.is_up[replica.index()];
         let outcomes = &mut self.state.outcomes;
         if !inputs.has_turn() {
-            // Whoever was asked sees that in the cuts.
+            // The peer that was asked learns of this from the cuts.
             outcomes.asked = None;
             return;
         }
@@ -146,8 +148,8 @@ impl Calvin {
         }
     }
 
-    /// A peer whose turn it is wants to be told what became of its requests after this epoch, or
-    /// is told by another.
+    /// Handles the request of a peer that has the turn for outcomes of its requests after this
+    /// epoch, or its report that it receives them from another replica.
     pub(super) fn on_ask_outcomes(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -166,18 +168,18 @@ impl Calvin {
         }
         if outcomes.asked_by.insert(replica) && outcomes.of == Some(replica) {
             let kept = outcomes.kept.values().flatten();
-            kept.for_each(|items| cx.send(from, Message::Outcomes(items.clone())));
+            kept.for_each(|items| cx.send(from, Message::Outcomes { items: items.clone() }));
         }
     }
 
-    /// A connection to a peer is lost, and what was on its way.
+    /// Handles the loss of the connection to a peer, and of the messages in flight.
     pub(super) fn forget_asked(&mut self, replica: NodeId) {
         let outcomes = &mut self.state.outcomes;
         outcomes.asked_by.remove(&replica);
         outcomes.asked.take_if(|asked| *asked == replica);
     }
 
-    /// A peer tells what became of this replica's requests.
+    /// Handles outcomes of this replica's requests from a peer.
     pub(super) fn on_outcomes(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, items: &Items) {
         if self.state.inputs.group.member(from).is_none() {
             return cx.mark("calvin.not_of_the_group");
@@ -193,7 +195,7 @@ impl Calvin {
         }
     }
 
-    /// Answers the client of a request that another has run, and this replica has not.
+    /// Answers the client of a request that another replica has run and this one has not.
     pub(super) fn tell_early(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -201,7 +203,7 @@ impl Calvin {
         sequence: u64,
         went: &Went,
     ) {
-        // One that left its footprint is taken again when it has been run here.
+        // A request that left its footprint is sequenced again after it has run on this replica.
         let Went::Ran(result) = went else { return };
         let in_flight = &mut self.state.sequencer.in_flight;
         let Ok(at) = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()) else {
@@ -227,7 +229,7 @@ impl Calvin {
         cx.reply_of_run(ticket, outcome, FirstRun::Absent);
     }
 
-    /// This replica was told to stand still: says so, and asks for outcomes at once.
+    /// Announces a new freeze of this replica, and requests outcomes at once.
     pub(super) fn note_frozen(&mut self, cx: &mut Cx<'_, Self>, before: Option<SnapshotVersion>) {
         let frozen = self.state.inputs.turns.frozen();
         let Some(version) = frozen.filter(|_| frozen != before) else { return };
@@ -241,12 +243,13 @@ impl Calvin {
         }
     }
 
-    /// Whether a read on what is here would not see what clients were told of.
+    /// Whether a read of the local state would miss transactions whose clients were answered.
     pub(super) fn must_wait(&self) -> bool {
         self.state.outcomes.told > self.state.inputs.cut.applied
     }
 
-    /// Lets programs that only read wait until this replica has run what its clients were told of.
+    /// Queues read-only programs until this replica has run all transactions whose clients were
+    /// answered.
     pub(super) fn let_wait(&mut self, cx: &mut Cx<'_, Self>, reads: Vec<(Ticket, Program)>) {
         cx.mark("calvin.read_waits");
         for read in reads {
@@ -258,7 +261,7 @@ impl Calvin {
         }
     }
 
-    /// Programs that need not wait any more.
+    /// Takes the programs that need not wait any more.
     pub(super) fn take_waiting_reads(&mut self) -> Vec<(Ticket, Program)> {
         match self.must_wait() {
             true => Vec::new(),

@@ -1,4 +1,4 @@
-//! Batches of peers, and what the log holds of an epoch, that are nearly right.
+//! Batches of peers, and epoch records of the log, that are nearly right.
 
 use bytes::Bytes;
 use pangea_core::exec::ordered::{Part, Went};
@@ -7,7 +7,7 @@ use pangea_core::protocol::Message as _;
 
 use super::Cut;
 use super::batch::{Batch, tests::batch};
-use super::messages::Message;
+use super::messages::{Message, Taken};
 use super::recovery::{EpochRecord, OfShards};
 use super::shards::items::{Item, Items};
 use super::shards::pieces::tests::pieces;
@@ -50,7 +50,7 @@ fn record() -> EpochRecord {
     EpochRecord { epoch: SnapshotVersion(5), cut: Some(cut), of_shards: None }
 }
 
-/// The same where tables are divided.
+/// The same if tables are partitioned.
 fn divided_record() -> EpochRecord {
     let (slice, shard) = (slice(), ShardId(1));
     let txn = TxnId::new(NodeId(3), 9);
@@ -85,7 +85,7 @@ fn calvin_epoch_records() {
         seeds: vec![record().encode(), divided_record().encode()],
         mend: |_| {},
         look: look_at_record,
-        // What serde takes beforehand for each of the three lists of a cut.
+        // Serde's initial reservation for each of the three lists of a cut.
         bytes_max: 4 << 20,
         bytes_per_byte: 256,
     });
@@ -106,16 +106,16 @@ fn look_at_message(input: &[u8]) -> Outcome {
 #[test]
 fn calvin_messages() {
     let items = divided_record().of_shards.unwrap().served[0].1.clone();
-    let piece = Message::Piece(pieces().swap_remove(1));
+    let piece = Message::Piece { piece: pieces().swap_remove(1) };
     let request = batch().requests.swap_remove(2);
     let forward = Message::Forward { requests: vec![(300, request)] };
-    let taken = Message::Taken { term: Term::default(), tokens: vec![300, 1] };
+    let taken = Message::Taken { taken: Taken { term: Term::default(), tokens: vec![300, 1] } };
     let all = [
-        Message::Slice(slice()),
+        Message::Slice { slice: slice() },
         piece,
-        Message::Items(items),
+        Message::Items { items },
         Message::Decided { upto: SnapshotVersion(5), name: slice().cut.name },
-        Message::Unsubscribe,
+        Message::Unsubscribe {},
         forward,
         taken,
         Message::NotTaken { tokens: vec![7] },

@@ -6,12 +6,12 @@ use pangea_core::planted::{Bug, is_planted};
 
 use super::batch::Batch;
 
-/// Puts an epoch's batches, which are sorted by sequencer and then by place, in their serial order:
-/// the first of each sequencer, then the second of each, and so on. One that takes many requests
-/// does not hold up the others.
+/// Puts an epoch's batches, which are sorted by sequencer and then by number, into serial order:
+/// the first batch of each sequencer, then the second of each, and so on. A sequencer with many
+/// requests therefore does not delay the others.
 pub(super) fn round_robin(batches: Vec<Arc<Batch>>, first_of_all: u16) -> Vec<Arc<Batch>> {
     let mut placed = turns(batches);
-    // Stable: within a turn they stay sorted by sequencer.
+    // The sort is stable: within a turn batches stay sorted by sequencer.
     placed.sort_by_key(|(turn, batch)| {
         let is_first = is_planted(Bug::RoundRobinDiffers) && batch.source.0 == first_of_all;
         (*turn, !is_first)
@@ -19,8 +19,8 @@ pub(super) fn round_robin(batches: Vec<Arc<Batch>>, first_of_all: u16) -> Vec<Ar
     placed.into_iter().map(|(_, batch)| batch).collect()
 }
 
-/// Each batch, of those sorted by sequencer and then by place, with the number of its sequencer's
-/// batches before it.
+/// Pairs each batch, of those sorted by sequencer and then by number, with the number of its
+/// sequencer's batches before it.
 pub(super) fn turns(batches: Vec<Arc<Batch>>) -> Vec<(usize, Arc<Batch>)> {
     let mut placed: Vec<(usize, Arc<Batch>)> = Vec::with_capacity(batches.len());
     for batch in batches {

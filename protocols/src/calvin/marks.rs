@@ -1,11 +1,10 @@
-//! Coverage marks: the phases, and the branches that are rarely taken. A swarm must hit each, or
-//! say why it can't.
+//! Coverage marks of the phases and of rare branches. A swarm must hit each, or state why it can't.
 
 use pangea_core::protocol::Mark;
 
 use crate::inputs::marks::{self, NONSENSE, mark};
 
-/// Every mark that a replica makes.
+/// All marks of a replica.
 pub(super) const ALL: &[Mark] = &marks::with::<{ marks::ALL.len() + OWN.len() }>(OWN, UNUSED);
 
 /// Calvin's replicas acknowledge batches to all replicas, so no proof of availability is sent.
@@ -14,7 +13,7 @@ const UNUSED: &[&str] = &["inputs.proof_sent", "inputs.proof_before_batch"];
 /// Why a swarm never hits marks of limits in megabytes.
 const LARGE: &str = "it takes megabytes; see protocols/src/calvin/tests/large.rs";
 
-/// Every mark of Calvin's own, in the order of the phases.
+/// All marks of Calvin itself, in the order of the phases.
 const OWN: &[Mark] = &[
     // §3.1, sequencing.
     mark("calvin.sequenced", "a request is put into a batch"),

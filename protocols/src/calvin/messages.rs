@@ -1,12 +1,14 @@
-//! What nodes say to each other: replicas of a shard as those of any input log do, and the shards
-//! of a region among themselves.
+//! The messages between nodes: those of any input log between the replicas of a shard, and those
+//! between the shards of a region.
+//!
+//! Each variant says who sends it, when, and the effect on the receiver. Sections are those of the
+//! paper.
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::scout::{Found, Wanted};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
-use pangea_core::protocol::{Lane, Message as PeerMessage};
 use pangea_core::store::ColdMap;
 use pangea_core::time::Span;
 
@@ -16,304 +18,172 @@ use super::shards::pieces::{Piece, decode_flag};
 use super::shards::slice::Slice;
 use crate::agreement::Term;
 use crate::inputs::{self, ProposalName};
+use crate::messages::{Codec, Strict, Varint, messages};
 
-/// One message.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Message {
-    /// Between replicas of a shard.
-    Inputs(inputs::Message),
-    /// §3.1: please send what concerns the sender's shard, from after these epochs on.
-    Subscribe {
-        /// The sender has what was sequenced up to here.
-        slices: SnapshotVersion,
-        /// And what was served to it up to here.
-        items: SnapshotVersion,
-        /// It was told to go on with that ([`Message::More`]), and has all that came before.
-        goes_on: bool,
-    },
-    /// It comes from elsewhere now.
-    Unsubscribe,
-    /// §3.1: what an epoch of the sender's shard has for the receiver's.
-    Slice(Slice),
-    /// A part of such a slice that is too large for one message.
-    Piece(Piece),
-    /// §3.1.1, asynchronous: what slices up to an epoch were of is decided, of those that were sent
-    /// before it was.
-    Decided {
-        /// The epoch.
-        upto: SnapshotVersion,
-        /// Its cut.
-        name: ProposalName,
-    },
-    /// What was subscribed to is more than is sent at a time: subscribe again.
-    More,
-    /// §3.2, phase 3: rows for transactions of an epoch, and results.
-    Items(Items),
-    /// How far the sender's shard is.
-    Kept {
-        /// All of its replicas have what was sent for epochs up to this one.
-        upto: SnapshotVersion,
-        /// The sender has run up to this one.
-        applied: SnapshotVersion,
-        /// For which other node it waits, where that is far or has been long.
-        waits_for: Option<NodeId>,
-    },
-    /// What was asked for is not there any more, up to this epoch.
-    Missed {
-        /// The epoch.
-        upto: SnapshotVersion,
-    },
-    /// §5: the sender stands still at this epoch, and serves nothing of later ones.
-    Frozen {
-        /// The epoch.
-        at: SnapshotVersion,
-    },
-    /// §5: to replicas of the sender's shard, while it is its turn to stand still: it has what
-    /// became of its requests up to this epoch.
-    AskOutcomes {
-        /// The epoch.
-        after: SnapshotVersion,
-        /// The receiver is to tell it of those after it.
-        is_wanted: bool,
-    },
-    /// §5: what became of the receiver's requests of an epoch.
-    Outcomes(Items),
-    /// To the coordinator of the sender's group: how far the other groups are.
-    Others {
-        /// All of them have come to this epoch.
-        least: SnapshotVersion,
-        /// One of them has come to this one.
-        most: SnapshotVersion,
-    },
-    /// §4: a transaction that is about to be ordered will look at these rows.
-    Warm {
-        /// The sender's name for it.
-        token: u64,
-        /// Those of the receiver's.
-        keys: Vec<(TableId, Key)>,
-    },
-    /// §4: they are in memory.
-    Warmed {
-        /// The name that the receiver gave it.
-        token: u64,
-        /// How long it took to fetch them.
-        took: Span,
-    },
-    /// §4.2: which rows of the sender are not in memory.
-    Cold {
-        /// How many words the map has.
-        words: usize,
-        /// What was told before does not count.
-        is_all: bool,
-        /// The words that are not as they were.
-        changes: Vec<(usize, u64)>,
-    },
-    /// §3.2.1: a reconnaissance wants to see rows of the receiver's shard.
-    Look {
-        /// The sender's name for it.
-        token: u64,
-        /// Which.
-        wanted: Wanted,
-    },
-    /// §3.2.1: what is there of them.
-    Found {
-        /// The name that the receiver gave it.
-        token: u64,
-        /// What is there.
-        found: Found,
-    },
-    /// §3.1.1, asynchronous: requests for the master's sequencer, each with the sender's name for
-    /// it.
-    Forward {
-        /// The requests, in their order.
-        requests: Vec<(u64, Request)>,
-    },
-    /// The master has put them into its log.
-    Taken {
-        /// The term in which it is the master.
-        term: Term,
-        /// The receiver's names for them.
-        tokens: Vec<u64>,
-    },
-    /// The receiver's requests are not in the sender's log and never will be.
-    NotTaken {
-        /// The receiver's names for them.
-        tokens: Vec<u64>,
-    },
-}
-
-/// The first byte of a message, above those of [`inputs::Message`].
-mod tag {
-    pub const FIRST: u8 = 64;
-    pub const SUBSCRIBE: u8 = 64;
-    pub const SLICE: u8 = 65;
-    pub const ITEMS: u8 = 66;
-    pub const KEPT: u8 = 67;
-    pub const MISSED: u8 = 68;
-    pub const LOOK: u8 = 69;
-    pub const FOUND: u8 = 70;
-    pub const OTHERS: u8 = 71;
-    pub const UNSUBSCRIBE: u8 = 72;
-    pub const PIECE: u8 = 73;
-    pub const MORE: u8 = 74;
-    pub const FORWARD: u8 = 75;
-    pub const TAKEN: u8 = 76;
-    pub const NOT_TAKEN: u8 = 77;
-    pub const WARM: u8 = 78;
-    pub const WARMED: u8 = 79;
-    pub const COLD: u8 = 80;
-    pub const FROZEN: u8 = 81;
-    pub const ASK_OUTCOMES: u8 = 82;
-    pub const OUTCOMES: u8 = 83;
-    pub const DECIDED: u8 = 84;
-}
-
-impl From<inputs::Message> for Message {
-    fn from(message: inputs::Message) -> Self {
-        Self::Inputs(message)
+messages! {
+    /// A message between two nodes.
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum Message wraps Inputs(inputs::Message) below 64, "Between replicas of a shard." {
+        /// §3.1: requests the slices, rows and outcomes for the sender's shard, of epochs after
+        /// these. A node sends it to one replica of each other shard: when they connect, when it
+        /// switches to another replica, when it detects a gap, and in reply to [`Message::More`].
+        /// The receiver sends its backlog and then everything new.
+        64 => Subscribe {
+            /// The sender has all slices up to this epoch.
+            slices: SnapshotVersion as Strict<SnapshotVersion>,
+            /// The sender has all rows and outcomes up to this epoch.
+            items: SnapshotVersion as Strict<SnapshotVersion>,
+            /// It was told to go on with that ([`Message::More {}`]), and has all that came before.
+            goes_on: bool,
+        } control "message_other";
+        /// Ends a subscription. A node sends it to the replica that it was subscribed to when it
+        /// switches to another one. The receiver stops sending.
+        72 => Unsubscribe {
+        } control "message_other";
+        /// §3.1: the requests of an epoch of the sender's shard that the receiver's shard
+        /// participates in. Sent to all subscribers when the cut of the epoch is known, and from
+        /// the backlog. The receiver runs an epoch once it has the slices of all shards.
+        65 => Slice {
+            /// The slice.
+            slice: Slice,
+        } bulk "message_slice";
+        /// A chunk of a slice that is too large for one message. The receiver assembles the slice.
+        73 => Piece {
+            /// The part.
+            piece: Piece,
+        } bulk "message_slice";
+        /// §3.1.1, asynchronous: the cuts of the slices up to an epoch, which were sent before they
+        /// were decided, are now decided. Sent to all subscribers. The receiver may then confirm
+        /// these epochs.
+        84 => Decided {
+            /// The epoch.
+            upto: SnapshotVersion as Strict<SnapshotVersion>,
+            /// The name of its cut.
+            name: ProposalName,
+        } bulk "message_other";
+        /// There is more to send than is sent at a time. A node sends it to a subscriber after a
+        /// part of the backlog, or when a checkpoint made it skip epochs. The receiver subscribes
+        /// again.
+        74 => More {
+        } bulk "message_other";
+        /// §3.2, phase 3: rows for transactions of an epoch, and outcomes. Sent to all subscribers
+        /// of a shard that needs them, as soon as the sender has them, and from the backlog. The
+        /// receiver runs the transactions that wait for them, or answers their clients.
+        66 => Items {
+            /// The rows and results.
+            items: Items,
+        } bulk "message_items";
+        /// The progress of the sender and its shard. A node sends it to all connected nodes of
+        /// other shards when it has changed. The receiver truncates its stream to the sender's
+        /// shard, and chooses by it the replica to subscribe to.
+        67 => Kept {
+            /// All replicas of the sender's shard have persisted the epochs up to this one, and
+            /// need nothing more for them.
+            upto: SnapshotVersion as Strict<SnapshotVersion>,
+            /// The last epoch that the sender has run and confirmed.
+            applied: SnapshotVersion as Strict<SnapshotVersion>,
+            /// The other node for which the sender waits, if that node is far behind or has been
+            /// late for long.
+            waits_for: Option<NodeId> as SomeNode,
+        } control "message_other";
+        /// The reply to a [`Message::Subscribe`] for epochs that the sender has truncated. The
+        /// receiver subscribes to another replica. If none has these epochs, it installs a
+        /// checkpoint of its group.
+        68 => Missed {
+            /// The epoch.
+            upto: SnapshotVersion as Strict<SnapshotVersion>,
+        } bulk "message_other";
+        /// §5: the sender is frozen at this epoch, and sends no rows of later ones. Sent to all
+        /// connected nodes of other shards when it freezes, and to those that connect later. The
+        /// receiver subscribes to another replica of the sender's shard.
+        81 => Frozen {
+            /// The epoch.
+            at: SnapshotVersion as Strict<SnapshotVersion>,
+        } control "message_other";
+        /// §5: the sender has the checkpoint turn, and has received the outcomes of its requests up
+        /// to this epoch. Sent to all connected replicas of its shard at a fixed interval. The
+        /// receiver discards older retained outcomes.
+        82 => AskOutcomes {
+            /// The epoch.
+            after: SnapshotVersion as Strict<SnapshotVersion>,
+            /// Whether the receiver is to send the outcomes of later epochs: only one replica is.
+            is_wanted: bool,
+        } control "message_other";
+        /// §5: the outcomes of the receiver's requests of an epoch, in reply to
+        /// [`Message::AskOutcomes`]. The receiver, which may be frozen, answers its clients.
+        83 => Outcomes {
+            /// The results.
+            items: Items,
+        } bulk "message_items";
+        /// The progress of the other groups, as seen by the sender. Sent to the coordinator of the
+        /// sender's group when it has changed, and at once if the group has been behind for long.
+        /// The receiver follows the furthest group, and does not get too far ahead of the slowest.
+        71 => Others {
+            /// All other groups have reached this epoch.
+            least: SnapshotVersion as Strict<SnapshotVersion>,
+            /// Some other group has reached this epoch.
+            most: SnapshotVersion as Strict<SnapshotVersion>,
+        } control "message_other";
+        /// §4: the sender delays a transaction that reads these cold rows. Sent to all connected
+        /// replicas of their shards. The receiver fetches the rows into memory and replies with
+        /// [`Message::Warmed`].
+        78 => Warm {
+            /// The sender's name for the request.
+            token: u64 as Varint,
+            /// The rows that are stored on the receiver.
+            keys: Vec<(TableId, Key)> as Vec<(TableId, Key)>,
+        } control "message_other";
+        /// §4: the reply to a [`Message::Warm`]: the rows are in memory. The receiver sequences the
+        /// transaction once all replicas have replied.
+        79 => Warmed {
+            /// The name that the receiver gave to the request.
+            token: u64 as Varint,
+            /// The time that the fetch took.
+            took: Span,
+        } control "message_other";
+        /// §4.2: the rows of the sender that are not in memory, as a map of bits. Sent to all
+        /// connected nodes when it has changed, and to each node on connect.
+        80 => Cold {
+            /// The changed words.
+            map: ColdWords,
+        } bulk "message_other";
+        /// §3.2.1: requests rows for a reconnaissance from another shard. Sent to the replica that
+        /// the sender is subscribed to, which replies with [`Message::Found`].
+        69 => Look {
+            /// The sender's name for the request.
+            token: u64 as Varint,
+            /// The requested rows.
+            wanted: Wanted,
+        } bulk "message_other";
+        /// §3.2.1: the reply to a [`Message::Look`]. The receiver continues the reconnaissance.
+        70 => Found {
+            /// The name that the receiver gave to the request.
+            token: u64 as Varint,
+            /// The rows found.
+            found: Found,
+        } bulk "message_other";
+        /// §3.1.1, asynchronous: requests of a replica's clients for the master's sequencer, each
+        /// with the sender's name for it. The receiver replies with [`Message::Taken`] or
+        /// [`Message::NotTaken`].
+        75 => Forward {
+            /// The requests, in their order.
+            requests: Vec<(u64, Request)> as Vec<(Varint, Request)>,
+        } bulk "message_other";
+        /// The master has accepted the requests into the batch that it collects, in reply to a
+        /// [`Message::Forward`]. The receiver answers its clients once it has run them.
+        76 => Taken {
+            /// The term and the tokens.
+            taken: Taken,
+        } bulk "message_other";
+        /// The reply to a [`Message::Forward`] by a replica that is not the master or has reached a
+        /// limit: the requests are not in the sender's log and never will be. The receiver forwards
+        /// them again later.
+        77 => NotTaken {
+            /// The receiver's names for the requests.
+            tokens: Vec<u64> as Vec<Varint>,
+        } bulk "message_other";
     }
-}
-
-impl PeerMessage for Message {
-    fn encode(&self, out: &mut Vec<u8>) {
-        let mut numbers = |tag: u8, numbers: &[u64]| {
-            out.put_u8(tag);
-            numbers.iter().for_each(|number| out.put_varint(*number));
-        };
-        match self {
-            Self::Inputs(message) => message.encode(out),
-            Self::Subscribe { slices, items, goes_on } => {
-                numbers(tag::SUBSCRIBE, &[slices.0, items.0, u64::from(*goes_on)]);
-            }
-            Self::Unsubscribe => numbers(tag::UNSUBSCRIBE, &[]),
-            Self::More => numbers(tag::MORE, &[]),
-            Self::Piece(piece) => {
-                numbers(tag::PIECE, &[]);
-                piece.encode(out);
-            }
-            Self::Slice(slice) => {
-                numbers(tag::SLICE, &[u64::from(slice.is_decided)]);
-                out.extend_from_slice(slice.bytes());
-            }
-            Self::Decided { upto, name } => {
-                numbers(tag::DECIDED, &[upto.0]);
-                name.encode(out);
-            }
-            Self::Items(items) => encode_items(tag::ITEMS, items, out),
-            Self::Kept { upto, applied, waits_for } => put_kept(*upto, *applied, *waits_for, out),
-            Self::Missed { upto } => numbers(tag::MISSED, &[upto.0]),
-            Self::Frozen { at } => numbers(tag::FROZEN, &[at.0]),
-            Self::AskOutcomes { after, is_wanted } => {
-                numbers(tag::ASK_OUTCOMES, &[after.0, u64::from(*is_wanted)]);
-            }
-            Self::Outcomes(items) => encode_items(tag::OUTCOMES, items, out),
-            Self::Others { least, most } => numbers(tag::OTHERS, &[least.0, most.0]),
-            Self::Warm { token, keys } => {
-                numbers(tag::WARM, &[*token, keys.len() as u64]);
-                for (table, key) in keys {
-                    out.put_varint(table.0.into());
-                    out.put_bytes(key);
-                }
-            }
-            Self::Warmed { token, took } => numbers(tag::WARMED, &[*token, took.us]),
-            Self::Cold { words, is_all, changes } => put_cold(*words, *is_all, changes, out),
-            Self::Look { token, wanted } => {
-                numbers(tag::LOOK, &[*token]);
-                wanted.encode(out);
-            }
-            Self::Found { token, found } => {
-                numbers(tag::FOUND, &[*token]);
-                found.encode(out);
-            }
-            Self::Forward { requests } => {
-                numbers(tag::FORWARD, &[requests.len() as u64]);
-                for (token, request) in requests {
-                    out.put_varint(*token);
-                    request.encode(out);
-                }
-            }
-            Self::Taken { term, tokens } => {
-                numbers(tag::TAKEN, &[tokens.len() as u64]);
-                term.encode(out);
-                tokens.iter().for_each(|token| out.put_varint(*token));
-            }
-            Self::NotTaken { tokens } => {
-                numbers(tag::NOT_TAKEN, &[tokens.len() as u64]);
-                tokens.iter().for_each(|token| out.put_varint(*token));
-            }
-        }
-    }
-
-    fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
-        const WHAT: &str = "message";
-        let mut rest = bytes.clone();
-        let tag = *bytes.first().ok_or(DecodeError::new(WHAT))?;
-        if tag < tag::FIRST {
-            return inputs::Message::decode(bytes).map(Self::Inputs);
-        }
-        rest.advance(1);
-        if tag == tag::SLICE {
-            let is_decided = decode_flag(&mut Reader::new(&rest))?;
-            rest.advance(1);
-            let slice = Slice::decode(&rest)?;
-            return Ok(Self::Slice(slice.said_to_be(is_decided)));
-        }
-        let from = &mut Reader::new(&rest);
-        let epoch = |from: &mut Reader<'_>| Ok(SnapshotVersion(inputs::number(from, WHAT)?));
-        let message = match tag {
-            tag::SUBSCRIBE => decode_subscribe(from)?,
-            tag::UNSUBSCRIBE => Self::Unsubscribe,
-            tag::MORE => Self::More,
-            tag::PIECE => Self::Piece(Piece::decode(from, &rest)?),
-            tag::DECIDED => {
-                Self::Decided { upto: epoch(from)?, name: ProposalName::decode(from, WHAT)? }
-            }
-            tag::ITEMS => Self::Items(Items::decode(from, &rest)?),
-            tag::KEPT => Self::Kept {
-                upto: epoch(from)?,
-                applied: epoch(from)?,
-                waits_for: decode_node(from)?,
-            },
-            tag::FROZEN => Self::Frozen { at: epoch(from)? },
-            tag::ASK_OUTCOMES => {
-                Self::AskOutcomes { after: epoch(from)?, is_wanted: from.varint(WHAT)? == 1 }
-            }
-            tag::OUTCOMES => Self::Outcomes(Items::decode(from, &rest)?),
-            tag::MISSED => Self::Missed { upto: epoch(from)? },
-            tag::OTHERS => Self::Others { least: epoch(from)?, most: epoch(from)? },
-            tag::LOOK => Self::Look { token: from.varint(WHAT)?, wanted: Wanted::decode(from)? },
-            tag::WARM => Self::Warm { token: from.varint(WHAT)?, keys: decode_keys(from)? },
-            tag::WARMED => {
-                let (token, took) = (from.varint(WHAT)?, inputs::number(from, WHAT)?);
-                Self::Warmed { token, took: Span::from_us(took) }
-            }
-            tag::COLD => decode_cold(from)?,
-            tag::FOUND => Self::Found { token: from.varint(WHAT)?, found: Found::decode(from)? },
-            tag::FORWARD => {
-                let request = |from: &mut Reader<'_>| {
-                    Ok((from.varint(WHAT)?, Request::decode(TxnId::default(), from, &rest)?))
-                };
-                let count = from.count(WHAT)?;
-                let requests = (0..count).map(|_| request(from)).collect::<Result<_, _>>()?;
-                Self::Forward { requests }
-            }
-            tag::TAKEN => {
-                let count = from.count(WHAT)?;
-                let term = Term::decode(from)?;
-                let tokens = (0..count).map(|_| from.varint(WHAT)).collect::<Result<_, _>>()?;
-                Self::Taken { term, tokens }
-            }
-            tag::NOT_TAKEN => {
-                let count = from.count(WHAT)?;
-                let tokens = (0..count).map(|_| from.varint(WHAT)).collect::<Result<_, _>>()?;
-                Self::NotTaken { tokens }
-            }
-            _ => return Err(DecodeError::new(WHAT)),
-        };
-        if from.is_empty() { Ok(message) } else { Err(DecodeError::new(WHAT)) }
-    }
-
-    const KINDS: &'static [&'static str] = &[
+    kinds &[
         "message_batch",
         "message_ack",
         "message_agreement",
@@ -321,148 +191,255 @@ impl PeerMessage for Message {
         "message_slice",
         "message_items",
     ];
+}
 
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Inputs(message) => message.kind(),
-            Self::Slice(_) | Self::Piece(_) => "message_slice",
-            Self::Items(_) | Self::Outcomes(_) => "message_items",
-            Self::Subscribe { .. }
-            | Self::Unsubscribe
-            | Self::More
-            | Self::Kept { .. }
-            | Self::Decided { .. }
-            | Self::Missed { .. }
-            | Self::Frozen { .. }
-            | Self::AskOutcomes { .. }
-            | Self::Others { .. }
-            | Self::Warm { .. }
-            | Self::Warmed { .. }
-            | Self::Cold { .. }
-            | Self::Look { .. }
-            | Self::Forward { .. }
-            | Self::Taken { .. }
-            | Self::NotTaken { .. }
-            | Self::Found { .. } => "message_other",
+/// Requests that a master has put into its log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    /// The term in which the sender is the master.
+    pub term: Term,
+    /// The receiver's names for the requests.
+    pub tokens: Vec<u64>,
+}
+
+impl Codec for Taken {
+    type Value = Taken;
+
+    fn encode(value: &Taken, out: &mut Vec<u8>) {
+        let Taken { term, tokens } = value;
+        out.put_varint(tokens.len() as u64);
+        term.encode(out);
+        tokens.iter().for_each(|token| out.put_varint(*token));
+    }
+
+    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<Taken, DecodeError> {
+        let count = from.count(what)?;
+        let term = Term::decode(from)?;
+        let tokens = (0..count).map(|_| from.varint(what)).collect::<Result<_, _>>()?;
+        Ok(Taken { term, tokens })
+    }
+}
+
+/// Changed words of the map of cold rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColdWords {
+    /// The number of words in the map.
+    pub words: usize,
+    /// Whether these replace everything that was sent before.
+    pub is_all: bool,
+    /// The positions of the changed words, and their values.
+    pub changes: Vec<(usize, u64)>,
+}
+
+impl Codec for ColdWords {
+    type Value = ColdWords;
+
+    fn encode(value: &ColdWords, out: &mut Vec<u8>) {
+        let ColdWords { words, is_all, changes } = value;
+        let counts = [*words, usize::from(*is_all), changes.len()];
+        counts.into_iter().for_each(|count| out.put_varint(count as u64));
+        for (at, word) in changes {
+            out.put_varint(*at as u64);
+            out.put_u64(*word);
         }
     }
 
-    fn payload_bytes(&self) -> usize {
-        match self {
-            Self::Inputs(message) => message.payload_bytes(),
-            Self::Slice(slice) => slice.bytes().len(),
-            Self::Piece(piece) => piece.len(),
-            Self::Items(items) | Self::Outcomes(items) => items.len(),
-            Self::Forward { requests } => requests.iter().map(|(_, it)| it.weight()).sum(),
-            Self::Subscribe { .. }
-            | Self::Unsubscribe
-            | Self::More
-            | Self::Kept { .. }
-            | Self::Decided { .. }
-            | Self::Missed { .. }
-            | Self::Frozen { .. }
-            | Self::AskOutcomes { .. }
-            | Self::Others { .. }
-            | Self::Warm { .. }
-            | Self::Warmed { .. }
-            | Self::Cold { .. }
-            | Self::Look { .. }
-            | Self::Taken { .. }
-            | Self::NotTaken { .. }
-            | Self::Found { .. } => 0,
-        }
-    }
-
-    fn lane(&self) -> Lane {
-        match self {
-            Self::Inputs(message) => message.lane(),
-            // What is missed is told in the place of what would have been sent.
-            Self::Slice(_)
-            | Self::Piece(_)
-            | Self::Decided { .. }
-            | Self::More
-            | Self::Items(_)
-            | Self::Outcomes(_)
-            | Self::Missed { .. }
-            | Self::Cold { .. }
-            | Self::Look { .. }
-            | Self::Forward { .. }
-            | Self::Taken { .. }
-            | Self::NotTaken { .. }
-            | Self::Found { .. } => Lane::Bulk,
-            Self::Subscribe { .. }
-            | Self::Unsubscribe
-            | Self::Kept { .. }
-            | Self::Warm { .. }
-            | Self::Warmed { .. }
-            | Self::Frozen { .. }
-            | Self::AskOutcomes { .. }
-            | Self::Others { .. } => Lane::Control,
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        what: &'static str,
+    ) -> Result<ColdWords, DecodeError> {
+        let words = inputs::number(from, what)? as usize;
+        let is_map = words == 0 || words.is_power_of_two() && words <= ColdMap::WORDS_MAX;
+        let is_all = from.varint(what)? == 1;
+        let changes = (0..from.count(what)?)
+            .map(|_| Ok((inputs::number(from, what)? as usize, from.u64(what)?)))
+            .collect::<Result<Vec<_>, DecodeError>>()?;
+        match is_map && changes.iter().all(|(at, _)| *at < words) {
+            true => Ok(ColdWords { words, is_all, changes }),
+            false => Err(DecodeError::new(what)),
         }
     }
 }
 
-fn decode_subscribe(from: &mut Reader<'_>) -> Result<Message, DecodeError> {
-    const WHAT: &str = "epochs";
-    let slices = SnapshotVersion(inputs::number(from, WHAT)?);
-    let items = SnapshotVersion(inputs::number(from, WHAT)?);
-    Ok(Message::Subscribe { slices, items, goes_on: from.varint(WHAT)? == 1 })
-}
+/// The number after that of a node, or 0 for none.
+struct SomeNode;
 
-fn decode_keys(from: &mut Reader<'_>) -> Result<Vec<(TableId, Key)>, DecodeError> {
-    const WHAT: &str = "keys";
-    let key = |from: &mut Reader<'_>| {
-        let table = u32::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-        Ok((TableId(table), Key::from(from.bytes(WHAT)?)))
-    };
-    (0..from.count(WHAT)?).map(|_| key(from)).collect()
-}
+impl Codec for SomeNode {
+    type Value = Option<NodeId>;
 
-/// The number after that of a node, or 0 for nobody.
-fn decode_node(from: &mut Reader<'_>) -> Result<Option<NodeId>, DecodeError> {
-    const WHAT: &str = "node";
-    let Some(node) = from.varint(WHAT)?.checked_sub(1) else { return Ok(None) };
-    u16::try_from(node).map(|node| Some(NodeId(node))).map_err(|_| DecodeError::new(WHAT))
-}
+    fn encode(value: &Option<NodeId>, out: &mut Vec<u8>) {
+        out.put_varint(value.map_or(0, |node| u64::from(node.0) + 1));
+    }
 
-fn decode_cold(from: &mut Reader<'_>) -> Result<Message, DecodeError> {
-    const WHAT: &str = "cold rows";
-    let words = inputs::number(from, WHAT)? as usize;
-    let is_map = words == 0 || words.is_power_of_two() && words <= ColdMap::WORDS_MAX;
-    let is_all = from.varint(WHAT)? == 1;
-    let changes = (0..from.count(WHAT)?)
-        .map(|_| Ok((inputs::number(from, WHAT)? as usize, from.u64(WHAT)?)))
-        .collect::<Result<Vec<_>, DecodeError>>()?;
-    match is_map && changes.iter().all(|(at, _)| *at < words) {
-        true => Ok(Message::Cold { words, is_all, changes }),
-        false => Err(DecodeError::new(WHAT)),
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        what: &'static str,
+    ) -> Result<Option<NodeId>, DecodeError> {
+        let Some(node) = from.varint(what)?.checked_sub(1) else { return Ok(None) };
+        u16::try_from(node).map(|node| Some(NodeId(node))).map_err(|_| DecodeError::new(what))
     }
 }
 
-fn put_kept(
-    upto: SnapshotVersion,
-    applied: SnapshotVersion,
-    waits_for: Option<NodeId>,
-    out: &mut Vec<u8>,
-) {
-    out.put_u8(tag::KEPT);
-    let node = waits_for.map_or(0, |node| u64::from(node.0) + 1);
-    [upto.0, applied.0, node].into_iter().for_each(|number| out.put_varint(number));
-}
+impl Codec for TableId {
+    type Value = TableId;
 
-fn put_cold(words: usize, is_all: bool, changes: &[(usize, u64)], out: &mut Vec<u8>) {
-    out.put_u8(tag::COLD);
-    let counts = [words, usize::from(is_all), changes.len()];
-    counts.into_iter().for_each(|count| out.put_varint(count as u64));
-    for (at, word) in changes {
-        out.put_varint(*at as u64);
-        out.put_u64(*word);
+    fn encode(value: &TableId, out: &mut Vec<u8>) {
+        out.put_varint(value.0.into());
+    }
+
+    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<TableId, DecodeError> {
+        u32::try_from(from.varint(what)?).map(TableId).map_err(|_| DecodeError::new(what))
     }
 }
 
-fn encode_items(tag: u8, items: &Items, out: &mut Vec<u8>) {
-    out.put_u8(tag);
-    items.encode(out);
+impl Codec for Key {
+    type Value = Key;
+
+    fn encode(value: &Key, out: &mut Vec<u8>) {
+        out.put_bytes(value);
+    }
+
+    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<Key, DecodeError> {
+        from.bytes(what).map(Key::from)
+    }
+}
+
+/// In microseconds.
+impl Codec for Span {
+    type Value = Span;
+
+    fn encode(value: &Span, out: &mut Vec<u8>) {
+        out.put_varint(value.us);
+    }
+
+    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<Span, DecodeError> {
+        inputs::number(from, what).map(Span::from_us)
+    }
+}
+
+impl Codec for ProposalName {
+    type Value = ProposalName;
+
+    fn encode(value: &ProposalName, out: &mut Vec<u8>) {
+        (*value).encode(out);
+    }
+
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        what: &'static str,
+    ) -> Result<ProposalName, DecodeError> {
+        ProposalName::decode(from, what)
+    }
+}
+
+impl Codec for Request {
+    type Value = Request;
+
+    fn encode(value: &Request, out: &mut Vec<u8>) {
+        value.encode(out);
+    }
+
+    fn decode(
+        from: &mut Reader<'_>,
+        message: &Bytes,
+        _: &'static str,
+    ) -> Result<Request, DecodeError> {
+        Request::decode(TxnId::default(), from, message)
+    }
+
+    fn payload_bytes(value: &Request) -> usize {
+        value.weight()
+    }
+}
+
+impl Codec for Slice {
+    type Value = Slice;
+
+    fn encode(value: &Slice, out: &mut Vec<u8>) {
+        out.put_u8(u8::from(value.is_decided));
+        out.extend_from_slice(value.bytes());
+    }
+
+    fn decode(
+        from: &mut Reader<'_>,
+        message: &Bytes,
+        what: &'static str,
+    ) -> Result<Slice, DecodeError> {
+        let is_decided = decode_flag(from)?;
+        let slice = Slice::decode(&Bytes::decode(from, message, what)?)?;
+        Ok(slice.said_to_be(is_decided))
+    }
+
+    fn payload_bytes(value: &Slice) -> usize {
+        value.bytes().len()
+    }
+}
+
+impl Codec for Piece {
+    type Value = Piece;
+
+    fn encode(value: &Piece, out: &mut Vec<u8>) {
+        value.encode(out);
+    }
+
+    fn decode(
+        from: &mut Reader<'_>,
+        message: &Bytes,
+        _: &'static str,
+    ) -> Result<Piece, DecodeError> {
+        Piece::decode(from, message)
+    }
+
+    fn payload_bytes(value: &Piece) -> usize {
+        value.len()
+    }
+}
+
+impl Codec for Items {
+    type Value = Items;
+
+    fn encode(value: &Items, out: &mut Vec<u8>) {
+        value.encode(out);
+    }
+
+    fn decode(
+        from: &mut Reader<'_>,
+        message: &Bytes,
+        _: &'static str,
+    ) -> Result<Items, DecodeError> {
+        Items::decode(from, message)
+    }
+
+    fn payload_bytes(value: &Items) -> usize {
+        value.len()
+    }
+}
+
+impl Codec for Wanted {
+    type Value = Wanted;
+
+    fn encode(value: &Wanted, out: &mut Vec<u8>) {
+        value.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>, _: &Bytes, _: &'static str) -> Result<Wanted, DecodeError> {
+        Wanted::decode(from)
+    }
+}
+
+impl Codec for Found {
+    type Value = Found;
+
+    fn encode(value: &Found, out: &mut Vec<u8>) {
+        value.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>, _: &Bytes, _: &'static str) -> Result<Found, DecodeError> {
+        Found::decode(from)
+    }
 }
 
 #[cfg(test)]
@@ -471,6 +448,7 @@ mod tests {
     use super::super::shards::slice::Line;
     use super::super::shards::slice::tests::slice;
     use super::*;
+    use pangea_core::protocol::Message as _;
     use pangea_core::exec::ordered::{Part, Went};
     use pangea_core::key::{Direction, KeyRange};
     use pangea_core::txn::{Abort, Scan, SqlState, Write};
@@ -498,30 +476,30 @@ mod tests {
         let all = [
             Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
             Message::Subscribe { slices: epoch, items: SnapshotVersion(2), goes_on: true },
-            Message::Unsubscribe,
-            Message::More,
-            Message::Piece(super::super::shards::pieces::tests::pieces().swap_remove(1)),
-            Message::Slice(slice()),
-            Message::Slice(slice().said_to_be(false)),
+            Message::Unsubscribe {},
+            Message::More {},
+            Message::Piece { piece: super::super::shards::pieces::tests::pieces().swap_remove(1) },
+            Message::Slice { slice: slice() },
+            Message::Slice { slice: slice().said_to_be(false) },
             Message::Decided { upto: epoch, name: slice().cut.name },
-            Message::Items(Items::new((epoch, Line(u64::MAX)), &items)),
+            Message::Items { items: Items::new((epoch, Line(u64::MAX)), &items) },
             Message::Kept { upto: epoch, applied: SnapshotVersion(301), waits_for: None },
             Message::Kept { upto: epoch, applied: epoch, waits_for: Some(NodeId(300)) },
             Message::Missed { upto: epoch },
             Message::Frozen { at: epoch },
             Message::AskOutcomes { after: epoch, is_wanted: true },
-            Message::Outcomes(Items::new((epoch, Line::default()), &items[3..])),
+            Message::Outcomes { items: Items::new((epoch, Line::default()), &items[3..]) },
             Message::Others { least: SnapshotVersion(9), most: epoch },
             Message::Warm { token: 4, keys: vec![(table, key.clone())] },
             Message::Warmed { token: 4, took: Span::from_us(900) },
-            Message::Cold { words: 64, is_all: true, changes: vec![(63, u64::MAX)] },
+            Message::Cold { map: ColdWords { words: 64, is_all: true, changes: vec![(63, u64::MAX)] } },
             Message::Look { token: 3, wanted },
             Message::Found {
                 token: 3,
                 found: Found { rows: vec![row], points: 300, covered: vec![(table, range)] },
             },
             Message::Forward { requests: vec![(300, request)] },
-            Message::Taken { term: Term::default(), tokens: vec![300, 7] },
+            Message::Taken { taken: Taken { term: Term::default(), tokens: vec![300, 7] } },
             Message::NotTaken { tokens: vec![1, 300] },
         ];
         for message in all {

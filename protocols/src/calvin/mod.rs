@@ -1,28 +1,28 @@
 //! Calvin: sequence first, then execute.
 //!
 //! From "Calvin: Fast Distributed Transactions for Partitioned Database Systems". Every replica is
-//! a sequencer: it takes requests, and every 10 ms makes a batch of them. The batches of all
-//! sequencers are replicated and agreed on before anything runs, and that is their serial order.
-//! Then every replica runs every transaction with locks that are granted strictly in that order,
-//! so all come to the same state, nothing deadlocks, and nothing is aborted for a conflict. There
-//! is no commit protocol: once the order is durable, so is every outcome.
+//! a sequencer: it collects requests and creates a batch of them every 10 ms. The batches of all
+//! sequencers are replicated and agreed on before any transaction runs, and that is their serial
+//! order. Then every replica runs every transaction under locks that are granted strictly in that
+//! order. All replicas therefore reach the same state, without deadlocks and without aborts for
+//! conflicts. There is no commit protocol: once the order is durable, so is every outcome.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
-//! | reconnaissance | §3.2.1 | `sequencer.rs` | | what a transaction will touch whose keys depend on data |
-//! | warming | §4 | `warming.rs` | Warm, Warmed, Cold | that the rows that it wants are in memory, or should be |
+//! | reconnaissance | §3.2.1 | `sequencer.rs` | | the footprint of a transaction whose keys depend on data |
+//! | warming | §4 | `warming.rs` | Warm, Warmed, Cold | the rows that it reads are in memory, or should be |
 //! | sequencing | §3.1 | `sequencer.rs` | | a transaction's place in its sequencer's batches |
 //! | replication | §3.1.1, synchronous | [`crate::inputs`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
-//! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | which batches are this epoch's |
-//! | forwarding | §3.1.1, asynchronous | `asynchronous.rs` | Forward, Taken, NotTaken | that the master has a request |
-//! | early cuts | §3.1.1, asynchronous | [`crate::inputs`] | Wish, Yield | that the master's disk has what it runs |
+//! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | the batches of the epoch |
+//! | forwarding | §3.1.1, asynchronous | `asynchronous.rs` | Forward, Taken, NotTaken | the master has accepted a request |
+//! | early cuts | §3.1.1, asynchronous | [`crate::inputs`] | Wish, Yield | the master's disk has the cuts that it runs |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
-//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Piece, Decided, Items, More, Kept, Missed, Others, Look, Found | what concerns a shard, and rows of others |
+//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Piece, Decided, Items, More, Kept, Missed, Others, Look, Found | the requests that a shard participates in, and remote rows |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
 //! | checkpoints | §5 | `checkpoints.rs`, `frozen.rs` | Turn, AskOutcomes, Outcomes, Frozen | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
-//! A transaction's way:
+//! The lifecycle of a transaction:
 //!
 //! ```text
 //!   client    sequencer                   peers                  coordinator
@@ -37,27 +37,54 @@
 //!     | <-------| outcome
 //! ```
 //!
+//! # After each input
+//!
+//! `step` handles the input and then makes all progress that has become possible, in a fixed order:
+//!
+//! 1. `read_released` runs the reads that the input has released. They read a confirmed epoch and
+//!    depend on no later call.
+//! 2. `pace` sets the limits that the other groups' epochs impose on this group's log, before the
+//!    next call may fix a cut. It proposes a cut at once if this group is behind.
+//! 3. `lead` makes the master term follow agreement's leadership, and fixes and proposes a master's
+//!    cuts. It runs before agreement is settled, so that its proposals leave in this step.
+//! 4. `settle_agreement` persists and sends all that agreement has pending, and queues the decided
+//!    cuts. It detects fixed cuts that another decision has made void.
+//! 5. `note_void` rolls the store back if such a cut has run, before any epoch is confirmed or run
+//!    on top of it.
+//! 6. `confirm_epochs` confirms the early epochs that are now decided. Epochs are confirmed in
+//!    order, so this precedes the execution of later ones, which may be confirmed as soon as they
+//!    have run.
+//! 7. `run_ready_epochs`, or `advance_shards` if tables are partitioned, runs the epochs whose
+//!    inputs have arrived.
+//! 8. `confirm_epochs` confirms epochs that were already decided when they ran, and announces newly
+//!    sliced epochs as decided to the other shards, without waiting for another input.
+//! 9. `end_rejoin` accepts requests again if the recovered data is now durable. It waits for a
+//!    partly applied epoch to end.
+//! 10. `go_on_alone` proposes the next cut if this is the only replica and no cut is undecided.
+//!     That is known only after all the others. A second `settle_agreement` persists the proposal
+//!     in the same step.
+//!
 //! # Where this differs from the paper, and why
 //!
-//! - Tables may be divided or not. Where each replica holds all, there are no remote reads, and a
-//!   scheduler gets all batches.
-//! - One agreement of the group says which batches of all sequencers an epoch has, where the paper
-//!   runs one for each partition and epoch; batches themselves are not sent through it. So it is
-//!   with asynchronous replication too, only later.
-//! - Where each replica holds all, a transaction that leaves its footprint is run again in the same
-//!   epoch, behind those beside which it was scheduled ([`pangea_core::exec::ordered`]), and not
-//!   sequenced anew: it takes no second round over the wide area. All replicas do so alike.
-//! - Ranges are locked too, so that scans see no phantoms; the paper leaves them out.
-//! - A read-only transaction takes no place in the order: it runs where it arrived, at a version
-//!   that holds all that was acknowledged before it (`reads`).
+//! - Tables may be partitioned or not. If each replica has all data, there are no remote reads, and
+//!   a scheduler receives all batches.
+//! - One agreement of the group decides the batches of all sequencers in an epoch. The paper runs
+//!   one for each partition and epoch. The batches themselves are not sent through agreement. The
+//!   same holds for asynchronous replication, only later.
+//! - If each replica has all data, a transaction that leaves its footprint runs again in the same
+//!   epoch, after the ones with which it was scheduled ([`pangea_core::exec::ordered`]). It is not
+//!   sequenced again, which saves a second WAN round trip. All replicas do this identically.
+//! - Ranges are locked too, so that scans see no phantoms; the paper does not cover ranges.
+//! - A read-only transaction takes no place in the order. It runs where it arrived, at a version
+//!   that contains all transactions acknowledged before it (`reads`).
 //! - Interactive transactions are certified ([`pangea_core::txn::Certified`]): at their place in
-//!   the order they commit if what they read is still there.
+//!   the order they commit if the versions that they read are still current.
 //!
 //! # Invariants
 //!
-//! - What the replicas have in common holds to those of [`crate::inputs`].
-//! - The state after an epoch follows from the state before it, the cut's batches and the code of
-//!   the procedures alone. So a cut names the code that it was proposed under ([`Rules`]).
+//! - The shared part of the protocol maintains the invariants of [`crate::inputs`].
+//! - The state after an epoch depends only on the state before it, the cut's batches and the code
+//!   of the procedures. Therefore a cut names the code that it was proposed under ([`Rules`]).
 
 mod asynchronous;
 pub mod batch;
@@ -87,10 +114,11 @@ pub use crate::inputs::Timer;
 use crate::inputs::{Event, Host};
 use batch::Batch;
 pub use messages::Message;
+use messages::{ColdWords, Taken};
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
 use state::State;
 
-/// One replica.
+/// A replica.
 pub struct Calvin {
     state: State,
 }
@@ -154,7 +182,8 @@ impl Protocol for Calvin {
                 self.tell_others(cx);
                 self.ask_others(cx);
                 if self.state.inputs.has_turn() {
-                    // Others may have told that they go on, and no epoch may come.
+                    // Other replicas may have reported that they are no longer frozen, and no epoch
+                    // may follow.
                     self.checkpoint_if_due(cx);
                 }
                 self.ask_outcomes(cx);
@@ -213,7 +242,7 @@ impl Host for Calvin {
     type Rules = Rules;
 }
 
-/// What is agreed on.
+/// The value that is agreed on.
 type Cut = crate::inputs::Cut<Rules>;
 
 impl Calvin {
@@ -223,7 +252,7 @@ impl Calvin {
             Some(replica) => {
                 inputs.on_peer_up(cx, replica);
                 self.lose_sent(cx, replica);
-                // It may have forgotten.
+                // The replica may have lost the last report.
                 self.state.shards.iter_mut().for_each(|shards| shards.told_others = None);
             }
             None => self.on_neighbour_up(cx, peer),
@@ -254,19 +283,19 @@ impl Calvin {
             (Message::Forward { requests }, Some(replica)) => {
                 self.on_forward(cx, replica, requests);
             }
-            (Message::Taken { term, tokens }, Some(_)) => self.on_taken(cx, term, &tokens),
+            (Message::Taken { taken: Taken { term, tokens } }, Some(_)) => self.on_taken(cx, term, &tokens),
             (Message::NotTaken { tokens }, Some(replica)) => {
                 self.on_not_taken(cx, replica, &tokens);
             }
             (Message::Warm { token, keys }, _) => self.on_warm(cx, from, token, keys),
             (Message::Warmed { token, took }, _) => self.on_warmed(cx, from, token, took),
-            (Message::Cold { words, is_all, changes }, _) => {
+            (Message::Cold { map: ColdWords { words, is_all, changes } }, _) => {
                 self.on_cold(from, words, is_all, &changes);
             }
             (Message::AskOutcomes { after, is_wanted }, _) => {
                 self.on_ask_outcomes(cx, from, after, is_wanted);
             }
-            (Message::Outcomes(items), _) => self.on_outcomes(cx, from, &items),
+            (Message::Outcomes { items }, _) => self.on_outcomes(cx, from, &items),
             (message, _) => self.on_neighbour(cx, from, message),
         }
     }
@@ -284,8 +313,9 @@ impl Calvin {
         }
     }
 
-    /// The only replica of a cluster waits for nobody: what is there goes on at once, and what
-    /// comes meanwhile goes on together when that is done. Returns whether something was proposed.
+    /// Continues at once if this is the only replica of a cluster, because it waits for no other.
+    /// Requests that arrive in the meantime form the next batch. Returns whether a cut was
+    /// proposed.
     fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         if self.state.shards.is_some() || !self.state.inputs.is_idle_alone() {
             return false;

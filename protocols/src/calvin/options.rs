@@ -1,4 +1,4 @@
-//! Settings. Every replica of a cluster must have the same: they are part of what is decided alike.
+//! Settings. They must be the same on every replica of a cluster, because decisions depend on them.
 
 use std::num::NonZeroUsize;
 
@@ -12,70 +12,71 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::inputs::{self, Settings, When, slice_txns, within};
 
-/// Calvin's settings, with the paper's values as defaults where it has them.
+/// Calvin's settings. The defaults are the paper's values if it has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// How long a sequencer collects requests before it makes a batch of them, and how often the
-    /// coordinator proposes which batches an epoch has, in milliseconds (§3.1).
+    /// The time for which a sequencer collects requests into a batch, and the interval at which the
+    /// coordinator proposes cuts, in milliseconds (§3.1).
     #[serde(deserialize_with = "within::<1, 10_000, _, _>")]
     pub epoch_ms: u64,
-    /// A batch is made before that when it is this large, in bytes.
+    /// The size at which a batch is closed before that time, in bytes.
     #[serde(deserialize_with = "within::<1_024, 16_777_216, _, _>")]
     pub batch_bytes: usize,
     /// Whether clients are answered when a majority has agreed on their transactions, or when the
     /// master has them on its disk (§3.1.1).
     pub replication: Replication,
-    /// The region whose nodes are the master replica while they can, where replication is
-    /// asynchronous; without a name the first of the cluster's.
+    /// The region whose nodes are the preferred masters, if replication is asynchronous. Empty for
+    /// the first region of the cluster.
     pub master_region: String,
-    /// What read-only procedures see: the last epoch here, or everything acknowledged anywhere.
+    /// The state that read-only procedures see: the last epoch on this node, or everything
+    /// acknowledged anywhere.
     pub reads: Reads,
-    /// The scheduler locks and runs so many transactions at a time, between which the node does
-    /// what has arrived meanwhile. One that leaves its footprint runs again behind those.
+    /// The number of transactions that the scheduler locks and runs at a time. In between, the node
+    /// handles inputs that have arrived. A transaction that leaves its footprint runs again after
+    /// those that were scheduled with it.
     #[serde(deserialize_with = "slice_txns")]
     pub slice_txns: NonZeroUsize,
-    /// How a checkpoint is taken beside what goes on (§5).
+    /// How a checkpoint is taken concurrently with execution (§5).
     pub checkpoints: Checkpoints,
-    /// A checkpoint is taken when a restart would have about this much to read and to run again, in
-    /// bytes of the log; a transaction that would be run counts as a kilobyte beside its request.
+    /// A checkpoint is taken when a restart would have about this much to read and to replay, in
+    /// bytes of the log. A transaction to replay counts as a kilobyte in addition to its request.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub checkpoint_bytes: u64,
-    /// A replica that takes a checkpoint from a peer gets its rows in parts of about this size, in
-    /// bytes.
+    /// The approximate size of the chunks in which a peer's checkpoint is transferred, in bytes.
     #[serde(deserialize_with = "within::<64, 16_777_216, _, _>")]
     pub chunk_bytes: usize,
-    /// A replica that was not heard of for this long is removed from the configuration, in
-    /// milliseconds.
+    /// A replica from which no message has arrived for this long is removed from the configuration,
+    /// in milliseconds.
     #[serde(deserialize_with = "within::<1_000, 86_400_000, _, _>")]
     pub removal_ms: u64,
-    /// So is one that runs so far behind the others that these would keep more than so many bytes
-    /// of batches for it.
+    /// A replica is also removed if the others would retain more than this number of bytes of
+    /// batches for it.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub behind_bytes: u64,
-    /// So many cuts that a majority has applied and holds on disk are kept for a replica that lacks
-    /// them. One that lacks more takes a checkpoint.
+    /// The number of cuts, applied and persisted by a majority, that are retained for replicas that
+    /// have not received them. A replica that is missing more installs a checkpoint.
     #[serde(deserialize_with = "within::<1, 262_144, _, _>")]
     pub cuts_kept: u64,
-    /// How long a request is held back that wants rows which are not in memory (§4.1).
+    /// The delay of a request that reads rows which are not in memory (§4.1).
     pub cold_delay: ColdDelay,
-    /// In so many of a hundred cases a predicted delay is to be long enough.
+    /// The percentage of cases in which a predicted delay must be long enough.
     #[serde(deserialize_with = "within::<1, 100, _, _>")]
     pub cold_percent: u64,
 }
 
-/// How long a request is held back that wants rows which are not in memory.
+/// The delay of a request that reads rows which are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColdDelay {
-    /// Not at all, and nothing is fetched before it is run.
+    /// No delay, and no fetch before the transaction runs.
     Off,
-    /// As long as it took before.
+    /// A delay predicted from the times of earlier fetches.
     Predicted,
-    /// So many milliseconds.
+    /// A fixed delay in milliseconds.
     Fixed(u64),
 }
 
-/// The longest delay that can be asked for, in milliseconds.
+/// The maximum fixed delay, in milliseconds.
 const COLD_DELAY_MS_MAX: u64 = 10_000;
 
 impl Serialize for ColdDelay {
@@ -114,7 +115,7 @@ pub(super) const TORTURE_SETTINGS: &[TortureSetting] = &[
     TortureSetting { key: "checkpoints", values: &["versions", "frozen", "zigzag"] },
 ];
 
-/// What a user may want otherwise.
+/// Settings that a user may want to change.
 pub(super) const VARIANTS: &[Variant] = &[
     Variant { key: "reads", value: "snapshot", what: "reads see a state of the past, at once" },
     Variant { key: "checkpoints", value: "zigzag", what: "one version of a record is kept" },
@@ -127,8 +128,9 @@ pub(super) const VARIANTS: &[Variant] = &[
     Variant { key: "epoch_ms", value: "50", what: "batches a fifth as often" },
 ];
 
-/// What the outcome of an epoch depends on beside its batches: how they are scheduled, and what the
-/// procedures do. An epoch is scheduled as its cut says, whatever this node would have proposed.
+/// The settings, besides the batches, on which the outcome of an epoch depends: the number of
+/// transactions scheduled at a time, and the code of the procedures. An epoch is scheduled by the
+/// rules in its cut, not by those of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     pub(super) slice_txns: NonZeroUsize,
@@ -158,18 +160,18 @@ impl inputs::Rules for Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Replication {
-    /// A majority agrees on an epoch before it is run.
+    /// A majority agrees on an epoch before it runs.
     Synchronous,
-    /// One replica, the master, runs an epoch when its own disk has it. If it is lost then, so is
-    /// what it has run and the others have not agreed on.
+    /// One replica, the master, runs an epoch when its own disk has it. If the master is lost, so
+    /// are the epochs that it has run and the other replicas have not agreed on.
     Asynchronous,
 }
 
-/// What a read that changes nothing sees.
+/// The state that a read-only transaction sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {
-    /// The last epoch that this replica has run: serializable, and without waiting.
+    /// The last epoch that this replica has run: serializable, without waiting.
     Snapshot,
     /// Waits for an epoch that was proposed after the read arrived: strictly serializable.
     Strict,
@@ -179,11 +181,13 @@ pub enum Reads {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checkpoints {
-    /// The paper's third mode: a scan of one of the versions that the store keeps for readers.
+    /// The paper's third mode: a scan of one of the versions that the store retains for readers.
     Versions,
-    /// The first: a replica of each group at a time runs no epochs until its own is written.
+    /// The first mode: one replica of each group at a time runs no epochs until its checkpoint is
+    /// written.
     Frozen,
-    /// The second: one version of each record is kept, and two around a point in the order.
+    /// The second mode: one version of each record is retained, and two around a point in the
+    /// order.
     Zigzag,
 }
 
@@ -200,9 +204,9 @@ impl Default for Options {
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
             removal_ms: 10_000,
-            // Several seconds at the highest rates, and minutes at usual ones.
+            // Several seconds of batches at the highest rates, and minutes at usual ones.
             behind_bytes: 256 << 20,
-            // At one each 10 ms, five minutes; a few megabytes.
+            // Five minutes with one cut every 10 ms; a few megabytes.
             cuts_kept: 32_768,
             cold_delay: ColdDelay::Predicted,
             cold_percent: 99,
@@ -224,7 +228,7 @@ impl Options {
         }
     }
 
-    /// Settings at random: every switch both ways, and limits that runs of seconds reach.
+    /// Random settings: every switch both ways, and limits that runs of seconds reach.
     pub fn drawn(rng: &mut fastrand::Rng) -> Self {
         fn one_of<T: Copy>(rng: &mut fastrand::Rng, choices: &[T]) -> T {
             choices[rng.usize(..choices.len())]
@@ -236,7 +240,8 @@ impl Options {
             reads: if rng.bool() { Reads::Snapshot } else { Reads::Strict },
             slice_txns: slice,
             checkpoint_bytes: one_of(rng, &[10_000, 30_000, 300_000]),
-            // Sixteen to a round trip, and TPC-C's tables must come over within seconds.
+            // Sixteen chunks are sent in a round trip, and TPC-C's tables must be transferred
+            // within seconds.
             chunk_bytes: one_of(rng, &[5_000, 20_000, 1 << 20]),
             removal_ms: one_of(rng, &[1_000, 2_000, 10_000]),
             cuts_kept: one_of(rng, &[5, 20, 32_768]),
@@ -251,7 +256,7 @@ impl Options {
                 _ => ColdDelay::Predicted,
             },
             cold_percent: one_of(rng, &[10, 99, 100]),
-            // Last: what is drawn before stays as it was.
+            // Drawn last, so that the draws before stay the same.
             checkpoints: one_of(
                 rng,
                 &[Checkpoints::Versions, Checkpoints::Frozen, Checkpoints::Zigzag],
@@ -264,12 +269,12 @@ impl Options {
         options
     }
 
-    /// Whether a replica is to stand still where others wait for the master's word.
+    /// Whether a replica would be frozen although others wait for the master.
     fn is_frozen_master(&self) -> bool {
         self.replication == Replication::Asynchronous && self.checkpoints == Checkpoints::Frozen
     }
 
-    /// What of them the input log follows, where the procedures are these.
+    /// The settings of the input log, for procedures with this code.
     pub(super) fn of_inputs(&self, code: CodeDigest, master: Option<NodeId>) -> Settings<Rules> {
         Settings {
             epoch: self.epoch(),
@@ -289,7 +294,7 @@ impl Options {
         }
     }
 
-    /// The region that has the master, where replication is asynchronous.
+    /// The region of the preferred master, if replication is asynchronous.
     pub(super) fn master(&self, topology: &Topology) -> Option<RegionId> {
         if self.replication == Replication::Synchronous {
             return None;
@@ -298,10 +303,10 @@ impl Options {
         Some(RegionId(named.unwrap_or_default() as u16))
     }
 
-    /// Whether a cluster like this can have them.
+    /// Checks whether a cluster of this topology can have these settings.
     ///
     /// # Errors
-    /// Which one it can't have, and why.
+    /// Names the setting that it can't have, and the reason.
     pub(super) fn check(&self, topology: &Topology) -> Result<(), String> {
         let is_known =
             self.master_region.is_empty() || topology.regions.contains(&self.master_region);
@@ -326,8 +331,8 @@ impl Options {
         Ok(())
     }
 
-    /// Transactions that write are strictly serializable; those that only read are that with strict
-    /// reads, and else see a state of the past.
+    /// Transactions that write are strictly serializable. Those that only read are as well with
+    /// strict reads; otherwise they see an earlier state.
     pub(super) fn guarantee(&self) -> Guarantee {
         match self.reads {
             Reads::Strict => Guarantee::StrictSerializable,
@@ -335,7 +340,7 @@ impl Options {
         }
     }
 
-    /// How long a sequencer collects requests.
+    /// The time for which a sequencer collects requests.
     pub(super) fn epoch(&self) -> Span {
         Span::from_ms(self.epoch_ms)
     }

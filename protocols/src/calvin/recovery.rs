@@ -1,9 +1,11 @@
-//! Restart, and what takes the place of a replica's state (§5): a checkpoint, and the inputs since.
+//! Restart, and the replacement of a replica's state (§5): from a checkpoint and the inputs after
+//! it.
 //!
-//! The log has every batch, and for each epoch that was run its cut. A restart runs them again, and
-//! comes to the same state: nothing that a transaction wrote is in the log. What the procedures do
-//! must then be what they did, or the state would differ from that of the other replicas; a cut
-//! says under which code it was proposed, and another code refuses it.
+//! The log contains every batch, and the cut of each epoch that has run. A restart replays the
+//! epochs and reaches the same state; the log contains no writes of transactions. The procedures
+//! must then have the same code as before, or the state would differ from that of the other
+//! replicas. A cut names the code under which it was proposed, and a node with other code refuses
+//! it.
 
 use std::sync::Arc;
 
@@ -21,28 +23,28 @@ use super::{Calvin, Cut};
 use crate::agreement::Term;
 use crate::inputs::{Batch as _, INTACT, Incoming, outcome_unknown};
 
-/// What the log keeps of an epoch.
+/// The log record of an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EpochRecord {
     pub epoch: SnapshotVersion,
-    /// Nothing of one that came with a peer's checkpoint, which was not run here.
+    /// `None` for an epoch that arrived with a peer's checkpoint and did not run on this node.
     pub cut: Option<Cut>,
-    /// Where tables are divided.
+    /// `Some` if tables are partitioned.
     pub of_shards: Option<OfShards>,
 }
 
-/// What an epoch was to one of several shards, beside what its own group put into it.
+/// The messages from and to other shards of an epoch, in addition to the group's own batches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct OfShards {
-    /// The slices of the other shards.
+    /// The slices received from the other shards.
     pub came: Vec<Slice>,
-    /// What they served, of the epoch's line.
+    /// The rows and outcomes received from them, of the epoch's lineage.
     pub received: Vec<(ShardId, Items)>,
-    /// The slices that they were sent.
+    /// The slices sent to them.
     pub sent: Vec<(ShardId, Slice)>,
-    /// What was served to them.
+    /// The rows and outcomes sent to them.
     pub served: Vec<(ShardId, Items)>,
-    /// Up to which epochs that was not kept any more.
+    /// The last epoch up to which the messages to each shard were truncated.
     pub dropped: Vec<(ShardId, SnapshotVersion)>,
 }
 
@@ -117,7 +119,7 @@ impl EpochRecord {
 }
 
 impl Calvin {
-    /// The first input of every run.
+    /// Handles the first input of every run.
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
         let mut found = self.state.inputs.on_restart(cx, durable);
         self.restore_in_flight();
@@ -147,21 +149,22 @@ impl Calvin {
         self.state.inputs.start(cx, found);
     }
 
-    /// Writes down that an epoch is run, so that a restart need not ask the others for it.
+    /// Logs that an epoch runs, so that a restart need not request it from the peers.
     pub(super) fn log_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
         let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: None };
         self.state.inputs.log_epoch(cx, epoch, record.encode().into());
     }
 
-    /// Own batches beyond the applied cut are in flight, but for those that may be void.
+    /// Restores the requests of local batches after the applied cut as in flight, except those that
+    /// may be void.
     fn restore_in_flight(&mut self) {
         let own = self.state.inputs.own_unapplied().filter(|(_, batch)| !batch.is_of_reign);
         let requests = own.flat_map(|(_, batch)| &batch.requests);
         self.state.sequencer.in_flight.extend(requests.map(InFlight::of_an_earlier_life));
     }
 
-    /// A batch of this replica's own log came back. It will be run like any other, and nobody waits
-    /// for it; what came after it may be in flight already.
+    /// Handles a batch of this replica's own log that a peer returned. It will run like any other,
+    /// and no client waits for it. Later batches may already be in flight.
     pub(super) fn on_own_batch(&mut self, batch: &Arc<Batch>) {
         if batch.is_of_reign {
             return;
@@ -173,9 +176,9 @@ impl Calvin {
         in_flight.extend(later);
     }
 
-    /// A peer's checkpoint takes the place of what this replica has.
+    /// Replaces this replica's state by a peer's checkpoint.
     pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, mut incoming: Incoming) {
-        // Rows that an epoch has half written would stay behind.
+        // The rows of a partly applied epoch would remain.
         while self.state.running.is_some() {
             self.go_on(cx);
         }
@@ -186,7 +189,7 @@ impl Calvin {
         self.state.inputs.give_up_all(cx);
         self.note_void(cx);
         self.go_back_to_confirmed(cx);
-        // Of all that is half written.
+        // The last epoch that is partly applied.
         let given = self.state.shards.as_ref().map_or(incoming.version(), |shards| shards.given);
         if incoming.version() < given {
             cx.mark("calvin.checkpoint_before_given");
@@ -198,13 +201,14 @@ impl Calvin {
         };
         self.forget_skipped(cx, incoming.head_of(self.state.inputs.me));
         self.forget_forwarded(cx);
-        // Before the checkpoint that has what led to it.
+        // Logged before the local checkpoint, which covers the epochs that led to it.
         self.keep_handed_on(cx, handed_on);
         self.state.inputs.install(cx, incoming);
         self.move_shards(cx);
     }
 
-    /// Own requests up to `upto` have been run elsewhere; how they ended is not known here.
+    /// Drops local requests up to `upto`: they have run on other replicas, and their outcomes are
+    /// unknown here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
         let skipped = self.state.inputs.own_unapplied().take_while(|(bid, _)| *bid <= upto);
         let Some((_, last)) = skipped.last() else { return };
@@ -222,13 +226,13 @@ impl Calvin {
 }
 
 impl InFlight {
-    /// Taken, and not run.
+    /// A request that was accepted and has not run.
     pub(super) fn new(txn: TxnId, ticket: Option<Ticket>, again: Option<Again>) -> Self {
         let term = Term::default();
         Self { txn, ticket, term, again, is_over: false, is_answered: false }
     }
 
-    /// Nobody waits for it here.
+    /// A request from before a restart, for which no client waits.
     fn of_an_earlier_life(request: &Request) -> Self {
         Self::new(request.txn, None, None)
     }

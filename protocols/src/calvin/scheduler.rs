@@ -1,4 +1,4 @@
-//! Scheduling (§3.2): every transaction of an epoch is run here, in the serial order.
+//! Scheduling (§3.2): every transaction of an epoch runs on this replica, in the serial order.
 //!
 //! ```text
 //!   batches of the cut --> round robin --> slices --> locks, in order --> run --> store
@@ -7,12 +7,12 @@
 //!                                                            behind its slice (§3.2.1)
 //! ```
 //!
-//! Locks are asked for in the serial order, and granted strictly in it: a transaction runs when all
+//! Locks are requested in the serial order and granted strictly in it: a transaction runs when all
 //! earlier ones that it conflicts with have ended ([`pangea_core::exec::ordered`]). Of the paper's
-//! five phases, reading remote data is left out, as there is none.
+//! five phases, the two for remote reads do not occur, because there are none.
 //!
-//! A client is answered when the epoch has been run: its cut is durable on a majority and its
-//! batches on f + 1 replicas, so the outcome, which follows from them, can't be lost.
+//! A client is answered when the epoch has run. Its cut is durable on a majority and its batches on
+//! f + 1 replicas, so the outcome, which follows from them, can't be lost.
 
 use std::sync::Arc;
 
@@ -28,33 +28,33 @@ use super::batch::{Batch, Request};
 use super::interleaving::round_robin;
 use super::{Calvin, Cut};
 
-/// What a transaction counts towards the next checkpoint beside its request, in bytes: a restart
-/// has to run it again.
+/// The bytes that a transaction counts towards the next checkpoint in addition to its request,
+/// because a restart has to replay it.
 pub(super) const RUN_BYTES: usize = 1_024;
 
-/// When a step has run so many transactions of small epochs it begins no other: where many have
-/// waited, what is urgent must not wait for all of them.
+/// After this number of transactions of small epochs a step begins no other epoch, so that urgent
+/// inputs need not wait for a long backlog.
 const STEP_TXNS_MAX: u64 = 64;
 
-/// An epoch that is being run, in slices, one a step, so that a large epoch does not hold up what
-/// the next ones need: batches, acknowledgements, agreement.
+/// A running epoch. Each step runs at most `slice_txns` of its transactions, so that a large epoch
+/// does not delay the inputs of the next ones: batches, acknowledgements, agreement.
 pub(super) struct Running {
     epoch: SnapshotVersion,
     cut: Cut,
-    /// In the serial order.
+    /// The batches, in serial order.
     batches: Vec<Arc<Batch>>,
-    /// The first request that has not been run: a batch, and a place in it.
+    /// The first request that has not run: the index of its batch, and its index in the batch.
     next: (usize, usize),
-    /// What became so far of the requests that clients wait for here, or this replica has taken.
+    /// The outcomes so far of requests whose clients wait on this replica or that it has accepted.
     own: Vec<(Whose, TxnId, Finished)>,
-    /// And of those of the replica whose turn it is to stand still.
+    /// The outcomes so far of requests of the replica that has the checkpoint turn.
     for_other: Vec<(u64, Went)>,
 }
 
-/// Why this replica wants to know what became of a request.
+/// The reason why this replica needs the outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// It is in a batch of its own.
+    /// It is in a batch of this replica.
     Sequenced,
     /// It was sent to the master, under this name.
     Forwarded(u64),
@@ -69,14 +69,14 @@ impl Running {
         self.next.0 == self.batches.len()
     }
 
-    /// What is run next, at most so much.
+    /// The requests that run next, at most `len_max`.
     fn slice(&self, len_max: usize) -> Vec<&Request> {
         let (batch, place) = self.next;
         let requests = self.batches[batch..].iter().flat_map(|batch| &batch.requests);
         requests.skip(place).take(len_max).collect()
     }
 
-    /// So many more have been run.
+    /// Records that `count` more requests have run.
     fn advance(&mut self, count: usize) {
         self.next.1 += count;
         while let Some(batch) = self.batches.get(self.next.0)
@@ -88,7 +88,7 @@ impl Running {
 }
 
 impl Calvin {
-    /// Runs the epochs whose batches are all here, in order.
+    /// Runs the epochs whose batches have all arrived, in order.
     pub(super) fn run_ready_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         let before = self.state.counters.txns_committed;
         while self.state.running.is_none() && !self.is_frozen() {
@@ -104,7 +104,8 @@ impl Calvin {
         }
     }
 
-    /// A cut's turn has come. Nothing can be told of it without running it.
+    /// Reports to the latency observer that the execution of a cut begins. The phases coincide,
+    /// because no outcome is known before execution.
     pub(super) fn tell_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
         let inputs = &self.state.inputs;
         let head = cut.heads[inputs.me.index()];
@@ -113,7 +114,7 @@ impl Calvin {
         }
     }
 
-    /// Begins with the cut of `epoch`, whose batches are all here.
+    /// Begins `epoch`, whose batches have all arrived.
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are run in order");
         assert!(self.state.running.is_none(), "one epoch at a time");
@@ -131,7 +132,7 @@ impl Calvin {
         self.go_on(cx);
     }
 
-    /// Runs the next slice of the epoch that is being run, and ends the epoch after the last.
+    /// Runs the next transactions of the running epoch, and ends the epoch after the last ones.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut running) = self.state.running.take() else { return };
         let len_max = match is_planted(Bug::SlicesDiffer) && self.state.inputs.me.0 == 0 {
@@ -207,7 +208,8 @@ impl Calvin {
         counters.txns_committed += finished.len() as u64;
     }
 
-    /// The epoch's writes are all in the store: makes them visible, and tells who waits.
+    /// Ends an epoch whose writes are all in the store: makes them visible and answers the waiting
+    /// clients.
     fn end_epoch(&mut self, cx: &mut Cx<'_, Self>, running: Running) {
         let Running { epoch, cut, own, for_other, .. } = running;
         self.state.inputs.finish_epoch(cx, epoch, &cut);
@@ -216,7 +218,7 @@ impl Calvin {
         if !is_early {
             self.state.inputs.confirm(cx, epoch, &cut);
         }
-        // Round robin mixes sequencers, and keeps the order of each.
+        // Round robin interleaves the sequencers and preserves the order of each.
         let mut forwarded = Vec::new();
         for (whose, txn, finished) in own {
             match whose {
@@ -235,11 +237,11 @@ impl Calvin {
             self.state.inputs.release_barriers(cx, &cut);
         }
         self.read_released(cx);
-        // Now, while what the epoch wrote is still in the processor's caches.
+        // Now, while the epoch's writes are still in the processor's caches.
         self.state.inputs.reclaim(cx);
     }
 
-    /// Answers the client of a request that was run.
+    /// Answers the client of a request that has run.
     fn settle(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -250,7 +252,7 @@ impl Calvin {
         if is_of_reign {
             self.skip_void(cx, txn.sequence());
             if self.state.sequencer.in_flight.front().is_none_or(|first| first.txn != txn) {
-                // Of an earlier life.
+                // The request is from before a restart.
                 return;
             }
         }

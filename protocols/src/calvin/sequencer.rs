@@ -1,8 +1,8 @@
-//! Sequencing (§3.1): requests are put into batches as they come, and nothing is run.
+//! Sequencing (§3.1): requests are put into batches as they arrive, and none runs.
 //!
-//! What a transaction will touch must be known before it is ordered. Most procedures tell it from
-//! their arguments. For the others a reconnaissance runs them on the last epoch, keeps nothing of
-//! it but the footprint (§3.2.1), and the scheduler looks whether it was right.
+//! The footprint of a transaction must be known before it is ordered. Most procedures determine it
+//! from their arguments. For the others a reconnaissance runs them on the last epoch and keeps only
+//! the footprint (§3.2.1). The scheduler checks later whether it was right.
 
 use pangea_core::exec::optimistic;
 use pangea_core::exec::{Overlay, check_size, is_footprint_declared};
@@ -21,11 +21,11 @@ use super::{Calvin, Timer};
 use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, weight};
 
 impl Calvin {
-    /// Takes what clients want.
+    /// Handles submissions from local clients.
     pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         let mut reads = Vec::new();
         let line = cx.store.line();
-        // There nobody reads what may be given up.
+        // With partitioned tables no client reads versions that may be rolled back.
         let is_divided = self.state.shards.is_some();
         for Submission { ticket, request } in submissions {
             match request {
@@ -59,8 +59,8 @@ impl Calvin {
         }
     }
 
-    /// Refuses what can't be taken, leaves what only reads in `reads` or lets it wait, and puts the
-    /// rest into the batch.
+    /// Rejects requests that can't be accepted, adds reads to `reads` or lets them wait, and
+    /// sequences the rest.
     fn take(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -125,7 +125,7 @@ impl Calvin {
         self.sequence(cx, ticket, Unplaced { footprint, ..request });
     }
 
-    /// Whether a program changes nothing and is content with the last epoch.
+    /// Whether a program is read-only and may read the last epoch.
     fn is_snapshot_read(&self, program: &Program) -> bool {
         let Program::Call { procedure, args } = program else { return false };
         let code = self.state.registry.procedure(*procedure);
@@ -134,7 +134,7 @@ impl Calvin {
         is_at_once && code.is_some_and(|code| code.is_read_only(args))
     }
 
-    /// §3.2.1: what a transaction would touch if it ran now.
+    /// §3.2.1: the footprint of a transaction if it ran now.
     fn reconnoitre(&mut self, cx: &mut Cx<'_, Self>, program: &Program) -> Footprint {
         cx.mark("calvin.reconnoitred");
         self.state.counters.txns_reconnoitred += 1;
@@ -146,14 +146,14 @@ impl Calvin {
         found
     }
 
-    /// Sees to it that a request gets its place in the order, unless it is held back first.
+    /// Sequences a request, unless it is delayed first.
     pub(super) fn sequence(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, request: Unplaced) {
         if let Some(request) = self.hold_if_cold(cx, ticket, request) {
             self.put(cx, ticket, request);
         }
     }
 
-    /// Puts a request into the batch, here or at the master.
+    /// Puts a request into a batch, here or at the master.
     pub(super) fn put(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, request: Unplaced) {
         match self.state.inputs.is_asynchronous() {
             true => self.take_for_master(cx, ticket, request),
@@ -161,7 +161,7 @@ impl Calvin {
         }
     }
 
-    /// Gives a request its name and its place in the batch.
+    /// Assigns a request its name and its place in the batch.
     pub(super) fn put_in_batch(&mut self, cx: &mut Cx<'_, Self>, asker: Asker, request: Unplaced) {
         cx.mark("calvin.sequenced");
         let inputs = &mut self.state.inputs;
@@ -189,8 +189,8 @@ impl Calvin {
         }
     }
 
-    /// A request of this node was run, before or after others: who waits for it, and the program
-    /// where it may be taken again. Nothing where it is not in flight.
+    /// Removes a local request that has run, possibly before earlier ones. Returns its client, and
+    /// the program if it may have to be sequenced again, or `None` if it is not in flight.
     pub(super) fn take_in_flight(
         &mut self,
         sequence: u64,
@@ -205,7 +205,7 @@ impl Calvin {
         Some(ticket.map(|ticket| (ticket, again)))
     }
 
-    /// The sequencer's epoch is over: what was collected is a batch.
+    /// Ends the sequencer's epoch: the collected requests become a batch.
     pub(super) fn end_batch(&mut self, cx: &mut Cx<'_, Self>) {
         cx.clear_timer(Timer::Batch);
         if !self.state.inputs.greetings.is_ready {
@@ -251,8 +251,8 @@ impl Calvin {
         self.state.inputs.read_snapshot(cx, &self.state.registry, &nothing, at, reads);
     }
 
-    /// Runs what waited for a fresh enough version and need not any more. It waited for a decided
-    /// cut, and does not see what a master has run beyond that.
+    /// Runs the reads that need not wait any more. They waited for a decided cut, and do not see
+    /// epochs that a master has run early.
     pub(super) fn read_released(&mut self, cx: &mut Cx<'_, Self>) {
         let mut reads = self.state.inputs.take_released(cx);
         reads.append(&mut self.take_waiting_reads());

@@ -1,9 +1,10 @@
-//! Tables on several shards (§3): each region has a copy of each shard, on a node of its own, and
-//! the nodes of a region run the order together.
+//! Partitioned tables (§3): each region has a copy of each shard, on separate nodes, and the nodes
+//! of a region run the serial order together.
 //!
-//! The replicas of a shard are a group with an input log of its own ([`crate::inputs`]): its n-th
-//! cut says what the group's sequencers put into epoch n. Epochs are of all groups alike. A group
-//! that has nothing new follows the others with an empty cut, and none runs far ahead.
+//! The replicas of a shard are a group with a separate input log ([`crate::inputs`]). The group's
+//! n-th cut contains the requests that its sequencers put into epoch n. Epochs are common to all
+//! groups. A group without new requests follows the others with an empty cut, and none gets far
+//! ahead.
 //!
 //! ```text
 //!             group 0                 group 1
@@ -18,51 +19,55 @@
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
-//! | slicing | §3.1 | `execution.rs`, `slice.rs` | Slice | which requests of an epoch concern which shard |
-//! | delivery | §3.1, §3.2 | `delivery.rs`, `pieces.rs` | Subscribe, Unsubscribe, Slice, Piece, Items, More, Kept, Missed, Others | what the other shards of the region have sent |
+//! | slicing | §3.1 | `execution.rs`, `slice.rs` | Slice | the requests of an epoch that each shard participates in |
+//! | delivery | §3.1, §3.2 | `delivery.rs`, `pieces.rs` | Subscribe, Unsubscribe, Slice, Piece, Items, More, Kept, Missed, Others | the messages of the other shards of the region |
 //! | execution | §3.2 | `execution.rs`, `results.rs` | Items | every outcome |
-//! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | Decided | that an outcome is for good |
-//! | back-pressure | | `waits.rs` | Kept | which node is behind, so that this one waits |
-//! | look-up | §3.2.1 | `lookup.rs` | Look, Found | what a transaction would touch on other shards |
-//! | recovery | §5 | `recovery.rs` | | what a shard had run, and what it was sent for it |
+//! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | Decided | an outcome is final |
+//! | back-pressure | | `waits.rs` | Kept | the node that is behind, so that this one waits |
+//! | look-up | §3.2.1 | `lookup.rs` | Look, Found | the footprint of a transaction on other shards |
+//! | recovery | §5 | `recovery.rs` | | the epochs that a shard has run, and their remote inputs |
 //!
-//! # How the nodes of a region keep together
+//! # Delivery between the nodes of a region
 //!
-//! A node subscribes to each other node of its region, again with each connection unless it has
-//! turned to another one meanwhile, from after what it has. What was sent is kept until all
-//! replicas of the receiver's shard have it on disk, so that a restart of either end loses nothing:
-//! what a node received of an epoch is in its record of the epoch, and what it sent is there too,
-//! until it need not be kept.
+//! A node subscribes to one replica of each other shard, from after the last epoch that it has. It
+//! subscribes again with each connection, unless it has switched to another replica in the
+//! meantime. Sent messages are retained until all replicas of the receiver's shard have persisted
+//! them, so a restart of either end loses nothing. The record of an epoch in the log contains the
+//! messages that the node received for the epoch, and those that it sent and may have to send
+//! again.
 //!
-//! All replicas of a shard send the same. While the one of the region is away, a node subscribes to
-//! one of another region, so that a lost node stops nobody (the paper's §8 leaves that to the
-//! future). So it does while the region's own is far behind the others. A node that lacks what
-//! nobody keeps any more takes a checkpoint from its group.
+//! All replicas of a shard send the same messages. While the replica in its own region is
+//! unreachable, a node subscribes to one of another region, so that a lost node stops no other (the
+//! paper's §8 leaves that to the future). It does the same while the replica in its region is far
+//! behind the others. A node that needs messages which no replica retains installs a checkpoint of
+//! its group.
 //!
 //! # Asynchronous replication
 //!
-//! Each group has a master of its own, which sends slices of its fixed cuts once they are on its
-//! disk, and tells later that they are decided. Who has slices of all groups for an epoch runs it,
-//! decided or not, and it is **confirmed** when the own cut and all those slices are decided. Only
-//! then it is in the log, in checkpoints, and in what others are told.
+//! Each group has a separate master. The master sends slices of its fixed cuts once they are on its
+//! disk, and later announces that they are decided. A node that has the slices of all groups for an
+//! epoch runs it, decided or not. The epoch is **confirmed** when the node's own cut and all those
+//! slices are decided. Only confirmed epochs are in the log, in checkpoints and in progress
+//! reports.
 //!
-//! If another cut of a group is decided than the one that was sent, that group's slices come again.
-//! Who has run epochs on the void ones goes back to before them, and runs them again; what it had
-//! sent for them is void, too. Readers see confirmed epochs alone: nodes do not go back all at
-//! once, and rows of one version that are on several must fit each other. What shards send each
-//! other for an epoch says of which line it is (`slice.rs`). A receiver keeps it until the epoch is
-//! confirmed, and uses what is of the line that it runs, so nobody has to be told what is void.
+//! If another cut of a group is decided than the one that was sent, that group sends its slices
+//! again. Nodes that have run epochs on the void slices roll back to the version before them and
+//! run these epochs again. The rows and outcomes that they had sent are void, too. Readers see only
+//! confirmed epochs. Nodes do not all roll back at once, and the rows of one version on several
+//! nodes must be consistent. All messages between shards for an epoch contain its lineage
+//! (`slice.rs`). A receiver retains them until the epoch is confirmed, and uses those of the
+//! lineage that it runs. Therefore void messages need not be revoked.
 //!
 //! # Where this differs from the paper, and why
 //!
-//! - A node is in sixteen epochs at a time at most ([`EPOCHS_MAX`]): a transaction that waits for
-//!   rows of another shard holds up those that want its locks, and in the end those of far later
+//! - A node runs at most sixteen epochs at a time ([`EPOCHS_MAX`]). A transaction that waits for
+//!   rows of another shard delays those that need its locks, and in the end those of much later
 //!   epochs.
-//! - The rows that a transaction reads are told before it is ordered, by its declaration or a
-//!   reconnaissance. One that leaves them is sequenced anew, as the paper has it: it can't be run
-//!   again at once, for what it wants next may be on a shard that has gone on.
-//! - What shards of a region send each other is kept and sent again, so that a node's restart
-//!   loses nothing of it.
+//! - The footprint of a transaction is known before it is ordered, by its declaration or a
+//!   reconnaissance. A transaction that leaves it is sequenced again, as in the paper. It can't run
+//!   again at once, because the next rows that it needs may be on a shard that has proceeded.
+//! - Messages between the shards of a region are retained and sent again, so that the restart of a
+//!   node loses none.
 
 mod confirmation;
 mod delivery;
@@ -94,124 +99,131 @@ use pieces::Pieces;
 use results::Mine;
 use slice::{Line, Slice};
 
-/// No group is ahead of another by more epochs: at one each 10 ms, some seconds.
+/// The maximum number of epochs that a group may be ahead of another: some seconds with epochs of
+/// 10 ms.
 const AHEAD_MAX: u64 = 256;
 
-/// So many epochs may have transactions that wait for rows of other shards. An epoch ends with its
-/// last transaction, and of many nodes one is always late: four were enough for sixteen nodes, and
-/// stood still two thirds of the time with thirty-two.
+/// The maximum number of epochs that may have transactions waiting for rows of other shards. An
+/// epoch ends with its last transaction, and with many nodes one is always late. Four were enough
+/// for sixteen nodes, but execution was stopped two thirds of the time with thirty-two.
 const EPOCHS_MAX: u64 = 16;
 
 const _: () = assert!(EPOCHS_MAX < CAUGHT_UP as u64, "what is run is not behind");
 
-/// No other epoch is begun while so many transactions have not ended: to ask for their locks is one
-/// step.
+/// No further epoch is begun while this number of transactions has not ended, because requesting
+/// all locks of an epoch is one step.
 const PENDING_MAX: usize = 16_384;
 
-/// What a node does as one of several shards.
+/// The state of a node as one of several shards.
 pub(super) struct Shards {
     pub here: ShardId,
     pub topology: Arc<Topology>,
     pub partitions: Arc<Partitions>,
-    /// What goes to and comes from the other nodes of the region.
+    /// The streams to and from the other shards.
     pub streams: BTreeMap<ShardId, Stream>,
-    /// The group's epochs up to this one were cut into slices.
+    /// The last epoch of the group that was cut into slices.
     pub sliced: SnapshotVersion,
-    /// How far the group's logs are in them.
+    /// The heads of the group's logs after these epochs.
     pub sliced_heads: Heads,
-    /// The group's cuts up to this one are decided, as the others were told.
+    /// The last cut of the group that is decided, as announced to the other shards.
     pub decided: SnapshotVersion,
-    /// What of the group's epochs that are not confirmed is for this shard.
+    /// The group's unconfirmed epochs, with their slices for this shard.
     pub own: BTreeMap<SnapshotVersion, Own>,
-    /// The last epoch that is being run, or was.
+    /// The last epoch that was passed to the executor.
     pub given: SnapshotVersion,
     pub sharded: Sharded,
-    /// There is something to run, after what has arrived meanwhile.
+    /// Whether execution has yielded and continues with the next `Resume`, so that inputs that have
+    /// arrived in the meantime are handled first.
     pub yields: bool,
-    /// What other shards have sent for epochs that are not confirmed, of any line.
+    /// The rows and outcomes received from other shards for unconfirmed epochs, of any lineage.
     pub received: BTreeMap<SnapshotVersion, BTreeMap<Line, Received>>,
-    /// Requests of this node in the group's epochs, until they are settled.
+    /// The local requests in the group's epochs, until their clients are answered.
     pub mine: BTreeMap<TxnId, Mine>,
-    /// How some of them ended.
+    /// The outcomes of some of them.
     pub results: BTreeMap<TxnId, Went>,
     pub lookups: Lookups,
-    /// Where the records of epochs are in the log.
+    /// The positions of epoch records in the log.
     pub records: BTreeMap<SnapshotVersion, LogPosition>,
-    /// How many epochs' times this group has been behind.
+    /// The number of consecutive epoch timers at which this group was behind.
     pub behind_for: u64,
-    /// Who was told, since it was connected, that all others have come to which epoch.
+    /// The coordinator and the epoch in the last `Others` message; `None` after a reconnect.
     pub told_others: Option<(NodeId, SnapshotVersion)>,
-    /// All other groups have come to this epoch, as replicas of this group say.
+    /// The epoch that all other groups have reached, as reported by replicas of this group.
     pub others: SnapshotVersion,
-    /// The nodes of other shards that are connected.
+    /// The connected nodes of other shards.
     pub up: BTreeSet<NodeId>,
-    /// No message to another shard is much larger.
+    /// The approximate maximum size of a message to another shard, in bytes.
     pub message_bytes: usize,
 }
 
-/// What other shards have sent for an epoch.
+/// The rows and outcomes that other shards have sent for an epoch.
 pub(super) type Received = BTreeMap<(ShardId, TxnId), Item>;
 
-/// An epoch of the own group.
+/// An epoch of this node's group.
 pub(super) struct Own {
     pub cut: Cut,
     pub slice: Slice,
-    /// This node's requests in it.
+    /// The local requests in it.
     pub mine: Vec<TxnId>,
 }
 
-/// What goes to another shard and comes from it.
+/// The streams between this node and one other shard: outbound slices, rows and outcomes for its
+/// subscribed replicas, and inbound ones from one of its replicas.
 pub(super) struct Stream {
-    /// Its replicas: that of this region, and then the others.
+    /// The replicas of the shard: first that of this region, then the others by distance.
     pub replicas: Vec<NodeId>,
-    /// The same by their numbers in their group.
+    /// The same replicas, by their numbers in their group.
     pub group: Vec<NodeId>,
-    /// From which of them it comes.
+    /// Inbound: the replica that this node is subscribed to.
     pub source: NodeId,
-    /// Since when that one is away, or the node's start.
+    /// Inbound: when the connection to `source` was lost, or this node started.
     pub away_since: Timestamp,
-    /// To which of them it goes.
+    /// Outbound: the replicas that are subscribed to this node.
     pub subscribers: BTreeSet<NodeId>,
-    /// What was sent of epochs to those that are to subscribe again.
+    /// Outbound: replicas that have to subscribe again after a `More`, and the number of messages
+    /// of each epoch that they were sent.
     pub paused: BTreeMap<NodeId, BTreeMap<SnapshotVersion, Sent>>,
-    /// What was sequenced here for it.
+    /// Outbound: the retained slices, by epoch. All are after `dropped`.
     pub slices: BTreeMap<SnapshotVersion, Slice>,
-    /// What was served here for it.
+    /// Outbound: the retained rows and outcomes, by epoch. All are after `dropped`.
     pub items: BTreeMap<SnapshotVersion, Vec<Items>>,
-    /// What is for it of epochs up to this one is not kept any more.
+    /// Outbound: the last epoch whose slices, rows and outcomes have been truncated.
     pub dropped: SnapshotVersion,
-    /// What it has sequenced for this shard, of epochs that are not confirmed.
+    /// Inbound: the received slices of unconfirmed epochs.
     pub came: BTreeMap<SnapshotVersion, Slice>,
-    /// All of that up to here came.
+    /// Inbound: the last epoch through which all slices have been received without gaps.
     pub upto: SnapshotVersion,
-    /// And all up to here is of decided cuts.
+    /// Inbound: the last epoch through which all received slices are of decided cuts; at most
+    /// `upto`.
     pub decided: SnapshotVersion,
-    /// Where replication is asynchronous, whose reign the confirmed epoch is of: the master, and
-    /// the number of the first transaction.
+    /// If replication is asynchronous, the shard's master in the confirmed epoch and the number of
+    /// the first transaction of its master term.
     pub reign: Option<(NodeId, u64)>,
-    /// Whose the applied epoch is of.
+    /// The same for the applied epoch.
     pub reign_applied: Option<(NodeId, u64)>,
-    /// What came of the slice after that.
+    /// Inbound: the received chunks of the slice after `upto`.
     pub pieces: Pieces,
-    /// Up to which epochs each replica has said that it does not keep all.
+    /// Inbound: for each replica, the last epoch that it has reported as truncated.
     pub missed_at: BTreeMap<NodeId, SnapshotVersion>,
-    /// Of epochs up to this one nobody will tell all.
+    /// Inbound: epochs up to this one can no longer be fetched in full from any replica.
     pub missed: SnapshotVersion,
-    /// Whether what comes next was asked for again, and not long ago.
+    /// Inbound: whether this node has already subscribed again because of a gap. Reset by the next
+    /// slice and with each progress timer.
     pub is_asked_again: bool,
-    /// What its replicas were told: up to which epoch all replicas here have what was sent, to
-    /// which this one has run, and for whom it waits.
+    /// The contents of the last `Kept` message to the shard's replicas: the last epoch that all
+    /// replicas here have persisted, the last one that this node has run, and the node for which it
+    /// waits. `None` after a reconnect.
     pub told: Option<(SnapshotVersion, SnapshotVersion, Option<NodeId>)>,
-    /// Which replicas stand still, and at which epoch.
+    /// The frozen replicas, and the epoch at which each is frozen.
     pub frozen: BTreeMap<NodeId, SnapshotVersion>,
-    /// To which epoch each replica has said that it has run.
+    /// The last epoch that each connected replica has reported to have run.
     pub applied: BTreeMap<NodeId, SnapshotVersion>,
-    /// For which other nodes replicas have said that they wait.
+    /// For each replica, the other node for which it reported to wait.
     pub waits_for: BTreeMap<NodeId, NodeId>,
 }
 
-/// How many messages of an epoch were sent to a subscriber: those of its slice, and of what was
-/// served.
+/// The number of messages of an epoch that a subscriber was sent: of the slice, and of rows and
+/// outcomes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sent {
     slice: usize,
@@ -219,7 +231,7 @@ pub(super) struct Sent {
 }
 
 impl Shards {
-    /// What a node of a divided cluster does; nothing where there is one shard.
+    /// The state of a node of a partitioned cluster; `None` if there is one shard.
     pub fn of(
         topology: &Arc<Topology>,
         me: NodeId,
@@ -265,7 +277,8 @@ impl Shards {
         })
     }
 
-    /// To which epoch all other groups have come, and to which one of them has, as is seen here.
+    /// The epoch that all other groups have reached, and the one that some other group has reached,
+    /// as seen by this node.
     fn reached(&self) -> (SnapshotVersion, SnapshotVersion) {
         let upto = || self.streams.values().map(|stream| stream.upto);
         (upto().min().unwrap_or_default(), upto().max().unwrap_or_default())
@@ -276,12 +289,12 @@ impl Shards {
         self.topology.nodes[node.index()].shard
     }
 
-    /// Whether a cut has named a request that was forwarded under this name.
+    /// Whether a cut contains a request that was forwarded under this name.
     pub fn names(&self, token: u64) -> bool {
         self.mine.values().any(|mine| mine.whose == Whose::Forwarded(token))
     }
 
-    /// Everything up to `version` is in the store, and nothing after it.
+    /// Moves to the state of `version`: everything up to it is in the store, and nothing after it.
     pub fn move_to(&mut self, version: SnapshotVersion, heads: &Heads) {
         if self.sliced < version {
             self.sliced = version;
@@ -300,13 +313,13 @@ impl Shards {
         }
     }
 
-    /// Gives epochs to the executor anew, from after this one on.
+    /// Resets the executor, so that epochs after this one are passed to it again.
     fn give_from(&mut self, applied: SnapshotVersion) {
         self.given = applied;
         self.sharded = Sharded::new(self.partitions.clone(), self.here);
     }
 
-    /// The line of an epoch that is not confirmed, if all groups' slices of it are here.
+    /// The lineage of an unconfirmed epoch, if the slices of all groups have arrived.
     fn line_of(&self, epoch: SnapshotVersion) -> Option<Line> {
         let own = self.own.get(&epoch)?;
         let mut names = BTreeMap::from([(self.here, own.cut.name)]);
@@ -316,7 +329,7 @@ impl Shards {
         Some(Line::of(names.into_values()))
     }
 
-    /// Asserts what holds between any two steps.
+    /// Asserts the invariants that hold between any two steps.
     pub fn invariants(&self, applied: SnapshotVersion) {
         assert!(self.given >= applied && self.given.0 <= applied.0 + EPOCHS_MAX, "few epochs");
         assert!(self.sliced >= self.given, "what is run was sliced");
@@ -334,7 +347,7 @@ impl Shards {
 }
 
 impl Stream {
-    /// What is for the other node of epochs up to this one is not kept any more.
+    /// Truncates the outbound slices, rows and outcomes of epochs up to this one.
     fn drop_upto(&mut self, upto: SnapshotVersion) {
         if upto > self.dropped {
             self.dropped = upto;
@@ -372,12 +385,13 @@ impl Stream {
 }
 
 impl Calvin {
-    /// What a divided cluster's node has beside its group's inputs.
+    /// The additional state of a node of a partitioned cluster.
     fn shards(&mut self) -> &mut Shards {
         self.state.shards.as_mut().expect("asked of divided tables alone")
     }
 
-    /// A node of another shard said something, or one of this shard what is not of the input log.
+    /// Handles a message of a node of another shard, or one of this shard that does not belong to
+    /// the input log.
     pub(super) fn on_neighbour(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let Some(shards) = &self.state.shards else {
             return cx.mark("calvin.not_divided");
@@ -393,16 +407,16 @@ impl Calvin {
             Message::Subscribe { slices, items, goes_on } => {
                 self.on_subscribe(cx, from, (slices, items), goes_on);
             }
-            Message::Unsubscribe => {
+            Message::Unsubscribe {} => {
                 let stream = self.shards().stream(shard);
                 stream.subscribers.remove(&from);
                 stream.paused.remove(&from);
             }
-            Message::Slice(slice) => self.on_slice(cx, from, slice),
+            Message::Slice { slice } => self.on_slice(cx, from, slice),
             Message::Decided { upto, name } => self.on_decided(cx, from, upto, name),
-            Message::Piece(piece) => self.on_piece(cx, from, piece),
-            Message::More => self.on_more(cx, from),
-            Message::Items(items) => self.on_items(cx, shard, items),
+            Message::Piece { piece } => self.on_piece(cx, from, piece),
+            Message::More {} => self.on_more(cx, from),
+            Message::Items { items } => self.on_items(cx, shard, items),
             Message::Kept { upto, applied, waits_for } => {
                 self.on_kept(from, (upto, applied), waits_for);
             }
@@ -417,14 +431,14 @@ impl Calvin {
             | Message::Inputs(_)
             | Message::Forward { .. }
             | Message::AskOutcomes { .. }
-            | Message::Outcomes(_)
+            | Message::Outcomes { .. }
             | Message::Taken { .. }
             | Message::NotTaken { .. } => cx.mark("calvin.not_of_the_group"),
         }
     }
 
-    /// Does what has become possible. What is run is run once for all that came together: one
-    /// transaction here and one there would cost each node a step and a message.
+    /// Makes all possible progress. Transactions run once for all inputs that arrived together,
+    /// because running them one by one would cost each node a step and a message for each.
     pub(super) fn advance_shards(&mut self, cx: &mut Cx<'_, Self>, is_resumed: bool) {
         self.slice_epochs(cx);
         if self.shards().yields && !is_resumed {
@@ -434,7 +448,7 @@ impl Calvin {
         while self.give_epoch(cx) {}
         if is_resumed && self.can_run() {
             self.run_given(cx);
-            // There may be room for others.
+            // There may be room for further epochs.
             while self.give_epoch(cx) {}
         }
         if !self.shards().yields && self.can_run() {
@@ -443,7 +457,7 @@ impl Calvin {
         }
     }
 
-    /// Whether something of the epochs that were given can be run, perhaps, or ended.
+    /// Whether some transaction of the passed epochs may be able to run, or some epoch to end.
     fn can_run(&self) -> bool {
         let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
         let next = self.state.inputs.cut.applied.next();
@@ -451,7 +465,7 @@ impl Calvin {
         shards.given >= next && (shards.sharded.is_ready() || is_over())
     }
 
-    /// Tells the group's input log how far the other groups are, and follows them.
+    /// Reports the other groups' progress to the group's input log, which follows them.
     pub(super) fn pace(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(shards) = &self.state.shards else { return };
         let (least, most) = shards.reached();

@@ -1,4 +1,4 @@
-//! All that a replica remembers, grouped by the phase that it belongs to.
+//! The state of a replica, grouped by phase.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,69 +18,70 @@ use super::warming::Warming;
 use crate::agreement::Term;
 use crate::inputs::Inputs;
 
-/// What a node sends to another shard at a time, in full batches: less than a frame takes.
+/// The maximum size of a message to another shard, in full batches: less than fits in a frame.
 const MESSAGE_BATCHES: usize = 2;
 
-/// One replica.
+/// A replica.
 pub(super) struct State {
     pub registry: Arc<Registry>,
     pub options: Options,
-    /// What the replicas have in common: the batches, replicated and agreed on.
+    /// The shared part of the protocol: the batches, replicated and agreed on.
     pub inputs: Inputs<Calvin>,
     pub sequencer: Sequencer,
-    /// Requests on their way to the master, where replication is asynchronous.
+    /// Requests in flight to the master, if replication is asynchronous.
     pub forwarding: Forwarding,
-    /// §5: what others have run while a replica stands still.
+    /// §5: outcomes of epochs that other replicas have run while a replica is frozen.
     pub outcomes: Outcomes,
-    /// No message to another node is much larger.
+    /// The approximate maximum size of a message to another node, in bytes.
     pub message_bytes: usize,
-    /// The epoch that is being run: the first of those that wait.
+    /// The epoch that is running: the first of the waiting ones.
     pub running: Option<Running>,
-    /// What a node does beside that where tables are divided.
+    /// The additional state of a node if tables are partitioned.
     pub shards: Option<Shards>,
-    /// Requests that are held back, and which rows are not in memory.
+    /// Delayed requests, and the rows that are not in memory.
     pub warming: Warming,
     pub counters: Counters,
 }
 
-/// So many full batches may wait for a master, or for a master to make batches of them.
+/// The maximum size of the requests that wait for a master, or for a master to create batches, in
+/// full batches.
 pub(super) const WAITING_BATCHES_MAX: usize = 16;
 
-/// §3.1: requests on their way into the order.
+/// §3.1: requests that are being sequenced.
 #[derive(Default)]
 pub(super) struct Sequencer {
     /// The batch that is being collected.
     pub current: Vec<Request>,
-    /// About how large it is.
+    /// Its approximate size in bytes.
     pub current_bytes: usize,
-    /// Requests of this replica that have not been run, oldest first.
+    /// Requests of this replica that have not run, oldest first.
     pub in_flight: VecDeque<InFlight>,
 }
 
 impl Sequencer {
-    /// Whether no more is taken: a batch could have been made of it long ago, and could not be.
+    /// Whether no more requests are accepted: a batch is long overdue but could not be created.
     pub(super) fn is_full(&self, batch_bytes: usize) -> bool {
         self.current_bytes > WAITING_BATCHES_MAX * batch_bytes
     }
 }
 
-/// A request that was taken here and has not been run.
+/// A request that was accepted on this replica and has not run.
 pub(super) struct InFlight {
     /// Its name within the group.
     pub txn: TxnId,
-    /// Who waits for it, unless it came from before a restart.
+    /// The waiting client; `None` if the request is from before a restart.
     pub ticket: Option<Ticket>,
-    /// The master's term in which it was taken, where replication is asynchronous.
+    /// The master's term in which it was accepted, if replication is asynchronous.
     pub term: Term,
-    /// Where tables are divided, what to take again when it left its footprint.
+    /// If tables are partitioned, the request to repeat if it leaves its footprint.
     pub again: Option<Again>,
-    /// Where tables are divided, whether it was run: others that were taken before it may not be.
+    /// If tables are partitioned, whether it has run: earlier requests may not have.
     pub is_over: bool,
-    /// Whether its client was answered before it was run here.
+    /// Whether its client was answered before it ran on this replica.
     pub is_answered: bool,
 }
 
-/// A program that may be taken again.
+/// A program that may have to be sequenced again.
 pub(super) struct Again {
     pub program: Program,
     /// How often it has left its footprint.
@@ -88,7 +89,7 @@ pub(super) struct Again {
 }
 
 impl Again {
-    /// Nothing where tables are not divided, or it brings what it has read.
+    /// Returns `None` if tables are not partitioned, or if the program is certified.
     pub(super) fn of(request: &Unplaced) -> Option<Self> {
         let Unplaced { program, shards, tries, .. } = request;
         let may_leave = matches!(program, Program::Call { .. }) && !shards.is_empty();
@@ -96,7 +97,7 @@ impl Again {
     }
 }
 
-/// What is counted for operators and reports.
+/// Counters for operators and reports.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     pub txns_committed: u64,
@@ -143,7 +144,7 @@ impl State {
             ("txns_looked_up", lookups as u64),
             ("txns_committed", c.txns_committed),
             ("txns_aborted", c.txns_aborted),
-            // All of them are run at their place in the order, and there alone.
+            // All of them run at their place in the order, and only there.
             ("txns_ordered", c.txns_committed),
             ("txns_local", c.txns_local),
             ("txns_in_flight", self.sequencer.in_flight.len() as u64),
@@ -157,7 +158,7 @@ impl State {
         for (node, epoch) in streams.flat_map(|stream| &stream.applied) {
             status.counters.insert(format!("peer_applied_{}", node.0), epoch.0);
         }
-        // The group goes by numbers of its own.
+        // The group has its own numbering.
         let node = |replica: &mut NodeId| *replica = self.inputs.node(*replica);
         status.coordinator.iter_mut().for_each(node);
         status.members.iter_mut().for_each(node);
@@ -170,7 +171,7 @@ impl State {
         status
     }
 
-    /// Asserts what holds between any two steps.
+    /// Asserts the invariants that hold between any two steps.
     pub(super) fn invariants(&self) {
         self.inputs.invariants();
         self.warming.invariants();

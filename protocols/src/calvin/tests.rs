@@ -1,5 +1,5 @@
-//! A replica that is alone, step by step: what its log holds is run again by a later start, under
-//! the rules that it was agreed on under, or not at all.
+//! A single replica, step by step: a later start replays its log under the rules that were agreed
+//! on, or not at all.
 
 mod asynchronous;
 mod large;
@@ -29,7 +29,7 @@ use crate::inputs;
 
 const TABLE: TableId = TableId(7);
 
-/// Adds its argument to what is in the one row that there is.
+/// Appends its argument to the value of the only row.
 struct Append(&'static str);
 
 impl Procedure for Append {
@@ -46,7 +46,7 @@ impl Procedure for Append {
     }
 }
 
-/// What a start did: replies, records of the log, and why it ended itself.
+/// The effects of a start: replies, log records, and the reason for a stop.
 #[derive(Default)]
 struct Did {
     replies: Vec<Outcome>,
@@ -64,7 +64,7 @@ struct Node {
 }
 
 impl Node {
-    /// Starts it with a log. Its procedures are called so.
+    /// Starts it with a log and with a procedure of this name.
     fn start(log: Vec<(LogPosition, Bytes)>, name: &'static str, options: &Options) -> (Self, Did) {
         let topology = Topology::one_node_per_region("t", &["a"], Span::ZERO);
         Self::start_in(topology, log, name, options)
@@ -142,7 +142,7 @@ impl Node {
         did
     }
 
-    /// Does something outside of a step.
+    /// Performs an action outside of a step.
     fn act(&mut self, act: impl FnOnce(&mut Calvin, &mut Cx<'_, Calvin>)) -> Did {
         let now = ClockReading { at: Timestamp::from_us(self.now_us), uncertainty: Span::ZERO };
         let mut effects = Vec::new();
@@ -197,7 +197,7 @@ fn requests_are_run_in_their_order_and_run_again_by_the_next_start() {
     assert_eq!(again.store.digest(version), node.store.digest(version));
 }
 
-/// The rule is part of what was agreed on, not of who reads it.
+/// The rule is part of the decision and does not depend on the replica that applies it.
 #[test]
 fn an_epoch_is_scheduled_as_its_cut_says_whatever_the_setting_is_now() {
     let options = Options { slice_txns: NonZeroUsize::MIN, ..Options::default() };
@@ -221,7 +221,7 @@ fn what_was_agreed_on_under_other_code_is_not_run() {
     assert_eq!(again.store.published(), SnapshotVersion::ZERO, "and has run nothing");
 }
 
-/// What no honest neighbour says changes nothing, and nobody is answered.
+/// Messages that no correct node of another shard sends change no state, and are not answered.
 #[test]
 fn what_makes_no_sense_from_another_shard_is_passed_over() {
     let options = Options::default();
@@ -244,7 +244,7 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 2, kept), (vec!["calvin.not_to_its_own_shard"], 0));
     let slice = |epoch, shard| {
         let (epoch, shard) = (SnapshotVersion(epoch), ShardId(shard));
-        Message::Slice(Slice::new(epoch, shard, OfCut::default(), Vec::new()))
+        Message::Slice { slice: Slice::new(epoch, shard, OfCut::default(), Vec::new()) }
     };
     assert_eq!(said(&mut node, 1, slice(1, 0)), (vec!["calvin.slice_of_another"], 0));
     let again = vec!["calvin.slice_after_gap", "calvin.subscribed"];
@@ -253,6 +253,6 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 3, slice(6, 1)), (vec!["calvin.slice_after_unsubscribed"], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec![], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec!["calvin.slice_again"], 0));
-    let items = Message::Items(Items::new((SnapshotVersion(1 << 40), Line::default()), &[]));
+    let items = Message::Items { items: Items::new((SnapshotVersion(1 << 40), Line::default()), &[]) };
     assert_eq!(said(&mut node, 1, items), (vec!["calvin.items_too_far_ahead"], 0));
 }

@@ -1,5 +1,5 @@
-//! Warming (§4): a transaction that wants rows which are not in memory is held back before it is
-//! ordered, and all replicas fetch them meanwhile.
+//! Warming (§4): a transaction that reads rows which are not in memory is delayed before it is
+//! ordered. During the delay all replicas fetch the rows.
 //!
 //! ```text
 //!   request --cold?--> held ........................ released --> batch
@@ -8,17 +8,17 @@
 //!                       `--> fetch here, beside  ----'  predicted is over
 //! ```
 //!
-//! Locks are then held for no disk, where the prediction was right; where not, the transaction is
-//! run all the same, and stalls. Others overtake those that are held: that is the order in which
-//! they come to be ordered.
+//! If the prediction was right, no locks are held during disk accesses. If not, the transaction
+//! runs anyway, and stalls. Other requests overtake the delayed ones: the order is that in which
+//! requests are sequenced.
 //!
-//! **The delay** (§4.1) is what the replica that takes longest has needed, in most cases
-//! (`cold_percent`), until it had fetched something, the way to it included. It ends earlier where
-//! all have said that they are done.
+//! **The delay** (§4.1) is the time that the slowest replica has needed in most cases
+//! (`cold_percent`) to fetch rows, including the network latency to it. It ends earlier if all have
+//! reported that they are done.
 //!
-//! **Which rows are cold** (§4.2) this node's store knows of its own; of the others, their nodes
-//! tell ([`ColdMap`]), as often as they tell how far they are. What is not known, or not any more,
-//! costs time and changes nothing: what is in memory decides nothing.
+//! **The cold rows** (§4.2) of this node are known to its store. The other nodes report theirs
+//! ([`ColdMap`]), as often as they report their progress. Missing or outdated knowledge costs time
+//! but changes no outcome, because no decision depends on what is in memory.
 
 mod times;
 
@@ -35,57 +35,60 @@ use pangea_core::txn::Program;
 
 use super::batch::Unplaced;
 use super::options::ColdDelay;
+use super::messages::ColdWords;
 use super::{Calvin, Message, Timer};
 use times::Times;
 
-/// A request that wants more rows is not held back: to ask for them would take long too.
+/// A request that reads more rows than this is not delayed, because requesting them would take long
+/// too.
 const KEYS_MAX: usize = 1_024;
-/// Nor is one whose rows' keys are so long together: they are asked for in one frame, and one that
-/// is longer than the control lane takes would end the connection.
+/// A request whose keys are longer in total than this is not delayed. They are sent in one frame,
+/// and one above the limit of the control lane would end the connection.
 const KEY_BYTES_MAX: usize = 1 << 20;
-/// So many rows of a range are looked at.
+/// The maximum number of rows of a range that are checked.
 const RANGE_KEYS_MAX: usize = 256;
-/// No request is held for longer: also what is asked of one that has never answered.
+/// The maximum delay of a request, also if a node has never replied.
 const DELAY_MAX: Span = Span::from_ms(1_000);
-/// What is fetched for others at a time: a few thousand requests in flight do not ask for more.
+/// The maximum number of fetches for other nodes at a time: a few thousand requests in flight do
+/// not need more.
 const FETCHES_MAX: usize = 8_192;
-/// So many requests' times are remembered, so that also late answers tell how long it takes.
+/// The number of requests whose start times are remembered, so that late replies are measured, too.
 const ASKED_MAX: usize = 4_096;
 
-/// What is held back, and what is known of rows that are not in memory.
+/// The delayed requests, and the knowledge of rows that are not in memory.
 #[derive(Default)]
 pub(super) struct Warming {
     held: BTreeMap<u64, Held>,
-    /// When they are released at last.
+    /// The times at which they are released at the latest.
     due: BTreeSet<(Timestamp, u64)>,
-    /// When rows were asked for, by the names of the requests that were held, of late.
+    /// The times at which rows were requested recently, by the names of the delayed requests.
     asked: BTreeMap<u64, Timestamp>,
-    /// The name of the last request that was held, or of what was fetched for another.
+    /// The name of the last delayed request, or of the last fetch for another node.
     token: u64,
-    /// What is fetched here for other nodes, and their names for it.
+    /// The fetches in progress for other nodes, with their names for them.
     fetches: BTreeMap<u64, (NodeId, u64)>,
-    /// How long each node takes.
+    /// The fetch times of each node.
     times: BTreeMap<NodeId, Times>,
-    /// What other nodes say of their rows.
+    /// The cold rows that other nodes have reported.
     maps: BTreeMap<NodeId, ColdMap>,
-    /// What they were told of this node's.
+    /// The cold rows of this node, as last reported to the others.
     told: ColdMap,
-    /// The delay that was predicted last.
+    /// The last predicted delay.
     delay: Span,
     delayed: u64,
 }
 
-/// A request that is held back.
+/// A delayed request.
 pub(super) struct Held {
     ticket: Ticket,
     request: Unplaced,
     until: Timestamp,
-    /// Who has not fetched its rows.
+    /// The nodes that have not fetched its rows.
     waits_for: BTreeSet<NodeId>,
 }
 
 impl Warming {
-    /// How many requests are held.
+    /// The number of delayed requests.
     pub fn len(&self) -> usize {
         self.held.len()
     }
@@ -111,7 +114,7 @@ impl Warming {
 }
 
 impl Calvin {
-    /// Holds a request back if it wants rows that are not in memory. Otherwise gives it back.
+    /// Delays a request if it reads rows that are not in memory. Otherwise returns it.
     pub(super) fn hold_if_cold(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -146,8 +149,8 @@ impl Calvin {
         None
     }
 
-    /// The rows that a program will look at, if one of them is not in memory somewhere. An
-    /// interactive transaction has seen its own, and what it is checked for needs no values.
+    /// The rows that a program will read, if one of them is not in memory on some node. An
+    /// interactive transaction has already read its rows, and its certification needs no values.
     fn cold_rows(&self, cx: &Cx<'_, Self>, request: &Unplaced) -> Option<Vec<(TableId, Key)>> {
         let warming = &self.state.warming;
         if self.state.options.cold_delay == ColdDelay::Off
@@ -178,7 +181,7 @@ impl Calvin {
         keys.iter().any(is_cold).then_some(keys)
     }
 
-    /// The nodes that have copies of these rows and are connected, and which rows each has.
+    /// The connected nodes that have copies of these rows, and the rows of each.
     fn by_node(&self, keys: Vec<(TableId, Key)>) -> BTreeMap<NodeId, Vec<(TableId, Key)>> {
         let mut by_node: BTreeMap<NodeId, Vec<(TableId, Key)>> = BTreeMap::new();
         let me = self.node();
@@ -199,7 +202,7 @@ impl Calvin {
         by_node
     }
 
-    /// §4.1: how long a request is held for which these nodes fetch rows.
+    /// §4.1: the delay of a request for which these nodes fetch rows.
     fn predicted<'n>(&self, nodes: impl Iterator<Item = &'n NodeId>) -> Span {
         let percent = match self.state.options.cold_delay {
             ColdDelay::Off => return Span::ZERO,
@@ -207,7 +210,7 @@ impl Calvin {
             ColdDelay::Predicted => self.state.options.cold_percent,
         };
         let times = &self.state.warming.times;
-        // Of one that was never asked nothing is known: it is waited for.
+        // Nothing is known of a node that was never asked: it is waited for.
         let within = |node: &NodeId| times.get(node).and_then(|times| times.within(percent));
         let longest = nodes.map(|node| within(node).unwrap_or(DELAY_MAX.us)).max();
         Span::from_us(longest.unwrap_or(0)).min(DELAY_MAX)
@@ -231,7 +234,7 @@ impl Calvin {
         }
     }
 
-    /// Some were held for as long as was predicted.
+    /// Releases the requests whose predicted delay has elapsed.
     pub(super) fn on_held_timeout(&mut self, cx: &mut Cx<'_, Self>) {
         while let Some(&(until, token)) = self.state.warming.due.first()
             && until <= cx.now.at
@@ -251,7 +254,7 @@ impl Calvin {
         self.dispatch(cx);
     }
 
-    /// What was asked for is in memory here.
+    /// Handles the completion of a local fetch.
     pub(super) fn on_fetched(&mut self, cx: &mut Cx<'_, Self>, token: u64, took: Span) {
         match self.state.warming.fetches.remove(&token) {
             Some((node, token)) => cx.send(node, Message::Warmed { token, took }),
@@ -259,7 +262,7 @@ impl Calvin {
         }
     }
 
-    /// A node wants to order a transaction that will look at these rows.
+    /// Handles the request of a node that is about to order a transaction which reads these rows.
     pub(super) fn on_warm(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -272,7 +275,7 @@ impl Calvin {
             return cx.mark("calvin.too_much_to_fetch");
         }
         if cx.store.keep_warm(&keys) {
-            // There is nothing to wait for.
+            // All rows are in memory: there is nothing to wait for.
             return cx.send(from, Message::Warmed { token, took: Span::ZERO });
         }
         cx.mark("calvin.fetched_for_another");
@@ -281,7 +284,7 @@ impl Calvin {
         cx.fetch(warming.token, keys);
     }
 
-    /// A node has fetched what it was asked for.
+    /// Handles a node's report that it has fetched the requested rows.
     pub(super) fn on_warmed(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -312,7 +315,7 @@ impl Calvin {
         }
     }
 
-    /// Tells the others which rows are cold here, as far as that has changed (§4.2).
+    /// Reports this node's cold rows to the other nodes, as far as they have changed (§4.2).
     pub(super) fn tell_cold(&mut self, cx: &mut Cx<'_, Self>) {
         if !cx.store.has_cold() || self.state.options.cold_delay == ColdDelay::Off {
             return;
@@ -326,11 +329,11 @@ impl Calvin {
         }
         cx.mark("calvin.cold_told");
         for node in self.others().into_iter().filter(|node| self.is_connected(*node)) {
-            cx.send(node, Message::Cold { words, is_all: false, changes: changes.clone() });
+            cx.send(node, Message::Cold { map: ColdWords { words, is_all: false, changes: changes.clone() } });
         }
     }
 
-    /// Every other node.
+    /// All other nodes.
     fn others(&self) -> Vec<NodeId> {
         let nodes = match &self.state.shards {
             None => self.state.inputs.group.nodes().to_vec(),
@@ -340,7 +343,7 @@ impl Calvin {
         nodes.into_iter().filter(|node| *node != me).collect()
     }
 
-    /// A node says which of its rows are cold.
+    /// Handles a node's report of its cold rows.
     pub(super) fn on_cold(
         &mut self,
         from: NodeId,
@@ -355,16 +358,16 @@ impl Calvin {
         map.change(words, changes);
     }
 
-    /// A node is connected, and knows nothing of what is cold here.
+    /// Reports this node's cold rows to a node that has just connected.
     pub(super) fn tell_cold_to(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         let told = &self.state.warming.told;
         if !told.is_empty() {
             let changes = told.changes_since(&ColdMap::default());
-            cx.send(node, Message::Cold { words: told.len(), is_all: true, changes });
+            cx.send(node, Message::Cold { map: ColdWords { words: told.len(), is_all: true, changes } });
         }
     }
 
-    /// Nobody waits for a node that is away.
+    /// Stops waiting for a node that was disconnected.
     pub(super) fn on_warmer_down(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         let warming = &mut self.state.warming;
         warming.maps.remove(&node);
@@ -384,7 +387,7 @@ impl Calvin {
     }
 }
 
-/// Whether these rows are more than are asked for.
+/// Whether these are more rows than may be requested.
 fn is_too_much(keys: &[(TableId, Key)]) -> bool {
     let bytes: usize = keys.iter().map(|(_, key)| key.len()).sum();
     keys.len() > KEYS_MAX || bytes > KEY_BYTES_MAX
@@ -394,7 +397,7 @@ fn is_too_much(keys: &[(TableId, Key)]) -> bool {
 mod tests {
     use super::*;
 
-    /// A thousand keys of some kilobytes were once a frame that no peer takes.
+    /// Story: a thousand keys of some kilobytes made a frame that no peer accepts.
     #[test]
     fn what_is_asked_for_is_no_more_than_a_frame_takes() {
         let keys =

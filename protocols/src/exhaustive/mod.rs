@@ -1,10 +1,10 @@
-//! Exhaustive where small: every order in which three replicas can take what happens to them.
+//! Exhaustive search of small worlds: every order of events that three replicas can see.
 //!
-//! A search over the same `step` that runs in production, breadth first, so that what it finds is
-//! found in the fewest choices. A choice is one of: the oldest message of a link and lane arrives,
-//! a disk syncs, a node loses its power, a node starts, a node does something of its own accord
-//! ([`Act`]). Each is possible at any time, within [`Bounds`]. What is on its way when a node loses
-//! its power is lost; that it came before is another order, which is looked at too.
+//! The search runs the same `step` as production. It is breadth first, so that it finds a violation
+//! with the fewest choices. A choice is one of: the oldest message of a link and lane arrives, a
+//! disk syncs, a node loses power, a node starts, a node acts spontaneously ([`Act`]). Each is
+//! possible at any time, within [`Bounds`]. Messages in flight when a node loses power are lost.
+//! The case that they arrived first is another order, which the search visits too.
 //!
 //! ```text
 //!   world = (node, node, node, links)        world + choice ----> world, checked, and new?
@@ -14,10 +14,11 @@
 //!                      +--> node, messages
 //! ```
 //!
-//! Brains can't be copied. A node is brought to a state by the events that led there from its last
-//! start. It is known by a digest of its brain, disk and of what waits for the disk; two ways to
-//! the same digest are merged. A brain that can't tell its whole state has what it took since its
-//! start in its digest, in order, which merges less and is never wrong.
+//! Brains can't be copied. A node is brought to a state by replaying the events since its last
+//! start. A state is identified by a digest of the node's brain, its disk, and the effects that
+//! wait for the disk; two paths to the same digest are merged. The digest of a brain that can't
+//! expose its whole state covers the events since its start, in order. That merges fewer paths and
+//! is never wrong.
 
 mod node;
 mod search;
@@ -25,63 +26,63 @@ mod search;
 pub(crate) use node::{Brain, Happened, Out, Reply, Sent, View};
 pub(crate) use search::search;
 
-/// How many replicas there are.
+/// The number of replicas.
 pub(crate) const NODES: usize = 3;
 
-/// How many of them make a majority, and f + 1.
+/// The size of a majority, which is also f + 1.
 pub(crate) const MAJORITY: usize = 2;
 
-/// What a node can do of its own accord.
+/// A spontaneous action of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Act {
-    /// The leader proposes: what, follows from the number of proposals before.
+    /// The leader proposes; the entry follows from the number of proposals before.
     Propose(u8),
-    /// It asks for leadership.
+    /// The node campaigns for leadership.
     Campaign,
-    /// A client submits a transaction, which is a batch of its own.
+    /// A client submits a transaction, which becomes a batch by itself.
     Submit,
-    /// It has waited for batches for long.
+    /// The node has waited for batches for long.
     Fetch,
 }
 
-/// Something that happens to a node.
+/// An event of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
     /// The node starts from its disk.
     Start,
-    /// It loses its power.
+    /// It loses power.
     Crash,
-    /// Everything that it wrote is durable.
+    /// Everything that it wrote becomes durable.
     Sync,
-    /// A message came, named by its number.
+    /// A message arrives, identified by its number.
     Message { from: u8, message: u32 },
     /// It is connected to a peer.
     PeerUp(u8),
-    /// It is not connected to a peer any more.
+    /// It is disconnected from a peer.
     PeerDown(u8),
-    /// It does something.
+    /// It acts spontaneously.
     Act(Act),
 }
 
-/// What is looked at.
+/// The limits of a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bounds {
-    /// So many proposals.
+    /// The maximum number of proposals.
     pub proposals: u8,
-    /// So many times somebody asks for leadership, after the first leader was elected.
+    /// The maximum number of campaigns after the first leader was elected.
     pub campaigns: u8,
-    /// Who may ask for it.
+    /// The nodes that may campaign.
     pub campaigners: [bool; NODES],
-    /// Whose disk takes its time, if anybody's, and who may lose its power. The others sync at
-    /// once: a message that waits for a disk that loses nothing is a message that is late.
+    /// The node, if any, whose disk syncs late and which may lose power. The others sync at once: a
+    /// message that waits for a disk that loses nothing is equivalent to a late message.
     pub frail: Option<u8>,
-    /// So many losses of power.
+    /// The maximum number of power losses.
     pub crashes: u8,
-    /// So many transactions at each node.
+    /// The maximum number of transactions at each node.
     pub submits: [u8; NODES],
-    /// So many decisions are there at an end, at least: what is lacking is proposed there.
+    /// The minimum number of decisions at an end; missing ones are proposed there.
     pub decisions: u8,
-    /// So many states are too many: the search ends without an answer.
+    /// A search that visits more states than this ends without an answer.
     pub states_max: usize,
 }
 
@@ -90,13 +91,13 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
-/// Whether to look at more than there is time for in a test: whoever builds it says so.
+/// Whether to search more than a test has time for; set by an environment variable at build time.
 pub(crate) const IS_LARGE: bool = option_env!("PANGEA_EXHAUSTIVE_LARGE").is_some();
 
-/// A search that looks at more states than this is given up.
+/// A search that visits more states than this is abandoned.
 pub(crate) const STATES_MAX: usize = if IS_LARGE { 230_000_000 } else { 1_500_000 };
 
-/// Looks at all states within each of the bounds.
+/// Visits all states within each of the bounds and asserts that no check fails.
 pub(crate) fn all_is_well<B: Brain>(all: &[Bounds]) {
     let mut bad = Vec::new();
     for bounds in all {
@@ -109,7 +110,7 @@ pub(crate) fn all_is_well<B: Brain>(all: &[Bounds]) {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// Finds a planted bug, and prints the way to it.
+/// Asserts that a planted bug is found, and prints the choices that lead to it.
 #[cfg(feature = "planted")]
 pub(crate) fn is_found<B: Brain>(bug: pangea_core::planted::Bug, bounds: Bounds) {
     let planted = pangea_core::planted::Planted::new(Some(bug));

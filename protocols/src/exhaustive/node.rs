@@ -1,4 +1,4 @@
-//! A node: its brain, its disk, and what waits for the disk.
+//! A node: its brain, its disk, and the effects that wait for the disk.
 
 use std::fmt::Debug;
 
@@ -14,33 +14,34 @@ pub(crate) struct Sent {
     pub bytes: Vec<u8>,
 }
 
-/// A client is told that its transaction has committed.
+/// The reply to a client that its transaction has committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
-    /// The number of the decision that it is part of.
+    /// The number of the decision that contains it.
     pub decision: u64,
-    /// What of a durable log holds it.
+    /// The entry of a durable log that contains it.
     pub held: (u8, u64),
 }
 
-/// What a brain wants done. `after` counts records of the log that must be durable first.
+/// The effects of a brain. `after` counts the log records that must be durable first.
 #[derive(Debug, Default)]
 pub(crate) struct Out {
     pub records: Vec<Vec<u8>>,
     pub sends: Vec<(usize, Sent)>,
     pub replies: Vec<(usize, Reply)>,
-    /// Why it ended itself.
+    /// The reason why it stopped itself.
     pub stop: Option<String>,
 }
 
-/// What is checked of a node, and what it can do.
+/// The checked properties of a node, and its possible actions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    /// What it takes for settled, by kind and number, and its digest. Kind 0 is decisions.
+    /// The facts that it considers settled, by kind and number, with their digests. Kind 0 is
+    /// decisions.
     pub known: Vec<((u8, u64), u64)>,
-    /// For each decision that it knows, what of durable logs it stands on.
+    /// For each decision that it knows, the entries of durable logs that the decision requires.
     pub needs: Vec<(u64, Vec<(u8, u64)>)>,
-    /// What its disk holds durably, and its digest.
+    /// The entries that its disk has durably, with their digests.
     pub held: Vec<((u8, u64), u64)>,
     pub is_up: bool,
     pub is_leader: bool,
@@ -49,23 +50,24 @@ pub(crate) struct View {
 
 /// A replica.
 pub(crate) trait Brain: Sized {
-    /// A replica that starts from this log; `starts` tells how often it did before.
+    /// Starts a replica from this log; `starts` is the number of earlier starts.
     fn start(me: u8, starts: u64, log: &[Vec<u8>]) -> (Self, Out);
-    /// Takes an event other than a start or the loss of power.
+    /// Handles an event other than a start or a power loss.
     fn step(&mut self, event: &Happened<'_>) -> Out;
-    /// Tells its state from every other. `synced` records are durable.
+    /// Adds its state to a digest that differs for different states. `synced` records are durable.
     fn digest(&self, synced: usize, hasher: &mut Xxh3);
-    /// Tells what a start makes of a durable log.
+    /// Adds the state that a start restores from a durable log to a digest.
     fn digest_log(log: &[Vec<u8>], hasher: &mut Xxh3);
-    /// What a durable log holds.
+    /// The entries in a durable log.
     fn held(log: &[Vec<u8>]) -> Vec<((u8, u64), u64)>;
-    /// Fills in what is known, what that needs, and who leads. The log is all that was written.
+    /// Fills in the known facts, the entries that they require, and whether it leads. The log is
+    /// all that was written.
     fn look(&self, log: &[Vec<u8>], view: &mut View);
-    /// A message in words.
+    /// Describes a message, for humans.
     fn describe(bytes: &[u8]) -> String;
 }
 
-/// What a brain is told.
+/// An input of a brain.
 #[derive(Debug)]
 pub(crate) enum Happened<'a> {
     Durable(usize),
@@ -86,7 +88,7 @@ pub(crate) struct Node<B> {
     replies: Vec<(usize, Reply)>,
 }
 
-/// What a step of a node led to beyond it.
+/// The effects of a step outside of its node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Done {
     pub sent: Vec<Sent>,
@@ -95,13 +97,13 @@ pub(crate) struct Done {
 }
 
 impl<B: Brain> Node<B> {
-    /// A node that does not run, with what is on its disk.
+    /// A node that does not run, with the contents of its disk.
     pub(crate) fn new(me: u8, starts: u64, log: Vec<Vec<u8>>) -> Self {
         let synced = log.len();
         Self { me, starts, brain: None, log, synced, sends: Vec::new(), replies: Vec::new() }
     }
 
-    /// What outlives a loss of power, if it is without power now.
+    /// The state that survives a power loss, if the node is without power now.
     pub(crate) fn disk(&self) -> Option<(u64, Vec<Vec<u8>>)> {
         self.brain.is_none().then(|| (self.starts, self.log.clone()))
     }
@@ -152,7 +154,8 @@ impl<B: Brain> Node<B> {
         Done { stop: out.stop, ..self.release() }
     }
 
-    /// What waits for nothing more. Of two messages to one peer the second may wait for less.
+    /// Takes the effects that wait for no more records. Of two messages to one peer the second may
+    /// wait for fewer.
     fn release(&mut self) -> Done {
         let synced = self.synced;
         let sent = self.sends.extract_if(.., |(after, _)| *after <= synced);

@@ -1,4 +1,4 @@
-//! The search: worlds, choices, and what must hold in each.
+//! The search: worlds, choices, and the checks of each world.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Display};
@@ -14,13 +14,13 @@ use super::{Act, Bounds, Brain, Event, MAJORITY, NODES, Reply, View};
 /// The nodes, as they are named in messages.
 const IDS: [u8; NODES] = [0, 1, 2];
 
-/// A cluster that is left alone comes to rest within so many choices.
+/// An undisturbed cluster comes to rest within this number of choices.
 const REST_MAX: usize = 10_000;
 
-/// So often somebody asks for leadership until all that is left is decided.
+/// The maximum number of campaigns until everything that remains is decided.
 const URGES_MAX: u8 = 9;
 
-/// What messages don't pass each other on.
+/// A channel on which messages stay in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Link {
     from: u8,
@@ -28,7 +28,7 @@ struct Link {
     lane: u8,
 }
 
-/// What is chosen.
+/// A choice of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
     Deliver(Link),
@@ -38,11 +38,11 @@ enum Choice {
     Act(u8, Act),
 }
 
-/// The cluster, and what has ever been settled in it.
+/// The cluster, and all facts that were ever settled in it.
 #[derive(Clone)]
 struct World {
     nodes: [u32; NODES],
-    /// What is on its way, by link: the numbers of messages, the oldest of each link first.
+    /// The messages in flight: their numbers by link, the oldest of each link first.
     on_way: Vec<(Link, u32)>,
     proposals: u8,
     campaigns: u8,
@@ -56,37 +56,37 @@ struct Local {
     me: u8,
     /// The state and the event that lead here.
     before: Option<(u32, Event)>,
-    /// All that there is, where the node is without power.
+    /// The whole state of a node without power.
     disk: Option<(u64, Vec<Vec<u8>>)>,
     view: Rc<View>,
 }
 
-/// An event in a state of one node.
+/// The result of an event in a state of one node.
 struct Step {
     next: u32,
     sent: Vec<(u8, u8, u32)>,
     replies: Vec<Reply>,
-    /// What is wrong.
+    /// A violation, if any.
     wrong: Option<String>,
 }
 
-/// What must not be, and the fewest choices that lead there.
+/// A violation, and the fewest choices that lead to it.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub what: String,
     pub choices: Vec<String>,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub states: usize,
     pub transitions: usize,
-    /// Where nothing is left to choose but a loss of power.
+    /// The number of states in which only a power loss remains to choose.
     pub ends: usize,
-    /// How many states single nodes were in.
+    /// The number of states of single nodes.
     pub node_states: usize,
-    /// Whether every state was looked at.
+    /// Whether every state was visited.
     pub is_complete: bool,
     pub found: Option<Found>,
 }
@@ -103,7 +103,7 @@ impl Display for Outcome {
     }
 }
 
-/// Looks at every state within `bounds`, or until something is wrong.
+/// Visits every state within `bounds`, or stops at the first violation.
 pub(crate) fn search<B: Brain>(bounds: Bounds) -> Outcome {
     let mut search = Search::<B>::new(bounds);
     let mut outcome = Outcome {
@@ -132,9 +132,9 @@ struct Search<B> {
     steps: HashMap<(u32, Event), Rc<Step>>,
     messages: Vec<Vec<u8>>,
     message_names: HashMap<Vec<u8>, u32>,
-    /// What each decision stands on, by its digest.
+    /// The entries that each decision requires, by its digest.
     needs: BTreeMap<u64, Vec<(u8, u64)>>,
-    /// How each state was come to first.
+    /// The state and choice through which each state was first reached.
     ways: Vec<(u32, Choice)>,
     brain: std::marker::PhantomData<B>,
 }
@@ -154,7 +154,7 @@ impl<B: Brain> Search<B> {
         }
     }
 
-    /// Three nodes that run, of which the first leads.
+    /// Three running nodes, of which the first leads.
     fn first(&mut self) -> World {
         let nodes = IDS.map(|me| {
             let node = Node::<B>::new(me, 0, Vec::new());
@@ -181,7 +181,8 @@ impl<B: Brain> Search<B> {
         world
     }
 
-    /// Whether all was looked at; or the state, the choice in it, if it was one, and what is wrong.
+    /// Returns whether all states were visited, or the state, the choice in it if there was one,
+    /// and the violation.
     fn run(&mut self, outcome: &mut Outcome) -> Result<bool, (usize, Option<Choice>, String)> {
         let first = self.first();
         let mut seen = HashSet::<u128>::default();
@@ -217,7 +218,7 @@ impl<B: Brain> Search<B> {
         self.locals[world.nodes[usize::from(node)] as usize].view.clone()
     }
 
-    /// What arrives, syncs or starts if nobody does anything.
+    /// The arrivals, syncs and starts that happen without any action.
     fn next_of_itself(&self, world: &World) -> impl Iterator<Item = Choice> {
         let mut choices = Vec::new();
         let mut last = None;
@@ -263,7 +264,7 @@ impl<B: Brain> Search<B> {
         choices
     }
 
-    /// Carries a choice out, and checks what became of it.
+    /// Carries out a choice and checks the result.
     fn choose(&mut self, world: &mut World, choice: Choice) -> Result<(), String> {
         match choice {
             Choice::Deliver(link) => {
@@ -312,7 +313,8 @@ impl<B: Brain> Search<B> {
         }
         world.nodes[usize::from(node)] = step.next;
         for &(to, lane, message) in &step.sent {
-            // There is no connection to a node that does not run, nor from one that just starts.
+            // There is no connection to a node that does not run, nor from one that is just
+            // starting.
             if self.view(world, to).is_up && event != Event::Start {
                 let link = Link { from: node, to, lane };
                 let at = world.on_way.partition_point(|(other, _)| *other <= link);
@@ -326,7 +328,8 @@ impl<B: Brain> Search<B> {
         step.replies.iter().try_for_each(|reply| self.check_reply(world, node, reply))
     }
 
-    /// What a node takes for settled is what everybody else ever did, and stands on a majority.
+    /// Checks that the facts a node considers settled are the same as on all others ever, and are
+    /// on a majority.
     fn check_known(&mut self, world: &mut World, node: u8) -> Result<(), String> {
         let view = self.view(world, node);
         for (decision, needs) in &view.needs {
@@ -355,7 +358,7 @@ impl<B: Brain> Search<B> {
         Ok(())
     }
 
-    /// How many nodes hold the same durably.
+    /// The number of nodes that have the same entry durably.
     fn holders(&self, world: &World, need: (u8, u64)) -> usize {
         let held = IDS.map(|node| {
             let view = self.view(world, node);
@@ -377,7 +380,7 @@ impl<B: Brain> Search<B> {
         }
     }
 
-    /// Lets everything arrive, and every disk sync.
+    /// Delivers all messages and syncs every disk.
     fn rest(&mut self, world: &mut World) -> Result<(), String> {
         for _ in 0..REST_MAX {
             let Some(choice) = self.next_of_itself(world).next() else { return Ok(()) };
@@ -386,7 +389,8 @@ impl<B: Brain> Search<B> {
         Err("replicas answer each other without end".to_owned())
     }
 
-    /// From here all replicas come to the same place, and what is not decided can be.
+    /// Checks that all replicas reach the same state from here, and that everything undecided can
+    /// be decided.
     fn finish(&mut self, mut world: World) -> Result<(), String> {
         for urge in 0..URGES_MAX {
             if self.is_finished(&world) {
@@ -407,7 +411,7 @@ impl<B: Brain> Search<B> {
                 if let Some(leader) = IDS.into_iter().find(leads)
                     && !self.is_finished(&world)
                 {
-                    // What is proposed may have to be news.
+                    // A proposal may have to contain something new.
                     for act in [Act::Submit, Act::Propose(world.proposals)] {
                         self.choose(&mut world, Choice::Act(leader, act))?;
                         self.rest(&mut world)?;
@@ -430,7 +434,7 @@ impl<B: Brain> Search<B> {
         enough && views.iter().all(all)
     }
 
-    /// What an event does to a node.
+    /// The result of an event in a state of a node.
     fn step(&mut self, local: u32, event: Event) -> Rc<Step> {
         if let Some(step) = self.steps.get(&(local, event)) {
             return step.clone();
@@ -440,7 +444,7 @@ impl<B: Brain> Search<B> {
             Event::Message { message, .. } => self.messages[message as usize].clone(),
             _ => Vec::new(),
         };
-        // A panic of a node is something that the search has found.
+        // A panic of a node is a violation that the search has found.
         let done = catch_unwind(AssertUnwindSafe(|| node.step(event, &message)));
         let step = match done {
             Err(panic) => Step {
@@ -508,7 +512,7 @@ impl<B: Brain> Search<B> {
         node
     }
 
-    /// The choices that lead to a state and one more, in words.
+    /// Describes the choices that lead to a state, and one more, for humans.
     fn retell(&mut self, state: usize, last: Option<Choice>) -> Vec<String> {
         let mut choices = Vec::from_iter(last);
         let mut at = state;
@@ -521,7 +525,7 @@ impl<B: Brain> Search<B> {
         let mut lines = Vec::new();
         for choice in choices.into_iter().rev() {
             lines.push(self.describe(&world, choice));
-            // The last one is what fails.
+            // The last one is the one that fails.
             let _ = self.choose(&mut world, choice);
         }
         if last.is_none() {
@@ -546,7 +550,7 @@ impl<B: Brain> Search<B> {
 }
 
 impl World {
-    /// Where the oldest message of a link is.
+    /// The index of the oldest message of a link.
     fn oldest(&self, link: Link) -> usize {
         self.on_way.partition_point(|(other, _)| *other < link)
     }
@@ -579,7 +583,7 @@ fn peers(node: u8) -> impl Iterator<Item = u8> {
     IDS.into_iter().filter(move |peer| *peer != node)
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn reason(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_else(|| "no reason".to_owned())

@@ -1,14 +1,14 @@
-//! What a client is told whose transaction was not taken, or was lost sight of.
+//! The errors for clients whose transaction was not accepted or whose outcome is unknown.
 
 use pangea_core::protocol::WaitsFor;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Abort, SqlState};
 
-/// More transactions of this replica than this are not taken before some are applied: the cluster
-/// is not keeping up, or this replica is cut off.
+/// The maximum number of this replica's transactions in flight. When it is reached, the cluster is
+/// not keeping up or this replica is cut off, and new transactions are rejected.
 pub(crate) const IN_FLIGHT_MAX: usize = 400_000;
 
-/// There are as many already, and this one waits most for `late`, where that is known.
+/// The error when the in-flight limit is reached; it names the slowest node if `late` is known.
 pub(crate) fn too_many_in_flight(late: Option<&WaitsFor>, topology: &Topology) -> Abort {
     let message = format!("more than {IN_FLIGHT_MAX} transactions wait to be committed");
     let detail = match late {
@@ -20,7 +20,7 @@ pub(crate) fn too_many_in_flight(late: Option<&WaitsFor>, topology: &Topology) -
         .with_hint("Try again later.")
 }
 
-/// As much waits already for `late`, which is another node, or this one.
+/// The error when too much already waits for `late`, which is another node or this one.
 pub(crate) fn too_far_behind(late: &WaitsFor, topology: &Topology) -> Abort {
     let message = format!("this node waits for {}", late.describe(topology));
     let shard = match topology.partitions.shards() {
@@ -36,7 +36,8 @@ pub(crate) fn too_far_behind(late: &WaitsFor, topology: &Topology) -> Abort {
         .with_hint("Nothing was done. Try again later.")
 }
 
-/// A peer's checkpoint holds what became of it, and does not say.
+/// The error when a transaction was skipped by a peer's checkpoint, which contains its effects but
+/// not its outcome.
 pub(crate) fn outcome_unknown() -> Abort {
     Abort::new(
         SqlState::OUTCOME_UNKNOWN,
@@ -46,7 +47,7 @@ pub(crate) fn outcome_unknown() -> Abort {
     .with_hint("Look at the data before you try again.")
 }
 
-/// This replica's disk was lost, and it does not hold yet what it held.
+/// The error while this replica, which lost its disk, has not yet recovered its data.
 pub(crate) fn not_rejoined() -> Abort {
     let message = "this node is being replaced and takes no requests yet";
     Abort::new(SqlState::CANNOT_CONNECT_NOW, message)

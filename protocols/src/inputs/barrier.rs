@@ -1,4 +1,4 @@
-//! Strict reads: `reads = strict` waits for a cut that was proposed after the read arrived.
+//! Strict reads: with `reads = strict` a read waits for a cut that was proposed after it arrived.
 //!
 //! ```text
 //!   replica             coordinator
@@ -9,9 +9,10 @@
 //!     applies c: reads there
 //! ```
 //!
-//! Everything that was acknowledged anywhere before the read arrived is in a cut that was decided
-//! before c was proposed. The coordinator may have been deposed without knowing it; then its c is
-//! never decided, and when the replica sees a decision by another coordinator it asks that one.
+//! All transactions acknowledged anywhere before the read arrived are in a cut that was decided
+//! before c was proposed. The coordinator may have been deposed without knowing it. Then its c is
+//! never decided, and the replica repeats the request when it sees a decision of another
+//! coordinator.
 
 use std::collections::BTreeMap;
 
@@ -23,39 +24,39 @@ use super::messages::Message;
 use super::state::{Cut, ProposalName};
 use super::{Host, Inputs};
 
-/// More strict reads than this do not wait at a time: there is no coordinator, or it can't be
-/// reached.
+/// The maximum number of waiting strict reads. When it is reached, there is no coordinator or it
+/// can't be reached.
 pub(crate) const STRICT_READS_MAX: usize = 50_000;
 
-/// Strict reads that wait, here and at peers.
+/// The waiting strict reads of this replica and its peers.
 #[derive(Default)]
 pub(crate) struct Barriers {
-    /// Arrived, and not yet told to a coordinator.
+    /// Reads that arrived and are not yet reported to a coordinator.
     pub arrived: Vec<Waiter>,
-    /// Told to this coordinator, under the last token.
+    /// Reads reported to this coordinator under the last token.
     requested: Option<(NodeId, Vec<Waiter>)>,
     /// The name of the last request.
     token: u64,
-    /// Wait until this proposal, or a later one of the same run, is applied.
+    /// Reads that wait until this proposal, or a later one of the same incarnation, is applied.
     proposed: Vec<(ProposalName, Vec<Waiter>)>,
     /// The last proposal that was applied.
     applied: ProposalName,
-    /// At the coordinator: whom to tell of the next proposal, and their tokens.
+    /// At the coordinator: the replicas that wait for the next proposal, and their tokens.
     asking: BTreeMap<NodeId, u64>,
-    /// Need not wait any more.
+    /// Reads that need not wait any more.
     released: Vec<Waiter>,
 }
 
-/// Something that waits for a fresh enough version.
+/// A request that waits for a version that is new enough.
 pub(crate) enum Waiter {
-    /// A session that will read there.
+    /// A session that will read at that version.
     Session(Ticket),
     /// A read-only program.
     Program(Ticket, Program),
 }
 
 impl Barriers {
-    /// Whether no more can wait.
+    /// Whether the limit of waiting reads is reached.
     fn is_full(&self) -> bool {
         let requested = self.requested.iter().map(|(_, waiters)| waiters.len());
         let proposed = self.proposed.iter().map(|(_, waiters)| waiters.len());
@@ -68,12 +69,13 @@ impl Barriers {
         !self.asking.is_empty()
     }
 
-    /// Lets those that have just arrived go at once, which is wrong.
+    /// Releases reads that have just arrived without waiting: a planted bug.
     pub(crate) fn release_arrived(&mut self) {
         self.released.append(&mut self.arrived);
     }
 
-    /// Puts back those whose wait may be in vain.
+    /// Re-queues the reads that may wait for a cut that is never decided. Returns whether there
+    /// were any.
     fn recall(&mut self, is_in_vain: impl Fn(ProposalName) -> bool) -> bool {
         let all = std::mem::take(&mut self.proposed);
         let (lost, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(|(p, _)| is_in_vain(*p));
@@ -85,7 +87,7 @@ impl Barriers {
 }
 
 impl<H: Host> Inputs<H> {
-    /// A program that only reads waits for a fresh enough version, if there is room.
+    /// Queues a read-only program until the version is new enough, unless the limit is reached.
     pub(crate) fn await_fresh(&mut self, cx: &mut Cx<'_, H>, ticket: Ticket, program: Program) {
         if self.barriers.is_full() {
             cx.mark("inputs.too_many_strict_reads");
@@ -94,7 +96,7 @@ impl<H: Host> Inputs<H> {
         self.barriers.arrived.push(Waiter::Program(ticket, program));
     }
 
-    /// Tells the coordinator that strict reads have arrived.
+    /// Notifies the coordinator that strict reads have arrived.
     pub(crate) fn request_barrier(&mut self, cx: &mut Cx<'_, H>) {
         if self.rejoin.is_some() {
             return;
@@ -114,12 +116,13 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A replica has strict reads: the next cut is proposed after they arrived.
+    /// Handles the request of a replica that has strict reads: the next cut is proposed after they
+    /// arrived.
     pub(crate) fn on_barrier_request(&mut self, from: NodeId, token: u64) {
         self.barriers.asking.insert(from, token);
     }
 
-    /// The coordinator has just proposed: tells who asked before.
+    /// Names the coordinator's latest proposal to all replicas that sent a request before it.
     pub(crate) fn answer_barriers(&mut self, cx: &mut Cx<'_, H>) {
         let name = self.cut.last_proposal;
         for (node, token) in std::mem::take(&mut self.barriers.asking) {
@@ -132,7 +135,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// The coordinator tells which proposal of its own the reads wait for.
+    /// Handles the reply of the coordinator, which names the proposal that the reads wait for.
     pub(crate) fn on_barrier(&mut self, cx: &mut Cx<'_, H>, token: u64, name: ProposalName) {
         let barriers = &mut self.barriers;
         match barriers.requested.take() {
@@ -149,7 +152,8 @@ impl<H: Host> Inputs<H> {
         self.request_barrier(cx);
     }
 
-    /// A proposal was decided: what waits for one of another run asks again.
+    /// Handles the decision of a proposal: reads that wait for one of another incarnation repeat
+    /// their request.
     pub(crate) fn note_coordinator(&mut self, cx: &mut Cx<'_, H>, name: ProposalName) {
         let is_other = |waited: ProposalName| {
             (waited.proposer, waited.incarnation) != (name.proposer, name.incarnation)
@@ -160,7 +164,7 @@ impl<H: Host> Inputs<H> {
         self.request_barrier(cx);
     }
 
-    /// Asks again when the coordinator has changed, or a request to it may have been lost.
+    /// Repeats the request if the coordinator has changed, or if the request may have been lost.
     pub(crate) fn retry_barriers(&mut self, cx: &mut Cx<'_, H>, lost: Option<NodeId>) {
         let leader = self.agreement().leader();
         let barriers = &mut self.barriers;
@@ -173,7 +177,8 @@ impl<H: Host> Inputs<H> {
         self.request_barrier(cx);
     }
 
-    /// Epochs were skipped, and with them cuts that strict reads may wait for: all ask again.
+    /// Repeats all requests, because epochs were skipped and with them cuts that strict reads may
+    /// wait for.
     pub(crate) fn ask_for_barriers_again(&mut self, cx: &mut Cx<'_, H>) {
         let barriers = &mut self.barriers;
         barriers.recall(|_| true);
@@ -183,7 +188,7 @@ impl<H: Host> Inputs<H> {
         self.request_barrier(cx);
     }
 
-    /// An epoch was applied: lets the reads go that waited for its cut.
+    /// Releases the reads that waited for the cut of an applied epoch.
     pub(crate) fn release_barriers(&mut self, cx: &mut Cx<'_, H>, cut: &Cut<H::Rules>) {
         let before = std::mem::replace(&mut self.barriers.applied, cut.name);
         if before.nonce > 0 && before.proposer != cut.name.proposer {
@@ -206,8 +211,8 @@ impl<H: Host> Inputs<H> {
         self.barriers.released.extend(waiters);
     }
 
-    /// Lets those go that need not wait any more: tells sessions of the newest epoch, and returns
-    /// the programs, for the protocol to run there.
+    /// Takes the released reads: sends the newest epoch to sessions, and returns the programs,
+    /// which the protocol runs there.
     pub(crate) fn take_released(&mut self, cx: &mut Cx<'_, H>) -> Vec<(Ticket, Program)> {
         let mut reads = Vec::new();
         for waiter in std::mem::take(&mut self.barriers.released) {

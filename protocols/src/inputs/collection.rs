@@ -1,8 +1,8 @@
-//! Garbage collection (§4) and checkpoints.
+//! Garbage collection (Minerva §4) and checkpoints.
 //!
-//! Replicas tell each other how far they are. A batch that every member of the configuration has
-//! applied is dropped from memory. The log of a node is cut off below its last checkpoint, except
-//! for what that does not hold.
+//! Replicas report their progress to each other. A batch that every member of the configuration has
+//! applied is dropped from memory. A node truncates its log below its last checkpoint, except for
+//! records that the checkpoint does not cover.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -17,18 +17,18 @@ use super::state::{Collection, Cut, SourceLog, Writing};
 use super::{Awaited, Bid, Heads, Host, Inputs, Rules, Timer, decode_heads, encode_heads};
 use crate::agreement::Record;
 
-/// How often a replica tells how far it is.
+/// The interval at which a replica reports its progress.
 pub(crate) const PROGRESS: Span = Span::from_ms(100);
 
-/// A checkpoint that failed, for want of room most likely, is followed by another after this long.
+/// The pause after a failed checkpoint, most likely for lack of disk space, before the next one.
 const REST: Span = Span::from_ms(5_000);
 
-/// At most so many versions are taken out of the store at a time, so that no step is long.
+/// The maximum number of versions removed from the store at a time, so that no step takes long.
 const RECLAIM_VERSIONS_MAX: usize = 50_000;
 
 impl<H: Host> Inputs<H> {
-    /// Tells the others how far this replica is, and drops what nobody needs.
-    /// `of_epochs` is what epochs that are decided wait for beside their batches.
+    /// Reports this replica's progress to its peers and drops data that no replica needs.
+    /// `of_epochs` lists what decided epochs wait for besides their batches.
     pub(crate) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<Awaited>) {
         cx.set_timer(Timer::Progress.into(), PROGRESS);
         if self.is_asking() {
@@ -37,7 +37,7 @@ impl<H: Host> Inputs<H> {
         self.note_waits(cx, of_epochs);
         let me = self.me;
         let (applied, durable) = (self.mastery.confirmed.epoch, self.cut.durable);
-        // What a crash could take from this replica must stay with the others.
+        // The other replicas must retain everything that this one could lose in a crash.
         let logs = self.replication.logs.iter().zip(&self.mastery.confirmed.heads);
         let heads: Heads = logs.map(|(log, head)| log.durable.min(*head)).collect();
         self.note_progress(me, applied, durable, heads.clone());
@@ -56,12 +56,12 @@ impl<H: Host> Inputs<H> {
         self.stop_abandoned_transfers(cx.now.at);
     }
 
-    /// Takes out of the store what no reader of the applied epoch sees.
+    /// Removes the versions from the store that no reader of the applied epoch sees.
     pub(crate) fn reclaim(&self, cx: &mut Cx<'_, H>) {
         cx.store.reclaim_at_most(self.mastery.confirmed.epoch, RECLAIM_VERSIONS_MAX);
     }
 
-    /// A replica tells how far it is.
+    /// Handles the progress report of a peer.
     pub(crate) fn on_progress(
         &mut self,
         cx: &Cx<'_, H>,
@@ -75,7 +75,7 @@ impl<H: Host> Inputs<H> {
         self.stop_obsolete_transfer(from, applied);
         self.keep_less(from);
         if is_further {
-            // It gets on behind a checkpoint, however long it takes.
+            // It makes progress after its checkpoint, however long that takes.
             self.note_heard(from, cx.now.at);
         }
     }
@@ -94,8 +94,8 @@ impl<H: Host> Inputs<H> {
         collection.has_told[node.index()] = true;
     }
 
-    /// How many bytes of batches are here that are kept, by who is ahead, for a replica that has
-    /// not applied them, as far as it has told.
+    /// The bytes of batches on this node that replicas further ahead retain for one that has not
+    /// applied them, according to its last report.
     pub(super) fn kept_for(&self, node: NodeId) -> u64 {
         let Collection { heads, has_told, .. } = &self.collection;
         if !has_told[node.index()] {
@@ -108,13 +108,14 @@ impl<H: Host> Inputs<H> {
         self.replication.logs.iter().enumerate().map(of_log).sum()
     }
 
-    /// How many bytes of batches are here, but for those behind a gap.
+    /// The bytes of the batches on this node, without those after a gap.
     pub(super) fn batch_bytes_held(&self) -> u64 {
         let logs = self.replication.logs.iter();
         logs.map(|log| log.bytes_between(log.collected, log.held)).sum()
     }
 
-    /// Drops the batches below the low watermark, and with them what agreement decided of them.
+    /// Drops the batches below the low watermark (Minerva §4), and the decisions of agreement about
+    /// them.
     fn collect(&mut self, cx: &mut Cx<'_, H>) {
         let collection = &self.collection;
         let members = self.members();
@@ -124,21 +125,21 @@ impl<H: Host> Inputs<H> {
             let watermark =
                 if is_planted(Bug::CollectedForOne) { heads.max() } else { heads.min() };
             let watermark = watermark.unwrap_or_default();
-            // A replica that was removed does not count and may be ahead or behind. What is not
-            // durable here yet has still to be acknowledged.
+            // A removed replica does not count, and may be ahead or behind. A batch that is not
+            // durable here must still be acknowledged.
             let confirmed = self.mastery.confirmed.heads[source];
             let watermark = watermark.min(confirmed).min(log.durable);
             let watermark =
                 self.transfer.least_kept(source).map_or(watermark, |kept| kept.min(watermark));
             log.collect(watermark);
         }
-        // A restart begins at the durable epoch, and must find the decisions after it.
+        // A restart begins at the durable epoch and must find the decisions after it.
         let restarts_from = collection.durable.iter().min().copied().unwrap_or_default();
         self.agreement_mut().trim(restarts_from.0);
         self.forget_cuts(cx);
     }
 
-    /// The last epoch that no member of the group will have to run again after a restart.
+    /// The last epoch that no member of the group has to replay after a restart.
     pub(crate) fn durable_everywhere(&self) -> SnapshotVersion {
         let durable = |node: NodeId| match node == self.me {
             true => self.cut.durable,
@@ -147,22 +148,22 @@ impl<H: Host> Inputs<H> {
         self.members().into_iter().map(durable).min().unwrap_or_default()
     }
 
-    /// Forgets old cuts although a replica may lack them, so that what is kept for one that is away
-    /// has an end. As a majority can begin after them, whoever lacks them finds a checkpoint at
-    /// some replica of any majority.
+    /// Truncates old cuts even if a replica is missing them, so that the data retained for an
+    /// unreachable replica is bounded. A majority can restart after these cuts. Therefore a replica
+    /// that needs them finds a checkpoint at some member of any majority.
     fn forget_cuts(&mut self, cx: &mut Cx<'_, H>) {
         let mut durable = self.collection.durable.clone();
         durable.sort_unstable_by(|a, b| b.cmp(a));
         let on_majority = durable[self.topology.majority() - 1].min(self.cut.durable);
         let kept = self.settings.cuts_kept;
         let upto = on_majority.0.saturating_sub(kept);
-        // Not one by one: each time is a record in the log.
+        // In groups, because each truncation is a record in the log.
         if upto > self.agreement().forgotten() + kept / 8 && self.agreement_mut().compact(upto) {
             cx.mark("inputs.cuts_forgotten");
         }
     }
 
-    /// Asks for a checkpoint when the log has grown enough.
+    /// Requests a checkpoint when the log has grown enough.
     pub(crate) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, H>) {
         if self.is_checkpoint_due() && self.may_checkpoint(cx) {
             self.start_checkpoint(cx);
@@ -170,16 +171,16 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Whether the log has grown enough for a checkpoint, and none is being written.
+    /// Whether the log has grown enough for a checkpoint and none is being written.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
         let collection = &self.collection;
         let is_due = collection.bytes_since_checkpoint >= self.settings.checkpoint_bytes;
-        // While the log is replayed there is no agreement yet whose state could be kept.
+        // During log replay there is no agreement yet whose state could be saved.
         let is_running = self.cut.agreement.is_some();
         is_due && is_running && collection.writing.is_none() && !collection.rests
     }
 
-    /// Asks for a checkpoint of the applied epoch, as far as that is decided.
+    /// Requests a checkpoint of the last confirmed epoch.
     pub(crate) fn start_checkpoint(&mut self, cx: &mut Cx<'_, H>) {
         cx.mark("inputs.checkpoint");
         let confirmed = &self.mastery.confirmed;
@@ -202,7 +203,7 @@ impl<H: Host> Inputs<H> {
             agreement: self.agreement().compacted_records(),
         };
         cx.checkpoint(version, meta.encode());
-        // Batches that the checkpoint lacks. Those that come later are further on in the log.
+        // Batches that the checkpoint does not cover. Later ones are further on in the log.
         let logs = self.replication.logs.iter().zip(&meta.heads);
         let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
         let after = LogPosition(meta.log_head.0 + 1);
@@ -219,9 +220,9 @@ impl<H: Host> Inputs<H> {
         collection.writing = Some(Writing { version, first_needed: first, bytes });
     }
 
-    /// A checkpoint was not written. This replica goes on, as after one, and takes another of a
-    /// later version in some time: as long as it stands still, or keeps what it pins, its memory
-    /// and that of others grows.
+    /// Handles a failed checkpoint. The replica continues as after a successful one, and takes
+    /// another, of a later version, after a pause. Until then its memory and that of its peers
+    /// grows, because it is frozen or retains the pinned version.
     pub(crate) fn on_checkpoint_failed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
         let Some(Writing { version: asked, bytes, .. }) = self.collection.writing.take() else {
             return;
@@ -236,12 +237,13 @@ impl<H: Host> Inputs<H> {
         self.thaw();
     }
 
-    /// It is time for another checkpoint, which the protocol asks for if it is due.
+    /// Allows another checkpoint, which the protocol requests if it is due.
     pub(crate) fn on_checkpoint_timeout(&mut self) {
         self.collection.rests = false;
     }
 
-    /// A checkpoint is durable: the log before it is not needed, except for batches that it lacks.
+    /// Handles a durable checkpoint: the log before it is not needed, except for batches that it
+    /// does not cover.
     pub(crate) fn on_checkpointed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
         let Some(Writing { version: asked, first_needed, .. }) = self.collection.writing.take()
         else {
@@ -255,14 +257,15 @@ impl<H: Host> Inputs<H> {
         }
         self.thaw();
         cx.truncate(first_needed);
-        // What was taken from a peer meanwhile is not in it, and no epoch may come to ask again.
+        // It does not contain state installed from a peer in the meantime, and no epoch may follow
+        // to trigger the next one.
         self.checkpoint_if_due(cx);
         self.acknowledge(cx, self.replication.synced);
     }
 }
 
 impl Collection {
-    /// A restart has so many bytes more to read, or to write again.
+    /// Counts bytes that a restart will have to read or write again.
     pub(crate) fn owe(&mut self, bytes: usize) {
         self.bytes_since_checkpoint = self.bytes_since_checkpoint.saturating_add(bytes as u64);
     }
@@ -278,25 +281,25 @@ impl<B> SourceLog<B> {
     }
 }
 
-/// What a checkpoint holds beside the tables.
+/// The contents of a checkpoint in addition to the tables.
 #[derive(Clone, Debug)]
 pub(crate) struct Meta<R> {
-    /// The log's head when the checkpoint was asked for: agreement's records up to there are in
+    /// The log's head when the checkpoint was requested: agreement's records up to it are in
     /// `agreement`.
     pub log_head: LogPosition,
     /// The log heads of the checkpoint's epoch.
     pub heads: Heads,
-    /// Who was in the configuration.
+    /// Whether each replica was in the configuration.
     pub is_member: Vec<bool>,
-    /// What is known of the first starts of the replicas.
+    /// The known log identities of the replicas.
     pub births: Vec<u64>,
     /// The number of the next local transaction.
     pub next_sequence: u64,
-    /// For each log a number that no transaction in it has reached.
+    /// For each log, a number above those of all of its transactions.
     pub sequences: Vec<u64>,
-    /// What has to be fetched before this replica has its place again.
+    /// The data to fetch before this replica has rejoined.
     pub rejoin: Option<Target>,
-    /// Agreement's state.
+    /// The state of agreement.
     pub agreement: Vec<Record<Cut<R>>>,
 }
 

@@ -1,13 +1,13 @@
-//! Phase 3: epoch-based global commit (§3.4, Algorithm 3).
+//! Phase 3: epoch-based global commit (Minerva §3.4, Algorithm 3).
 //!
-//! Every epoch the coordinator, which is the leader of agreement, proposes the vector of log heads
-//! that are available. What is decided is the same sequence of cuts on every replica; the n-th
-//! decision is epoch n. A cut is applied when every batch up to it is here.
+//! Every epoch the coordinator, which is the leader of agreement, proposes the vector of available
+//! log heads. Agreement decides the same sequence of cuts on every replica; the n-th decision is
+//! epoch n. A cut is applied once every batch up to it has arrived.
 //!
-//! The coordinator also proposes who is in the configuration. A replica that was not heard of for
-//! long, or that runs so far behind that others hold much for it, is removed, so that nothing is
-//! kept for it any more; it comes back when it has caught up. The quorums stay those of the whole
-//! cluster: they say how many may fail, not how many have.
+//! The coordinator also proposes changes of the configuration. A replica is removed if it is silent
+//! for too long, or so far behind that the others retain too much for it. Nothing is retained for a
+//! removed replica. It is readmitted once it has caught up. Quorums remain those of the whole
+//! cluster: they count how many replicas may fail, not how many have failed.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ use super::state::{Cut, Slot};
 use super::{Batch, Bid, Host, Inputs, LogRecord, Rules, Timer};
 use crate::agreement::{self, Drained, Refused};
 
-/// More undecided proposals than this are not made: agreement is not keeping up.
+/// The maximum number of undecided proposals. When it is reached, agreement is not keeping up.
 const UNDECIDED_MAX: u64 = 256;
 
-/// A removed replica is taken back when it is at most this many epochs behind.
+/// A removed replica is readmitted when it is at most this many epochs behind.
 const READMIT_EPOCHS_BEHIND_MAX: u64 = 64;
 
-/// A replica that is fewer epochs behind is not removed for it, however large they are.
+/// A replica that is fewer epochs behind than this is not removed for it, however large they are.
 pub(super) const BEHIND_EPOCHS_MIN: u64 = 2 * READMIT_EPOCHS_BEHIND_MAX;
 
 impl<H: Host> Inputs<H> {
-    /// Algorithm 3, ProposeConsensus.
+    /// Minerva §3.4, Algorithm 3, `ProposeConsensus`: the timer of the coordinator.
     pub(crate) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, H>) {
         cx.set_timer(Timer::Epoch.into(), self.settings.epoch);
         if self.is_asynchronous() {
@@ -41,23 +41,23 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Others are further: proposes at once, unless a master does so anyway.
+    /// Proposes at once if other logs are ahead, unless a master does so anyway.
     pub(crate) fn catch_up(&mut self, cx: &mut Cx<'_, H>) {
         if self.is_behind() && self.agreement().is_leader() && !self.is_asynchronous() {
             self.propose(cx);
         }
     }
 
-    /// Whether this is the only replica of a cluster, which waits for nobody, and it has proposed
-    /// nothing that is not decided.
+    /// Whether this is the only replica of a cluster, which waits for no other, and all its
+    /// proposals are decided.
     pub(crate) fn is_idle_alone(&self) -> bool {
         self.greetings.is_ready && self.cut.undecided() == 0 && self.agreement().is_alone()
     }
 
-    /// Proposes a cut, where there is something new.
+    /// Minerva §3.4, Algorithm 3, `ProposeConsensus`: proposes a cut if there is something new.
     pub(crate) fn propose(&mut self, cx: &mut Cx<'_, H>) {
         if !self.mastery.early.is_empty() {
-            // Of a time when replication was asynchronous: they come first.
+            // Cuts from a time when replication was asynchronous are proposed first.
             return self.reign(cx, true);
         }
         let term = self.agreement().term();
@@ -81,7 +81,7 @@ impl<H: Host> Inputs<H> {
         let is_turn_news = self.is_turn_news(turn);
         let is_asked = self.barriers.is_asked() || self.is_behind();
         let cut = &mut self.cut;
-        // After a restart less is known to be available than was proposed before it.
+        // After a restart, fewer batches are known to be available than were proposed before it.
         let is_further = heads.iter().zip(&cut.proposed).any(|(head, before)| head > before);
         let is_news = is_further || !removed.is_empty() || !readmitted.is_empty() || is_turn_news;
         if !is_news && !is_asked {
@@ -99,19 +99,19 @@ impl<H: Host> Inputs<H> {
         self.answer_barriers(cx);
     }
 
-    /// Another log has come to an epoch.
+    /// Records that another log has reached an epoch.
     pub(crate) fn follow(&mut self, epoch: SnapshotVersion) {
         if !is_planted(Bug::FollowsNobody) {
             self.pace.wanted = self.pace.wanted.max(epoch);
         }
     }
 
-    /// Whether other logs have come to epochs for which nothing is on its way here.
+    /// Whether other logs have reached epochs for which no cut is in flight here.
     pub(crate) fn is_behind(&self) -> bool {
         self.last_epoch() < self.pace.wanted
     }
 
-    /// The last epoch that is decided, as far as it is known here, or was proposed or fixed here.
+    /// The last epoch that is known to be decided, or that this replica proposed or fixed.
     pub(crate) fn last_epoch(&self) -> SnapshotVersion {
         if self.is_asynchronous() {
             return self.last_decided().max(self.mastery.last_fixed().unwrap_or_default());
@@ -119,18 +119,18 @@ impl<H: Host> Inputs<H> {
         SnapshotVersion(self.last_decided().0 + self.cut.undecided())
     }
 
-    /// The last epoch that is decided, as far as it is known here.
+    /// The last epoch that this replica knows to be decided.
     pub(crate) fn last_decided(&self) -> SnapshotVersion {
         let cut = &self.cut;
         let known = cut.waiting.back().map_or(cut.applied, |(epoch, _)| *epoch);
         known.max(cut.applied).max(cut.skipped)
     }
 
-    /// Whom to remove and whom to take back.
+    /// The replicas to remove and to readmit.
     pub(crate) fn membership_changes(&self, cx: &mut Cx<'_, H>) -> (Vec<NodeId>, Vec<NodeId>) {
         let cut = &self.cut;
         if cut.lacks_cuts() {
-            // What was changed meanwhile is not known here.
+            // Changes of the configuration in the missing cuts are unknown.
             return (Vec::new(), Vec::new());
         }
         let silence = self.settings.removal;
@@ -139,7 +139,7 @@ impl<H: Host> Inputs<H> {
         let peers = self.topology.peers_of(self.me).filter(is_member);
         let mut removed: Vec<_> = peers.filter(is_silent).collect();
         let silent = removed.len();
-        // The coordinator itself may be behind, and removed: it can lead before it is taken back.
+        // The coordinator itself may be behind and removed: it may lead while it is not a member.
         let members = self.topology.node_ids().filter(is_member);
         let behind = members.filter(|node| self.is_too_far_behind(*node));
         let behind: Vec<_> = behind.filter(|node| !removed.contains(node)).collect();
@@ -167,19 +167,19 @@ impl<H: Host> Inputs<H> {
         (removed, readmitted)
     }
 
-    /// The last epoch that any replica has applied, as far as it is known here.
+    /// The last epoch that any replica is known to have applied.
     pub(super) fn furthest(&self) -> SnapshotVersion {
         let applied = self.collection.applied.iter().max().copied().unwrap_or_default();
         applied.max(self.mastery.confirmed.epoch)
     }
 
-    /// Whether a replica runs so far behind others that these should keep nothing for it any more.
+    /// Whether a replica is so far behind the others that they should retain nothing for it.
     fn is_too_far_behind(&self, node: NodeId) -> bool {
         let behind = self.furthest().0.saturating_sub(self.collection.applied[node.index()].0);
         behind > BEHIND_EPOCHS_MIN && self.kept_for(node) > self.settings.behind_bytes
     }
 
-    /// A peer's part in agreement.
+    /// Passes a peer's message to agreement.
     pub(crate) fn on_agreement(&mut self, cx: &mut Cx<'_, H>, from: NodeId, bytes: &[u8]) {
         if !self.greetings.is_ready {
             return cx.mark("inputs.agreement_too_early");
@@ -192,7 +192,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Lets agreement know that time passes.
+    /// Advances the clock of agreement.
     pub(crate) fn on_tick(&mut self, cx: &mut Cx<'_, H>) {
         cx.set_timer(Timer::Tick.into(), agreement::TICK);
         if self.greetings.is_ready {
@@ -201,7 +201,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Carries out what agreement wants done, and queues what it decided.
+    /// Persists the records of agreement, sends its messages, and queues its decisions.
     pub(crate) fn settle_agreement(&mut self, cx: &mut Cx<'_, H>) {
         if !self.greetings.is_ready {
             return;
@@ -213,7 +213,7 @@ impl<H: Host> Inputs<H> {
             let position = self.persist(cx, LogRecord::Agreement(encoded.into()));
             self.cut.agreement_record = position;
         }
-        // A message tells of records drained before it too.
+        // A message may also depend on records that were drained earlier.
         let after = match is_planted(Bug::VoteBeforeFsync) {
             true => LogPosition(0),
             false => self.cut.agreement_record,
@@ -238,7 +238,7 @@ impl<H: Host> Inputs<H> {
         self.queue_synced_cuts(cx);
     }
 
-    /// Queues what the only replica of a cluster has decided and now holds on disk.
+    /// Queues the cuts that the only replica of a cluster has decided and persisted.
     fn queue_synced_cuts(&mut self, cx: &mut Cx<'_, H>) {
         let synced = self.replication.synced;
         let is_synced = |(at, ..): &mut (LogPosition, _, _)| *at <= synced;
@@ -247,7 +247,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Algorithm 3, AgreementReached.
+    /// Minerva §3.4, Algorithm 3, `AgreementReached`.
     fn queue_cut(&mut self, cx: &mut Cx<'_, H>, epoch: SnapshotVersion, cut: Cut<H::Rules>) {
         cx.mark("inputs.cut_decided");
         self.cut.note_decided(cut.name);
@@ -271,7 +271,7 @@ impl<H: Host> Inputs<H> {
         self.cut.waiting.push_back((epoch, cut));
     }
 
-    /// The next cut, if it is known and its batches are all here.
+    /// The next cut to apply, if it is known and all of its batches have arrived.
     pub(crate) fn next_cut(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -292,7 +292,7 @@ impl<H: Host> Inputs<H> {
         None
     }
 
-    /// The cut of an epoch, if it may be run, is not confirmed, and its batches are all here.
+    /// The cut of an unconfirmed epoch, if it may run and all of its batches have arrived.
     pub(crate) fn cut_of(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -312,7 +312,8 @@ impl<H: Host> Inputs<H> {
         self.follows_rules(cx, epoch, cut).then(|| cut.clone())
     }
 
-    /// Whether a cut was proposed under what this node has. If not, the node ends.
+    /// Whether this node can apply a cut under the rules it was proposed with. If not, the node
+    /// stops.
     pub(crate) fn follows_rules(
         &self,
         cx: &mut Cx<'_, H>,
@@ -325,17 +326,17 @@ impl<H: Host> Inputs<H> {
         is_followed
     }
 
-    /// The batches between the cut before and this one, by source and then by place in its log.
+    /// The batches between the previous cut and this one, ordered by source and then by number.
     pub(crate) fn batches_of(&self, cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
         self.batches_between(&self.cut.heads, cut)
     }
 
-    /// The batches between these heads and a cut, by source and then by place in its log.
+    /// The batches between these heads and a cut, ordered by source and then by number.
     pub(crate) fn batches_between(&self, from: &[Bid], cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
         let logs = self.replication.logs.iter().zip(from.iter().zip(&cut.heads));
         let proposer = cut.name.proposer;
         let counts = |slot: &&Slot<H::Batch>| match cut.reign {
-            // What a master has made, and no cut of its reign has named, is void.
+            // A master's batch that no cut of its master term contains is void.
             None => !slot.batch.is_of_reign(),
             Some(reign) => {
                 let is_of_it =
@@ -356,8 +357,8 @@ impl<H: Host> Inputs<H> {
         slots.map(|slot| slot.batch.clone()).collect()
     }
 
-    /// The epoch's writes are all in the store: moves on to it. The protocol publishes it, now or
-    /// when it is for good: [`Self::confirm`].
+    /// Advances the applied epoch: its writes are all in the store. The protocol publishes it now,
+    /// or when it is confirmed: [`Self::confirm`].
     pub(crate) fn finish_epoch(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -373,7 +374,7 @@ impl<H: Host> Inputs<H> {
         self.note_reign(cx, epoch, cut);
     }
 
-    /// The batches of a cut are part of the state.
+    /// Advances the heads: the batches of a cut are part of the state.
     pub(crate) fn raise_heads(&mut self, cut: &Cut<H::Rules>) {
         for (head, cut_head) in self.cut.heads.iter_mut().zip(&cut.heads) {
             let is_back = is_planted(Bug::HeadsGoBack);
@@ -381,7 +382,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Changes who is in the configuration, as of the epoch that is being applied.
+    /// Changes the configuration as of the epoch that is being applied.
     pub(crate) fn apply_membership(&mut self, cx: &mut Cx<'_, H>, cut: &Cut<H::Rules>) {
         for node in &cut.removed {
             self.cut.is_member[node.index()] = false;

@@ -1,5 +1,5 @@
-//! Asynchronous replication (Calvin §3.1.1): one replica is the master, and runs its batches before
-//! they are agreed on.
+//! Asynchronous replication (Calvin §3.1.1): one replica is the master and runs its batches before
+//! their cuts are decided.
 //!
 //! ```text
 //!   client      master                        others
@@ -10,29 +10,30 @@
 //!     |            | == agreement on cut n ====> |   run epoch n
 //! ```
 //!
-//! The master is the leader of agreement. It alone makes batches, so that it knows what the next
-//! epoch has as soon as it has made one: it **fixes** the cut, whose number is that after all that
-//! is in agreement's log and all that is fixed, writes it down, and proposes it once its batches
-//! are available, like any other. What agreement decides is as safe as in synchronous mode.
+//! The master is the leader of agreement. Only the master creates batches, so it knows the contents
+//! of the next epoch as soon as it has created a batch. It **fixes** the cut: it numbers the cut
+//! after all cuts in agreement's log and all fixed cuts, and logs it. It proposes the cut once its
+//! batches are available, like any other cut. Decided cuts are as safe as in synchronous mode.
 //!
-//! A master's time is a **reign**: a term of agreement, and the number of the first transaction
-//! that it took in it. A cut names its reign. Of the master's log it takes the transactions from
-//! that number on, and nothing of other logs: what else lies before its heads is void, on every
-//! replica alike, and no later cut can name it again. A batch says that a master has made it, so
-//! that it stays void where replication is synchronous by the time that somebody brings it.
+//! The period of one master is a **master term**: a term of agreement, and the number of the first
+//! transaction that the master accepted in it. A cut contains its master term. The cut includes the
+//! transactions of the master's log from that number on, and none of other logs. All other batches
+//! before its heads are void, identically on all replicas, and no later cut can include them. A
+//! batch is marked as created by a master. It therefore stays void even if replication is
+//! synchronous by the time that a replica delivers it.
 //!
-//! When leadership changes, agreement carries over the cuts that may have been decided, and the new
-//! master's come after them. A replica that has fixed another cut under a number that is decided
-//! gives up that cut and those after it, and its store goes back to before them
-//! ([`pangea_core::store::Store::retreat_to`]). One that was away, or started again, and under
-//! whose numbers nothing was decided meanwhile proposes them again, in their order, before it takes
-//! anything else.
+//! When leadership changes, agreement preserves the cuts that may have been decided, and the cuts
+//! of the new master follow them. If another cut is decided under a number that a replica has
+//! fixed, the replica discards its fixed cut and those after it. Its store rolls back to the
+//! version before them ([`pangea_core::store::Store::retreat_to`]). A replica that was disconnected
+//! or restarted, and under whose numbers no other cut was decided, proposes its fixed cuts again,
+//! in order, before it accepts anything else.
 //!
 //! Invariants:
-//! - fixed cuts are numbered without a gap, from after what is decided and run;
-//! - what is run and not decided is of a cut that is on this disk, with its batches;
-//! - checkpoints, what peers are told, and what is collected go by confirmed epochs alone: those
-//!   that were run, and that nobody will give up.
+//! - fixed cuts are numbered without a gap, starting after the decided and applied cuts;
+//! - an epoch that ran undecided belongs to a cut that is on this disk, with its batches;
+//! - checkpoints, progress reports and collection cover only confirmed epochs: those that ran and
+//!   that no replica will discard.
 
 mod confirmed;
 
@@ -51,76 +52,79 @@ use super::state::Cut;
 use super::{Heads, Host, Inputs, LogRecord, Rules};
 use crate::agreement::{Term, master_patience};
 
-/// So many cuts may be fixed and not decided: beyond that the master makes no batch. At one each
-/// 10 ms, some seconds: what a master that is cut off may answer in vain.
+/// The maximum number of cuts that are fixed and not decided: above it the master creates no
+/// batches. With one cut every 10 ms this is a few seconds, the time during which an isolated
+/// master may acknowledge transactions that are lost.
 const EARLY_MAX: usize = 256;
 
-/// A master that was asked to give way takes nothing for this long at most.
+/// The maximum time for which a master that was asked to transfer mastership accepts no requests.
 const YIELD_MAX: Span = Span::from_ms(3_000);
 
-/// A master's time.
+/// A master term: the period of one master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reign {
-    /// The term in which it leads.
+    /// The agreement term in which it leads.
     pub term: Term,
-    /// The number of the first transaction that is of it.
+    /// The number of its first transaction.
     pub first: u64,
 }
 
-/// A cut that is fixed here.
+/// A cut that this replica has fixed.
 pub(crate) struct Early<R> {
     pub epoch: SnapshotVersion,
     pub cut: Cut<R>,
-    /// Where it is in the log of this node.
+    /// Its position in this node's log.
     pub position: LogPosition,
-    /// The term in which it was proposed last.
+    /// The term in which it was last proposed.
     proposed_in: Term,
     /// Whether agreement has decided it.
     pub is_decided: bool,
-    /// Whether it was handed out to be run, or for others to run.
+    /// Whether it was returned to the protocol, to run or to send to other shards.
     is_begun: bool,
 }
 
 impl<R> Early<R> {
-    /// One that was just written down, or found again.
+    /// A cut that was just logged, or found in the log.
     fn fixed(epoch: SnapshotVersion, cut: Cut<R>, position: LogPosition) -> Self {
         let proposed_in = Term::default();
         Self { epoch, cut, position, proposed_in, is_decided: false, is_begun: false }
     }
 }
 
-/// What is run, and for good.
+/// The state as of the last confirmed epoch.
 pub(crate) struct Confirmed {
     pub epoch: SnapshotVersion,
     pub heads: Heads,
     pub is_member: Vec<bool>,
-    /// Whose reign that is, as far as it is known here.
+    /// The master of that epoch and its term, if known.
     reign: Option<(NodeId, Reign)>,
 }
 
-/// What a replica does as the master, or may have done.
+/// The state of a replica as the master, or as a possible former master.
 pub(crate) struct Mastery<R> {
-    /// Cuts that are fixed, from after the confirmed epoch.
+    /// The fixed cuts after the confirmed epoch.
     pub early: VecDeque<Early<R>>,
     pub confirmed: Confirmed,
-    /// While this replica leads.
+    /// `Some` while this replica leads.
     pub reign: Option<Reign>,
-    /// The term of this replica in which all that was carried over is decided and run.
+    /// This replica's term in which all cuts preserved from earlier terms are decided and applied.
     opened: Term,
-    /// Whether a cut of the reign was fixed.
+    /// Whether a cut of the master term was fixed.
     has_begun: bool,
-    /// When the reign began.
+    /// When the master term began.
     since: Timestamp,
-    /// Who wants to lead, and until when nothing is taken for that.
+    /// The replica that requested mastership, and the time until which no requests are accepted for
+    /// it.
     yields: Option<(NodeId, Timestamp)>,
     has_yielded: bool,
-    /// Whether this replica has asked for the leadership that it had when it stopped.
+    /// Whether this replica has campaigned to regain the leadership that it had when it stopped.
     has_returned: bool,
-    /// Whether transactions were taken that are in no batch yet.
+    /// Whether transactions were accepted that are in no batch yet.
     pub has_collected: bool,
-    /// Whose reign the applied epoch is of.
+    /// The master and master term of the applied epoch.
     reign_applied: Option<(NodeId, Reign)>,
-    /// Cuts from this epoch on are void that were handed out: the protocol has yet to take note.
+    /// Cuts from this epoch on, which were returned to the protocol, are void. Set until the
+    /// protocol has handled that.
     void_from: Option<SnapshotVersion>,
 }
 
@@ -147,13 +151,13 @@ impl<R: Rules> Mastery<R> {
         }
     }
 
-    /// The last epoch whose cut is fixed here.
+    /// The last epoch whose cut this replica has fixed.
     pub(crate) fn last_fixed(&self) -> Option<SnapshotVersion> {
         self.early.back().map(|early| early.epoch)
     }
 }
 
-/// A fixed cut as it is in the log.
+/// Encodes a fixed cut for the log.
 pub(crate) fn encode_early<R: Rules>(epoch: SnapshotVersion, cut: &Cut<R>) -> Bytes {
     let mut out = Vec::new();
     out.put_u64(epoch.0);
@@ -161,7 +165,7 @@ pub(crate) fn encode_early<R: Rules>(epoch: SnapshotVersion, cut: &Cut<R>) -> By
     out.into()
 }
 
-/// Reads what [`encode_early`] wrote.
+/// Decodes a fixed cut that [`encode_early`] wrote.
 pub(crate) fn decode_early<R: Rules>(
     bytes: &[u8],
 ) -> Result<(SnapshotVersion, Cut<R>), DecodeError> {
@@ -173,30 +177,32 @@ pub(crate) fn decode_early<R: Rules>(
 }
 
 impl<H: Host> Inputs<H> {
-    /// Whether replication is asynchronous. The only replica of a cluster waits for nobody anyway.
+    /// Whether replication is asynchronous. The only replica of a cluster needs no asynchronous
+    /// mode.
     pub(crate) fn is_asynchronous(&self) -> bool {
         self.settings.master.is_some() && self.topology.node_count() > 1
     }
 
-    /// Whether this replica takes transactions as the master, now.
+    /// Whether this replica currently accepts transactions as the master.
     pub(crate) fn takes(&self) -> bool {
         self.is_open() && self.mastery.yields.is_none()
     }
 
-    /// Whether this replica reigns, and all that came before its reign is decided and run.
+    /// Whether this replica is the master, and all cuts from before its master term are decided and
+    /// applied.
     fn is_open(&self) -> bool {
         self.mastery.reign.is_some_and(|reign| reign.term == self.mastery.opened)
     }
 
-    /// Whether a batch can be made now, which a cut will name.
+    /// Whether a batch can be created now that a cut will include.
     pub(crate) fn may_fix(&self) -> bool {
         self.is_open()
             && self.mastery.early.len() < EARLY_MAX
             && self.last_epoch() < self.pace.limit
     }
 
-    /// Begins or ends this replica's reign, as agreement has it. The next transaction that comes
-    /// into a batch has the number `first`.
+    /// Begins or ends this replica's master term to follow agreement. The next transaction that
+    /// enters a batch has the number `first`.
     pub(crate) fn update_reign(&mut self, cx: &mut Cx<'_, H>, first: u64) {
         if !self.is_asynchronous() && self.mastery.early.is_empty() {
             return;
@@ -207,7 +213,8 @@ impl<H: Host> Inputs<H> {
             self.return_to_lead(cx);
         }
         let term = self.agreement().term();
-        // What is fixed after a peer's checkpoint is of use to a restart that finds that, too.
+        // A restart can use cuts fixed after a peer's checkpoint only if it finds that checkpoint
+        // too.
         let is_caught_up = self.cut.waiting.is_empty()
             && !self.cut.lacks_cuts()
             && self.cut.installed.is_none()
@@ -227,7 +234,7 @@ impl<H: Host> Inputs<H> {
             mastery.since = cx.now.at;
             (mastery.yields, mastery.has_yielded) = (None, false);
         }
-        // Of several that ask for leadership at a time, a preferred one may come a little later.
+        // If several replicas campaign at the same time, the preferred one may be slightly later.
         let is_sure = self.settings.master == Some(self.me)
             || cx.now.at.since(mastery.since) >= master_patience(&self.topology);
         if mastery.opened != term && is_caught_up && is_sure {
@@ -238,9 +245,9 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A master that starts again asks for leadership before it is missed: nobody else has what it
-    /// has run early. Of those that have greeted it one would know of another master, who may have
-    /// run something early meanwhile.
+    /// A restarted master campaigns before its absence is noticed, because no other replica has the
+    /// epochs that it ran early. Any peer that has greeted it would know of another master, which
+    /// may have run epochs early in the meantime.
     fn return_to_lead(&mut self, cx: &mut Cx<'_, H>) {
         if std::mem::replace(&mut self.mastery.has_returned, true) {
             return;
@@ -252,8 +259,8 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// What the master has to do: fixes a cut if there is something new, proposes those that are
-    /// available, and gives way.
+    /// Does the master's work: fixes a cut if there is something new, proposes the fixed cuts whose
+    /// batches are available, and transfers mastership if requested.
     pub(crate) fn reign(&mut self, cx: &mut Cx<'_, H>, is_due: bool) {
         if !self.is_open() {
             return;
@@ -264,7 +271,7 @@ impl<H: Host> Inputs<H> {
                 false => (Vec::new(), Vec::new()),
             };
             let is_changed = !removed.is_empty() || !readmitted.is_empty();
-            // Who gives way follows nobody any more.
+            // A master that is transferring mastership no longer follows other logs.
             let follows = self.is_behind() && self.takes();
             let is_asked = follows || is_due && self.barriers.is_asked();
             let fixed = self.fixed_heads();
@@ -282,8 +289,8 @@ impl<H: Host> Inputs<H> {
         self.mastery.early.back().map_or(&self.cut.heads, |early| &early.cut.heads)
     }
 
-    /// What a cut would name that is fixed now: of its own log all, and of the others what was left
-    /// there by earlier masters, to pass over it.
+    /// The heads of a cut fixed now: all of the local log, and of the other logs the batches left
+    /// there by earlier masters, to skip them.
     fn heads_to_fix(&self) -> Heads {
         let available = self.replication.available.iter();
         let heads = available.zip(self.fixed_heads()).map(|(new, old)| *new.max(old));
@@ -301,7 +308,7 @@ impl<H: Host> Inputs<H> {
         self.cut.last_proposal.nonce += 1;
         let name = self.cut.last_proposal;
         let (rules, reign) = (self.settings.rules.clone(), self.mastery.reign);
-        // Who answers before a cut is agreed on can't stand still: see `turns.rs`.
+        // A master that replies before a cut is decided can't be frozen: see `turns.rs`.
         let turn = None;
         let cut = Cut { name, rules, heads, removed, readmitted, reign, turn };
         let position = self.persist(cx, LogRecord::Early(encode_early(epoch, &cut)));
@@ -330,21 +337,21 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Asks the leader to give way, where this replica should be the master.
+    /// Requests mastership from the leader, if this replica is the preferred master.
     pub(crate) fn ask_to_lead(&mut self, cx: &mut Cx<'_, H>) {
         if self.cut.installed.is_some() {
-            // It could not begin yet.
+            // It could not start yet.
             return;
         }
         if self.agreement_mut().takes_wish()
             && let Some(leader) = self.agreement().leader().filter(|leader| *leader != self.me)
         {
             cx.mark("calvin.asked_to_lead");
-            cx.send(self.node(leader), Message::Wish.into());
+            cx.send(self.node(leader), Message::Wish {}.into());
         }
     }
 
-    /// A peer would be a better master.
+    /// Handles a peer's request for mastership.
     pub(crate) fn on_wish(&mut self, cx: &mut Cx<'_, H>, from: NodeId) {
         if self.is_open() && self.mastery.yields.is_none() {
             self.mastery.yields = Some((from, cx.now.at + YIELD_MAX));
@@ -352,7 +359,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Lets another lead once all that was taken is decided, so that nothing is lost by it.
+    /// Transfers mastership once all accepted transactions are decided, so that none is lost.
     fn give_way(&mut self, cx: &mut Cx<'_, H>) {
         let Some((to, until)) = self.mastery.yields else { return };
         if cx.now.at >= until {
@@ -369,7 +376,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// The leader of a term gives way to this replica.
+    /// The leader of a term transfers mastership to this replica.
     pub(crate) fn on_yield(&mut self, cx: &mut Cx<'_, H>, from: NodeId, term: Term) {
         let agreement = self.agreement();
         if self.greetings.is_ready
@@ -382,15 +389,14 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Whether an epoch's cut was fixed here, and is in the log.
+    /// Whether this replica has fixed and logged the cut of an epoch.
     pub(crate) fn is_fixed(&self, epoch: SnapshotVersion) -> bool {
         self.mastery.early.iter().any(|early| early.epoch == epoch)
     }
 
-    /// The cut of an epoch that is fixed here, if it may be run: it is decided, or this replica's
-    /// disk has it.
+    /// The fixed cut of an epoch, if it may run: it is decided, or durable on this replica.
     pub(crate) fn early_of(&mut self, epoch: SnapshotVersion) -> Option<Cut<H::Rules>> {
-        // Not what is left of a time when replication was asynchronous.
+        // Excludes cuts left from a time when replication was asynchronous.
         let runs = self.is_open() && self.is_asynchronous();
         let synced = self.replication.synced;
         let first = self.mastery.early.front()?.epoch;
@@ -409,7 +415,8 @@ impl<H: Host> Inputs<H> {
         Some(early.cut.clone())
     }
 
-    /// After a restart: what was fixed and is not known to be decided. Nothing of it was run yet.
+    /// After a restart, restores the cuts that were fixed and are not known to be decided. None of
+    /// them has run yet.
     pub(crate) fn restore_early(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -428,7 +435,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Asserts what holds between any two steps.
+    /// Asserts the invariants that hold between any two steps.
     pub(crate) fn early_invariants(&self) {
         let Mastery { early, confirmed, .. } = &self.mastery;
         let mut next = confirmed.epoch;

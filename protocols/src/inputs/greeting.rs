@@ -1,8 +1,8 @@
-//! Whether this replica remembers all that it has said, before it says more.
+//! Detects a lost log before a replica sends promises, votes or batches.
 //!
-//! A replica that lost its log would give known numbers to new batches and vote twice. So it asks
-//! those that it spoke to. Each replica draws a name at its first start, its birth, and logs it.
-//! Peers log the births of the others.
+//! A replica that lost its log would assign used numbers to new batches and vote twice. Therefore
+//! it first asks the replicas that it has communicated with. Each replica draws a random log
+//! identity, its `birth`, at its first start and logs it. Peers log each other's log identities.
 //!
 //! ```text
 //!   replica                                 peer
@@ -10,14 +10,15 @@
 //!     | <--- Greeting(birth, yours, how far it has this replica's log, its last promise) |
 //! ```
 //!
-//! Until it is ready, a replica makes no batches and takes no part in agreement.
+//! Until it is ready, a replica creates no batches and does not participate in agreement.
 //!
-//! - At its first start it is ready when more than half of its peers have logged its birth. Two
-//!   such sets share a peer, so one that lost its disk and draws another birth never is.
-//! - At a later start it is ready when as many peers have greeted it as make a majority with it.
-//!   Without them it could not commit, so this waits for nothing that it would not wait for anyway.
-//! - A peer that knows another birth, or has more of its log, or a later promise, ends it. There is
-//!   a way back: see `rejoin.rs`.
+//! - At its first start it is ready when more than half of its peers have logged its identity. Two
+//!   such sets share a peer. Therefore a replica that lost its disk and draws another identity
+//!   never becomes ready.
+//! - At a later start it is ready when enough peers have greeted it to form a majority with it. It
+//!   could not commit without them, so this adds no wait.
+//! - A peer that knows another identity of the replica, has more of its log, or a later promise,
+//!   stops it. The way back is in `rejoin.rs`.
 
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Cx, FirstStart};
@@ -27,42 +28,44 @@ use super::replication::lost_log;
 use super::{Bid, Event, Host, Inputs, LogRecord};
 use crate::agreement::Term;
 
-/// What replicas know of each other's first starts.
+/// The replicas' knowledge of each other's log identities.
 #[derive(Default)]
 pub(crate) struct Greetings {
-    /// The birth of each replica; 0 where it is not known.
+    /// The log identity of each replica; 0 if unknown.
     pub births: Vec<u64>,
-    /// The question of each peer whose disk is gone, until it has greeted.
+    /// The nonce of the rejoin request of each peer that lost its disk, until it has greeted.
     pub rejoins: Vec<Option<u64>>,
-    /// Where the last birth is in the log.
+    /// The log position of the last record of a log identity.
     logged: LogPosition,
-    /// Who knows the birth of this replica, of those that have greeted it since it started.
+    /// Whether each peer has confirmed, since this replica started, that it logged this replica's
+    /// identity.
     knows: Vec<bool>,
-    /// Whether each peer has answered, in this run, what it knows of this replica.
+    /// Whether each peer has answered this replica's rejoin request in this run.
     pub answered: Vec<bool>,
-    /// So many of them are enough.
+    /// The number of confirmations at which this replica is ready.
     enough: usize,
-    /// Whether this replica has taken part before, in an earlier run.
+    /// Whether this replica participated in an earlier run.
     was_ready: bool,
-    /// Whether this replica makes batches and takes part in agreement.
+    /// Whether this replica creates batches and participates in agreement.
     pub is_ready: bool,
-    /// The latest term that a peer has said it follows, in a greeting.
+    /// The latest term that a peer follows, according to its greeting.
     pub follows: Term,
 }
 
 impl Greetings {
-    /// Nothing is known yet.
+    /// The initial state, in which nothing is known.
     pub(crate) fn new(node_count: usize) -> Self {
         Self { births: vec![0; node_count], rejoins: vec![None; node_count], ..Self::default() }
     }
 
-    /// Where the last birth is in the log.
+    /// The log position of the last record of a log identity.
     pub(crate) fn logged_at(&mut self, position: LogPosition) {
         self.was_ready = true;
         self.logged = position;
     }
 
-    /// What `me` waits for at its first start.
+    /// The confirmations that `me` waits for at its first start; `None` at a later start or once it
+    /// is ready.
     pub(crate) fn first_start(&self, me: NodeId) -> Option<FirstStart> {
         let is_missing = |node: &NodeId| *node != me && !self.knows[node.index()];
         let nodes = (0..self.knows.len()).map(|index| NodeId(index as u16));
@@ -74,15 +77,15 @@ impl Greetings {
 }
 
 impl Greetings {
-    /// A peer tells whom it follows.
+    /// Records the term that a peer follows.
     pub(crate) fn note_follows(&mut self, term: Term) {
         self.follows = self.follows.max(term);
     }
 }
 
 impl<H: Host> Inputs<H> {
-    /// The log was read. `was_ready` tells whether this replica has taken part before, and
-    /// `is_replaced` that it may have before its disk was lost.
+    /// Starts the exchange after the log was read. `was_ready` is whether this replica has
+    /// participated before; `is_replaced` is whether it may have done so before its disk was lost.
     pub(crate) fn begin_greetings(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -102,11 +105,11 @@ impl<H: Host> Inputs<H> {
             return self.start_rejoin(cx);
         }
         if self.holds_target() {
-            // It was there in an earlier run.
+            // An earlier run had already reached it.
             self.rejoin = None;
         }
         if is_replaced && self.rejoin.is_none() {
-            // And that run ended before it was noted.
+            // An earlier run completed the rejoin but stopped before the driver had recorded it.
             cx.rejoined();
         }
         let greetings = &self.greetings;
@@ -116,7 +119,7 @@ impl<H: Host> Inputs<H> {
             self.note_birth(cx, me, birth);
         }
         if peers == 0 {
-            // Nothing waits to be sent yet.
+            // There is nothing to send yet.
             self.become_ready(cx);
         }
     }
@@ -127,7 +130,7 @@ impl<H: Host> Inputs<H> {
         self.greetings.logged = position;
     }
 
-    /// Tells a peer who this replica is, and what it knows of the peer.
+    /// Sends a peer this replica's identity and its knowledge of the peer.
     pub(crate) fn greet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         let greetings = &self.greetings;
         let greeting = Message::Greeting {
@@ -140,7 +143,7 @@ impl<H: Host> Inputs<H> {
         cx.send_after(greetings.logged, self.node(peer), greeting.into());
     }
 
-    /// A peer tells who it is, and what it knows of this replica.
+    /// Handles a peer's greeting: its identity and its knowledge of this replica.
     pub(crate) fn on_greeting(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -159,12 +162,13 @@ impl<H: Host> Inputs<H> {
             return None;
         }
         if self.greetings.rejoins[from.index()].take().is_some() {
-            // While it asked it took nothing.
+            // The peer ignored all other messages while it was rejoining.
             self.say_again(cx, from);
         }
         let own = self.greetings.births[self.me.index()];
         if yours != 0 && yours != own && self.greetings.answered[from.index()] {
-            // Said before the answer, in which it took note of this life, and overtaken by it.
+            // The greeting was sent before the peer's answer, in which it recorded the new
+            // identity, and the answer overtook it.
             cx.mark("inputs.greeting_late");
             return None;
         }
@@ -179,7 +183,8 @@ impl<H: Host> Inputs<H> {
         self.become_ready(cx).then_some(Event::Ready)
     }
 
-    /// What a peer knows of this replica and this replica does not, if there is something.
+    /// The evidence that this replica has lost part of its log: knowledge of a peer that it does
+    /// not have.
     fn forgotten(&self, from: NodeId, yours: u64, batches: Bid, promise: Term) -> Option<String> {
         let (own, held) = (self.greetings.births[self.me.index()], self.own_head());
         let from = self.node(from);
@@ -200,7 +205,7 @@ impl<H: Host> Inputs<H> {
         })
     }
 
-    /// Returns whether it is ready from now on, and was not before.
+    /// Makes this replica ready once enough peers have confirmed. Returns whether that changed now.
     fn become_ready(&mut self, cx: &mut Cx<'_, H>) -> bool {
         let greetings = &mut self.greetings;
         let count = greetings.knows.iter().filter(|knows| **knows).count();
@@ -213,8 +218,9 @@ impl<H: Host> Inputs<H> {
     }
 }
 
-/// A peer has batches of this replica that this replica does not have: it would give their numbers
-/// to others. They were durable here before they were sent, and so were its votes.
+/// The message with which a node stops if a peer has batches of its log that it does not have
+/// itself. It would reuse their numbers. They were durable here before they were sent, and so were
+/// its votes.
 pub(crate) fn lost_batches(peer: NodeId, theirs: Bid, ours: Bid) -> String {
     lost_log(&format!(
         "node {} has {} batches of this node's log, and this node has {} of them",

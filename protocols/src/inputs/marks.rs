@@ -1,5 +1,4 @@
-//! Coverage marks: the phases, and the branches that are rarely taken. A swarm must hit each, or
-//! say why it can't.
+//! Coverage marks of the phases and of rare branches. A swarm must hit each, or state why it can't.
 
 use pangea_core::protocol::Mark;
 
@@ -55,7 +54,7 @@ const fn is_same(one: &[u8], other: &[u8]) -> bool {
     true
 }
 
-/// Every mark that is made here, in the order of the phases.
+/// All marks of this module, in the order of the phases.
 pub(crate) const ALL: &[Mark] = &[
     // Minerva §3.3, replication.
     mark("inputs.batch_sent", "a batch is sent to all peers"),

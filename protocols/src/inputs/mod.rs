@@ -1,37 +1,40 @@
-//! The input log: the same batches in the same order on every replica, whatever is in them.
+//! The input log: the same batches in the same order on every replica, whatever they contain.
 //!
-//! Each source streams its batches to its peers, which acknowledge what they hold durably. Every
-//! few milliseconds the coordinator proposes how far each stream counts; what agreement decides is
-//! a cut, and the n-th cut is epoch n. What an epoch's transactions do is for the protocol that
-//! holds this ([`Host`]): Minerva executes them before and validates, Calvin executes them after.
+//! Each source streams its batches to its peers, which acknowledge the batches that they have
+//! persisted. Every few milliseconds the coordinator proposes a head for each log. A vector of
+//! heads that agreement decides is a cut, and the n-th cut is epoch n. The protocol that embeds
+//! this module ([`Host`]) determines how an epoch's transactions run: Minerva executes them before
+//! the cut and validates, Calvin executes them after it.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
-//! | replication | Minerva §3.3, Algorithm 2 | `replication.rs` | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have it |
-//! | cut | Minerva §3.4, Algorithm 3 | `cut.rs` | Agreement | which batches are this epoch's |
-//! | early cuts | Calvin §3.1.1, asynchronous | `early.rs` | Wish, Yield | that the master has a cut, and its batches |
-//! | strict reads | | `barrier.rs` | BarrierRequest, Barrier | a cut proposed after the read came |
-//! | greeting | | `greeting.rs` | Greeting | that nobody knows more of a replica than it does |
-//! | rejoin | | `rejoin.rs` | Rejoin, Recollection | what a replica said whose disk is gone |
-//! | turns | Calvin §5 | `turns.rs` | Turn, Agreement | whose turn it is to stand still for a checkpoint |
-//! | back-pressure | | `waits.rs` | | which node is behind, so that this one waits |
-//! | collection | Minerva §4 | `collection.rs` | Progress | what every replica has applied |
+//! | replication | Minerva §3.3, Algorithm 2 | `replication.rs` | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have the batch |
+//! | cut | Minerva §3.4, Algorithm 3 | `cut.rs` | Agreement | the batches of the epoch |
+//! | early cuts | Calvin §3.1.1, asynchronous | `early.rs` | Wish, Yield | the master has persisted a cut and its batches |
+//! | strict reads | | `barrier.rs` | BarrierRequest, Barrier | a cut proposed after the read arrived |
+//! | greeting | | `greeting.rs` | Greeting | no peer knows more of a replica's log than the replica |
+//! | rejoin | | `rejoin.rs` | Rejoin, Recollection | the promises, votes and batches of a replica that lost its disk |
+//! | turns | Calvin §5 | `turns.rs` | Turn, Agreement | the replica that may be frozen for a checkpoint |
+//! | back-pressure | | `waits.rs` | | the node that is behind, so that this one waits |
+//! | collection | Minerva §4 | `collection.rs` | Progress | the last epoch that every replica has applied |
 //! | checkpoint transfer | Minerva §4 | `transfer.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
-//! | recovery | Minerva §4 | `recovery.rs` | | what the log had decided |
+//! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
 //!
-//! # How a protocol holds it
+//! # How a protocol uses it
 //!
-//! Its message and timer are made from [`Message`] and [`Timer`], or are those. It gives each input
-//! to the function of its name here. In turn it is told by an `Event`, which it takes care of
-//! before it goes on, and by `Inputs::next_cut`, which hands out the cuts that can be applied.
-//! When it has applied one it says so with `Inputs::finish_epoch`, and with `Inputs::confirm` when
-//! that is for good.
+//! The protocol's messages and timers are [`Message`] and [`Timer`], or are converted from them. It
+//! passes each input to the function of that name here. It receives an `Event`, which it must
+//! handle before it continues, and `Inputs::next_cut` returns the cuts that can be applied. The
+//! protocol calls `Inputs::finish_epoch` when it has applied a cut, and `Inputs::confirm` when the
+//! epoch is confirmed.
 //!
 //! # Invariants
 //!
-//! - A replica that may have forgotten what it said says nothing; see `greeting.rs`, `rejoin.rs`.
-//! - A replica acknowledges what is durable on it, and counts an acknowledgement once.
-//! - A cut names available batches only; epoch n is the n-th decision.
+//! - A replica that may have forgotten its promises and votes sends none; see `greeting.rs` and
+//!   `rejoin.rs`.
+//! - A replica acknowledges only batches that are durable on it, and counts an acknowledgement
+//!   once.
+//! - A cut names only available batches; epoch n is the n-th decision.
 
 mod answers;
 mod barrier;
@@ -86,10 +89,10 @@ pub(crate) use bid::{decode_heads, encode_heads};
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
 pub use early::Reign;
-pub use messages::Message;
 pub(crate) use messages::NUMBER_MAX;
 #[cfg(test)]
 pub(crate) use messages::decode_batch;
+pub use messages::{ChunkNumber, Message};
 pub(crate) use recovery::INTACT;
 #[cfg(test)]
 pub(crate) use rejoin::{Target, recollection, take_recollection};
@@ -100,31 +103,31 @@ pub(crate) use transfer::take_chunk;
 pub(crate) use turns::{CAUGHT_UP, When};
 pub(crate) use waits::{Awaited, BEHIND_MAX};
 
-/// A protocol whose inputs are ordered here.
+/// A protocol whose inputs are ordered by this module.
 pub trait Host: Protocol<Message: From<Message>, Timer: From<Timer>> {
-    /// What its sources replicate.
+    /// The batches that its sources replicate.
     type Batch: Batch;
 
-    /// What the outcome of an epoch depends on beside its batches. A cut names those of who
-    /// proposed it, so that no replica applies it under others.
+    /// The settings, besides the batches, on which the outcome of an epoch depends. A cut contains
+    /// those of its proposer, so that no replica applies it under different ones.
     type Rules: Rules;
 }
 
-/// What cuts are proposed under.
+/// The rules that cuts are proposed under: settings that determine the outcome of an epoch.
 pub trait Rules:
     Clone + Debug + Default + PartialEq + Send + Serialize + DeserializeOwned + 'static
 {
-    /// Why a node with these can't apply an epoch whose cut was proposed under those of `cut`, and
-    /// what to do; nothing if it can.
+    /// Returns why a node with these rules can't apply an epoch whose cut was proposed under the
+    /// rules `cut`, and how to fix it. Returns `None` if it can.
     fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String>;
 }
 
-/// Some transactions of one source, in their order: an entry of its log.
+/// A group of transactions of one source, in their order: an entry of the source's log.
 pub trait Batch: Debug + Send + Sync + Sized {
-    /// Whose log it is of.
+    /// The source, whose log the batch is in.
     fn source(&self) -> NodeId;
 
-    /// Its place there.
+    /// The number of the batch in that log.
     fn bid(&self) -> Bid;
 
     /// The number of its first transaction.
@@ -133,72 +136,75 @@ pub trait Batch: Debug + Send + Sync + Sized {
     /// The number after that of its last transaction.
     fn end_sequence(&self) -> u64;
 
-    /// Whether a master has made it, where replication is asynchronous. It counts in cuts of its
-    /// reign alone.
+    /// Whether a master created the batch under asynchronous replication. It counts only in cuts of
+    /// its master term.
     fn is_of_reign(&self) -> bool {
         false
     }
 
-    /// Reads one. May keep slices of `bytes`.
+    /// Decodes a batch, which may keep slices of `bytes`.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// Returns an error if the bytes are malformed.
     fn decode(bytes: &Bytes) -> Result<Self, DecodeError>;
 
-    /// Whether its source can have made it, as far as that is not looked at here.
+    /// Checks whether the source can have created this batch, apart from the checks of this module.
     ///
     /// # Errors
-    /// What it can't have.
+    /// Names the property that the batch can't have.
     fn check(&self) -> Result<(), DecodeError>;
 }
 
-/// What a replica waits for.
+/// The timers of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     /// The current batch is old enough to be sent.
     Batch,
     /// The coordinator proposes a cut.
     Epoch,
-    /// Agreement's clock.
+    /// The clock of agreement ticks.
     Tick,
-    /// Looks for missing batches.
+    /// The replica looks for missing batches.
     Fetch,
-    /// Tells the others how far it is.
+    /// The replica reports its progress to its peers.
     Progress,
-    /// Asks again what the others know of it.
+    /// The replica repeats its `Rejoin` requests to its peers.
     Rejoin,
-    /// A checkpoint failed long enough ago for another one.
+    /// The pause after a failed checkpoint has elapsed.
     Checkpoint,
-    /// Requests were held back for long enough. Calvin's alone.
+    /// The delay of requests has elapsed. Only Calvin uses it.
     Held,
 }
 
-/// The settings of a protocol that its inputs follow.
+/// The settings of a protocol that its input log follows.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings<R> {
-    /// How often the coordinator proposes a cut.
+    /// The interval at which the coordinator proposes cuts.
     pub epoch: Span,
-    /// Whether batches are acknowledged to every replica, and not to their source alone.
+    /// Whether batches are acknowledged to every replica, and not only to their source.
     pub ack_everyone: bool,
-    /// A checkpoint is taken when the log has grown by this much since the last one, in bytes.
+    /// A checkpoint is due when the log has grown by this number of bytes since the last one.
     pub checkpoint_bytes: u64,
     /// When a checkpoint that is due is taken.
     pub checkpoints: When,
-    /// About the size of a part of a checkpoint that a peer takes, in bytes.
+    /// The approximate size of a chunk of a transferred checkpoint, in bytes.
     pub chunk_bytes: usize,
-    /// A replica that was not heard of for this long is removed from the configuration.
+    /// A replica from which no message has arrived for this long is removed from the configuration.
     pub removal: Span,
-    /// A replica for which others would keep more than so many bytes of batches is removed.
+    /// A replica is removed if the other replicas would retain more bytes of batches for it than
+    /// this.
     pub behind_bytes: u64,
-    /// So many cuts that a majority has applied and holds on disk are kept for one that lacks them.
+    /// The number of cuts, applied and persisted by a majority, that are retained for replicas that
+    /// have not received them.
     pub cuts_kept: u64,
-    /// Where replication is asynchronous, who should be the master.
+    /// The preferred master, if replication is asynchronous.
     pub master: Option<NodeId>,
-    /// What cuts are proposed under.
+    /// The rules that cuts are proposed under: settings that determine the outcome of an epoch.
     pub rules: R,
 }
 
-/// Reads a number that must be from `LEAST` to `MOST`. Beyond them a node runs and does not work.
+/// Deserializes a number that must be from `LEAST` to `MOST`. With a number outside this range a
+/// node would start but not work.
 pub(crate) fn within<'de, const LEAST: u64, const MOST: u64, D, T>(
     deserializer: D,
 ) -> Result<T, D::Error>
@@ -211,7 +217,8 @@ where
     fitting.ok_or_else(|| D::Error::custom(format_args!("must be from {LEAST} to {MOST}")))
 }
 
-/// Reads how many transactions a slice has: not more than an epoch may have, which is no slice.
+/// Deserializes the number of transactions in a slice. It may not exceed the number in an epoch,
+/// because such a slice would not divide it.
 pub(crate) fn slice_txns<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<NonZeroUsize, D::Error> {
@@ -219,40 +226,40 @@ pub(crate) fn slice_txns<'de, D: Deserializer<'de>>(
     NonZeroUsize::new(number).ok_or_else(|| D::Error::custom("must be at least 1"))
 }
 
-/// Reads a number that is one of a batch, an epoch or a transaction.
+/// Decodes the number of a batch, an epoch or a transaction.
 pub(crate) fn number(from: &mut Reader<'_>, what: &'static str) -> Result<u64, DecodeError> {
     let number = from.varint(what)?;
     if number <= NUMBER_MAX { Ok(number) } else { Err(DecodeError::new(what)) }
 }
 
-/// Whether a batch can hold so many transactions of these names.
+/// Checks that `count` transactions of `source`, numbered from `first`, have valid names.
 ///
 /// # Errors
-/// When their names would not be those of transactions.
+/// Returns an error if a name would not be that of a transaction.
 pub(crate) fn check_names(source: NodeId, first: u64, count: usize) -> Result<(), DecodeError> {
     let is_number = first.checked_add(count as u64).is_some_and(|end| end >> 48 == 0);
     if source.0 < 1 << 15 && is_number { Ok(()) } else { Err(DecodeError::new("batch sequence")) }
 }
 
-/// Something that the protocol has to take care of.
+/// An event that the protocol has to handle.
 pub(crate) enum Event<H: Host> {
-    /// This replica may make batches.
+    /// This replica may create batches.
     Ready,
-    /// A batch of its own log has come back, of an earlier life.
+    /// A peer returned a batch of this replica's own log, from before it lost its disk.
     OwnBatch(Arc<H::Batch>),
-    /// A peer's checkpoint is here, and wants to be installed.
+    /// A peer's checkpoint has arrived completely and is to be installed.
     Checkpoint(Incoming),
-    /// A peer wants one under this number: [`Inputs::send_checkpoint`].
+    /// A peer requests a checkpoint under this number: [`Inputs::send_checkpoint`].
     CheckpointAsked {
-        /// Its number in the group.
+        /// The peer's number in the group.
         from: NodeId,
         transfer: u64,
     },
 }
 
-/// One replica's part.
+/// The state of one replica.
 pub(crate) struct Inputs<H: Host> {
-    /// Its number in the group: here all replicas go by those.
+    /// This replica's number in the group: all replicas have these numbers in this module.
     pub me: NodeId,
     pub group: Group,
     /// The group, as a cluster.
@@ -266,7 +273,7 @@ pub(crate) struct Inputs<H: Host> {
     pub mastery: Mastery<H::Rules>,
     pub barriers: Barriers,
     pub greetings: Greetings,
-    /// Where this replica's disk was lost, until it has its place again.
+    /// `Some` while a replica that lost its disk is rejoining.
     pub rejoin: Option<Rejoin<H::Rules>>,
     pub collection: Collection,
     pub turns: Turns,
@@ -275,23 +282,23 @@ pub(crate) struct Inputs<H: Host> {
     pub counters: Counters,
 }
 
-/// What the first byte of a record of the log says.
+/// The kinds of log records: the first byte of each.
 pub(crate) mod kind {
-    /// A batch, this replica's or a peer's.
+    /// A batch of this replica or of a peer.
     pub const BATCH: u8 = 1;
-    /// Changes of agreement's state.
+    /// Changes of the state of agreement.
     pub const AGREEMENT: u8 = 2;
-    /// What an epoch decided.
+    /// The record of an epoch, in the protocol's encoding.
     pub const EPOCH: u8 = 3;
-    /// A replica's birth.
+    /// The log identity of a replica.
     pub const BIRTH: u8 = 4;
-    /// What the others knew of this replica, which had forgotten it.
+    /// The state that a replica which lost its disk recovered from its peers.
     pub const REJOINED: u8 = 5;
-    /// Batches of a replica that are given up.
+    /// Batches of a replica that are discarded.
     pub const DISCARD: u8 = 6;
     /// A cut that was fixed before it is decided.
     pub const EARLY: u8 = 7;
-    /// Such cuts from this epoch on, before this record, are void.
+    /// Early cuts from this epoch on, in records before this one, are void.
     pub const GIVEN_UP: u8 = 8;
 }
 
@@ -308,7 +315,7 @@ enum LogRecord<'a, R> {
 }
 
 impl<H: Host> Inputs<H> {
-    /// A peer said something.
+    /// Handles a message of a peer.
     pub(crate) fn on_message(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -317,7 +324,7 @@ impl<H: Host> Inputs<H> {
     ) -> Option<Event<H>> {
         let is_of_rejoin = matches!(message, Message::Rejoin { .. } | Message::Recollection { .. });
         if !is_of_rejoin {
-            // For one that only asks nothing is kept.
+            // A rejoining replica does not count as heard from, so that nothing is retained for it.
             self.cut.heard_at[from.index()] = cx.now.at;
         }
         if let Err(refused) = message.check(self.topology.node_count()) {
@@ -335,7 +342,11 @@ impl<H: Host> Inputs<H> {
                 return self.on_greeting(cx, from, (birth, yours), batches, promise);
             }
             Message::Batch { bytes } => return self.on_batch(cx, from, bytes),
-            Message::CheckpointChunk { transfer, index, is_last, payload } => {
+            Message::CheckpointChunk {
+                transfer,
+                number: ChunkNumber { index, is_last },
+                payload,
+            } => {
                 return self.on_checkpoint_chunk(cx, from, (transfer, index), is_last, &payload);
             }
             Message::Rejoin { nonce, birth } => self.on_rejoin(cx, from, nonce, birth),
@@ -366,13 +377,13 @@ impl<H: Host> Inputs<H> {
                 self.on_checkpoint_ack(cx, from, transfer, index);
             }
             Message::CheckpointGone { transfer } => self.on_checkpoint_gone(cx, from, transfer),
-            Message::Wish => self.on_wish(cx, from),
+            Message::Wish {} => self.on_wish(cx, from),
             Message::Yield { term } => self.on_yield(cx, from, term),
         }
         None
     }
 
-    /// The log is durable up to `position`.
+    /// Handles the report that the log is durable up to `position`.
     pub(crate) fn on_durable(&mut self, cx: &mut Cx<'_, H>, position: LogPosition) {
         self.acknowledge(cx, position);
         let cut = &mut self.cut;
@@ -384,7 +395,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A peer is connected.
+    /// Handles a new connection to a peer.
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replication.is_up[peer.index()] = true;
         self.turns.forget_told(peer);
@@ -394,13 +405,13 @@ impl<H: Host> Inputs<H> {
         self.meet(cx, peer);
     }
 
-    /// Begins to talk to a peer.
+    /// Starts to communicate with a peer.
     fn meet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.greet(cx, peer);
         self.say_again(cx, peer);
     }
 
-    /// What was on its way to a peer is lost.
+    /// Repeats the messages to a peer that may have been lost with the connection.
     fn say_again(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         if self.greetings.is_ready {
             self.agreement_mut().on_peer_up(peer);
@@ -410,7 +421,7 @@ impl<H: Host> Inputs<H> {
         self.retry_barriers(cx, Some(peer));
     }
 
-    /// The connection to a peer is lost.
+    /// Handles the loss of the connection to a peer.
     pub(crate) fn on_peer_down(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         self.replication.is_up[peer.index()] = false;
         self.pause_transfers(peer, cx.now.at);
@@ -445,8 +456,8 @@ impl<H: Host> Inputs<H> {
         cx.persist(vec![Bytes::from_static(kind), payload])
     }
 
-    /// Writes down what was decided in an epoch, in the protocol's own words, which a restart is
-    /// given again.
+    /// Logs the record of an epoch, in the protocol's encoding. A restart returns it to the
+    /// protocol.
     pub(crate) fn log_epoch(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -458,12 +469,12 @@ impl<H: Host> Inputs<H> {
         position
     }
 
-    /// Writes down something of an epoch that was not run here.
+    /// Logs the record of an epoch that did not run on this node.
     pub(crate) fn log_handed_on(&mut self, cx: &mut Cx<'_, H>, record: Bytes) -> LogPosition {
         self.persist(cx, LogRecord::Epoch(record))
     }
 
-    /// The node that a replica of the group is.
+    /// The node id of a replica of the group.
     pub(crate) fn node(&self, replica: NodeId) -> NodeId {
         self.group.node(replica)
     }

@@ -1,4 +1,4 @@
-//! Programs that only read: they take no place in the order, and run where they arrived.
+//! Read-only programs: they take no place in the order and run on the node where they arrived.
 
 use pangea_core::exec::{Overlay, optimistic};
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
@@ -9,13 +9,12 @@ use pangea_core::work::Work;
 
 use super::{Host, Inputs};
 
-/// For fewer reads another worker is not woken.
+/// With fewer reads than this no other worker is woken.
 const READS_MIN: usize = 4;
 
 impl<H: Host> Inputs<H> {
-    /// Runs read-only programs on an epoch, the applied one or the last that is decided, and
-    /// answers at once: what is decided is final and survives any f losses. `overlay` is laid over
-    /// it, and has nothing in it.
+    /// Runs read-only programs on the epoch `at`, the applied one or the last that is decided, and
+    /// replies at once: decided epochs are final and survive any f losses. `overlay` must be empty.
     pub(crate) fn read_snapshot(
         &self,
         cx: &mut Cx<'_, H>,
@@ -42,7 +41,7 @@ impl<H: Host> Inputs<H> {
                     "a procedure that is declared read-only wrote",
                 )),
                 Ok(result) => {
-                    // It takes no place in the order, so it has no name of its own.
+                    // A read takes no place in the order, so it has no name.
                     let txn = TxnId::new(self.me, 0);
                     Outcome::Committed { txn, version: at, result }
                 }

@@ -23,25 +23,26 @@ use super::state::{Cut, Slot, SourceLog};
 use super::{Batch, Bid, Host, Inputs, Timer, kind};
 use crate::agreement::{self, Agreement, Record};
 
-/// Why what the log holds can be read.
+/// The reason why records of the log can always be decoded.
 pub(crate) const INTACT: &str = "the driver checked the record";
 
-/// What a restart found, between its two halves.
+/// The state recovered from the log, between the two halves of a restart.
 pub(crate) struct Found<R> {
-    /// The records of epochs that the protocol has logged since the checkpoint, in order.
+    /// The epoch records that the protocol has logged since the checkpoint, in order.
     pub epochs: Vec<(LogPosition, Bytes)>,
     agreement: Vec<Record<Cut<R>>>,
-    /// Cuts that were fixed, and not given up.
+    /// Cuts that were fixed and not discarded.
     early: Vec<(LogPosition, SnapshotVersion, Cut<R>)>,
-    /// Agreement's records up to here are in the checkpoint.
+    /// Agreement records up to this position are in the checkpoint.
     agreement_from: LogPosition,
     was_ready: bool,
     is_replaced: bool,
 }
 
 impl<H: Host> Inputs<H> {
-    /// The first half of the first input of every run: reads the checkpoint and the log. The
-    /// protocol then applies the epochs that are in [`Found::epochs`], and calls [`Self::start`].
+    /// The first half of a restart, which is the first input of every run: reads the checkpoint and
+    /// the log. The protocol then applies the epochs in [`Found::epochs`] and calls
+    /// [`Self::start`].
     pub(crate) fn on_restart(&mut self, cx: &mut Cx<'_, H>, durable: Durable) -> Found<H::Rules> {
         assert!(self.cut.agreement.is_none(), "a node restarts once in each run");
         let mut found = Found {
@@ -72,7 +73,8 @@ impl<H: Host> Inputs<H> {
         found
     }
 
-    /// The second half: what the log had decided is applied, and this replica goes on from there.
+    /// The second half of a restart: the logged decisions are applied, and this replica continues
+    /// from there.
     pub(crate) fn start(&mut self, cx: &mut Cx<'_, H>, found: Found<H::Rules>) {
         self.cut.durable = self.cut.applied;
         let applied = self.cut.applied.0;
@@ -91,7 +93,7 @@ impl<H: Host> Inputs<H> {
         cx.set_timer(Timer::Fetch.into(), FETCH);
     }
 
-    /// Takes over what a checkpoint holds beside the tables.
+    /// Restores the contents of a checkpoint in addition to the tables.
     pub(crate) fn install_meta(&mut self, meta: &Meta<H::Rules>) {
         self.cut.heads.clone_from(&meta.heads);
         self.cut.is_member.clone_from(&meta.is_member);
@@ -109,8 +111,8 @@ impl<H: Host> Inputs<H> {
     }
 
     fn read_record(&mut self, position: LogPosition, record: &Bytes, found: &mut Found<H::Rules>) {
-        // The next restart has to read it again, however often this node is killed before it has
-        // written as much anew.
+        // The next restart has to read it again, even if this node is killed repeatedly before it
+        // has written as much again.
         self.collection.owe(record.len());
         let (&kind, _) = record.split_first().expect(INTACT);
         let payload = record.slice(1..);
@@ -136,7 +138,7 @@ impl<H: Host> Inputs<H> {
                 let from = Reader::new(&payload).u64("given up").expect(INTACT);
                 found.early.retain(|(_, epoch, _)| epoch.0 < from);
             }
-            // A checkpoint that was written after it says how far that led.
+            // A checkpoint written after it contains its effects.
             kind::REJOINED if position <= found.agreement_from => {}
             kind::REJOINED => {
                 let rejoined = Rejoined::decode(&payload).expect(INTACT);
@@ -160,7 +162,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Everything that was read from the log is durable.
+    /// Marks everything that was read from the log as durable.
     fn finish_logs(&mut self) {
         let me = self.me.index();
         for (source, log) in self.replication.logs.iter_mut().enumerate() {
@@ -176,7 +178,7 @@ impl<H: Host> Inputs<H> {
 }
 
 impl<B: Batch> SourceLog<B> {
-    /// Everything up to `head` is part of the state: its batches are not needed here.
+    /// Skips batches up to `head`, which are part of the state and not needed on this node.
     pub(crate) fn skip_to(&mut self, head: Bid) {
         self.collect(head);
         self.held = self.held.max(head);

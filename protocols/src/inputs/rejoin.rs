@@ -1,8 +1,8 @@
-//! A replica whose disk is gone takes its place again, under the same id.
+//! Rejoin: a replica that lost its disk recovers, under the same id.
 //!
-//! It has promised ballots, accepted cuts, acknowledged batches and given numbers to its own, and
-//! knows nothing of that. So it asks all others what they know of it, and until they have answered
-//! it says and takes nothing else.
+//! The replica has promised ballots, accepted cuts, acknowledged batches and numbered its own
+//! batches, and has no record of that. Therefore it asks all other replicas for their knowledge of
+//! it. Until they have answered, it sends and accepts no other messages.
 //!
 //! ```text
 //!   replaced                                every other
@@ -13,23 +13,24 @@
 //!   it holds what was reported: takes requests, makes batches
 //! ```
 //!
-//! Why that is no less than it had said:
+//! The recovered state covers everything that the replica had sent:
 //!
-//! - **Agreement.** See `agreement/remembered.rs`. With n - majority + 1 that remember, each
+//! - **Agreement.** See `agreement/remembered.rs`. If n - majority + 1 peers remember, every
 //!   majority in which it promised or accepted has a member among them.
-//! - **Its own batches.** Who acknowledges a batch holds all before it, and only what others have
-//!   acknowledged is in a cut. What nobody holds so is gone, and its number is free: each peer
-//!   drops what it holds of the log behind a gap when it is asked first. A cut that names more than
-//!   anybody holds ends the node, as what was acknowledged is lost then.
-//! - **Batches of others** that it acknowledged are held by f others. It holds them again before it
-//!   counts as rejoined; a second disk that is lost before that is one too many.
+//! - **Its own batches.** A replica that acknowledges a batch has all batches before it, and a cut
+//!   names only batches that other replicas have acknowledged. A batch that no replica has without
+//!   a gap is lost and its number is free: each peer discards the batches after a gap in this log
+//!   at the first `Rejoin`. If a cut names more batches than any replica has, the node stops,
+//!   because acknowledged transactions are lost.
+//! - **Batches of other sources** that it acknowledged are on f other replicas. It must have them
+//!   again before it counts as rejoined. A second disk that is lost before that is one too many.
 //!
-//! What it said in its earlier life and is still under way does no harm: a peer answers in the
-//! session of the new life, and nothing of an earlier session comes after. What it said in the
-//! same session before it answered, on another lane, is not taken ([`Inputs::on_greeting`]). A
-//! replica that has forgotten too answers that it knows nothing, and is asked again later. One that
-//! takes part again and still catches up tells what it holds, which may be what nobody else does,
-//! and does not count among those that remember.
+//! Messages in flight from its previous log do no harm. A peer answers in the session of the new
+//! log, and no message of an earlier session arrives after that. A greeting that a peer sent in the
+//! same session before its answer, on another lane, is ignored ([`Inputs::on_greeting`]). A peer
+//! that has lost its disk too replies that it knows nothing, and is asked again later. A peer that
+//! participates again but is still catching up reports the heads of its logs, because it may have
+//! batches that no other replica has. It does not count among the peers that remember.
 
 use std::sync::Arc;
 
@@ -47,21 +48,21 @@ use super::{
 };
 use crate::agreement::{Agreement, Record, Remembered};
 
-/// Who has not answered is asked again this often.
+/// The interval at which peers that have not answered are asked again.
 const RETRY: Span = Span::from_ms(500);
 
-/// More transactions than a master has run before they were on any other disk.
+/// More than the number of transactions that a master has run before another disk had them.
 const NUMBERS_SKIPPED: u64 = 1 << 30;
 
-/// How far a replaced replica is.
+/// The progress of a replica that lost its disk.
 pub(crate) enum Rejoin<R> {
-    /// It asks what the others know.
+    /// It asks its peers for their knowledge.
     Asking(Asking<R>),
-    /// It takes part, and has not yet what it held.
+    /// It participates, but has not yet recovered its data.
     CatchingUp(Target),
 }
 
-/// Questions and answers.
+/// The requests and the answers received.
 pub(crate) struct Asking<R> {
     nonce: u64,
     answers: Vec<Answer<R>>,
@@ -73,28 +74,28 @@ enum Answer<R> {
     Knows(Known<R>),
 }
 
-/// What a peer knows of a replica that asks.
+/// A peer's knowledge of a replica that rejoins.
 struct Known<R> {
-    /// Whether it has not itself forgotten what it once said. One that has, and takes part again,
-    /// holds what it has taken since, but stands for no majority of before.
+    /// Whether the peer itself has its complete log. A peer that lost its disk and participates
+    /// again has everything it received since, but does not count towards earlier majorities.
     is_whole: bool,
-    /// How far it holds each log.
+    /// The heads of each log on the peer.
     heads: Heads,
-    /// No transaction of the asking replica has this number or a later one.
+    /// All transactions of the rejoining replica have lower numbers than this.
     next_sequence: u64,
     agreement: Remembered<Cut<R>>,
 }
 
-/// What a replaced replica has to hold.
+/// The data that a rejoining replica has to recover.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The last epoch that was known to be decided.
     pub epoch: SnapshotVersion,
-    /// The log heads, its own among them.
+    /// The log heads, including those of its own log.
     pub heads: Heads,
 }
 
-/// The record that ends the asking.
+/// The log record that ends the requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Rejoined<R> {
     pub births: Vec<u64>,
@@ -104,12 +105,12 @@ pub(crate) struct Rejoined<R> {
 }
 
 impl<H: Host> Inputs<H> {
-    /// Whether this replica does not know yet what it has said.
+    /// Whether this replica does not know its earlier promises and votes yet.
     pub(crate) fn is_asking(&self) -> bool {
         matches!(self.rejoin, Some(Rejoin::Asking(_)))
     }
 
-    /// The node was started to take the place of one whose disk is gone.
+    /// Starts a rejoin: the node was started to replace one that lost its disk.
     pub(crate) fn start_rejoin(&mut self, cx: &mut Cx<'_, H>) {
         cx.mark("inputs.rejoin_asks");
         let nonce = cx.rng.u64(..);
@@ -120,7 +121,7 @@ impl<H: Host> Inputs<H> {
         cx.set_timer(Timer::Rejoin.into(), RETRY);
     }
 
-    /// Asks again who has not answered, or knew nothing.
+    /// Asks the peers again that have not answered or do not remember.
     pub(crate) fn on_rejoin_timeout(&mut self, cx: &mut Cx<'_, H>) {
         let Some(Rejoin::Asking(asking)) = &self.rejoin else { return };
         let knows = |peer: &NodeId| asking.answers[peer.index()].is_whole();
@@ -131,17 +132,17 @@ impl<H: Host> Inputs<H> {
         cx.set_timer(Timer::Rejoin.into(), RETRY);
     }
 
-    /// Asks a peer what it knows.
+    /// Asks a peer for its knowledge.
     pub(crate) fn ask(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         let Some(Rejoin::Asking(Asking { nonce, .. })) = self.rejoin else { return };
         let birth = self.greetings.births[self.me.index()];
         cx.send(self.node(peer), Message::Rejoin { nonce, birth }.into());
     }
 
-    /// A peer has forgotten all that it said.
+    /// Handles the request of a peer that lost its disk.
     pub(crate) fn on_rejoin(&mut self, cx: &mut Cx<'_, H>, from: NodeId, nonce: u64, birth: u64) {
         let is_whole = match &self.rejoin {
-            // Its own record will hold the birth.
+            // This replica's own rejoin record will contain the identity.
             Some(Rejoin::Asking(_)) => {
                 self.greetings.births[from.index()] = birth;
                 None
@@ -157,7 +158,7 @@ impl<H: Host> Inputs<H> {
         cx.mark("inputs.rejoin_answered");
         let known = is_whole.map(|is_whole| self.known_of(from, is_whole).encode());
         let birth = self.greetings.births[self.me.index()];
-        // All of it must outlive this run.
+        // All reported state must survive a restart of this node.
         cx.send_after(
             cx.log_head(),
             self.node(from),
@@ -165,8 +166,8 @@ impl<H: Host> Inputs<H> {
         );
     }
 
-    /// What a peer had, it has no more. Of its log, what it sent behind a gap is given up: it was
-    /// acknowledged by nobody, and its numbers may be given again.
+    /// Forgets the state of a peer's previous log. Batches of its log after a gap are discarded: no
+    /// replica has acknowledged them, and their numbers may be used again.
     fn end_earlier_life(&mut self, cx: &mut Cx<'_, H>, node: NodeId, birth: u64) {
         self.note_birth(cx, node, birth);
         let log = &self.replication.logs[node.index()];
@@ -196,7 +197,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A peer says what it knows.
+    /// Handles the answer of a peer.
     pub(crate) fn on_recollection(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -229,7 +230,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Whether all have answered, and of each majority one that remembers.
+    /// Whether all peers have answered and every majority contains one that remembers.
     fn is_enough(&self) -> bool {
         let Some(Rejoin::Asking(Asking { answers, .. })) = &self.rejoin else { return false };
         let answered = answers.iter().filter(|answer| !matches!(answer, Answer::None)).count();
@@ -245,7 +246,7 @@ impl<H: Host> Inputs<H> {
         self.topology.node_count() - self.topology.majority() + 1
     }
 
-    /// Goes on from what the others know.
+    /// Continues from the knowledge of the peers.
     fn end_asking(&mut self, cx: &mut Cx<'_, H>) {
         let Some(Rejoin::Asking(asking)) = self.rejoin.take() else { return };
         let me = self.me;
@@ -268,7 +269,7 @@ impl<H: Host> Inputs<H> {
             target.heads[me.index()] = Bid(0);
         }
         if self.is_asynchronous() {
-            // Clients may have been told of transactions of which nobody else knows.
+            // Clients may have been answered for transactions that no other replica knows.
             next_sequence += NUMBERS_SKIPPED;
         }
         let births = self.greetings.births.clone();
@@ -294,7 +295,8 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// What is known to exist is fetched like anything that is missing.
+    /// Sets the data to recover. Batches that are known to exist are fetched like any missing
+    /// batch.
     pub(crate) fn aim_at(&mut self, target: Target) {
         for (log, head) in self.replication.logs.iter_mut().zip(&target.heads) {
             log.known = log.known.max(*head);
@@ -302,8 +304,8 @@ impl<H: Host> Inputs<H> {
         self.rejoin = Some(Rejoin::CatchingUp(target));
     }
 
-    /// A peer sends a batch of this replica's own log: of its earlier life. It will commit like any
-    /// other, and nobody waits for it. What came after it may have been fetched already, behind a
+    /// Handles a batch of this replica's own log, from before it lost its disk. It commits like any
+    /// other, and no client waits for it. Later batches may already have been fetched, after a
     /// checkpoint that a crash took away.
     pub(crate) fn on_own_batch(
         &mut self,
@@ -323,8 +325,8 @@ impl<H: Host> Inputs<H> {
         Some(Event::OwnBatch(batch))
     }
 
-    /// Takes requests again once this replica holds what was reported of it. Returns whether it
-    /// does from now on.
+    /// Accepts requests again once the reported data is durable on this replica. Returns whether
+    /// that changed now.
     pub(crate) fn end_rejoin(&mut self, cx: &mut Cx<'_, H>) -> bool {
         if !self.holds_target() {
             return false;
@@ -337,7 +339,7 @@ impl<H: Host> Inputs<H> {
         true
     }
 
-    /// What an operator is told while this replica is on its way back.
+    /// The status for operators while this replica is rejoining.
     pub(crate) fn rejoining(&self) -> Option<Rejoining> {
         let rejoin = self.rejoin.as_ref()?;
         let needed = self.remembering_min();
@@ -365,14 +367,14 @@ impl<H: Host> Inputs<H> {
 }
 
 impl<R> Answer<R> {
-    /// Whether the peer remembers all that it ever said.
+    /// Whether the peer remembers everything that it ever sent.
     fn is_whole(&self) -> bool {
         matches!(self, Self::Knows(known) if known.is_whole)
     }
 }
 
 impl<H: Host> Inputs<H> {
-    /// Whether what this replica has to hold is durable here.
+    /// Whether the data to recover is durable on this replica.
     pub(crate) fn holds_target(&self) -> bool {
         let Some(Rejoin::CatchingUp(target)) = &self.rejoin else { return false };
         let logs = self.replication.logs.iter().zip(&target.heads);
@@ -381,7 +383,7 @@ impl<H: Host> Inputs<H> {
             && self.cut.installed.is_none()
     }
 
-    /// The last batch of this replica that anybody may hold.
+    /// The last batch of this replica that any replica may have.
     pub(crate) fn own_head(&self) -> Bid {
         let held = self.own_log().held;
         match &self.rejoin {
@@ -456,7 +458,7 @@ impl<R: Rules> Rejoined<R> {
 }
 
 impl<B: Batch> super::state::SourceLog<B> {
-    /// Gives up every batch behind `head` that is not part of the state.
+    /// Discards every batch after `head` that is not part of the state.
     pub(crate) fn discard_after(&mut self, head: Bid) {
         self.slots.split_off(&head.next());
         self.held = self.held.min(head).max(self.collected);
@@ -465,7 +467,7 @@ impl<B: Batch> super::state::SourceLog<B> {
     }
 }
 
-/// The heads of either that are further.
+/// The element-wise maximum of two vectors of heads.
 fn max_heads(a: &[Bid], b: &[Bid]) -> Heads {
     a.iter().zip(b).map(|(a, b)| *a.max(b)).collect()
 }
@@ -488,7 +490,7 @@ pub(crate) fn recollection<R: Rules>(agreement: Vec<Record<Cut<R>>>) -> Bytes {
     Known { is_whole: true, heads, next_sequence: 70_000, agreement }.encode()
 }
 
-/// Takes an answer, and says how many cuts it holds.
+/// Decodes an answer and returns its number of cuts.
 #[cfg(test)]
 pub(crate) fn take_recollection<R: Rules>(
     bytes: &[u8],

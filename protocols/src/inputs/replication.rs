@@ -1,8 +1,8 @@
-//! Phase 2: asynchronous batched replication (§3.3, Algorithm 2).
+//! Phase 2: asynchronous batched replication (Minerva §3.3, Algorithm 2).
 //!
-//! Each replica has one append-only log of batches. A batch goes to every peer as soon as it is
-//! durable here, without waiting for any agreement. A peer acknowledges what it has durably, as the
-//! head of a prefix without gaps. What f + 1 replicas have is available.
+//! Each replica has one append-only log of batches. A batch is sent to every peer as soon as it is
+//! durable locally, without waiting for agreement. A peer acknowledges the batches that it has
+//! persisted, as the head of a prefix without gaps. A batch that f + 1 replicas have is available.
 //!
 //! ```text
 //!   source          peer          coordinator
@@ -27,29 +27,30 @@ use super::messages::{Message, decode_batch};
 use super::state::{Missing, Slot, SourceLog};
 use super::{Batch, Bid, Event, Heads, Host, Inputs, LogRecord, Timer};
 
-/// How often a replica looks for batches that it should have by now.
+/// The interval at which a replica looks for batches that it should have by now.
 pub(crate) const FETCH: Span = Span::from_ms(30);
 
-/// At most so many bytes of batches answer one fetch; the rest is asked for again.
+/// The maximum bytes of batches that answer one fetch; the rest is requested again.
 const FETCH_BYTES_MAX: usize = 8 << 20;
 
-/// At most so many batches are asked for at once.
+/// The maximum number of batches that one fetch requests.
 const FETCH_BATCHES_MAX: u64 = 4_096;
 
-/// A batch that does not come is asked for half as often each time, down to a 16th.
+/// The interval between two fetches of a batch doubles each time, this often at most: to 16 times.
 const FETCH_DOUBLINGS_MAX: u32 = 4;
 
-/// A source of which nothing new has come for so many times the wait for a missing batch is not
-/// taken to be sending what is missing. Batches may be large and connections full, and then they
-/// come further apart than the wait itself.
+/// A source counts as streaming until it has sent no new batch for this multiple of the wait for a
+/// missing batch. If batches are large and connections full, batches arrive further apart than the
+/// wait itself.
 const STREAM_PATIENCE: u64 = 4;
 
-/// A batch that is further ahead of what is here without gaps is not kept: it is asked for again
-/// when its turn comes.
+/// A batch further ahead of the log's head than this is not stored: it is fetched when it is
+/// needed.
 const AHEAD_MAX: u64 = 1 << 16;
 
 impl<H: Host> Inputs<H> {
-    /// Algorithm 2, BroadcastBatchAsync: sends a batch of this replica, once it is durable.
+    /// Minerva §3.3, Algorithm 2, `BroadcastBatchAsync`: sends a batch of this replica once it is
+    /// durable.
     pub(crate) fn broadcast(&mut self, cx: &mut Cx<'_, H>, batch: H::Batch, bytes: Bytes) {
         assert_eq!(batch.source(), self.me, "a replica makes batches of its own log");
         assert_eq!(batch.bid(), self.own_log().held.next(), "and without a gap");
@@ -64,7 +65,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Persists a batch and puts it in its log. Returns where it is in this node's log.
+    /// Persists a batch and inserts it into its log. Returns its position in this node's log.
     pub(crate) fn hold(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -77,7 +78,7 @@ impl<H: Host> Inputs<H> {
         position
     }
 
-    /// Algorithm 2, ReceivedBatch.
+    /// Minerva §3.3, Algorithm 2, `ReceivedBatch`.
     pub(crate) fn on_batch(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -93,11 +94,12 @@ impl<H: Host> Inputs<H> {
         };
         let (source, bid) = (batch.source(), batch.bid());
         if source == self.me {
-            // Nobody else makes entries of this log: it is of a life whose disk is lost.
+            // Only this replica creates entries of its log: the batch is from before it lost its
+            // disk.
             return self.on_own_batch(cx, batch, bytes);
         }
         if from == source {
-            // A source sends what is durable there.
+            // A source sends only batches that are durable on it.
             self.note_durable(source, source, bid);
         } else {
             cx.mark("inputs.batch_from_another");
@@ -120,15 +122,16 @@ impl<H: Host> Inputs<H> {
         None
     }
 
-    /// Records up to `upto` are durable: acknowledges the batches among them.
+    /// Acknowledges the batches in records up to `upto`, which are durable.
     pub(crate) fn acknowledge(&mut self, cx: &mut Cx<'_, H>, upto: LogPosition) {
         let me = self.me;
         self.replication.synced = upto;
         let mut grown = vec![false; self.replication.logs.len()];
         for (source, log) in self.replication.logs.iter_mut().enumerate() {
             if self.cut.installed.is_some() && source != me.index() {
-                // What a peer's checkpoint skipped is durable here with this node's own: a crash
-                // before that leaves what came behind it behind a gap.
+                // The batches that a peer's checkpoint skipped become durable here with the next
+                // local checkpoint. A crash before that would leave the batches after them behind a
+                // gap.
                 continue;
             }
             log.advance_durable(upto);
@@ -146,14 +149,15 @@ impl<H: Host> Inputs<H> {
         self.update_available(cx);
         let heads = self.replication.durable[me.index()].clone();
         for peer in self.topology.peers_of(me) {
-            // Beyond the paper (c): to everyone. The paper: to the source of what came.
+            // An extension of the paper (c): to every replica. In the paper: to the source of the
+            // batches.
             if self.settings.ack_everyone || grown[peer.index()] {
                 cx.send(self.node(peer), Message::Ack { heads: heads.clone() }.into());
             }
         }
     }
 
-    /// Algorithm 2, ReceivedAcknowledgement.
+    /// Minerva §3.3, Algorithm 2, `ReceivedAcknowledgement`.
     pub(crate) fn on_ack(&mut self, cx: &mut Cx<'_, H>, from: NodeId, heads: Heads) {
         let (own, held) = (heads[self.me.index()], self.own_head());
         if own > held {
@@ -165,7 +169,8 @@ impl<H: Host> Inputs<H> {
         self.update_available(cx);
     }
 
-    /// Counts each replica once for each batch, whatever is said again.
+    /// Records the head that a replica has of a log. Each replica counts once for each batch,
+    /// however often it acknowledges it.
     fn note_durable(&mut self, replica: NodeId, source: NodeId, head: Bid) {
         let known = &mut self.replication.durable[replica.index()][source.index()];
         *known = head.max(*known);
@@ -173,7 +178,8 @@ impl<H: Host> Inputs<H> {
         log.known = log.known.max(head);
     }
 
-    /// Finds what f + 1 replicas have, and in the paper's way tells it of the own log.
+    /// Computes the batches that f + 1 replicas have. In the paper's variant it also broadcasts a
+    /// proof for the local log.
     fn update_available(&mut self, cx: &mut Cx<'_, H>) {
         let quorum = self.topology.availability_quorum();
         let me = self.me;
@@ -200,15 +206,15 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Tells who listens how far this replica's transactions are: up to the end of a batch of its
-    /// log.
+    /// Notifies the latency observer that this replica's transactions up to the end of a batch of
+    /// its log have reached a phase.
     pub(crate) fn tell_reached(&self, cx: &Cx<'_, H>, phase: Phase, head: Bid) {
         if let Some(slot) = self.own_log().slots.get(&head) {
             cx.reached(phase, slot.batch.end_sequence());
         }
     }
 
-    /// Algorithm 2, ReceivedPoA.
+    /// Minerva §3.3, Algorithm 2, `ReceivedPoA`.
     pub(crate) fn on_proof(&mut self, cx: &mut Cx<'_, H>, from: NodeId, head: Bid) {
         self.note_durable(from, from, head);
         let replication = &mut self.replication;
@@ -219,7 +225,7 @@ impl<H: Host> Inputs<H> {
         *available = head.max(*available);
     }
 
-    /// Asks for batches that are known to exist and were already missing at the last look.
+    /// Fetches batches that are known to exist and were already missing at the last pass.
     pub(crate) fn on_fetch_timeout(&mut self, cx: &mut Cx<'_, H>) {
         cx.set_timer(Timer::Fetch.into(), FETCH);
         let patience = Span::from_us(FETCH.us + self.topology.round_trip_max().us);
@@ -234,8 +240,8 @@ impl<H: Host> Inputs<H> {
             if self.replication.is_up[source.index()] && log.is_streaming(cx.now.at, patience) {
                 continue;
             }
-            // An acknowledgement may come a shorter way than the batch, and a large batch that was
-            // asked for may be on its way over a slow link.
+            // An acknowledgement may take a shorter path than the batch, and a large batch that was
+            // requested may be in flight on a slow link.
             let doublings = asked.min(FETCH_DOUBLINGS_MAX);
             if cx.now.at.since(since).us < patience.us << doublings {
                 continue;
@@ -250,11 +256,12 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// The connected peers that should have a batch, and have not said that it is gone.
+    /// The connected peers that should have a batch and have not reported that it is gone.
     pub(crate) fn who_has(&self, source: NodeId, bid: Bid) -> impl Iterator<Item = NodeId> {
         let replication = &self.replication;
         self.topology.peers_of(self.me).filter(move |peer| {
-            // What it has applied, it has; in the paper's way it acknowledges to the source alone.
+            // A replica has all batches that it has applied. In the paper's variant it acknowledges
+            // only to the source.
             let head = replication.durable[peer.index()][source.index()];
             let head = head.max(self.collection.heads[peer.index()][source.index()]);
             let is_gone = self.has_said_gone(*peer, source, bid);
@@ -262,7 +269,7 @@ impl<H: Host> Inputs<H> {
         })
     }
 
-    /// Asks one peer that has them, another one each time.
+    /// Requests batches from one peer that has them, another one each time.
     pub(crate) fn send_fetch(&mut self, cx: &mut Cx<'_, H>, source: NodeId, from: Bid, upto: Bid) {
         let candidates: Vec<_> = self.who_has(source, from).collect();
         if candidates.is_empty() {
@@ -275,7 +282,7 @@ impl<H: Host> Inputs<H> {
         cx.send(self.node(peer), Message::Fetch { source, from, upto }.into());
     }
 
-    /// A peer lacks batches.
+    /// Handles the request of a peer for batches that it is missing.
     pub(crate) fn on_fetch(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -291,7 +298,7 @@ impl<H: Host> Inputs<H> {
             return cx.send(self.node(from), Message::Gone { source, first }.into());
         }
         let mut bytes_sent = 0;
-        // What is behind a gap here is for its source alone to tell: it may be of an earlier life.
+        // Only the source may send batches after a gap: they may be from before it lost its disk.
         let upto = upto.min(log.held);
         if first > upto {
             return;
@@ -302,8 +309,8 @@ impl<H: Host> Inputs<H> {
             }
             bytes_sent += slot.bytes.len();
             self.counters.batches_fetched += 1;
-            // What is sent from the own log was durable before it was sent first; of others' logs,
-            // the receiver counts nothing for this replica.
+            // A batch of the local log was durable before it was first sent. For batches of other
+            // logs, the receiver records no acknowledgement by this replica.
             cx.send_after(
                 slot.position.min(cx.log_head()),
                 self.node(from),
@@ -312,7 +319,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A peer is connected again: what was on its way is lost.
+    /// A peer has reconnected: repeats the messages that were lost in flight.
     pub(crate) fn resend(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         let me = self.me;
         let replication = &self.replication;
@@ -326,8 +333,8 @@ impl<H: Host> Inputs<H> {
         let log = &replication.logs[me.index()];
         let mut bytes_sent = 0;
         for slot in log.slots.range(acknowledged.next()..).map(|(_, slot)| slot) {
-            // Most likely it has them: after a restart nothing is known of what it acknowledged.
-            // What it does lack, it fetches.
+            // The peer most likely has them: after a restart its acknowledgements are unknown here.
+            // It fetches those that it is missing.
             if bytes_sent > FETCH_BYTES_MAX {
                 break;
             }
@@ -341,7 +348,7 @@ impl<H: Host> Inputs<H> {
     }
 }
 
-/// A node that has forgotten what it said ends itself; `how` tells what shows it.
+/// The message with which a node stops that has lost part of its log; `how` names the evidence.
 pub(crate) fn lost_log(how: &str) -> String {
     format!(
         "{how}: its data directory was emptied, restored from a copy, or lost what was \
@@ -353,7 +360,7 @@ pub(crate) fn lost_log(how: &str) -> String {
 }
 
 impl<B: Batch> SourceLog<B> {
-    /// Why a batch of a peer is not put in its place, if it is not.
+    /// Returns the mark of the reason why a peer's batch is not inserted, or `None` if it is.
     fn refuses(&self, batch: &B) -> Option<&'static str> {
         let bid = batch.bid();
         if bid <= self.held || self.slots.contains_key(&bid) {
@@ -367,9 +374,9 @@ impl<B: Batch> SourceLog<B> {
         }
     }
 
-    /// Whether what is missing is on its way from its source: new batches keep coming from there,
-    /// in their order, and none of them is beyond a gap or was asked for. Asked for, it would come
-    /// once more, behind what fills another link, and hold up what comes there.
+    /// Whether the missing batches are in flight from their source: new batches keep arriving from
+    /// it in order, none of them is after a gap, and none was fetched. A fetch would send them a
+    /// second time, over another link, and delay other messages there.
     fn is_streaming(&self, now: Timestamp, patience: Span) -> bool {
         let has_gap = self.slots.range(self.held.next()..).next().is_some();
         let is_catching_up = self.held < self.fetched_upto;
@@ -386,7 +393,7 @@ impl<B: Batch> SourceLog<B> {
             && after.is_none_or(|(_, slot)| batch.end_sequence() <= slot.batch.first_sequence())
     }
 
-    /// Puts a batch in its place.
+    /// Inserts a batch.
     pub(crate) fn insert(&mut self, bid: Bid, slot: Slot<B>) {
         if bid <= self.held {
             return;
@@ -397,7 +404,7 @@ impl<B: Batch> SourceLog<B> {
         self.advance_held();
     }
 
-    /// Follows the batches that are here without a gap.
+    /// Advances the head over the batches that are present without a gap.
     pub(crate) fn advance_held(&mut self) {
         while let Some(slot) = self.slots.get_mut(&self.held.next()) {
             self.held = self.held.next();
@@ -410,8 +417,8 @@ impl<B: Batch> SourceLog<B> {
         }
     }
 
-    /// How many bytes the batches have that are here from after `after` up to `upto`, and behind no
-    /// gap.
+    /// The total bytes of the batches on this node after `after` up to `upto`, without those after
+    /// a gap.
     pub(crate) fn bytes_between(&self, after: Bid, upto: Bid) -> u64 {
         let upto = upto.min(self.held);
         if after >= upto {
@@ -423,7 +430,7 @@ impl<B: Batch> SourceLog<B> {
         (last.end + first.bytes.len() as u64).saturating_sub(first.end)
     }
 
-    /// Follows the batches that are durable without a gap.
+    /// Advances the durable head over the batches that are durable without a gap.
     fn advance_durable(&mut self, upto: LogPosition) {
         while let Some(slot) = self.slots.get(&self.durable.next())
             && slot.position <= upto
@@ -433,9 +440,9 @@ impl<B: Batch> SourceLog<B> {
     }
 }
 
-/// The last batch of `source`'s log that `quorum` replicas have, with all before it.
+/// The last batch of `source`'s log that `quorum` replicas have along with all before it.
 ///
-/// `durable[replica]` holds the heads that a replica has acknowledged; each counts once.
+/// `durable[replica]` contains the heads that a replica has acknowledged; each counts once.
 pub(crate) fn available_head(durable: &[Heads], source: usize, quorum: usize) -> Bid {
     let mut heads: Vec<Bid> = durable.iter().map(|heads| heads[source]).collect();
     heads.sort_unstable_by(|a, b| b.cmp(a));
@@ -451,7 +458,7 @@ mod tests {
 
     use super::*;
 
-    /// A batch of nothing.
+    /// A batch without transactions.
     #[derive(Debug)]
     struct Empty(Bid);
 

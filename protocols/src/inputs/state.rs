@@ -1,4 +1,4 @@
-//! All that a replica remembers, grouped by the phase that it belongs to.
+//! The state of a replica, grouped by phase.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,75 +21,76 @@ use super::waits::Waits;
 use super::{Bid, Heads, Host, Inputs, Rules, Settings, number};
 use crate::agreement::{Agreement, Term};
 
-/// §3.3: the logs of all replicas.
+/// Minerva §3.3: the logs of all replicas.
 pub(crate) struct Replication<B> {
     /// One log for each replica.
     pub logs: Vec<SourceLog<B>>,
-    /// What each replica has durably of each log: `durable[replica][source]`.
+    /// The head of each log that each replica has persisted: `durable[replica][source]`.
     pub durable: Vec<Heads>,
-    /// The paper's `PoA_heads`.
+    /// The available head of each log: the paper's `PoA_heads`.
     pub available: Heads,
-    /// The last proof that this replica broadcast for its own log.
+    /// The head in the last proof that this replica broadcast for its own log.
     pub proof_sent: Bid,
-    /// The log of this node is durable up to here.
+    /// The position up to which this node's log is durable.
     pub synced: LogPosition,
-    /// Which peers are connected.
+    /// Whether each peer is connected.
     pub is_up: Vec<bool>,
-    /// Turns through the peers that a missing batch is fetched from.
+    /// A counter that selects, round robin, the peer from which a missing batch is fetched.
     pub fetch_turn: usize,
 }
 
-/// A replica's log as far as it is here.
+/// The part of a replica's log that is on this node.
 pub(crate) struct SourceLog<B> {
-    /// The batches that are here.
+    /// The batches on this node.
     pub slots: BTreeMap<Bid, Slot<B>>,
-    /// Every batch up to this one was here.
+    /// The last batch received without gaps; collected batches count.
     pub held: Bid,
-    /// How many bytes these batches had, as far as they came one by one.
+    /// The total size of these batches in bytes; those skipped by a checkpoint do not count.
     pub held_bytes: u64,
-    /// Every batch up to this one is durable here.
+    /// The last batch that is durable on this node, without gaps.
     pub durable: Bid,
-    /// Every batch up to this one is gone, as part of every member's state.
+    /// The last batch that was dropped because every member has applied it.
     pub collected: Bid,
-    /// Some replica has every batch up to this one.
+    /// The last batch that some replica is known to have.
     pub known: Bid,
-    /// No transaction in a batch that was ever here has this number or a later one.
+    /// All transactions in batches that were ever on this node have lower numbers than this.
     pub next_sequence: u64,
     pub missing: Missing,
-    /// When a new batch last came from the source itself.
+    /// When the last new batch arrived from the source itself.
     pub heard_at: Timestamp,
-    /// Batches up to this one were known when one was last asked for.
+    /// The value of `known` when a batch was last fetched.
     pub fetched_upto: Bid,
 }
 
-/// The first batch that is not here.
+/// The first missing batch.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Missing {
     pub bid: Bid,
-    /// When that was seen first, or when it was last asked for.
+    /// When it was first found missing, or was last requested.
     pub since: Timestamp,
-    /// How often it was asked for.
+    /// How often it was requested.
     pub asked: u32,
 }
 
-/// A batch that is here.
+/// A batch on this node.
 pub(crate) struct Slot<B> {
     pub bytes: Bytes,
     pub batch: Arc<B>,
-    /// Where it is in the log of this node.
+    /// Its position in this node's log.
     pub position: LogPosition,
-    /// How many bytes its log had here with it, once all before it is here.
+    /// The total bytes of its log up to and including this batch; valid once all earlier batches
+    /// are here.
     pub end: u64,
 }
 
-/// Tells a proposal from every other one.
+/// The unique name of a proposal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProposalName {
-    /// Who proposed.
+    /// The replica that proposed.
     pub proposer: NodeId,
-    /// Drawn at random when the proposer started.
+    /// A number drawn at random when the proposer started.
     pub incarnation: u64,
-    /// Its number among those of the incarnation.
+    /// The number of the proposal within that incarnation.
     pub nonce: u64,
 }
 
@@ -101,41 +102,43 @@ impl ProposalName {
         out.put_varint(self.nonce);
     }
 
-    /// Reads what [`ProposalName::encode`] wrote, as a part of this.
+    /// Decodes the bytes that [`ProposalName::encode`] wrote; an error names `what`.
     pub(crate) fn decode(from: &mut Reader<'_>, what: &'static str) -> Result<Self, DecodeError> {
         let (proposer, incarnation) = (NodeId(from.u16(what)?), from.u64(what)?);
         Ok(Self { proposer, incarnation, nonce: number(from, what)? })
     }
 
-    /// Whether this proposal was made by the same run of the same replica, and not before `other`.
+    /// Whether this proposal was made by the same incarnation of the same replica as `other`, and
+    /// not before it.
     pub(crate) fn is_at_or_after(self, other: Self) -> bool {
         (self.proposer, self.incarnation) == (other.proposer, other.incarnation)
             && self.nonce >= other.nonce
     }
 }
 
-/// What is agreed on: §3.4's consistent cut, and who is in the configuration.
+/// The value that agreement decides: the consistent cut (Minerva §3.4) and changes of the
+/// configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cut<R> {
-    /// Which proposal it is.
+    /// The name of the proposal.
     pub name: ProposalName,
-    /// How its epoch is decided.
+    /// The rules under which its epoch is applied.
     pub rules: R,
-    /// The log heads. A head below that of an earlier cut means the earlier one's.
+    /// The log heads. A head lower than in an earlier cut means the head of the earlier cut.
     pub heads: Heads,
     /// Replicas to remove from the configuration.
     pub removed: Vec<NodeId>,
-    /// Replicas to take back.
+    /// Replicas to readmit.
     pub readmitted: Vec<NodeId>,
-    /// Where replication is asynchronous, that of the proposer: its batches of that time count, and
-    /// nothing else.
+    /// The master term of the proposer, if replication is asynchronous: the epoch contains only the
+    /// proposer's batches of that term.
     pub reign: Option<Reign>,
-    /// Whose turn it is to stand still for a checkpoint.
+    /// The replica that has the checkpoint turn.
     pub turn: Option<NodeId>,
 }
 
 impl<R> Cut<R> {
-    /// Whether a replica of `node_count` would propose it.
+    /// Whether a replica of a group of `node_count` could propose it.
     pub(crate) fn is_sound(&self, node_count: usize) -> bool {
         let is_node = |node: &NodeId| node.index() < node_count;
         let changed = || self.removed.iter().chain(&self.readmitted);
@@ -151,75 +154,76 @@ impl<R> Cut<R> {
     }
 }
 
-/// §3.4: cuts.
+/// Minerva §3.4: cuts.
 pub(crate) struct CutState<R: Rules> {
-    /// None until the restart input came.
+    /// `None` until the restart input.
     pub agreement: Option<Agreement<Cut<R>>>,
-    /// Decided by the only replica of a cluster, and where that is in the log: they hold when it
-    /// is durable.
+    /// Cuts decided by the only replica of a cluster, with their log positions. They take effect
+    /// once those are durable.
     pub unsynced: VecDeque<(LogPosition, SnapshotVersion, Cut<R>)>,
-    /// Decided and not confirmed, and not fixed here before that.
+    /// Decided cuts that are not confirmed, except those that this replica had fixed itself.
     pub waiting: VecDeque<(SnapshotVersion, Cut<R>)>,
-    /// The cuts up to this one were decided, and some of them are not known here: the peers have
-    /// forgotten them. Once it is applied, that is of no importance.
+    /// Cuts up to this one were decided, but some are unknown to this replica because its peers
+    /// have truncated them. Irrelevant once this epoch is applied.
     pub skipped: SnapshotVersion,
-    /// The epoch that the store is at.
+    /// The epoch of the store.
     pub applied: SnapshotVersion,
     /// The last epoch that survives a restart of this node.
     pub durable: SnapshotVersion,
-    /// The last epoch whose record is durable here, which may follow on an installed checkpoint.
+    /// The last epoch whose record is durable on this node. It may build on an installed
+    /// checkpoint.
     pub logged: SnapshotVersion,
-    /// The last checkpoint taken from a peer, until one of this node's own holds it.
+    /// The last checkpoint installed from a peer, until a local checkpoint contains it.
     pub installed: Option<SnapshotVersion>,
-    /// Epochs whose record is not durable yet, and where it is.
+    /// Epochs whose record is not durable yet, and the position of that record.
     pub epoch_records: VecDeque<(SnapshotVersion, LogPosition)>,
-    /// The paper's `last_committed`: the heads of the applied epoch.
+    /// The heads of the applied epoch: the paper's `last_committed`.
     pub heads: Heads,
-    /// Who is in the configuration as of the applied epoch.
+    /// Whether each replica is in the configuration, as of the applied epoch.
     pub is_member: Vec<bool>,
     /// The heads of this replica's last proposal in `term`.
     pub proposed: Heads,
-    /// The term of leadership that `proposed` is of.
+    /// The leadership term of `proposed`.
     pub term: Term,
     /// This replica's last proposal.
     pub last_proposal: ProposalName,
-    /// The number of this replica's last proposal that was decided, or is of an earlier term.
+    /// The number of this replica's last proposal that was decided or belongs to an earlier term.
     pub nonce_decided: u64,
-    /// Where the last change of agreement's state is in the log.
+    /// The position of the last agreement record in the log.
     pub agreement_record: LogPosition,
-    /// When each replica was last heard of.
+    /// When the last message of each replica arrived.
     pub heard_at: Vec<Timestamp>,
 }
 
 impl<R: Rules> CutState<R> {
-    /// How many proposals of this term of this replica are under way, at most.
+    /// An upper bound on the number of this replica's proposals in this term that are in flight.
     pub(crate) fn undecided(&self) -> u64 {
         self.last_proposal.nonce - self.nonce_decided
     }
 
-    /// Whether only a peer's checkpoint leads on from the cuts that are known here.
+    /// Whether this replica can only continue from a peer's checkpoint, because cuts are missing.
     pub(crate) fn lacks_cuts(&self) -> bool {
         self.skipped > self.applied
     }
 
-    /// Cuts up to `upto` that were not handed out never will be.
+    /// Records that cuts up to `upto` which were not returned yet will never be.
     pub(crate) fn skip_to(&mut self, upto: SnapshotVersion) {
         if self.lacks_cuts() {
-            // What waited behind the earlier gap is within this one.
+            // Cuts that waited after the earlier gap are inside this one.
             let earlier = self.skipped;
             self.waiting.retain(|(epoch, _)| *epoch <= earlier);
         }
         self.skipped = upto;
     }
 
-    /// A proposal was decided.
+    /// Records that a proposal was decided.
     pub(crate) fn note_decided(&mut self, name: ProposalName) {
         if self.last_proposal.is_at_or_after(name) {
             self.nonce_decided = self.nonce_decided.max(name.nonce);
         }
     }
 
-    /// Begins a new term, if it is one: earlier proposals may be lost, and count no more.
+    /// Enters a term if it is new. Earlier proposals may be lost and no longer count.
     pub(crate) fn enter(&mut self, term: Term) {
         if self.term != term {
             self.term = term;
@@ -229,59 +233,59 @@ impl<R: Rules> CutState<R> {
     }
 }
 
-/// How this log's epochs keep up with those of others, where there are others.
+/// The epochs of this log relative to those of other logs, if there are any.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Some other log has come to this epoch: this one follows, if with empty cuts.
+    /// An epoch that another log has reached: this log follows, with empty cuts if necessary.
     pub wanted: SnapshotVersion,
-    /// This log does not go beyond this epoch: some other is not so far.
+    /// The last epoch that this log may reach, because another log is behind.
     pub limit: SnapshotVersion,
 }
 
 impl Default for Pace {
-    /// Of a log without others.
+    /// The value for a log without others.
     fn default() -> Self {
         Self { wanted: SnapshotVersion::ZERO, limit: SnapshotVersion(u64::MAX) }
     }
 }
 
-/// §4: garbage collection.
+/// Minerva §4: garbage collection.
 pub(crate) struct Collection {
-    /// How far each replica is: its applied epoch's heads.
+    /// The log heads of each replica's applied epoch.
     pub heads: Vec<Heads>,
     /// The applied epoch of each replica.
     pub applied: Vec<SnapshotVersion>,
     /// The epoch of each replica that survives its restart.
     pub durable: Vec<SnapshotVersion>,
-    /// Whether each replica has told this, in its present life.
+    /// Whether each replica has reported its progress under its present log identity.
     pub has_told: Vec<bool>,
-    /// Bytes persisted since the last checkpoint was asked for, with those of what a restart would
-    /// run again; the most that there is where a checkpoint is due whatever comes.
+    /// Bytes persisted since the last checkpoint was requested, including those that a restart
+    /// would replay. The maximum value makes a checkpoint due unconditionally.
     pub bytes_since_checkpoint: u64,
-    /// Records from this one on are kept, whatever checkpoints hold.
+    /// The first record that must be retained, whatever checkpoints contain.
     pub kept_from: Option<LogPosition>,
-    /// The checkpoint being written.
+    /// The checkpoint that is being written.
     pub writing: Option<Writing>,
-    /// The last one failed, and it is too early for another.
+    /// Whether the last checkpoint failed so recently that it is too early for another.
     pub rests: bool,
 }
 
 /// A checkpoint that is being written.
 pub(crate) struct Writing {
     pub version: SnapshotVersion,
-    /// The first record that is needed beside it.
+    /// The first log record that is needed in addition to it.
     pub first_needed: LogPosition,
-    /// What was counted towards it.
+    /// The bytes that had been counted towards it.
     pub bytes: u64,
 }
 
-/// What is counted for operators and reports.
+/// Counters for operators and reports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
     pub epochs: u64,
     pub epochs_given_up: u64,
     pub batches_sent: u64,
-    /// Of this replica's own batches, each once, before compression.
+    /// The bytes of this replica's own batches, each counted once, before compression.
     pub batch_bytes: u64,
     pub batches_fetched: u64,
     pub checkpoints_failed: u64,
@@ -290,9 +294,9 @@ pub(crate) struct Counters {
     pub rejoins: u64,
 }
 
-/// What a replica counts towards its first checkpoint since it was started, before it has read or
-/// written anything. Logs grow alike everywhere, and all replicas would write their checkpoints at
-/// once: each has its turn.
+/// The initial byte count towards the first checkpoint after a start. All logs grow at the same
+/// rate, so without an offset all replicas would write their checkpoints at the same time. The
+/// offset staggers them.
 fn turn_of(me: NodeId, count: usize, checkpoint_bytes: u64) -> u64 {
     let after = (count - 1).saturating_sub(me.index());
     checkpoint_bytes / count as u64 * after as u64
@@ -356,7 +360,7 @@ impl<R: Rules> CutState<R> {
 }
 
 impl<H: Host> Inputs<H> {
-    /// A replica that has seen nothing yet.
+    /// A replica in its initial state.
     pub(crate) fn new(me: NodeId, group: Group, settings: Settings<H::Rules>) -> Self {
         let topology = group.topology.clone();
         let n = topology.node_count();
@@ -396,7 +400,7 @@ impl<H: Host> Inputs<H> {
         &self.replication.logs[self.me.index()]
     }
 
-    /// The batches of this replica that are in no applied epoch, by their places.
+    /// This replica's batches that are in no applied epoch, with their numbers.
     pub(crate) fn own_unapplied(&self) -> impl Iterator<Item = (Bid, &H::Batch)> {
         let applied = self.cut.heads[self.me.index()];
         let own = self.own_log().slots.range(applied.next()..);
@@ -409,7 +413,7 @@ impl<H: Host> Inputs<H> {
         self.topology.node_ids().filter(is_member).collect()
     }
 
-    /// What an operator would want to know of it, with these counters of the protocol's own.
+    /// The status for operators, with the protocol's counters `own`.
     pub(crate) fn status(&self, own: &[(&str, u64)]) -> Status {
         let c = &self.counters;
         let counters = [
@@ -441,7 +445,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// How far the other replicas said that they are.
+    /// Adds the progress that the other replicas reported.
     fn add_progress(&self, counters: &mut BTreeMap<String, u64>) {
         for peer in self.topology.peers_of(self.me) {
             let Collection { applied, durable, .. } = &self.collection;
@@ -451,7 +455,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Asserts what holds between any two steps.
+    /// Asserts the invariants that hold between any two steps.
     pub(crate) fn invariants(&self) {
         let own = self.own_log();
         for (source, log) in self.replication.logs.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! A replica that was away too long takes a checkpoint from a peer (§4).
+//! Checkpoint transfer: a replica that was disconnected for too long installs a peer's checkpoint
+//! (Minerva §4).
 //!
 //! ```text
 //!   behind                      peer
@@ -11,16 +12,16 @@
 //!     | CheckpointAck ---------> |
 //! ```
 //!
-//! What was on its way when the connection was lost is sent again in the next session, from the
-//! part that the receiver names. A peer that has forgotten the transfer, because it started anew or
-//! waited too long, says so, and the receiver begins again.
+//! Chunks in flight when the connection was lost are sent again in the next session, from the chunk
+//! that the receiver names. A peer that no longer has the transfer, because it restarted or timed
+//! out, replies so, and the receiver begins again.
 //!
-//! So does a replica that lacks cuts which agreement has forgotten. It keeps the later ones, and
-//! applies none of them before it has a checkpoint from where they begin.
+//! A replica that needs cuts which agreement has truncated does the same. It retains the later
+//! cuts, and applies none of them before it has a checkpoint that reaches them.
 //!
-//! The rows are installed as versions, next to those that are here, so that readers of older
-//! snapshots are not disturbed: a row that this replica does not have yet keeps the version that it
-//! has at the peer, and a key that is gone there is deleted at the checkpoint's version.
+//! The rows are installed as versions next to the local ones, so that readers of older snapshots
+//! are not disturbed. A row that this replica does not have yet has the same version as on the
+//! peer. A key that no longer exists there is deleted at the checkpoint's version.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -42,41 +43,43 @@ use outgoing::{Kept, Outgoing};
 
 mod outgoing;
 
-/// A transfer is begun again with another peer if its peer is not connected for this long.
+/// A transfer is restarted with another peer if its peer is not connected for this long.
 const AWAY: Span = Span::from_ms(10_000);
 
-/// And if nothing of it has come for this long, or twice as long each time: within a session
-/// nothing is lost, but a part may wait behind much else on a slow link.
+/// A transfer is also restarted if no chunk has arrived for this long, doubled with each restart.
+/// Within a session no message is lost, but a chunk may queue behind much other data on a slow
+/// link.
 const STALL: Span = Span::from_ms(60_000);
 
-/// It is doubled so often at most.
+/// The maximum number of these doublings.
 const STALL_DOUBLINGS_MAX: u32 = 4;
 
-/// Checkpoints that come and go.
+/// The incoming and outgoing checkpoint transfers.
 pub(crate) struct Transfer {
-    /// An epoch that the protocol can't come to on its own.
+    /// An epoch that the protocol can't reach without a peer's checkpoint.
     pub wanted: SnapshotVersion,
-    /// To peers that are behind.
+    /// Transfers to peers that are behind.
     outgoing: BTreeMap<NodeId, Outgoing>,
-    /// To this replica.
+    /// The transfer to this replica.
     incoming: Option<Incoming>,
-    /// What is kept for peers that take a checkpoint, or have just taken one.
+    /// The batches retained for peers that install a checkpoint or have just installed one.
     kept: BTreeMap<NodeId, Kept>,
-    /// Batches up to before these are gone at peers, as they have said, by source and peer.
+    /// The first batch that each peer still has of each source, as reported in `Gone`: by source
+    /// and peer.
     gone: BTreeMap<NodeId, BTreeMap<NodeId, Bid>>,
-    /// How many were asked for, which turns through the peers.
+    /// The number of transfers requested, which selects the peer round robin.
     count: u64,
-    /// How many stalled since the last part with rows came.
+    /// The number of transfers that stalled since the last chunk with rows arrived.
     stalls: u32,
 }
 
-/// A checkpoint on its way from a peer.
+/// A checkpoint in transfer from a peer.
 pub(crate) struct Incoming {
     transfer: u64,
     from: NodeId,
     version: SnapshotVersion,
     configuration: Option<Configuration>,
-    /// How long what the protocol hands on is, and what of it has come.
+    /// The length of the protocol's state in bytes, and the bytes received of it.
     handed_on_len: usize,
     handed_on: Vec<u8>,
     rows: Vec<Row>,
@@ -86,11 +89,11 @@ pub(crate) struct Incoming {
     left: Timestamp,
 }
 
-/// What a replica must know of an epoch beside the tables.
+/// The state of an epoch that a replica needs in addition to the tables.
 struct Configuration {
     heads: Heads,
     is_member: Vec<bool>,
-    /// For each log a number that no transaction in it has reached.
+    /// For each log, a number above those of all of its transactions.
     sequences: Vec<u64>,
 }
 
@@ -111,7 +114,7 @@ impl Default for Transfer {
 }
 
 impl<H: Host> Inputs<H> {
-    /// A peer no longer has what this replica lacks. Another one may.
+    /// Handles a peer's report that it no longer has missing batches. Another peer may have them.
     pub(crate) fn on_gone(&mut self, cx: &mut Cx<'_, H>, from: NodeId, source: NodeId, first: Bid) {
         let gone = self.transfer.gone.entry(source).or_default().entry(from).or_default();
         *gone = first.max(*gone);
@@ -122,13 +125,13 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Whether a peer has said that it no longer has a batch.
+    /// Whether a peer has reported that it no longer has a batch.
     pub(crate) fn has_said_gone(&self, peer: NodeId, source: NodeId, bid: Bid) -> bool {
         let said = self.transfer.gone.get(&source).and_then(|by| by.get(&peer));
         said.is_some_and(|first| bid < *first)
     }
 
-    /// The first epoch that a checkpoint must have to be of use, if one is needed.
+    /// The lowest epoch at which a checkpoint would be useful; `None` if none is needed.
     fn least_needed(&mut self) -> Option<SnapshotVersion> {
         let logs = &self.replication.logs;
         self.transfer.gone.retain(|source, by| {
@@ -137,7 +140,7 @@ impl<H: Host> Inputs<H> {
         });
         let cut = &self.cut;
         if cut.lacks_cuts() {
-            // A checkpoint that ends within the gap would not lead out of it.
+            // A checkpoint inside the gap would not end it.
             return Some(cut.skipped);
         }
         if self.transfer.wanted > self.mastery.confirmed.epoch {
@@ -151,21 +154,22 @@ impl<H: Host> Inputs<H> {
         is_needed.then(|| cut.applied.next())
     }
 
-    /// Whether only a checkpoint leads on, or one is on its way.
+    /// Whether this replica can only continue from a checkpoint, or one is in transfer.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         self.transfer.incoming.is_some() || self.transfer.wanted > self.mastery.confirmed.epoch
     }
 
-    /// The protocol can't apply all epochs up to this one: it lacks what does not come any more.
+    /// Records that the protocol can't apply all epochs up to this one, because data that it needs
+    /// is no longer available.
     pub(crate) fn want_checkpoint(&mut self, least: SnapshotVersion) {
         self.transfer.wanted = self.transfer.wanted.max(least);
     }
 
-    /// Asks for a checkpoint if one is needed and none is on its way.
+    /// Requests a checkpoint if one is needed and none is in transfer.
     pub(crate) fn retry_transfer(&mut self, cx: &mut Cx<'_, H>) {
         if !self.greetings.is_ready {
-            // It could not close its current batch, whose runs must not be taken for runs on the
-            // checkpoint.
+            // The replica could not close its current batch, whose runs would later be taken for
+            // runs on the checkpoint.
             return;
         }
         let least = self.least_needed();
@@ -200,8 +204,8 @@ impl<H: Host> Inputs<H> {
         let turn = transfer.count as usize % ahead.len().max(1);
         let mut in_turn = ahead[turn..].iter().chain(&ahead[..turn]).copied();
         let Some(from) = in_turn.find(|peer| Some(*peer) != present) else {
-            // Nobody else. What has come may yet be of use, and asked again, the same peer would
-            // send all of it behind what is on its way.
+            // There is no other peer. The chunks received may still be useful. The same peer, asked
+            // again, would send all of them again behind those in flight.
             return;
         };
         if let Some(incoming) = transfer.incoming.take() {
@@ -209,7 +213,8 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.checkpoint_stalled");
         }
         transfer.count += 1;
-        // No two runs of a replica use the same: a peer may answer what the last one asked.
+        // Numbers are unique across the runs of a replica: a peer may still answer a request of the
+        // last run.
         let number = (self.cut.last_proposal.incarnation >> 17) + transfer.count;
         transfer.incoming = Some(Incoming {
             transfer: number,
@@ -227,7 +232,7 @@ impl<H: Host> Inputs<H> {
         cx.send(self.node(from), Message::CheckpointRequest { transfer: number, index: 0 }.into());
     }
 
-    /// The connection to a peer is lost: from now on it is waited for.
+    /// Starts the time-out of transfers with a peer, because the connection to it was lost.
     pub(crate) fn pause_transfers(&mut self, peer: NodeId, now: Timestamp) {
         let transfer = &mut self.transfer;
         if let Some(incoming) = transfer.incoming.as_mut().filter(|it| it.from == peer) {
@@ -238,7 +243,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A peer is connected again: what it was sending is lost from some part on.
+    /// Continues a transfer from a peer that has reconnected: the chunks in flight were lost.
     pub(crate) fn resume_transfer(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         let incoming = &mut self.transfer.incoming;
         match incoming.as_ref().filter(|incoming| incoming.from == peer) {
@@ -254,7 +259,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A peer has forgotten what it was sending.
+    /// Handles a peer's report that it no longer has the transfer.
     pub(crate) fn on_checkpoint_gone(&mut self, cx: &mut Cx<'_, H>, from: NodeId, number: u64) {
         let transfer = &mut self.transfer;
         let is_it = |incoming: &mut Incoming| incoming.from == from && incoming.transfer == number;
@@ -263,7 +268,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A peer has another life: nothing of the last one is left.
+    /// Drops all transfers with a peer that has a new log identity.
     pub(crate) fn stop_transfers(&mut self, peer: NodeId) {
         let transfer = &mut self.transfer;
         transfer.outgoing.remove(&peer);
@@ -272,7 +277,7 @@ impl<H: Host> Inputs<H> {
         transfer.gone.values_mut().for_each(|by| by.retain(|other, _| *other != peer));
     }
 
-    /// A part of a checkpoint comes.
+    /// Handles a chunk of a checkpoint.
     pub(crate) fn on_checkpoint_chunk(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -299,7 +304,7 @@ impl<H: Host> Inputs<H> {
         }
         incoming.last_progress = cx.now.at;
         if index > 0 {
-            // Part 0 is small and comes at once.
+            // Chunk 0 is small and arrives at once.
             self.transfer.stalls = 0;
         }
         cx.send(self.node(from), Message::CheckpointAck { transfer, index }.into());
@@ -310,15 +315,15 @@ impl<H: Host> Inputs<H> {
         self.transfer.incoming.take().map(Event::Checkpoint)
     }
 
-    /// Whether a peer's checkpoint that is here whole leads on. The protocol asks when nothing is
-    /// half applied any more.
+    /// Whether a completely received checkpoint advances this replica. The protocol calls this when
+    /// no epoch is partly applied.
     pub(crate) fn is_of_use(&self, cx: &mut Cx<'_, H>, incoming: &Incoming) -> bool {
         let (told, held) = (incoming.head_of(self.me), self.own_head());
         if told > held {
             cx.stop(lost_batches(self.node(incoming.from), told, held));
             return false;
         }
-        // What is run early and not decided does not count, nor is it given up for nothing.
+        // Undecided early epochs do not count, and must not be discarded for no gain.
         if incoming.version <= self.mastery.confirmed.epoch {
             cx.mark("inputs.checkpoint_too_old");
             return false;
@@ -326,14 +331,14 @@ impl<H: Host> Inputs<H> {
         true
     }
 
-    /// Makes a peer's checkpoint this replica's state.
+    /// Installs a peer's checkpoint as this replica's state.
     pub(crate) fn install(&mut self, cx: &mut Cx<'_, H>, incoming: Incoming) {
         let Incoming { version, configuration, rows, .. } = incoming;
         let applied = self.cut.applied;
         let configuration = configuration.expect("the first part has it");
         let deletions = match is_planted(Bug::DeletionsNotTransferred) {
             true => Vec::new(),
-            // What an epoch has half written is there too.
+            // Keys that a partly applied epoch has written are included.
             false => vanished(cx.store, version, &rows),
         };
         let new = rows.into_iter().filter(|(_, _, row)| row.version > applied);
@@ -350,7 +355,7 @@ impl<H: Host> Inputs<H> {
         self.counters.checkpoints_installed += 1;
         cx.mark("inputs.checkpoint_installed");
         self.ask_for_barriers_again(cx);
-        // The log does not lead here: only a checkpoint of this node's own makes it durable.
+        // The log does not lead to this version: only a local checkpoint makes it durable.
         self.cut.installed = Some(version);
         self.collection.bytes_since_checkpoint = u64::MAX;
         self.checkpoint_if_due(cx);
@@ -375,7 +380,7 @@ impl<H: Host> Inputs<H> {
     }
 }
 
-/// The live keys that are here and not among `rows`, which are sorted.
+/// The live keys of the store that are not among `rows`, which are sorted.
 fn vanished(store: &Store, at: SnapshotVersion, rows: &[Row]) -> Vec<(TableId, Key)> {
     let mut vanished = Vec::new();
     for table in store.table_ids() {
@@ -393,28 +398,28 @@ fn vanished(store: &Store, at: SnapshotVersion, rows: &[Row]) -> Vec<(TableId, K
 }
 
 impl Incoming {
-    /// What it is of.
+    /// The version of the checkpoint.
     pub(crate) fn version(&self) -> SnapshotVersion {
         self.version
     }
 
-    /// What the peer's protocol hands on beside the rows.
+    /// Takes the state of the peer's protocol that was sent in addition to the rows.
     pub(crate) fn take_handed_on(&mut self) -> Bytes {
         std::mem::take(&mut self.handed_on).into()
     }
 
-    /// How far it holds a source's log.
+    /// The head of a source's log in the checkpoint.
     pub(crate) fn head_of(&self, source: NodeId) -> Bid {
         let configuration = self.configuration.as_ref().expect("the first part has it");
         configuration.heads[source.index()]
     }
 
-    /// Whether it is known to end before `least`.
+    /// Whether its version is known and lower than `least`.
     fn is_too_old(&self, least: SnapshotVersion) -> bool {
         self.next_index > 0 && self.version < least
     }
 
-    /// Takes the next chunk.
+    /// Decodes and adds the next chunk.
     fn take(&mut self, payload: &[u8], node_count: usize) -> Result<(), DecodeError> {
         const WHAT: &str = "checkpoint chunk";
         let from = &mut Reader::new(payload);
@@ -460,7 +465,7 @@ impl Incoming {
     }
 }
 
-/// Takes one part of a checkpoint of this version, and says how many rows it has.
+/// Decodes one chunk of a checkpoint of this version and returns its number of rows.
 #[cfg(test)]
 pub(crate) fn take_chunk(
     version: SnapshotVersion,

@@ -1,4 +1,5 @@
-//! When a replica takes a checkpoint (Calvin §5), and turns to stand still for one.
+//! The schedule of checkpoints (Calvin §5), and checkpoint turns: the permission to be frozen for
+//! one.
 //!
 //! ```text
 //!   replica            coordinator                 every replica
@@ -11,19 +12,20 @@
 //!     | Turn(no more) ---> | cut m: nobody's turn        |
 //! ```
 //!
-//! Each cut says whose turn it is, so that all replicas know alike, whoever coordinates and
-//! whatever is lost. A replica begins at an epoch whose cut says that it is its turn, and stands
-//! still until its checkpoint is durable, or until it hears of a cut that says otherwise: then it
-//! goes on, and the rest is written beside that.
+//! Each cut names the holder of the checkpoint turn. All replicas therefore agree on it, whichever
+//! replica coordinates and whichever messages are lost. A replica freezes at an epoch whose cut
+//! gives it the turn. It stays frozen until its checkpoint is durable, or until it receives a cut
+//! that gives the turn to another replica or to none. In the second case it continues, and the rest
+//! of the checkpoint is written concurrently with execution.
 //!
-//! Who loses its turn while it stands still hears of that later than others do. So a replica does
-//! not begin before each other that is there and had a turn has told that it goes on, and that it
-//! knows the cut that took the turn from it.
+//! A replica that loses its turn while frozen learns of that later than other replicas do.
+//! Therefore a replica freezes only after every connected replica that had the turn has reported
+//! two facts: it is not frozen, and it knows the cut that ended its turn.
 //!
-//! The coordinator lets a replica have its turn as long as that wants it, is in the configuration
-//! and heard of, and as the others can do without it: all other members are there and not far
-//! behind, or a majority of the group is, and they hold less than half as much for it as it would
-//! be removed for (`behind_bytes`). A checkpoint that fails ends its turn, too.
+//! A replica keeps the turn while it wants it, is in the configuration and sends messages, and
+//! while the other replicas can do without it. They can if all other members are connected and not
+//! far behind, or if a majority of the group is, and if they retain less than half as much for it
+//! as would remove it (`behind_bytes`). A failed checkpoint ends the turn, too.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::planted::{Bug, is_planted};
@@ -33,63 +35,64 @@ use pangea_core::time::Span;
 use super::messages::Message;
 use super::{Host, Inputs};
 
-/// The epochs after which a checkpoint is taken where it is of a point: every sixteenth, on all
-/// replicas, a sixth of a second at 10 ms each.
+/// The interval of points in epochs: with `zigzag` checkpoints all replicas take them after the
+/// same epochs, every sixteenth. That is a sixth of a second with epochs of 10 ms.
 const POINT_EPOCHS: u64 = 16;
 
-/// A replica that was not heard of for so long is away.
+/// A replica that has sent no message for this long counts as unreachable.
 const AWAY: Span = Span::from_ms(1_000);
 
-/// A replica that is so many epochs behind others can't take the place of one that stands still.
+/// A replica more than this number of epochs behind can't take the place of a frozen one.
 const BEHIND_MAX: u64 = 64;
 
-/// A replica has caught up when so few cuts wait there: more than it may be running at a time.
+/// A replica has caught up when at most this number of cuts wait: more than may run at a time.
 pub(crate) const CAUGHT_UP: usize = 24;
 
-/// A replica that does not catch up gives its turn to another after so many times that it told how
-/// far it is: ten seconds.
+/// A replica that does not catch up loses its turn after this number of progress reports: ten
+/// seconds.
 const CATCHING_UP_MAX: u32 = 100;
 
 /// When a checkpoint that is due is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// At once, of the applied epoch.
+    /// At once, at the applied epoch.
     Due,
     /// After an epoch that is a point for all replicas.
     AtPoints,
-    /// When it is this replica's turn. It stands still meanwhile.
+    /// When this replica has the checkpoint turn. It is frozen until the checkpoint is durable.
     InTurn,
 }
 
-/// What a peer has told of itself.
+/// The state that a peer has reported about itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
-    /// It stands still.
+    /// Whether it is frozen.
     pub(super) is_frozen: bool,
-    /// That is as of this cut.
+    /// The last cut that it knew when it sent the report.
     pub(super) known: SnapshotVersion,
 }
 
-/// Whose turn it is to stand still, and who wants one.
+/// The state of the checkpoint turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// Which peers said that they want a turn, or have use for the one that they have.
+    /// Whether each peer has reported that it wants a turn or still needs the one that it has.
     wanted: Vec<bool>,
-    /// What they told beside that since they are connected.
+    /// The other state that each peer has reported since it connected.
     told: Vec<Told>,
-    /// With which cut each of them lost its last turn.
+    /// The epoch of the cut with which each replica lost its last turn.
     ended: Vec<SnapshotVersion>,
-    /// As of this replica's last proposal, while that is under way.
+    /// The holder of the turn as of this replica's last proposal, while that is in flight.
     proposed: Option<NodeId>,
-    /// As of the newest cut that is known here.
+    /// The holder of the turn as of the newest known cut.
     known: Option<NodeId>,
-    /// As of the applied epoch.
+    /// The holder of the turn as of the applied epoch.
     applied: Option<NodeId>,
-    /// This replica has stood still in its turn: it does so once, and catches up.
+    /// Whether this replica has already been frozen in its turn. That happens once; then it catches
+    /// up.
     is_used: bool,
-    /// Where this replica stands still.
+    /// The version at which this replica is frozen.
     frozen: Option<SnapshotVersion>,
-    /// How often it has told how far it is since it went on.
+    /// The number of progress reports sent since it was last frozen.
     catching_up: u32,
 }
 
@@ -103,26 +106,26 @@ impl Turns {
         }
     }
 
-    /// A peer may have begun anew.
+    /// Forgets the reported state of a peer that may have restarted.
     pub(super) fn forget_told(&mut self, peer: NodeId) {
         self.told[peer.index()] = Told::default();
     }
 
-    /// The version at which this replica stands still for its checkpoint.
+    /// The version at which this replica is frozen for its checkpoint.
     pub(crate) fn frozen(&self) -> Option<SnapshotVersion> {
         self.frozen
     }
 
-    /// A cut was applied.
+    /// Records the holder of the turn in an applied cut.
     pub(crate) fn apply(&mut self, turn: Option<NodeId>) {
         self.applied = turn;
     }
 }
 
 impl<H: Host> Inputs<H> {
-    /// Whether a checkpoint that is due may be taken of the applied epoch.
+    /// Whether a checkpoint that is due may be taken at the applied epoch.
     pub(super) fn may_checkpoint(&self, cx: &mut Cx<'_, H>) -> bool {
-        // What was taken from a peer is in no log here, and nothing is run on it yet.
+        // The log does not contain a state installed from a peer, and no epoch has run on it yet.
         if self.cut.installed.is_some() {
             return true;
         }
@@ -151,7 +154,7 @@ impl<H: Host> Inputs<H> {
         is_mine && self.topology.peers_of(self.me).all(goes_on) || is_planted(Bug::FrozenTogether)
     }
 
-    /// A checkpoint of the applied epoch is being written.
+    /// Freezes this replica while a checkpoint of the applied epoch is written.
     pub(super) fn freeze(&mut self, cx: &mut Cx<'_, H>) {
         if self.settings.checkpoints == When::InTurn && self.cut.installed.is_none() {
             cx.mark("inputs.frozen");
@@ -160,13 +163,13 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// The checkpoint is durable, or failed: this replica goes on.
+    /// Ends the freeze, because the checkpoint is durable or failed.
     pub(super) fn thaw(&mut self) {
         self.turns.frozen = None;
         self.turns.catching_up = 0;
     }
 
-    /// A cut was decided: whose turn it is from there on.
+    /// Records the holder of the turn in a decided cut.
     pub(super) fn note_turn(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -186,13 +189,13 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Whether it is this replica's turn, as far as it knows: the others keep what became of its
-    /// requests.
+    /// Whether this replica has the turn as far as it knows: the other replicas then retain the
+    /// outcomes of its requests.
     pub(crate) fn has_turn(&self) -> bool {
         self.turns.known == Some(self.me)
     }
 
-    /// Whether this replica wants a turn, or has use for the one that it has.
+    /// Whether this replica wants a turn or still needs the one that it has.
     fn wants_turn(&self) -> bool {
         let is_behind = self.has_turn()
             && self.cut.waiting.len() > CAUGHT_UP
@@ -201,7 +204,7 @@ impl<H: Host> Inputs<H> {
         self.turns.frozen.is_some() || is_due || is_behind
     }
 
-    /// Tells the others whether this replica wants a turn.
+    /// Reports to the peers whether this replica wants a turn.
     pub(super) fn tell_turn(&mut self, cx: &mut Cx<'_, H>) {
         if self.settings.checkpoints != When::InTurn {
             return;
@@ -214,17 +217,17 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A peer tells whether it wants a turn.
+    /// Handles a peer's report of whether it wants a turn.
     pub(super) fn on_turn(&mut self, cx: &mut Cx<'_, H>, from: NodeId, wants: bool, told: Told) {
         self.turns.wanted[from.index()] = wants;
         self.turns.told[from.index()] = told;
         if told.is_frozen && self.turns.frozen.is_some() {
-            // One of them was away, and has yet to hear that its turn is over.
+            // One of them was disconnected and has yet to learn that its turn is over.
             cx.mark("inputs.frozen_together");
         }
     }
 
-    /// Whose turn the next cut should say that it is.
+    /// The replica that the next cut should name as the holder of the turn.
     pub(super) fn next_turn(&mut self, cx: &mut Cx<'_, H>) -> Option<NodeId> {
         if self.settings.checkpoints != When::InTurn {
             return None;
@@ -242,7 +245,7 @@ impl<H: Host> Inputs<H> {
         };
         let may = |node: &NodeId| wants(*node) && self.can_do_without(cx, *node);
         let next = present.filter(may).or_else(|| {
-            // Everybody has a turn before somebody has the next.
+            // Every replica has a turn before any has the next one.
             let first = present.map_or(0, |node| node.index() + 1);
             let nodes: Vec<NodeId> = self.topology.node_ids().collect();
             let (before, after) = nodes.split_at(first.min(nodes.len()));
@@ -254,7 +257,7 @@ impl<H: Host> Inputs<H> {
         next
     }
 
-    /// Whether `node` is there, and the others can do without it for a while.
+    /// Whether `node` is connected and the other replicas can do without it for a while.
     fn can_do_without(&self, cx: &Cx<'_, H>, node: NodeId) -> bool {
         let cut = &self.cut;
         let applied = |node: NodeId| match node == self.me {
@@ -270,7 +273,7 @@ impl<H: Host> Inputs<H> {
             |node: &NodeId| is_heard(*node) && applied(*node).0 + BEHIND_MAX >= furthest.0;
         let others: Vec<NodeId> = self.members().into_iter().filter(|it| *it != node).collect();
         let there = others.iter().filter(|it| keeps_up(it)).count();
-        // Before it is removed for that.
+        // The limit is lower than the one at which it would be removed.
         let is_far = self.kept_for(node) > self.settings.behind_bytes / 2;
         cut.is_member[node.index()]
             && is_heard(node)
@@ -278,12 +281,12 @@ impl<H: Host> Inputs<H> {
             && (there == others.len() || there >= self.topology.majority())
     }
 
-    /// This replica has proposed a cut that says so.
+    /// Records the turn in a cut that this replica has proposed.
     pub(super) fn note_turn_proposed(&mut self, turn: Option<NodeId>) {
         self.turns.proposed = turn;
     }
 
-    /// Whether a cut that is to be proposed says something new of it.
+    /// Whether a proposed cut with this turn would change the holder.
     pub(super) fn is_turn_news(&self, turn: Option<NodeId>) -> bool {
         self.turns.proposed != turn
     }

@@ -1,18 +1,19 @@
-//! Back-pressure: which node is behind, so that this replica waits.
+//! Back-pressure: detects the nodes that are behind, for which this replica has to wait.
 //!
 //! ```text
 //!   a request -> batch -> its own disk -> f + 1 replicas -> cut -> all batches -> run -> answer
 //!                           fsync       acknowledgements   cuts     batches    execution
 //! ```
 //!
-//! A replica that waits knows what for: something of a place in a log, that a certain node has to
-//! bring. What has been missing for long, or is many epochs of one node, is late, and told to
-//! operators and clients by that node's name. With more than [`BEHIND_MAX`] epochs a protocol
-//! can refuse requests: they would wait for that node, too. So would they where this replica itself
-//! has more to run than it should hold (`behind_bytes`): most of that came from others, and goes on
-//! to come.
+//! A replica that waits knows for what: an input at a position in a log that a certain node has to
+//! send. An input that has been missing for long, or for many epochs of one node, is late.
+//! Operators and clients are informed of the name of that node. Above [`BEHIND_MAX`] epochs a
+//! protocol can reject requests, because they would wait for that node, too. The same holds if this
+//! replica itself has a larger backlog than it should (`behind_bytes`): most of the backlog came
+//! from other replicas, and they will send more.
 //!
-//! An epoch of a sequencer is a batch of its log, and that of all is a cut.
+//! In this module an epoch of a sequencer is a batch of its log, and an epoch of all sequencers is
+//! a cut.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,29 +26,30 @@ use super::cut::BEHIND_EPOCHS_MIN;
 use super::state::CutState;
 use super::{Bid, Cut, Host, Inputs, PROGRESS, Rules};
 
-/// What is missing for longer than this, two epochs and round trips is late: the same, or of so
-/// many epochs that it can't be those which are on their way.
+/// An input is late if it has been missing for this long plus two epochs and round trips. It counts
+/// as missing for as long as the same epoch is, or as any is, if those are too many to be in
+/// flight.
 const PATIENCE: Span = Span::from_ms(500);
 
-/// So many are more than come within [`PROGRESS`], at the usual length of an epoch.
+/// A number of epochs larger than arrives within [`PROGRESS`] at the usual length of an epoch.
 const LATE_EPOCHS: u64 = 64;
 
-/// A replica that waits for a node which is so many epochs behind can refuse requests: as many as a
-/// log is ahead of others at most.
+/// A replica that waits for a node this number of epochs behind can reject requests. It is the most
+/// that a log may be ahead of the others.
 pub(crate) const BEHIND_MAX: u64 = 256;
 
-/// Something that is missing here.
+/// An input that is missing on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Awaited {
-    /// Who has to bring it: a node of the cluster.
+    /// The node of the cluster that has to send it.
     pub node: NodeId,
-    /// For whom that one waits, as it says: who is named in its place.
+    /// The node for which `node` itself is waiting, according to its report; it is named instead.
     pub waits_for: Option<NodeId>,
-    /// What it is.
+    /// The kind of the input.
     pub what: &'static str,
-    /// The first epoch of which it is missing.
+    /// The first epoch for which it is missing.
     pub first: u64,
-    /// How many epochs that node is behind.
+    /// The number of epochs that the node is behind.
     pub epochs: u64,
 }
 
@@ -57,36 +59,36 @@ impl Awaited {
     }
 }
 
-/// What is missing, and what of that for too long.
+/// The missing inputs, and those that are late.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    /// Since when something of a node is missing.
+    /// When the inputs of each node and kind became missing.
     since: BTreeMap<(NodeId, &'static str), Since>,
-    /// Those that are the furthest behind first.
+    /// The late nodes, furthest behind first.
     pub late: Vec<WaitsFor>,
-    /// This node, where it has more to run than it should hold.
+    /// This node, if it has a larger backlog than it should.
     pub backlog: Option<WaitsFor>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Since {
-    /// The first epoch of which it is missing.
+    /// The first epoch for which it is missing.
     first: u64,
-    /// Since when it is that one.
+    /// When that epoch became the first missing one.
     same: Timestamp,
-    /// Since when it is any.
+    /// When any epoch became missing.
     any: Timestamp,
 }
 
 impl Waits {
-    /// A node for which more wait already than should: requests are refused. It is another one, or
-    /// this one, which has more to run than it should hold.
+    /// The node for which too many requests wait already, so that new ones are rejected: another
+    /// node, or this one if it has a larger backlog than it should.
     pub(crate) fn refuses(&self, me: NodeId) -> Option<&WaitsFor> {
         let other = self.late.iter().find(|late| late.node != me && late.epochs >= BEHIND_MAX);
         other.or(self.backlog.as_ref())
     }
 
-    /// Since when something is missing that is missing now.
+    /// When an input that is now missing became missing.
     fn since_when(&self, awaited: &Awaited, now: Timestamp) -> Since {
         let first = awaited.first;
         match self.since.get(&(awaited.node, awaited.what)) {
@@ -98,7 +100,8 @@ impl Waits {
 }
 
 impl<H: Host> Inputs<H> {
-    /// Looks what is missing. `of_epochs` is what else the epochs wait for that are decided.
+    /// Computes the missing and late inputs. `of_epochs` lists what decided epochs wait for besides
+    /// their batches.
     pub(crate) fn note_waits(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<Awaited>) {
         let (round_trip_us, epoch_us) = (self.topology.round_trip_max().us, self.settings.epoch.us);
         let patience_us = PATIENCE.us + 2 * (round_trip_us + epoch_us);
@@ -138,7 +141,7 @@ impl<H: Host> Inputs<H> {
         self.waits.late.sort_by_key(|late| Reverse(late.epochs));
     }
 
-    /// How many bytes of batches are here of epochs that are decided and not run.
+    /// The bytes of the received batches of epochs that are decided and not applied.
     fn backlog_bytes(&self) -> u64 {
         let Some((_, last)) = self.cut.waiting.back() else { return 0 };
         let heads = self.cut.heads.iter().zip(&last.heads);
@@ -146,8 +149,8 @@ impl<H: Host> Inputs<H> {
         logs.map(|(log, (applied, last))| log.bytes_between(*applied, *last)).sum()
     }
 
-    /// A replica that was removed, and has more to run than it should hold, goes on from a peer's
-    /// checkpoint: it is slower than what comes.
+    /// Abandons the backlog of a replica that was removed and has a larger one than it should. It
+    /// continues from a peer's checkpoint, because it runs epochs slower than they arrive.
     pub(super) fn leave_backlog(&mut self, cx: &mut Cx<'_, H>) {
         if self.waits.backlog.is_none() || !self.is_out() || self.wants_checkpoint() {
             return;
@@ -159,7 +162,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Whether this replica is out of the configuration, as of the last cut that is known here.
+    /// Whether this replica is outside the configuration, as of the last known cut.
     fn is_out(&self) -> bool {
         let says = |(_, cut): &(SnapshotVersion, Cut<H::Rules>)| {
             let is_back = cut.readmitted.contains(&self.me);
@@ -169,7 +172,7 @@ impl<H: Host> Inputs<H> {
         said.unwrap_or(!self.cut.is_member[self.me.index()])
     }
 
-    /// The batches that decided epochs lack.
+    /// The batches that decided epochs are missing.
     fn awaited_batches(&self) -> Vec<Awaited> {
         let Some((_, last)) = self.cut.waiting.back() else { return Vec::new() };
         let missing = |source: NodeId| {
@@ -183,7 +186,7 @@ impl<H: Host> Inputs<H> {
         self.topology.peers_of(self.me).filter_map(missing).collect()
     }
 
-    /// What this replica's batches lack to be available.
+    /// The inputs that this replica's batches need to become available.
     fn awaited_replication(&self) -> Vec<Awaited> {
         let (me, own) = (self.me, self.own_log());
         let available = self.replication.available[me.index()];
@@ -193,7 +196,7 @@ impl<H: Host> Inputs<H> {
             awaited.push(Awaited::new(self.node(me), "fsync", first, epochs));
         }
         if own.durable > available {
-            // One that is slower than others need be is not waited for: the nearest comes first.
+            // A replica that is slower than necessary is not waited for: the nearest comes first.
             let head = |peer: &NodeId| self.replication.durable[peer.index()][me.index()];
             let lacks = |peer: &NodeId| head(peer) <= available;
             let mut lacking: Vec<NodeId> = self.topology.peers_of(me).filter(lacks).collect();
@@ -206,8 +209,8 @@ impl<H: Host> Inputs<H> {
         awaited
     }
 
-    /// What available batches lack to be in an epoch, and the group's log to come to the epochs of
-    /// others.
+    /// The inputs that available batches need to be in an epoch, and those that the group's log
+    /// needs to reach the epochs of other logs.
     fn awaited_cuts(&self, now: Timestamp) -> Vec<Awaited> {
         let (me, last) = (self.me, self.last_decided());
         let available = self.replication.available[me.index()];
@@ -224,7 +227,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// The peers of which nothing was heard for some time.
+    /// The peers from which no message has arrived for some time.
     fn silent(&self, now: Timestamp) -> impl Iterator<Item = NodeId> {
         let is_silent = move |peer: &NodeId| {
             let heard = self.cut.heard_at[peer.index()];
@@ -235,7 +238,7 @@ impl<H: Host> Inputs<H> {
 }
 
 impl<R: Rules> CutState<R> {
-    /// How far the log of a replica is in an epoch that is decided.
+    /// The head of a replica's log in the last decided epoch.
     fn last_head(&self, source: NodeId) -> Bid {
         let waiting = self.waiting.back().map(|(_, cut)| cut.heads[source.index()]);
         waiting.unwrap_or_default().max(self.heads[source.index()])

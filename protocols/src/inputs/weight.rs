@@ -1,18 +1,18 @@
-//! About how many bytes a transaction takes in a batch, for a frame has a limit: what it brings,
-//! and what it touches, no less than that is. What stands beside it, some tens of bytes at most, is
-//! for who places it to count.
+//! Estimates the size of a transaction in a batch, in bytes, because frames have a size limit. The
+//! estimate covers its arguments or writes and the keys that it touches, and is never too low. The
+//! caller adds the fixed fields, some tens of bytes at most.
 
 use pangea_core::exec::{TXN_BYTES_MAX, footprint_bytes};
 use pangea_core::key::KeyRange;
 use pangea_core::txn::{Footprint, Program, ReadSet, Write};
 
-/// What is beside a key: its table, version and lengths.
+/// The bytes in addition to a key: its table, version and lengths.
 const KEY_BYTES: usize = 32;
 
-/// The largest footprint that goes with a program, some ten thousand keys.
+/// The largest footprint that is sent with a program: some ten thousand keys.
 const FOOTPRINT_BYTES_MAX: usize = 1 << 20;
 
-/// Of what it is, with a footprint if one goes with it.
+/// The encoded size of a program, including its footprint if attached.
 pub(crate) fn of_program(program: &Program, footprint: Option<&Footprint>) -> usize {
     match program {
         Program::Call { args, .. } => args.len() + footprint.map_or(0, footprint_bytes),
@@ -20,7 +20,7 @@ pub(crate) fn of_program(program: &Program, footprint: Option<&Footprint>) -> us
     }
 }
 
-/// Of what it read and wrote.
+/// The encoded size of a read set and a write set.
 pub(crate) fn of_sets(reads: &ReadSet, writes: &[Write]) -> usize {
     let points: usize = reads.points.iter().map(|read| KEY_BYTES + read.key.len()).sum();
     let rows = reads.ranges.iter().flat_map(|range| &range.rows);
@@ -31,9 +31,9 @@ pub(crate) fn of_sets(reads: &ReadSet, writes: &[Write]) -> usize {
     points + rows + ranges + writes
 }
 
-/// A footprint that a run has found, if it is small enough to go with its program. Without it every
-/// replica finds it for itself, at the program's place in the order: that takes them time, and a
-/// batch is not larger than a frame can be.
+/// Returns a footprint that a run found, if it is small enough to be sent with its program.
+/// Otherwise every replica computes it at the program's place in the order. That takes time there,
+/// but keeps the batch within the size of a frame.
 pub(crate) fn if_small(footprint: Footprint) -> Option<Footprint> {
     Some(footprint).filter(|footprint| footprint_bytes(footprint) <= FOOTPRINT_BYTES_MAX)
 }
@@ -42,8 +42,8 @@ fn of_range(range: &KeyRange) -> usize {
     2 * KEY_BYTES + range.start.len() + range.end.as_ref().map_or(0, |end| end.len())
 }
 
-/// Cuts what was collected, of so many bytes, into batches. That is one, unless more came before
-/// this replica was ready than a frame can hold.
+/// Splits collected transactions, of `bytes` in total, into batches. The result is one batch,
+/// unless more were collected before this replica was ready than fit in a frame.
 pub(crate) fn in_batches<T>(
     mut collected: Vec<T>,
     bytes: usize,
@@ -63,7 +63,7 @@ pub(crate) fn in_batches<T>(
     batches
 }
 
-/// How many of these weights make a batch: so many bytes, or one transaction.
+/// How many of these transactions fit in a batch of `bytes_max`; at least one.
 fn as_many_as_fit(weights: impl Iterator<Item = usize>, bytes_max: usize) -> usize {
     let mut bytes = 0;
     let fit = weights.take_while(|weight| {

@@ -1,7 +1,7 @@
-//! Transactions in a batch, and a batch in bytes (§3.2, Figure 3).
+//! Transactions in a batch, and the encoding of a batch (§3.2, Figure 3).
 //!
-//! A batch is encoded once, by its source. The same bytes go to the source's log, to every peer,
-//! and to every peer's log.
+//! A batch is encoded once, by its source. The same bytes are written to the source's log, sent to
+//! every peer, and written to every peer's log.
 //!
 //! ```text
 //!   +--------+-----+------+----------------+-------+----------+----------+--
@@ -24,40 +24,40 @@ use super::given;
 use crate::inputs::{self, NUMBER_MAX};
 pub use crate::inputs::{Bid, Heads};
 
-/// What a batch holds of one transaction: the paper's `TxnRecord`.
+/// A transaction in a batch: the paper's `TxnRecord`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxnRecord {
     /// The transaction's name.
     pub txn: TxnId,
-    /// What it is.
+    /// The program.
     pub program: Program,
-    /// How it takes part in its epoch.
+    /// The execution mode of the transaction in its epoch.
     pub how: How,
 }
 
-/// How a transaction takes part in its epoch.
+/// The execution mode of a transaction in its epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum How {
-    /// It ran at its source: its writes are applied if it is valid, else it runs again.
+    /// It ran at its source: its writes are applied if it is valid, otherwise it is re-executed.
     Executed {
-        /// What the run read.
+        /// The read set of the run.
         reads: ReadSet,
-        /// What the run wrote.
+        /// The write set of the run.
         writes: Vec<Write>,
     },
     /// It goes straight to the ordered queue (§4, high-contention mode).
     Ordered {
-        /// What it will touch, where its arguments don't tell.
+        /// The footprint; `None` if the arguments determine it.
         footprint: Option<Footprint>,
     },
     /// The program is certified, and its reads and writes are validated like those of a run.
     Certified,
-    /// The program is certified, at its place in the ordered queue.
+    /// The program is certified at its place in the ordered queue.
     CertifiedInOrder,
 }
 
 impl TxnRecord {
-    /// What it read and wrote at its source, where that is to be validated.
+    /// The read set and write set of the run at its source, if they are to be validated.
     pub fn learned(&self) -> Option<(&ReadSet, &[Write])> {
         match (&self.how, &self.program) {
             (How::Executed { reads, writes }, _) => Some((reads, writes)),
@@ -68,8 +68,8 @@ impl TxnRecord {
         }
     }
 
-    /// About how many bytes it takes: what is reserved, so that a batch of large values is not
-    /// moved again and again while it grows.
+    /// The approximate size in bytes to reserve, so that a batch of large values is not copied
+    /// repeatedly as it grows.
     fn size_hint(&self) -> usize {
         const BESIDE_KEY: usize = 12;
         let args = match &self.program {
@@ -77,7 +77,7 @@ impl TxnRecord {
             Program::Certified(_) => 0,
         };
         let Some((reads, writes)) = self.learned() else { return BESIDE_KEY + args };
-        // What is no longer than the arguments was most likely given in them.
+        // A value no longer than the arguments was most likely given in them.
         let value = |it: &Write| it.value.as_ref().map_or(0, |it| it.len());
         let in_full = |it: &Write| Some(value(it)).filter(|&len| len > args).unwrap_or(0);
         let reads = reads.points.iter().map(|it| BESIDE_KEY + it.key.len()).sum::<usize>();
@@ -151,17 +151,17 @@ pub(super) fn encode_writes(writes: &[Write], out: &mut Vec<u8>) {
     writes.iter().for_each(|write| write.encode(out));
 }
 
-/// Reads what [`encode_writes`] wrote.
+/// Decodes a list of writes that [`encode_writes`] wrote.
 pub(super) fn decode_writes(from: &mut Reader<'_>) -> Result<Vec<Write>, DecodeError> {
     (0..from.count("write set")?).map(|_| Write::decode(from)).collect()
 }
 
-/// One entry of a replica's log.
+/// An entry of a replica's log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// The replica that executed the transactions.
     pub source: NodeId,
-    /// The batch's place in that replica's log.
+    /// The number of the batch in that replica's log.
     pub bid: Bid,
     /// The epoch that the source had applied when the transactions ran.
     pub base: SnapshotVersion,
@@ -172,7 +172,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The batch as bytes.
+    /// Encodes the batch.
     pub fn encode(&self) -> Bytes {
         let records: usize = self.records.iter().map(TxnRecord::size_hint).sum();
         let mut out = Vec::with_capacity(64 + records);
@@ -185,10 +185,10 @@ impl Batch {
         out.into()
     }
 
-    /// Reads what [`Batch::encode`] wrote. Arguments stay slices of `bytes`.
+    /// Decodes a batch that [`Batch::encode`] wrote. Arguments remain slices of `bytes`.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// Returns an error if the bytes are malformed.
     pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         let source = NodeId(from.u16("batch source")?);
@@ -239,8 +239,8 @@ impl inputs::Batch for Batch {
     }
 }
 
-/// Whether every uncommitted write that a transaction saw is of an earlier one of its own source:
-/// no others are visible where it ran.
+/// Whether every uncommitted write that a transaction read is of an earlier one of the same source:
+/// no others are visible there.
 fn sees_its_own_past(record: &TxnRecord) -> bool {
     let Some((reads, _)) = record.learned() else { return true };
     let points = reads.points.iter().map(|read| read.seen);

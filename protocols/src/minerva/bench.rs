@@ -1,7 +1,7 @@
-//! A door for benchmarks: what the commit phase does with an epoch, one phase at a time.
+//! Entry points for benchmarks: the work of the commit phase on an epoch, one phase at a time.
 //!
-//! Behind the feature `bench`, which nothing that is shipped turns on. Each method calls the
-//! phase's own function and adds nothing to it.
+//! Only with the feature `bench`, which no release enables. Each method calls the phase's own
+//! function and adds nothing to it.
 
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::pool::Pool;
@@ -18,19 +18,19 @@ pub struct Epoch<'a> {
     keep_uncommitted: bool,
 }
 
-/// What hangs together in an epoch.
+/// The chains of an epoch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chains(Vec<Chain>);
 
 impl Chains {
-    /// How many transactions each of these chains has.
+    /// The number of transactions in each of these chains.
     pub fn weights(&self, vertices: &[usize]) -> Vec<u64> {
         vertices.iter().map(|&chain| self.0[chain].members.len() as u64).collect()
     }
 }
 
 impl<'a> Epoch<'a> {
-    /// The epoch of batches that are sorted by source and then by place in its log.
+    /// The epoch of batches that are sorted by source and then by number.
     pub fn new(batches: &'a [Batch], keep_uncommitted: bool) -> Self {
         let entry = |batch: &'a Batch| {
             batch.records.iter().map(|record| Entry { record, base: batch.base })
@@ -38,7 +38,7 @@ impl<'a> Epoch<'a> {
         Self { entries: batches.iter().flat_map(entry).collect(), keep_uncommitted }
     }
 
-    /// How many transactions there are.
+    /// The number of transactions.
     pub fn txns(&self) -> usize {
         self.entries.len()
     }
@@ -48,7 +48,7 @@ impl<'a> Epoch<'a> {
         Chains(chains::build(&self.entries, self.keep_uncommitted))
     }
 
-    /// The phase "validation": which chains are stale.
+    /// The phase "validation": whether each chain is stale.
     pub fn stale(
         &self,
         pool: &dyn Pool,
@@ -65,7 +65,7 @@ impl<'a> Epoch<'a> {
         )
     }
 
-    /// The phase "conflict graph": which of these chains conflict, as positions in `vertices`.
+    /// The phase "conflict graph": the conflicts between these chains, as positions in `vertices`.
     pub fn edges(&self, pool: &dyn Pool, chains: &Chains, vertices: &[usize]) -> Vec<(u32, u32)> {
         conflict_graph::edges(pool, &self.entries, &chains.0, vertices)
     }

@@ -1,8 +1,9 @@
 //! Transaction chains (§3.2, Figure 3; §4 "Transaction Chains Building").
 //!
-//! A chain is a connected component of the local dependencies among the transactions of one epoch:
-//! transactions that read what others of the same source had not yet committed. A chain is valid as
-//! a whole or not at all. Dependencies reach across batches of the epoch, so chains do too.
+//! A chain is a connected component of the local dependencies among the transactions of one epoch.
+//! A transaction depends on transactions of the same source whose uncommitted writes it read. A
+//! chain is valid as a whole or not at all. Dependencies cross the batches of the epoch, so chains
+//! do too.
 
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
@@ -11,30 +12,30 @@ use pangea_core::txn::Seen;
 
 use super::batch::TxnRecord;
 
-/// A transaction of the epoch with the epoch that its source had applied when it ran.
+/// A transaction of the epoch, with the epoch that its source had applied when it ran.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'a> {
     pub record: &'a TxnRecord,
     pub base: SnapshotVersion,
 }
 
-/// The transactions whose runs hang together.
+/// Transactions whose runs depend on each other.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chain {
-    /// Chains of one origin don't conflict: they were executed one after the other, each seeing
-    /// what the others had written.
+    /// Chains of one origin don't conflict: they were executed one after the other, and each saw
+    /// the writes of the earlier ones.
     pub origin: Origin,
     /// Its transactions, as positions among the epoch's entries, ascending.
     pub members: Vec<usize>,
 }
 
-/// Runs of one origin saw each other's writes.
+/// The origin of runs that saw each other's writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Origin {
-    /// Who ran it.
+    /// The replica that ran them.
     pub source: NodeId,
-    /// Where the temporary state is reset every epoch, runs of one source saw each other's writes
-    /// only between two resets. Else zero.
+    /// The epoch on which they ran, if the temporary state is reset every epoch: then runs of one
+    /// source saw each other's writes only between two resets. Otherwise zero.
     pub base: SnapshotVersion,
 }
 

@@ -1,4 +1,4 @@
-//! A peer's checkpoint takes the place of what this replica has (§4).
+//! Replaces the state of this replica by a peer's checkpoint (§4).
 
 use pangea_core::protocol::Cx;
 use pangea_core::txn::Outcome;
@@ -8,13 +8,13 @@ use super::batch::Bid;
 use crate::inputs::{Incoming, outcome_unknown};
 
 impl Minerva {
-    /// Makes it this replica's state.
+    /// Installs a peer's checkpoint.
     pub(super) fn on_checkpoint(&mut self, cx: &mut Cx<'_, Self>, incoming: Incoming) {
-        // Rows that an epoch has half applied would stay behind.
+        // The rows of a partly applied epoch would remain.
         while self.state.commit.is_some() {
             self.go_on(cx);
         }
-        // Runs on what is here now and runs on what comes did not see each other.
+        // Runs on the present state and runs on the new one did not see each other's writes.
         self.start_broadcast(cx);
         if !self.state.inputs.is_of_use(cx, &incoming) {
             return;
@@ -24,7 +24,8 @@ impl Minerva {
         self.rebuild_overlay();
     }
 
-    /// Local transactions up to `upto` have committed or aborted elsewhere; how, is not known here.
+    /// Drops local transactions up to `upto`: they have committed or aborted on other replicas, and
+    /// their outcomes are unknown here.
     fn forget_skipped(&mut self, cx: &mut Cx<'_, Self>, upto: Bid) {
         let skipped = self.state.inputs.own_unapplied().take_while(|(bid, _)| *bid <= upto);
         let count: usize = skipped.map(|(_, batch)| batch.records.len()).sum();

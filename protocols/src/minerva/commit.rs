@@ -10,10 +10,11 @@
 //!                              in order
 //! ```
 //!
-//! Every replica comes to the same result alone. What was decided is logged with the epoch, the
-//! new snapshot is published, and the clients of this replica are answered. A client is answered as
-//! soon as the epoch is applied: its cut is durable on a majority and its batches on f + 1
-//! replicas, so the outcome, which follows from them, can't be lost with this node.
+//! Every replica computes the same result independently. The decisions are logged with the epoch,
+//! the new snapshot is published, and the clients of this replica are answered. A client is
+//! answered as soon as the epoch is applied. The epoch's cut is durable on a majority and its
+//! batches on f + 1 replicas, so the outcome, which follows from them, can't be lost with this
+//! node.
 
 use std::sync::Arc;
 
@@ -42,25 +43,26 @@ use super::validation::Validator;
 use super::{Cut, Minerva, conflict_graph};
 use crate::inputs::INTACT;
 
-/// An epoch's record holds about so many bytes of write sets. What is beyond is run again at its
-/// place when the log is read, as loads are: a record has a limit, and an epoch has none.
+/// The approximate maximum of write sets in an epoch's record, in bytes. Writes above it are
+/// re-executed when the log is read, like bulk loads: a record has a size limit, and an epoch has
+/// none.
 const LOGGED_BYTES_MAX: usize = 64 << 20;
 
-/// What an epoch's record holds of the ordered queue's writes.
+/// The accounting of the ordered queue's writes in an epoch's record.
 struct Logged {
-    /// So many more bytes may be kept.
+    /// The bytes that may still be logged.
     room: usize,
-    /// So many were not kept: a restart runs the queue again.
+    /// The bytes that were not logged: a restart re-executes their transactions.
     owed: usize,
 }
 
-/// The share of an epoch that was decided in each way.
+/// The decisions on an epoch's transactions.
 struct Verdict {
     /// For each entry, whether it commits as it was executed.
     is_valid: Vec<bool>,
-    /// Optimistic transactions that were stale.
+    /// The number of stale optimistic transactions.
     stale: u64,
-    /// Optimistic transactions whose chain was left out of the independent set.
+    /// The number of optimistic transactions whose chain is not in the independent set.
     conflicting: u64,
 }
 
@@ -74,17 +76,18 @@ impl Verdict {
     }
 }
 
-/// An epoch that is being applied. Its ordered queue runs in slices, one a step, so that a large
-/// epoch does not hold up what the next ones need: batches, acknowledgements, agreement.
+/// An epoch that is being applied. Each step runs at most `slice_txns` transactions of its ordered
+/// queue, so that a large epoch does not delay the inputs of the next ones: batches,
+/// acknowledgements, agreement.
 pub(super) struct Commit {
     epoch: SnapshotVersion,
     cut: Cut,
-    /// Of the epoch, by source and then by place in its log.
+    /// The batches of the epoch, ordered by source and then by number.
     batches: Vec<Arc<Batch>>,
     verdict: Verdict,
     /// The ordered queue, as positions among the epoch's entries.
     queue: Vec<usize>,
-    /// What became of the queue so far.
+    /// The results of the queue so far.
     finished: Vec<Finished>,
 }
 
@@ -93,7 +96,7 @@ impl Commit {
         self.finished.len() == self.queue.len()
     }
 
-    /// What of the queue is run next, at most so much.
+    /// The entries of the queue that run next, at most `len_max`.
     fn next_slice(&self, len_max: usize) -> Vec<Entry<'_>> {
         let queue = &self.queue[self.finished.len()..];
         let (mut first, mut batches) = (0, self.batches.iter());
@@ -128,7 +131,7 @@ fn entries_of(batches: &[Arc<Batch>]) -> Vec<Entry<'_>> {
 }
 
 impl Minerva {
-    /// Begins with the cut of `epoch`, whose batches are all here.
+    /// Begins `epoch`, whose batches have all arrived.
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
         assert!(self.state.commit.is_none(), "one epoch at a time");
@@ -156,7 +159,7 @@ impl Minerva {
         self.go_on(cx);
     }
 
-    /// Runs the next slice of the epoch that is being applied, and ends the epoch after the last.
+    /// Runs the next transactions of the ordered queue, and ends the epoch after the last ones.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut commit) = self.state.commit.take() else { return };
         let slice = commit.next_slice(self.state.options.slice_txns.get());
@@ -183,7 +186,8 @@ impl Minerva {
         cx.end_work(Work::Settle, entries.len());
     }
 
-    /// The epoch's writes are all in the store: makes them visible, and tells who waits.
+    /// Ends an epoch whose writes are all in the store: makes them visible and answers the waiting
+    /// clients.
     fn end_epoch(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -196,11 +200,11 @@ impl Minerva {
         self.settle_in_flight(cx, epoch, entries, outcomes);
         self.state.inputs.release_barriers(cx, cut);
         self.read_released(cx);
-        // Now, while what the epoch wrote is still in the processor's caches.
+        // Now, while the epoch's writes are still in the processor's caches.
         self.state.inputs.reclaim(cx);
     }
 
-    /// Writes down what was decided, so that a restart does not decide it again.
+    /// Logs the decisions, so that a restart does not have to compute them again.
     #[expect(clippy::too_many_arguments, reason = "the parts of one record")]
     fn log_epoch(
         &mut self,
@@ -212,8 +216,8 @@ impl Minerva {
         outcomes: &[Option<Finished>],
         is_valid: Vec<bool>,
     ) {
-        // The order in which they took effect: within a slice, what was run again in a later pass
-        // came later.
+        // The order in which they took effect: among those that ran together, a transaction of a
+        // later pass came later.
         let mut in_effect = queue;
         for slice in in_effect.chunks_mut(self.state.options.slice_txns.get()) {
             if !is_planted(Bug::LoggedInQueueOrder) {
@@ -233,7 +237,7 @@ impl Minerva {
         self.state.inputs.collection.owe(logged.owed);
     }
 
-    /// What the log keeps of an entry of the ordered queue.
+    /// The part of an ordered queue's entry that is logged.
     fn logged_writes<'a>(
         &self,
         record: &'a TxnRecord,
@@ -257,7 +261,7 @@ impl Minerva {
         Some(Ordered { entry, writes: is_kept.then(wrote) })
     }
 
-    /// Whether a transaction writes far more than its arguments say.
+    /// Whether a transaction writes far more than its arguments contain.
     fn is_bulk(&self, record: &TxnRecord) -> bool {
         match &record.program {
             Program::Call { procedure, args } => is_bulk(&self.state.registry, *procedure, args),
@@ -265,7 +269,7 @@ impl Minerva {
         }
     }
 
-    /// Algorithm 5, FilterConflicts.
+    /// §3.6, Algorithm 5, `FilterConflicts`.
     fn filter_conflicts(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -320,8 +324,8 @@ impl Minerva {
         Verdict { is_valid, stale, conflicting: optimistic as u64 - stale - valid }
     }
 
-    /// Runs a part of the ordered queue: in the order of source priority, which is its number, and
-    /// id.
+    /// Runs a part of the ordered queue, in the order of source priority, which is the source's
+    /// number, and id.
     fn run_slice(
         &self,
         cx: &mut Cx<'_, Self>,
@@ -351,7 +355,7 @@ impl Minerva {
         ordered::execute(cx.pool, registry, cx.store, epoch, &jobs, header, told)
     }
 
-    /// The footprint that a run at the source found, where the arguments don't tell it.
+    /// The footprint that a run at the source found; `None` if the arguments determine it.
     fn footprint_of_run(&self, record: &TxnRecord) -> Option<Footprint> {
         let (How::Executed { reads, writes }, Program::Call { procedure, args }) =
             (&record.how, &record.program)
@@ -397,7 +401,7 @@ impl Minerva {
         }
     }
 
-    /// The log has already decided this epoch: applies what it says.
+    /// Applies an epoch according to the decisions in the log.
     fn replay(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -430,7 +434,7 @@ impl Minerva {
         self.end_epoch(cx, epoch, cut, &entries, outcomes);
     }
 
-    /// The epoch's writes are all in the store: moves on to it.
+    /// Advances the applied epoch: its writes are all in the store.
     fn finish_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: &Cut) {
         self.state.inputs.finish_epoch(cx, epoch, cut);
         cx.store.publish(epoch);
@@ -443,7 +447,7 @@ impl Minerva {
         self.state.inputs.checkpoint_if_due(cx);
     }
 
-    /// Takes committed local transactions out of the temporary state and answers their clients.
+    /// Removes committed local transactions from the temporary state and answers their clients.
     fn settle_in_flight(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -496,9 +500,10 @@ impl Minerva {
         }
     }
 
-    /// Beyond the paper (a): what read the work of an invalidated transaction will be stale. Its
-    /// own work is taken out of the temporary state now, so that no more is built on it. That must
-    /// be sure: later runs don't see what is taken out, and runs of one source don't conflict.
+    /// An extension of the paper (a): transactions that read the writes of an invalidated one will
+    /// be stale. Their own writes are removed from the temporary state now, so that no further run
+    /// builds on them. They must be certain to become stale: later runs don't see the removed
+    /// writes, and runs of one source don't conflict.
     fn doom_dependents(&mut self, cx: &mut Cx<'_, Self>, mut doomed: HashSet<TxnId>) {
         let head = self.state.inputs.cut.heads[self.state.inputs.me.index()];
         let own = &self.state.inputs.replication.logs[self.state.inputs.me.index()];
@@ -518,7 +523,7 @@ impl Minerva {
     }
 }
 
-/// Whether what a transaction did in the ordered queue is what its local readers saw: then they are
+/// Whether a transaction did in the ordered queue exactly what its local readers saw: then they are
 /// valid, and must not be doomed.
 fn is_as_executed(record: &TxnRecord, finished: &Finished) -> bool {
     matches!(record.program, Program::Certified(_))
@@ -526,8 +531,8 @@ fn is_as_executed(record: &TxnRecord, finished: &Finished) -> bool {
         && !is_planted(Bug::DoomedTooMuch)
 }
 
-/// The header of what was written in the ordered queue: a call may have written something else than
-/// when it was first executed, a certified transaction has not.
+/// The header of a write in the ordered queue. A call may have written something else than in its
+/// first execution; a certified transaction has not.
 fn header_in_order(txn: TxnId, program: &Program) -> RecordHeader {
     match program {
         Program::Call { .. } if is_planted(Bug::ExecutedAgainUnmarked) => header::as_executed(txn),
@@ -536,7 +541,7 @@ fn header_in_order(txn: TxnId, program: &Program) -> RecordHeader {
     }
 }
 
-/// Algorithm 4, line 4: the write sets of valid transactions, as they were executed.
+/// §3.5, Algorithm 4, line 4: applies the write sets of valid transactions as they were executed.
 pub(super) fn apply_valid(
     store: &Store,
     pool: &dyn Pool,

@@ -1,12 +1,12 @@
 //! Phase 4b: the conflict graph (§3.6, Algorithm 5).
 //!
 //! Vertices are the chains that are not stale, weighted by their number of transactions. Two chains
-//! of different origins are joined when one writes what the other reads or writes.
+//! of different origins have an edge if one writes a key that the other reads or writes.
 //!
-//! The paper's read and write trackers are one list of accesses here, sorted by the hash of what is
-//! accessed, so that it can be built and searched in parallel. Two keys with the same 64-bit hash
-//! make an edge too many, on every replica alike. Range reads are held against the sorted keys of
-//! the writes.
+//! The paper's read and write trackers are one list of accesses here, sorted by the hash of the
+//! accessed key, so that it can be built and searched in parallel. Two keys with the same 64-bit
+//! hash cause a superfluous edge, identically on every replica. Range reads are compared with the
+//! sorted keys of the writes.
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
@@ -16,10 +16,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::chains::{Chain, Entry};
 
-/// One chain's use of one key.
+/// The access of one chain to one key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Access {
-    /// Of the table and the key.
+    /// The hash of the table and the key.
     hash: u64,
     /// The vertex.
     vertex: u32,
@@ -27,8 +27,8 @@ struct Access {
     is_write: bool,
 }
 
-/// The pairs of `vertices`, which are positions in `chains`, that conflict. Each once, with the
-/// smaller position among `vertices` first, in ascending order.
+/// The conflicting pairs of `vertices`, which are positions in `chains`. Each pair occurs once,
+/// with the smaller position among `vertices` first, in ascending order.
 pub(super) fn edges(
     pool: &dyn Pool,
     entries: &[Entry<'_>],
@@ -44,7 +44,7 @@ pub(super) fn edges(
         accesses(entries, &chains[chain], vertex as u32, shards)
     });
     let shard_ids: Vec<usize> = (0..shards).collect();
-    // One job a shard: `run` and not `map`, which would not split so few items.
+    // One job for each shard: `run` and not `map`, which would not split so few elements.
     let found: Vec<std::sync::Mutex<Vec<(u32, u32)>>> =
         shard_ids.iter().map(|_| std::sync::Mutex::default()).collect();
     pool.run(shards, &|shard| {
@@ -63,7 +63,7 @@ pub(super) fn edges(
     edges
 }
 
-/// What a chain uses, split by hash.
+/// The accesses of a chain, split by hash.
 fn accesses(entries: &[Entry<'_>], chain: &Chain, vertex: u32, shards: usize) -> Vec<Vec<Access>> {
     let mut by_shard = vec![Vec::new(); shards];
     let mut add = |table: TableId, key: &Key, is_write| {
@@ -84,7 +84,7 @@ fn key_edges(
     origin: impl Fn(u32) -> super::chains::Origin,
 ) -> Vec<(u32, u32)> {
     accesses.sort_unstable();
-    // Of a chain's uses of a key, keep the strongest, which is the last.
+    // Of a chain's accesses to a key, keep the strongest, which is the last.
     if !is_planted(Bug::ReadHidesWrite) {
         accesses.reverse();
     }

@@ -1,7 +1,8 @@
-//! Where transactions meet: a key for each that had to be run again, for those who look for it.
+//! Conflict keys: for each re-executed transaction, a key that explains it, for operators who look
+//! for contention.
 //!
-//! Nothing is decided here. What is looked at is little, as it is looked at for each transaction of
-//! this replica that did not stand.
+//! No decision depends on this. Few keys are checked, because it is done for each transaction of
+//! this replica that was invalidated.
 
 use pangea_core::ids::{SnapshotVersion, TableId};
 use pangea_core::key::Key;
@@ -11,12 +12,12 @@ use pangea_core::txn::{PointRead, Seen};
 use super::Minerva;
 use super::batch::TxnRecord;
 
-/// So many of the keys that it read, and that it wrote, are looked at.
+/// The maximum number of read keys, and of written keys, that are checked.
 const LOOKS_MAX: usize = 4;
 
-/// What became of a transaction's first run, when it was in the ordered queue and the epoch is
-/// applied: there was none, or it fell for a key that it had read and that has changed since, by
-/// another before itself.
+/// The result of a transaction's first run after its epoch is applied, given whether it was in the
+/// ordered queue. Either there was no first run, or it was invalidated by a key that it had read
+/// and that has changed since, preferably by another transaction.
 pub(super) fn first_run(cx: &Cx<'_, Minerva>, record: &TxnRecord, is_ordered: bool) -> FirstRun {
     if !is_ordered {
         return FirstRun::Stood;

@@ -1,42 +1,45 @@
-//! §4, high-contention mode: when most optimistic work is in vain, stop doing it.
+//! §4, high-contention mode: stops optimistic execution when most of it is wasted.
 //!
-//! In this mode transactions are probed for their footprint and not executed, go straight to the
-//! ordered queue, and no write sets are shipped.
+//! In this mode transactions are probed for their footprint and not executed. They go straight to
+//! the ordered queue, and no write sets are sent.
 //!
-//! Enter: more than a threshold of the optimistic transactions of the epochs were executed again,
-//! for a sustained time. Leave: the paper gives no rule, and in this mode there is nothing
-//! optimistic to measure. So optimistic execution is tried again after a hold time. The trial ends
-//! as soon as enough transactions of it have shown that it is in vain: at long round trips all that
-//! begin meanwhile are executed twice. Then the hold time doubles, up to a limit, and is at least
-//! twenty times what the trial took; when the trial succeeds, it starts anew.
+//! The mode is entered if more than a threshold of the epochs' optimistic transactions were
+//! re-executed, for a sustained time. The paper gives no rule for leaving it, and there is no
+//! optimistic execution to measure in this mode. Therefore optimistic execution is tried again
+//! after a hold time. The trial ends as soon as enough of its transactions have shown that it is
+//! wasted: at long round trips all transactions that begin in the meantime are executed twice. Then
+//! the hold time doubles, up to a limit, and is at least twenty times the length of the trial. When
+//! a trial succeeds, the hold time is reset.
 
 use pangea_core::time::{Span, Timestamp};
 
 use super::options::Options;
 
-/// The hold time doubles at most this often.
+/// The maximum number of doublings of the hold time.
 const DOUBLINGS_MAX: u32 = 4;
 
-/// A trial that fails is followed by so many times its length without one: at a round trip of
-/// 200 ms it takes half a second, in which all is executed twice, a twentieth of the time at most.
+/// The hold time after a failed trial is at least this multiple of its length. At a round trip of
+/// 200 ms a trial takes half a second, in which everything is executed twice: at most a twentieth
+/// of the time.
 const HOLD_FACTOR: u64 = 20;
 
-/// A trial has succeeded when the mode was not needed again for this many times the sustained time.
+/// A trial has succeeded when the mode was not needed again for this multiple of the sustained
+/// time.
 const TRIAL_FACTOR: u64 = 5;
 
-/// So many transactions say how a trial goes.
+/// The number of transactions after which a trial can fail.
 const TRIAL_SAMPLE: u64 = 100;
 
-/// Epochs with fewer optimistic transactions say nothing about the load.
+/// Epochs with fewer optimistic transactions are ignored.
 const SAMPLE_MIN: u64 = 4;
 
 /// Whether this replica executes optimistically, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contention {
     mode: Mode,
-    /// How often a trial has failed in a row.
+    /// The number of consecutive failed trials.
     failed_trials: u32,
-    /// How long the last of them took.
+    /// The length of the last of them.
     failed_for: Span,
 }
 
@@ -45,16 +48,16 @@ enum Mode {
     /// Transactions are executed at once.
     #[default]
     Optimistic,
-    /// The share of vain executions is high since then.
+    /// The share of wasted executions has been high since then.
     Suspecting { since: Timestamp },
-    /// Transactions go to the ordered queue, since then.
+    /// Transactions have gone to the ordered queue since then.
     High { since: Timestamp },
-    /// Executed at once again, since then, to see whether that is better now: so many were, and so
-    /// many of them in vain.
+    /// Transactions have been executed at once again since then, as a trial, with the number of
+    /// executions and of wasted ones.
     Trial { since: Timestamp, optimistic: u64, reexecuted: u64 },
 }
 
-/// What a call to [`Contention::on_epoch`] or [`Contention::on_tick`] changed.
+/// The change that a call to [`Contention::on_epoch`] or [`Contention::on_tick`] made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     None,
@@ -68,8 +71,8 @@ impl Contention {
         matches!(self.mode, Mode::High { .. })
     }
 
-    /// Takes the numbers of an epoch: how many transactions were optimistic, and how many of those
-    /// were executed again.
+    /// Records the number of optimistic transactions in an epoch, and of those that were
+    /// re-executed.
     pub(super) fn on_epoch(
         &mut self,
         options: &Options,
@@ -135,7 +138,7 @@ impl Contention {
         Change::None
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub(super) fn on_tick(&mut self, options: &Options, now: Timestamp) -> Change {
         let Mode::High { since } = self.mode else { return Change::None };
         let hold = Span::from_ms(options.high_contention_hold_ms << self.failed_trials);
@@ -148,7 +151,7 @@ impl Contention {
     }
 }
 
-/// Whether the share of what was executed in vain is above the threshold.
+/// Whether the share of wasted executions is above the threshold.
 fn is_high(options: &Options, optimistic: u64, reexecuted: u64) -> bool {
     reexecuted * 100 > optimistic * options.high_contention_percent
 }

@@ -1,8 +1,8 @@
 //! Phase 1: snapshot-based optimistic local execution (§3.2, Algorithm 1).
 //!
 //! A transaction runs where it arrived, at once, on the last epoch's snapshot with the uncommitted
-//! writes of earlier local transactions over it. What it read, from which version, and what it
-//! wrote goes into the current batch. In high-contention mode (§4) it is only probed.
+//! writes of earlier local transactions over it. Its reads with their versions, and its writes, are
+//! added to the current batch. In high-contention mode (§4) it is only probed.
 
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
@@ -21,7 +21,7 @@ use crate::inputs::{
 };
 
 impl Minerva {
-    /// Takes what clients want.
+    /// Handles submissions from local clients.
     pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         let mut group = Vec::with_capacity(submissions.len());
         let mut reads = Vec::new();
@@ -52,7 +52,7 @@ impl Minerva {
         }
     }
 
-    /// Runs what waited for a fresh enough version and need not any more.
+    /// Runs the reads that need not wait any more.
     pub(super) fn read_released(&mut self, cx: &mut Cx<'_, Self>) {
         let reads = self.state.inputs.take_released(cx);
         if !reads.is_empty() {
@@ -60,8 +60,8 @@ impl Minerva {
         }
     }
 
-    /// Refuses what can't be taken, lets strict reads wait, probes what goes to the ordered queue,
-    /// and leaves the rest in `group`.
+    /// Rejects requests that can't be accepted, lets strict reads wait, probes requests for the
+    /// ordered queue, and adds the others to `group`.
     fn sort_submission(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -107,7 +107,7 @@ impl Minerva {
         }
     }
 
-    /// Whether a call is not executed here and now, but at its place in the ordered queue alone.
+    /// Whether a call is not executed now, but only at its place in the ordered queue.
     fn goes_in_order(&self, procedure: ProcedureId, args: &[u8]) -> bool {
         let State { registry, options, inputs, contention, .. } = &self.state;
         let is_lone = options.lone_in_order && inputs.topology.node_count() == 1;
@@ -116,7 +116,7 @@ impl Minerva {
             || is_lone && is_footprint_declared(registry, procedure, args)
     }
 
-    /// Whether a program changes nothing and is content with the last epoch.
+    /// Whether a program is read-only and may read the last epoch.
     fn is_snapshot_read(&self, program: &Program) -> bool {
         let Program::Call { procedure, args } = program else { return false };
         let code = self.state.registry.procedure(*procedure);
@@ -134,7 +134,7 @@ impl Minerva {
         self.state.inputs.read_snapshot(cx, &self.state.registry, overlay, at, reads);
     }
 
-    /// Algorithm 1, ExecuteTransaction.
+    /// §3.2, Algorithm 1, `ExecuteTransaction`.
     fn execute(&mut self, cx: &mut Cx<'_, Self>, group: Vec<(Ticket, Program)>) {
         cx.mark("minerva.executed");
         let first = self.state.inputs.next_sequence;
@@ -157,8 +157,9 @@ impl Minerva {
 
     fn append_run(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program, run: Run) {
         if let (Program::Certified(_), Err(_)) = (&program, &run.result) {
-            // It saw something that has changed here. Whether what changed it is valid is not known
-            // yet; in the ordered queue it is, and the answer names a winner that has committed.
+            // It read something that has changed on this replica. It is not known yet whether the
+            // change is valid. In the ordered queue it is, and the answer names a winner that has
+            // committed.
             cx.mark("minerva.certified_in_order");
             let how = How::CertifiedInOrder;
             let weight = weight_of(&program, &how);
@@ -175,7 +176,7 @@ impl Minerva {
         self.append(cx, Some(ticket), TxnPlan { program, how, weight }, run.result);
     }
 
-    /// §4: probes a program for its footprint and puts it in the current batch unexecuted.
+    /// §4: probes a program for its footprint and adds it to the current batch unexecuted.
     fn probe(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program) {
         let Program::Call { procedure, args } = &program else {
             panic!("certified transactions carry their footprint");
@@ -200,12 +201,13 @@ impl Minerva {
         self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
     }
 
-    /// Lays the writes of what is in flight over a snapshot that was not reached epoch by epoch.
+    /// Rebuilds the overlay from the writes in flight, for a snapshot that was not reached epoch by
+    /// epoch.
     pub(super) fn rebuild_overlay(&mut self) {
         let own = &self.state.inputs.replication.logs[self.state.inputs.me.index()];
         let head = self.state.inputs.cut.heads[self.state.inputs.me.index()];
         let (keep, applied) = (self.state.options.keep_uncommitted, self.state.inputs.cut.applied);
-        // Where the temporary state is reset every epoch, only what ran on this epoch belongs to
+        // If the temporary state is reset every epoch, only writes of runs on this epoch belong to
         // it.
         let is_visible = |base| keep || base == applied;
         let Execution { overlay, in_flight, current, current_base, .. } = &mut self.state.execution;
@@ -224,7 +226,7 @@ impl Minerva {
         }
     }
 
-    /// Gives a transaction its name and its place in the current batch.
+    /// Assigns a transaction its name and its place in the current batch.
     fn append(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -295,15 +297,15 @@ impl Minerva {
     }
 }
 
-/// A transaction on its way into the batch, and about how many bytes it will take there.
+/// A transaction to be added to the batch, and its approximate size there in bytes.
 struct TxnPlan {
     program: Program,
     how: How,
     weight: usize,
 }
 
-/// The local writers without whose values a run is stale, each once. Not those whose deletions it
-/// saw: the key may be gone without them, and then the run is valid.
+/// The local writers whose values a run depends on, each once. Writers whose deletions it saw are
+/// not included: the key may be absent without them, and then the run is valid.
 pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
@@ -317,8 +319,8 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
     writers
 }
 
-/// About how many bytes a transaction takes in a batch. A value that the arguments hold counts
-/// twice, for whether they do is not known yet.
+/// The approximate size of a transaction in a batch, in bytes. Values that the arguments contain
+/// count twice, because it is not known yet whether they do.
 fn weight_of(program: &Program, how: &How) -> usize {
     match how {
         How::Executed { reads, writes } => {

@@ -1,8 +1,8 @@
-//! Every order in which three replicas can replicate batches and cut them, where that is little:
-//! see [`crate::exhaustive`].
+//! Every order of events in which three replicas can replicate batches and cut them, for few
+//! events: see [`crate::exhaustive`].
 //!
-//! No timer comes of itself. A transaction is a batch at once, the coordinator proposes when the
-//! search says so, and whoever asks for leadership does so because the search says so.
+//! No timer fires by itself. A transaction is a batch at once. The coordinator proposes, and a
+//! replica campaigns, only as a choice of the search.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use crate::inputs::kind;
 
 const TABLE: TableId = TableId(7);
 
-/// Longer than anything is waited for.
+/// Longer than any timeout.
 const LONG: Span = Span::from_ms(10_000);
 
-/// Adds its argument to what is in the one row that there is.
+/// Appends its argument to the value of the only row.
 struct Append;
 
 impl Procedure for Append {
@@ -58,10 +58,10 @@ struct Replica {
     now: Timestamp,
     head: LogPosition,
     submitted: u64,
-    /// The state after each epoch.
+    /// The digest of the state after each epoch.
     states: BTreeMap<u64, u64>,
-    /// What agreement was told since the start, in order, and from which records it began:
-    /// `omnipaxos` does not show its state.
+    /// A digest of the inputs of agreement since the start, in order, and of the records from which
+    /// it began, because `omnipaxos` does not expose its state.
     agreed: u64,
 }
 
@@ -82,7 +82,7 @@ impl Replica {
                 }
             }
         }
-        // Of epochs that came in one step the earlier ones may be reclaimed already.
+        // If several epochs were applied in one step, the earlier ones may already be reclaimed.
         let last = self.store.published();
         if last > SnapshotVersion::ZERO {
             self.states.insert(last.0, self.store.digest(last));
@@ -140,7 +140,7 @@ impl Replica {
         }
     }
 
-    /// Notes what reaches agreement, given what was proposed before it.
+    /// Records an input of agreement, given the number of proposals before it.
     fn note_agreed(&mut self, event: &Happened<'_>, proposed: u64) {
         let is_proposal = proposed != self.minerva.state.inputs.cut.last_proposal.nonce;
         let is_agreed = match event {
@@ -163,7 +163,7 @@ fn registry() -> Registry {
     Registry::new([Arc::new(Append) as Arc<dyn Procedure>])
 }
 
-/// Each record without its kind, of this kind.
+/// The records of this kind, without their kind byte.
 fn records(log: &[Vec<u8>], wanted: u8) -> impl Iterator<Item = Bytes> {
     let records = log.iter().filter(move |record| record[0] == wanted);
     records.map(|record| Bytes::copy_from_slice(&record[1..]))
@@ -234,8 +234,8 @@ impl Brain for Replica {
         out
     }
 
-    /// Left out is what follows from the rest (the overlay from what is in flight), what only
-    /// counts, and what only ticks look at.
+    /// Omits state that follows from the rest (the overlay from the transactions in flight),
+    /// counters, and state that only ticks use.
     fn digest(&self, synced: usize, hasher: &mut Xxh3) {
         let (own, s) = (&self.minerva.state, &self.minerva.state.inputs);
         let ahead = |position: LogPosition| position.0.saturating_sub(synced as u64);
@@ -275,7 +275,7 @@ impl Brain for Replica {
         hasher.update(format!("{all:?}").as_bytes());
     }
 
-    /// Records of different kinds are read apart from each other.
+    /// Records of different kinds are read independently.
     fn digest_log(log: &[Vec<u8>], hasher: &mut Xxh3) {
         let mut others: Vec<_> = log.iter().filter(|record| record[0] != kind::AGREEMENT).collect();
         others.sort_unstable();
@@ -323,7 +323,7 @@ impl Brain for Replica {
     }
 }
 
-/// The first of three coordinates, and the second has a transaction.
+/// The first of three replicas coordinates, and the second has a transaction.
 const CALM: Bounds = Bounds {
     proposals: 1,
     campaigns: 0,

@@ -1,4 +1,4 @@
-//! Messages of peers, and what the log and checkpoints hold, that are nearly right.
+//! Messages of peers, and contents of the log and of checkpoints, that are nearly right.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Writer};
@@ -16,7 +16,7 @@ use super::resolution::{Ordered, Resolution, Wrote};
 use super::{Cut, Message, Rules};
 use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{
+use crate::inputs::{ChunkNumber, 
     self, Meta, decode_batch, encode_heads, recollection, take_chunk, take_recollection,
 };
 
@@ -48,7 +48,7 @@ fn reads() -> ReadSet {
 }
 
 fn batch() -> Bytes {
-    // One of the values is long enough to be looked for in the arguments, and found.
+    // One of the values is long enough to be searched for in the arguments, and found.
     const ARGS: &[u8] = b"args, and a value of forty bytes that is given";
     let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(ARGS) };
     let given = Some(Value::copy_from(&ARGS[6..]));
@@ -77,7 +77,7 @@ fn chunk() -> Bytes {
     encode_heads(&[Bid(1), Bid(300), Bid(0)], &mut out);
     out.extend([1, 0, 1]);
     [1, 300, 0].into_iter().for_each(|sequence| out.put_varint(sequence));
-    // Nothing is handed on.
+    // No protocol state is sent in addition.
     out.put_varint(0);
     for (table, name) in [(1, "a"), (1, "b"), (300, "")] {
         out.put_varint(table);
@@ -101,7 +101,11 @@ fn messages() -> Vec<Vec<u8>> {
     let promise = Term::default();
     let chunk = |index| {
         let payload = chunk();
-        Message::CheckpointChunk { transfer: 300, index, is_last: index > 0, payload }
+        Message::CheckpointChunk {
+            transfer: 300,
+            number: ChunkNumber { index, is_last: index > 0 },
+            payload,
+        }
     };
     let all = [
         Message::Batch { bytes: batch() },
@@ -129,7 +133,7 @@ fn messages() -> Vec<Vec<u8>> {
     all.iter().map(encode).collect()
 }
 
-/// Whether what a message holds can be read, where that is read apart from it.
+/// Checks whether the contents of a message can be decoded, if they are decoded separately.
 fn look_inside(message: &Message) -> Result<u32, DecodeError> {
     match message {
         Message::Batch { bytes } => {
@@ -137,7 +141,7 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
             assert_eq!(Batch::decode(&batch.encode()), Ok(batch.clone()));
             Ok(size(batch.records.len()))
         }
-        Message::CheckpointChunk { index, payload, .. } => {
+        Message::CheckpointChunk { number: ChunkNumber { index, .. }, payload, .. } => {
             take_chunk(SnapshotVersion(300), *index, payload, NODES).map(size)
         }
         _ => Ok(0),
@@ -188,7 +192,7 @@ fn recollections() {
         seeds: vec![remembered().to_vec()],
         mend: |_| {},
         look: look_at_recollection,
-        // What serde takes beforehand for a list of cuts, and each of a cut's lists.
+        // Serde's initial reservation for a list of cuts, and for each of a cut's lists.
         bytes_max: 6 << 20,
         bytes_per_byte: 256,
     });
@@ -232,7 +236,7 @@ fn epoch_records() {
         seeds: [0, 1, 9, 30].map(resolution).to_vec(),
         mend: |_| {},
         look: look_at_resolution,
-        // What serde takes beforehand for each of the three lists of a cut.
+        // Serde's initial reservation for each of the three lists of a cut.
         bytes_max: 4 << 20,
         bytes_per_byte: 256,
     });
@@ -274,7 +278,8 @@ fn checkpoint_meta_data() {
         seeds: vec![meta()],
         mend: |_| {},
         look: look_at_meta,
-        // What serde takes beforehand for a list of records, of cuts, and each of a cut's lists.
+        // Serde's initial reservation for a list of records, of cuts, and for each of a cut's
+        // lists.
         bytes_max: 6 << 20,
         bytes_per_byte: 256,
     });

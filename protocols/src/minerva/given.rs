@@ -1,5 +1,5 @@
-//! Write sets beside arguments: a value that a client has sent is in the arguments already, and is
-//! not sent, compressed and logged twice.
+//! Write sets encoded relative to arguments: a value that a client has sent is already in the
+//! arguments, and is not sent, compressed and logged twice.
 //!
 //! ```text
 //!   +-------+----+--------------------+----+--------+-----+-------+-----+--
@@ -10,9 +10,10 @@
 //!                                       arguments, from byte `at - 1` on
 //! ```
 //!
-//! Programs mostly write values in the order in which they were given, so one is looked for near
-//! the end of the one before, at a few hundred places at most. None begins before that end, so that
-//! all of them together are no longer than the arguments, whoever sent the bytes.
+//! Programs mostly write values in the order in which they were given. Therefore a value is
+//! searched for near the end of the previous one, at a few hundred positions at most. No value
+//! begins before that end, so all of them together are no longer than the arguments, whoever sent
+//! the bytes.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::TableId;
@@ -22,13 +23,13 @@ use pangea_core::value::Value;
 
 const WHAT: &str = "write";
 
-/// For so many writes memory is reserved before they are read.
+/// The maximum number of writes for which memory is reserved before they are decoded.
 const RESERVED_MAX: usize = 32;
 
-/// Shorter values are not worth the search, which looks at as many places as there are.
+/// Shorter values are not worth the search.
 const LEN_MIN: usize = 64;
 
-/// So far from the end of the one before a value may begin.
+/// The maximum distance of a value from the end of the previous one, in bytes.
 const NEAR: usize = 256;
 
 /// Appends the writes of a call with these arguments to `out`.
@@ -51,13 +52,13 @@ pub(super) fn encode(writes: &[Write], args: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what [`encode`] wrote.
+/// Decodes the writes that [`encode`] wrote.
 ///
 /// # Errors
-/// When the bytes are malformed.
+/// Returns an error if the bytes are malformed.
 pub(super) fn decode(from: &mut Reader<'_>, args: &[u8]) -> Result<Vec<Write>, DecodeError> {
     let count = from.count("write set")?;
-    // No more is reserved than a short program needs: a count may be anything.
+    // Only as much as a short program needs is reserved, because a count may be anything.
     let mut writes = Vec::with_capacity(count.min(RESERVED_MAX));
     let mut passed = 0;
     for _ in 0..count {
@@ -70,8 +71,8 @@ pub(super) fn decode(from: &mut Reader<'_>, args: &[u8]) -> Result<Vec<Write>, D
     Ok(writes)
 }
 
-/// Reads a write whose value is in the arguments, from byte `at` on, which must not be before where
-/// the value before has `passed`.
+/// Decodes a write whose value is in the arguments from byte `at` on, which must not be before
+/// `passed`, the end of the previous value.
 fn decode_given(
     at: u64,
     from: &mut Reader<'_>,
@@ -89,10 +90,10 @@ fn decode_given(
     Ok(Write { table: TableId(table), key, value: Some(Value::copy_from(value)) })
 }
 
-/// Where the arguments hold a value, near `from`.
+/// The position of a value in the arguments, near `from`.
 fn find(args: &[u8], from: usize, value: &[u8]) -> Option<usize> {
     let near = &args[from..args.len().min(from + NEAR + value.len())];
-    // Eight bytes are compared at once, and nearly always say no.
+    // Eight bytes are compared at once, and nearly always differ.
     let start = value.first_chunk::<8>();
     let is_it = |window: &[u8]| window.first_chunk() == start && window == value;
     near.windows(value.len()).position(is_it).map(|at| from + at)

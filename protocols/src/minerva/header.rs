@@ -1,8 +1,8 @@
-//! How Minerva uses the record header: its flag marks writes of a second execution.
+//! Minerva's use of the record header: its flag marks writes of a re-execution.
 //!
 //! The paper tags an item with the epoch of its last update (`eid`) and, before it is committed,
-//! with its writer (`tid`). The store's snapshot version is the epoch; the header is the writer,
-//! and whether it committed as it was executed or was executed again.
+//! with its writer (`tid`). The store's snapshot version is the epoch. The header contains the
+//! writer, and whether it committed as executed or was re-executed.
 
 use pangea_core::ids::TxnId;
 use pangea_core::store::RecordHeader;

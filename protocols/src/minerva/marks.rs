@@ -1,11 +1,10 @@
-//! Coverage marks: the phases, and the branches that are rarely taken. A swarm must hit each, or
-//! say why it can't.
+//! Coverage marks of the phases and of rare branches. A swarm must hit each, or state why it can't.
 
 use pangea_core::protocol::Mark;
 
 use crate::inputs::marks::{self, mark};
 
-/// Every mark that a replica makes.
+/// All marks of a replica.
 pub(super) const ALL: &[Mark] = &marks::with::<{ marks::ALL.len() + OWN.len() }>(OWN, UNUSED);
 
 /// Minerva has one input log, which keeps pace with no other, and takes checkpoints as they are due.
@@ -19,7 +18,7 @@ const UNUSED: &[&str] = &[
     "inputs.frozen_together",
 ];
 
-/// Every mark of Minerva's own, in the order of the phases.
+/// All marks of Minerva itself, in the order of the phases.
 const OWN: &[Mark] = &[
     // §3.2, local execution.
     mark("minerva.executed", "transactions are executed on the last snapshot"),

@@ -1,28 +1,29 @@
 //! Minerva: epoch-based optimistic concurrency control, multi-leader, fully replicated.
 //!
 //! From "Epoch-based Optimistic Concurrency Control in Geo-replicated Databases". Every replica
-//! executes transactions at once on its last snapshot and streams them to the others in batches.
-//! Every few milliseconds the replicas agree on how far each one's stream counts: a cut, which is
-//! an epoch. Then each replica for itself finds the largest set of transactions of the epoch that
-//! don't conflict, applies their writes, and runs the rest again in one order. Nothing is aborted
-//! for a conflict, and agreement carries a few bytes an epoch, whatever the load.
+//! executes transactions at once on its last snapshot and streams them to its peers in batches.
+//! Every few milliseconds the replicas agree on a head for each stream: a cut, which defines an
+//! epoch. Then each replica independently finds the largest set of transactions of the epoch that
+//! do not conflict, applies their writes, and re-executes the others in one order. No transaction
+//! is aborted for a conflict, and agreement transfers a few bytes for each epoch, whatever the
+//! load.
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
-//! | local execution | §3.2, Algorithm 1 | `execution.rs` | | what a run read and wrote |
-//! | replication | §3.3, Algorithm 2 | [`crate::inputs`] | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have it |
-//! | cut | §3.4, Algorithm 3 | [`crate::inputs`] | Agreement | which batches are this epoch's |
-//! | chains | §3.2, §3.6 | `chains.rs` | | which runs stand or fall together |
-//! | validation | §3.5 | `validation.rs` | | which are stale |
-//! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | which can't both be valid |
-//! | independent set | §3.6 | `independent_set.rs` | | which are valid |
+//! | local execution | §3.2, Algorithm 1 | `execution.rs` | | the read set and write set of a run |
+//! | replication | §3.3, Algorithm 2 | [`crate::inputs`] | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have the batch |
+//! | cut | §3.4, Algorithm 3 | [`crate::inputs`] | Agreement | the batches of the epoch |
+//! | chains | §3.2, §3.6 | `chains.rs` | | the runs that are valid only together |
+//! | validation | §3.5 | `validation.rs` | | the stale chains |
+//! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | the chains that can't both be valid |
+//! | independent set | §3.6 | `independent_set.rs` | | the valid chains |
 //! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
-//! | where transactions meet | | `contended.rs` | | a key for each that ran again |
-//! | high contention | §4 | `contention.rs` | | whether to execute at once |
+//! | where transactions meet | | `contended.rs` | | a key for each transaction that was re-executed |
+//! | high contention | §4 | `contention.rs` | | whether to execute optimistically |
 //! | collection, checkpoint transfer | §4 | [`crate::inputs`], `checkpoint.rs` | Progress, Checkpoint.. | the state at an epoch |
-//! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | what the log had decided |
+//! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | the decisions in the log |
 //!
-//! A transaction's way:
+//! The lifecycle of a transaction:
 //!
 //! ```text
 //!   client    source                      peers                 coordinator
@@ -39,31 +40,33 @@
 //!
 //! # Where this differs from the paper, and why
 //!
-//! - Range reads are validated and are in the conflict graph; the paper leaves them out (§3.7).
+//! - Range reads are validated and are in the conflict graph; the paper does not cover ranges
+//!   (§3.7).
 //! - Local transactions across an epoch boundary (switch `keep_uncommitted`), acknowledgements to
-//!   everyone (`ack_everyone`), the parallel commit (`parallel_commit`), and a lone node's straight
-//!   way to the ordered queue (`lone_in_order`) go beyond the paper and can each be switched off; a
-//!   log without what a restart can run again (`rerun_on_restart`) can be switched on.
-//! - With the temporary state reset every epoch, as in the paper, two runs of one source on
-//!   different snapshots did not see each other's writes. The paper takes chains of one source to
-//!   be free of conflicts; here such runs count as runs of different origins, so that they are not
-//!   both valid if they conflict.
-//! - A run that decided to abort is ordered and validated like any other before its client hears of
-//!   it: what made it abort might not be committed.
-//! - The configuration that a replica is removed from is the set that batches are kept for. Quorums
-//!   stay those of the whole cluster, because a quorum that shrinks with each loss would count
+//!   all replicas (`ack_everyone`), the parallel commit (`parallel_commit`), and the direct path of
+//!   a single node to the ordered queue (`lone_in_order`) are extensions of the paper and can each
+//!   be switched off. A log without writes that a restart can re-execute (`rerun_on_restart`) can
+//!   be switched on.
+//! - If the temporary state is reset every epoch, as in the paper, two runs of one source on
+//!   different snapshots did not see each other's writes. The paper assumes that chains of one
+//!   source are free of conflicts. Here such runs count as runs of different origins, so that they
+//!   are not both valid if they conflict.
+//! - A run that ended in an abort is ordered and validated like any other before its client is
+//!   answered: the writes that made it abort might not be committed.
+//! - The configuration that a replica is removed from is the set for which batches are retained.
+//!   Quorums remain those of the whole cluster. A quorum that shrinks with each loss would count
 //!   batches as safe that the next loss can take.
-//! - Old cuts are forgotten although a replica lacks them, which then takes a checkpoint; see
+//! - Old cuts are truncated even if a replica needs them, which then installs a checkpoint; see
 //!   [`crate::inputs`].
 //! - The paper gives no rule for leaving the high-contention mode; see `contention.rs`.
-//! - An interactive transaction can't be executed again: it is certified (see
-//!   [`pangea_core::txn::Certified`]), and one that is invalid gets a second chance at its place in
-//!   the ordered queue, where it aborts if something that it read has changed.
+//! - An interactive transaction can't be re-executed: it is certified (see
+//!   [`pangea_core::txn::Certified`]). An invalid one gets a second chance at its place in the
+//!   ordered queue, where it aborts if something that it read has changed.
 //!
 //! # Invariants
 //!
-//! - What the replicas have in common holds to those of [`crate::inputs`].
-//! - The state after an epoch follows from the state before it and the cut's batches alone.
+//! - The shared part of the protocol maintains the invariants of [`crate::inputs`].
+//! - The state after an epoch depends only on the state before it and the cut's batches.
 
 pub mod batch;
 #[cfg(feature = "bench")]
@@ -101,7 +104,7 @@ use contention::Change;
 pub use options::{Options, Reads, Rules, Solver};
 use state::State;
 
-/// One replica.
+/// A replica.
 pub struct Minerva {
     state: State,
 }
@@ -189,7 +192,7 @@ impl Host for Minerva {
     type Rules = Rules;
 }
 
-/// What is agreed on.
+/// The value that is agreed on.
 type Cut = crate::inputs::Cut<Rules>;
 
 impl Minerva {
@@ -205,7 +208,7 @@ impl Minerva {
         }
     }
 
-    /// §4: looks whether it is time to try optimistic execution again.
+    /// §4: tries optimistic execution again when the hold time has elapsed.
     fn on_tick(&mut self, cx: &mut Cx<'_, Self>) {
         let State { contention, options, .. } = &mut self.state;
         if contention.on_tick(options, cx.now.at) == Change::Left {
@@ -213,8 +216,9 @@ impl Minerva {
         }
     }
 
-    /// The only replica of a cluster waits for nobody: what is there goes on at once, and what
-    /// comes meanwhile goes on together when that is done. Returns whether something was proposed.
+    /// Continues at once if this is the only replica of a cluster, because it waits for no other.
+    /// Requests that arrive in the meantime form the next batch. Returns whether a cut was
+    /// proposed.
     fn go_on_alone(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         if !self.state.inputs.is_idle_alone() {
             return false;
@@ -227,7 +231,7 @@ impl Minerva {
         self.state.inputs.cut.undecided() > 0
     }
 
-    /// Applies the cuts whose batches are all here, in order.
+    /// Applies the cuts whose batches have all arrived, in order.
     fn apply_ready_cuts(&mut self, cx: &mut Cx<'_, Self>) {
         while self.state.commit.is_none() {
             let Some((epoch, cut)) = self.state.inputs.next_cut(cx) else { return };
@@ -235,7 +239,7 @@ impl Minerva {
         }
     }
 
-    /// Takes requests again once this replica holds what was reported of it.
+    /// Accepts requests again once the reported data is durable on this replica.
     fn end_rejoin(&mut self, cx: &mut Cx<'_, Self>) {
         if self.state.commit.is_none() && self.state.inputs.end_rejoin(cx) {
             self.rebuild_overlay();

@@ -1,4 +1,4 @@
-//! Settings. Every replica of a cluster must have the same: they are part of what is decided alike.
+//! Settings. They must be the same on every replica of a cluster, because decisions depend on them.
 
 use std::num::NonZeroUsize;
 
@@ -9,79 +9,81 @@ use serde::{Deserialize, Serialize};
 
 use crate::inputs::{self, Settings, When, slice_txns, within};
 
-/// Minerva's settings, with the paper's values as defaults (§5.1), and switches for what goes
-/// beyond it, with the better one as default.
+/// Minerva's settings, with the paper's values as defaults (§5.1), and switches for extensions of
+/// the paper, with the better value as default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// How often the coordinator proposes a cut, in milliseconds.
+    /// The interval at which the coordinator proposes cuts, in milliseconds.
     #[serde(deserialize_with = "within::<1, 10_000, _, _>")]
     pub epoch_ms: u64,
-    /// A batch is sent this long after its first transaction, in milliseconds.
+    /// The time after its first transaction at which a batch is sent, in milliseconds.
     #[serde(deserialize_with = "within::<1, 10_000, _, _>")]
     pub batch_ms: u64,
-    /// A batch is sent when it is this large, in bytes.
+    /// The size at which a batch is sent, in bytes.
     #[serde(deserialize_with = "within::<1_024, 16_777_216, _, _>")]
     pub batch_bytes: usize,
-    /// How the independent set is found.
+    /// The algorithm for the independent set.
     pub solver: Solver,
-    /// How many nodes of the search tree the exact solver may visit in one epoch.
+    /// The number of nodes of the search tree that the exact solver may visit in one epoch.
     #[serde(deserialize_with = "within::<1, 1_000_000, _, _>")]
     pub solver_nodes_max: u64,
-    /// Whether replicas stop executing optimistically when most of it is in vain (§4).
+    /// Whether replicas stop optimistic execution when most of it is wasted (§4).
     pub high_contention_mode: bool,
-    /// The share of re-executed transactions above which that is so, in percent.
+    /// The percentage of re-executed transactions above which it counts as wasted.
     #[serde(deserialize_with = "within::<1, 100, _, _>")]
     pub high_contention_percent: u64,
-    /// For how long the share must be above it, in milliseconds.
+    /// The time for which the percentage must be above it, in milliseconds.
     #[serde(deserialize_with = "within::<0, 600_000, _, _>")]
     pub high_contention_ms: u64,
-    /// How long to stay before optimistic execution is tried again, in milliseconds. Doubled each
-    /// time the trial fails, up to sixteen times this.
+    /// The time after which optimistic execution is tried again, in milliseconds. Doubled each time
+    /// the trial fails, up to sixteen times this.
     #[serde(deserialize_with = "within::<1, 600_000, _, _>")]
     pub high_contention_hold_ms: u64,
-    /// What read-only procedures see: the last epoch here, or everything acknowledged anywhere.
+    /// The state that read-only procedures see: the last epoch on this node, or everything
+    /// acknowledged anywhere.
     pub reads: Reads,
-    /// Beyond the paper: uncommitted local writes stay visible to local transactions across epoch
-    /// boundaries, and a read of one is valid if exactly that writer committed as it was executed.
-    /// Off: the temporary state is reset every epoch and such reads are stale (§3.2, §3.6).
+    /// An extension of the paper: uncommitted local writes remain visible to local transactions
+    /// across epoch boundaries, and a read of one is valid if exactly that writer committed as
+    /// executed. Off: the temporary state is reset every epoch and such reads are stale (§3.2,
+    /// §3.6).
     pub keep_uncommitted: bool,
-    /// Beyond the paper: validation, graph and application use every worker of the pool.
+    /// An extension of the paper: validation, graph and application use every worker of the pool.
     pub parallel_commit: bool,
-    /// Beyond the paper: a batch is acknowledged to every replica, so that each sees availability
-    /// for itself. Off: to the batch's source, which then broadcasts the proof (§3.3).
+    /// An extension of the paper: a batch is acknowledged to every replica, so that each computes
+    /// availability independently. Off: to the batch's source, which then broadcasts the proof
+    /// (§3.3).
     pub ack_everyone: bool,
-    /// Beyond the paper: in a cluster of one node, a procedure that tells its footprint goes
-    /// straight to the ordered queue. An optimistic run gains time while the others are asked, and
-    /// there are none. Off: it runs at once like any other, and its writes are validated and
-    /// applied.
+    /// An extension of the paper: in a cluster of one node, a procedure that declares its footprint
+    /// goes straight to the ordered queue. An optimistic run gains time during the round trip to
+    /// the other replicas, and there are none. Off: it runs at once like any other, and its writes
+    /// are validated and applied.
     pub lone_in_order: bool,
-    /// Beyond the paper: the log does not keep what the ordered queue wrote, and a restart runs the
-    /// queue again. What it would have to run again counts towards
-    /// the next checkpoint as if it were in the log. Off: the log keeps it (§4), and a restart
-    /// needs no code that was there before it.
+    /// An extension of the paper: the log does not contain the writes of the ordered queue, and a
+    /// restart re-executes it. The bytes that it would have to re-execute count towards the next
+    /// checkpoint as if they were in the log. Off: the log contains them (§4), and a restart does
+    /// not depend on code that was there before it.
     pub rerun_on_restart: bool,
-    /// An epoch's ordered queue runs in slices of so many transactions, between which the node does
-    /// what has arrived meanwhile.
+    /// The number of transactions of an epoch's ordered queue that run at a time. In between, the
+    /// node handles inputs that have arrived.
     #[serde(deserialize_with = "slice_txns")]
     pub slice_txns: NonZeroUsize,
-    /// A checkpoint is taken when the log has grown by this much since the last one, in bytes.
+    /// A checkpoint is taken when the log has grown by this number of bytes since the last one.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub checkpoint_bytes: u64,
-    /// A replica that takes a checkpoint from a peer gets its rows in parts of about this size, in
-    /// bytes.
+    /// The approximate size of the chunks in which a peer's checkpoint is transferred, in bytes.
     #[serde(deserialize_with = "within::<64, 16_777_216, _, _>")]
     pub chunk_bytes: usize,
-    /// A replica that was not heard of for this long is removed from the configuration, in
-    /// milliseconds.
+    /// A replica from which no message has arrived for this long is removed from the configuration,
+    /// in milliseconds.
     #[serde(deserialize_with = "within::<1_000, 86_400_000, _, _>")]
     pub removal_ms: u64,
-    /// So is one that runs so far behind the others that these would keep more than so many bytes
-    /// of batches for it.
+    /// A replica is also removed if the others would retain more than this number of bytes of
+    /// batches for it.
     #[serde(deserialize_with = "within::<4_096, 1_099_511_627_776, _, _>")]
     pub behind_bytes: u64,
-    /// So many cuts that a majority has applied and holds on disk are kept for a replica that lacks
-    /// them. One that lacks more takes a checkpoint.
+    /// The number of cuts, applied and persisted by a majority, that are retained for replicas that
+    /// have not received them. A replica that is missing more installs a checkpoint.
     #[serde(deserialize_with = "within::<1, 262_144, _, _>")]
     pub cuts_kept: u64,
 }
@@ -91,7 +93,7 @@ pub(super) const TORTURE_SETTINGS: &[TortureSetting] = &[
     TortureSetting { key: "checkpoint_bytes", values: &["100000"] },
 ];
 
-/// What a user may want otherwise; the other settings are for those who compare with the paper.
+/// Settings that a user may want to change; the others are for comparisons with the paper.
 pub(super) const VARIANTS: &[Variant] = &[
     Variant { key: "reads", value: "strict", what: "reads see all that was acknowledged anywhere" },
     Variant { key: "solver", value: "greedy", what: "a good independent set, found sooner" },
@@ -99,9 +101,9 @@ pub(super) const VARIANTS: &[Variant] = &[
     Variant { key: "epoch_ms", value: "50", what: "cuts a third as often" },
 ];
 
-/// The settings on which the outcome of an epoch depends. A cut names those of who proposed it: an
-/// epoch that is decided before the settings change, and applied after, must not be applied by some
-/// replicas under the old ones and by others under the new.
+/// The settings on which the outcome of an epoch depends. A cut contains those of its proposer.
+/// Otherwise an epoch decided before the settings change, and applied after, would be applied by
+/// some replicas under the old ones and by others under the new ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     solver: Solver,
@@ -111,8 +113,8 @@ pub struct Rules {
 }
 
 impl inputs::Rules for Rules {
-    /// They were changed while an epoch that was proposed under the old ones had not been applied
-    /// here.
+    /// Refuses if the settings were changed before an epoch proposed under the old ones was applied
+    /// on this node.
     fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String> {
         (self != cut).then(|| {
             format!(
@@ -131,7 +133,7 @@ impl Default for Rules {
     }
 }
 
-/// How the maximum weight independent set is found.
+/// The algorithm for the maximum weight independent set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Solver {
@@ -141,11 +143,11 @@ pub enum Solver {
     Greedy,
 }
 
-/// What a read that changes nothing sees.
+/// The state that a read-only transaction sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {
-    /// The last epoch that this replica applied: serializable, and without waiting.
+    /// The last epoch that this replica applied: serializable, without waiting.
     Snapshot,
     /// Waits for a cut that was proposed after the read arrived: strictly serializable.
     Strict,
@@ -173,16 +175,16 @@ impl Default for Options {
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
             removal_ms: 10_000,
-            // Several seconds at the highest rates, and minutes at usual ones.
+            // Several seconds of batches at the highest rates, and minutes at usual ones.
             behind_bytes: 256 << 20,
-            // At one each 15 ms, eight minutes; a few megabytes.
+            // Eight minutes with one cut every 15 ms; a few megabytes.
             cuts_kept: 32_768,
         }
     }
 }
 
 impl Options {
-    /// The paper's protocol, with nothing added.
+    /// The paper's protocol, without extensions.
     pub fn paper() -> Self {
         Self {
             keep_uncommitted: false,
@@ -205,7 +207,7 @@ impl Options {
         }
     }
 
-    /// Settings at random: every switch both ways, and limits that runs of seconds reach.
+    /// Random settings: every switch both ways, and limits that runs of seconds reach.
     pub fn drawn(rng: &mut fastrand::Rng) -> Self {
         fn one_of<T: Copy>(rng: &mut fastrand::Rng, choices: &[T]) -> T {
             choices[rng.usize(..choices.len())]
@@ -227,18 +229,19 @@ impl Options {
             ack_everyone: rng.u8(..4) > 0,
             slice_txns: slice,
             checkpoint_bytes: one_of(rng, &[10_000, 30_000, 300_000]),
-            // Sixteen to a round trip, and TPC-C's tables must come over within seconds.
+            // Sixteen chunks are sent in a round trip, and TPC-C's tables must be transferred
+            // within seconds.
             chunk_bytes: one_of(rng, &[5_000, 20_000, 1 << 20]),
             removal_ms: one_of(rng, &[1_000, 2_000, 10_000]),
             cuts_kept: one_of(rng, &[5, 20, 32_768]),
             lone_in_order: rng.bool(),
             rerun_on_restart: rng.bool(),
-            // Last: what is drawn before stays as it was.
+            // Drawn last, so that the draws before stay the same.
             behind_bytes: one_of(rng, &[20_000, 256 << 20]),
         }
     }
 
-    /// What the outcome of an epoch depends on.
+    /// The settings on which the outcome of an epoch depends.
     fn rules(&self) -> Rules {
         Rules {
             solver: self.solver,
@@ -248,7 +251,7 @@ impl Options {
         }
     }
 
-    /// What of them the input log follows.
+    /// The settings of the input log.
     pub(super) fn of_inputs(&self) -> Settings<Rules> {
         Settings {
             epoch: Span::from_ms(self.epoch_ms),
@@ -264,8 +267,8 @@ impl Options {
         }
     }
 
-    /// Transactions that write are strictly serializable; those that only read are that with strict
-    /// reads, and else see a state of the past.
+    /// Transactions that write are strictly serializable. Those that only read are as well with
+    /// strict reads; otherwise they see an earlier state.
     pub(super) fn guarantee(&self) -> Guarantee {
         match self.reads {
             Reads::Strict => Guarantee::StrictSerializable,
@@ -273,7 +276,7 @@ impl Options {
         }
     }
 
-    /// How long the first transaction of a batch waits at most.
+    /// The maximum time that the first transaction of a batch waits.
     pub fn batch(&self) -> Span {
         Span::from_ms(self.batch_ms)
     }

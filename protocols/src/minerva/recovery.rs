@@ -1,7 +1,8 @@
-//! Restart (§4, "Fault Tolerance"): what the log had decided is applied as it says.
+//! Restart (§4, "Fault Tolerance"): applies the decisions in the log.
 //!
-//! Local transactions that were durable and not committed are still in flight: nobody waits for
-//! them here any more, but they will commit, and their writes are in the temporary state again.
+//! Local transactions that were durable and not committed are still in flight. No client waits for
+//! them on this replica any more, but they will commit, and their writes are in the temporary state
+//! again.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use super::state::InFlight;
 use crate::inputs::INTACT;
 
 impl Minerva {
-    /// The first input of every run.
+    /// Handles the first input of every run.
     pub(super) fn on_restart(&mut self, cx: &mut Cx<'_, Self>, durable: Durable) {
         let mut found = self.state.inputs.on_restart(cx, durable);
         let applied = self.state.inputs.cut.applied;
@@ -34,15 +35,15 @@ impl Minerva {
         self.state.inputs.start(cx, found);
     }
 
-    /// Own batches beyond the applied cut are in flight.
+    /// Restores the transactions of local batches after the applied cut as in flight.
     fn restore_in_flight(&mut self) {
         let own = self.state.inputs.own_unapplied();
         let records = own.flat_map(|(_, batch)| &batch.records);
         self.state.execution.in_flight.extend(records.map(InFlight::of_an_earlier_life));
     }
 
-    /// A batch of this replica's own log came back. It will commit like any other, and nobody waits
-    /// for it; what came after it may be in flight already.
+    /// Handles a batch of this replica's own log that a peer returned. It will commit like any
+    /// other, and no client waits for it. Later batches may already be in flight.
     pub(super) fn on_own_batch(&mut self, batch: &Arc<Batch>) {
         let in_flight = &mut self.state.execution.in_flight;
         let first = batch.first_sequence;
@@ -51,7 +52,7 @@ impl Minerva {
         in_flight.extend(later);
     }
 
-    /// The epochs that the log had resolved come first, without waiting for agreement.
+    /// Applies the epochs that the log has decided, without waiting for agreement.
     fn replay_logged_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         while let Some(resolution) = self.state.logged.get(&self.state.inputs.cut.applied.next()) {
             let (epoch, cut) = (resolution.epoch, resolution.cut.clone());
@@ -61,7 +62,7 @@ impl Minerva {
 }
 
 impl InFlight {
-    /// Nobody waits for it here.
+    /// A transaction from before a restart, for which no client waits.
     fn of_an_earlier_life(record: &TxnRecord) -> Self {
         let learned = record.learned();
         Self {

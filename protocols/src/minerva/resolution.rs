@@ -1,4 +1,4 @@
-//! What an epoch decided, as the log keeps it, so that a restart does not decide or execute again
+//! The log record of an epoch's decisions, so that a restart need not compute or execute them again
 //! (§4, "Fault Tolerance").
 //!
 //! ```text
@@ -8,10 +8,11 @@
 //!   +-------+-------+-------+--------------+---------+-----------------------+--
 //! ```
 //!
-//! The write sets of valid transactions are in the batches; those of transactions that ran in the
-//! ordered queue are here, beside the arguments in the batches ([`super::given`]), where
-//! `rerun_on_restart` is off. Otherwise, and always for a bulk transaction, whose arguments say
-//! them in far fewer bytes, it is marked to be run once more, at the same place.
+//! The write sets of valid transactions are in the batches. Those of transactions that ran in the
+//! ordered queue are in this record, encoded relative to the arguments in the batches
+//! ([`super::given`]), if `rerun_on_restart` is off. Otherwise the transaction is marked to be
+//! re-executed at the same place. That is always done for a bulk transaction, because its arguments
+//! are far smaller than its writes.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
@@ -21,30 +22,31 @@ use pangea_core::txn::Write;
 use super::Cut;
 use super::given;
 
-/// What an epoch decided. Borrows the write sets while it is written.
+/// The decisions on an epoch. Borrows the write sets while it is encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Resolution<'a> {
     /// The epoch.
     pub epoch: SnapshotVersion,
     /// The cut that it applied.
     pub cut: Cut,
-    /// For each transaction in the order of source, batch and place: whether it committed as it was
+    /// For each transaction, ordered by source, batch and position, whether it committed as
     /// executed.
     pub is_valid: Vec<bool>,
-    /// What the ordered queue did, in its order; transactions that wrote nothing are left out.
+    /// The results of the ordered queue, in its order, without transactions that wrote nothing.
     pub ordered: Vec<Ordered<'a>>,
 }
 
-/// What one transaction of the ordered queue did.
+/// The result of one transaction of the ordered queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ordered<'a> {
     /// Its position among the epoch's transactions.
     pub entry: usize,
-    /// What it wrote, or nothing for one that is to be run again.
+    /// Its writes; `None` if it is to be re-executed.
     pub writes: Option<Wrote<'a>>,
 }
 
-/// A write set beside the arguments of its call, of which a certified transaction has none.
+/// A write set encoded relative to the arguments of its call; a certified transaction has no
+/// arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wrote<'a> {
     /// As it was applied.
@@ -54,7 +56,7 @@ pub(super) enum Wrote<'a> {
         /// The call's arguments.
         args: &'a [u8],
     },
-    /// As the log has it.
+    /// As encoded in the log.
     Logged(Vec<u8>),
 }
 
@@ -73,7 +75,7 @@ impl Wrote<'_> {
     /// The writes of a call with these arguments.
     ///
     /// # Errors
-    /// When they are not those beside which it was logged.
+    /// Returns an error if they are not the arguments with which it was logged.
     pub(super) fn read(&self, args: &[u8]) -> Result<Vec<Write>, DecodeError> {
         match self {
             Self::Here { writes, .. } => Ok(writes.to_vec()),

@@ -1,4 +1,4 @@
-//! All that a replica remembers, grouped by the phase that it belongs to.
+//! The state of a replica, grouped by phase.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,22 +16,23 @@ use super::options::Options;
 use super::resolution::Resolution;
 use crate::inputs::Inputs;
 
-/// One replica.
+/// A replica.
 pub(super) struct State {
     pub registry: Arc<Registry>,
     pub options: Options,
-    /// What the replicas have in common: §3.3, §3.4 and most of §4.
+    /// The shared part of the protocol: §3.3, §3.4 and most of §4.
     pub inputs: Inputs<Minerva>,
     pub execution: Execution,
     pub contention: Contention,
-    /// The epoch that is being applied: the first of those that wait.
+    /// The epoch that is being applied: the first of the waiting ones.
     pub commit: Option<Commit>,
-    /// What the log had already decided when the node started, by epoch. Empty soon after.
+    /// The decisions that the log already contained when the node started, by epoch. Empty soon
+    /// after.
     pub logged: BTreeMap<SnapshotVersion, Resolution<'static>>,
     pub counters: Counters,
 }
 
-/// §3.2: what runs here before it is ordered.
+/// §3.2: local execution, before transactions are ordered.
 #[derive(Default)]
 pub(super) struct Execution {
     /// The paper's `temp_state`.
@@ -40,26 +41,26 @@ pub(super) struct Execution {
     pub in_flight: VecDeque<InFlight>,
     /// The paper's `current_batch`.
     pub current: Vec<TxnRecord>,
-    /// About how large the current batch is.
+    /// The approximate size of the current batch, in bytes.
     pub current_bytes: usize,
-    /// The epoch that the current batch's runs saw.
+    /// The epoch on which the current batch's transactions ran.
     pub current_base: SnapshotVersion,
 }
 
 /// A local transaction that is not committed.
 pub(super) struct InFlight {
     pub txn: TxnId,
-    /// Who waits for it, unless it came from before a restart.
+    /// The waiting client; `None` if the transaction is from before a restart.
     pub ticket: Option<Ticket>,
-    /// What its run returned.
+    /// The result of its run.
     pub result: Result<Vec<u8>, Abort>,
     /// The uncommitted local transactions whose values it read.
     pub dependencies: Vec<TxnId>,
-    /// It can't become valid any more, and its writes are out of the overlay.
+    /// Whether it can't become valid any more and its writes are removed from the overlay.
     pub is_doomed: bool,
 }
 
-/// What is counted for operators and reports.
+/// Counters for operators and reports.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     pub txns_committed: u64,
@@ -112,7 +113,7 @@ impl State {
         ])
     }
 
-    /// Asserts what holds between any two steps.
+    /// Asserts the invariants that hold between any two steps.
     pub(super) fn invariants(&self) {
         self.inputs.invariants();
         let numbers: Vec<u64> =

@@ -1,8 +1,8 @@
 //! Phase 4a: stale transactions (§3.5, §3.6; Algorithm 5, line 8).
 //!
-//! A transaction is stale when something that it read has been superseded before this epoch. A
-//! chain with a stale member is stale as a whole, and so is one that read what a transaction wrote
-//! that was itself invalidated: its read names a writer that the store does not hold as executed.
+//! A transaction is stale if a version that it read was superseded before this epoch. A chain with
+//! a stale member is stale as a whole. So is a chain that read a write of a transaction that was
+//! itself invalidated: its read names a writer whose write the store does not have as executed.
 
 use std::ops::ControlFlow;
 
@@ -16,11 +16,11 @@ use pangea_core::txn::{RangeRead, ReadSet, Seen};
 use super::chains::{Chain, Entry};
 use super::header;
 
-/// What reads are checked against.
+/// The state that reads are checked against.
 pub(super) struct Validator<'a> {
-    /// The tables as of the end of the epoch before.
+    /// The tables as of the end of the previous epoch.
     pub store: &'a Store,
-    /// The epoch before.
+    /// The previous epoch.
     pub before: SnapshotVersion,
     /// The transactions of this epoch.
     pub in_epoch: HashSet<TxnId>,
@@ -66,7 +66,7 @@ impl Validator<'_> {
         if let Some(writer) = seen.local_writer()
             && (self.in_epoch.contains(&writer) || !self.keep_uncommitted)
         {
-            // In the epoch: the same chain, which stands or falls as one.
+            // A writer in this epoch is in the same chain, which is valid or invalid as a whole.
             return self.in_epoch.contains(&writer);
         }
         if is_planted(Bug::PointsNotValidated) {
@@ -78,12 +78,12 @@ impl Validator<'_> {
             .unwrap_or(matches!(seen, Seen::Absent | Seen::LocalDeleted(_)))
     }
 
-    /// Whether the range holds what was seen there and nothing else.
+    /// Whether the range contains exactly the rows that were read there.
     fn is_range_current(&self, read: &RangeRead) -> bool {
         let mut rows = read.rows.iter().peekable();
         let mut is_current = true;
         self.store.scan_heads(read.table, &read.range, self.before, |key, version| {
-            // Rows that the store does not have: right if they are not meant to be there.
+            // Rows that the store does not have: correct if they are expected to be absent.
             while let Some((_, seen)) = rows.next_if(|(row, _)| row < key) {
                 is_current &= self.is_right_when_absent(*seen);
             }
@@ -115,10 +115,11 @@ impl Validator<'_> {
     }
 }
 
-/// Whether what was seen is what the store holds, with no transaction of the epoch between.
+/// Whether the version that was read is the one in the store, with no transaction of the epoch
+/// between.
 ///
-/// A key that is gone is gone, whoever deleted it: whether a deletion is still in the store as a
-/// version differs between replicas, so nothing may depend on it.
+/// An absent key is absent, whoever deleted it. Whether the store still has the deletion as a
+/// version differs between replicas, so no decision may depend on it.
 fn is_version(seen: Seen, version: &Version) -> bool {
     match seen {
         Seen::Absent | Seen::LocalDeleted(_) => version.value.is_none(),

@@ -1,4 +1,4 @@
-//! A replica that was away for longer than agreement keeps cuts.
+//! A replica that was down for longer than agreement retains cuts.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,13 @@ use super::support::{Cluster, Fate, by_hand};
 
 const CUTS_KEPT: u64 = 8;
 
-/// Batches are kept for who is away however long that is: it is the cuts that are gone.
+/// Batches are retained for an unreachable replica however long that lasts; only cuts are
+/// truncated.
 fn options() -> Options {
     Options { epoch_ms: 15, batch_ms: 5, cuts_kept: CUTS_KEPT, ..by_hand() }
 }
 
-/// Commits `add x 1` so often, in a cut each.
+/// Commits `add x 1` this number of times, each in a separate cut.
 fn commit(cluster: &mut Cluster, at: usize, times: u64) {
     for _ in 0..times {
         let ticket = cluster.call(at, "add x 1");
@@ -23,8 +24,8 @@ fn commit(cluster: &mut Cluster, at: usize, times: u64) {
     }
 }
 
-/// A cluster that has forgotten cuts which one of its nodes has not seen. That node is to be
-/// started, and will be sent no checkpoint.
+/// A cluster that has truncated cuts which one of its nodes has not received. The caller starts
+/// that node, which will receive no checkpoint.
 fn forgetful(choose: impl Fn(usize) -> usize) -> (Cluster, usize) {
     let mut cluster = Cluster::new(3, options());
     let away = choose(cluster.leader());
@@ -46,14 +47,14 @@ fn follower(leader: usize) -> usize {
     (leader + 1) % 3
 }
 
-/// It has skipped cuts, has later ones, and has applied none of these.
+/// Asserts that it has skipped cuts, has later ones, and has applied none of these.
 fn assert_waits(cluster: &Cluster, away: usize, value: &str) {
     assert_eq!(cluster.value(away, "x"), value);
     assert!(cluster.mark(away, "inputs.cut_waits_for_checkpoint") > 0);
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
 }
 
-/// Nothing is lost from now on; what was is said again, in new sessions.
+/// From now on no message is lost; lost ones are repeated in new sessions.
 fn heal(cluster: &mut Cluster) {
     cluster.heal();
     let running = |id: &usize| cluster.nodes[*id].brain.is_some();
@@ -81,7 +82,7 @@ fn a_replica_that_lacks_cuts_which_are_forgotten_comes_back_by_a_checkpoint() {
     cluster.run_for(1_000);
     assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 1);
     assert_waits(&cluster, away, "3");
-    // What brought it up to date held what is kept and no more, at some 40 bytes a cut.
+    // The synchronisation contained the retained cuts and no more, at some 40 bytes a cut.
     let is_told = |(_, to, message): &(NodeId, NodeId, Message)| match message {
         Message::Agreement { bytes } if to.index() == away => Some(bytes.len()),
         _ => None,
@@ -91,7 +92,8 @@ fn a_replica_that_lacks_cuts_which_are_forgotten_comes_back_by_a_checkpoint() {
     assert_is_back(&mut cluster, away, 103);
 }
 
-/// The checkpoint ends before the cuts do that it was told meanwhile. These are not told again.
+/// The checkpoint ends before the cuts that the replica received in the meantime. These are not
+/// sent again.
 #[test]
 fn a_replica_that_lacks_cuts_goes_on_from_the_checkpoint_with_those_that_it_has() {
     let (mut cluster, away) = forgetful(follower);
@@ -108,7 +110,7 @@ fn a_replica_that_lacks_cuts_goes_on_from_the_checkpoint_with_those_that_it_has(
     assert_eq!(cluster.everywhere("x"), "108");
 }
 
-/// One that was away for less is given the cuts.
+/// A replica that was down for less receives the cuts.
 #[test]
 fn a_replica_that_lacks_cuts_which_are_kept_takes_no_checkpoint() {
     let mut cluster = Cluster::new(3, options());
@@ -123,7 +125,7 @@ fn a_replica_that_lacks_cuts_which_are_kept_takes_no_checkpoint() {
     assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 0);
 }
 
-/// Its log then begins with cuts that do not follow on what it has applied.
+/// Its log then begins with cuts that do not follow the ones that it has applied.
 #[test]
 fn a_replica_that_crashes_while_it_lacks_cuts_still_knows_that_it_does() {
     let (mut cluster, away) = forgetful(follower);
@@ -141,7 +143,7 @@ fn a_replica_that_crashes_while_it_lacks_cuts_still_knows_that_it_does() {
     assert_is_back(&mut cluster, away, 109);
 }
 
-/// It is away again, so long that what it has kept ends before what the others have kept begins.
+/// It is down again, for so long that its retained cuts end before those of its peers begin.
 #[test]
 fn a_replica_that_lacks_cuts_twice_takes_a_checkpoint_from_behind_the_second_gap() {
     let (mut cluster, away) = forgetful(follower);
@@ -167,7 +169,7 @@ fn a_replica_that_lacks_cuts_twice_takes_a_checkpoint_from_behind_the_second_gap
     assert_is_back(&mut cluster, away, 153);
 }
 
-/// Leadership goes to whoever is nearest to all. What it proposes does not depend on what it has
+/// The replica nearest to all others leads. Its proposals do not depend on the epoch that it has
 /// applied.
 #[test]
 fn a_replica_that_lacks_cuts_can_be_the_coordinator() {
@@ -178,7 +180,7 @@ fn a_replica_that_lacks_cuts_can_be_the_coordinator() {
     let here = (away + 1) % 3;
     commit(&mut cluster, here, 5);
     assert_waits(&cluster, away, "3");
-    // And another after it, which has it all.
+    // Another coordinator follows, which has everything.
     cluster.crash((away + 2) % 3);
     cluster.run_for(500);
     commit(&mut cluster, here, 5);
@@ -186,7 +188,7 @@ fn a_replica_that_lacks_cuts_can_be_the_coordinator() {
     assert_is_back(&mut cluster, away, 113);
 }
 
-/// What it then logs does not follow on what its disk has.
+/// The records that it then logs do not follow the ones on its disk.
 #[test]
 fn a_replica_that_crashes_before_a_peers_checkpoint_is_its_own_takes_another() {
     let (mut cluster, away) = forgetful(follower);
@@ -206,7 +208,8 @@ fn a_replica_that_crashes_before_a_peers_checkpoint_is_its_own_takes_another() {
     assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 2, "at each start");
 }
 
-/// One lacks cuts, and then another is away: what the first has not applied is not on a majority.
+/// One replica is missing cuts, and then another is down: the epochs that the first has not applied
+/// are not on a majority.
 #[test]
 fn cuts_are_kept_that_only_one_replica_has_applied() {
     let (mut cluster, away) = forgetful(follower);
@@ -226,8 +229,8 @@ fn cuts_are_kept_that_only_one_replica_has_applied() {
     assert_is_back(&mut cluster, away, 153);
 }
 
-/// Neither of them could go on alone: one lacks old cuts, and the other those that only the first
-/// has of all that run.
+/// Neither replica could continue without the other: one is missing old cuts, and the other is
+/// missing later ones that, of all running replicas, only the first has.
 #[test]
 fn two_replicas_that_were_away_in_turn_have_it_all_together() {
     let (mut cluster, away) = forgetful(follower);
@@ -249,7 +252,7 @@ fn two_replicas_that_were_away_in_turn_have_it_all_together() {
     assert_is_back(&mut cluster, away, 153);
 }
 
-/// It lacks batches too, so that any checkpoint would bring it further, but none of these would do.
+/// It is missing batches too, so that any checkpoint would advance it, but not past the gap.
 #[test]
 fn a_replica_that_lacks_cuts_asks_no_peer_that_lacks_them_too() {
     let mut cluster = Cluster::new(5, Options { removal_ms: 1_000, ..options() });
@@ -269,7 +272,7 @@ fn a_replica_that_lacks_cuts_asks_no_peer_that_lacks_them_too() {
     cluster.start(slow);
     cluster.start(away);
     cluster.sent.clear();
-    // It turns to the next one when nothing comes, and waits for twice as long.
+    // It switches to the next peer when no chunk arrives, and waits twice as long.
     cluster.run_for(200_000);
     assert_eq!([away, slow].map(|id| cluster.value(id, "x")), ["3", "23"]);
     assert_eq!([away, slow].map(|id| cluster.mark(id, "inputs.cuts_skipped")), [1, 1]);

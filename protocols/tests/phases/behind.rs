@@ -1,4 +1,5 @@
-//! What a node has behind a peer's checkpoint that is not its own yet, and that a crash misplaces.
+//! Batches that a node has after a peer's checkpoint that it has not yet written to its own disk,
+//! and that a crash leaves behind a gap.
 
 use pangea_core::ids::{NodeId, Ticket};
 use pangea_core::protocol::Input;
@@ -8,9 +9,9 @@ use super::rejoin::assert_all_run;
 use super::support::{Cluster, Fate, by_hand};
 use super::transfer::behind;
 
-/// A node has taken a checkpoint from a peer that is now cut off, and has not made it its own. The
-/// source of what it lacked commits one more with it: returned are both, and what the client waits
-/// with.
+/// A node has installed a checkpoint from a peer that is now cut off, and has not written its own.
+/// The source of the missing batches commits one more with it. Returns both, and the ticket of the
+/// waiting client.
 fn behind_a_peers_checkpoint() -> (Cluster, usize, usize, Ticket) {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, ..by_hand() };
     let (mut cluster, away) = behind(options);
@@ -35,17 +36,17 @@ fn behind_a_peers_checkpoint() -> (Cluster, usize, usize, Ticket) {
     (cluster, away, source, ticket)
 }
 
-/// A replica told that it had durably what came behind a peer's checkpoint, before that checkpoint
-/// was on its own disk. After a crash it had these batches behind a gap, and when their source lost
-/// its disk it threw them away as what nobody had acknowledged. One disk was lost, and with it what
-/// a client had been told is committed.
+/// Story: a replica acknowledged batches after a peer's checkpoint before that checkpoint was on
+/// its own disk. After a crash these batches were behind a gap. When their source lost its disk,
+/// the replica discarded them as acknowledged by no replica. One disk was lost, and with it a
+/// transaction that a client had seen as committed.
 #[test]
 fn what_was_acknowledged_behind_a_peers_checkpoint_outlives_its_sources_disk() {
     let (mut cluster, away, source, ticket) = behind_a_peers_checkpoint();
     let is_told = cluster.outcome(source, ticket).is_some();
     cluster.crash(away);
     cluster.crash(source);
-    // The checkpoint takes its time.
+    // The checkpoint is delayed.
     cluster.rule = Box::new(|_, _, message| match message {
         Message::CheckpointChunk { .. } => Fate::HoldBack,
         _ => Fate::Deliver,
@@ -71,9 +72,10 @@ fn what_came_behind_a_peers_checkpoint_is_acknowledged_when_that_is_this_nodes_o
     assert_eq!(cluster.result(source, ticket), "");
 }
 
-/// A replaced node fetched what came last of its own log behind a peer's checkpoint, and crashed
-/// before that was its own. Then it had these batches behind a gap, and fetched those before them
-/// from a peer that had them still: its transactions were in flight in the wrong order.
+/// Story: a replaced node fetched the last batches of its own log after a peer's checkpoint, and
+/// crashed before its own checkpoint was written. These batches were then behind a gap, and it
+/// fetched those before them from a peer that still had them. Its transactions were in flight in
+/// the wrong order.
 #[test]
 fn own_batches_that_come_in_two_lives_are_in_flight_in_their_order() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -83,7 +85,7 @@ fn own_batches_that_come_in_two_lives_are_in_flight_in_their_order() {
         cluster.call(away, "add x 1");
         cluster.epoch();
     }
-    // All have applied these, and drop them.
+    // All replicas have applied these, and drop them.
     cluster.run_for(500);
     cluster.call(away, "add x 1");
     cluster.batch(away);
@@ -95,7 +97,7 @@ fn own_batches_that_come_in_two_lives_are_in_flight_in_their_order() {
     assert!(cluster.mark(away, "inputs.own_batch_fetched") > 0);
     cluster.crash(away);
     cluster.nodes[away].writes_checkpoints = true;
-    // From its log, this one has all of them again.
+    // After reading its log, this one has all of them again.
     cluster.crash(peer);
     cluster.start(peer);
     cluster.run_for(1_000);

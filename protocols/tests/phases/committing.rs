@@ -1,4 +1,4 @@
-//! Chains, validation, conflict graph, commit (§3.5, §3.6).
+//! Chains, validation, conflict graph, commit (Minerva §3.5, §3.6).
 
 use pangea_core::key::Key;
 use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, Seen, Write};
@@ -8,8 +8,8 @@ use pangea_protocols::minerva::Message;
 use super::script::TABLE;
 use super::support::{Cluster, Fate, by_hand};
 
-/// Figure 3: transactions of two batches that hang together are one chain, merged across batches.
-/// A conflict with any one of them invalidates the chain as a whole.
+/// Minerva Figure 3: dependent transactions of two batches are one chain, merged across batches. A
+/// conflict with any one of them invalidates the chain as a whole.
 #[test]
 fn a_chain_across_batches_stands_or_falls_as_one() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -21,7 +21,7 @@ fn a_chain_across_batches_stands_or_falls_as_one() {
     let sixth = cluster.call(0, "get a; get b; get e; put f 1");
     cluster.call(0, "put g 1");
     cluster.batch(0);
-    // Six at once that depend on each other outweigh the chain of five (1, 2, 3, 5, 6).
+    // Six that depend on each other outweigh the chain of five (1, 2, 3, 5, 6).
     for _ in 0..6 {
         cluster.call(1, "add f 1");
     }
@@ -32,8 +32,8 @@ fn a_chain_across_batches_stands_or_falls_as_one() {
     assert_eq!(cluster.everywhere("f"), "1", "the chain was executed after the valid ones");
 }
 
-/// Figure 5: the heavy chain of five wins over both of its neighbours, and of three in a row, where
-/// the middle one conflicts with both others, the middle one is left out.
+/// Minerva Figure 5: the heavy chain of five wins over both of its neighbours. Of three in a row,
+/// of which the middle one conflicts with both others, the middle one is left out.
 #[test]
 fn the_heaviest_set_of_chains_without_conflict_is_valid() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -50,11 +50,11 @@ fn the_heaviest_set_of_chains_without_conflict_is_valid() {
     assert_eq!(cluster.counter(0, "txns_conflicting"), 3);
     assert_eq!(cluster.result(0, fourth), "-", "valid as it was executed");
     assert_eq!(cluster.result(1, fifth), "4 -", "executed again after the valid ones");
-    // The valid 50, then what is executed again: node 0 writes 1, and after it node 2 writes 3.
+    // The valid 50, then the re-executed ones: node 0 writes 1, and after it node 2 writes 3.
     assert_eq!(cluster.everywhere("h"), "3");
 }
 
-/// §3.5: a read of a version "superseded by a committed update prior to the current epoch".
+/// Minerva §3.5: a read of a version "superseded by a committed update prior to the current epoch".
 #[test]
 fn a_read_of_a_superseded_epoch_is_stale_and_its_client_gets_the_result_of_the_second_run() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -76,8 +76,8 @@ fn a_read_of_a_superseded_epoch_is_stale_and_its_client_gets_the_result_of_the_s
     assert_eq!(cluster.everywhere("x"), "6");
 }
 
-/// Beyond §3.7, which leaves range queries out: a row that appears in a range is a conflict within
-/// an epoch, and makes a run stale across epochs.
+/// An extension of Minerva §3.7, which does not cover range queries: a row that appears in a range
+/// is a conflict within an epoch, and makes a run stale across epochs.
 #[test]
 fn a_row_that_appears_in_a_range_is_noticed() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -94,7 +94,8 @@ fn a_row_that_appears_in_a_range_is_noticed() {
     assert_eq!(cluster.counter(2, "txns_conflicting"), 1);
 }
 
-/// The order of what is executed again is that of the sources, then of the ids (§3.5).
+/// Re-executed transactions run in the order of their sources, and then of their ids (Minerva
+/// §3.5).
 #[test]
 fn what_is_executed_again_runs_in_the_order_of_sources() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -105,13 +106,14 @@ fn what_is_executed_again_runs_in_the_order_of_sources() {
     }
     cluster.epoch();
     let results: Vec<_> = tickets.iter().map(|(id, t)| cluster.result(*id, *t)).collect();
-    // Ties go to the lowest id: node 0's is valid. Then node 1's runs again, then node 2's.
+    // Ties go to the lowest id: node 0's is valid. Then node 1's is re-executed, then node 2's.
     assert_eq!(results, ["1", "0", "-"]);
     assert_eq!(cluster.everywhere("x"), "2");
 }
 
 /// An interactive transaction that is left out of the set and still current at its place commits as
-/// it was executed. What read its work is valid then, and stays in the temporary state.
+/// it was executed. Transactions that read its writes are valid then, and stay in the temporary
+/// state.
 #[test]
 fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doomed() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -119,7 +121,7 @@ fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doome
     let read = PointRead { table: TABLE, key: key.clone(), seen: Seen::Absent };
     let reads = ReadSet { points: vec![read], ranges: Vec::new() };
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"7")) }];
-    // Two that hang together and read the key outweigh the one that writes it.
+    // Two dependent transactions that read the key outweigh the one that writes it.
     cluster.call(1, "get a; put p 1");
     cluster.call(1, "get p; put q 1");
     let certified = cluster.commit(0, Program::Certified(Certified { reads, writes, line: 0 }));
@@ -137,7 +139,8 @@ fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doome
     assert_eq!(cluster.everywhere("x"), "11", "no update is lost");
 }
 
-/// An interactive transaction can't run again: it aborts, and says what it lost, and to whom.
+/// An interactive transaction can't be re-executed: it aborts, and its error names the key and the
+/// winner.
 #[test]
 fn a_certified_transaction_that_loses_names_the_key_and_the_winner() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -170,7 +173,8 @@ fn a_certified_transaction_that_loses_names_the_key_and_the_winner() {
     assert_eq!(cluster.mark(2, "minerva.certified_in_order"), 1);
 }
 
-/// A bug in one procedure's footprint stopped every replica when a transaction was executed again.
+/// Story: a bug in the footprint of one procedure stopped every replica when a transaction was
+/// re-executed.
 #[test]
 fn a_procedure_whose_footprint_panics_stops_no_replica() {
     let mut cluster = Cluster::new(3, by_hand());

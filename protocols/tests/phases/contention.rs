@@ -1,12 +1,12 @@
-//! The high-contention mode (§4).
+//! The high-contention mode (Minerva §4).
 
 use pangea_protocols::minerva::batch::{Batch, How};
 use pangea_protocols::minerva::{Message, Options};
 
 use super::support::{Cluster, by_hand};
 
-/// §4: "incoming transactions are statically probed to extract their read and write sets", "the
-/// propagation of large write-sets is avoided".
+/// Minerva §4: "incoming transactions are statically probed to extract their read and write sets",
+/// "the propagation of large write-sets is avoided".
 #[test]
 fn in_high_contention_mode_no_write_sets_are_shipped() {
     let mut cluster = Cluster::new(3, Options { high_contention_ms: 0, ..by_hand() });

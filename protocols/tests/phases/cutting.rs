@@ -1,4 +1,4 @@
-//! Cuts and the coordinator (§3.4), and strict reads.
+//! Cuts and the coordinator (Minerva §3.4), and strict reads.
 
 use pangea_core::ids::{NodeId, Ticket};
 use pangea_core::protocol::{Input, Request, Submission};
@@ -8,7 +8,7 @@ use pangea_protocols::minerva::{Message, Options, Reads};
 use super::script::program;
 use super::support::{Cluster, Fate, by_hand};
 
-/// §4: "the Raft protocol guarantees that a new leader will be elected to resume".
+/// Minerva §4: "the Raft protocol guarantees that a new leader will be elected to resume".
 #[test]
 fn a_new_coordinator_cuts_what_the_old_one_left() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -31,7 +31,7 @@ fn a_new_coordinator_cuts_what_the_old_one_left() {
     assert_eq!(cluster.everywhere("x"), "1");
 }
 
-/// What is proposed and not decided is not applied: a minority alone decides nothing.
+/// A proposal that is not decided is not applied: a minority decides nothing.
 #[test]
 fn a_coordinator_that_is_alone_decides_nothing() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -50,7 +50,8 @@ fn a_coordinator_that_is_alone_decides_nothing() {
     assert_eq!(cluster.result(leader, ticket), "");
 }
 
-/// A strict read sees what was acknowledged anywhere before it came; one on a snapshot need not.
+/// A strict read sees all transactions acknowledged anywhere before it arrived; one on a snapshot
+/// need not.
 #[test]
 fn a_strict_read_waits_for_a_cut_that_was_proposed_after_it_came() {
     for reads in [Reads::Snapshot, Reads::Strict] {
@@ -78,8 +79,8 @@ fn a_strict_read_waits_for_a_cut_that_was_proposed_after_it_came() {
     }
 }
 
-/// The coordinator tells a replica which cut its strict read waits for, crashes before that cut is
-/// durable, and comes back as the coordinator of a cluster where nobody writes.
+/// The coordinator names to a replica the cut for which its strict read waits. It crashes before
+/// that cut is durable, and returns as the coordinator of a cluster without writes.
 #[test]
 fn a_strict_read_outlives_the_cut_that_it_waited_for() {
     let mut cluster = Cluster::new(3, Options { epoch_ms: 15, ..by_hand() });
@@ -101,7 +102,8 @@ fn a_strict_read_outlives_the_cut_that_it_waited_for() {
     assert!(cluster.fresh(reader, read).is_some());
 }
 
-/// Names in a message of agreement are looked up without a check: a wrong one was a panic.
+/// Story: node ids in agreement messages were looked up without a check, and a wrong one caused a
+/// panic.
 #[test]
 fn a_message_of_agreement_in_another_name_is_refused() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -118,7 +120,7 @@ fn a_message_of_agreement_in_another_name_is_refused() {
     assert_eq!(cluster.mark(0, "agreement.refused_name"), 1);
 }
 
-/// Without a coordinator strict reads waited without end and without limit.
+/// Story: without a coordinator, strict reads waited forever and without a limit.
 #[test]
 fn strict_reads_are_refused_when_too_many_wait() {
     const WAITING_MAX: u64 = 50_000;

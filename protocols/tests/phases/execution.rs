@@ -1,4 +1,4 @@
-//! Local execution (§3.2): what is kept uncommitted, and what is built on it.
+//! Local execution (Minerva §3.2): uncommitted writes, and transactions that build on them.
 
 use super::support::{Cluster, by_hand, paper_by_hand};
 
@@ -16,7 +16,7 @@ fn a_reader_of_a_local_predecessor_that_committed_as_executed_is_valid_across_ep
     assert_eq!(cluster.counter(1, "txns_stale"), 0);
 }
 
-/// §3.6: "the transaction in the second batch must be derived from the previous consistent
+/// Minerva §3.6: "the transaction in the second batch must be derived from the previous consistent
 /// snapshot, so it is treated the same as stale transactions".
 #[test]
 fn without_uncommitted_writes_kept_a_dependency_across_epochs_is_stale() {
@@ -31,15 +31,16 @@ fn without_uncommitted_writes_kept_a_dependency_across_epochs_is_stale() {
     assert_eq!(cluster.counter(1, "txns_stale"), 1);
 }
 
-/// A run that read a deletion by an invalidated transaction was thought to be lost, and its writes
-/// were no longer shown to later runs; but the key was gone all the same, and so it was valid. Both
-/// it and a later run counted on from the same number, and one count was lost.
+/// Story: a run that read a deletion by an invalidated transaction was considered lost, and its
+/// writes were hidden from later runs. But the key was absent anyway, and so the run was valid.
+/// Both it and a later run incremented the same number, and one increment was lost.
 #[test]
 fn a_run_that_read_the_deletion_of_an_invalidated_one_is_not_overlooked_by_later_runs() {
     let mut cluster = Cluster::new(3, by_hand());
     cluster.call(0, "put gone 1; put count 0");
     cluster.epoch();
-    // Two transactions of node 1 outweigh the one of node 0 that deletes, so that one runs again.
+    // Two transactions of node 1 outweigh the one of node 0 that deletes, so that one is
+    // re-executed.
     cluster.call(1, "put hot 1");
     cluster.call(1, "add hot 1");
     cluster.call(0, "get hot; del gone");
@@ -54,8 +55,8 @@ fn a_run_that_read_the_deletion_of_an_invalidated_one_is_not_overlooked_by_later
     assert_eq!(cluster.everywhere("count"), "2");
 }
 
-/// §3.5: "any transaction that depends on a previously invalidated transaction, even across epochs,
-/// is recursively marked as stale".
+/// Minerva §3.5: "any transaction that depends on a previously invalidated transaction, even across
+/// epochs, is recursively marked as stale".
 #[test]
 fn what_read_the_work_of_an_invalidated_transaction_is_stale_epochs_later() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -66,7 +67,7 @@ fn what_read_the_work_of_an_invalidated_transaction_is_stale_epochs_later() {
     let second = cluster.call(0, "get x; put y 1");
     cluster.batch(1);
     let third = {
-        // In a batch of its own, and an epoch after the second one.
+        // In a separate batch, and an epoch after the second one.
         cluster.cut();
         cluster.batch(0);
         let third = cluster.call(0, "get y; put z 1");
@@ -82,7 +83,8 @@ fn what_read_the_work_of_an_invalidated_transaction_is_stale_epochs_later() {
     assert_eq!(cluster.everywhere("z"), "1");
 }
 
-/// A run that decides to abort is validated like any other: what it saw might not commit.
+/// A run that ends in an abort is validated like any other: the writes that it read might not
+/// commit.
 #[test]
 fn a_client_hears_of_an_abort_only_when_what_it_rests_on_is_decided() {
     let mut cluster = Cluster::new(3, by_hand());

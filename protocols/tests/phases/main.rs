@@ -1,4 +1,4 @@
-//! Minerva phase by phase: what the paper claims, on real replicas in a lockstep world.
+//! Minerva phase by phase: the claims of the paper, on real replicas in a lockstep world.
 
 mod away;
 mod behind;

@@ -1,4 +1,4 @@
-//! What decodes and can't be: it is refused, and the replica goes on.
+//! Messages that decode and make no sense: they are rejected, and the replica continues.
 
 use bytes::Bytes;
 use pangea_core::codec::Reader;
@@ -8,18 +8,19 @@ use pangea_core::protocol::Input;
 use pangea_core::txn::{Certified, PointRead, Program, ReadSet, Seen, Write};
 use pangea_core::value::Value;
 use pangea_protocols::agreement::Term;
+use pangea_protocols::inputs::ChunkNumber;
 use pangea_protocols::minerva::batch::{Batch, Bid, How, TxnRecord};
 use pangea_protocols::minerva::{Message, Options};
 use proptest::prelude::*;
 
 use super::support::{Cluster, Fate, by_hand};
 
-/// Above every number that there can be.
+/// Above every valid number.
 fn too_large() -> impl Strategy<Value = u64> {
     prop_oneof![Just(u64::MAX), Just(u64::MAX - 1), Just((1 << 48) + 1), (1u64 << 49)..]
 }
 
-/// A number that may be, or one that can't.
+/// A valid number, or one that is too large.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0u64), too_large()]
 }
@@ -41,7 +42,7 @@ fn payload() -> impl Strategy<Value = Bytes> {
     prop::collection::vec(any::<u8>(), 0..60).prop_map(Bytes::from)
 }
 
-/// No term, or one of a node that there is not.
+/// No term, or one of a node that does not exist.
 fn nonsense_term(pad: u32) -> Term {
     if pad == 0 {
         return Term::default();
@@ -50,8 +51,8 @@ fn nonsense_term(pad: u32) -> Term {
     Term::decode(&mut Reader::new(&bytes)).expect("it is long enough")
 }
 
-/// A batch that has no place: of a node that there is not, of the receiver, or with a number that
-/// can't be.
+/// A batch that can't be accepted: of a node that does not exist, of the receiver, or with a number
+/// that is too large.
 fn batch() -> impl Strategy<Value = Message> {
     let numbers = (node(), number(), number(), any::<u64>());
     numbers.prop_map(|(source, bid, base, first_sequence)| {
@@ -75,8 +76,7 @@ fn message() -> impl Strategy<Value = Message> {
     let chunk = (number(), number(), any::<bool>(), payload()).prop_map(
         |(transfer, index, is_last, payload)| Message::CheckpointChunk {
             transfer,
-            index: index.min(u64::MAX >> 1),
-            is_last,
+            number: ChunkNumber { index: index.min(u64::MAX >> 1), is_last },
             payload,
         },
     );
@@ -107,7 +107,7 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// One transaction of a batch whose parts fit together on the wire and nowhere else.
+/// One transaction of a batch whose parts are consistent only in the encoding.
 fn record() -> impl Strategy<Value = (Program, How)> {
     let seen = prop_oneof![
         Just(Seen::Absent),
@@ -171,7 +171,7 @@ proptest! {
         commits(&mut cluster);
     }
 
-    /// A message of agreement as it was said, with some bytes changed.
+    /// An agreement message that was sent, with some bytes changed.
     #[test]
     fn a_replica_goes_on_after_a_garbled_message_of_agreement(
         picked in prop::collection::vec((any::<prop::sample::Index>(), 2usize..40, 1u8..), 1..6),
@@ -203,7 +203,8 @@ proptest! {
         prop_assert_eq!(cluster.result(0, ticket), "");
     }
 
-    /// A batch in its place whose transactions are nonsense: every replica decides the same.
+    /// A batch in its place whose transactions are nonsense: every replica reaches the same
+    /// decision.
     #[test]
     fn replicas_decide_alike_on_a_batch_of_nonsense(
         records in prop::collection::vec(record(), 1..8),
@@ -244,7 +245,7 @@ proptest! {
     }
 }
 
-/// Batches far beyond those that are here would fill the memory before the first of them counts.
+/// Batches far ahead of the log's head would fill the memory before the first of them counts.
 #[test]
 fn a_batch_far_ahead_is_not_kept() {
     let mut cluster = cluster();

@@ -1,4 +1,4 @@
-//! How a checkpoint passes over connections that fail, and from one life of a replica to the next.
+//! Checkpoint transfers over connections that fail, and across restarts of a replica.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Input;
@@ -13,7 +13,7 @@ fn put(cluster: &mut Cluster, at: usize, key: &str, value: &str) {
     cluster.run_for(100);
 }
 
-/// Whom a node has asked for a checkpoint last, and under which number.
+/// The peer and the number of a node's last checkpoint request.
 fn last_request(cluster: &Cluster, away: usize) -> (usize, u64) {
     let request = |(from, to, message): &(NodeId, NodeId, Message)| match message {
         Message::CheckpointRequest { transfer, .. } if from.index() == away => {
@@ -24,16 +24,16 @@ fn last_request(cluster: &Cluster, away: usize) -> (usize, u64) {
     cluster.sent.iter().rev().find_map(request).expect("it has asked")
 }
 
-/// The parts from `index` on are held back.
+/// Holds back the chunks from `index` on.
 fn let_pass_before(cluster: &mut Cluster, index: u64) {
     cluster.rule = Box::new(move |_, _, message| match message {
-        Message::CheckpointChunk { index: at, .. } if *at >= index => Fate::HoldBack,
+        Message::CheckpointChunk { number, .. } if number.index >= index => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.release();
 }
 
-/// Nothing passes between two nodes for a while. Parts are held back afterwards as before.
+/// Loses all messages between two nodes for a while. Chunks are held back afterwards as before.
 fn disconnect_for(cluster: &mut Cluster, (a, b): (usize, usize), ms: u64) {
     let (first, second) = (NodeId(a as u16), NodeId(b as u16));
     cluster.rule = Box::new(move |from, to, _| match [from, to] {
@@ -60,9 +60,9 @@ fn assert_is_back(cluster: &mut Cluster, away: usize, requests: u64) {
     assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), requests);
 }
 
-/// Each run numbered its transfers from 1. A peer whose inbox was long answered what the last run
-/// had asked, twice, when the connection was already one with the next run, which took the parts
-/// for its own, and then those of a later version.
+/// Story: each run numbered its transfers from 1. A peer with a long inbox answered the requests of
+/// the last run, twice, when the connection was already one with the next run. That run took the
+/// chunks for its own, and then those of a later version.
 #[test]
 fn parts_that_an_earlier_run_asked_for_are_no_parts_of_what_this_one_takes() {
     let (mut cluster, away, peer) = behind_by_many_parts();
@@ -71,8 +71,8 @@ fn parts_that_an_earlier_run_asked_for_are_no_parts_of_what_this_one_takes() {
     cluster.start(away);
     cluster.run_for(1_000);
     assert_eq!(last_request(&cluster, away).0, peer);
-    // What the peer had in its inbox comes in this order: the requests of the run before, and what
-    // the run that is there now has said.
+    // The messages in the peer's inbox arrive in this order: the requests of the previous run, and
+    // the messages of the present one.
     let ask = |cluster: &mut Cluster, transfer| {
         let message = Message::CheckpointRequest { transfer, index: 0 };
         cluster.step(peer, Input::Message { from: NodeId(away as u16), message });
@@ -99,8 +99,8 @@ fn parts_that_an_earlier_run_asked_for_are_no_parts_of_what_this_one_takes() {
     assert_eq!(cluster.everywhere("key89"), "value-of-some-length");
 }
 
-/// The only one that could help was away for longer than another is waited with. All that had come
-/// was thrown away, although there was nobody else to ask.
+/// Story: the only peer that could help was unreachable for longer than the time-out. All received
+/// chunks were discarded, although there was no other peer to ask.
 #[test]
 fn nothing_is_thrown_away_while_nobody_else_could_send_it() {
     let (mut cluster, away, peer) = behind_by_many_parts();
@@ -113,7 +113,7 @@ fn nothing_is_thrown_away_while_nobody_else_could_send_it() {
     assert_eq!(cluster.mark(peer, "inputs.checkpoint_resumed"), 1);
 }
 
-/// How long the connection is lost was counted from the last part on.
+/// Story: the duration of a connection loss was counted from the last chunk on.
 #[test]
 fn a_short_loss_of_a_slow_connection_is_a_short_loss() {
     let (mut cluster, away, peer) = behind_by_many_parts();
@@ -124,7 +124,7 @@ fn a_short_loss_of_a_slow_connection_is_a_short_loss() {
     assert_eq!(cluster.mark(peer, "inputs.checkpoint_resumed"), 1);
 }
 
-/// Part 0 is always small. It took back the patience that was learned with what came after it.
+/// Story: chunk 0 is always small. It reset the patience that the later chunks had increased.
 #[test]
 fn a_link_on_which_every_part_is_slow_is_waited_for_longer_each_time() {
     let (mut cluster, away, _) = behind_by_many_parts();
@@ -133,7 +133,7 @@ fn a_link_on_which_every_part_is_slow_is_waited_for_longer_each_time() {
     assert_eq!(cluster.mark(away, "inputs.checkpoint_stalled"), 2);
 }
 
-/// Cuts a node off while the others commit, so often, and connects it again.
+/// Cuts a node off while the others commit `writes` transactions, and connects it again.
 fn lose_batches(cluster: &mut Cluster, away: usize, writes: u64) {
     let me = NodeId(away as u16);
     let others = [(away + 1) % 3, (away + 2) % 3];
@@ -158,8 +158,8 @@ fn lose_batches(cluster: &mut Cluster, away: usize, writes: u64) {
     cluster.settle();
 }
 
-/// A node that is not in the configuration has no batches kept for it. Those that were sent while
-/// the connection was lost are gone when the checkpoint is there, which ends before them.
+/// No batches are retained for a node outside the configuration. Those sent while the connection
+/// was lost are no longer available when the checkpoint, which ends before them, has arrived.
 #[test]
 fn a_checkpoint_that_outlives_its_connection_is_of_use() {
     let (mut cluster, away, _) = behind_by_many_parts();
@@ -169,7 +169,7 @@ fn a_checkpoint_that_outlives_its_connection_is_of_use() {
     assert_is_back(&mut cluster, away, 1);
 }
 
-/// Sixteen parts pass, then the connection is lost for three seconds, and so on.
+/// Sixteen chunks pass, then the connection is lost for three seconds, and so on.
 #[test]
 fn a_removed_node_comes_back_over_a_link_that_fails_every_so_often() {
     let (mut cluster, away, _) = behind_by_many_parts();
@@ -192,8 +192,8 @@ fn a_removed_node_comes_back_over_a_link_that_fails_every_so_often() {
     panic!("it took {} checkpoints in vain", cluster.counter(away, "checkpoints_installed"));
 }
 
-/// A part comes every 70 s, after those that were sent before it. What had come was thrown away
-/// each time, and sixteen more were put behind those that were on their way.
+/// Story: a chunk arrived every 70 s, after those that were sent before it. All received chunks
+/// were discarded each time, and sixteen more were queued after those in flight.
 #[test]
 fn a_peer_that_is_the_only_one_is_not_asked_again_for_what_it_is_sending() {
     let (mut cluster, away, peer) = behind_by_many_parts();
@@ -212,7 +212,7 @@ fn a_peer_that_is_the_only_one_is_not_asked_again_for_what_it_is_sending() {
     assert_eq!(cluster.mark(away, "inputs.checkpoint_requested"), 1);
 }
 
-/// The epochs applied and durable that a node has told of last.
+/// The applied and durable epochs in a node's last progress report.
 fn last_progress(cluster: &Cluster, node: usize) -> (u64, u64) {
     let progress = |(from, _, message): &(NodeId, NodeId, Message)| match message {
         Message::Progress { applied, durable, .. } if from.index() == node => {
@@ -223,9 +223,9 @@ fn last_progress(cluster: &Cluster, node: usize) -> (u64, u64) {
     cluster.sent.iter().rev().find_map(progress).expect("it tells how far it is")
 }
 
-/// While its own checkpoint of a peer's state was written, it took another one from a peer. Where
-/// nobody wrote any more, it never made a checkpoint of that: what it had was never durable, and a
-/// replaced node never had its place again.
+/// Story: while its own checkpoint of a peer's state was written, a node installed another one from
+/// a peer. Without further writes it never wrote a checkpoint of that. Its state was never durable,
+/// and a replaced node never finished its rejoin.
 #[test]
 fn a_second_checkpoint_from_a_peer_becomes_its_own_where_nobody_writes() {
     let (mut cluster, away, _) = behind_by_many_parts();
@@ -243,9 +243,9 @@ fn a_second_checkpoint_from_a_peer_becomes_its_own_where_nobody_writes() {
     assert_eq!(durable, applied);
 }
 
-/// A removed replica takes a checkpoint, behind which it lacks so much that it takes it longer than
-/// half a minute to fetch it, over a link that is never lost. What was kept for it was dropped half
-/// a minute after the last part of the checkpoint, however busily it fetched, and it began again.
+/// Story: a removed replica installs a checkpoint, after which it is missing so much that the fetch
+/// takes longer than half a minute, over a link that is never lost. The batches retained for it
+/// were dropped half a minute after the last chunk, however busily it fetched, and it began again.
 #[test]
 fn what_a_removed_node_fetches_behind_its_checkpoint_is_kept_as_long_as_it_gets_on() {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, chunk_bytes: 64, ..by_hand() };
@@ -256,12 +256,14 @@ fn what_a_removed_node_fetches_behind_its_checkpoint_is_kept_as_long_as_it_gets_
     cluster.crash(away);
     cluster.run_for(2_000);
     (0..100).for_each(|_| put(&mut cluster, here, "y", "1"));
-    // So many batches may still pass.
+    // The number of batches that may still pass.
     let passing = std::rc::Rc::new(std::cell::Cell::new(0));
     let rule = |passing: &std::rc::Rc<std::cell::Cell<u64>>, holds_parts: bool| {
         let passing = passing.clone();
         move |_: NodeId, to: NodeId, message: &Message| match message {
-            Message::CheckpointChunk { index, .. } if *index >= 5 && holds_parts => Fate::HoldBack,
+            Message::CheckpointChunk { number, .. } if number.index >= 5 && holds_parts => {
+                Fate::HoldBack
+            }
             Message::Batch { .. } if to.index() == away && passing.get() == 0 => Fate::Lose,
             Message::Batch { .. } if to.index() == away => {
                 passing.set(passing.get() - 1);

@@ -1,4 +1,4 @@
-//! Restart (§4, "Fault Tolerance") and checkpoints.
+//! Restart (Minerva §4, "Fault Tolerance") and checkpoints.
 
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::Protocol as _;
@@ -6,21 +6,22 @@ use pangea_protocols::minerva::{Message, Options, Solver, Timer};
 
 use super::support::{Cluster, Fate, by_hand};
 
-/// §4: "without the need to re-execute all transactions".
+/// Minerva §4: "without the need to re-execute all transactions".
 #[test]
 fn a_restart_applies_what_the_log_has_decided_and_runs_nothing_again() {
     assert_eq!(restart(by_hand()), 0);
 }
 
-/// Beyond the paper: the log says in which order the queue took effect, and not what it wrote.
+/// An extension of the paper: the log contains the order in which the queue took effect, and not
+/// its writes.
 #[test]
 fn a_restart_runs_the_ordered_queue_again_where_the_log_does_not_keep_its_writes() {
     let options = Options { rerun_on_restart: true, ..by_hand() };
     assert_eq!(restart(options), 6, "two of three in each of three epochs");
 }
 
-/// Restarts a node, some of whose transactions were executed again, and returns how often a
-/// procedure ran for that.
+/// Restarts a node, some of whose transactions were re-executed, and returns how often a procedure
+/// ran for that.
 fn restart(options: Options) -> u64 {
     let mut cluster = Cluster::new(3, options);
     for _ in 0..3 {
@@ -48,7 +49,7 @@ fn restart(options: Options) -> u64 {
     runs[0]
 }
 
-/// What a restart would have to run again counts towards the next checkpoint.
+/// The transactions that a restart would re-execute count towards the next checkpoint.
 #[test]
 fn a_checkpoint_is_due_by_what_a_restart_would_run_again() {
     let options = Options { checkpoint_bytes: 20_000, ..by_hand() };
@@ -64,13 +65,13 @@ fn a_checkpoint_is_due_by_what_a_restart_would_run_again() {
         assert_eq!(cluster.counter(0, "txns_conflicting"), 2 * epochs);
         epochs
     });
-    // What is kept is kept beside the arguments, which hold the values; what is run again counts
-    // with all that it writes.
+    // Logged writes are encoded relative to the arguments, which contain the values; re-executed
+    // ones count with all their writes.
     assert!((kept / 2..=kept).contains(&rerun), "after {kept} epochs, and after {rerun}");
 }
 
-/// Local transactions that were durable are still in flight, for others and for later local ones;
-/// what was not durable is gone, and was never seen by anyone.
+/// Local transactions that were durable are still in flight, for peers and for later local ones.
+/// Those that were not durable are lost, and no node has ever seen them.
 #[test]
 fn what_was_durable_and_not_committed_commits_after_a_restart() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -91,8 +92,8 @@ fn what_was_durable_and_not_committed_commits_after_a_restart() {
     assert_eq!(cluster.counter(id, "txns_valid"), 2, "the overlay was laid again");
 }
 
-/// A node that lost what it had acknowledged would give known numbers to new batches, and forget
-/// its votes: it ends itself before it can.
+/// A node that lost batches that it had acknowledged would reuse their numbers, and forget its
+/// votes. It stops before it can.
 #[test]
 fn a_node_that_lost_its_log_does_not_take_part_again() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -107,8 +108,9 @@ fn a_node_that_lost_its_log_does_not_take_part_again() {
     assert!(cluster.nodes[0].stopped.is_none() && cluster.nodes[2].stopped.is_none());
 }
 
-/// It was noticed by its batches alone: with as many new ones before the first peer spoke, others
-/// took the new for the old. Now it makes none before, and says nothing in agreement.
+/// Story: a lost log was detected only by its batches. If the node had created as many new ones
+/// before the first peer greeted it, the others took the new ones for the old. Now it creates none
+/// before that, and sends no agreement messages.
 #[test]
 fn a_node_that_lost_its_log_makes_no_batches_before_a_peer_has_spoken() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -151,11 +153,11 @@ fn a_node_that_lost_its_votes_alone_does_not_vote_again() {
     assert!(cluster.nodes[lost].stopped.is_some());
 }
 
-/// With durability "os" or "memory", losing power takes the end of the log.
+/// With durability "os" or "memory", a power loss truncates the end of the log.
 #[test]
 fn a_node_that_lost_the_end_of_its_log_does_not_take_part_again() {
-    // Of one the last batch, of one all that it has promised. The first byte of a record is its
-    // kind: 2 is a change of agreement's state.
+    // One loses its last batch, one all of its promises. The first byte of a record is its kind: 2
+    // is a change of the state of agreement.
     for has_batches in [true, false] {
         let mut cluster = Cluster::new(3, by_hand());
         let lost = (cluster.leader() + 1) % 3;
@@ -179,8 +181,8 @@ fn a_node_that_lost_the_end_of_its_log_does_not_take_part_again() {
     }
 }
 
-/// A first start needs more than half of a node's peers, so that no two first starts of it can
-/// both succeed: all of three, four of five.
+/// A first start needs more than half of a node's peers, so that no two first starts of it can both
+/// succeed: all of three, four of five.
 #[test]
 fn a_first_start_waits_for_enough_peers_and_then_goes_at_once() {
     for (nodes, late) in [(3, 2), (5, 3)] {
@@ -242,7 +244,7 @@ fn a_restart_goes_on_with_one_peer_of_two() {
     assert_eq!(cluster.result(again, ticket), "");
 }
 
-/// An epoch that was proposed under other settings is not decided by new ones on some replicas.
+/// An epoch proposed under other settings is not applied under new ones on some replicas.
 #[test]
 fn settings_do_not_change_under_an_epoch_that_is_not_applied_yet() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -258,7 +260,8 @@ fn settings_do_not_change_under_an_epoch_that_is_not_applied_yet() {
     assert!(reason.contains("other settings") && reason.contains("Exact"), "{reason}");
 }
 
-/// A node starts from its checkpoint and the rest of its log; what the checkpoint holds is cut off.
+/// A node starts from its checkpoint and the rest of its log, which is truncated below the
+/// checkpoint.
 #[test]
 fn a_restart_from_a_checkpoint_and_a_truncated_log_leads_to_the_same_state() {
     let mut cluster = Cluster::new(3, Options { checkpoint_bytes: 1, ..by_hand() });
@@ -271,7 +274,7 @@ fn a_restart_from_a_checkpoint_and_a_truncated_log_leads_to_the_same_state() {
     assert!(checkpoint.version.0 >= 4);
     let first = cluster.nodes[id].log.first().map_or(LogPosition(u64::MAX), |(first, _)| *first);
     assert!(first > LogPosition(5), "the log was cut off below {first}");
-    // Durable here alone, so not in the cut of the checkpoint that follows: it must outlast the
+    // Durable only on this node, so not in the cut of the next checkpoint: it must survive the
     // truncation.
     cluster.rule = Box::new(move |from, _, message| match message {
         Message::Batch { .. } if from.index() == id => Fate::Lose,

@@ -1,4 +1,4 @@
-//! A replica whose disk is gone, and what takes its place.
+//! A replica that lost its disk, and its replacement.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::{Input, Protocol, Request};
@@ -32,7 +32,7 @@ pub fn assert_all_run(cluster: &Cluster) {
     assert!(stopped.is_empty(), "{stopped:?}");
 }
 
-/// What the node waits for, as an operator is told.
+/// The peers that the node waits for, according to its status.
 fn waits_for(cluster: &Cluster, id: usize) -> Vec<NodeId> {
     let brain = cluster.nodes[id].brain.as_ref().expect("it runs");
     brain.status().rejoin.expect("it is on its way back").missing
@@ -59,7 +59,7 @@ fn a_replaced_node_holds_all_again_and_goes_on_with_its_numbers() {
         assert_eq!(highest.max(), Some(sent + 1), "the next number, {n} nodes, {lost} lost");
         assert_all_run(&cluster);
         assert_eq!(cluster.everywhere("x"), (2 * n + 1).to_string());
-        // What the other one had is not needed for anything.
+        // The data of the other one is not needed.
         let other = (lost + 1) % n;
         cluster.crash(other);
         cluster.run_for(3_000);
@@ -114,7 +114,7 @@ fn of_three_that_two_forget_is_too_many() {
     for (id, other) in [(1, 2), (2, 1)] {
         let brain = cluster.nodes[id].brain.as_ref().unwrap();
         let rejoin = brain.status().rejoin.expect("it waits");
-        // The third alone remembers.
+        // Only the third remembers.
         assert_eq!((rejoin.missing, rejoin.needed), (vec![], 2));
         assert_eq!(rejoin.forgetful, [NodeId(other)]);
         assert!(cluster.nodes[id].log.is_empty());
@@ -142,8 +142,8 @@ fn of_five_two_may_forget_at_once() {
     assert_all_run(&cluster);
 }
 
-/// A batch that is behind a gap at the only node that has it is acknowledged by nobody. Its number
-/// is given again, and the two must not be taken for each other.
+/// A batch that is behind a gap on the only node that has it is acknowledged by no replica. Its
+/// number is used again, and the two must not be confused.
 #[test]
 fn what_was_sent_behind_a_gap_is_forgotten_with_the_life_that_sent_it() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -151,7 +151,7 @@ fn what_was_sent_behind_a_gap_is_forgotten_with_the_life_that_sent_it() {
     let (near, far) = ((lost + 1) % 3, (lost + 2) % 3);
     cluster.call(lost, "add x 1");
     cluster.epoch();
-    // Of the next two one peer gets the second alone, and the other none.
+    // Of the next two batches one peer receives only the second, and the other none.
     for (value, loses) in [("add x 10", vec![near, far]), ("add x 100", vec![far])] {
         cluster.rule = Box::new(move |from, to, message| {
             let is_batch = matches!(message, Message::Batch { .. });
@@ -175,7 +175,7 @@ fn what_was_sent_behind_a_gap_is_forgotten_with_the_life_that_sent_it() {
         cluster.epoch();
     }
     assert_eq!(cluster.everywhere("x"), "3001");
-    // It is forgotten for good.
+    // It is forgotten permanently.
     cluster.crash(near);
     cluster.start(near);
     cluster.run_for(2_000);
@@ -183,7 +183,7 @@ fn what_was_sent_behind_a_gap_is_forgotten_with_the_life_that_sent_it() {
     assert_all_run(&cluster);
 }
 
-/// A batch that one peer holds may be available, and nobody else can send it.
+/// A batch that one peer has may be available, and no other node can send it.
 #[test]
 fn a_replaced_node_fetches_its_own_batches_and_they_commit() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -213,7 +213,7 @@ fn a_replaced_node_fetches_its_own_batches_and_they_commit() {
     assert_all_run(&cluster);
 }
 
-/// It stops after each delivery on its way back, and is started as any node is.
+/// It stops after each delivery during the rejoin, and is started like any node.
 #[test]
 fn a_rejoin_that_is_interrupted_is_gone_on_with() {
     for steps in 0..40 {
@@ -257,7 +257,7 @@ fn an_answer_to_an_earlier_question_says_nothing() {
     assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
 }
 
-/// The one that it replaces may turn up again, with all that it knew.
+/// The replaced node may return, with all of its state.
 #[test]
 fn who_was_replaced_does_not_take_part_any_more() {
     let mut cluster = busy(3);
@@ -275,13 +275,13 @@ fn who_was_replaced_does_not_take_part_any_more() {
     assert!(reason.contains("from an earlier start"), "{reason}");
 }
 
-/// A promise that was forgotten let a leader of before decide what the next one had not seen.
+/// Story: a lost promise let a former leader decide an entry that the next one had not seen.
 #[test]
 fn a_replaced_node_keeps_what_it_promised() {
     let mut cluster = busy(3);
     let old = cluster.leader();
     let (voter, new) = ((old + 1) % 3, (old + 2) % 3);
-    // The next one is elected by the voter alone, and the old one knows nothing of it.
+    // The next one is elected only by the voter, and the old one does not learn of it.
     cluster.rule = Box::new(move |from, to, _| match from.index() == old || to.index() == old {
         true => Fate::Lose,
         false => Fate::Deliver,
@@ -333,8 +333,9 @@ fn what_is_no_answer_is_refused() {
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
 }
 
-/// A strict read asked the coordinator while that, replaced, asked others and took nothing. It led
-/// again, the one that had asked saw no other, and the read waited for ever.
+/// Story: a strict read was requested from a coordinator that had been replaced, was asking its
+/// peers and ignored other messages. It led again. The requester saw no other coordinator, and the
+/// read waited forever.
 #[test]
 fn a_strict_read_that_asked_a_coordinator_which_asked_others_is_not_forgotten() {
     let mut cluster = busy(3);
@@ -353,7 +354,7 @@ fn a_strict_read_that_asked_a_coordinator_which_asked_others_is_not_forgotten() 
     assert_all_run(&cluster);
 }
 
-/// A node that is not ready may have forgotten too, and does not know yet.
+/// A node that is not ready may have lost its log too, and does not know yet.
 #[test]
 fn who_is_not_ready_gives_no_answer() {
     let mut cluster = busy(3);
@@ -372,7 +373,7 @@ fn who_is_not_ready_gives_no_answer() {
     assert_eq!(cluster.everywhere("x"), "7");
 }
 
-/// What a node on its way back has taken since, nobody else may hold.
+/// Only a rejoining node may have the batches that it received since.
 #[test]
 fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     let mut cluster = Cluster::new(5, by_hand());
@@ -397,7 +398,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     cluster.run_for(1_000);
     assert_eq!(cluster.mark(back, "inputs.rejoin_knows"), 1);
     assert_eq!(cluster.mark(back, "inputs.rejoined"), 0);
-    // A batch of the second comes to the first alone, and the second is lost.
+    // Only the first node receives a batch of the second, and the second is lost.
     cluster.rule = Box::new(move |from, to, message| match message {
         Message::Batch { .. } if from.index() == lost && to.index() != back => Fate::Lose,
         _ if hampers(from.index(), to.index(), message) => Fate::Lose,
@@ -426,7 +427,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     assert_eq!(cluster.everywhere("x"), "15");
 }
 
-/// Whether a message would bring a node what it lacks of another's.
+/// Whether a message would help a node to get the missing batches of another.
 fn brings(node: usize, of: usize, from: NodeId, to: NodeId, message: &Message) -> bool {
     match message {
         Message::Fetch { source, .. } => from.index() == node && source.index() == of,
@@ -436,8 +437,8 @@ fn brings(node: usize, of: usize, from: NodeId, to: NodeId, message: &Message) -
     }
 }
 
-/// Five nodes, of which the coordinator was replaced and coordinates again, and lacks what the
-/// third after it has written.
+/// Five nodes, of which the coordinator was replaced and coordinates again. It is missing the
+/// batches of the third node after it.
 fn coordinator_on_its_way_back() -> (Cluster, usize) {
     let mut cluster = Cluster::new(5, by_hand());
     let c = cluster.leader();
@@ -468,8 +469,8 @@ fn coordinator_on_its_way_back() -> (Cluster, usize) {
     (cluster, c)
 }
 
-/// A leader that is on its way back counts the vote of a follower that is then lost: what it has
-/// told a client is decided, whoever leads next.
+/// A leader that is rejoining counts the vote of a follower that is then lost. The transaction that
+/// it acknowledged to a client is decided, whoever leads next.
 #[test]
 fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     let (mut cluster, c) = coordinator_on_its_way_back();
@@ -477,7 +478,7 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     let hampers = move |from, to, message: &Message| brings(c, a, from, to, message);
     let ticket = cluster.call(y, "add x 10");
     cluster.batch(y);
-    // The cut comes to one follower alone for now.
+    // For now only one follower receives the cut.
     cluster.rule = Box::new(move |from, to, message| match message {
         Message::Agreement { .. } if from.index() == c && to.index() != x => Fate::HoldBack,
         _ if hampers(from, to, message) => Fate::Lose,
@@ -527,7 +528,7 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     cluster.everywhere("x");
 }
 
-/// Small messages have a lane of their own, on which one may be late.
+/// Small messages have a separate lane, on which one may be late.
 #[test]
 fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
     let mut cluster = busy(3);

@@ -1,4 +1,4 @@
-//! Asynchronous replication (§3.3): what is acknowledged, what is available, what is fetched.
+//! Asynchronous replication (Minerva §3.3): acknowledged, available and fetched batches.
 
 use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion};
@@ -22,7 +22,7 @@ fn proof_of(cluster: &Cluster, id: usize) -> Option<u64> {
     proofs.last()
 }
 
-/// The heads of the epoch that a node has applied, as it tells them.
+/// The heads of a node's applied epoch, according to its progress report.
 fn heads_of(cluster: &mut Cluster, id: usize) -> Vec<Bid> {
     cluster.fire(id, Timer::Progress);
     let told = cluster.sent.iter().rev().find_map(|(from, _, message)| match message {
@@ -39,7 +39,7 @@ fn batches(cluster: &mut Cluster, id: usize, count: usize) {
     }
 }
 
-/// §3.3: a batch is durable on a replica before it is acknowledged, and before it is sent.
+/// Minerva §3.3: a batch is durable on a replica before it is acknowledged, and before it is sent.
 #[test]
 fn a_batch_is_acknowledged_and_sent_only_when_it_is_durable() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -68,7 +68,7 @@ fn a_batch_is_acknowledged_and_sent_only_when_it_is_durable() {
     assert_eq!(cluster.everywhere("x"), "1");
 }
 
-/// Lemma 3.1: f + 1 replicas; each is counted once, whatever it says again.
+/// Minerva Lemma 3.1: f + 1 replicas; each counts once, however often it acknowledges.
 #[test]
 fn a_replica_that_acknowledges_again_counts_once() {
     let mut cluster = Cluster::new(5, by_hand());
@@ -94,7 +94,7 @@ fn a_replica_that_acknowledges_again_counts_once() {
     assert!(cluster.nodes[1].applied() > before);
 }
 
-/// Figure 4 (left): B5 has its acknowledgements, B3 and B4 do not: no proof beyond B2.
+/// Minerva Figure 4 (left): B5 has its acknowledgements, B3 and B4 do not: no proof after B2.
 #[test]
 fn a_proof_of_availability_covers_a_prefix_without_gaps() {
     let mut cluster = Cluster::new(3, paper_by_hand());
@@ -109,8 +109,8 @@ fn a_proof_of_availability_covers_a_prefix_without_gaps() {
     assert_eq!(proof_of(&cluster, 0), Some(5));
 }
 
-/// Figure 4 (right) and Lemma 3.2: the cut is {2, 3, 5}, and a replica that lacks a batch below it
-/// fetches that from another one.
+/// Minerva Figure 4 (right) and Lemma 3.2: the cut is {2, 3, 5}, and a replica that is missing a
+/// batch below it fetches that batch from another one.
 #[test]
 fn the_cut_of_figure_4_is_applied_by_a_replica_that_must_fetch_a_batch_of_it() {
     let mut cluster = Cluster::new(3, paper_by_hand());
@@ -136,8 +136,8 @@ fn the_cut_of_figure_4_is_applied_by_a_replica_that_must_fetch_a_batch_of_it() {
     assert_eq!(cluster.value(0, "k0.2"), "", "beyond the cut");
 }
 
-/// In the paper's way a batch is acknowledged to its source alone. A replica that sends nothing
-/// itself never learned who else had it, and when the source was gone it waited for ever.
+/// Story: in the paper's variant a batch is acknowledged only to its source. A replica without its
+/// own batches never learned which others had it, and when the source was lost it waited forever.
 #[test]
 fn an_idle_replica_fetches_the_batch_of_a_source_that_is_gone() {
     let mut cluster = Cluster::new(3, paper_by_hand());
@@ -155,8 +155,8 @@ fn an_idle_replica_fetches_the_batch_of_a_source_that_is_gone() {
     assert_eq!(cluster.value(idle, "x"), "1");
 }
 
-/// A batch of 24 MB took longer to arrive than the next fetch of it, and each fetch sent it again,
-/// until the connection was reset because too much waited to be sent.
+/// Story: a batch of 24 MB took longer to arrive than the next fetch of it. Each fetch sent it
+/// again, until the connection was reset because too much was queued.
 #[test]
 fn a_batch_that_does_not_come_is_asked_for_less_and_less_often() {
     let mut cluster = Cluster::new(3, paper_by_hand());
@@ -182,10 +182,10 @@ fn a_batch_that_does_not_come_is_asked_for_less_and_less_often() {
     assert_eq!(cluster.value(idle, "x"), "1");
 }
 
-/// At a round trip of 200 ms connections of 4 MB windows were full with skewed YCSB-A. A batch that
-/// took longer than usual was asked for, came once more behind the batches of another source, and
-/// held those up, which were asked for in turn: half of all that came to one region came twice, and
-/// it fell six seconds behind.
+/// Story: at a round trip of 200 ms connections with windows of 4 MB were full under skewed YCSB-A.
+/// A batch that took longer than usual was fetched and arrived again, queued after the batches of
+/// another source. It delayed those, which were fetched as well. Half of the traffic to one region
+/// was duplicate, and the region fell six seconds behind.
 #[test]
 fn a_batch_that_is_on_its_way_from_its_source_is_not_asked_for() {
     let mut cluster = Cluster::new(3, paper_by_hand());
@@ -206,7 +206,7 @@ fn a_batch_that_is_on_its_way_from_its_source_is_not_asked_for() {
     assert!(asked(&cluster) > 0, "nothing comes from it, and another has the batch");
 }
 
-/// Only this replica makes entries of its own log.
+/// Only this replica creates entries of its own log.
 #[test]
 fn an_entry_of_the_own_log_is_not_taken_from_another() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -223,7 +223,7 @@ fn an_entry_of_the_own_log_is_not_taken_from_another() {
     assert_eq!(cluster.everywhere("x"), "1");
 }
 
-/// What was on its way when a connection was lost is said again when it is back.
+/// Messages in flight when a connection was lost are repeated when it is restored.
 #[test]
 fn what_a_lost_connection_took_with_it_is_sent_again() {
     for options in [by_hand(), paper_by_hand()] {
@@ -246,7 +246,8 @@ fn what_a_lost_connection_took_with_it_is_sent_again() {
     }
 }
 
-/// A sync covers what was written before it began: what came meanwhile is not acknowledged yet.
+/// A sync covers the records written before it began: batches that arrived during it are not
+/// acknowledged yet.
 #[test]
 fn an_acknowledgement_covers_what_was_synced_and_no_more() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -287,8 +288,8 @@ fn an_acknowledgement_that_was_lost_is_said_again() {
     }
 }
 
-/// After a restart nothing is known of what a peer has acknowledged, and all that was not yet
-/// collected was sent to it at once. The rest of it is fetched where it lacks.
+/// Story: after a restart the acknowledgements of a peer are unknown, and all batches not yet
+/// collected were sent to it at once. Now the rest is fetched by the peers that are missing it.
 #[test]
 fn a_resend_is_limited_and_the_rest_is_fetched() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -312,7 +313,7 @@ fn a_resend_is_limited_and_the_rest_is_fetched() {
         _ => None,
     });
     let resent: usize = resent.sum();
-    // Its arguments hold the value, and its write set does.
+    // Its arguments contain the value, and so does its write set.
     let batch = 2 * megabyte.len();
     assert!((8 << 20..=(8 << 20) + 2 * batch).contains(&resent), "{resent} bytes");
     cluster.run_for(1_000);
@@ -320,9 +321,9 @@ fn a_resend_is_limited_and_the_rest_is_fetched() {
     assert_eq!(cluster.everywhere("k19"), megabyte);
 }
 
-/// Keys counted as nothing. A few transactions with long keys made a batch that is larger than any
-/// frame: it closed every connection that it was sent on, was sent again on the next, and nothing
-/// that its source wrote was ever committed.
+/// Story: keys were not counted. A few transactions with long keys made a batch larger than any
+/// frame. It closed every connection on which it was sent, was sent again on the next, and no
+/// transaction of its source ever committed.
 #[test]
 fn a_batch_is_as_small_as_it_should_be_however_long_the_keys_are() {
     let mut cluster = Cluster::new(3, Options { batch_bytes: 100_000, ..by_hand() });

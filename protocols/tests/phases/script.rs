@@ -1,7 +1,8 @@
-//! A procedure that does what its arguments say, and counts its runs.
+//! A procedure that executes the commands in its arguments, and counts its runs.
 //!
 //! Commands, separated by semicolons: `get k`, `put k v`, `add k n`, `del k`, `scan from to`,
-//! `trap`, `abort`. It returns what it read, separated by spaces; `-` stands for nothing.
+//! `trap`, `abort`. It returns the values read, separated by spaces; `-` stands for an absent
+//! value.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use pangea_core::value::Value;
 
 pub const TABLE: TableId = TableId(7);
 
-/// How often procedures ran on one node.
+/// The number of procedure runs on one node.
 #[derive(Clone, Default)]
 pub struct Runs(Arc<AtomicU64>);
 
@@ -51,7 +52,7 @@ impl Procedure for Script {
         self.name == "look"
     }
 
-    /// Tells no footprint, and has a trap in the attempt.
+    /// Declares no footprint, and panics in `trap`.
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         assert!(!args.starts_with(b"trap"), "a bug in a procedure");
         None

@@ -1,5 +1,5 @@
-//! Replicas that run more slowly than what comes: nobody keeps more than a bound for them. And
-//! checkpoints that can't be written, for which nothing is kept at all.
+//! Replicas that run epochs more slowly than they arrive: the data retained for them is bounded.
+//! And checkpoints that can't be written, for which no data is retained.
 
 use std::num::NonZeroUsize;
 
@@ -8,9 +8,10 @@ use pangea_protocols::minerva::{Message, Options};
 
 use super::support::{Cluster, Fate, by_hand};
 
-/// What may be kept for a replica. A round here is a kilobyte, and it takes 128 epochs.
+/// The bytes that may be retained for a replica. A round here is a kilobyte, and it takes 128
+/// epochs.
 const BEHIND_BYTES: u64 = 100_000;
-/// What it is at most, with what comes until it is seen.
+/// The actual maximum, including the bytes that arrive until the limit is noticed.
 const HELD_MAX: u64 = 2 * BEHIND_BYTES;
 
 fn options() -> Options {
@@ -19,9 +20,9 @@ fn options() -> Options {
     Options { behind_bytes, slice_txns, epoch_ms: 15, batch_ms: 5, ..by_hand() }
 }
 
-/// One round: so much work that a replica which puts off what it can't do at once stands still,
-/// where `is_long`, and in any case a batch and a cut. Returns the most that any of these replicas
-/// held meanwhile.
+/// One round: a batch and a cut and, if `is_long`, so much work that a replica which defers work
+/// stops making progress. Returns the maximum bytes of batches that any of these replicas had
+/// during it.
 fn round(cluster: &mut Cluster, sources: [usize; 2], is_long: bool) -> u64 {
     for id in sources {
         let calls = if is_long { 3 } else { 1 };
@@ -35,8 +36,8 @@ fn round(cluster: &mut Cluster, sources: [usize; 2], is_long: bool) -> u64 {
     held.into_iter().max().unwrap_or_default()
 }
 
-/// A replica that ran more slowly than what came told the others that it was there. They kept every
-/// batch for it that it had not run, until they had no memory left.
+/// Story: a replica that ran epochs more slowly than they arrived kept reporting to its peers. They
+/// retained every batch that it had not applied, until they ran out of memory.
 #[test]
 fn a_replica_that_runs_slowly_is_removed_and_goes_on_from_a_checkpoint() {
     let mut cluster = Cluster::new(3, options());
@@ -52,7 +53,7 @@ fn a_replica_that_runs_slowly_is_removed_and_goes_on_from_a_checkpoint() {
     assert!(cluster.mark(leader, "inputs.remove_straggler") > 0);
     assert_eq!(cluster.members(here), 2);
 
-    // What it has is enough: its clients are told.
+    // Its backlog is at the limit: its clients are informed.
     let ticket = cluster.call(slow, "put z 1");
     let Some(Outcome::Aborted(abort)) = cluster.outcome(slow, ticket) else { panic!("refused") };
     assert_eq!(abort.code.as_str(), "53000");
@@ -71,7 +72,7 @@ fn a_replica_that_runs_slowly_is_removed_and_goes_on_from_a_checkpoint() {
     assert_eq!(cluster.everywhere("z"), "1");
 }
 
-/// The coordinator holds batches for itself as for any other.
+/// The coordinator retains batches for itself as for any other replica.
 #[test]
 fn a_coordinator_that_runs_slowly_removes_itself_and_leads_on() {
     let mut cluster = Cluster::new(3, options());
@@ -89,7 +90,8 @@ fn a_coordinator_that_runs_slowly_removes_itself_and_leads_on() {
     cluster.everywhere("hot");
 }
 
-/// What came after a peer's checkpoint was kept for who took it, as long as it got on at all.
+/// Story: batches after a peer's checkpoint were retained for the replica that installed it, as
+/// long as it made any progress.
 #[test]
 fn no_more_is_kept_for_a_replica_that_falls_behind_a_checkpoint_again_and_again() {
     let mut cluster = Cluster::new(3, options());
@@ -113,7 +115,7 @@ fn no_more_is_kept_for_a_replica_that_falls_behind_a_checkpoint_again_and_again(
     cluster.everywhere("hot");
 }
 
-/// Nothing is removed that is behind by little, however large it is.
+/// No replica is removed for being a few epochs behind, however large these are.
 #[test]
 fn a_replica_that_is_a_few_epochs_behind_stays() {
     let mut cluster = Cluster::new(3, options());
@@ -135,8 +137,8 @@ fn a_replica_that_is_a_few_epochs_behind_stays() {
     assert_eq!(cluster.counter(slow, "checkpoints_installed"), 0);
 }
 
-/// A checkpoint that could not be written was tried again and again at its version, which was kept
-/// for it: nothing that came after could be reclaimed.
+/// Story: a checkpoint that could not be written was retried at the same version, which was
+/// retained for it. No later version could be reclaimed.
 #[test]
 fn a_checkpoint_that_fails_is_followed_by_one_of_a_later_version() {
     let options = Options { checkpoint_bytes: 4_096, epoch_ms: 15, batch_ms: 5, ..by_hand() };

@@ -1,5 +1,5 @@
-//! A lockstep world for real replicas: the test says what is delivered, lost or held back, when a
-//! disk syncs, when a batch is closed and when a cut is proposed.
+//! A lockstep world for real replicas: the test determines which messages are delivered, lost or
+//! held back, when a disk syncs, when a batch is closed and when a cut is proposed.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -20,10 +20,10 @@ use pangea_protocols::minerva::{Message, Minerva, Options, Timer};
 
 use super::script::{Runs, TABLE, program, registry};
 
-/// More deliveries than this in one call mean that replicas answer each other without end.
+/// More deliveries than this in one call mean that replicas answer each other endlessly.
 const DELIVERIES_MAX: usize = 100_000;
 
-/// What becomes of a message.
+/// The fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Deliver,
@@ -39,7 +39,7 @@ type Row = (pangea_core::ids::TableId, Key, Version);
 pub struct Cluster {
     pub nodes: Vec<Node>,
     pub rule: Rule,
-    /// Everything that was sent, whatever became of it.
+    /// Every message that was sent, whatever its fate.
     pub sent: Vec<Letter>,
     wire: Vec<Letter>,
     held_back: Vec<Letter>,
@@ -49,7 +49,7 @@ pub struct Cluster {
     tickets: u64,
 }
 
-/// A node: what survives a crash, and the replica while it runs.
+/// A node: the state that survives a crash, and the replica while it runs.
 pub struct Node {
     pub brain: Option<Minerva>,
     pub store: Arc<Store>,
@@ -57,21 +57,21 @@ pub struct Node {
     pub synced: LogPosition,
     pub syncs: bool,
     pub writes_checkpoints: bool,
-    /// Whether there is no room for them.
+    /// Whether checkpoints can't be written.
     pub fails_checkpoints: bool,
-    /// Whether it never comes to what it put off.
+    /// Whether it never resumes deferred work.
     pub is_slow: bool,
     pub checkpoint: Option<(Checkpoint, Vec<Row>)>,
-    /// How often a procedure ran here.
+    /// The number of procedure runs on this node.
     pub runs: Runs,
     pub marks: BTreeMap<&'static str, u64>,
     head: LogPosition,
     waiting: Vec<Effect<Minerva>>,
     writing: Option<(Checkpoint, Vec<Row>)>,
     wants_resume: bool,
-    /// Why the node ended itself.
+    /// The reason why the node stopped itself.
     pub stopped: Option<String>,
-    /// Its disk was lost, and it has yet to take its place again.
+    /// Whether its disk was lost and it has not rejoined yet.
     pub is_replaced: bool,
     timers: BTreeMap<Timer, Timestamp>,
     replies: BTreeMap<Ticket, Outcome>,
@@ -79,19 +79,19 @@ pub struct Node {
     rng: fastrand::Rng,
 }
 
-/// Options with which nothing happens that the test does not ask for.
+/// Options with which nothing happens that the test does not request.
 pub fn by_hand() -> Options {
     const NEVER_MS: u64 = 1 << 40;
     Options { epoch_ms: NEVER_MS, batch_ms: NEVER_MS, removal_ms: NEVER_MS, ..Options::default() }
 }
 
-/// The paper's protocol, by hand.
+/// The paper's protocol, with the same property.
 pub fn paper_by_hand() -> Options {
     Options { keep_uncommitted: false, ack_everyone: false, parallel_commit: false, ..by_hand() }
 }
 
 impl Cluster {
-    /// `n` nodes that are connected and have elected a coordinator.
+    /// Creates `n` nodes that are connected and have elected a coordinator.
     pub fn new(n: usize, options: Options) -> Self {
         let mut cluster = Self::not_started(n, options);
         (0..n).for_each(|id| cluster.start(id));
@@ -100,7 +100,7 @@ impl Cluster {
         cluster
     }
 
-    /// `n` nodes with empty disks, none of which runs.
+    /// Creates `n` nodes with empty disks, none of which runs.
     pub fn not_started(n: usize, options: Options) -> Self {
         let regions = ["a", "b", "c", "d", "e"];
         let topology = Topology::one_node_per_region("test", &regions[..n], Span::from_ms(1));
@@ -126,7 +126,7 @@ impl Cluster {
         leader.index()
     }
 
-    /// Starts a node from what its disk holds.
+    /// Starts a node from its disk.
     pub fn start(&mut self, id: usize) {
         let runs = Runs::default();
         let setup = Setup {
@@ -157,7 +157,7 @@ impl Cluster {
         }
     }
 
-    /// Stops a node: what is not synced is gone, and so is what is on its way.
+    /// Stops a node: unsynced records and messages in flight are lost.
     pub fn crash(&mut self, id: usize) {
         let node = &mut self.nodes[id];
         node.brain = None;
@@ -197,7 +197,7 @@ impl Cluster {
         ticket
     }
 
-    /// Closes the current batch of a node, and lets everything arrive.
+    /// Closes the current batch of a node, and delivers all messages.
     pub fn batch(&mut self, id: usize) {
         self.step(id, Input::Timer(Timer::Batch));
         self.settle();
@@ -213,13 +213,13 @@ impl Cluster {
         self.cut();
     }
 
-    /// Lets the coordinator propose a cut, and everything arrive.
+    /// Lets the coordinator propose a cut, and delivers all messages.
     pub fn cut(&mut self) {
         let leader = self.leader();
         self.fire(leader, Timer::Epoch);
     }
 
-    /// Lets a timer of a node come, and everything arrive.
+    /// Fires a timer of a node, and delivers all messages.
     pub fn fire(&mut self, id: usize, timer: Timer) {
         self.step(id, Input::Timer(timer));
         self.settle();
@@ -249,19 +249,19 @@ impl Cluster {
         panic!("replicas answer each other without end");
     }
 
-    /// Puts what was held back on the wire again; the rule is asked again.
+    /// Puts the messages that were held back on the wire again; the rule is applied again.
     pub fn release(&mut self) {
         self.wire.append(&mut self.held_back);
         self.settle();
     }
 
-    /// Everything arrives from now on.
+    /// Delivers every message from now on.
     pub fn heal(&mut self) {
         self.rule = Box::new(|_, _, _| Fate::Deliver);
         self.release();
     }
 
-    /// A connection is lost with what was on its way, and made again.
+    /// Breaks a connection, with the loss of its messages in flight, and restores it.
     pub fn reconnect(&mut self, a: usize, b: usize) {
         let (first, second) = (NodeId(a as u16), NodeId(b as u16));
         self.held_back.retain(|(from, to, _)| {
@@ -292,7 +292,7 @@ impl Cluster {
         }
     }
 
-    /// Makes a node's log durable as far as it goes, if its disk syncs.
+    /// Makes a node's whole log durable, if its disk syncs.
     fn sync(&mut self, id: usize) -> bool {
         let node = &mut self.nodes[id];
         if node.brain.is_none() || !node.syncs {
@@ -321,7 +321,7 @@ impl Cluster {
         true
     }
 
-    /// Puts a node with an empty disk in the place of one that does not run, and starts it.
+    /// Replaces a node that does not run by one with an empty disk, and starts it.
     pub fn replace(&mut self, id: usize) {
         self.lose_log(id);
         self.nodes[id].is_replaced = true;
@@ -338,14 +338,14 @@ impl Cluster {
         (node.head, node.synced) = (LogPosition(0), LogPosition(0));
     }
 
-    /// Gives a node that does not run a disk of before.
+    /// Restores an earlier disk of a node that does not run.
     pub fn restore_log(&mut self, id: usize, log: Vec<(LogPosition, Bytes)>) {
         let node = &mut self.nodes[id];
         (node.head, node.synced) = (LogPosition(log.len() as u64), LogPosition(log.len() as u64));
         node.log = log;
     }
 
-    /// Takes the records from a position on off the disk of a node that does not run.
+    /// Removes the records from a position on from the disk of a node that does not run.
     pub fn lose_records_from(&mut self, id: usize, first: LogPosition) {
         let node = &mut self.nodes[id];
         assert!(node.brain.is_none(), "it does not run");
@@ -354,7 +354,7 @@ impl Cluster {
         node.synced = node.head;
     }
 
-    /// Syncs every disk, and delivers at most so many messages.
+    /// Syncs every disk, and delivers at most `count` messages.
     pub fn deliver(&mut self, count: usize) {
         for _ in 0..count {
             (0..self.nodes.len()).for_each(|id| _ = self.sync(id));
@@ -366,7 +366,7 @@ impl Cluster {
         }
     }
 
-    /// Lets a node go on with what it put off, if it has.
+    /// Lets a node continue deferred work, if it has any.
     pub fn resume(&mut self, id: usize) -> bool {
         let node = &mut self.nodes[id];
         let can = node.brain.is_some() && !node.is_slow;
@@ -388,7 +388,7 @@ impl Cluster {
         self.step(id, Input::Durable(position));
     }
 
-    /// One step of one node, and its effects.
+    /// Performs one step of one node, and its effects.
     pub fn step(&mut self, id: usize, input: Input<Minerva>) {
         let node = &mut self.nodes[id];
         if node.stopped.is_some() {
@@ -406,7 +406,7 @@ impl Cluster {
     fn carry_out(&mut self, id: usize, effect: Effect<Minerva>) {
         let node = &mut self.nodes[id];
         match effect {
-            // Nothing is done after a stop.
+            // No effect is carried out after a stop.
             _ if node.stopped.is_some() => {}
             Effect::Send { after, .. } | Effect::Reply { after, .. } if after > node.synced => {
                 node.waiting.push(effect);
@@ -453,7 +453,7 @@ impl Cluster {
         self.nodes[id].replies.get(&ticket)
     }
 
-    /// What a script returned that committed.
+    /// The result of a script that committed.
     pub fn result(&self, id: usize, ticket: Ticket) -> String {
         match self.outcome(id, ticket) {
             Some(Outcome::Committed { result, .. }) => String::from_utf8_lossy(result).into(),
@@ -466,7 +466,7 @@ impl Cluster {
         self.nodes[id].fresh.get(&ticket).copied()
     }
 
-    /// The value of a key on a node as of its last epoch; empty when there is none.
+    /// The value of a key on a node as of its last epoch; empty if there is none.
     pub fn value(&self, id: usize, key: &str) -> String {
         let store = &self.nodes[id].store;
         let found = store.read(TABLE, key.as_bytes(), store.published());
@@ -474,7 +474,8 @@ impl Cluster {
         value.map_or(String::new(), |value| String::from_utf8_lossy(&value).into())
     }
 
-    /// The value of a key, which must be the same on all nodes, and all nodes equal.
+    /// The value of a key, which must be the same on all nodes. Asserts that all nodes are
+    /// identical.
     pub fn everywhere(&self, key: &str) -> String {
         let digest = |node: &Node| (node.applied(), node.store.digest(node.applied()));
         let first = digest(&self.nodes[0]);
@@ -487,7 +488,7 @@ impl Cluster {
         brain.status().counters[name]
     }
 
-    /// How many nodes are in the configuration.
+    /// The number of nodes in the configuration.
     pub fn members(&self, id: usize) -> usize {
         self.nodes[id].brain.as_ref().expect("it runs").status().members.len()
     }

@@ -1,4 +1,4 @@
-//! Collection and checkpoint transfer (§4).
+//! Collection and checkpoint transfer (Minerva §4).
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Input, Request};
@@ -7,8 +7,8 @@ use pangea_protocols::minerva::{Message, Options, Timer};
 
 use super::support::{Cluster, Fate, by_hand, paper_by_hand};
 
-/// §4: "a batch can be safely discarded only after it has been fully processed by the entire
-/// cluster": while a member is away it is kept, and that member needs no checkpoint.
+/// Minerva §4: "a batch can be safely discarded only after it has been fully processed by the
+/// entire cluster". It is retained while a member is down, and that member needs no checkpoint.
 #[test]
 fn batches_are_kept_for_a_member_that_is_away() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -27,7 +27,7 @@ fn batches_are_kept_for_a_member_that_is_away() {
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 0);
 }
 
-/// A replica that was removed and away too long takes a checkpoint, and is taken back.
+/// A replica that was removed and down for too long installs a checkpoint, and is readmitted.
 #[test]
 fn a_replica_that_was_away_too_long_takes_a_checkpoint_from_a_peer() {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, batch_ms: 5, ..by_hand() };
@@ -57,8 +57,8 @@ fn a_replica_that_was_away_too_long_takes_a_checkpoint_from_a_peer() {
     assert_eq!(cluster.members(here), 3, "it was taken back");
 }
 
-/// A replica whose transfer stalled took the checkpoint from another peer. The first one kept the
-/// old versions pinned for it as long as the connection lasted.
+/// Story: a replica whose transfer stalled installed the checkpoint of another peer. The first one
+/// kept the old versions pinned for it as long as the connection lasted.
 #[test]
 fn a_transfer_that_is_no_longer_wanted_lets_its_versions_go() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -82,8 +82,8 @@ fn a_transfer_that_is_no_longer_wanted_lets_its_versions_go() {
     assert_eq!(cluster.nodes[0].store.oldest_pinned(), applied);
 }
 
-/// A member that applied a batch before its disk had it told that it had the batch; the others
-/// dropped it, and when the member crashed nobody could give it back.
+/// Story: a member that applied a batch before it was durable there reported that it had the batch.
+/// The other replicas dropped it, and when the member crashed no replica could return it.
 #[test]
 fn a_batch_is_kept_until_it_is_durable_where_it_was_applied() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -107,8 +107,8 @@ fn a_batch_is_kept_until_it_is_durable_where_it_was_applied() {
     assert_eq!(cluster.counter(slow, "checkpoints_installed"), 0, "the batch was still there");
 }
 
-/// A replica that is not a member does not hold the watermark down. It dropped batches of its own
-/// memory that its disk did not have yet, and never acknowledged anything of that log again.
+/// A replica that is not a member does not hold down the watermark. Story: it dropped batches from
+/// memory that its own disk did not have yet, and never acknowledged any later batch of that log.
 #[test]
 fn a_removed_replica_still_acknowledges_what_becomes_durable_later() {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, ..by_hand() };
@@ -136,8 +136,8 @@ fn a_removed_replica_still_acknowledges_what_becomes_durable_later() {
     assert_eq!(acknowledged.max(), Some(Bid(1)));
 }
 
-/// A cluster, and the node in it that comes back and must take a checkpoint. Its request is on its
-/// way, held back.
+/// A cluster, and its node that returns and must install a checkpoint. Its request is in flight,
+/// held back.
 pub fn behind(options: Options) -> (Cluster, usize) {
     let mut cluster = Cluster::new(3, options);
     let away = (cluster.leader() + 1) % 3;
@@ -192,8 +192,8 @@ fn a_peers_checkpoint_closes_the_current_batch() {
     assert_eq!(cluster.everywhere("y"), "1");
 }
 
-/// A strict read waited for a cut that the checkpoint of a peer then jumped over. Where nobody
-/// writes, no later cut ever came.
+/// Story: a strict read waited for a cut that a peer's checkpoint then skipped. Without further
+/// writes no later cut ever came.
 #[test]
 fn a_strict_read_asks_again_when_a_checkpoint_jumps_over_its_cut() {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, ..by_hand() };
@@ -211,7 +211,8 @@ fn a_strict_read_asks_again_when_a_checkpoint_jumps_over_its_cut() {
     assert!(cluster.fresh(away, read).is_some());
 }
 
-/// As [`behind`], with many small parts; and whom it has asked for them.
+/// Like [`behind`], with many small chunks. Also returns the peer that the node has requested them
+/// from.
 pub fn behind_by_many_parts() -> (Cluster, usize, usize) {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, chunk_bytes: 64, ..by_hand() };
     let (mut cluster, away) = behind(options);
@@ -224,19 +225,19 @@ pub fn behind_by_many_parts() -> (Cluster, usize, usize) {
     (cluster, away, peer)
 }
 
-/// The parts from `index` on are lost.
+/// Loses the chunks from `index` on.
 fn cut_off_after(index: u64) -> (Cluster, usize, usize) {
     let (mut cluster, away, peer) = behind_by_many_parts();
     cluster.sent.clear();
     cluster.rule = Box::new(move |_, _, message| match message {
-        Message::CheckpointChunk { index: at, .. } if *at >= index => Fate::Lose,
+        Message::CheckpointChunk { number, .. } if number.index >= index => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.release();
     (cluster, away, peer)
 }
 
-/// Whom a node has asked for a checkpoint.
+/// The peers that a node has requested a checkpoint from.
 fn requests(cluster: &Cluster, away: usize) -> impl Iterator<Item = usize> {
     cluster.sent.iter().filter_map(move |(from, to, message)| match message {
         Message::CheckpointRequest { .. } if from.index() == away => Some(to.index()),
@@ -244,10 +245,10 @@ fn requests(cluster: &Cluster, away: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The numbers of the parts that were sent to a node.
+/// The numbers of the chunks sent to a node.
 fn parts(cluster: &Cluster, away: usize) -> Vec<u64> {
     let part = |(_, to, message): &(NodeId, NodeId, Message)| match message {
-        Message::CheckpointChunk { index, .. } if to.index() == away => Some(*index),
+        Message::CheckpointChunk { number, .. } if to.index() == away => Some(number.index),
         _ => None,
     };
     cluster.sent.iter().filter_map(part).collect()
@@ -260,8 +261,8 @@ fn assert_has_installed(cluster: &mut Cluster, away: usize) {
     assert_eq!(cluster.everywhere("key89"), "value-of-some-length");
 }
 
-/// A lost connection took away all that had come, so that over a link which fails every so often
-/// no replica ever came back.
+/// Story: a lost connection discarded all received chunks, so that over a link with frequent
+/// failures no replica ever recovered.
 #[test]
 fn what_has_come_of_a_checkpoint_outlives_its_connection() {
     let (mut cluster, away, peer) = cut_off_after(5);
@@ -300,7 +301,7 @@ fn a_peer_that_does_not_come_back_is_replaced_by_another() {
     assert_has_installed(&mut cluster, away);
 }
 
-/// What had come is lost with it.
+/// The received chunks are lost with it.
 #[test]
 fn a_replica_that_crashes_while_it_takes_a_checkpoint_takes_another() {
     let (mut cluster, away, _) = cut_off_after(5);
@@ -311,8 +312,8 @@ fn a_replica_that_crashes_while_it_takes_a_checkpoint_takes_another() {
     assert_has_installed(&mut cluster, away);
 }
 
-/// On a slow link a retry after three seconds sent everything again behind what was on its way,
-/// and more was added than came.
+/// Story: on a slow link a retry after three seconds sent everything again after the chunks in
+/// flight, and more was added than arrived.
 #[test]
 fn what_is_slow_to_come_is_not_asked_for_again() {
     let (mut cluster, away, _) = cut_off_after(0);
@@ -347,7 +348,7 @@ fn a_peer_that_is_gone_for_good_holds_nothing_back() {
     assert!(!pinned(&cluster));
 }
 
-/// They were on their way when the peers dropped them.
+/// They were in flight when the peers dropped them.
 #[test]
 fn a_checkpoint_is_called_off_when_the_batches_come_after_all() {
     let mut cluster = Cluster::new(3, by_hand());
@@ -381,8 +382,9 @@ fn a_checkpoint_is_called_off_when_the_batches_come_after_all() {
     assert_eq!(cluster.counter(behind, "checkpoints_installed"), 0);
 }
 
-/// Epochs that were logged while its own checkpoint of that state was written were not counted as
-/// durable afterwards. Where nobody wrote any more, a replaced node never had its place again.
+/// Story: epochs that were logged while the local checkpoint of an installed state was written were
+/// not counted as durable afterwards. Without further writes, a replaced node never finished its
+/// rejoin.
 #[test]
 fn what_was_logged_after_a_peers_checkpoint_counts_once_that_is_durable() {
     let (mut cluster, away, peer) = cut_off_after(5);
@@ -408,8 +410,9 @@ fn what_was_logged_after_a_peers_checkpoint_counts_once_that_is_durable() {
     assert_eq!(durable, applied);
 }
 
-/// As [`a_peers_checkpoint_closes_the_current_batch`], before the replica is ready: then no batch
-/// is closed, and what ran before and after the checkpoint was taken for runs that saw each other.
+/// Like [`a_peers_checkpoint_closes_the_current_batch`], before the replica is ready. Story: then
+/// no batch was closed, and runs before and after the checkpoint were taken for runs that saw each
+/// other's writes.
 #[test]
 fn runs_before_and_after_a_peers_checkpoint_are_apart_where_no_batch_can_be_closed() {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, ..paper_by_hand() };
@@ -426,7 +429,7 @@ fn runs_before_and_after_a_peers_checkpoint_are_apart_where_no_batch_can_be_clos
         cluster.batch(peer);
         cluster.run_for(200);
     }
-    // It reaches one other, which is not enough to be ready.
+    // It reaches one other node, which is not enough to be ready.
     let holds = |holds_parts: bool| {
         move |from: NodeId, to: NodeId, message: &Message| {
             let pair = [from.index(), to.index()];
@@ -456,8 +459,8 @@ fn runs_before_and_after_a_peers_checkpoint_are_apart_where_no_batch_can_be_clos
     assert_eq!(cluster.everywhere("x"), "3");
 }
 
-/// Only peers were taken back. A coordinator that had been removed, and led again before the one
-/// between had taken it back, was never a member again.
+/// Story: only peers were readmitted. A coordinator that had been removed, and led again before the
+/// interim one had readmitted it, was never a member again.
 #[test]
 fn a_coordinator_that_was_removed_takes_itself_back() {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, batch_ms: 5, ..by_hand() };
@@ -485,9 +488,9 @@ fn a_coordinator_that_was_removed_takes_itself_back() {
     assert_eq!(cluster.members(away), 3);
 }
 
-/// Sixteen parts were on their way, however large. With large rows, or with the largest
-/// `chunk_bytes`, that is more than may wait for a connection: it was closed, made again, sent
-/// sixteen parts, and so on.
+/// Story: sixteen chunks were in flight, whatever their size. With large rows, or with the largest
+/// `chunk_bytes`, that is more than may be queued for a connection. It was closed, restored, sent
+/// sixteen chunks, and so on.
 #[test]
 fn a_checkpoint_of_large_rows_does_not_fill_the_connection() {
     let mut cluster = Cluster::new(3, by_hand());

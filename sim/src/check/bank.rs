@@ -1,12 +1,12 @@
-//! Every audit finds the total that was loaded, and no account overdrawn.
+//! Checks that every audit finds the total that was loaded, and no overdrawn account.
 
 use pangea_core::workload::bank::{Bank, decode_balances};
 
 use super::Violation;
 use crate::history::{End, History, Operation};
 
-/// Checks every audit that was answered. One of a snapshot from before the accounts were opened,
-/// as a node that has just started may still serve it, is of no money at all.
+/// Checks every audit that returned a result. An audit of a snapshot from before the load, which a
+/// node that has just started may still serve, must find no accounts.
 ///
 /// # Errors
 /// The first audit that is wrong.
@@ -25,7 +25,7 @@ pub fn check(bank: &Bank, history: &History) -> Result<(), Violation> {
         let balances = decode_balances(result)
             .map_err(|error| violation(format!("the answer of T{id} is a {error}")))?;
         let total: i64 = balances.iter().map(|(_, balance)| balance).sum();
-        // Read-only calls are answered from a snapshot, too, unless reads are strict.
+        // Read-only calls may be answered from a snapshot, too, unless reads are strict.
         let is_before = match operation.end {
             End::Read { version, .. } | End::Committed { version, .. } => version < opened_at,
             _ => false,
@@ -71,9 +71,9 @@ mod tests {
         History { operations: vec![Operation { client: 0, node, how, call, invoked, ended, end }] }
     }
 
-    /// Bank, seed 2610 with clients that work for 100 ms: a full stop took a node back to before
-    /// the load, which it had not logged yet, and there an audit that was called and not read found
-    /// no money.
+    /// Bank workload, seed 2610 with clients that work for 100 ms: a full stop rolled a node back
+    /// to a state before the load, which it had not logged yet. There an audit that was sent as a
+    /// program found no money.
     #[test]
     fn an_audit_before_the_accounts_are_opened_finds_nothing_however_it_is_asked_for() {
         let bank = Bank::new(&Settings { accounts: 2, ..Settings::default() }).unwrap();

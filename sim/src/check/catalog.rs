@@ -1,14 +1,14 @@
-//! Every reader of a schema, its table and its index sees those of one moment.
+//! Checks that each read of a schema, its table and its index sees a single state.
 
 use pangea_core::workload::catalog::Picture;
 
 use super::Violation;
 use crate::history::History;
 
-/// Checks every answer of who read all of them.
+/// Checks every result of a transaction that read all of them.
 ///
 /// # Errors
-/// The first answer that is wrong.
+/// The first result that is wrong.
 pub fn check(history: &History) -> Result<(), Violation> {
     let violation = |story| Violation::new("catalog", "torn schema", story);
     for (id, operation) in history.operations.iter().enumerate() {

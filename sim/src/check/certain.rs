@@ -1,21 +1,21 @@
-//! Dependencies that need no inference: within segments, around the final state, in real time.
+//! Dependencies that need no inference: within segments, around the final state, and in real time.
 
 use super::facts::Facts;
 use super::graph::{Edge, Graph, Kind};
 use super::objects::{INITIAL, NOBODY, Object};
 use crate::record::Outcome;
 
-/// Where an object's segments meet: after the first, and before the last.
+/// The junctions between an object's segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Junctions {
-    /// Between the first segment and all others.
+    /// The junction between the first segment and all others.
     pub after_first: Option<u32>,
-    /// Between the middle segments and the last.
+    /// The junction between the middle segments and the last.
     pub before_last: Option<u32>,
 }
 
-/// Adds that each version is followed by the next of its segment, the first segment by all others,
-/// and all others by the last.
+/// Adds the order of versions within each segment, and of the first segment before all others and
+/// of all others before the last.
 pub fn add_segments(object: &Object, graph: &mut Graph) -> Junctions {
     let edge = |to, kind, value| Edge { to, kind, key: Some(object.key), value };
     let version = |at: u32| object.versions[at as usize];
@@ -52,7 +52,7 @@ pub fn add_segments(object: &Object, graph: &mut Graph) -> Junctions {
     junctions
 }
 
-/// Adds that all others came before those that read the final state.
+/// Adds that all other transactions precede those that read the final state.
 pub fn add_final(facts: &Facts<'_>, graph: &mut Graph) {
     let is_final = |txn: &u32| facts.recorded.txns[*txn as usize].is_final;
     if !facts.present().any(|txn| is_final(&txn)) {
@@ -69,15 +69,15 @@ pub fn add_final(facts: &Facts<'_>, graph: &mut Graph) {
     }
 }
 
-/// Adds who ended before whom began, through one junction for each end: each end leads to the next
-/// end and each beginning follows the last end before it, so that edges stay few.
+/// Adds real-time order with one junction for each end of a transaction. Each end leads to the next
+/// end, and each beginning follows the last end before it, so the number of edges is linear.
 pub fn add_real_time(facts: &Facts<'_>, graph: &mut Graph) {
     let txns = &facts.recorded.txns;
     let is_held = |txn: &u32| {
         let txn = &txns[*txn as usize];
         txn.is_held && !txn.is_final
     };
-    // When a client gave up says nothing of when its transaction took place.
+    // The time at which a client stopped waiting does not limit when its transaction took place.
     let is_told = |txn: &u32| txns[*txn as usize].outcome == Outcome::Committed;
     let end = |txn: u32| Some((txns[txn as usize].end?, txn));
     let mut ends: Vec<(i64, u32)> =

@@ -1,9 +1,9 @@
-//! Stories: transactions, keys and cycles in words.
+//! Describes transactions, keys and cycles in English.
 
 use super::graph::{Edge, Kind, Walk};
 use crate::record::{Class, Name, Op, Outcome, Range, Recorded, Txn};
 
-/// A transaction by its number, with whose it was and when it ran.
+/// Describes a transaction by its number, client and time.
 pub fn txn(recorded: &Recorded, txn: u32) -> String {
     let Txn { id, client, begin, end, note, is_final, .. } = &recorded.txns[txn as usize];
     if *is_final {
@@ -14,13 +14,13 @@ pub fn txn(recorded: &Recorded, txn: u32) -> String {
     format!("T{id} (client {client}{note}, {begin} to {end})")
 }
 
-/// Names in words.
+/// Formats a list of names.
 pub fn values(recorded: &Recorded, values: &[Name]) -> String {
     let all: Vec<String> = values.iter().map(|v| recorded.names.atom(*v).to_string()).collect();
     format!("[{}]", all.join(", "))
 }
 
-/// A range in words.
+/// Formats a range.
 pub fn range(recorded: &Recorded, range: Range) -> String {
     let bound = |bound: Option<Name>| {
         bound.map_or(String::new(), |name| recorded.names.atom(name).to_string())
@@ -28,7 +28,7 @@ pub fn range(recorded: &Recorded, range: Range) -> String {
     format!("{}..{}", bound(range.from), bound(range.to))
 }
 
-/// How an outcome is told.
+/// Describes an outcome.
 pub fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Committed => "acknowledged",
@@ -37,10 +37,10 @@ pub fn outcome(outcome: Outcome) -> &'static str {
     }
 }
 
-/// A cycle in words, one line for each transaction in it.
+/// Describes a cycle, one line for each of its transactions.
 pub fn cycle(recorded: &Recorded, class: &dyn Fn(Name) -> Class, cycle: &Walk) -> String {
     let is_txn = |vertex: u32| (vertex as usize) < recorded.txns.len();
-    // Begin at a transaction, so that each way through junctions has both of its ends.
+    // Begin at a transaction, so that each path through junctions has both of its ends.
     let first = cycle.iter().position(|(from, _)| is_txn(*from)).unwrap_or_default();
     let (mut lines, mut way) = (Vec::new(), Vec::new());
     let mut from = cycle[first].0;
@@ -49,7 +49,7 @@ pub fn cycle(recorded: &Recorded, class: &dyn Fn(Name) -> Class, cycle: &Walk) -
         if !is_txn(edge.to) {
             continue;
         }
-        // The first edge tells why, the last one which version was next.
+        // The first edge has the reason, the last one the next version.
         let why = reason(recorded, class, from, &Edge { kind: way[0].kind, ..*edge });
         let id = recorded.txns[edge.to as usize].id;
         lines.push(format!("\n    {}: {why} T{id}", txn(recorded, from)));
@@ -90,7 +90,7 @@ fn reason(recorded: &Recorded, class: &dyn Fn(Name) -> Class, from: u32, edge: &
     }
 }
 
-/// The scan of a transaction that did not find a key.
+/// Describes the scan of a transaction that did not find a key.
 fn scan_over(recorded: &Recorded, txn: u32, key: Name) -> String {
     let ops = &recorded.txns[txn as usize].ops;
     let scan = ops.iter().find_map(|op| match op {

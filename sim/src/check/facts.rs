@@ -1,12 +1,13 @@
-//! What a history says for certain: who gave which value, who took place, who read which version.
+//! Certain facts of a history: the writer of each value, the transactions that took place, and the
+//! version that each read returned.
 //!
-//! Each read is taken apart on its own here, which finds what needs no cycle: values that nobody
-//! gave, or one that aborted did (G1a), or that were given and replaced by one transaction (G1b),
-//! and transactions that did not see what they had themselves written (internal).
+//! Each read is also checked on its own, which finds anomalies without cycles: values without a
+//! writer, values of an aborted transaction (G1a), values that their own transaction replaced
+//! (G1b), and transactions that did not see their own writes (internal).
 //!
-//! One whose outcome is unknown took place if one that took place saw what it gave. Else it may as
-//! well not have: that never explains less, but where it deleted rows. For those there is
-//! [`Assumed`].
+//! A transaction of unknown outcome took place if a transaction that took place read one of its
+//! values. Otherwise it is taken as not having happened. That never explains fewer histories,
+//! unless the transaction deleted rows, for which there is [`Assumed`].
 
 use std::collections::BTreeMap;
 
@@ -17,58 +18,58 @@ use super::objects::{Fork, Object, ObjectRead, Saw, Version};
 use super::{Violation, explain};
 use crate::record::{Class, Name, Op, Outcome, Recorded, Seen};
 
-/// Who gave a value to a key.
+/// The writer of a value of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Author {
     /// The transaction.
     pub txn: u32,
-    /// How often it had changed the key before.
+    /// The number of changes that it had made to the key before.
     pub before: u32,
-    /// Whether it did not change the key again.
+    /// Whether this was its last change of the key.
     pub is_last: bool,
 }
 
-/// What a history says.
+/// The facts of a history.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// The history.
     pub recorded: &'a Recorded,
-    /// The checker that stories come from.
+    /// The checker that violations name.
     pub checker: &'static str,
-    /// Who gave which value to which key.
+    /// The writer of each value of each key.
     pub authors: HashMap<(Name, Name), Author>,
     /// Whether each transaction took place.
     pub is_present: Vec<bool>,
     /// All keys that were changed.
     pub objects: Vec<Object>,
-    /// Two that replaced one version, if there are such and the model has an opinion on them.
+    /// Two transactions that replaced the same version, if the model rules that out.
     pub fork: Option<Fork>,
     object_of: HashMap<Name, u32>,
-    /// The keys of which finding nothing says nothing.
+    /// The keys for which a read that found no value implies nothing.
     blurred: HashSet<Name>,
 }
 
-/// What is taken for granted of transactions that deleted, and of which nobody knows whether they
-/// took place: a delete leaves no value by which it could be seen.
+/// The assumption about transactions with deletes and an unknown outcome: a delete leaves no value
+/// that could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assumed<'s> {
-    /// These took place and no others.
+    /// Only these took place.
     Present(&'s [u32]),
-    /// Nothing, so that finding nothing where they deleted says nothing. What is wrong even then is
-    /// wrong in any case.
+    /// No assumption: a read of a key that they delete implies nothing if it found no value. A
+    /// violation under this assumption is one in any case.
     Nothing,
 }
 
-/// What a transaction has itself made of a key so far.
+/// A transaction's own changes of a key so far.
 pub enum Own {
-    /// Values that it appended.
+    /// The values that it appended.
     List(Vec<Name>),
-    /// The value that it wrote, or none where it deleted.
+    /// The value that it wrote, or `None` if it deleted.
     Row(Option<Name>),
 }
 
 impl<'a> Facts<'a> {
-    /// Who gave which value, and who took place.
+    /// Finds the writers of values and the transactions that took place.
     pub fn new(recorded: &'a Recorded, checker: &'static str, assumed: Assumed<'_>) -> Self {
         let mut facts = Self {
             recorded,
@@ -94,7 +95,7 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// Takes all reads apart, and puts versions into an order as far as it is known.
+    /// Analyses all reads, and orders versions as far as their order is known.
     ///
     /// # Errors
     /// The first anomaly that a single read shows.
@@ -105,22 +106,22 @@ impl<'a> Facts<'a> {
         self.arrange_registers(model)
     }
 
-    /// A violation that this checker found.
+    /// Creates a violation of this checker.
     pub fn violation(&self, anomaly: &'static str, story: String) -> Violation {
         Violation::new(self.checker, anomaly, story)
     }
 
-    /// A transaction in words.
+    /// Describes a transaction.
     pub fn name(&self, txn: u32) -> String {
         explain::txn(self.recorded, txn)
     }
 
-    /// The object of a key, if anybody changed it.
+    /// Returns the object of a key, if any transaction changed it.
     pub fn object(&self, key: Name) -> Option<&Object> {
         self.object_of.get(&key).map(|at| &self.objects[*at as usize])
     }
 
-    /// What a key is. One that nobody changed is a register.
+    /// Returns the class of a key. A key that was never changed is a register.
     pub fn class(&self, key: Name) -> Class {
         self.object(key).map_or(Class::Register, |object| object.class)
     }
@@ -147,7 +148,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Transactions that deleted, of which nobody knows whether they took place.
+    /// Returns the transactions with deletes for which it is unknown whether they took place.
     pub fn deleters(&self) -> Vec<u32> {
         let deletes = |txn: &u32| {
             let ops = &self.recorded.txns[*txn as usize].ops;
@@ -180,7 +181,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The transactions that took place.
+    /// Returns the transactions that took place.
     pub fn present(&self) -> impl Iterator<Item = u32> {
         let all = 0..self.recorded.txns.len() as u32;
         all.filter(|txn| self.is_present[*txn as usize])
@@ -212,12 +213,12 @@ impl<'a> Facts<'a> {
         (self.objects, self.object_of) = (objects, object_of);
     }
 
-    /// Takes each read apart. Registers' reads become their objects', lists' are returned.
+    /// Analyses each read. Adds reads of registers to their objects, and returns reads of lists.
     fn take_reads(&mut self) -> Result<Vec<ListRead<'a>>, Violation> {
         let recorded = self.recorded;
         let keys = self.rows_in_order();
         let (mut lists, mut found) = (Vec::new(), Vec::new());
-        // The final state first: what is wrong with it, others have only seen.
+        // The final state comes first: readers only observed the errors that it shows.
         let is_final = |txn: &u32| recorded.txns[*txn as usize].is_final;
         let order =
             (self.present().filter(is_final)).chain(self.present().filter(|txn| !is_final(txn)));
@@ -263,7 +264,8 @@ impl<'a> Facts<'a> {
         Ok(lists)
     }
 
-    /// Notes what a read of a register or row saw of others.
+    /// Records the version of a register or row that a read returned, unless it is the reader's
+    /// own.
     fn row_read(
         &self,
         txn: u32,
@@ -314,7 +316,10 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// Who gave a value that was read, if that is a transaction that may have committed.
+    /// Returns the writer of a value that was read.
+    ///
+    /// # Errors
+    /// If there is no writer or it aborted.
     pub fn author(
         &self,
         key: Name,
@@ -336,18 +341,18 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What a transaction saw of a list that others had appended.
+/// A transaction's read of a list, without its own appends.
 #[derive(Clone, Copy, Debug)]
 pub struct ListRead<'a> {
-    /// Who read.
+    /// The reader.
     pub reader: u32,
-    /// Which list.
+    /// The list.
     pub key: Name,
-    /// The values without its own at the end.
+    /// The values, without the reader's own at the end.
     pub seen: &'a [Name],
 }
 
-/// What an operation makes of a key: a value, or nothing where it deletes.
+/// Returns the key that an operation changes, with its value, or `None` for a delete.
 fn change(op: &Op) -> Option<(Name, Option<Name>)> {
     match op {
         Op::Append { key, value } | Op::Write { key, value } => Some((*key, Some(*value))),
@@ -356,7 +361,7 @@ fn change(op: &Op) -> Option<(Name, Option<Name>)> {
     }
 }
 
-/// Every value that an operation returned, with its key.
+/// Visits every value that an operation returned, with its key.
 fn each_seen(op: &Op, mut visit: impl FnMut(Name, Name)) {
     match op {
         Op::Read { key, seen: Seen::Value(value) } => visit(*key, *value),

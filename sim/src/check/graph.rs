@@ -1,35 +1,36 @@
-//! Dependencies between transactions.
+//! The graph of dependencies between transactions.
 //!
-//! An edge says that one transaction must come before another (Adya, "Weak Consistency", 1999,
-//! §3.1): because the other wrote after it (ww), read what it wrote (wr), wrote what it had not yet
-//! seen (rw, on an item or by a predicate), or began after it had ended (rt).
+//! An edge states that one transaction must come before another (Adya, "Weak Consistency", 1999,
+//! §3.1): because the other wrote after it (ww), read its write (wr), overwrote a version that it
+//! read (rw, on an item or by a predicate), or began after it had ended (rt).
 //!
-//! Vertices beyond the transactions are **junctions**: where many come before many, each of the
-//! first leads to the junction and it leads on to each of the second, so that edges stay few. An
-//! edge from a junction that carries on what led to it is of kind [`Kind::On`].
+//! Vertices other than transactions are **junctions**. If many transactions come before many
+//! others, each of the first has an edge to the junction and the junction has an edge to each of
+//! the second, which keeps the number of edges small. An edge from a junction that continues the
+//! edges to it has kind [`Kind::On`].
 
 use crate::record::Name;
 
-/// Why one transaction comes before another.
+/// The reason why one transaction comes before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
-    /// The other wrote the next version.
+    /// The other transaction wrote the next version.
     Ww,
-    /// The other read what it wrote.
+    /// The other transaction read its write.
     Wr,
-    /// The other wrote the version after the one that it read.
+    /// The other transaction wrote the version after the one that it read.
     Rw,
-    /// The other wrote a row that its predicate would have found, and did not.
+    /// The other transaction wrote a row that its predicate matches and its scan did not return.
     PredicateRw,
-    /// It ended before the other began.
+    /// It ended before the other transaction began.
     Rt,
-    /// From a junction: for the reason that led there.
+    /// From a junction: continues the edge to the junction.
     On,
 }
 
 impl Kind {
-    /// Whether it says that something was not yet seen.
+    /// Whether this is an anti-dependency.
     pub fn is_rw(self) -> bool {
         matches!(self, Self::Rw | Self::PredicateRw)
     }
@@ -38,28 +39,28 @@ impl Kind {
 /// One dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Who must come later.
+    /// The later transaction or junction.
     pub to: u32,
-    /// Why.
+    /// The reason.
     pub kind: Kind,
-    /// On which key, if on one.
+    /// The key, unless the reason is not about a key.
     pub key: Option<Name>,
-    /// Which value tells. None is a delete.
+    /// The value that shows the dependency; `None` for a delete.
     pub value: Option<Name>,
 }
 
-/// Dependencies, by who must come earlier.
+/// Dependencies by their earlier vertex.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     edges: Vec<Vec<Edge>>,
     txns: usize,
 }
 
-/// A way through the graph: each edge with where it begins.
+/// A path through the graph: each edge with its start.
 pub type Walk = Vec<(u32, Edge)>;
 
 impl Graph {
-    /// A graph of so many transactions.
+    /// Creates a graph of `txns` transactions.
     pub fn new(txns: usize) -> Self {
         assert!(u32::try_from(2 * txns).is_ok(), "more transactions than vertices have numbers");
         Self { edges: vec![Vec::new(); txns], txns }
@@ -71,7 +72,7 @@ impl Graph {
         self.edges.len() as u32 - 1
     }
 
-    /// Adds an edge. One to itself says nothing and is left out.
+    /// Adds an edge. An edge from a vertex to itself is ignored.
     pub fn add(&mut self, from: u32, edge: Edge) {
         assert!((edge.to as usize) < self.edges.len(), "an edge to nowhere");
         if from != edge.to {
@@ -84,12 +85,12 @@ impl Graph {
         &self.edges[vertex as usize]
     }
 
-    /// How many vertices there are.
+    /// The number of vertices.
     pub fn vertices(&self) -> usize {
         self.edges.len()
     }
 
-    /// Whether a vertex is a transaction, and not a junction.
+    /// Whether a vertex is a transaction rather than a junction.
     pub fn is_txn(&self, vertex: u32) -> bool {
         (vertex as usize) < self.txns
     }

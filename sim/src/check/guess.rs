@@ -1,10 +1,10 @@
-//! A guess at the order of all transactions, from what the database says of it.
+//! Guesses the order of all transactions from the order that the database reports.
 //!
-//! A commit timestamp often stands for several transactions, whose order among each other nobody
-//! tells. So they are put in order one after the other, each as soon as its time has come and what
-//! it read is there: one that found nothing waits until there is nothing, and one that begins
-//! another segment of an object waits until the segment before it is over and read. What comes of
-//! it is a guess, to be held to the model like any other.
+//! Several transactions often share a commit timestamp, and their mutual order is unknown.
+//! Therefore they are placed one after the other, each as soon as its time has come and the state
+//! fits its reads. A transaction that found no value waits until the object has no value. A
+//! transaction that begins another segment of an object waits until the segment before it is
+//! complete and read. The result is a guess, which is checked against the model like any other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,39 +14,40 @@ use pangea_core::hash::HashMap;
 use super::objects::{INITIAL, Object};
 use super::search::Search;
 
-/// Looks at a transaction in vain, for each that there is, after which there is no guess.
+/// The number of failed attempts to place a transaction, per vertex, after which the guess is
+/// abandoned.
 const LOOKS_MAX: usize = 64;
 
-/// Objects, and the version that each has at a moment of the guessed order.
+/// Objects and their current versions at a position of the guessed order.
 #[derive(Debug)]
 pub struct Stage<'a> {
     objects: Vec<&'a Object>,
     current: Vec<u32>,
-    /// Who reads the end of which segment and has not come, by object.
+    /// By object and segment: the transactions that read the segment's end and are not yet placed.
     readers: Vec<HashMap<u32, Vec<u32>>>,
     parts: HashMap<u32, Part>,
 }
 
-/// What one transaction does on the stage.
+/// The reads and writes of one transaction.
 #[derive(Clone, Debug, Default)]
 struct Part {
-    /// It found nothing there: where, and which versions are nothing.
+    /// Objects in which it found no value, and the versions that have none.
     found_nothing: Vec<(usize, Vec<u32>)>,
-    /// It made these versions.
+    /// The versions that it wrote.
     writes: Vec<(usize, u32)>,
-    /// It reads the ends of these segments.
+    /// The segments whose ends it reads.
     ends: Vec<(usize, u32)>,
 }
 
 impl<'a> Stage<'a> {
-    /// Nothing on it.
+    /// Creates an empty stage.
     pub fn new() -> Self {
         let (objects, current) = (Vec::new(), Vec::new());
         Self { objects, current, readers: Vec::new(), parts: HashMap::default() }
     }
 
-    /// Adds an object, with who read the ends of its segments, and with who found nothing in it and
-    /// which versions that may have been.
+    /// Adds an object, with the readers of its segments' ends, and with the readers that found no
+    /// value and the versions that they may have read.
     pub fn add(
         &mut self,
         object: &'a Object,
@@ -79,7 +80,7 @@ impl<'a> Stage<'a> {
         self.parts.get(&txn).is_some_and(|part| part.writes.iter().any(is_first))
     }
 
-    /// Whether a transaction can come now.
+    /// Whether a transaction can come next.
     fn has_room_for(&self, txn: u32) -> bool {
         let Some(part) = self.parts.get(&txn) else { return true };
         let is_nothing = |(at, options): &(usize, Vec<u32>)| options.contains(&self.current[*at]);
@@ -95,7 +96,7 @@ impl<'a> Stage<'a> {
         part.found_nothing.iter().all(is_nothing) && part.writes.iter().all(is_next)
     }
 
-    /// A transaction comes. Says if anything is other than before.
+    /// Places a transaction. Returns whether that may allow others to be placed.
     fn take(&mut self, txn: u32) -> bool {
         let Some(part) = self.parts.get(&txn) else { return false };
         for &(at, segment) in &part.ends {
@@ -110,8 +111,8 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Places of all vertices of a graph in an order that no edge leads back in. `told` says when a
-/// transaction took place. One of which nothing is said comes in time for what comes after it.
+/// Returns the positions of all vertices in an order that contradicts no edge. `told` returns the
+/// reported time of a transaction. A transaction without one is placed in time for its successors.
 pub fn places(
     search: &Search<'_>,
     stage: &mut Stage<'_>,

@@ -1,8 +1,8 @@
-//! The simulator's histories of list-append, with the final state and the versions that nodes
-//! named.
+//! Converts the simulator's histories of list-append, with the final state and the versions that
+//! nodes returned.
 //!
-//! A history is observed (`observed.rs`) and checked as any other (`recorded.rs`). The
-//! versions must agree with the lists.
+//! A history is observed (`observed.rs`) and checked like any other (`recorded.rs`). In addition,
+//! the versions must agree with the lists.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -19,16 +19,16 @@ use crate::history::{History, Operation};
 use crate::record::{Name, Names, Op, Recorded, Seen};
 use crate::settings::RealTime;
 
-/// The checker's name in stories.
+/// The checker's name in violations.
 const CHECKER: &str = "list-append";
 
 /// The final lists.
 pub type Lists = BTreeMap<u64, Vec<u64>>;
 
-/// A history of list-append in the recorded form, with the final lists if they are known.
+/// Converts a history of list-append to the recorded form, with the final lists if they are known.
 ///
 /// # Errors
-/// When an answer or a final list can't be read.
+/// If a result or a final list can't be decoded.
 pub fn observe(
     history: &History,
     end: Option<&dyn Rows>,
@@ -45,10 +45,10 @@ fn violation(anomaly: &'static str, story: String) -> Violation {
     Violation::new(CHECKER, anomaly, story)
 }
 
-/// The final lists.
+/// Returns the final lists.
 ///
 /// # Errors
-/// When a record can't be read.
+/// If a record can't be decoded.
 pub fn final_lists(end: &dyn Rows) -> Result<Lists, Violation> {
     let mut lists = Ok(Lists::new());
     end.scan(LISTS, &KeyRange::all(), &mut |key, value| match (
@@ -68,7 +68,7 @@ pub fn final_lists(end: &dyn Rows) -> Result<Lists, Violation> {
     lists
 }
 
-/// What an operation asked and was answered.
+/// Returns an operation's calls with their results.
 fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
     let called = decode_ops(&operation.call.args).map_err(|error| error.to_string())?;
     let reads = operation.result().map(decode_reads).transpose();
@@ -77,7 +77,7 @@ fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
         .ok_or_else(|| "the answer is not to what was asked".into())
 }
 
-/// Operations with what they found; without an answer, the appends alone.
+/// Returns operations with their results; without results, only the appends.
 fn ops(called: &[Called], reads: Option<&[Read]>, names: &mut Names) -> Option<Vec<Op>> {
     let mut ops = Vec::new();
     let mut answers = reads.unwrap_or(&[]).iter();
@@ -98,20 +98,20 @@ fn ops(called: &[Called], reads: Option<&[Read]>, names: &mut Names) -> Option<V
     answers.next().is_none().then_some(ops)
 }
 
-/// An append.
+/// Creates an append.
 pub fn append(names: &mut Names, list: u64, value: u64) -> Op {
     Op::Append { key: names.name(number(list)), value: names.name(number(value)) }
 }
 
-/// A read of a list.
+/// Creates a read of a list.
 pub fn read(names: &mut Names, list: u64, values: &[u64]) -> Op {
     let seen = Seen::List(values.iter().map(|value| names.name(number(*value))).collect());
     Op::Read { key: names.name(number(list)), seen }
 }
 
 impl Observed {
-    /// Adds the final state as what a last transaction read: all lists that there are, and those
-    /// that were appended to and are not there.
+    /// Adds the final state as the reads of a last transaction: all lists that exist, and lists
+    /// that have appends but do not exist.
     pub fn add_final_lists(&mut self, lists: &Lists, at: u64) {
         let Recorded { txns, names } = &mut self.recorded;
         let mut ops: Vec<Op> =
@@ -126,11 +126,11 @@ impl Observed {
     }
 }
 
-/// Appends stand in the order of the versions that hold them, and a reader of a snapshot sees
-/// those of its version and no others.
+/// Checks that appends are in the order of their versions, and that a reader of a snapshot sees
+/// exactly the appends up to its version.
 ///
 /// # Errors
-/// The first append or reader that does not.
+/// The first append or reader that violates this.
 pub fn check_versions(observed: &Observed) -> Result<(), Violation> {
     let Recorded { txns, names } = &observed.recorded;
     let mut versions = HashMap::default();
@@ -171,7 +171,7 @@ pub fn check_versions(observed: &Observed) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A reader of a version sees what that version holds.
+/// Checks that a reader of a version sees the content of that version.
 fn check_snapshot(
     observed: &Observed,
     txn: u32,
@@ -214,7 +214,7 @@ fn key(op: &Op) -> Name {
     }
 }
 
-/// A list that was read.
+/// Returns the list that an operation read.
 fn list(op: &Op) -> Option<(Name, &[Name])> {
     match op {
         Op::Read { key, seen: Seen::List(values) } => Some((*key, values)),

@@ -1,11 +1,11 @@
-//! Lists tell who came before whom (Kingsbury and Alvaro, "Elle", 2020).
+//! The order of versions of lists follows from reads (Kingsbury and Alvaro, "Elle", 2020).
 //!
-//! Every value is appended once, so a list that a transaction read names all appends before it in
-//! their order. The longest read of a list, or its final state where that was read, orders all
-//! appends that anybody saw. What was read is taken apart here: values twice, lists that disagree
-//! (incompatible orders), lists that end within a transaction (G1b), appends of one transaction
-//! that do not stand together (G0), own appends that a transaction did not see (internal), and
-//! acknowledged appends that are not in the final list (lost append).
+//! Every value is appended once, so each read of a list returns all earlier appends in their order.
+//! The longest read of a list, or its final state if that was read, orders all appends that were
+//! observed. The reads are checked for: duplicate values, reads that disagree (incompatible
+//! orders), reads that end within a transaction (G1b), appends of one transaction that are not
+//! adjacent (G0), own appends that a transaction did not see (internal), and acknowledged appends
+//! that are missing in the final list (lost append).
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ use crate::record::{Class, Name, Op, Seen};
 #[derive(Default)]
 struct Reads<'a> {
     all: Vec<ListRead<'a>>,
-    /// The longest, or the final one.
+    /// The longest read, or the final one.
     longest: Option<ListRead<'a>>,
     is_final: bool,
 }
 
 impl<'a> Facts<'a> {
-    /// A read of a list, without what the reader had itself appended.
+    /// Analyses a read of a list, and removes the reader's own appends.
     pub fn list_read(
         &self,
         txn: u32,
@@ -72,7 +72,7 @@ impl<'a> Facts<'a> {
         format!("list {key} as {} read it", self.name(txn))
     }
 
-    /// Orders the versions of lists by what was read of them.
+    /// Orders the versions of lists by their reads.
     pub fn arrange_lists(
         &mut self,
         reads: Vec<ListRead<'a>>,
@@ -106,7 +106,8 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// No value is in a list twice, and appends of one transaction stand together, in their order.
+    /// Checks that no value is in a list twice, and that the appends of one transaction are
+    /// adjacent and in their order.
     fn check_longest(&self, read: &ListRead<'_>) -> Result<(), Violation> {
         let mut values = HashSet::default();
         let place = || self.list_place(read.reader, read.key);
@@ -138,7 +139,7 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// All appends of all that took place are in the final lists.
+    /// Checks that the final lists contain all appends of all transactions that took place.
     fn check_kept(&self, lists: &BTreeMap<Name, Reads<'a>>) -> Result<(), Violation> {
         let finals = || lists.values().filter(|list| list.is_final).filter_map(|list| list.longest);
         let ended: HashSet<Name> = finals().map(|read| read.key).collect();
@@ -165,7 +166,7 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// A read is the longest one as it once was, between two transactions.
+    /// Checks that a read is a prefix of the longest one, and ends between two transactions.
     fn check_prefix(&self, read: &ListRead<'_>, longest: &ListRead<'_>) -> Result<(), Violation> {
         let ListRead { reader, key, seen } = *read;
         let place = self.list_place(reader, key);

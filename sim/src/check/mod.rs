@@ -1,11 +1,12 @@
-//! Checkers: whether what clients saw could have happened in a serial order.
+//! Checkers: they decide whether the results that clients observed are possible in a serial order.
 //!
-//! - [`recorded`] holds the history of any database to a [`model`]: it rebuilds from what
-//!   transactions read what depended on what, and looks for cycles.
-//! - [`observed`] brings the simulator's histories there, with the final state: [`list_append`]
-//!   those of lists and [`rows`] those of registers. Both hold them to the versions that nodes
-//!   named.
-//! - [`bank`] holds every audit to the same total, [`catalog`] every index to its table.
+//! - [`recorded`] checks the history of any database against a [`model`]. It derives the
+//!   dependencies between transactions from their reads, and searches for cycles.
+//! - [`observed`] converts the simulator's histories and the final state into recorded ones:
+//!   [`list_append`] those of lists and [`rows`] those of registers. Both also check the versions
+//!   that nodes returned.
+//! - [`bank`] checks that all audits find the same total, [`catalog`] that indexes match their
+//!   tables.
 //! - Workloads check their own final data, and data at sampled versions; the world compares
 //!   replicas.
 
@@ -40,19 +41,19 @@ use model::Model;
 use observed::Observed;
 use recorded::Verdict;
 
-/// Something that must not happen, and did.
+/// A property that a run violated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which checker found it.
+    /// The checker that found it.
     pub checker: &'static str,
-    /// What it is called: `G-single`, `lost append`, `liveness`.
+    /// The name of the anomaly: `G-single`, `lost append`, `liveness`.
     pub anomaly: &'static str,
-    /// What happened, in words.
+    /// A description for humans.
     pub story: String,
 }
 
 impl Violation {
-    /// A violation of one kind.
+    /// Creates a violation.
     pub fn new(checker: &'static str, anomaly: &'static str, story: String) -> Self {
         Self { checker, anomaly, story }
     }
@@ -70,18 +71,18 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// What came of checking a run.
+/// The result of checking a run.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// What clients did and saw in the recorded form, if their workload has one.
+    /// The history in the recorded form, if the workload has one.
     pub recorded: Option<Recorded>,
-    /// What was wrong.
+    /// The violation, if the check failed.
     pub violation: Option<Violation>,
-    /// Whether nobody can tell.
+    /// Whether the checker could not decide.
     pub is_open: bool,
 }
 
-/// Checks what clients of a workload saw, given the final state of the database.
+/// Checks a workload's history, given the final state of the database.
 pub fn history(
     workload: &Workload,
     history: &History,
@@ -100,16 +101,17 @@ pub fn history(
     let checked = match workload {
         Workload::Bank(bank) => bank::check(bank, history),
         Workload::Catalog(_) => catalog::check(history),
-        // These are checked by the conditions on their data alone.
+        // These are checked only by the invariants of their data.
         _ => Ok(()),
     };
     Checked { violation: checked.err(), ..Checked::default() }
 }
 
-/// A history in the recorded form, if its workload has one, with the final state if it is known.
+/// Converts a history to the recorded form, if its workload has one, with the final state if it is
+/// known.
 ///
 /// # Errors
-/// When an answer or the final state can't be read.
+/// If a result or the final state can't be decoded.
 pub fn observe(
     workload: &Workload,
     history: &History,
@@ -125,9 +127,9 @@ pub fn observe(
     }
 }
 
-/// Holds a history to what a right database shows, and says whether that is left open. Only
-/// transactions that are held to real time are, so strict serializability is what the others have
-/// as serializability.
+/// Checks a history against strict serializability, and returns whether the verdict is open.
+/// Real-time order applies only to transactions with `is_held`; for all others the check is one of
+/// serializability.
 fn hold(observed: &Observed, checker: &'static str) -> (bool, Result<(), Violation>) {
     let verdict = recorded::check(&observed.recorded, Model::StrictSerializable, checker);
     let is_open = verdict == Verdict::Open;

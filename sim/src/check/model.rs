@@ -1,4 +1,4 @@
-//! What a database may promise, and which cycles that rules out.
+//! Consistency models and the cycles that each rules out.
 //!
 //! The models are those of Adya ("Weak Consistency", 1999, §3 and §4): each is a set of phenomena
 //! that must not occur. As cycles of dependencies (`graph.rs`):
@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | read committed, PL-2 | ww, wr | Adya §3.2.2 |
 //! | repeatable read, PL-2.99 | ww, wr, rw on items | Adya §3.2.3 |
-//! | snapshot isolation | ww, wr, rw, but no two rw after each other | Cerone and Gotsman 2018, Theorem 4 |
+//! | snapshot isolation | ww, wr, rw, but no two adjacent rw | Cerone and Gotsman 2018, Theorem 4 |
 //! | serializable, PL-3 | ww, wr, rw | Adya §3.2.4 |
 //! | strict serializable | ww, wr, rw, real time | Herlihy and Wing 1990, §2 |
 
@@ -16,31 +16,32 @@ use std::str::FromStr;
 
 use super::graph::Kind;
 
-/// What a history is held to.
+/// A consistency model that a history is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Model {
-    /// Nothing that did not commit is read, nor in part.
+    /// No read returns uncommitted or intermediate values.
     ReadCommitted,
-    /// What is read does not change until the end; new rows may turn up.
+    /// Items that were read do not change until the transaction ends; new rows may appear.
     RepeatableRead,
-    /// Reads are of one snapshot, and no write is lost.
+    /// All reads are of one snapshot, and no update is lost.
     SnapshotIsolation,
-    /// As if one after the other.
+    /// Equivalent to a serial order.
     Serializable,
-    /// As if one after the other, each within the time that its client saw it take.
+    /// Equivalent to a serial order in which each transaction takes place between its start and its
+    /// end.
     StrictSerializable,
 }
 
-/// Which walks through dependencies count.
+/// The paths through dependencies that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     kinds: u8,
-    /// Whether two rw in a row break a walk.
+    /// Whether paths with two adjacent rw edges are excluded.
     pub is_apart: bool,
 }
 
 impl Rule {
-    /// Walks along edges of these kinds.
+    /// Paths along edges of these kinds.
     pub const fn of(kinds: &[Kind]) -> Self {
         let mut set = 1 << Kind::On as u8;
         let mut at = 0;
@@ -51,7 +52,7 @@ impl Rule {
         Self { kinds: set, is_apart: false }
     }
 
-    /// The same without two rw in a row.
+    /// The same rule, without paths with two adjacent rw edges.
     pub const fn apart(self) -> Self {
         Self { is_apart: true, ..self }
     }
@@ -63,7 +64,7 @@ impl Rule {
 }
 
 impl Model {
-    /// Every model, the strongest first.
+    /// All models, the strongest first.
     pub const ALL: [Self; 5] = [
         Self::StrictSerializable,
         Self::Serializable,
@@ -72,7 +73,7 @@ impl Model {
         Self::ReadCommitted,
     ];
 
-    /// Its name on the command line.
+    /// The model's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ReadCommitted => "read-committed",
@@ -83,7 +84,7 @@ impl Model {
         }
     }
 
-    /// The cycles that it rules out.
+    /// The cycles that the model rules out.
     pub const fn rule(self) -> Rule {
         use Kind::{PredicateRw, Rt, Rw, Wr, Ww};
         match self {
@@ -95,7 +96,7 @@ impl Model {
         }
     }
 
-    /// Whether one that ended before another began must come before it.
+    /// Whether the model requires real-time order.
     pub fn is_real_time(self) -> bool {
         self.rule().has(Kind::Rt)
     }

@@ -1,51 +1,49 @@
-//! Keys, their versions, and who read which: what all kinds of data have in common.
+//! Keys, their versions and their readers, for all kinds of data.
 //!
 //! An [`Object`] is a list, a register or a row. It has one version for each transaction that
-//! changed it, and an initial one, which is nothing. Of the order of its versions some is known:
-//! they stand in **segments**, in each of which every version follows directly on the one before.
-//! The first segment begins with the initial version. Where it is known which version was final,
-//! its segment is the last. How the others stand to each other is for `orders.rs` to find
-//! out.
+//! changed it, and an initial version without a value. The order of its versions is partly known:
+//! versions are grouped in **segments**, within which every version directly follows the one
+//! before. The first segment begins with the initial version. If the final version is known, its
+//! segment is the last. `orders.rs` finds the order of the other segments.
 //!
 //! ```text
 //!   segment 0            middle segments              last
 //!   [initial, a, b]  <<  { [c], [d, e] }    <<       [f, g]
 //! ```
 //!
-//! A read saw one version; where it found nothing, that may be the initial version or any version
-//! that is a delete.
+//! A read saw one version. If it found no value, that may be the initial version or any delete.
 
 use crate::record::{Class, Name};
 
-/// No transaction.
+/// The writer of the initial version.
 pub const NOBODY: u32 = u32::MAX;
-/// The version that each object has at first.
+/// The initial version of each object.
 pub const INITIAL: u32 = 0;
 
-/// What one transaction made of an object.
+/// The version of an object that one transaction wrote.
 #[derive(Clone, Copy, Debug)]
 pub struct Version {
-    /// Who made it. Nobody made the initial one.
+    /// The writer; [`NOBODY`] for the initial version.
     pub writer: u32,
-    /// The value that it gave last. None is a delete, or nothing yet.
+    /// The last value that it wrote; `None` for a delete or the initial version.
     pub value: Option<Name>,
 }
 
-/// Which version a read saw.
+/// The version that a read saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saw {
-    /// This one.
+    /// This version.
     Version(u32),
-    /// Nothing: the initial one or one that is a delete.
+    /// No value: the initial version or a delete.
     Nothing,
 }
 
 /// One read of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectRead {
-    /// Who read.
+    /// The reader.
     pub reader: u32,
-    /// What it saw that it had not itself written.
+    /// The version of another transaction that it saw.
     pub saw: Saw,
     /// Whether it was a scan that did not find the row.
     pub is_predicate: bool,
@@ -54,37 +52,37 @@ pub struct ObjectRead {
 /// A list, a register or a row.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// Its key.
+    /// The key.
     pub key: Name,
-    /// What it is.
+    /// The class of its data.
     pub class: Class,
-    /// Its versions, the initial one first, the others in the order of their transactions.
+    /// The versions: the initial one first, the others in the order of their transactions.
     pub versions: Vec<Version>,
-    /// Those of them that are deletes.
+    /// The versions that are deletes.
     pub deletes: Vec<u32>,
-    /// Every version once, in segments.
+    /// All versions, each in one segment.
     pub segments: Vec<Vec<u32>>,
     /// The segment of the final version.
     pub last: Option<usize>,
-    /// Who read it.
+    /// The reads of the object.
     pub reads: Vec<ObjectRead>,
-    /// Where each version stands: segment and place in it.
+    /// The segment of each version and its position there.
     pub places: Vec<(u32, u32)>,
 }
 
-/// Two transactions that read one version and both replaced it.
+/// Two transactions that read the same version and both replaced it.
 #[derive(Clone, Copy, Debug)]
 pub struct Fork {
     /// The object.
     pub key: Name,
     /// The version that both read.
     pub version: Version,
-    /// Who they are.
+    /// The two transactions.
     pub writers: [u32; 2],
 }
 
 impl Object {
-    /// An object that nobody has changed.
+    /// Creates an object that no transaction has changed.
     pub fn new(key: Name, class: Class) -> Self {
         let initial = Version { writer: NOBODY, value: None };
         Self {
@@ -99,13 +97,13 @@ impl Object {
         }
     }
 
-    /// The version of a transaction, if it changed the object.
+    /// Returns the version of a transaction, if it changed the object.
     pub fn version_of(&self, txn: u32) -> Option<u32> {
         let at = self.versions[1..].binary_search_by_key(&txn, |version| version.writer);
         at.ok().map(|at| at as u32 + 1)
     }
 
-    /// The versions that a read may have seen.
+    /// Returns the versions that a read may have seen.
     pub fn candidates(&self, read: &ObjectRead) -> Vec<u32> {
         match read.saw {
             Saw::Version(version) => vec![version],
@@ -117,7 +115,7 @@ impl Object {
         }
     }
 
-    /// The version that a read saw, where there is no doubt.
+    /// Returns the version that a read saw, if that is certain.
     pub fn seen(&self, read: &ObjectRead) -> Option<u32> {
         match read.saw {
             Saw::Version(version) => Some(version),
@@ -129,7 +127,7 @@ impl Object {
         }
     }
 
-    /// The writer of the first version of a segment. Not for the first segment.
+    /// The writer of the first version of a segment other than the first.
     pub fn first_writer(&self, segment: usize) -> u32 {
         self.versions[self.segments[segment][0] as usize].writer
     }
@@ -139,14 +137,14 @@ impl Object {
         *self.segments[segment].last().expect("no segment is empty")
     }
 
-    /// The segments whose place among each other is not known.
+    /// The segments whose mutual order is not known.
     pub fn middle(&self) -> impl Iterator<Item = usize> {
         let last = self.last;
         (1..self.segments.len()).filter(move |segment| Some(*segment) != last)
     }
 
-    /// Puts versions into segments. `known` is an order that is known from the initial version on.
-    /// Where `is_direct` holds for a read of one that then wrote, its version follows directly.
+    /// Groups versions in segments. `known` is an order known from the initial version on. If
+    /// `is_direct` is true of a read whose transaction then wrote, its version follows directly.
     pub fn arrange(
         &mut self,
         known: &[u32],
@@ -179,7 +177,7 @@ impl Object {
             }
         }
         self.places = vec![(NONE, NONE); count];
-        // Of versions that each follow on the other, which no serial order has, one begins.
+        // If versions form a cycle, which no serial order has, the segment begins at any of them.
         let all = 0..count as u32;
         let begins = all.clone().filter(|version| before[*version as usize] == NONE);
         for start in begins.chain(all) {

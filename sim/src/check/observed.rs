@@ -1,41 +1,41 @@
-//! The simulator's histories in the recorded form.
+//! Converts the simulator's histories to the recorded form.
 //!
-//! A history becomes a recorded one, with the final state as what a last transaction read, and is
-//! checked as any other (`recorded.rs`). The simulator knows more than clients do: at which
-//! version each transaction's writes are held, and which version a reader of a snapshot saw.
+//! A history becomes a recorded one, with the final state as the reads of a last transaction, and
+//! is checked like any other (`recorded.rs`). The simulator knows more than clients do: the version
+//! that contains each transaction's writes, and the version that a reader of a snapshot saw.
 
 use super::Violation;
 use crate::history::{End, History, How, Operation};
 use crate::record::{Atom, Names, Op, Outcome, Recorded, Txn};
 use crate::settings::RealTime;
 
-/// The versions that nodes named to the client of a transaction.
+/// The versions that nodes returned for a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
-    /// The one that holds its writes.
+    /// The version that contains its writes.
     pub committed_at: Option<u64>,
-    /// The one that it read, if it read a snapshot.
+    /// The version that it read, if it read a snapshot.
     pub read_at: Option<u64>,
 }
 
-/// A history in the recorded form, with what only the simulator knows.
+/// A history in the recorded form, with the simulator's additional knowledge.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The history, the final state last.
+    /// The history; the final state is last.
     pub recorded: Recorded,
-    /// Versions, by transaction. The final state has none.
+    /// Versions by transaction. The final state has none.
     pub versions: Vec<Versions>,
 }
 
-/// How operations of a workload are told in the recorded form: what was asked with what was
-/// answered, or what is wrong with it.
+/// Converts an operation of a workload to recorded operations with their results, or returns an
+/// error message.
 pub type Told = fn(&Operation, &mut Names) -> Result<Vec<Op>, String>;
 
 impl Observed {
-    /// A history in the recorded form, without the final state.
+    /// Converts a history to the recorded form, without the final state.
     ///
     /// # Errors
-    /// When an answer can't be read.
+    /// If a result can't be decoded.
     pub fn new(
         history: &History,
         real_time: RealTime,
@@ -61,7 +61,7 @@ impl Observed {
         Ok(observed)
     }
 
-    /// Adds the final state as what a last transaction read.
+    /// Adds the final state as the reads of a last transaction.
     pub fn push_final(&mut self, ops: Vec<Op>, at: u64) {
         let txns = &mut self.recorded.txns;
         txns.push(Txn {
@@ -80,13 +80,14 @@ impl Observed {
     }
 }
 
-/// Operations in the order of the versions that nodes named, and as they were invoked where none
-/// was. The checker tries this order of writes first, where their readers tell none.
+/// Returns operations in the order of the versions that nodes returned, or of their invocation if
+/// they have no version. The checker tries this order of writes first where reads do not determine
+/// it.
 fn in_order(history: &History) -> Vec<&Operation> {
     let mut newest = 0;
     let versions = history.operations.iter().map(|operation| {
         let version = match &operation.end {
-            // A reader comes after all that its version holds.
+            // A reader comes after all transactions that its version contains.
             End::Read { version, .. } => (version.0, true),
             End::Committed { version, .. } => (version.0, false),
             _ => (newest, false),
@@ -99,12 +100,12 @@ fn in_order(history: &History) -> Vec<&Operation> {
     versions.into_iter().map(|(_, operation)| operation).collect()
 }
 
-/// A number as a key or a value.
+/// Creates a number as a key or a value.
 pub fn number(number: u64) -> Atom {
     i64::try_from(number).map_or_else(|_| Atom::Text(number.to_string().into()), Atom::Number)
 }
 
-/// When the last client was told something.
+/// Returns the time at which the last result reached a client.
 pub fn ended(history: &History) -> u64 {
     let ended = history.operations.iter().filter_map(|operation| operation.ended);
     ended.map(|at| at.us).max().unwrap_or_default()
@@ -132,8 +133,8 @@ fn txn(id: usize, operation: &Operation, real_time: RealTime, ops: Vec<Op>) -> T
     }
 }
 
-/// Where in the order an operation took place: its version, a reader of a snapshot after those that
-/// wrote it.
+/// Returns an operation's position in the order: its version, with a reader of a snapshot after its
+/// writers.
 fn place(operation: &Operation) -> Option<i64> {
     match &operation.end {
         End::Committed { version, .. } => Some(2 * version.0 as i64),
@@ -142,11 +143,12 @@ fn place(operation: &Operation) -> Option<i64> {
     }
 }
 
-/// Whether an operation is held to real time.
+/// Whether real-time order applies to an operation.
 fn is_held(operation: &Operation, real_time: RealTime) -> bool {
     let has_committed = match operation.end {
         End::Committed { .. } => true,
-        // One that nobody knows of, and that was seen, must be after what ended before it.
+        // A transaction of unknown outcome whose writes were observed must follow all transactions
+        // that ended before it.
         End::Ambiguous | End::Open => matches!(operation.how, How::Ordered | How::Certified),
         End::Read { .. } | End::Aborted(_) | End::Refused => false,
     };

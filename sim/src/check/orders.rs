@@ -1,18 +1,18 @@
-//! From versions to dependencies, and to the orders of versions that nobody told.
+//! Derives dependencies from versions, and searches for the unknown orders of versions.
 //!
-//! Within a segment every version follows on the one before it, which gives edges at once. How the
-//! middle segments of an object stand to each other (`objects.rs`), and which version a read
-//! saw that found nothing, are open questions. They are answered in three steps, each of which ends
-//! the search when it succeeds:
+//! Within a segment the order of versions is known, which yields edges directly. Two kinds of
+//! questions are open: the mutual order of an object's middle segments (`objects.rs`), and the
+//! version that a read saw if it found no value. They are answered in three steps, and the search
+//! ends with the first step that succeeds:
 //!
-//! 1. **By guess**: the order that the database tells, if it does, and the one in which they can
-//!    be put anyhow. If the graph with all answers has no cycle that the model rules out, then the
-//!    history is what the model promises, whoever the guess is from.
-//! 2. **By necessity**: an answer that closes a cycle is wrong, so that the other one holds; if
-//!    each answer to one question does, the history breaks the model. Repeated until nothing
-//!    follows.
-//! 3. **By trial**: one answer after the other, with necessity after each, within a limit. Beyond
-//!    the limit the questions stay open, which [`Answer::Open`] says.
+//! 1. **By guess**: the order that the database reports, if it does, and an order that contradicts
+//!    no edge. If the graph with all answers has no cycle that the model rules out, the history
+//!    satisfies the model, whatever the source of the guess.
+//! 2. **By necessity**: an answer that closes a cycle is wrong, so the other one is right. If all
+//!    answers to a question close cycles, the history violates the model. Repeated until no further
+//!    answer follows.
+//! 3. **By trial**: one answer after the other, with necessity after each, within a limit. Above
+//!    the limit the questions stay open, which is [`Answer::Open`].
 //!
 //! The second step is the pruning of polygraphs (Papadimitriou 1979, §3; Tan et al., "Cobra", 2020,
 //! §3.2). All steps are sound: a violation is one in every order of the versions.
@@ -29,64 +29,64 @@ use super::reach::Reach;
 use super::search::Search;
 use crate::record::Txn;
 
-/// Segments of one object that are compared with each other: those near to each other in time.
-/// Others follow from these.
+/// The number of following segments that each segment of an object is compared with, nearest in
+/// time first. The order of the others follows.
 const NEAR: usize = 8;
-/// Edges looked at by trial in all, about a second's worth.
+/// The total number of edges examined by trial, about a second's worth.
 const TRIAL_MAX: usize = 20_000_000;
-/// Rounds of necessity after one answer.
+/// The maximum number of rounds of necessity after one answer.
 const ROUNDS_MAX: usize = 200;
 
-/// What came of looking for an order.
+/// The result of searching for an order.
 #[derive(Debug)]
 pub enum Answer {
-    /// There is one that shows nothing that the model rules out.
+    /// There is an order without a cycle that the model rules out.
     Fine,
-    /// There is none: a graph with a cycle.
+    /// No order is possible; the graph has a cycle.
     Broken {
         /// The graph.
         graph: Graph,
-        /// Whether it has edges that were inferred.
+        /// Whether the graph has inferred edges.
         is_inferred: bool,
     },
-    /// Nobody knows.
+    /// The search was abandoned.
     Open,
 }
 
-/// A question: which of these sets of edges holds.
+/// An open question: which of these sets of edges holds.
 #[derive(Clone, Debug)]
 enum Question {
-    /// Which of two segments of an object is before the other.
+    /// Which of two segments of an object comes first.
     Pair { object: usize, a: usize, b: usize },
     /// Which version a read saw.
     Read { object: usize, read: usize, options: Vec<u32> },
 }
 
 type Edges = Vec<(u32, Edge)>;
-/// Who reads the end of which segment, and how.
+/// The segment whose end is read, the reader, and the kind of its edges to later writers.
 type End = (usize, u32, Kind);
 
-/// Dependencies, those that are certain and those that are in question.
+/// The certain dependencies and the open questions.
 #[derive(Debug)]
 pub struct Orders<'a> {
     objects: &'a [Object],
     txns: &'a [Txn],
     model: Model,
     junctions: Vec<Junctions>,
-    /// Which transaction reads the end of which segment, as `(segment, reader, kind)`, by object.
+    /// The readers of segments' ends, as `(segment, reader, kind)`, by object.
     ends: Vec<Vec<End>>,
-    /// Which segment is before which, as far as that was answered, by object.
+    /// The answered pairs of segments, `(earlier, later)`, by object.
     before: Vec<Vec<(usize, usize)>>,
-    /// Which version a read saw, as far as that was answered, by object and read.
+    /// The answered versions, by object and read.
     saw: BTreeMap<(usize, usize), u32>,
     questions: Vec<Question>,
-    /// The objects that questions are about.
+    /// The objects with open questions.
     in_question: Vec<usize>,
     spent: usize,
 }
 
 impl<'a> Orders<'a> {
-    /// The certain dependencies of a history, and the questions that it leaves.
+    /// Returns the certain dependencies of a history, and its open questions.
     pub fn new(facts: &'a Facts<'_>, model: Model) -> (Self, Graph) {
         let mut graph = Graph::new(facts.recorded.txns.len());
         let mut orders = Self {
@@ -115,7 +115,7 @@ impl<'a> Orders<'a> {
                     orders.questions.push(Question::Read { object: at, read: number, options });
                 }
             }
-            // Segments stand in the order of their first writers' numbers, which is about time's.
+            // Segments are in the order of their first writers' numbers, which approximates time.
             let middle: Vec<usize> = object.middle().collect();
             for (place, &a) in middle.iter().enumerate() {
                 for &b in middle[place + 1..].iter().take(NEAR) {
@@ -133,15 +133,15 @@ impl<'a> Orders<'a> {
         (orders, graph)
     }
 
-    /// The version after another in its segment that is not of this reader.
+    /// Returns the next version in the segment that is not the reader's own.
     fn next_of_another(object: &Object, version: u32, reader: u32) -> Option<u32> {
         let (segment, place) = object.places[version as usize];
         let later = &object.segments[segment as usize][place as usize + 1..];
         later.iter().copied().find(|next| object.versions[*next as usize].writer != reader)
     }
 
-    /// The versions that a read may have seen. What was there at the end is no version before all
-    /// others.
+    /// Returns the versions that a read may have seen. The final read of an object that was changed
+    /// cannot have seen the initial version.
     fn options(&self, object: &Object, read: &ObjectRead) -> Vec<u32> {
         let mut all = object.candidates(read);
         all.retain(|version| *version != INITIAL || !self.is_final(read));
@@ -160,7 +160,7 @@ impl<'a> Orders<'a> {
         }
     }
 
-    /// What follows from a read that saw a version, apart from questions.
+    /// Returns the edges that follow if a read saw a version, apart from open questions.
     fn read_edges(&self, at: usize, read: &ObjectRead, seen: u32) -> Edges {
         let object = &self.objects[at];
         let edge = |to, kind, value| Edge { to, kind, key: Some(object.key), value };
@@ -170,7 +170,7 @@ impl<'a> Orders<'a> {
             edges.push((version.writer, edge(read.reader, Kind::Wr, version.value)));
         }
         if self.is_final(read) && seen != INITIAL {
-            // What was there at the end was written last, under every model.
+            // The value at the end was written last, under every model.
             let ends = (0..object.segments.len()).map(|segment| object.last_version(segment));
             let others = ends.filter(|other| *other != seen && *other != INITIAL);
             let writer = |other: u32| object.versions[other as usize].writer;
@@ -199,7 +199,7 @@ impl<'a> Orders<'a> {
         };
         let is_own = |segment| object.first_writer(segment) == read.reader;
         if firsts.clone().any(is_own) {
-            // By the junction it would seem to come before itself.
+            // The junction would put the reader before itself.
             let others = firsts.filter(|segment| !is_own(*segment));
             edges.extend(others.map(|segment| before(object.segments[segment][0])));
         } else if let Some(junction) = junction {
@@ -208,7 +208,7 @@ impl<'a> Orders<'a> {
         edges
     }
 
-    /// What follows if segment `a` of an object is before segment `b`.
+    /// Returns the edges that follow if segment `a` of an object is before segment `b`.
     fn pair_edges(&self, at: usize, a: usize, b: usize) -> Edges {
         self.pair_edges_with(at, a, b, &self.ends[at])
     }
@@ -224,7 +224,7 @@ impl<'a> Orders<'a> {
         std::iter::once((last.writer, edge(Kind::Ww))).chain(readers).collect()
     }
 
-    /// The answers to a question, each with what follows from it.
+    /// Returns the answers to a question, each with its edges.
     fn answers(&self, question: &Question) -> Vec<Edges> {
         match question {
             Question::Pair { object, a, b } => {
@@ -237,7 +237,7 @@ impl<'a> Orders<'a> {
         }
     }
 
-    /// Looks for an order of all versions.
+    /// Searches for an order of all versions.
     pub fn solve(mut self, mut graph: Graph) -> Answer {
         let Some(places) = Search::new(&graph, self.model.rule()).places() else {
             return Answer::Broken { graph, is_inferred: false };
@@ -249,7 +249,7 @@ impl<'a> Orders<'a> {
         self.follow(&mut graph, &mut open)
     }
 
-    /// Answers by necessity, and then by trial.
+    /// Answers questions by necessity, and then by trial.
     fn follow(&mut self, graph: &mut Graph, open: &mut Vec<Question>) -> Answer {
         for _ in 0..ROUNDS_MAX {
             let Some(places) = Search::new(graph, self.model.rule()).places() else {
@@ -290,7 +290,7 @@ impl<'a> Orders<'a> {
         Answer::Open
     }
 
-    /// Notes an answer that others build on.
+    /// Records an answer that later questions build on.
     fn settle(&mut self, question: &Question, only: usize) {
         match question {
             Question::Pair { object, a, b } => {
@@ -339,8 +339,8 @@ impl<'a> Orders<'a> {
     }
 }
 
-/// Answers by guess: versions in the order in which their writers can be put, and reads of nothing
-/// as late as that order has them.
+/// Answers by guess: orders versions by their writers' positions, and lets each read that found no
+/// value see the latest possible version.
 impl Orders<'_> {
     fn is_fine_by_guesses(&self, graph: &Graph, places: &[u32]) -> bool {
         let as_told = self.places_as_told(graph);
@@ -348,7 +348,7 @@ impl Orders<'_> {
             || self.is_fine_by_guess(graph, places)
     }
 
-    /// The order that the database tells, if it tells any.
+    /// Returns the order that the database reports, if any.
     fn places_as_told(&self, graph: &Graph) -> Option<Vec<u32>> {
         let search = Search::new(graph, self.model.rule());
         if !search.is_plain() || self.txns.iter().all(|txn| txn.at.is_none()) {
@@ -418,7 +418,7 @@ fn rw(read: &ObjectRead) -> Kind {
     if read.is_predicate { Kind::PredicateRw } else { Kind::Rw }
 }
 
-/// Leaves the answers that are possible.
+/// Keeps only the possible answers.
 fn narrow(question: &mut Question, possible: &[usize]) {
     if let Question::Read { options, .. } = question {
         *options = possible.iter().map(|at| options[*at]).collect();

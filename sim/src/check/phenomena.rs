@@ -1,4 +1,4 @@
-//! Cycles by name.
+//! Names of cycles.
 //!
 //! | cycle of | phenomenon |
 //! |---|---|
@@ -6,11 +6,11 @@
 //! | ww, wr | G1c, circular information flow |
 //! | one rw, and ww, on one key | lost update |
 //! | one rw, and ww, wr | G-single, such as half of a transaction that was seen |
-//! | several rw, no two in a row | G-nonadjacent, such as a long fork |
+//! | several rw, no two adjacent | G-nonadjacent, such as a long fork |
 //! | several rw on items | G2-item, such as write skew |
 //! | several rw, of which one by a predicate | G2, such as write skew by phantoms |
 //!
-//! A cycle that takes real time to close has `-realtime` behind its name.
+//! A cycle that needs a real-time edge has the suffix `-realtime`.
 //!
 //! References: Adya 1999, §3 (G0 to G2) and §4.2 (G-single, of PL-2+); Kingsbury and Alvaro,
 //! "Elle", 2020 (G-nonadjacent); Berenson et al. 1995, §4.1 (lost update, P4).
@@ -21,8 +21,8 @@ use super::search::Search;
 
 use Kind::{PredicateRw, Rt, Rw, Wr, Ww};
 
-/// The worst phenomenon that a model rules out, by name, with the shortest cycle found that shows
-/// it.
+/// Returns the worst phenomenon that a model rules out, by name, with the shortest cycle found that
+/// shows it.
 pub fn worst(graph: &Graph, model: Model) -> Option<(&'static str, Walk)> {
     if Search::new(graph, model.rule()).places().is_some() {
         return None;
@@ -36,7 +36,7 @@ pub fn worst(graph: &Graph, model: Model) -> Option<(&'static str, Walk)> {
     Some((name(&walk), walk))
 }
 
-/// The worst cycle of edges of `base` and rw.
+/// Returns the worst cycle of edges of `base` and rw.
 fn among(graph: &Graph, model: Model, base: &[Kind]) -> Option<Walk> {
     let search = |kinds: &[Kind]| Search::new(graph, Rule::of(kinds));
     let is_ruled_out = |kinds: &[Kind]| kinds.iter().all(|kind| model.rule().has(*kind));
@@ -68,7 +68,7 @@ fn among(graph: &Graph, model: Model, base: &[Kind]) -> Option<Walk> {
     None
 }
 
-/// What a cycle is called.
+/// Returns the name of a cycle.
 fn name(walk: &Walk) -> &'static str {
     let kinds: Vec<Kind> =
         walk.iter().map(|(_, edge)| edge.kind).filter(|kind| *kind != Kind::On).collect();
@@ -174,7 +174,7 @@ mod tests {
     fn a_junction_hands_on_what_led_to_it() {
         let mut graph = Graph::new(4);
         let edge = |to, kind| Edge { to, kind, key: None, value: None };
-        // Write skew, with both of its rw by junctions: not two that are apart.
+        // Write skew with both of its rw through junctions: they are still adjacent.
         for (from, to) in [(0, 1), (1, 0)] {
             let junction = graph.add_junction();
             graph.add(from, edge(junction, Rw));

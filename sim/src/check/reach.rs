@@ -1,14 +1,14 @@
-//! Whether an edge would close a cycle in a graph that has none.
+//! Decides whether an edge would close a cycle in an acyclic graph.
 
 use super::graph::{Edge, Graph, Kind};
 use super::model::Rule;
 use super::search::Search;
 
-/// Steps in all, about ten seconds' worth. Beyond them an edge counts as one that closes nothing,
-/// which leaves a question open and is never wrong.
+/// The total number of steps, about ten seconds' worth. Above it an edge counts as closing no
+/// cycle, which leaves a question open and is never wrong.
 const STEPS_MAX: usize = 300_000_000;
 
-/// Looks for ways in a graph without cycles, of which it knows an order.
+/// Searches for paths in an acyclic graph whose topological order is known.
 pub struct Reach<'a> {
     search: Search<'a>,
     is_apart: bool,
@@ -20,7 +20,7 @@ pub struct Reach<'a> {
 }
 
 impl<'a> Reach<'a> {
-    /// Ways in a graph under a rule, with the places of its states.
+    /// Prepares a search of a graph under a rule, with the positions of its states.
     pub fn new(graph: &'a Graph, rule: Rule, places: &'a [u32]) -> Self {
         let seen = vec![0; places.len()];
         let search = Search::new(graph, rule);
@@ -28,7 +28,7 @@ impl<'a> Reach<'a> {
         Self { search, is_apart: rule.is_apart, places, seen, turn, stack, steps }
     }
 
-    /// How many edges it has looked at.
+    /// The number of edges examined.
     pub fn steps(&self) -> usize {
         self.steps
     }
@@ -36,7 +36,7 @@ impl<'a> Reach<'a> {
     /// Whether an edge would close a cycle that counts.
     pub fn closes(&mut self, from: u32, edge: &Edge) -> bool {
         let (begin, end) = (self.search.state(from), self.search.state(edge.to));
-        // An rw can only be taken where none has just been; the others anywhere.
+        // An rw edge counts only if it does not follow another; the others count anywhere.
         let ends: &[u32] = match (self.is_apart, edge.kind.is_rw()) {
             (true, false) => &[begin, begin + 1],
             _ => &[begin],

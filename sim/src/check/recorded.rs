@@ -4,11 +4,11 @@
 //!   Recorded -> facts -> objects -> orders -> graph -> phenomena -> explain
 //! ```
 //!
-//! `facts.rs` takes each read apart and puts the versions of every key into an order as far
-//! as it is known, lists by `lists.rs` and registers by `registers.rs`. From there on
-//! all kinds of data are `objects.rs`. `orders.rs` makes dependencies of them and
-//! looks for the order of versions that nobody told. What is left is a graph, with cycles or
-//! without, which `phenomena.rs` names and `explain.rs` tells in words.
+//! `facts.rs` analyses each read and orders the versions of every key as far as their order is
+//! known, lists by `lists.rs` and registers by `registers.rs`. After that, `objects.rs` represents
+//! all kinds of data. `orders.rs` derives dependencies and searches for the unknown order of
+//! versions. The result is a graph, with or without cycles, which `phenomena.rs` names and
+//! `explain.rs` describes.
 
 use super::facts::{Assumed, Facts};
 use super::model::Model;
@@ -18,20 +18,20 @@ use super::phenomena;
 use super::{Violation, explain};
 use crate::record::Recorded;
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The history is what the model promises.
+    /// The history satisfies the model.
     Holds,
-    /// It is not.
+    /// The history violates the model.
     Broken(Violation),
-    /// No anomaly was found, but the order of some writes is not told by reads, and looking for
-    /// one was given up.
+    /// No anomaly was found, but reads do not determine the order of some writes, and the search
+    /// for an order was abandoned.
     Open,
 }
 
 impl Verdict {
-    /// The violation, if there is one.
+    /// Converts the verdict to a result; an open one is `Ok`.
     ///
     /// # Errors
     /// The violation.
@@ -43,11 +43,11 @@ impl Verdict {
     }
 }
 
-/// Transactions that deleted and of which nobody knows whether they took place, of which every
-/// choice is tried. Of more, only none and all.
+/// The maximum number of transactions with deletes and unknown outcomes for which every combination
+/// is tried. If there are more, only none and all are tried.
 const DELETERS_MAX: usize = 6;
 
-/// Checks a history against a model. Stories come from `checker`.
+/// Checks a history against a model. Violations name `checker`.
 pub fn check(recorded: &Recorded, model: Model, checker: &'static str) -> Verdict {
     let check = |assumed| check_assumed(recorded, model, checker, assumed);
     let (first, deleters) = check(Assumed::Present(&[]));
@@ -77,8 +77,7 @@ pub fn check(recorded: &Recorded, model: Model, checker: &'static str) -> Verdic
     if is_certain { first } else { Verdict::Open }
 }
 
-/// Checks with certain assumptions. Also returns those of whom they could be made, where it is not
-/// fine as it is.
+/// Checks under an assumption. Also returns the transactions that assumptions are about.
 fn check_assumed(
     recorded: &Recorded,
     model: Model,
@@ -98,7 +97,7 @@ fn check_assumed(
 fn check_facts(facts: &Facts<'_>, model: Model) -> Verdict {
     let (orders, graph) = Orders::new(facts, model);
     if let Some(fork) = facts.fork {
-        // What is worse is told first.
+        // A worse anomaly is reported first.
         let worse = phenomena::worst(&graph, Model::ReadCommitted);
         return Verdict::Broken(match worse {
             Some((anomaly, walk)) => facts.violation(anomaly, story(facts, &walk, false)),

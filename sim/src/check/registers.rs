@@ -1,9 +1,9 @@
-//! Registers and rows: what is known of the order of their versions.
+//! Registers and rows: the known order of their versions.
 //!
-//! A value tells who wrote it and not who came before. What is sound: nothing comes before the
-//! initial version; one that read a version and then wrote put its own directly after it, under
-//! every model that rules out lost updates; and a final read saw the last version. What real time
-//! and other dependencies tell besides is found in `orders.rs`.
+//! A value identifies its writer but not the version before it. These facts are sound: no version
+//! precedes the initial one. If a transaction read a version and then wrote, its own version
+//! follows directly, under every model that rules out lost updates. A final read saw the last
+//! version. `orders.rs` finds the order that follows from real time and other dependencies.
 
 use super::Violation;
 use super::facts::Facts;
@@ -12,7 +12,7 @@ use super::objects::{INITIAL, ObjectRead, Saw};
 use crate::record::{Class, Name, Range};
 
 impl Facts<'_> {
-    /// The keys of rows that were changed, as a scan comes by them.
+    /// Returns the keys of rows that were changed, in the order of scans.
     pub fn rows_in_order(&self) -> Vec<Name> {
         let rows = self.objects.iter().filter(|object| object.class == Class::Register);
         let mut keys: Vec<Name> = rows.map(|object| object.key).collect();
@@ -20,7 +20,7 @@ impl Facts<'_> {
         keys
     }
 
-    /// Those of them that are in a range.
+    /// Returns the keys within a range.
     pub fn keys_within<'k>(&self, keys: &'k [Name], range: Range) -> &'k [Name] {
         let names = &self.recorded.names;
         let below = |bound: Name| keys.partition_point(|key| names.atom(*key) < names.atom(bound));
@@ -29,7 +29,7 @@ impl Facts<'_> {
         &keys[first..end.max(first)]
     }
 
-    /// Puts versions into segments.
+    /// Groups versions in segments.
     pub fn arrange_registers(&mut self, model: Model) -> Result<(), Violation> {
         let is_direct = |read: &ObjectRead| match model {
             Model::ReadCommitted => false,
@@ -46,12 +46,12 @@ impl Facts<'_> {
         Ok(())
     }
 
-    /// The segment that ends with what a final read saw.
+    /// Finds the segment that ends with the version of the final read.
     fn find_last(&mut self, at: usize) -> Result<(), Violation> {
         let object = &self.objects[at];
         let is_final = |read: &&ObjectRead| self.recorded.txns[read.reader as usize].is_final;
         let Some(read) = object.reads.iter().find(is_final) else { return Ok(()) };
-        // Nothing at the end, though there were writes, is a delete.
+        // If there were writes and no value at the end, the last version is a delete.
         let seen = match object.candidates(read)[..] {
             [INITIAL, delete] if read.saw == Saw::Nothing => Some(delete),
             [only] => Some(only),

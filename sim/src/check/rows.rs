@@ -1,8 +1,8 @@
-//! The simulator's histories of registers and rows, with the final state and the versions that
-//! nodes named.
+//! Converts the simulator's histories of registers and rows, with the final state and the versions
+//! that nodes returned.
 //!
-//! A history is observed (`observed.rs`) and checked as any other (`recorded.rs`). A
-//! reader of a snapshot must see what its version holds.
+//! A history is observed (`observed.rs`) and checked like any other (`recorded.rs`). In addition, a
+//! reader of a snapshot must see the content of its version.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,10 +21,10 @@ use crate::settings::RealTime;
 /// Rows with their values.
 type Found = Vec<(u64, u64)>;
 
-/// A history of registers in the recorded form, with the final rows if they are known.
+/// Converts a history of registers to the recorded form, with the final rows if they are known.
 ///
 /// # Errors
-/// When an answer or a final row can't be read.
+/// If a result or a final row can't be decoded.
 pub fn observe(
     registers: &Registers,
     history: &History,
@@ -45,7 +45,10 @@ pub fn observe(
     Ok(observed)
 }
 
-/// The final rows, or the key of one that can't be read.
+/// Returns the final rows.
+///
+/// # Errors
+/// The key of a row that can't be decoded.
 fn final_rows(end: &dyn Rows) -> Result<Found, Vec<u8>> {
     let mut found = Ok(Found::new());
     end.scan(REGISTERS, &KeyRange::all(), &mut |key, value| {
@@ -62,7 +65,7 @@ fn named(rows: &Found, names: &mut Names) -> Vec<(Name, Name)> {
     rows.iter().map(|(row, v)| (names.name(number(*row)), names.name(number(*v)))).collect()
 }
 
-/// What an operation asked and was answered; without an answer, the writes alone.
+/// Returns an operation's calls with their results; without results, only the writes.
 fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
     let called = decode_ops(&operation.call.args).map_err(|error| error.to_string())?;
     let found = operation.result().map(decode_found).transpose();
@@ -109,19 +112,19 @@ fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
     }
 }
 
-/// What is known of the versions of one row.
+/// The known versions of one row.
 #[derive(Default)]
 struct Row {
-    /// Versions with the value that each left last, or none where it deleted, by writer.
+    /// Versions with the last value of each writer, or `None` if it deleted.
     writes: Vec<(u64, Option<Name>)>,
-    /// Whether one of unknown version may have changed it.
+    /// Whether a transaction of unknown version may have changed the row.
     is_open: bool,
 }
 
-/// Holds readers of snapshots to the versions that nodes named.
+/// Checks readers of snapshots against the versions that nodes returned.
 ///
 /// # Errors
-/// The first reader that did not see what its version holds.
+/// The first reader that did not see the content of its version.
 pub fn check_versions(observed: &Observed, checker: &'static str) -> Result<(), Violation> {
     let txns = &observed.recorded.txns;
     let mut rows: BTreeMap<Name, Row> = BTreeMap::new();
@@ -151,7 +154,7 @@ pub fn check_versions(observed: &Observed, checker: &'static str) -> Result<(), 
     Ok(())
 }
 
-/// What a transaction left of each row that it changed.
+/// Returns the last value of each row that a transaction changed.
 fn left(txn: &Txn) -> BTreeMap<Name, Option<Name>> {
     let changes = txn.ops.iter().filter_map(|op| match op {
         Op::Write { key, value } => Some((*key, Some(*value))),
@@ -161,7 +164,7 @@ fn left(txn: &Txn) -> BTreeMap<Name, Option<Name>> {
     changes.collect()
 }
 
-/// What a transaction that only read saw of each row that anybody changed.
+/// Returns the values that a read-only transaction saw of each row that was ever changed.
 fn each_read(txn: &Txn, rows: &BTreeMap<Name, Row>, names: &Names) -> Vec<(Name, Option<Name>)> {
     let mut all = Vec::new();
     for op in &txn.ops {
@@ -180,17 +183,17 @@ fn each_read(txn: &Txn, rows: &BTreeMap<Name, Row>, names: &Names) -> Vec<(Name,
 }
 
 impl Row {
-    /// What is wrong with a reader of a version who saw this, if anything.
+    /// Describes the error if a reader of version `at` must not see `seen`.
     fn wrong_at(&self, at: u64, seen: Option<Name>) -> Option<String> {
         let held = || self.writes.iter().filter(|(version, _)| *version <= at);
         let newest = held().map(|(version, _)| *version).max();
         let Some(seen) = seen else {
             let newest = newest.filter(|_| !self.is_open)?;
-            // Writes of one version come after each other in an order that nobody named.
+            // The order of writes of one version is unknown.
             let is_deleted = held().any(|(version, value)| *version == newest && value.is_none());
             return (!is_deleted).then(|| format!("it was written at {newest}"));
         };
-        // A value of unknown version may be of any.
+        // A value of unknown version may belong to any version.
         let (written, _) = self.writes.iter().find(|(_, value)| *value == Some(seen))?;
         if *written > at {
             return Some(format!("that was written at {written}"));

@@ -1,8 +1,8 @@
-//! Cycles and ways in a graph of dependencies, under a rule that says which walks count.
+//! Cycles and paths in a graph of dependencies, under a rule that selects the paths that count.
 //!
-//! Where a rule breaks walks at two rw in a row, each vertex stands twice: as it is come to by rw,
-//! and in any other way. A cycle among these is a cycle of the graph without two rw in a row, and
-//! the other way round, since a state is come back to as it was left.
+//! If a rule excludes two adjacent rw edges, each vertex has two states: reached by rw, and reached
+//! otherwise. A cycle of states is a cycle of the graph without two adjacent rw edges, and vice
+//! versa, because a cycle returns to the same state.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,13 +10,14 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::graph::{Edge, Graph, Kind, Walk};
 use super::model::Rule;
 
-/// Steps that looking for the shortest cycle takes, beyond which the shortest so far is taken.
+/// The maximum number of steps of the search for the shortest cycle. Above it the shortest cycle so
+/// far is returned.
 const STEPS_MAX: usize = 50_000_000;
 
-/// A vertex, and how it was come to.
+/// A vertex, and whether it was reached by rw.
 type State = u32;
 
-/// A graph and what counts in it.
+/// A graph and the rule that selects its edges.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
     graph: &'a Graph,
@@ -24,7 +25,7 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Looks at a graph under a rule.
+    /// Creates a search of a graph under a rule.
     pub fn new(graph: &'a Graph, rule: Rule) -> Self {
         Self { graph, rule }
     }
@@ -37,7 +38,7 @@ impl<'a> Search<'a> {
         self.graph.vertices() * self.states_per_vertex() as usize
     }
 
-    /// The plain state of a vertex.
+    /// The state of a vertex that was not reached by rw.
     pub fn state(&self, vertex: u32) -> State {
         vertex * self.states_per_vertex()
     }
@@ -47,27 +48,27 @@ impl<'a> Search<'a> {
         state / self.states_per_vertex()
     }
 
-    /// Whether each vertex is one state, and not two.
+    /// Whether each vertex has one state rather than two.
     pub fn is_plain(&self) -> bool {
         !self.rule.is_apart
     }
 
-    /// Whether a vertex is a transaction, and not a junction.
+    /// Whether a vertex is a transaction rather than a junction.
     pub fn is_txn(&self, vertex: u32) -> bool {
         self.graph.is_txn(vertex)
     }
 
-    /// The edges from a state, those too that don't count.
+    /// All edges from a state, including those that do not count.
     pub fn edges(&self, state: State) -> &'a [Edge] {
         self.graph.from(self.vertex(state))
     }
 
-    /// Whether edges of a kind count anywhere.
+    /// Whether edges of a kind count at all.
     pub fn counts(&self, kind: Kind) -> bool {
         self.rule.has(kind)
     }
 
-    /// Where an edge leads from a state, if it counts there.
+    /// Returns the state that an edge leads to from a state, if it counts there.
     pub fn step(&self, state: State, edge: &Edge) -> Option<State> {
         self.rule.has(edge.kind).then_some(())?;
         let to = self.state(edge.to);
@@ -82,8 +83,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The strongly connected components of more than one state (Tarjan 1972), without recursion:
-    /// histories are deeper than stacks.
+    /// Returns the strongly connected components of more than one state (Tarjan 1972). Without
+    /// recursion, because histories are deeper than stacks.
     pub fn components(&self) -> Vec<Vec<State>> {
         let mut tarjan = Tarjan {
             search: self,
@@ -102,8 +103,8 @@ impl<'a> Search<'a> {
         tarjan.found
     }
 
-    /// Places of all states in an order that no edge leads back in, and that follows their numbers
-    /// where edges leave a choice. None when there is a cycle.
+    /// Returns the positions of all states in an order that contradicts no edge, and that follows
+    /// their numbers where edges leave a choice. `None` if there is a cycle.
     pub fn places(&self) -> Option<Vec<u32>> {
         let mut before = vec![0u32; self.states()];
         let all = 0..self.states() as State;
@@ -111,7 +112,7 @@ impl<'a> Search<'a> {
             let to = self.edges(state).iter().filter_map(|edge| self.step(state, edge));
             to.for_each(|to| before[to as usize] += 1);
         }
-        // Junctions come as soon as they can: they hold up others.
+        // Junctions come as early as possible, because others wait for them.
         let rank = |state: State| Reverse((self.graph.is_txn(self.vertex(state)), state));
         let free = all.filter(|&state| before[state as usize] == 0);
         let mut ready: BinaryHeap<_> = free.map(rank).collect();
@@ -129,7 +130,7 @@ impl<'a> Search<'a> {
         (next as usize == self.states()).then_some(places)
     }
 
-    /// The shortest cycle, counted in transactions.
+    /// Returns the shortest cycle, counted in transactions.
     pub fn shortest_cycle(&self) -> Option<Walk> {
         let mut components = self.components();
         components.sort_by_key(Vec::len);
@@ -148,8 +149,8 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// The shortest cycle that begins with an edge of `first` and goes back by `self`. The rule of
-    /// `whole` counts both.
+    /// Returns the shortest cycle that begins with an edge of `first` and returns along `self`.
+    /// Both must count under the rule of `whole`.
     pub fn shortest_cycle_from(&self, whole: &Search<'_>, first: fn(Kind) -> bool) -> Option<Walk> {
         let mut components = whole.components();
         components.sort_by_key(Vec::len);
@@ -177,7 +178,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Ways within one component, with memory that is used again.
+/// Searches paths within one component and reuses its memory.
 struct Ways<'a, 'b> {
     search: &'b Search<'a>,
     component: Vec<u32>,
@@ -187,7 +188,7 @@ struct Ways<'a, 'b> {
     steps: usize,
 }
 
-/// How a state was come to, in which search.
+/// The edge by which a state was reached, and in which search.
 #[derive(Clone, Copy)]
 struct Came {
     turn: u32,
@@ -220,7 +221,7 @@ impl<'a, 'b> Ways<'a, 'b> {
         self.component[state as usize] == self.components
     }
 
-    /// What an edge adds to a walk's length: a transaction that it begins at.
+    /// The length that an edge adds to a path: 1 if it begins at a transaction.
     fn weight(&self, state: State) -> u32 {
         u32::from(self.search.graph.is_txn(self.search.vertex(state)))
     }
@@ -229,7 +230,7 @@ impl<'a, 'b> Ways<'a, 'b> {
         walk.iter().map(|(from, _)| u32::from(self.search.graph.is_txn(*from))).sum()
     }
 
-    /// The shortest way of at least one edge and fewer than `most` transactions.
+    /// Returns the shortest path of at least one edge and fewer than `most` transactions.
     fn shortest(&mut self, from: State, to: State, most: u32) -> Option<Walk> {
         self.turn += 1;
         let turn = self.turn;

@@ -1,4 +1,4 @@
-//! Rules drawn from a seed.
+//! Draws rules from a seed.
 
 use pangea_core::time::Span;
 
@@ -8,27 +8,27 @@ use super::{
 };
 use crate::dice::Dice;
 
-/// A node that is to crash does so before one of its next effects, of so many at most.
+/// The maximum number of effects that a node still carries out before it crashes.
 const CRASH_EFFECTS_MAX: u64 = 60;
-/// How long a node stays down: usually, and at worst.
+/// The downtime of a node: the usual range and the maximum, in ms.
 const DOWN_MS: (u64, u64) = (20, 1_000);
 const DOWN_MS_MAX: u64 = 3_000;
-/// How long other faults last.
+/// The range of the durations of other faults, in ms.
 const LENGTH_MS: (u64, u64) = (30, 3_000);
-/// How long a node does nothing at most.
+/// The maximum length of a pause, in ms.
 const PAUSE_MS_MAX: u64 = 2_000;
-/// How often a connection is lost at most, one time after the other.
+/// The maximum number of losses of a flapping connection.
 const FLAPS_MAX: u64 = 8;
-/// What a narrow link carries.
+/// The range of the bandwidth of a narrow link.
 const NARROW_BYTES_PER_MS: (u64, u64) = (100, 10_000);
 
-/// Kinds that came later than others, and how many of them there are at most to one of those.
+/// Kinds that were added later, and the divisor of `faults_max` for them.
 const LATER: &[FaultKind] = &[FaultKind::FailedCheckpoint];
 const LATER_SHARE: u64 = 4;
 
-/// Draws the rules of a run: some of the kinds that are allowed, so many faults at most, all of
-/// them over after `duration`. Kinds that came later are drawn from `later`, so that those before
-/// them stay as they are under a seed, and fewer of them.
+/// Draws the rules of a run: at most `faults_max` faults of some of the allowed kinds, all of which
+/// end before `duration`. Kinds that were added later are drawn from `later`, and fewer of them, so
+/// that a seed still draws the same faults of the older kinds.
 pub fn draw(
     (dice, later): (&mut Dice, &mut Dice),
     allowed: &[FaultKind],
@@ -50,7 +50,7 @@ pub fn draw(
     rules
 }
 
-/// At most so many faults of these kinds.
+/// Draws at most `faults_max` faults of these kinds.
 fn draw_of(
     dice: &mut Dice,
     kinds: &[FaultKind],
@@ -69,7 +69,8 @@ fn draw_of(
     (0..count).filter_map(rule).collect()
 }
 
-/// Draws a fault of a kind and how long it lasts. A lone node has no links.
+/// Draws a fault of a kind and its duration. Returns `None` for faults of links in a cluster of one
+/// node.
 fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, u64)> {
     if kind.needs_peers() && nodes < 2 {
         return None;
@@ -133,7 +134,7 @@ fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, 
     })
 }
 
-/// Some nodes and all the others.
+/// Draws a cut between some nodes and all other nodes.
 fn draw_cut(dice: &mut Dice, nodes: usize, one_way: bool) -> Fault {
     let inside = dice.between(1, (1 << nodes) - 2);
     let (from, to) = (0..nodes as u16).partition(|node| inside >> node & 1 == 1);

@@ -1,8 +1,8 @@
-//! What everything costs: the file that `pangea calibrate` writes and a prediction reads.
+//! Costs of all activities: the file that `pangea calibrate` writes and a prediction reads.
 //!
-//! For each kind of thing that a node does there is a line: a fixed part, and a part for each
-//! transaction, kilobyte or effect, whichever it grows with. All are CPU time on one core of the
-//! machine that was measured; the time of an fsync is time on the wall, of equal shares of all.
+//! Each kind of activity of a node has a line: a fixed cost, and a cost for each transaction,
+//! kilobyte or effect, whichever it grows with. All are CPU time on one core of the machine that
+//! was measured. The duration of an fsync is wall-clock time, as means of equal shares of all.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The version of the file's format.
 pub const VERSION: u32 = 2;
 
-/// Kinds that every protocol has beside its messages, and what each grows with.
+/// Kinds that every protocol has in addition to its messages, and their units.
 const KINDS: [(&str, Unit); 15] = [
     ("turn", Unit::Txn),
     ("submit", Unit::Txn),
@@ -31,10 +31,10 @@ const KINDS: [(&str, Unit); 15] = [
     ("background", Unit::Txn),
 ];
 
-/// What the cost of a kind grows with.
+/// The unit with which the cost of a kind grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// It is the same each time.
+    /// None: the cost is constant.
     Nothing,
     /// Transactions.
     Txn,
@@ -55,7 +55,7 @@ impl Unit {
     }
 }
 
-/// What a kind grows with; nothing where no protocol has such a kind.
+/// Returns the unit of a kind, or `None` if no protocol has this kind.
 pub fn unit_of(kind: &str) -> Option<Unit> {
     let work = Work::ALL.into_iter().find(|work| work.name() == kind).map(|work| match work {
         Work::Encode | Work::Decode => Unit::Byte,
@@ -77,7 +77,7 @@ pub fn unit_of(kind: &str) -> Option<Unit> {
     work.or(step).or(message)
 }
 
-/// Every kind that a protocol with these kinds of messages needs.
+/// Returns all kinds that a protocol with these kinds of messages needs.
 pub fn kinds(messages: &'static [&'static str]) -> impl Iterator<Item = &'static str> {
     let steps = KINDS.into_iter().map(|(name, _)| name);
     steps.chain(Work::ALL.into_iter().map(Work::name)).chain(messages.iter().copied())
@@ -86,60 +86,60 @@ pub fn kinds(messages: &'static [&'static str]) -> impl Iterator<Item = &'static
 /// The cost of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Line {
-    /// Of each, in nanoseconds.
+    /// The fixed cost of each occurrence, in nanoseconds.
     pub fixed_ns: f64,
-    /// For each unit of its size, in nanoseconds.
+    /// The cost of each unit, in nanoseconds.
     pub per_unit_ns: f64,
-    /// How many it was measured on.
+    /// The number of occurrences measured.
     pub samples: u64,
-    /// Their mean size.
+    /// The mean size of an occurrence, in units.
     pub mean_size: f64,
-    /// The share of the scatter that the line explains.
+    /// The coefficient of determination of the fit.
     pub r2: f64,
 }
 
 impl Line {
-    /// What `count` of these cost that are `size` large together, in nanoseconds.
+    /// Returns the cost of `count` occurrences with a total size of `size`, in nanoseconds.
     pub fn cost_ns(&self, count: f64, size: f64) -> f64 {
         self.fixed_ns * count + self.per_unit_ns * size
     }
 }
 
-/// Where and how it was measured.
+/// The circumstances of the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// The day, as in 2026-11-22.
+    /// The date, for example 2026-11-22.
     pub date: String,
-    /// The commit of the repository that the program is in.
+    /// The commit of the repository from which the program was built.
     pub commit: String,
-    /// The processor and how many cores of it.
+    /// The processor and its number of cores.
     pub machine: String,
-    /// What clients did.
+    /// The workload.
     pub workload: String,
     /// The command's options.
     pub options: String,
     /// The commit protocol.
     pub protocol: String,
-    /// Committed transactions a second while it was measured.
+    /// Committed transactions per second during the measurement.
     pub txns_per_sec: f64,
-    /// CPU time of all nodes and the load for each of them.
+    /// CPU time of all nodes and the load generator, per transaction.
     pub cpu_us_per_txn: f64,
-    /// How much of the nodes' CPU time is in some line.
+    /// The share of the nodes' CPU time that the lines explain.
     pub explained_percent: f64,
 }
 
-/// Everything in the file.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
-    /// Where and how it was measured.
+    /// The circumstances of the measurement.
     pub calibration: Calibration,
-    /// How long an fsync takes in microseconds: the means of equal shares of all that were
-    /// measured, from the shortest to the longest.
+    /// The duration of an fsync in microseconds: the means of equal shares of all measured ones, in
+    /// ascending order.
     pub fsync_us: Vec<f64>,
-    /// Bytes on the wire for each byte of a large message.
+    /// Bytes on the wire per byte of a large message.
     pub wire_bytes_per_byte: f64,
-    /// By kind.
+    /// Lines by kind.
     pub lines: BTreeMap<String, Line>,
 }
 
@@ -237,7 +237,7 @@ fn not_negative(key: &str, value: f64) -> Result<f64, String> {
     }
 }
 
-/// What stands above the file's tables.
+/// The header of the file.
 const HEAD: &str = "\
 # What a node spends its time on, measured by `pangea calibrate` and read by `pangea sim --predict`.
 # Each line: CPU time on one core, `fixed_us` each time and so much more for each transaction,
@@ -246,7 +246,7 @@ const HEAD: &str = "\
 ";
 
 impl Costs {
-    /// The file.
+    /// Returns the text of the file.
     pub fn to_toml(&self) -> String {
         let file = File {
             version: VERSION,
@@ -259,10 +259,10 @@ impl Costs {
         format!("{HEAD}\n{text}")
     }
 
-    /// Reads a file, for a protocol with these kinds of messages.
+    /// Parses a file, for a protocol with these kinds of messages.
     ///
     /// # Errors
-    /// When it can't be used: which line or key, and what was expected.
+    /// The line or key that is invalid, and the expected value.
     pub fn parse(text: &str, messages: &'static [&'static str]) -> Result<Self, String> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| in_words(&error))?;
         match table.get("version").and_then(toml::Value::as_integer) {
@@ -283,7 +283,7 @@ impl Costs {
             lines.insert(kind.clone(), line.read(kind).map_err(wrong)?);
         }
         for part in Work::OPTIONAL {
-            // In a file that does not tell it apart it is in another line.
+            // A file without this kind includes its cost in another line.
             lines.entry(part.name().to_owned()).or_default();
         }
         if let Some(missing) = kinds(messages).find(|kind| !lines.contains_key(*kind)) {
@@ -302,7 +302,7 @@ impl Costs {
         Ok(Self { calibration: file.calibration, fsync_us, wire_bytes_per_byte, lines })
     }
 
-    /// All costs of CPU times so much.
+    /// Returns the costs with all CPU times multiplied by a factor.
     #[must_use]
     pub fn times(mut self, factor: f64) -> Self {
         for line in self.lines.values_mut() {
@@ -312,12 +312,12 @@ impl Costs {
         self
     }
 
-    /// The cost of a kind. Those of the protocol are there.
+    /// Returns the cost of a kind. All kinds of the protocol exist.
     pub fn line(&self, kind: &str) -> &Line {
         self.lines.get(kind).unwrap_or_else(|| panic!("{kind} was checked to be there"))
     }
 
-    /// How long an fsync takes that is longer than this share of all, in nanoseconds.
+    /// Returns the duration of an fsync at a quantile, in nanoseconds.
     pub fn fsync_ns(&self, share: f64) -> u64 {
         let place = (share * self.fsync_us.len() as f64) as usize;
         (self.fsync_us[place.min(self.fsync_us.len() - 1)] * 1e3) as u64

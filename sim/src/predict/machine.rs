@@ -1,37 +1,36 @@
-//! A machine: cores that serve threads, each thread with what it has to do in a queue.
+//! A machine: cores that serve threads, each with a queue of jobs.
 //!
-//! A thread runs on one core at a time and does one thing after the other. Of those that have
-//! something to do, the one runs that has had the least so far, for a slice at most; so a thread
-//! that does little hardly waits for those that do a lot, as under a fair scheduler. Which core it
-//! is does not matter: all are alike.
+//! A thread runs on one core at a time and runs its jobs one after the other. The ready thread with
+//! the least CPU time so far runs next, for at most one slice. A thread with little work therefore
+//! hardly waits for busy ones, as under a fair scheduler. All cores are identical.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// A thread runs for so long before another gets its turn.
+/// The maximum time that a thread runs before another gets its turn.
 const SLICE_NS: u64 = 1_000_000;
 
-/// Which thread of a machine.
+/// Identifies a thread of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ThreadId(pub usize);
 
-/// A slice that a core has begun: when it ends, and whose it is.
+/// A time slice that has begun on a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// When.
+    /// The end of the slice.
     pub until_ns: u64,
-    /// Whose.
+    /// The thread that runs.
     pub thread: ThreadId,
 }
 
-/// Cores and threads. `T` says what is done when a thing is.
+/// Cores and threads. `T` is the continuation of a job.
 #[derive(Debug)]
 pub struct Machine<T> {
     idle_cores: usize,
     cores: usize,
     threads: Vec<Thread<T>>,
-    /// Those that could run and don't, by what they have had.
+    /// Threads that could run but have no core, by their CPU time.
     ready: BTreeSet<(u64, ThreadId)>,
-    /// What the last thread that began to run had had.
+    /// The CPU time of the thread that was scheduled last.
     floor_ns: u64,
     busy_ns: u64,
 }
@@ -46,10 +45,10 @@ struct Thread<T> {
 }
 
 impl<T> Machine<T> {
-    /// A machine on which nothing happens.
+    /// Creates an idle machine.
     ///
     /// # Panics
-    /// Without a core.
+    /// If `cores` is 0.
     pub fn new(cores: usize) -> Self {
         assert!(cores > 0, "a machine has a core");
         Self {
@@ -62,31 +61,32 @@ impl<T> Machine<T> {
         }
     }
 
-    /// One more thread.
+    /// Adds a thread.
     pub fn spawn(&mut self) -> ThreadId {
         let (todo, had_ns) = (VecDeque::new(), self.floor_ns);
         self.threads.push(Thread { todo, had_ns, is_running: false, slice_ns: 0, busy_ns: 0 });
         ThreadId(self.threads.len() - 1)
     }
 
-    /// Gives a thread something to do that takes so long, and is followed by `then`.
+    /// Queues a job of `ns` at a thread; its continuation is `then`.
     pub fn give(&mut self, id: ThreadId, ns: u64, then: T) {
         let thread = &mut self.threads[id.0];
         let was_idle = thread.todo.is_empty();
         thread.todo.push_back((ns, then));
         if was_idle {
-            // Who has slept does not catch up on what it did not ask for, but is served soon.
+            // A thread that was idle gets no credit for that time beyond one slice, so it is served
+            // soon but does not catch up.
             thread.had_ns = thread.had_ns.max(self.floor_ns.saturating_sub(SLICE_NS));
             self.ready.insert((thread.had_ns, id));
         }
     }
 
-    /// Whether a thread has nothing to do.
+    /// Whether a thread has no job.
     pub fn is_idle(&self, id: ThreadId) -> bool {
         self.threads[id.0].todo.is_empty()
     }
 
-    /// Begins a slice if there is a core for one and a thread that wants it.
+    /// Begins a slice if a core is idle and a thread is ready.
     pub fn begin(&mut self, now_ns: u64) -> Option<Slice> {
         if self.idle_cores == 0 {
             return None;
@@ -102,7 +102,7 @@ impl<T> Machine<T> {
         Some(Slice { until_ns: now_ns + thread.slice_ns, thread: id })
     }
 
-    /// A slice has ended: returns what follows, when that was all of it.
+    /// Ends a slice. Returns the continuation of the job if the job is complete.
     pub fn end(&mut self, id: ThreadId) -> Option<T> {
         let thread = &mut self.threads[id.0];
         assert!(std::mem::take(&mut thread.is_running), "it was running");
@@ -120,17 +120,17 @@ impl<T> Machine<T> {
         done.map(|(_, then)| then)
     }
 
-    /// How long a thread has run.
+    /// The CPU time of a thread.
     pub fn busy_ns(&self, id: ThreadId) -> u64 {
         self.threads[id.0].busy_ns
     }
 
-    /// How long all cores have run together.
+    /// The CPU time of all threads.
     pub fn all_busy_ns(&self) -> u64 {
         self.busy_ns
     }
 
-    /// How many cores there are.
+    /// The number of cores.
     pub fn cores(&self) -> usize {
         self.cores
     }
@@ -140,7 +140,7 @@ impl<T> Machine<T> {
 mod tests {
     use super::*;
 
-    /// Serves what is given, each at its time to its thread; returns when each was done.
+    /// Serves jobs, each given at its time to its thread. Returns the time at which each was done.
     fn served(cores: usize, given: &[(u64, usize, u64)]) -> Vec<u64> {
         let mut machine = Machine::new(cores);
         let threads = given.iter().map(|given| given.1).max().map_or(0, |most| most + 1);

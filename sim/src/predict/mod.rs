@@ -1,9 +1,9 @@
-//! What a cluster would do on given machines: throughput and latency, predicted, not measured.
+//! Predicts the throughput and latency of a cluster on given machines.
 //!
 //! The protocol's code, the store and the workload's transactions are the real ones, so batches,
-//! epochs, conflicts and aborts are what they would be. Only time is modelled: everything that a
-//! node does takes as long as a calibration found ([`Costs`]), on cores that serve threads as a
-//! fair scheduler does ([`machine`]).
+//! epochs, conflicts and aborts are realistic. Only time is modelled: each activity of a node takes
+//! as long as a calibration measured ([`Costs`]), on cores that serve threads like a fair scheduler
+//! ([`machine`]).
 //!
 //! ```text
 //!   clients --> request reader --> inbox --> event loop --> log writer --> fsync
@@ -14,13 +14,13 @@
 //! | server | time |
 //! |---|---|
 //! | threads: those above, a sender and a reader for each lane | a line of its kind, on a core |
-//! | pool | what of a step is data-parallel, on as many cores as there are workers |
+//! | pool | the data-parallel part of a step, on as many cores as there are workers |
 //! | disk | one fsync at a time, drawn from the measured shares |
 //! | link | the one-way delay, after the bytes have passed the bandwidth |
 //!
-//! The same seed, costs and settings give the same prediction. What is not modelled: faults but
-//! the loss of a region, checkpoints, caches that grow colder with more data, and what the lock
-//! graph of several workers costs to make.
+//! The same seed, costs and settings give the same prediction. The model does not include: faults
+//! other than the loss of a region, checkpoints, caches that grow colder with more data, and the
+//! cost of building the lock graph of several workers.
 
 pub mod costs;
 pub mod machine;
@@ -42,75 +42,76 @@ pub use outcome::{Latency, Prediction, Region, Server, Survived};
 pub use rows::Loaded;
 pub use world::predict;
 
-/// The least and the most replicas of a prediction.
+/// The minimum and maximum number of replicas of a prediction.
 pub const REPLICAS: std::ops::RangeInclusive<usize> = 3..=15;
 
-/// The most nodes of one.
+/// The maximum number of nodes of a prediction.
 pub const NODES_MAX: usize = 128;
 
-/// What processors there are.
+/// The processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// So many at each node; clients are elsewhere.
+    /// The number of cores of each node; clients run elsewhere.
     Each(usize),
-    /// So many for all nodes and the clients together, as where one machine runs everything.
+    /// The number of cores shared by all nodes and the clients, as on a single machine.
     Shared(usize),
 }
 
-/// When clients call.
+/// The arrival of calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// Each has one call in flight.
+    /// Closed loop: each client has one call in flight.
     Closed,
-    /// At random times, so often a second in all regions together.
+    /// Open loop: calls arrive at random times, at a rate over all regions.
     Open {
-        /// How often.
+        /// Calls per second.
         per_sec: f64,
     },
 }
 
-/// A region that is lost for good.
+/// A region that is lost permanently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Which; nothing is that of the node that coordinates then.
+    /// The index of the region; `None` for the region of the coordinator at that time.
     pub region: Option<usize>,
-    /// When, after the measured time has begun.
+    /// The time of the loss, counted from the start of the measurement.
     pub at: Span,
 }
 
-/// What is to be predicted.
+/// The input of a prediction.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Of everything random.
+    /// The seed of everything random.
     pub seed: u64,
-    /// The regions' names, one replica in each.
+    /// The regions' names, with one replica in each.
     pub regions: Vec<String>,
-    /// How tables are divided over the nodes of a region, of which there are as many as shards.
+    /// The partitioning of tables over the nodes of a region, one for each shard.
     pub partitions: Partitions,
-    /// One-way delays between regions: `one_way[from][to]`, and within one that between its nodes.
+    /// One-way delays between regions, `one_way[from][to]`; `one_way[r][r]` is the delay between
+    /// the nodes of a region.
     pub one_way: Vec<Vec<Span>>,
-    /// Bits a second from one replica to one other, or no limit.
+    /// The bandwidth from one replica to another, in bits per second; `None` means no limit.
     pub bandwidth_bits: Option<u64>,
-    /// Clients in all regions together.
+    /// The number of clients, over all regions.
     pub clients: usize,
-    /// When they call.
+    /// The arrival of calls.
     pub pace: Pace,
-    /// What is lost meanwhile, if anything is.
+    /// The loss of a region, if any.
     pub loss: Option<Loss>,
-    /// How long clients work before anything counts.
+    /// The time that clients work before the measurement.
     pub warmup: Span,
-    /// How long what they do counts.
+    /// The length of the measurement.
     pub duration: Span,
     /// The processors.
     pub cores: Cores,
-    /// What clients do.
+    /// The workload.
     pub workload: Workload,
     /// The procedures.
     pub registry: Arc<Registry>,
 }
 
 impl Settings {
-    /// How many nodes there are: region after region, and in each the shards in order.
+    /// The number of nodes. They are numbered by region, and within a region by shard.
     fn nodes(&self) -> usize {
         self.regions.len() * usize::from(self.partitions.shards())
     }
@@ -120,7 +121,7 @@ impl Settings {
         node / usize::from(self.partitions.shards())
     }
 
-    /// The name of a node's place.
+    /// The name of a node's location.
     fn place(&self, node: usize) -> String {
         let region = &self.regions[self.region_of(node)];
         match usize::from(self.partitions.shards()) {
@@ -129,7 +130,7 @@ impl Settings {
         }
     }
 
-    /// How many threads of a node run data-parallel work.
+    /// The number of threads of a node that run data-parallel work.
     fn workers(&self) -> usize {
         match self.cores {
             Cores::Each(cores) => cores,

@@ -1,7 +1,8 @@
-//! A node as its event loop sees it: what has arrived, what waits, and what is next.
+//! A node from the view of its event loop: its queues and the choice of the next input.
 //!
-//! The order is the real driver's: before each step what has become durable and the timers that are
-//! due; then messages one by one, submissions together, and what the protocol has put off.
+//! The order is that of the real driver. Durable positions and due timers come before each step.
+//! Then come messages one by one, submissions together, and the work that the protocol has
+//! deferred.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use pangea_core::time::Timestamp;
 use super::machine::{Machine, ThreadId};
 use super::steps::ModelPool;
 
-/// At most so many submissions are one step, as in a node.
+/// The maximum number of submissions in a step, as in a node.
 const SUBMISSIONS_PER_STEP: usize = 2_048;
 
 /// One replica.
@@ -25,13 +26,13 @@ pub(super) struct Node<P: Protocol> {
     pub pool: ModelPool,
     pub rng: fastrand::Rng,
     pub threads: Threads,
-    /// The event loop is in a step.
+    /// Whether the event loop is in a step.
     pub is_busy: bool,
     pub effects: Vec<Effect<P>>,
     pub log_head: LogPosition,
-    /// What the event loop knows to be durable.
+    /// The position that the event loop knows to be durable.
     pub durable: LogPosition,
-    /// What is.
+    /// The position that is durable.
     pub synced: LogPosition,
     pub held: BTreeMap<LogPosition, Vec<Effect<P>>>,
     pub timers: BTreeMap<P::Timer, Timestamp>,
@@ -40,15 +41,15 @@ pub(super) struct Node<P: Protocol> {
     is_in_turn: bool,
     pub wants_resume: bool,
     pub log: Writer,
-    /// Calls that the request reader has not taken, by client.
+    /// Calls that the request reader has not processed, by client.
     pub requests: Vec<(usize, Submission)>,
-    /// Answers that the answer writer has not taken, by client.
+    /// Answers that the answer writer has not processed, by client.
     pub answers: Vec<(usize, bool)>,
-    /// Who waits for a ticket.
+    /// The client that waits for each ticket.
     pub waiting: BTreeMap<Ticket, usize>,
 }
 
-/// What runs at a node, on its machine.
+/// The threads of a node, on its machine.
 #[derive(Debug)]
 pub(super) struct Threads {
     pub machine: usize,
@@ -57,15 +58,15 @@ pub(super) struct Threads {
     pub log: ThreadId,
     pub requests: ThreadId,
     pub answers: ThreadId,
-    /// All that has no kind of its own: checkpoints, the log's next files.
+    /// All work without a kind of its own: checkpoints, the log's next files.
     pub rest: ThreadId,
-    /// Of each peer, by lane.
+    /// By peer and lane.
     pub senders: Vec<[ThreadId; 2]>,
     pub readers: Vec<[ThreadId; 2]>,
 }
 
 impl Threads {
-    /// New threads of a node, on the machine that is number `at`.
+    /// Creates a node's threads on `machine`, which has number `at`.
     pub fn spawn<T>(machine: &mut Machine<T>, at: usize, nodes: usize, workers: usize) -> Self {
         let mut lanes = || (0..nodes).map(|_| [machine.spawn(), machine.spawn()]).collect();
         let (senders, readers) = (lanes(), lanes());
@@ -83,7 +84,7 @@ impl Threads {
     }
 }
 
-/// The log's writer.
+/// The log writer.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pub is_busy: bool,
@@ -92,7 +93,7 @@ pub(super) struct Writer {
     pub fsync_busy_ns: u64,
 }
 
-/// What has arrived.
+/// The inputs that have arrived.
 pub(super) struct Inbox<P: Protocol> {
     pub peers: VecDeque<Input<P>>,
     pub submissions: Vec<Submission>,
@@ -138,7 +139,7 @@ impl<P: Protocol> Node<P> {
         }
     }
 
-    /// What the next step takes, and the effects that may be carried out before it.
+    /// Returns the input of the next step, and deferred effects that may be carried out before it.
     pub fn next_input(&mut self, now: Timestamp) -> Option<(Input<P>, Vec<Effect<P>>)> {
         if self.synced > self.durable {
             self.durable = self.synced;

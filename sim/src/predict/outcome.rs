@@ -1,99 +1,100 @@
-//! What a prediction says.
+//! The result of a prediction.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// What a cluster is predicted to do.
+/// The predicted behaviour of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// How many replicas.
+    /// The number of replicas.
     pub replicas: usize,
-    /// Over how many nodes each is spread.
+    /// The number of nodes of each replica.
     pub partitions: u16,
-    /// Committed transactions a second, in all regions.
+    /// Committed transactions per second, over all regions.
     pub throughput_per_sec: f64,
-    /// From the call to its outcome, of all transactions that committed.
+    /// From the call to its outcome, over all committed transactions.
     pub latency_ms: Latency,
-    /// By region.
+    /// The results of each region.
     pub regions: Vec<Region>,
     /// Transactions that committed.
     pub committed: u64,
     /// Transactions that aborted.
     pub aborted: u64,
-    /// How the first execution of each transaction fared, in shares of all, at the first node.
+    /// The outcomes of the first executions of transactions, as shares, at the first node.
     pub shares: BTreeMap<&'static str, f64>,
-    /// CPU time of all nodes, and of clients on the same machine, for each transaction.
+    /// CPU time of all nodes, and of clients on the same machine, per transaction.
     pub cpu_us_per_txn: f64,
-    /// Bytes between regions for each transaction, as they are on the wire.
+    /// Bytes on the wire between regions, per transaction.
     pub wan_bytes_per_txn: f64,
-    /// The busiest of each kind of server.
+    /// The busiest server of each kind.
     pub servers: Vec<Server>,
-    /// What limits the throughput: the busiest server, or that clients wait for the network.
+    /// The bottleneck of the throughput: the busiest server, or round trips if clients wait for the
+    /// network.
     pub bottleneck: String,
-    /// The region of the node that coordinates in the end, where the protocol has one.
+    /// The region of the coordinator at the end, if the protocol has one.
     pub coordinator: Option<String>,
-    /// What came of the loss of a region, where one was lost.
+    /// The effect of the loss of a region, if one was lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub survived: Option<Survived>,
-    /// What was simulated.
+    /// The number of simulated events.
     pub events: u64,
 }
 
-/// What came of the loss of a region.
+/// The effect of the loss of a region.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Survived {
-    /// Which was lost.
+    /// The region that was lost.
     pub region: String,
-    /// Whether its node coordinated.
+    /// Whether its node was the coordinator.
     pub was_coordinator: bool,
-    /// How many transactions it had acknowledged that the others do not have, as it had run them
-    /// before they were agreed on.
+    /// The number of transactions that it had acknowledged before they were agreed on, and that the
+    /// survivors do not have.
     pub lost_txns: u64,
-    /// What is wrong with what the others hold: something acknowledged that is not there and could
-    /// not be lost, rows that differ, or a rule of the workload that is broken.
+    /// An error in the survivors' data: an acknowledged transaction is missing that must not be
+    /// lost, rows differ, or a rule of the workload is violated.
     pub wrong: Option<String>,
 }
 
 /// Latencies in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// Half of all are not above it.
+    /// The median.
     pub p50: f64,
-    /// 95 of 100.
+    /// The 95th percentile.
     pub p95: f64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
-/// A region's part.
+/// The results of a region.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Region {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Committed transactions a second.
+    /// Committed transactions per second.
     pub throughput_per_sec: f64,
-    /// Of those.
+    /// The latency of these transactions.
     pub latency_ms: Latency,
-    /// The longest time in which it committed nothing.
+    /// The longest time without a commit.
     pub pause_ms: f64,
 }
 
 /// A server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Server {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Where the busiest of them is.
+    /// The location of the busiest server of this kind.
     pub region: String,
-    /// The share of the time in which it was busy.
+    /// The share of time in which it was busy.
     pub utilisation: f64,
 }
 
-/// A server that is busier than this limits the throughput.
+/// A server with a utilisation of at least this limits the throughput.
 const IS_FULL: f64 = 0.85;
 
-/// What limits, of servers that are there.
+/// Returns the bottleneck among these servers.
 pub(super) fn bottleneck(servers: &[Server]) -> String {
     let busiest = servers.iter().max_by(|a, b| a.utilisation.total_cmp(&b.utilisation));
     match busiest {
@@ -102,7 +103,8 @@ pub(super) fn bottleneck(servers: &[Server]) -> String {
     }
 }
 
-/// How the first execution of each transaction fared, from a protocol that counts it.
+/// Returns the outcomes of the first executions of transactions as shares, if the protocol counts
+/// them.
 pub(super) fn shares(
     before: &BTreeMap<String, u64>,
     after: &BTreeMap<String, u64>,
@@ -124,14 +126,14 @@ pub(super) fn shares(
 }
 
 impl Prediction {
-    /// The share of all transactions that aborted, in the measured time.
+    /// The share of aborted transactions in the measured time.
     pub fn aborted_share(&self) -> f64 {
         self.aborted as f64 / (self.aborted + self.committed).max(1) as f64
     }
 }
 
 impl Latency {
-    /// Of latencies in microseconds, in any order.
+    /// Returns the percentiles of latencies in microseconds, which may be unsorted.
     pub(super) fn of(latencies_us: &mut [u32]) -> Self {
         latencies_us.sort_unstable();
         let quantile = |share: f64| {

@@ -1,4 +1,4 @@
-//! A workload's rows, made once for every replica of every prediction.
+//! A workload's rows, created once for every replica of every prediction.
 
 use std::ops::ControlFlow;
 
@@ -12,15 +12,15 @@ use pangea_core::txn::{Program, Registry};
 use pangea_core::value::Value;
 use pangea_core::workload::Workload;
 
-/// Rows as they are before the first transaction. Replicas share the values.
+/// The rows before the first transaction. Replicas share the values.
 #[derive(Debug)]
 pub struct Loaded(Vec<(TableId, Vec<(Key, Value)>)>);
 
 impl Loaded {
-    /// Makes a workload's tables.
+    /// Creates a workload's tables.
     ///
     /// # Errors
-    /// When a call that loads does not commit.
+    /// If a call that loads does not commit.
     pub fn new(workload: &Workload, registry: &Registry) -> Result<Self, String> {
         let store = Store::new();
         let version = SnapshotVersion(1);
@@ -48,7 +48,7 @@ impl Loaded {
         Ok(Self(tables.collect()))
     }
 
-    /// A replica's tables, of those of a shard.
+    /// Returns a replica's tables, with the rows of one shard.
     pub(super) fn store(&self, partitions: &Partitions, shard: ShardId) -> Store {
         let (store, header) = (Store::new(), RecordHeader::default());
         for (table, rows) in &self.0 {

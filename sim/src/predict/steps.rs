@@ -1,4 +1,4 @@
-//! What a step costs: the parts that it marks, as lines, and how many workers share each.
+//! The cost of a step: the sum of its measured parts, divided by the workers that share each.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use pangea_core::work::{Meter, Work};
 
 use super::costs::Costs;
 
-/// A chunk of data-parallel items is no smaller, as in `pangea_core::pool::map`.
+/// The minimum number of data-parallel items in a chunk, as in `pangea_core::pool::map`.
 const CHUNK_ITEMS: usize = 16;
 
-/// Runs jobs one after the other, and notes how many of them would run side by side.
+/// Runs jobs one after the other, and counts how many would run in parallel.
 #[derive(Debug)]
 pub(super) struct ModelPool {
     workers: usize,
@@ -24,7 +24,7 @@ impl ModelPool {
         Self { workers, jobs: AtomicU64::new(0), rounds: AtomicU64::new(0) }
     }
 
-    /// Jobs and rounds since the last time.
+    /// Returns the jobs and rounds since the last call.
     fn take(&self) -> (u64, u64) {
         (self.jobs.swap(0, Ordering::Relaxed), self.rounds.swap(0, Ordering::Relaxed))
     }
@@ -45,19 +45,19 @@ impl Pool for ModelPool {
     }
 }
 
-/// Adds up what the parts of a step cost.
+/// Adds up the costs of a step's parts.
 pub(super) struct StepCost<'a> {
     costs: &'a Costs,
     pool: &'a ModelPool,
     total: RefCell<Cost>,
 }
 
-/// Time of one step in nanoseconds.
+/// The time of one step in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cost {
-    /// On the event loop.
+    /// CPU time of the event loop.
     pub own_ns: f64,
-    /// On the pool's other threads, together.
+    /// Total CPU time of the pool's other threads.
     pub pool_ns: f64,
 }
 
@@ -66,7 +66,7 @@ impl<'a> StepCost<'a> {
         Self { costs, pool, total: RefCell::default() }
     }
 
-    /// Something on the event loop.
+    /// Adds a cost on the event loop.
     pub fn charge(&self, kind: &str, size: f64) {
         self.total.borrow_mut().own_ns += self.costs.line(kind).cost_ns(1.0, size);
     }

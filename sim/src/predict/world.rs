@@ -1,4 +1,4 @@
-//! The loop: what happens when, from the clients' first call to the end of the measured time.
+//! The event loop, from the clients' first call to the end of the measured time.
 
 mod clients;
 mod loss;
@@ -27,36 +27,36 @@ use crate::clock::Clock;
 use clients::{Client, Commits};
 use loss::Losing;
 
-/// A cluster that has not agreed on a coordinator by then never will.
+/// The time limit for agreement on a coordinator.
 const USABLE_NS_MAX: u64 = 60_000_000_000;
-/// How often it is looked whether it has.
+/// The interval of checks for agreement on a coordinator.
 const LOOK_NS: u64 = 50_000_000;
-/// A timer comes this late at most.
+/// The maximum lateness of a timer.
 const TIMER_LATE_US_MAX: u64 = 200;
-/// As in a node.
+/// The clock uncertainty, as in a node.
 const UNCERTAINTY: Span = Span::from_ms(10);
-/// How long a checkpoint takes: it is not modelled, and must end.
+/// The duration of a checkpoint, which is not modelled but must end.
 const CHECKPOINT_NS: u64 = 1_000_000_000;
-/// A frame's header.
+/// The size of a frame's header.
 const FRAME_BYTES: f64 = 16.0;
 
-/// What follows something that a thread has done.
+/// The continuation of a thread's job.
 enum Then<P: Protocol> {
-    /// The event loop's step is over.
+    /// The event loop's step has ended.
     Step(usize),
-    /// A group of records was written: up to where.
+    /// A group of records was written, up to this position.
     Logged(usize, LogPosition),
-    /// A frame has left.
+    /// A frame was sent.
     Sent(Frame<P>),
-    /// A frame was read.
+    /// A frame was received.
     Received(Frame<P>),
     /// Requests were read.
     Requested(usize, Vec<(usize, Submission)>),
     /// Answers were written.
     Answered(Vec<(usize, bool)>),
-    /// Clients have been told, and call again.
+    /// Clients have their answers, and call again.
     Called(Vec<(usize, bool)>),
-    /// Part of a step on the pool.
+    /// No continuation, for example a part of a step on the pool.
     Nothing,
 }
 
@@ -69,33 +69,33 @@ struct Frame<P: Protocol> {
 }
 
 enum Event<P: Protocol> {
-    /// A slice ends on a machine.
+    /// A time slice ends on a machine.
     Slice(usize, ThreadId),
-    /// A frame is due at the sender's thread.
+    /// A frame reaches the sender's thread.
     Due(Frame<P>),
     /// An fsync ends.
     Fsync(usize, LogPosition),
     /// A timer may be due.
     Timer,
     Checkpointed(usize, SnapshotVersion),
-    /// Whether the cluster can be used.
+    /// The check whether the cluster is usable.
     Look,
     /// A client makes its first call.
     Begin(usize),
-    /// A call of a region comes, in an open loop.
+    /// A call of a region arrives, in an open loop.
     Arrive(usize),
-    /// What is published is kept readable for a while.
+    /// The published versions are pinned for a while.
     Pin,
     /// A region is lost.
     Lose,
-    /// A survivor notices.
+    /// A survivor notices the loss.
     PeerLost(usize),
-    /// What was counted so far does not count.
+    /// The measurement begins; earlier counts are discarded.
     Measure,
     End,
 }
 
-/// What was done up to a moment.
+/// Total work up to a moment.
 #[derive(Clone, Default)]
 struct Done {
     machines_ns: Vec<u64>,
@@ -118,10 +118,10 @@ struct World<'a, P: Protocol> {
     machines: Vec<Machine<Then<P>>>,
     nodes: Vec<Node<P>>,
     clients: Vec<Client>,
-    /// The clients' own thread, where it is on the nodes' machine.
+    /// The clients' own thread, if it shares the nodes' machine.
     load: Option<ThreadId>,
     told: Vec<(usize, bool)>,
-    /// When the link from a node to another is free, by lane.
+    /// The time at which the link between two nodes is free, by lane.
     link_free_ns: BTreeMap<(usize, usize, Lane), u64>,
     rng: fastrand::Rng,
     tickets: u64,
@@ -130,17 +130,17 @@ struct World<'a, P: Protocol> {
     latencies_us: Vec<Vec<u32>>,
     commits: Vec<Commits>,
     aborted: u64,
-    /// Clients of a region that have no call in flight, in an open loop.
+    /// By region: clients without a call in flight, in an open loop.
     idle: Vec<Vec<usize>>,
     in_flight: Vec<usize>,
     losing: Losing,
     is_over: bool,
 }
 
-/// Predicts what a cluster does.
+/// Predicts the behaviour of a cluster.
 ///
 /// # Errors
-/// When the cluster never gets to work, or a node stops.
+/// If the cluster never becomes usable, a node stops, or the settings are not supported.
 pub fn predict<P: Protocol>(
     settings: &Settings,
     options: &P::Options,
@@ -259,7 +259,7 @@ impl<'a, P: Protocol> World<'a, P> {
         Clock::origin() + Span::from_us(self.now_ns / 1_000)
     }
 
-    /// Lets everybody begin who can: event loops their next steps, cores their next slices.
+    /// Starts all work that can start: steps of event loops, and slices on cores.
     fn serve(&mut self) {
         let now = self.now();
         for index in 0..self.nodes.len() {
@@ -288,7 +288,7 @@ impl<'a, P: Protocol> World<'a, P> {
         }
     }
 
-    /// The threads that take all that waits at a time.
+    /// Starts the jobs of threads that process their whole queue at once.
     fn collect(&mut self, index: usize) {
         let machine = self.nodes[index].threads.machine;
         let (requests, answers) =
@@ -320,7 +320,7 @@ impl<'a, P: Protocol> World<'a, P> {
         self.costs.line(kind).cost_ns(1.0, size) as u64
     }
 
-    /// Runs the protocol now, and has its thread take as long as that costs.
+    /// Runs the protocol now, and occupies its thread for the cost of the step.
     fn step(&mut self, index: usize, input: Input<P>, released: Vec<Effect<P>>) {
         let now = ClockReading { at: self.now(), uncertainty: UNCERTAINTY };
         let node = &mut self.nodes[index];
@@ -367,7 +367,7 @@ impl<'a, P: Protocol> World<'a, P> {
                     self.follow(then)?;
                 }
             }
-            // What is on its way from or to a lost region does not arrive.
+            // Messages in flight from or to a lost region do not arrive.
             Event::Due(frame) if self.is_lost(frame.from) || self.is_lost(frame.to) => {}
             Event::Due(frame) => {
                 let threads = &self.nodes[frame.from].threads;
@@ -428,7 +428,7 @@ impl<'a, P: Protocol> World<'a, P> {
 
     fn follow(&mut self, then: Then<P>) -> Result<(), String> {
         match then {
-            // What a lost node was at comes to nothing.
+            // The pending work of a lost node has no effect.
             Then::Step(node) | Then::Logged(node, _) | Then::Requested(node, _)
                 if self.is_lost(node) => {}
             Then::Sent(frame) | Then::Received(frame) if self.is_lost(frame.to) => {}
@@ -496,7 +496,8 @@ impl<'a, P: Protocol> World<'a, P> {
                 node.log.head = position;
             }
             Effect::SetTimer { timer, at } => {
-                // As late as who sleeps wakes up: so nodes never tick in step.
+                // Timers fire late, like a sleeping thread that wakes up, so that nodes never tick
+                // in step.
                 let late = Span::from_us(self.rng.u64(0..=TIMER_LATE_US_MAX));
                 node.timers.insert(timer, at + late);
                 let due_ns = (at + late).since(Clock::origin()).us * 1_000;

@@ -1,6 +1,6 @@
-//! Recorded histories: what clients of any database did and were told, in one form.
+//! Recorded histories: the operations of clients of any database and their results, in one form.
 //!
-//! The simulator's histories become these, and files of them can be read and written
+//! The simulator's histories are converted to this form, and its files can be read and written
 //! ([`read`](self::read::read), [`write`](self::write::write)). Keys and values are numbers or
 //! texts. Each has one [`Name`] in a history, so that checkers compare and look up small numbers.
 //! `docs/HISTORY.md` describes the form in files.
@@ -13,10 +13,10 @@ use std::fmt;
 
 use pangea_core::hash::{HashMap, HashSet};
 
-/// A key or a value, as the database has it. Numbers come before texts.
+/// A key or a value, as in the database. Numbers sort before texts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Atom {
-    /// A whole number.
+    /// An integer.
     Number(i64),
     /// A text.
     Text(Box<str>),
@@ -31,12 +31,12 @@ impl fmt::Display for Atom {
     }
 }
 
-/// Stands for a key or a value within one history.
+/// Identifies a key or a value within one history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(u32);
 
 impl Name {
-    /// Its place among the names of its history.
+    /// Its index among the names of its history.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -50,7 +50,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The name of a key or value.
+    /// Returns the name of a key or value, which is added if it is new.
     pub fn name(&mut self, atom: Atom) -> Name {
         if let Some(&name) = self.ids.get(&atom) {
             return name;
@@ -61,26 +61,26 @@ impl Names {
         name
     }
 
-    /// What a name stands for.
+    /// Returns the key or value of a name.
     pub fn atom(&self, name: Name) -> &Atom {
         &self.atoms[name.index()]
     }
 
-    /// How many there are.
+    /// The number of names.
     pub fn len(&self) -> usize {
         self.atoms.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.atoms.is_empty()
     }
 }
 
-/// What a read of one key found.
+/// The result of a read of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Nothing: no row, a register that was never written, an empty list.
+    /// No value: no row, a register that was never written, or an empty list.
     Nothing,
     /// A value.
     Value(Name),
@@ -88,17 +88,17 @@ pub enum Seen {
     List(Vec<Name>),
 }
 
-/// The keys from one to another, the latter not included.
+/// The keys from one (included) to another (excluded).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The first key, if there is a bound.
+    /// The first key, or `None` without a bound.
     pub from: Option<Name>,
-    /// The key after the last, if there is a bound.
+    /// The key after the last, or `None` without a bound.
     pub to: Option<Name>,
 }
 
 impl Range {
-    /// Whether a key is in it.
+    /// Whether the range contains a key.
     pub fn contains(&self, names: &Names, key: Name) -> bool {
         let key = names.atom(key);
         self.from.is_none_or(|from| names.atom(from) <= key)
@@ -106,83 +106,83 @@ impl Range {
     }
 }
 
-/// One thing that a transaction did, with what it returned.
+/// One operation of a transaction, with its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// It appended a value to a list.
+    /// An append of a value to a list.
     Append {
         /// The list.
         key: Name,
-        /// The value, which nobody else appends to it.
+        /// The value, which no other operation appends to it.
         value: Name,
     },
-    /// It wrote a register, or inserted or updated a row.
+    /// A write of a register, or an insert or update of a row.
     Write {
         /// The register or row.
         key: Name,
-        /// The value, which nobody else writes to it.
+        /// The value, which no other operation writes to it.
         value: Name,
     },
-    /// It deleted a row.
+    /// A delete of a row.
     Delete {
         /// The row.
         key: Name,
     },
-    /// It read a list, a register or a row.
+    /// A read of a list, a register or a row.
     Read {
-        /// Which.
+        /// The key.
         key: Name,
-        /// What it found.
+        /// The result.
         seen: Seen,
     },
-    /// It read all rows in a range.
+    /// A read of all rows in a range.
     Scan {
-        /// Where.
+        /// The range.
         range: Range,
-        /// The rows that it found, by key.
+        /// The rows found, by key.
         rows: Vec<(Name, Name)>,
     },
 }
 
-/// How a transaction ended.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Its client was told that it committed.
+    /// Its client was notified that it committed.
     Committed,
-    /// Its client was told that it did not.
+    /// Its client was notified that it aborted.
     Aborted,
-    /// Nobody knows.
+    /// The outcome is not known.
     Unknown,
 }
 
 /// One transaction of a recorded history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Txn {
-    /// Its number, by which stories name it: its line.
+    /// Its number, which is its line; violations refer to it.
     pub id: usize,
-    /// Whose.
+    /// The client.
     pub client: Atom,
-    /// When its client asked, by a clock that all clients share.
+    /// The time at which its client sent it, by a clock that all clients share.
     pub begin: i64,
-    /// When its client was told, by the same clock.
+    /// The time at which its client received the outcome, by the same clock.
     pub end: Option<i64>,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Whether strict serializability holds it to real time. False for a read that asked for a
-    /// snapshot that may be old.
+    /// Whether strict serializability applies real-time order to it. False for a read that
+    /// requested a possibly old snapshot.
     pub is_held: bool,
-    /// Whether it read the final state: all others were over, and nothing came after it.
+    /// Whether it read the final state: all other transactions had ended before, and none followed.
     pub is_final: bool,
-    /// Where in the order of all transactions the database says that it took place, if it says so.
-    /// Proves nothing: it is where a checker begins to look for an order that reads leave open.
+    /// Its position in the order of all transactions as reported by the database, if known. It is
+    /// no proof: a checker starts from it to search for an order that reads leave open.
     pub at: Option<i64>,
-    /// What else a story should tell.
+    /// Additional information for violations.
     pub note: Option<Box<str>>,
-    /// What it did, in its order. Of one that is not known to have committed, what is known.
+    /// Its operations in their order. If it is not known to have committed, only the known ones.
     pub ops: Vec<Op>,
 }
 
-/// Every transaction, and the names of what they read and wrote.
+/// All transactions, and the names of their keys and values.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// The transactions.
@@ -191,12 +191,12 @@ pub struct Recorded {
     pub names: Names,
 }
 
-/// What is wrong with a record, and where.
+/// An error in a history, with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong and what was expected.
+    /// The error and the expected input.
     pub what: String,
 }
 
@@ -208,7 +208,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// What a key is, as its operations have it.
+/// The class of a key, which its operations determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// A list, which is appended to.
@@ -217,12 +217,12 @@ pub enum Class {
     Register,
 }
 
-/// Holds each transaction, as it is added, to what every history must be.
+/// Validates each transaction as it is added.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// Who gave a value to a key.
+    /// The line that wrote each value of each key.
     writers: HashMap<(Name, Name), usize>,
-    /// What each key is, and the line that first tells.
+    /// The class of each key, and the line that first shows it.
     classes: BTreeMap<Name, (Class, usize)>,
 }
 
@@ -230,8 +230,8 @@ impl Rules {
     /// Checks the next transaction.
     ///
     /// # Errors
-    /// When it contradicts itself or an earlier one: it ends before it begins, gives a key a value
-    /// that the key was given before, or takes a list for a register.
+    /// If it contradicts itself or an earlier one: it ends before it begins, writes a value to a
+    /// key twice, or uses a list as a register.
     pub fn check(&mut self, names: &Names, txn: &Txn) -> Result<(), Malformed> {
         let line = txn.id;
         let malformed = |what: String| Err(Malformed { line, what });

@@ -1,4 +1,4 @@
-//! Histories from files: one JSON object a line, one line a transaction.
+//! Reads histories from files: one JSON object per line, one line per transaction.
 
 use std::fmt;
 use std::io::{self, BufRead};
@@ -8,17 +8,17 @@ use serde::de::{self, Deserializer, IgnoredAny, Visitor};
 
 use super::{Atom, Malformed, Name, Names, Op, Outcome, Range, Recorded, Rules, Seen, Txn};
 
-/// Bytes in a line, so that a file that is none of ours does not fill the memory.
+/// The maximum length of a line in bytes, so that a file of another kind does not exhaust memory.
 const LINE_LEN_MAX: usize = 256 << 20;
-/// Lines between two calls of whoever watches.
+/// The number of lines between two calls of `watch`.
 const LINES_PER_CALL: usize = 1_000;
 
-/// Why a history could not be read.
+/// The reason why a history could not be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The file could not.
+    /// The file could not be read.
     Io(io::Error),
-    /// It is not a history.
+    /// The file is not a history.
     Malformed(Malformed),
 }
 
@@ -33,11 +33,10 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Reads a history. `watch` is told now and then how many bytes have been read.
+/// Reads a history. `watch` is called from time to time with the number of bytes read.
 ///
 /// # Errors
-/// When the input can't be read, or a line is not a transaction: with its number, and what was
-/// expected.
+/// If the input can't be read, or a line is not a transaction: its number, and the expected input.
 pub fn read(input: &mut dyn BufRead, watch: &mut dyn FnMut(u64)) -> Result<Recorded, ReadError> {
     let mut recorded = Recorded::default();
     let (mut rules, mut text, mut bytes) = (Rules::default(), Vec::new(), 0);
@@ -69,7 +68,8 @@ pub fn read(input: &mut dyn BufRead, watch: &mut dyn FnMut(u64)) -> Result<Recor
 }
 
 fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malformed> {
-    // What reads objects takes an array for one, its values in the order of the fields.
+    // The deserializer would accept an array as an object, with its values in the order of the
+    // fields.
     if text.trim_ascii_start().first() == Some(&b'[') {
         let what = "a transaction is a JSON object, and this is an array".to_owned();
         return Err(Malformed { line, what });
@@ -107,7 +107,7 @@ fn malformed(line: usize, text: &[u8], error: &serde_json::Error) -> Malformed {
     let column = error.column();
     let is_json = || serde_json::from_slice::<IgnoredAny>(text).is_ok();
     let what = match error.classify() {
-        // Its parser takes another type for bad syntax where one of some names is expected.
+        // The JSON parser reports another type as bad syntax if one of several names is expected.
         serde_json::error::Category::Syntax if is_json() => format!(
             "column {column}: expected an outcome, \"committed\", \"aborted\" or \"unknown\", or \
              one operation, as {{\"read\": {{..}}}}"
@@ -185,7 +185,7 @@ enum RawOp {
     },
 }
 
-/// What a read returned.
+/// The result of a read.
 #[derive(Default)]
 enum RawSeen {
     #[default]
@@ -196,7 +196,8 @@ enum RawSeen {
 }
 
 impl RawOp {
-    /// With names. What a read returned may be missing where it is not known to have happened.
+    /// Replaces keys and values by names. The result of a read may be missing if the transaction is
+    /// not known to have committed.
     fn named(self, is_known: bool, names: &mut Names) -> Result<Option<Op>, String> {
         let op = match self {
             Self::Append { key, value } => {

@@ -1,4 +1,4 @@
-//! Files are read back as they were written, and what is wrong with one is said with its line.
+//! Tests that files are read back as they were written, and that errors name their lines.
 
 use super::read::read;
 use super::write::write;

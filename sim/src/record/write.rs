@@ -1,4 +1,4 @@
-//! Histories to files, in the form that [`super::read`] reads.
+//! Writes histories to files, in the form that [`super::read`] reads.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::{Atom, Name, Names, Op, Outcome, Recorded, Seen, Txn};
 
-/// Writes a history: one JSON object a line, one line a transaction.
+/// Writes a history: one JSON object per line, one line per transaction.
 ///
 /// # Errors
-/// When the output can't be written.
+/// If the output can't be written.
 pub fn write(recorded: &Recorded, output: &mut dyn Write) -> io::Result<()> {
     for txn in &recorded.txns {
         write_txn(txn, &recorded.names, output)?;
@@ -17,10 +17,10 @@ pub fn write(recorded: &Recorded, output: &mut dyn Write) -> io::Result<()> {
     output.flush()
 }
 
-/// Writes one transaction as a line: for histories that are written as they happen.
+/// Writes one transaction as a line, for histories that are written while they happen.
 ///
 /// # Errors
-/// When the output can't be written.
+/// If the output can't be written.
 pub fn write_txn(txn: &Txn, names: &Names, output: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer(&mut *output, &transaction(txn, names))?;
     output.write_all(b"\n")

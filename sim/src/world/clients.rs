@@ -1,8 +1,8 @@
-//! Simulated clients: each invokes one call after the other and writes down what it was told.
+//! Simulated clients: each invokes one call after the other and records the results.
 //!
-//! A client whose node does not answer for long gives up waiting and goes on; the operation stays
-//! open, and is ended by its answer when that comes. One whose node stops is told so, and can't
-//! know how its transaction ended.
+//! A client whose node does not answer in time stops waiting and continues. The operation stays
+//! open until its answer arrives. A client whose node stops is notified, and cannot know how its
+//! transaction ended.
 
 use std::collections::BTreeMap;
 
@@ -22,26 +22,26 @@ use crate::history::{End, How, OpId, Operation};
 use crate::settings::Settings;
 use crate::trace::AtClient;
 
-/// From a client to a node of its region.
+/// The delay between a client and a node of its region.
 const LOCAL_US: u64 = 150;
-/// A client thinks this long at most between two calls, and within an interactive transaction.
+/// The maximum think time between two calls, and within an interactive transaction.
 const THINK_US_MAX: u64 = 30_000;
-/// A client waits about this long before it gives up waiting.
+/// The range of the time after which a client stops waiting.
 const PATIENCE_US: (u64, u64) = (500_000, 4_000_000);
-/// How long a client waits before it tries again after a refusal.
+/// The range of the time that a client waits after a refusal.
 const BACKOFF_US: (u64, u64) = (10_000, 200_000);
 
-/// Something that happens at a client.
+/// An event at a client.
 pub(super) enum ClientEvent {
-    /// It begins its next operation.
+    /// The client begins its next operation.
     Next { client: usize },
     /// An operation reaches its node.
     Reached { op: OpId },
     /// An interactive transaction commits.
     Commit { op: OpId },
-    /// An answer reaches the client.
+    /// A result reaches the client.
     Told { op: OpId, end: End },
-    /// The client may have waited long enough.
+    /// The client stops waiting unless it has a result.
     Patience { client: usize, op: OpId },
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Clients {
     list: Vec<Client>,
     tickets: u64,
     prepared: BTreeMap<OpId, Prepared>,
-    /// Operations that have not ended.
+    /// The number of operations that have not ended.
     pub(super) open: usize,
 }
 
@@ -62,7 +62,7 @@ struct Client {
     dice: Dice,
 }
 
-/// An interactive transaction that was run and is not yet submitted, or not yet answered.
+/// An interactive transaction that has run on a snapshot and has no answer yet.
 struct Prepared {
     life: u64,
     pin: Pin,
@@ -74,7 +74,7 @@ impl Clients {
     pub(super) fn new(settings: &Settings, workload: &Workload, topology: &Topology) -> Self {
         let count = settings.nodes * settings.clients_per_node;
         let shards = usize::from(settings.shards);
-        // The clients of a region take turns at its nodes.
+        // The clients of a region are assigned to its nodes round robin.
         let home = |index: usize| {
             let (region, shard) = (index % settings.nodes, index / settings.nodes % shards);
             topology.node_at(RegionId(region as u16), ShardId(shard as u16))
@@ -93,14 +93,14 @@ impl Clients {
         Self { list: list.collect(), tickets: 0, prepared: BTreeMap::new(), open: 0 }
     }
 
-    /// The number under which loads are in the history: of no client.
+    /// The client index of loads in the history, which no client has.
     pub(super) fn loader(&self) -> usize {
         self.list.len()
     }
 }
 
 impl<P: Protocol> World<P> {
-    /// Submits the calls that load the workload, each at some node.
+    /// Submits the calls that load the workload, distributed over all nodes.
     pub(super) fn start_load(&mut self) {
         for (index, call) in self.workload.load_calls().into_iter().enumerate() {
             let node = NodeId((index % self.nodes.len()) as u16);
@@ -110,7 +110,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// All clients begin.
+    /// Starts all clients.
     pub(super) fn start_clients(&mut self) {
         for client in 0..self.clients.list.len() {
             self.client_next(client, THINK_US_MAX);
@@ -149,7 +149,7 @@ impl<P: Protocol> World<P> {
         let call = client.generator.next(client.dice.rng(), now);
         let how = match self.settings.shards {
             1 => draw_how(&call, &mut client.dice),
-            // A session would read on one shard.
+            // A session would read only one shard.
             _ => How::Ordered,
         };
         let roams = client.dice.chance(if client.was_refused { 500 } else { 30 });
@@ -179,7 +179,7 @@ impl<P: Protocol> World<P> {
 
     fn on_reached(&mut self, op: OpId) {
         let node = self.history[op].node;
-        // Sessions read what is in the store, so they find nobody until all of it is there.
+        // Sessions read the local store and are refused while it is incomplete.
         let reads_store = matches!(self.history[op].how, How::Snapshot | How::Certified);
         let is_replaced = self.nodes[node.index()].is_replaced;
         if !self.is_running(node) || (reads_store && is_replaced) {
@@ -267,7 +267,7 @@ impl<P: Protocol> World<P> {
             return;
         }
         if self.clients.prepared[&op].pin.is_lost() {
-            // The session finds that out, and begins again.
+            // The session detects the loss and starts over.
             self.counts.pins_lost += 1;
             self.clients.prepared.remove(&op);
             return self.tell(op, End::Refused);
@@ -275,7 +275,7 @@ impl<P: Protocol> World<P> {
         self.check_pinned(op);
         let only_reads = self.clients.prepared[&op].certified.writes.is_empty();
         if only_reads && self.clients.list[client].dice.chance(500) {
-            // What read one snapshot and wrote nothing is serializable as it is.
+            // A transaction that read one snapshot and wrote no row is serializable as it is.
             let prepared = self.clients.prepared.remove(&op).expect("looked up above");
             self.reigns.on_answer(node, op, version);
             self.tell(op, End::Read { version, result: prepared.result });
@@ -285,7 +285,7 @@ impl<P: Protocol> World<P> {
         self.submit_request(op, Request::Commit(Program::Certified(certified)));
     }
 
-    /// What is pinned stays as it was read, whatever was written and reclaimed meanwhile.
+    /// Checks that a pinned snapshot is unchanged, despite later writes and garbage collection.
     fn check_pinned(&mut self, op: OpId) {
         let Prepared { pin, result, .. } = &self.clients.prepared[&op];
         let (program, nothing) = (self.program(op), Overlay::new());
@@ -296,7 +296,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// A node's answer to a commit.
+    /// Handles a node's answer to a commit.
     pub(super) fn answer(&mut self, id: NodeId, ticket: Ticket, outcome: Outcome) {
         let Some(op) = self.take_waiting(id, ticket) else { return };
         if self.history[op].how == How::Strict {
@@ -313,7 +313,7 @@ impl<P: Protocol> World<P> {
             Outcome::Aborted(abort) if abort.code == SqlState::OUTCOME_UNKNOWN => End::Ambiguous,
             Outcome::Aborted(abort) => {
                 if self.settings.shards > 1 {
-                    // It may be run again, and commit.
+                    // The transaction may be re-executed and then commit.
                     let running = self.nodes[id.index()].running.as_ref();
                     let version = running.expect("it answers").protocol.status().version;
                     self.reigns.on_answer(id, op, version);
@@ -324,7 +324,7 @@ impl<P: Protocol> World<P> {
         self.tell(op, end);
     }
 
-    /// A node's answer to a strict read.
+    /// Handles a node's answer to a strict read.
     pub(super) fn answer_fresh(&mut self, id: NodeId, ticket: Ticket, version: SnapshotVersion) {
         let Some(op) = self.take_waiting(id, ticket) else { return };
         self.trace.event(self.now, id, "fresh", [ticket.0, version.0], String::new);
@@ -345,7 +345,7 @@ impl<P: Protocol> World<P> {
         op
     }
 
-    /// The node of a submitted operation stopped.
+    /// Ends a submitted operation whose node stopped.
     pub(super) fn lose_operation(&mut self, op: OpId) {
         self.clients.prepared.remove(&op);
         let end = match self.history[op].how {
@@ -355,7 +355,7 @@ impl<P: Protocol> World<P> {
         self.tell(op, end);
     }
 
-    /// An answer, or the news that there will be none, goes to the client.
+    /// Sends a result to the client, or the notice that there will be no answer.
     fn tell(&mut self, op: OpId, end: End) {
         let client = self.clients.list.get_mut(self.history[op].client);
         let delay = Span::from_us(client.map_or(0, |client| client.dice.delay(LOCAL_US)));
@@ -386,7 +386,7 @@ impl<P: Protocol> World<P> {
     }
 }
 
-/// How a client runs its call: every way is used for every kind of call that allows it.
+/// Draws the path of a call; every kind of call uses all paths that allow it.
 fn draw_how(call: &Call, dice: &mut Dice) -> How {
     match (call.is_read_only, dice.between(0, 9)) {
         (true, 0..=2) => How::Strict,

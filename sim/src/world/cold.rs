@@ -1,4 +1,4 @@
-//! Rows that are not in memory, where a run has a limit.
+//! Cold rows, in runs with a memory limit.
 
 use pangea_core::ids::{NodeId, TableId};
 use pangea_core::key::Key;
@@ -9,11 +9,11 @@ use pangea_core::time::Span;
 use super::World;
 use super::node::{Node, Running};
 
-/// The clock of the store goes on after so many steps.
+/// The number of steps between two passes of the store's clock.
 const CLOCK_STEPS: u64 = 8;
 
 impl<P: Protocol> Node<P> {
-    /// A new store, and where it keeps values that are not in memory.
+    /// Creates a store and its memory of cold values.
     pub(super) fn new_store(&self) -> (Store, ColdMemory) {
         let cold = ColdMemory::default();
         let store = match self.memory_bytes {
@@ -25,7 +25,8 @@ impl<P: Protocol> Node<P> {
 }
 
 impl<P: Protocol> Running<P> {
-    /// Values are chosen after one step and put away after another, as a thread beside would do.
+    /// Chooses cold values after one step and evicts them after a later one, as a concurrent thread
+    /// would.
     pub(super) fn turn_clock(&mut self) {
         self.steps += 1;
         match self.steps % CLOCK_STEPS {

@@ -1,4 +1,4 @@
-//! Rules carried out: what goes wrong, and when it is right again.
+//! Carries out rules: begins and ends faults.
 
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::{Lane, Protocol};
@@ -10,31 +10,31 @@ use crate::dice::Dice;
 use crate::faults::{self, Fault, Role, Rule, Target};
 use crate::trace::Outside;
 
-/// A fault that ends.
+/// The end of a fault.
 pub(super) enum Mend {
-    /// These lanes of these directions are open again.
+    /// Unblocks these lanes of these directions.
     Unblock(Vec<(NodeId, NodeId)>, Vec<Lane>),
-    /// A link is as fast as it was.
+    /// Restores the speed of a link.
     SlowLink(NodeId, NodeId),
-    /// A link is as wide as it was.
+    /// Restores the bandwidth of a link.
     NarrowLink(NodeId, NodeId),
-    /// A disk is as fast as it was.
+    /// Restores the speed of a disk.
     SlowDisk(NodeId),
-    /// Fsyncs end again.
+    /// Lets fsyncs end again.
     StuckDisk(NodeId),
-    /// A disk has space again.
+    /// Frees space on a disk.
     FullDisk(NodeId),
-    /// Checkpoints can be written again.
+    /// Lets checkpoints be written again.
     FailedCheckpoint(NodeId),
-    /// A processor is as fast as it was.
+    /// Restores the speed of a processor.
     SlowProcessor(NodeId),
-    /// A clock is as wrong as it was.
+    /// Restores the clock's previous error.
     Clock { node: NodeId, by_us: i64, is_known: bool },
-    /// No fault happens from now on.
+    /// Ends all faults.
     Heal,
 }
 
-/// The rules of a run, and a generator for what they leave open.
+/// The rules of a run, and a generator for the choices that they leave open.
 pub(super) struct Faults {
     pub(super) dice: Dice,
     pub(super) rules: Vec<Rule>,
@@ -48,13 +48,13 @@ impl Faults {
 }
 
 impl<P: Protocol> World<P> {
-    /// Settles what will happen between now and `heal_at`.
+    /// Draws or takes the rules, and schedules them between now and `heal_at`.
     pub(super) fn plan_faults(&mut self, heal_at: Timestamp) {
         self.faults.heal_at = heal_at;
         let (settings, nodes) = (&self.settings, self.nodes.len());
         let (dice, most) = (&mut self.faults.dice, settings.faults_max);
         let later = &mut Dice::fork(settings.seed, "later faults", 0);
-        // Drawn in any case: the same rules, drawn or given, make the same run.
+        // Rules are drawn even if they are given, so that drawn and given rules make the same run.
         let drawn = faults::draw((dice, later), &settings.faults, most, nodes, settings.duration);
         self.faults.rules = settings.rules.clone().unwrap_or(drawn);
         if !self.faults.rules.is_empty() {
@@ -79,7 +79,8 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Begins a fault that lasts until `ends`, and returns what ends it, unless it does so itself.
+    /// Begins a fault that lasts until `ends`, and returns the event that ends it, unless it ends
+    /// by itself.
     fn break_now(&mut self, fault: Fault, ends: Timestamp) -> Option<Mend> {
         match fault {
             Fault::Crash { node, after_effects } => {
@@ -148,7 +149,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Begins a fault of one node's parts.
+    /// Begins a fault of a node's disk, processor or clock.
     fn break_node(&mut self, fault: Fault, ends: Timestamp) -> Option<Mend> {
         match fault {
             Fault::SlowDisk { node, times } => {
@@ -245,7 +246,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// How much of a time is left before the world is healed: all nodes are up then.
+    /// Limits a time to the time until the world is healed, when all nodes are up.
     pub(super) fn within_faults(&self, time: Span) -> Span {
         time.min(self.faults.heal_at.since(self.now)).max(Span::from_us(1))
     }

@@ -1,4 +1,4 @@
-//! Connections as nodes see them: up, down, and messages between.
+//! Connections as nodes observe them: up, down, and messages in between.
 
 use bytes::Bytes;
 use pangea_core::ids::NodeId;
@@ -9,15 +9,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::network::{Arrival, Era, Flight, LANES};
 use super::{Event, World};
 
-/// How long a side takes to notice a lost connection, at most.
+/// The maximum time until a side notices a lost connection.
 const NOTICE_US_MAX: u64 = 300_000;
-/// How long a blocked connection lasts before it is given up.
+/// The range of the time after which a blocked connection is dropped.
 const KEEP_ALIVE_US: (u64, u64) = (200_000, 1_500_000);
-/// Pause between attempts to connect.
+/// The range of the pause between attempts to connect.
 const BACKOFF_US: (u64, u64) = (5_000, 200_000);
 
 impl<P: Protocol> World<P> {
-    /// Sends a message as bytes.
+    /// Encodes a message and sends it.
     pub(super) fn transmit(&mut self, from: NodeId, to: NodeId, message: &P::Message) {
         let mut encoded = Vec::new();
         message.encode(&mut encoded);
@@ -57,7 +57,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Blocks one direction. The connection may outlive it.
+    /// Blocks one direction. The connection may outlast the block.
     pub(super) fn block(&mut self, from: NodeId, to: NodeId) {
         LANES.iter().for_each(|&lane| self.network.block(from, to, lane));
         let era = self.network.era(from, to);
@@ -66,7 +66,7 @@ impl<P: Protocol> World<P> {
         self.queue.push(at, Event::KeepAlive { a: from, b: to, era });
     }
 
-    /// Takes one block of a direction's lane back.
+    /// Removes one block of a direction's lane.
     pub(super) fn unblock(&mut self, from: NodeId, to: NodeId, lane: Lane) {
         self.network.unblock(from, to, lane);
         let at = self.now + self.network.delay(from, to);
@@ -79,7 +79,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// The connection between two nodes is lost.
+    /// Drops the connection between two nodes.
     pub(super) fn lose(&mut self, a: NodeId, b: NodeId) {
         let Some(era) = self.network.lose(a, b) else { return };
         self.counts.connections_lost += 1;
@@ -94,7 +94,7 @@ impl<P: Protocol> World<P> {
     }
 
     pub(super) fn on_notice_loss(&mut self, me: NodeId, peer: NodeId, era: Era) {
-        // When they are connected again, the loss was noticed on the way there.
+        // If they have reconnected, the loss was noticed before that.
         if !self.network.is_up_since(me, peer, era) {
             self.notice_loss(me, peer);
         }
@@ -107,7 +107,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Begins to connect two nodes, after a while.
+    /// Schedules an attempt to connect two nodes.
     pub(super) fn connect_after(&mut self, a: NodeId, b: NodeId, wait: Span) {
         let attempt = self.network.new_attempt(a, b);
         let backoff = self.faults.dice.between(BACKOFF_US.0, BACKOFF_US.1);

@@ -1,4 +1,5 @@
-//! One cluster in virtual time: nodes, network, disks, clocks, clients and faults in one loop.
+//! One cluster in virtual time: nodes, network, disks, clocks, clients and faults in one event
+//! loop.
 //!
 //! ```text
 //!            +--------------------------- queue, by virtual time -----------------------------+
@@ -7,13 +8,14 @@
 //!   world: links (connect, lose, block), clients (invoke, think, give up), faults, the watch
 //! ```
 //!
-//! A run has four phases: the workload is **loaded** without faults; clients **work** while faults
-//! come and go; the world is **healed** and clients go on; they stop, and the world **drains**: all
-//! that was submitted must end and all replicas become equal. Then histories are checked.
+//! A run has four phases. The workload is **loaded** without faults. Clients **work** while faults
+//! come and go. The world is **healed** and clients continue. Clients stop and the world
+//! **drains**: all submitted operations must end and all replicas must converge. Then the history
+//! is checked.
 //!
-//! What is in which file: `node` runs protocol steps and carries effects out, `links` owns
-//! connections, `network` decides when a message arrives, `clients` invokes and records, `faults`
-//! breaks and mends, `watch` moves from phase to phase and compares replicas.
+//! `node` runs protocol steps and carries effects out. `links` manages connections. `network`
+//! decides when a message arrives. `clients` invokes operations and records results. `faults`
+//! begins and ends faults. `watch` advances the phases and compares replicas.
 
 mod clients;
 mod cold;
@@ -53,27 +55,27 @@ use node::Node;
 use queue::Queue;
 use reigns::Reigns;
 
-/// Events in one run: far more than any run needs, so that one that spins ends.
+/// The maximum number of events in a run, far above any normal run, so that a livelock ends.
 const EVENTS_MAX: u64 = 50_000_000;
 
-/// YCSB in simulation: few rows, so that clients meet on them.
+/// YCSB in simulation: few rows, so that clients conflict.
 const YCSB_ROWS: u64 = 200;
-/// And few counters and customers that most want.
+/// A few counters and customers that most clients access.
 const HOT: u32 = 10;
 const CUSTOMERS: u32 = 100;
 const YCSB_VALUE_LEN: u32 = 20;
 
-/// Something that happens at a time.
+/// An event in virtual time.
 enum Event<P: Protocol> {
-    /// A node takes its next input.
+    /// A node processes its next input.
     Step { node: NodeId, life: u64 },
     /// The effects of a node's last step are carried out.
     Effects { node: NodeId, life: u64 },
     /// A node's fsync ends.
     Fsync { node: NodeId, life: u64, position: LogPosition },
-    /// A node's checkpoint is written.
+    /// A node's checkpoint has been written.
     Checkpointed { node: NodeId, life: u64, checkpoint: Checkpoint, rows: Rows, pin: Pin },
-    /// What a node fetches from the cold store is there.
+    /// A node's fetch from the cold store ends.
     Fetched { node: NodeId, life: u64, token: u64, keys: Vec<(TableId, Key)>, took: Span },
     /// A timer may be due.
     Timer { node: NodeId, life: u64, timer: P::Timer, setting: u64 },
@@ -83,9 +85,9 @@ enum Event<P: Protocol> {
     Arrive(Flight),
     /// Stalled messages arrive.
     Flush { from: NodeId, to: NodeId },
-    /// A blocked connection is given up.
+    /// A blocked connection times out.
     KeepAlive { a: NodeId, b: NodeId, era: Era },
-    /// A node notices that a connection is gone.
+    /// A node notices that a connection is lost.
     NoticeLoss { me: NodeId, peer: NodeId, era: Era },
     /// An attempt to connect succeeds.
     Connect { a: NodeId, b: NodeId, attempt: u64 },
@@ -97,11 +99,11 @@ enum Event<P: Protocol> {
     Lose { a: NodeId, b: NodeId },
     /// A fault ends.
     Mend(Mend),
-    /// The watch looks around.
+    /// The watch checks progress.
     Watch,
 }
 
-/// How far a run is.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Loading,
@@ -110,7 +112,7 @@ enum Phase {
     Done,
 }
 
-/// A cluster, its clients and its troubles.
+/// A cluster with its clients and faults.
 pub struct World<P: Protocol> {
     settings: Settings,
     options: P::Options,
@@ -130,16 +132,16 @@ pub struct World<P: Protocol> {
     digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     watch: watch::Watch,
     reigns: Reigns,
-    /// The whole history in the recorded form, once the run is over.
+    /// The whole history in the recorded form, once the run has ended.
     recorded: Option<Recorded>,
     violation: Option<Violation>,
 }
 
 impl<P: Protocol> World<P> {
-    /// A cluster whose nodes are about to start.
+    /// Creates a cluster whose nodes are about to start.
     ///
     /// # Errors
-    /// When the settings ask for something that there is not.
+    /// If the settings or options are invalid.
     pub fn new(settings: &Settings, options: &P::Options) -> Result<Self, String> {
         let sizes = workload::Settings {
             seed: settings.seed,
@@ -189,7 +191,7 @@ impl<P: Protocol> World<P> {
             workload,
         };
         for id in world.topology.node_ids() {
-            // Nodes start one after the other within a moment, as they do when a cluster starts.
+            // Nodes start one after the other within a moment, as in a real cluster.
             let at = world.now + Span::from_us(u64::from(id.0) * 1_000);
             world.queue.push(at, Event::Start { node: id, life: 0 });
         }
@@ -197,7 +199,7 @@ impl<P: Protocol> World<P> {
         Ok(world)
     }
 
-    /// Runs to the end, or to the first violation, and checks what clients saw.
+    /// Runs to the end or to the first violation, and checks the results that clients observed.
     pub fn run(mut self) -> Report {
         while self.violation.is_none() && self.phase != Phase::Done {
             let (at, event) = self.queue.pop().expect("the watch always comes again");
@@ -263,14 +265,14 @@ impl<P: Protocol> World<P> {
         checked.violation
     }
 
-    /// A store of a shard; all that were not destroyed are the same by now.
+    /// Returns a store of a shard; by now all of its nodes that were not destroyed are identical.
     fn store_of(&self, shard: ShardId) -> &Store {
         let is_of = |node: &&Node<P>| self.topology.nodes[node.id.index()].shard == shard;
         let store = self.nodes.iter().filter(is_of).find_map(|node| node.store());
         store.expect("of each shard a node is up")
     }
 
-    /// Notes the first violation, which ends the run.
+    /// Records the first violation, which ends the run.
     fn violate(&mut self, checker: &'static str, story: String) {
         let violation = Violation::new(checker, checker, story);
         self.trace.event(self.now, Outside, "violation", [0, 0], || violation.to_string());
@@ -300,7 +302,7 @@ impl<P: Protocol> World<P> {
     }
 }
 
-/// Regions at drawn distances from each other; the way there and back may differ a little.
+/// Draws the distances between regions; the two directions may differ a little.
 fn drawn_topology(settings: &Settings) -> Topology {
     let mut dice = Dice::fork(settings.seed, "topology", 0);
     let mut topology = settings.topology();

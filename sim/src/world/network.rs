@@ -1,9 +1,10 @@
-//! Connections between nodes: when a message arrives, if it does.
+//! Connections between nodes: whether and when a message arrives.
 //!
-//! Between two nodes there is one connection with two lanes each way. A lane keeps its order; there
-//! is none between lanes. While a direction is blocked, what arrives is stalled, as TCP would
-//! retransmit it; a blocked connection is lost in the end, and with it what was under way. Each
-//! side notices a loss in its own time, and what it sends until then is lost too.
+//! Two nodes share one connection with two lanes in each direction. Each lane preserves order, but
+//! lanes are independent of each other. While a direction is blocked, arriving messages are
+//! stalled, as TCP would retransmit them. A blocked connection is eventually dropped together with
+//! the messages in flight. Each side notices a loss at its own time, and messages that it sends
+//! before that are lost too.
 
 use std::collections::VecDeque;
 
@@ -16,24 +17,25 @@ use pangea_core::topology::Topology;
 use crate::dice::Dice;
 use crate::faults::LINK_TIMES_MAX;
 
-/// What a connection carries: 100 MB/s for each lane.
+/// The bandwidth of each lane of a connection: 100 MB/s.
 const BYTES_PER_MS: u64 = 100_000;
 
 /// The lanes of a connection.
 pub(super) const LANES: [Lane; 2] = [Lane::Control, Lane::Bulk];
 
-/// A message may be held up by this much more at most: lost packets that are sent again.
+/// The maximum stall of a message, as by retransmission of lost packets.
 const STALL_US_MAX: u64 = 400_000;
-/// How many messages in a thousand are held up, at worst and on a network that is well. As what
-/// is behind waits too, a lane of hundreds of messages a second feels each of them.
+/// The share of stalled messages in a thousand: the maximum under faults, and on a healthy network.
+/// Messages after a stalled one wait too, so each stall affects a lane of hundreds of messages per
+/// second.
 const STALLS_PER_MILLE_MAX: u64 = 10;
 const STALLS_PER_MILLE_WELL: u64 = 1;
 
-/// Which connection, over the life of a pair of nodes.
+/// The number of a connection among all connections of a pair of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Era(pub(super) u64);
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) from: NodeId,
@@ -43,14 +45,14 @@ pub(super) struct Flight {
     pub(super) bytes: Bytes,
 }
 
-/// What becomes of a message that arrives.
+/// The outcome of an arriving message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// It is handed to the receiver.
+    /// It is delivered to the receiver.
     Received,
-    /// It waits until the direction is open again.
+    /// It waits until the direction is unblocked.
     Stalled,
-    /// Its connection is gone.
+    /// Its connection was lost.
     Lost,
 }
 
@@ -71,11 +73,11 @@ struct Link {
     attempt: u64,
     slowness: u64,
     bytes_per_ms: u64,
-    /// By side, the lower node first.
+    /// The sides, the lower node first.
     sides: [Side; 2],
 }
 
-/// What one side of a link knows, and what it sends, by lane.
+/// One side's view of the connection, and its outgoing lanes.
 #[derive(Clone, Debug, Default)]
 struct Side {
     sees_up: bool,
@@ -101,12 +103,12 @@ impl Network {
         Self { nodes, one_way, links: vec![link; nodes * nodes], stalls_per_mille, dice }
     }
 
-    /// From now on a drawn share of messages is held up.
+    /// Draws a new share of stalled messages, from now on.
     pub(super) fn worsen(&mut self) {
         self.stalls_per_mille = self.dice.between(0, STALLS_PER_MILLE_MAX);
     }
 
-    /// From now on the network is well.
+    /// Makes the network healthy from now on.
     pub(super) fn heal(&mut self) {
         self.stalls_per_mille = STALLS_PER_MILLE_WELL;
     }
@@ -120,7 +122,7 @@ impl Network {
         &mut self.link(from, to).sides[usize::from(from > to)]
     }
 
-    /// A one-way delay from one node to another, drawn.
+    /// Draws a one-way delay from one node to another.
     pub(super) fn delay(&mut self, from: NodeId, to: NodeId) -> Span {
         let slowness = self.link(from, to).slowness;
         let typical = self.one_way[from.index() * self.nodes + to.index()].us.max(50);
@@ -130,7 +132,8 @@ impl Network {
         Span::from_us((typical + jitter) * slowness + stall)
     }
 
-    /// Sends: when the message arrives and in which era, or nothing when it is lost at once.
+    /// Sends a message: returns its arrival time and the message in flight, or `None` if it is lost
+    /// at once.
     pub(super) fn send(
         &mut self,
         now: Timestamp,
@@ -151,14 +154,14 @@ impl Network {
         Some((*lane_free, Flight { from, to, lane, era, bytes }))
     }
 
-    /// What becomes of a message that arrives now. A stalled one is kept here.
+    /// Returns the outcome of a message that arrives now. A stalled message is queued.
     pub(super) fn arrive(&mut self, flight: &Flight) -> Arrival {
         if !self.is_up_in(flight.from, flight.to, flight.era) {
             return Arrival::Lost;
         }
         let side = self.side(flight.from, flight.to);
         let lane = flight.lane as usize;
-        // Behind a stalled message others stall too: a lane keeps its order.
+        // Messages after a stalled one stall too, because a lane preserves order.
         if side.blocked[lane] > 0 || !side.stalled[lane].is_empty() {
             side.stalled[lane].push_back(flight.clone());
             return Arrival::Stalled;
@@ -166,49 +169,49 @@ impl Network {
         Arrival::Received
     }
 
-    /// The stalled messages of a direction that arrive now: those of lanes that are open.
+    /// Returns the stalled messages of a direction whose lanes are unblocked.
     pub(super) fn flush(&mut self, from: NodeId, to: NodeId) -> VecDeque<Flight> {
         let side = self.side(from, to);
         let open = side.stalled.iter_mut().zip(side.blocked).filter(|(_, blocked)| *blocked == 0);
         open.flat_map(|(stalled, _)| std::mem::take(stalled)).collect()
     }
 
-    /// Blocks a lane of a direction once more.
+    /// Adds a block to a lane of a direction.
     pub(super) fn block(&mut self, from: NodeId, to: NodeId, lane: Lane) {
         self.side(from, to).blocked[lane as usize] += 1;
     }
 
-    /// Takes back one [`Network::block`].
+    /// Removes one [`Network::block`].
     pub(super) fn unblock(&mut self, from: NodeId, to: NodeId, lane: Lane) {
         let blocked = &mut self.side(from, to).blocked[lane as usize];
         assert!(*blocked > 0, "the lane is not blocked");
         *blocked -= 1;
     }
 
-    /// The connection that the two have, or had last.
+    /// Returns the pair's current or most recent connection.
     pub(super) fn era(&mut self, a: NodeId, b: NodeId) -> Era {
         self.link(a, b).era
     }
 
-    /// Whether nothing passes in a direction between the two. What keeps a connection alive takes
-    /// the lane that is open.
+    /// Whether both lanes of a direction between the two are blocked. If one lane is open,
+    /// keep-alives use it.
     pub(super) fn is_blocked(&mut self, a: NodeId, b: NodeId) -> bool {
         let is_blocked = |side: &Side| side.blocked.iter().all(|&blocked| blocked > 0);
         self.link(a, b).sides.iter().any(is_blocked)
     }
 
-    /// How many times as long everything between the two takes.
+    /// Sets the factor by which everything between the two is slowed down.
     pub(super) fn set_slowness(&mut self, a: NodeId, b: NodeId, slowness: u64) {
         assert!((1..=LINK_TIMES_MAX).contains(&slowness), "a slowness within limits");
         self.link(a, b).slowness = slowness;
     }
 
-    /// What the connection between the two carries on each lane, if not as much as usual.
+    /// Sets the bandwidth of each lane between the two, or resets it to the default.
     pub(super) fn set_width(&mut self, a: NodeId, b: NodeId, bytes_per_ms: Option<u64>) {
         self.link(a, b).bytes_per_ms = bytes_per_ms.unwrap_or(BYTES_PER_MS);
     }
 
-    /// The connection is lost, with all that is under way. Returns its era if it was up.
+    /// Drops the connection with all messages in flight. Returns its era if it was up.
     pub(super) fn lose(&mut self, a: NodeId, b: NodeId) -> Option<Era> {
         let link = self.link(a, b);
         let was_up = std::mem::take(&mut link.is_up);
@@ -218,24 +221,24 @@ impl Network {
         was_up.then_some(link.era)
     }
 
-    /// Whether the pair is connected in this era.
+    /// Whether the pair is connected by the connection of this era.
     pub(super) fn is_up_in(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
         let link = self.link(a, b);
         link.is_up && link.era == era
     }
 
-    /// Whether the pair was connected again after this era.
+    /// Whether the pair has reconnected after this era.
     pub(super) fn is_up_since(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
         let link = self.link(a, b);
         link.is_up && link.era.0 > era.0
     }
 
-    /// One side notices that the connection is gone: whether it had not before.
+    /// Marks the connection as lost on one side. Returns whether that side saw it as up before.
     pub(super) fn notice_loss(&mut self, me: NodeId, peer: NodeId) -> bool {
         std::mem::take(&mut self.side(me, peer).sees_up)
     }
 
-    /// A new attempt to connect; earlier ones are given up.
+    /// Begins a new attempt to connect, which cancels earlier ones.
     pub(super) fn new_attempt(&mut self, a: NodeId, b: NodeId) -> u64 {
         let link = self.link(a, b);
         link.attempt += 1;
@@ -248,7 +251,7 @@ impl Network {
         link.attempt == attempt && !link.is_up
     }
 
-    /// Connects: both sides see it.
+    /// Connects the pair; both sides see it at once.
     pub(super) fn connect(&mut self, now: Timestamp, a: NodeId, b: NodeId) {
         let link = self.link(a, b);
         assert!(!link.is_up, "connected twice");

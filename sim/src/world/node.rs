@@ -1,8 +1,8 @@
 //! One node: real protocol code on a real store, with a disk, a clock and one processor.
 //!
-//! A node takes one input at a time. The step runs when its turn comes; its effects are carried out
-//! when the processor time that it cost is over, in order, and a crash may come between any two.
-//! What waits for durability is held here until the disk says so, as in a real node.
+//! A node processes one input at a time. Its effects are carried out in order once the processor
+//! time of the step has elapsed, and a crash may happen between any two of them. Effects that
+//! depend on durability are deferred until the disk has synced, as in a real node.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -25,43 +25,45 @@ use crate::disk::{Disk, Rows};
 use crate::history::OpId;
 use crate::settings::Settings;
 
-/// What a step costs at least, for each effect, and for each submission in it.
+/// The minimum cost of a step, of each effect, and of each submission in it.
 const STEP_US: u64 = 3;
 const EFFECT_US: u64 = 1;
 const SUBMISSION_US: u64 = 5;
-/// One step in a thousand is held up by this much at most: the scheduler, a page fault.
+/// The maximum delay of one step in a thousand, as by the scheduler or a page fault.
 const HICCUP_US_MAX: u64 = 5_000;
-/// An fsync takes this long at least; and usually below one of these, which one is drawn for each
-/// node: a fast disk, one in a data centre, one over a network.
+/// The minimum duration of an fsync, and its usual maximum, one of which is drawn for each node: a
+/// fast disk, a disk in a data centre, a disk over a network.
 const FSYNC_US_MIN: u64 = 80;
 const FSYNC_US_USUAL: [u64; 3] = [500, 2_000, 20_000];
-/// An fsync that is stuck ends after this long.
+/// The maximum duration of an fsync.
 const FSYNC_US_MAX: u64 = 3_000_000;
-/// Writing a checkpoint: a start, then so much a row.
+/// The duration of writing a checkpoint: a range for the start, and a time per row.
 const CHECKPOINT_US: (u64, u64) = (5_000, 300_000);
 const CHECKPOINT_ROW_US: u64 = 1;
-/// How long it takes to get values from the cold store, one of these for each node: a fast disk,
-/// one in a data centre, one far away.
+/// The latency of the cold store, one of which is drawn for each node: a fast disk, a disk in a
+/// data centre, a remote disk.
 const COLD_US: [u64; 3] = [100, 1_000, 8_000];
-/// A step waits for the cold store for so long at most: what is loaded or checked at once would
-/// otherwise take up the whole run.
+/// The maximum time that a step waits for the cold store. Otherwise loads and checks of many rows
+/// at once would take up the whole run.
 const COLD_US_MAX: u64 = 100_000;
-/// Inputs that wait at one node: far more than any healthy run has.
+/// The maximum number of queued inputs of a node, far above any healthy run.
 const INBOX_MAX: usize = 1_000_000;
 
 /// A node, running or not.
 pub(super) struct Node<P: Protocol> {
     pub(super) id: NodeId,
-    /// Grows with each start and each stop, so that what was meant for another life is known.
+    /// The incarnation. It grows with each start and each stop, so that events of a previous
+    /// incarnation are recognised.
     pub(super) life: u64,
     pub(super) running: Option<Running<P>>,
-    /// Its machine is gone for good.
+    /// Whether the node was stopped permanently.
     pub(super) is_destroyed: bool,
-    /// It has yet to take the place of one whose disk was lost.
+    /// Whether the node replaces one whose disk was lost and has not yet rejoined.
     pub(super) is_replaced: bool,
-    /// Whether it has ever applied anything: its part in the cluster's first start is over.
+    /// Whether the node has ever published a version, which ends its part in the cluster's first
+    /// start.
     pub(super) has_begun: bool,
-    /// What was in its log before a bit of that flipped, which its next start must notice.
+    /// The log's records before a bit flipped; the next start must detect the damage.
     damaged: Option<Vec<(LogPosition, Bytes)>>,
     disk: Disk,
     workers: Workers,
@@ -69,28 +71,28 @@ pub(super) struct Node<P: Protocol> {
     protocol_dice: Dice,
     disk_dice: Dice,
     processor_dice: Dice,
-    /// The node stops before this many more effects, and for so long.
+    /// The number of effects before the node crashes, and its downtime.
     pub(super) crash_after: Option<(u64, Span)>,
-    /// How long an fsync usually takes at most.
+    /// The usual maximum duration of an fsync, in µs.
     fsync_us: u64,
-    /// How many bytes of rows are kept in memory, and how long others take at most.
+    /// The limit on rows in memory, and the maximum latency of the cold store in µs.
     pub(super) memory_bytes: Option<usize>,
     cold_us: u64,
     cold_dice: Dice,
     pub(super) disk_slowness: u64,
-    /// While there are faults that keep fsyncs from ending.
+    /// The number of active faults that prevent fsyncs from ending.
     pub(super) stuck_disks: u32,
-    /// An fsync that would have ended but for those: of which life, and up to where.
+    /// An fsync that ends with those faults: its incarnation and position.
     pub(super) held_fsync: Option<(u64, LogPosition)>,
-    /// Nothing can be written before this time.
+    /// The disk is full until this time.
     pub(super) disk_full_until: Option<Timestamp>,
-    /// While there are faults that keep checkpoints from being written.
+    /// The number of active faults that prevent checkpoints from being written.
     pub(super) failing_checkpoints: u32,
     pub(super) processor_slowness: u64,
     pub(super) pause: Span,
 }
 
-/// What is lost when the process stops.
+/// The state that is lost when the process stops.
 pub(super) struct Running<P: Protocol> {
     pub(super) protocol: P,
     pub(super) store: Arc<Store>,
@@ -105,7 +107,7 @@ pub(super) struct Running<P: Protocol> {
     seen_version: SnapshotVersion,
     /// Values that are not in memory.
     pub(super) cold: ColdMemory,
-    /// What the store's clock has chosen, and is put away after another step.
+    /// Values that the store's clock has chosen and that a later step evicts.
     pub(super) chosen: Option<Chosen>,
     pub(super) steps: u64,
     pub(super) waiting: BTreeMap<Ticket, OpId>,
@@ -147,18 +149,18 @@ impl<P: Protocol> Node<P> {
         }
     }
 
-    /// The node's store, if it runs.
+    /// The node's store, if it is running.
     pub(super) fn store(&self) -> Option<&Arc<Store>> {
         self.running.as_ref().map(|running| &running.store)
     }
 
-    /// Runs the protocol on its next input, and returns how long that took.
+    /// Runs the protocol on its next input, and returns the processor time of the step.
     fn step(&mut self, now: Timestamp) -> Span {
         let running = self.running.as_mut().expect("only a node that runs takes a step");
         let input = running.inbox.pop_front().expect("a node wakes for an input");
         let clock = self.clock.reading(now);
         if let Input::Timer(timer) = &input {
-            // A step that came first may have cleared the timer or set it to a later time.
+            // An earlier step may have cleared the timer or set it to a later time.
             match running.timers.get(timer) {
                 Some((_, at)) if *at <= clock.at => running.timers.remove(timer),
                 _ => return Span::ZERO,
@@ -194,7 +196,7 @@ impl<P: Protocol> World<P> {
         self.nodes[node.index()].running.is_some()
     }
 
-    /// The node's process, if it is still in this life.
+    /// Returns the node's process if it is still in this incarnation.
     pub(super) fn alive(&mut self, node: NodeId, life: u64) -> Option<&mut Running<P>> {
         let node = &mut self.nodes[node.index()];
         node.running.as_mut().filter(|_| node.life == life)
@@ -249,7 +251,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// The node stops, as if its power were cut. It starts again after `down`.
+    /// Stops the node as in a power failure. It restarts after `down`.
     pub(super) fn crash(&mut self, id: NodeId, down: Span) {
         let node = &mut self.nodes[id.index()];
         node.crash_after = None;
@@ -273,8 +275,8 @@ impl<P: Protocol> World<P> {
         self.queue.push(self.now + down, Event::Start { node: id, life });
     }
 
-    /// The node stops for good, unless so many are gone that another would be too many, or one of
-    /// its group has yet to begin: the first start needs all.
+    /// Stops the node permanently. Skipped if its group would lose its majority, or if a node of
+    /// the group has not begun, because the first start needs all nodes.
     pub(super) fn destroy(&mut self, id: NodeId) {
         let group = self.topology.group(self.topology.nodes[id.index()].shard);
         let is_gone = |node: &&NodeId| self.nodes[node.index()].is_destroyed;
@@ -291,12 +293,12 @@ impl<P: Protocol> World<P> {
         self.crash(id, Span::ZERO);
         let node = &mut self.nodes[id.index()];
         node.is_destroyed = true;
-        // What would have started it was meant for another life.
+        // Invalidates the pending event that would start the node.
         node.life += 1;
     }
 
-    /// Whether the cluster survives that a node loses what is on its disk. It can't tell one that
-    /// lost it before the first start was over everywhere from one that has never been there.
+    /// Whether the cluster survives the loss of a node's disk. It cannot distinguish a node that
+    /// lost its disk during the first start from one that has never started.
     fn can_lose_disk(&self) -> bool {
         let is_whole = |node: &Node<P>| {
             node.has_begun && !node.is_destroyed && !node.is_replaced && node.damaged.is_none()
@@ -305,7 +307,7 @@ impl<P: Protocol> World<P> {
         P::REJOINS && group.topology.faults_tolerated() > 0 && self.nodes.iter().all(is_whole)
     }
 
-    /// The node stops, and all that it has written is gone.
+    /// Stops the node and discards its disk.
     pub(super) fn lose_disk(&mut self, id: NodeId, down: Span) {
         if !self.can_lose_disk() {
             return;
@@ -314,7 +316,7 @@ impl<P: Protocol> World<P> {
         self.replace(id);
     }
 
-    /// The node stops, and a bit that was durable is not as it was.
+    /// Stops the node and flips a durable bit of its log.
     pub(super) fn flip_bit(&mut self, id: NodeId, down: Span) {
         if !self.can_lose_disk() {
             return;
@@ -324,10 +326,10 @@ impl<P: Protocol> World<P> {
         node.damaged = node.disk.flip_bit(&mut node.disk_dice);
     }
 
-    /// The node starts, and must not take what is on its disk for good.
+    /// The node starts and must detect that its log is damaged.
     fn notice_damage(&mut self, id: NodeId, before: &[(LogPosition, Bytes)]) {
         match self.nodes[id.index()].disk.recover(Store::new()) {
-            // It is in a place that means nothing.
+            // The bit is in an unused place.
             Ok((durable, _)) if durable.records == before => {}
             Ok(_) => self.violate("disk", format!("{id} started from a damaged log")),
             Err(error) => {
@@ -337,7 +339,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Another takes the node's place, with an empty disk.
+    /// Replaces the node by one with an empty disk.
     fn replace(&mut self, id: NodeId) {
         let node = &mut self.nodes[id.index()];
         (node.disk, node.is_replaced) = (Disk::default(), true);
@@ -346,7 +348,7 @@ impl<P: Protocol> World<P> {
         self.trace.event(self.now, id, "replaced", [0, 0], String::new);
     }
 
-    /// Puts an input in a node's queue, if it runs.
+    /// Queues an input at a node, if it is running.
     pub(super) fn input(&mut self, id: NodeId, input: Input<P>) {
         let node = &mut self.nodes[id.index()];
         let life = node.life;
@@ -397,7 +399,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Whether a fault stops the node before its next effect, and for how long.
+    /// Returns the downtime if a fault stops the node before its next effect.
     fn stops_before(&mut self, id: NodeId, effect: &Effect<P>) -> Option<Span> {
         let node = &mut self.nodes[id.index()];
         if let Some((more, down)) = &mut node.crash_after {
@@ -468,7 +470,7 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    /// Carries out what need not wait any longer.
+    /// Carries out an effect that need not wait any longer.
     fn release(&mut self, id: NodeId, life: u64, effect: Effect<P>) {
         match effect {
             Effect::Send { to, message, .. } => self.transmit(id, to, &message),
@@ -494,8 +496,8 @@ impl<P: Protocol> World<P> {
         self.queue.push(at, Event::Checkpointed { node: id, life, checkpoint, rows, pin });
     }
 
-    /// A checkpoint is read while it is written, from the first row to the last: what is pinned is
-    /// as it was.
+    /// Compares the pinned rows with the rows read when the checkpoint began. A pinned snapshot
+    /// must not change while the checkpoint is written.
     pub(super) fn on_checkpoint_read(&mut self, (id, life): (NodeId, u64), rows: &Rows, pin: Pin) {
         if self.alive(id, life).is_none() || pin.is_lost() {
             return;
@@ -522,7 +524,7 @@ impl<P: Protocol> World<P> {
         self.input(id, Input::Checkpointed(version));
     }
 
-    /// Begins an fsync if there is something to sync and none under way: a group commit.
+    /// Begins an fsync if there are unsynced records and no fsync is in progress: a group commit.
     fn start_fsync(&mut self, id: NodeId, life: u64) {
         let node = &mut self.nodes[id.index()];
         let Some(running) = node.running.as_mut() else { return };

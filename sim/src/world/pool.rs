@@ -1,4 +1,4 @@
-//! A node's workers, on the one thread that a run has.
+//! The worker pool of a simulated node, on the single thread of a run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,11 +6,11 @@ use pangea_core::pool::Pool;
 
 use crate::dice::Dice;
 
-/// How many workers a node may have. Replicas with different numbers must come to the same results.
+/// Worker counts of a node. Replicas with different counts must compute the same results.
 const WORKERS: [usize; 3] = [1, 2, 4];
 
-/// Runs jobs one after the other, in an order that changes with each call: what depends on the
-/// order in which workers come to their jobs is seen by replicas that differ.
+/// Runs jobs one after the other, in an order that changes with each call. A result that depends on
+/// the order of jobs therefore makes replicas differ.
 #[derive(Debug)]
 pub(super) struct Workers {
     count: usize,
@@ -26,7 +26,8 @@ impl Workers {
 
 impl Pool for Workers {
     fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
-        // Any multiplier that mixes will do; one thread calls, so the numbers follow each other.
+        // Any multiplier that mixes will do. Only one thread calls, so the counter is
+        // deterministic.
         let drawn = self.calls.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let first = (drawn >> 40) as usize % count.max(1);
         let rotated = (0..count).map(|i| (first + i) % count);

@@ -1,11 +1,11 @@
-//! What will happen, in the order of time; what is due at the same time, in the order of asking.
+//! Pending events, ordered by time and then by the order in which they were pushed.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use pangea_core::time::Timestamp;
 
-/// The world's events to come.
+/// The pending events of the world.
 pub(super) struct Queue<E> {
     heap: BinaryHeap<Due<E>>,
     asked: u64,
@@ -38,7 +38,7 @@ impl<E> Due<E> {
     }
 }
 
-// The heap gives its greatest first: the earliest event is the greatest.
+// The order is reversed because `BinaryHeap` pops its greatest element first.
 impl<E> Ord for Due<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.rank().cmp(&self.rank())

@@ -1,4 +1,4 @@
-//! Which answers are of transactions that a failover took away: see [`crate::reigns`].
+//! The answers whose transactions a failover discarded; see [`crate::reigns`].
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::World;
 use crate::history::{End, History, OpId};
 use crate::reigns::{Lines, OfShards, Reign};
 
-/// What nodes have said, and what they have answered.
+/// The master terms and answers that nodes reported.
 pub(super) struct Reigns {
     pub(super) lines: Lines,
-    /// Of each answer, its version, and whose the versions up to that were at the node.
+    /// The version of each answer, and the node's master terms up to that version.
     answers: BTreeMap<OpId, (SnapshotVersion, OfShards)>,
-    /// Whether tables are divided: then what is given up may be run again beside others.
+    /// Whether tables are partitioned. Then discarded transactions may be re-executed.
     is_divided: bool,
 }
 
@@ -23,7 +23,7 @@ impl Reigns {
         Self { lines: Lines::new(node_count), answers: BTreeMap::new(), is_divided }
     }
 
-    /// A node answers an operation with what it has at a version.
+    /// Records that a node answers an operation from its state at a version.
     pub(super) fn on_answer(&mut self, node: NodeId, op: OpId, version: SnapshotVersion) {
         let lines = self.lines.up_to(node, version);
         if !lines.is_empty() {
@@ -31,7 +31,7 @@ impl Reigns {
         }
     }
 
-    /// The operations that were given up.
+    /// Returns the acknowledged operations that were discarded.
     pub(super) fn given_up<'a>(&'a self, history: &'a History) -> impl Iterator<Item = OpId> + 'a {
         let is_over =
             |end: &End| matches!(end, End::Committed { .. } | End::Read { .. } | End::Aborted(_));
@@ -40,7 +40,8 @@ impl Reigns {
         lost.map(|(op, _)| *op).filter(move |op| is_over(&history[*op].end))
     }
 
-    /// The history without them. Where tables are divided nobody knows what became of them.
+    /// Returns the history without the discarded operations. If tables are partitioned, their
+    /// outcome is unknown.
     pub(super) fn kept(&self, history: &History) -> History {
         let mut kept = history.clone();
         for op in self.given_up(history) {
@@ -56,7 +57,8 @@ impl Reigns {
 }
 
 impl<P: Protocol> World<P> {
-    /// A node says whose transactions of a shard it has from a version on: here, or for good.
+    /// Handles a node's report of the master term of a shard's versions from one on, either on this
+    /// node or confirmed.
     pub(super) fn reign(
         &mut self,
         id: NodeId,
@@ -93,7 +95,7 @@ mod tests {
         SnapshotVersion(version)
     }
 
-    /// Of the only shard.
+    /// A version of the only shard.
     const fn at(version: u64) -> (ShardId, SnapshotVersion) {
         (ShardId(0), v(version))
     }
@@ -115,7 +117,7 @@ mod tests {
         };
         let operations = (0..5).map(|at| operation(at + 1)).collect();
         let history = History { operations };
-        // Of the first nobody has said anything yet.
+        // No node has reported the first version yet.
         reigns.on_answer(NodeId(0), OpId(0), v(1));
         assert_eq!(said(&mut reigns, 0, 2, old, false), None);
         (1..4).for_each(|op| reigns.on_answer(NodeId(0), OpId(op), v(op as u64 + 1)));
@@ -123,7 +125,7 @@ mod tests {
         assert_eq!(reigns.given_up(&history).count(), 0);
         assert_eq!(said(&mut reigns, 1, 4, new, true), None);
         assert_eq!(said(&mut reigns, 1, 4, new, false), None);
-        // The same version number, of the one that counts.
+        // The same version number, but of the confirmed term.
         reigns.on_answer(NodeId(1), OpId(4), v(5));
         let lost: Vec<OpId> = reigns.given_up(&history).collect();
         assert_eq!(lost, [OpId(3)], "version 4, and not 1 to 3, nor 5");
@@ -131,13 +133,13 @@ mod tests {
         let kept = reigns.kept(&history);
         assert_eq!(kept.operations[3].end, End::Refused);
         assert_eq!(kept.operations[2], history.operations[2]);
-        // The old master has gone back, and is asked again.
+        // The old master has rolled back and answers again.
         assert_eq!(said(&mut reigns, 0, 4, new, false), None);
         reigns.on_answer(NodeId(0), OpId(3), v(4));
         assert_eq!(reigns.given_up(&history).count(), 0);
     }
 
-    /// A version is what all shards have put into it.
+    /// Transactions of all shards contribute to a version.
     #[test]
     fn where_tables_are_divided_nobody_knows_what_became_of_what_is_given_up() {
         let (first, other, beside) = ((NodeId(0), 1), (NodeId(2), 1), (NodeId(1), 1));
@@ -158,8 +160,8 @@ mod tests {
         assert_eq!((&kept.operations[1].end, kept.operations[1].ended), (&End::Ambiguous, None));
     }
 
-    /// Register, seed 925: a master whose term was renewed had begun another reign when it was
-    /// deposed for what came before that.
+    /// Register workload, seed 925: a master whose term was renewed had begun another term when it
+    /// was deposed for versions of the previous one.
     #[test]
     fn a_reign_goes_with_the_one_that_it_came_after() {
         let (first, second, other) = ((NodeId(0), 1), (NodeId(0), 7), (NodeId(1), 1));

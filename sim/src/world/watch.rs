@@ -1,7 +1,7 @@
-//! From phase to phase, and whether replicas are equal.
+//! Advances the phases of a run and checks that replicas are identical.
 //!
-//! Replicas are compared by the digest of their tables: at sampled versions, whenever one has
-//! published such a version, and at the end, when nothing is under way any more.
+//! Replicas are compared by the digest of their tables: at sampled versions whenever a replica
+//! publishes one, and at the end, when no work is in flight.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::Protocol;
@@ -12,20 +12,20 @@ use super::{Event, Phase, World};
 use crate::history::End;
 use crate::trace::Outside;
 
-/// How often the watch looks around.
+/// The interval of the watch.
 const WATCH: Span = Span::from_ms(20);
-/// And how often, in looks, at what nodes hold.
+/// The number of watch intervals between samples of the nodes' batch memory.
 const HELD_EVERY: u64 = 10;
-/// When the workload's tables are loaded: nodes have found each other by then.
+/// The time at which the workload's tables are loaded; nodes are connected by then.
 const LOAD_AT: Timestamp = Timestamp::from_us(1_000_000);
-/// How long loading may take.
+/// The maximum time of loading.
 const LOAD_MAX: Span = Span::from_ms(120_000);
-/// After the last operation has ended, ambiguous ones may still be under way for this long.
+/// After the last operation has ended, ambiguous ones may still be in flight for this time.
 const SETTLE: Span = Span::from_ms(1_500);
-/// After clients have stopped, everything must end within this time.
+/// The time limit for everything to end after clients have stopped.
 pub(super) const DRAIN_MAX: Span = Span::from_ms(30_000);
 
-/// What the watch waits for.
+/// The progress of the watch.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     looks: u64,
@@ -53,7 +53,7 @@ impl<P: Protocol> World<P> {
         self.queue.push(self.now + WATCH, Event::Watch);
     }
 
-    /// Notes how much of batches nodes hold, as they say.
+    /// Records the bytes of batches in each node's memory, as reported by its status.
     fn watch_held(&mut self) {
         for node in &self.nodes {
             let Some(running) = &node.running else { continue };
@@ -110,7 +110,7 @@ impl<P: Protocol> World<P> {
         self.give_up_late("did not become equal");
     }
 
-    /// After too long a time, tells what has not ended and where the nodes are.
+    /// After the time limit, reports the open operations and the versions of the nodes.
     fn give_up_late(&mut self, what: &str) {
         if self.now < self.watch.stop_at + DRAIN_MAX {
             return;
@@ -153,7 +153,8 @@ impl<P: Protocol> World<P> {
         digests.windows(2).all(|pair| pair[0].0 != pair[1].0)
     }
 
-    /// A node has published a version: at some versions, compares it with the others.
+    /// Handles a newly published version: at sampled versions, compares the node with other
+    /// replicas.
     pub(super) fn on_published(&mut self, id: NodeId, version: SnapshotVersion) {
         let every = match self.workload {
             Workload::Ycsb(_) | Workload::Tpcc(_) => 128,

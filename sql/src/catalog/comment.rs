@@ -1,11 +1,11 @@
-//! Comments: what somebody has said of a thing.
+//! Comments on objects, as set by `COMMENT ON`.
 //!
 //! ```text
 //!   07 class u32 | number u32 | part u32 -> text      all big-endian
 //! ```
 //!
-//! Things are meant by their numbers, as in `pg_description`: a comment stays with a table that
-//! gets another name. The part is the number of a column, and 0 for the thing itself.
+//! As in `pg_description`, a comment refers to its object by number, so it survives a rename. The
+//! part is the number of a column, or 0 for the object itself.
 
 use std::ops::ControlFlow;
 
@@ -19,8 +19,8 @@ use crate::error::Failure;
 
 const PREFIX: u8 = 7;
 
-/// What a comment is of: the number of the table of the catalog that lists such things, the number
-/// there, and the part.
+/// The subject of a comment: the number of the system catalog that lists the object, the object's
+/// number there, and the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Subject {
     pub class: u32,
@@ -43,10 +43,10 @@ fn prefix(class: u32, object: u32) -> Vec<u8> {
     key
 }
 
-/// Says something of a thing, or takes back what was said.
+/// Sets the comment on an object, or removes it.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn put(subject: Subject, text: Option<&str>, cx: &mut dyn Context) -> Result<(), Stop> {
     let key = subject.key();
     match text.filter(|text| !text.is_empty()) {
@@ -70,10 +70,10 @@ fn scan(range: KeyRange, cx: &mut dyn Context) -> Result<Said, Failure> {
     Ok(all.map_err(|_| DecodeError::new("comment"))?)
 }
 
-/// Forgets what was said of a thing that goes, and of its parts.
+/// Removes the comments on a dropped object and on its parts.
 ///
 /// # Errors
-/// When a comment is malformed, or the executor needs the run to end.
+/// Fails if a comment is malformed or the executor stops the run.
 pub(crate) fn forget(class: u32, object: u32, cx: &mut dyn Context) -> Result<(), Failure> {
     for (key, _) in scan(KeyRange::prefix(&prefix(class, object)), cx)? {
         cx.delete(CATALOG, key)?;
@@ -81,10 +81,10 @@ pub(crate) fn forget(class: u32, object: u32, cx: &mut dyn Context) -> Result<()
     Ok(())
 }
 
-/// All comments.
+/// Returns all comments.
 ///
 /// # Errors
-/// When one is malformed, or the executor needs the run to end.
+/// Fails if a comment is malformed or the executor stops the run.
 pub(crate) fn all(cx: &mut dyn Context) -> Result<Vec<(Subject, String)>, Failure> {
     let subject = |key: &Key| {
         let number = |at: usize| -> Result<u32, DecodeError> {

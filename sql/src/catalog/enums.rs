@@ -1,12 +1,13 @@
-//! Enums: types that somebody made of labels.
+//! Enums: user-defined types that consist of labels.
 //!
 //! ```text
-//!   0a number u32 -> version u8, enum     big-endian: its number in `pg_type`
+//!   0a number u32 -> version u8, enum     big-endian: its OID in `pg_type`
 //!   0b name       -> number u32
 //! ```
 //!
-//! Columns, parameters and results know an enum by its number, texts by its name. A plan holds the
-//! enums that it needs ([`Enums`]) with their records, so that it is made anew when one changes.
+//! Columns, parameters and results refer to an enum by number; SQL text refers to it by name. A
+//! plan contains the enums that it needs ([`Enums`]) with their records. It is therefore rebuilt
+//! when one of them changes.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -29,38 +30,38 @@ use crate::types::{EnumId, SqlType};
 
 const PREFIX: u8 = 10;
 const NAME_PREFIX: u8 = 11;
-/// The layout of a record that this code writes.
+/// Version of the record layout that this code writes.
 const VERSION: u8 = 1;
 
 /// A label of an enum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EnumLabel {
-    /// Its number, of those that tables are given.
+    /// Number drawn from the table counter.
     pub id: u32,
-    /// Where it stands.
+    /// Position in the order of the enum's labels.
     pub place: Place,
-    /// The same as `pg_enum` says it, which nothing else depends on.
+    /// The same position as `pg_enum.enumsortorder`. Nothing else depends on it.
     pub sort_order: f32,
-    /// What it says.
+    /// Text of the label.
     pub text: String,
 }
 
 /// An enum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Enum {
-    /// Its number in `pg_type`.
+    /// OID in `pg_type`.
     pub oid: u32,
-    /// Its name.
+    /// Name of the enum.
     pub name: String,
-    /// Its labels, in their order.
+    /// Labels, in sort order.
     pub labels: Vec<EnumLabel>,
-    /// The same as values.
+    /// The labels as values, in the same order.
     #[serde(skip)]
     values: Arc<Vec<Datum>>,
 }
 
 impl Enum {
-    /// An enum whose labels are numbered.
+    /// Creates an enum from numbered labels.
     pub(crate) fn new(oid: u32, name: &str, labels: Vec<EnumLabel>) -> Self {
         Self { oid, name: name.to_owned(), labels, values: Arc::default() }.with_values()
     }
@@ -72,23 +73,23 @@ impl Enum {
         self
     }
 
-    /// The type.
+    /// Returns the enum's type.
     ///
     /// # Panics
-    /// When its number is no enum's.
+    /// Panics if the OID is not in the range of enums.
     pub(crate) fn base(&self) -> SqlType {
         SqlType::Enum(EnumId::new(self.oid).expect("an enum has a number of its own"))
     }
 
-    /// All its values, in their order.
+    /// All values, in sort order.
     pub(crate) fn values(&self) -> &[Datum] {
         &self.values
     }
 
-    /// A value with all that is known of it, by its text or its place.
+    /// Completes a value of which only the text or the place is known.
     ///
     /// # Errors
-    /// When there is no such label.
+    /// Fails if the enum has no such label.
     pub(crate) fn value(&self, of: &Label) -> Result<Datum, SqlError> {
         value_among(&self.values, &quoted_ident(&self.name), of)
     }
@@ -104,10 +105,10 @@ impl Enum {
     }
 }
 
-/// The one of an enum's values, all in their order, that a label is.
+/// Finds the value of an enum that a label denotes. `values` are all its values, in sort order.
 ///
 /// # Errors
-/// 22P02 when it is none.
+/// Fails with 22P02 if the enum has no such label.
 pub(crate) fn value_among(values: &[Datum], name: &str, of: &Label) -> Result<Datum, SqlError> {
     let label = |value: &Datum| match value {
         Datum::Enum(label) => label.clone(),
@@ -123,7 +124,7 @@ pub(crate) fn value_among(values: &[Datum], name: &str, of: &Label) -> Result<Da
     })
 }
 
-/// The enums that somebody knows, by their numbers.
+/// A set of enums, by OID.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Enums(Arc<BTreeMap<u32, Arc<Enum>>>);
 
@@ -136,26 +137,27 @@ impl Enums {
         self.0.get(&id.oid())
     }
 
-    /// The one of a name, or of a mark.
+    /// Finds an enum by its name or by its placeholder ([`EnumId::mark`]).
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Enum>> {
         let marked = EnumId::of_mark(name).and_then(|id| self.get(id));
         marked.or_else(|| self.0.values().find(|one| one.name == name))
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, in the order of their numbers.
+    /// All enums, in OID order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Enum>> {
         self.0.values()
     }
 
-    /// A value of a type with all that is known of it: what is no enum's is as it was.
+    /// Completes enum values with their text and place. Values of other types are returned
+    /// unchanged.
     ///
     /// # Errors
-    /// When a label is none of its enum.
+    /// Fails if the enum has no such label.
     pub(crate) fn value(&self, base: SqlType, datum: Datum) -> Result<Datum, SqlError> {
         let Some(known) = base.enumeration().and_then(|id| self.get(id)) else { return Ok(datum) };
         match &datum {
@@ -169,7 +171,7 @@ impl Enums {
         }
     }
 
-    /// A text in which enums have their names instead of their marks.
+    /// Replaces the placeholders of enums in a text by their names.
     pub(crate) fn unmarked(&self, mut text: String) -> String {
         if !self.0.is_empty() && text.contains("\"type ") {
             for one in self.0.values() {
@@ -180,7 +182,7 @@ impl Enums {
         text
     }
 
-    /// The same of all that an error says.
+    /// Replaces the placeholders of enums in all texts of an error.
     pub(crate) fn unmarked_error(&self, error: SqlError) -> SqlError {
         let texts = |text: Option<String>| text.map(|text| self.unmarked(text));
         SqlError {
@@ -193,14 +195,14 @@ impl Enums {
     }
 }
 
-/// The key of an enum's record.
+/// Key of an enum's record.
 fn key(oid: u32) -> Key {
     let mut key = vec![PREFIX];
     key.extend_from_slice(&oid.to_be_bytes());
     Key::from(&key[..])
 }
 
-/// The key of what says an enum's number by its name.
+/// Key of the record that maps an enum's name to its number.
 pub(crate) fn name_key(name: &str) -> Key {
     let mut key = vec![NAME_PREFIX];
     key.extend_from_slice(name.as_bytes());
@@ -211,20 +213,20 @@ fn decode(record: Option<&Value>) -> Result<Option<Enum>, DecodeError> {
     record.map(|record| Enum::decode(record)).transpose()
 }
 
-/// Reads what says an enum's number.
+/// Decodes the record that maps a name to an enum's number.
 ///
 /// # Errors
-/// When it is malformed.
+/// Fails if the record is malformed.
 pub(crate) fn decode_number(record: Option<&Value>) -> Result<Option<u32>, DecodeError> {
     record.map(|record| Reader::new(record).u32("number of an enum")).transpose()
 }
 
-/// An enum by its number.
+/// Finds an enum by its number.
 pub(crate) fn find(id: EnumId, cx: &mut dyn Context) -> Result<Option<Enum>, Failure> {
     Ok(decode(cx.get(CATALOG, &key(id.oid()))?.as_ref())?)
 }
 
-/// An enum by its name, or by its mark.
+/// Finds an enum by its name or its placeholder.
 pub(crate) fn find_named(name: &str, cx: &mut dyn Context) -> Result<Option<Enum>, Failure> {
     if let Some(id) = EnumId::of_mark(name) {
         return find(id, cx);
@@ -236,7 +238,7 @@ pub(crate) fn find_named(name: &str, cx: &mut dyn Context) -> Result<Option<Enum
     }
 }
 
-/// A table knows the enums of its columns.
+/// Loads the enums of a table's columns into the table.
 pub(crate) fn attach(table: &mut Table, cx: &mut dyn Context) -> Result<(), Failure> {
     let types = table.types().filter_map(SqlType::enumeration);
     for id in types.collect::<Vec<_>>() {
@@ -249,7 +251,7 @@ pub(crate) fn attach(table: &mut Table, cx: &mut dyn Context) -> Result<(), Fail
     Ok(())
 }
 
-/// What is found by its name knows the enums of its columns.
+/// Loads the enums of the columns if the relation is a table.
 pub(super) fn attach_to(
     relation: Option<Relation>,
     cx: &mut dyn Context,
@@ -263,7 +265,7 @@ pub(super) fn attach_to(
     }
 }
 
-/// A number for an enum, of which the next one is its arrays'.
+/// Allocates a number for an enum. The next number is reserved for its array type.
 pub(crate) fn next_oid(cx: &mut dyn Context) -> Result<u32, Failure> {
     loop {
         let oid = stored(next_table_id(cx)?.0);
@@ -274,10 +276,10 @@ pub(crate) fn next_oid(cx: &mut dyn Context) -> Result<u32, Failure> {
     }
 }
 
-/// Writes an enum, with its name.
+/// Writes an enum's record and its name record.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn put(one: &Enum, cx: &mut dyn Context) -> Result<(), Stop> {
     let mut record = vec![VERSION];
     record.extend(postcard::to_stdvec(one).expect("a vector takes anything"));
@@ -287,27 +289,27 @@ pub(crate) fn put(one: &Enum, cx: &mut dyn Context) -> Result<(), Stop> {
     cx.put(CATALOG, name_key(&one.name), Value::from(number))
 }
 
-/// Forgets the name of an enum.
+/// Deletes the name record of an enum.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn remove_name(name: &str, cx: &mut dyn Context) -> Result<(), Stop> {
     cx.delete(CATALOG, name_key(name))
 }
 
-/// Deletes an enum.
+/// Deletes an enum and its name record.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn remove(one: &Enum, cx: &mut dyn Context) -> Result<(), Stop> {
     remove_name(&one.name, cx)?;
     cx.delete(CATALOG, key(one.oid))
 }
 
-/// All enums, in the order of their numbers.
+/// Returns all enums, in the order of their numbers.
 ///
 /// # Errors
-/// When a record is malformed, or the executor needs the run to end.
+/// Fails if a record is malformed or the executor stops the run.
 pub(crate) fn all(cx: &mut dyn Context) -> Result<Vec<Enum>, Failure> {
     let mut records = Vec::new();
     let (table, range) = (CATALOG, KeyRange::prefix(&[PREFIX]));

@@ -1,17 +1,17 @@
-//! The catalog: what there is, kept in the store like any other data.
+//! The catalog: records of all schema objects, stored like any other data.
 //!
-//! Table 1 holds one record for each relation (a table, an index, a sequence), under its name, and
-//! a counter from which what is stored gets its numbers. A schema change is therefore a transaction
-//! like any other, and a statement that planned with a schema has read that schema's record.
+//! Table 1 has one record for each relation (table, index, sequence or view), keyed by name, and a
+//! counter from which stored objects are numbered. A schema change is therefore an ordinary
+//! transaction, and a statement planned against a schema has read that schema's record.
 //!
 //! ```text
 //!   00         -> next table number, u32
 //!   01 name    -> version u8, record
-//!   02 .. 06   -> roles, and who may do what: see `role`
+//!   02 .. 06   -> roles and access lists: see `role`
 //!   07         -> comments: see `comment`
 //!   08 name    -> procedures: see `procedure`
 //!   0a, 0b     -> enums: see `enums`
-//!   0c name    -> schemas beside `public`: see `schema`
+//!   0c name    -> schemas other than `public`: see `schema`
 //! ```
 
 pub(crate) mod comment;
@@ -42,28 +42,28 @@ pub use sequence::Sequence;
 pub use table::{Action, Check, Column, ForeignKey, Identity, Index, IndexKey, KeyTarget, Table};
 pub use view::{CheckOption, View, ViewColumn};
 
-/// The table that holds the catalog.
+/// Table that stores the catalog.
 pub const CATALOG: TableId = TableId(1);
-/// The first number that a user's table gets; those below belong to the system and to workloads.
+/// First number of user tables. The numbers below it belong to the system and to workloads.
 pub const USER_TABLE_FIRST: u32 = 1_000;
-/// Numbers end before this one: what is above says where rows are.
+/// Exclusive upper bound of table numbers: the bits above it encode the partitioning rule.
 const TABLES_MAX: u32 = 1 << 24;
 
 const COUNTER_KEY: &[u8] = &[0];
 const RELATION_PREFIX: u8 = 1;
-/// The layout of a record that this code writes.
+/// Version of the record layout that this code writes.
 const VERSION: u8 = 5;
 
-/// What a name stands for.
+/// The catalog record of a relation, found by its name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Relation {
-    /// A table, with all that belongs to it.
+    /// A table with its columns, constraints and indexes.
     Table(Table),
     /// A sequence.
     Sequence(Sequence),
     /// An index of a table.
     Index {
-        /// The table's name.
+        /// Name of the indexed table.
         table: QualifiedName,
     },
     /// A view.
@@ -71,7 +71,7 @@ pub enum Relation {
 }
 
 impl Relation {
-    /// What PostgreSQL calls such a thing.
+    /// Returns PostgreSQL's word for this kind of relation.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Table(_) => "table",
@@ -87,10 +87,10 @@ impl Relation {
         Value::from(out)
     }
 
-    /// Reads a record.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// Fails if the bytes are malformed.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = || DecodeError::new("catalog record");
         let (version, record) = bytes.split_first().ok_or_else(malformed)?;
@@ -104,12 +104,12 @@ impl Relation {
     }
 }
 
-/// The key of a relation's record.
+/// Key of a relation's record.
 pub fn relation_key(name: &QualifiedName) -> Key {
     key_of(RELATION_PREFIX, name.as_kept())
 }
 
-/// The key of a record that is kept under a name.
+/// Key of a record that is stored under a name.
 fn key_of(prefix: u8, name: &str) -> Key {
     let mut key = Vec::with_capacity(name.len() + 1);
     key.push(prefix);
@@ -117,18 +117,18 @@ fn key_of(prefix: u8, name: &str) -> Key {
     Key::from(&key[..])
 }
 
-/// The name of the relation whose record has this key.
+/// Returns the name of the relation whose record has this key.
 pub(crate) fn relation_of_key(key: &[u8]) -> Option<QualifiedName> {
     let (&prefix, name) = key.split_first()?;
     QualifiedName::kept(name).ok().filter(|_| prefix == RELATION_PREFIX)
 }
 
-/// The keys of all records.
+/// Key range of all relation records.
 pub fn relation_keys() -> KeyRange {
     KeyRange::prefix(&[RELATION_PREFIX])
 }
 
-/// The record of a relation, if there is one of this name.
+/// Finds the relation of this name.
 pub(crate) fn find(
     name: &QualifiedName,
     cx: &mut dyn Context,
@@ -140,15 +140,15 @@ pub(crate) fn find(
 /// Writes a table's record.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn put_table(table: &Table, cx: &mut dyn Context) -> Result<(), Stop> {
     put(&table.name, &Relation::Table(table.clone()), cx)
 }
 
-/// Writes a record.
+/// Writes a relation's record.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn put(
     name: &QualifiedName,
     relation: &Relation,
@@ -157,29 +157,30 @@ pub(crate) fn put(
     cx.put(CATALOG, relation_key(name), relation.encode())
 }
 
-/// Deletes a record.
+/// Deletes a relation's record.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn remove(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), Stop> {
     cx.delete(CATALOG, relation_key(name))
 }
 
-/// A number for a table or an index that is to be stored, which says the same of where rows are as
-/// the one that it had for the time being.
+/// Allocates a number for a table or an index that is about to be stored. The number encodes the
+/// same partitioning rule as its provisional number, `meant`.
 ///
 /// # Errors
-/// As [`next_table_id`].
+/// Fails like [`next_table_id`].
 pub(crate) fn number_like(meant: TableId, cx: &mut dyn Context) -> Result<TableId, Failure> {
     let number = next_table_id(cx)?;
     let said = said_by(meant).0.and_then(|rule| rule.number(number));
     Ok(said.unwrap_or(number))
 }
 
-/// A number for what is to be stored. Numbers are never used again.
+/// Allocates a number for a stored object. Numbers are never reused.
 ///
 /// # Errors
-/// When the counter is malformed, or the executor needs the run to end.
+/// Fails with 54000 if no number is left. Also fails if the counter is malformed or the executor
+/// stops the run.
 pub(crate) fn next_table_id(cx: &mut dyn Context) -> Result<TableId, Failure> {
     let next = match cx.get(CATALOG, COUNTER_KEY)? {
         Some(counter) => Reader::new(&counter).u32("table counter")?,

@@ -1,8 +1,8 @@
-//! Names of what is in a schema.
+//! Names of objects in schemas.
 //!
 //! ```text
-//!   public  t   -> "t"              as it was kept before there were other schemas
-//!   s       t   -> "s" 00 "t"       no name has a zero byte in it
+//!   public  t   -> "t"              the format from before other schemas existed
+//!   s       t   -> "s" 00 "t"       names contain no zero bytes
 //! ```
 
 use std::fmt;
@@ -10,22 +10,22 @@ use std::fmt;
 use pangea_core::codec::DecodeError;
 use serde::{Deserialize, Serialize};
 
-/// The schema that is there from the beginning.
+/// The schema that always exists.
 pub const PUBLIC: &str = "public";
 
-/// Between the name of a schema and that of what is in it.
+/// Separates the schema's name from the object's name.
 const SEPARATOR: char = '\0';
 
-/// The name of something in a schema, with the schema. It is shown without, as in the messages of
-/// PostgreSQL.
+/// The name of an object together with its schema. It is displayed without the schema, as in
+/// PostgreSQL's messages.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QualifiedName(String);
 
 impl QualifiedName {
-    /// A name in a schema.
+    /// Creates a name in a schema.
     ///
     /// # Panics
-    /// When one of the two has a zero byte in it.
+    /// Panics if either name contains a zero byte.
     pub fn new(schema: &str, name: &str) -> Self {
         assert!(!schema.contains(SEPARATOR) && !name.contains(SEPARATOR), "names are texts");
         match schema {
@@ -34,33 +34,33 @@ impl QualifiedName {
         }
     }
 
-    /// A name in `public`.
+    /// Creates a name in `public`.
     pub fn public(name: &str) -> Self {
         Self::new(PUBLIC, name)
     }
 
-    /// The name that is kept as a text.
+    /// Decodes a stored name.
     pub(crate) fn kept(text: &[u8]) -> Result<Self, DecodeError> {
         let text = std::str::from_utf8(text).map_err(|_| DecodeError::new("name"))?;
         Ok(Self(text.to_owned()))
     }
 
-    /// As it is kept, in keys and records.
+    /// The stored form, as used in keys and records.
     pub(crate) fn as_kept(&self) -> &str {
         &self.0
     }
 
-    /// Its schema.
+    /// The schema's name.
     pub fn schema(&self) -> &str {
         self.0.split_once(SEPARATOR).map_or(PUBLIC, |(schema, _)| schema)
     }
 
-    /// The name without its schema.
+    /// The object's name without the schema.
     pub fn name(&self) -> &str {
         self.0.split_once(SEPARATOR).map_or(&self.0, |(_, name)| name)
     }
 
-    /// Another name in the same schema.
+    /// Returns another name in the same schema.
     pub fn beside(&self, name: &str) -> Self {
         Self::new(self.schema(), name)
     }

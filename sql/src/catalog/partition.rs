@@ -1,10 +1,10 @@
-//! Where the rows of a table are, as it was made: PARTITION BY.
+//! The partitioning of a table, as declared by PARTITION BY.
 //!
-//! What the store knows of it is the table's number ([`Rule::number`]), which can't say where
-//! ranges begin. So the keys of a table by RANGE say it: each begins with the number of its range,
-//! which is that of its shard. Only who has read the table's record makes keys of it, and knows
-//! from there where its ranges begin: in the transaction that makes the table, in a snapshot of the
-//! past, and after a restart.
+//! The store sees only the table's number ([`Rule::number`]), which cannot encode where ranges
+//! begin. Each key of a table that is partitioned by RANGE therefore begins with the number of its
+//! range, which is also the number of its shard. Keys are built only by code that has read the
+//! table's record and knows from it where the ranges begin. This works in the transaction that
+//! creates the table, in a snapshot of the past, and after a restart.
 //!
 //! ```text
 //!   PRIMARY KEY (a)   range   key in the store
@@ -12,58 +12,58 @@
 //!   100               1       01 | 100         SPLIT AT VALUES ((100))
 //! ```
 //!
-//! Keys are in the order of the primary key still: a range of that is one range of keys, of the
-//! shards that have rows of it.
+//! Stored keys still sort in the order of the primary key. A range of the primary key is one range
+//! of stored keys, on exactly the shards that store rows in this range.
 
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::partition::Rule;
 use serde::{Deserialize, Serialize};
 
-/// Where rows are.
+/// The partitioning of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partition {
-    /// The columns that say it, by position: the first of the primary key.
+    /// Partitioning columns, by position: a prefix of the primary key.
     pub columns: Vec<usize>,
-    /// How.
+    /// Partitioning method.
     pub by: PartitionBy,
 }
 
-/// How columns say where rows are.
+/// The partitioning method: how columns determine the shard of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PartitionBy {
-    /// By their hash.
+    /// By a hash of the columns.
     Hash,
-    /// By their order.
+    /// By ranges of the columns.
     Range(Ranges),
 }
 
 /// Ranges of a primary key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ranges {
-    /// The key that each range but the first begins with, in ascending order.
+    /// First key of each range except the first, in ascending order.
     pub starts: Vec<Vec<u8>>,
 }
 
 impl Ranges {
-    /// What the number of a table says that has ranges.
+    /// The partitioning rule that the numbers of range-partitioned tables encode.
     pub(crate) const RULE: Rule = Rule::OF_FIRST_BYTE;
 
-    /// A primary key as the store has it.
+    /// Returns the stored form of a primary key.
     pub fn key(&self, plain: &[u8]) -> Key {
         Key::from(&self.numbered(plain)[..])
     }
 
-    /// A range of primary keys as the store has it.
+    /// Returns the stored form of a range of primary keys.
     pub fn range(&self, plain: &KeyRange) -> KeyRange {
         let end = match &plain.end {
-            // What begins where this ends has nothing of it.
+            // A partition that begins at `end` has no key below `end`.
             Some(end) => Self::behind(self.starts.partition_point(|start| start < end), end),
             None => Self::behind(self.starts.len() + 1, &[]),
         };
         KeyRange { start: self.numbered(&plain.start), end: Some(end) }
     }
 
-    /// The primary key that a key of the store is of.
+    /// Returns the primary key of a stored key.
     pub fn plain(key: &[u8]) -> &[u8] {
         key.get(1..).unwrap_or_default()
     }
@@ -113,7 +113,7 @@ mod tests {
                 prop_assert_eq!(shard, Some(ShardId(before as u16)));
             }
             let shards = partitions.shards_of(table, &stored).unwrap();
-            // Those that could have a row, and no others.
+            // Exactly the shards that could have a row.
             let has = |at: usize| {
                 let from = at.checked_sub(1).map(|at| ranges.starts[at].clone());
                 let start = from.unwrap_or_default().max(plain.start.clone());

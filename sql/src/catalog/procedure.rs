@@ -1,11 +1,11 @@
-//! Stored procedures: what CALL runs.
+//! Stored procedures, run by CALL.
 //!
 //! ```text
 //!   08 name -> version u8, list of all procedures of the name
 //! ```
 //!
-//! Procedures of one name differ in the types of what they are given. They are kept as text, and
-//! read when a CALL is planned.
+//! Procedures of one name are distinguished by the types of their input parameters. Bodies are
+//! stored as text and parsed when a CALL is planned.
 
 use pangea_core::codec::DecodeError;
 use pangea_core::key::{Direction, Key, KeyRange};
@@ -20,20 +20,20 @@ use crate::error::Failure;
 use crate::types::{ColumnType, SqlType};
 
 const PREFIX: u8 = 8;
-/// The layout of a record that this code writes.
+/// Version of the record layout that this code writes.
 const VERSION: u8 = 1;
 
-/// What a procedure is written in.
+/// The language of a procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Language {
-    /// Statements, one after the other.
+    /// A sequence of statements.
     Sql,
     /// Statements with variables and control flow.
     PlPgSql,
 }
 
 impl Language {
-    /// Its name in `pg_language`.
+    /// Name in `pg_language`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sql => "sql",
@@ -42,7 +42,7 @@ impl Language {
     }
 }
 
-/// Which way a parameter goes.
+/// The mode of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mode {
     In,
@@ -51,12 +51,12 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Whether the procedure is given a value.
+    /// Whether the caller passes a value to the procedure.
     pub(crate) fn is_in(self) -> bool {
         self != Self::Out
     }
 
-    /// Whether the caller is.
+    /// Whether the procedure returns a value to the caller.
     pub(crate) fn is_out(self) -> bool {
         self != Self::In
     }
@@ -65,54 +65,55 @@ impl Mode {
 /// A parameter of a procedure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Parameter {
-    /// Empty where it has none.
+    /// Empty for an unnamed parameter.
     pub name: String,
     pub mode: Mode,
     #[serde(with = "column_type")]
     pub ty: ColumnType,
-    /// The SQL text of its default.
+    /// SQL text of the default.
     pub default: Option<String>,
 }
 
 /// A procedure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Procedure {
-    /// Its number, of those that tables are given.
+    /// Number drawn from the table counter.
     pub id: u32,
     pub name: QualifiedName,
-    /// The role that may replace and drop it.
+    /// The role that may replace and drop the procedure.
     pub owner: String,
     pub language: Language,
     pub parameters: Vec<Parameter>,
-    /// What it does, as it was written.
+    /// Source text.
     pub body: String,
 }
 
 impl Procedure {
-    /// The types of what it is called with: OUT parameters are there too, and ignored.
+    /// Types of all arguments of a CALL. These include OUT parameters, whose arguments are ignored.
     pub(crate) fn types(&self) -> impl ExactSizeIterator<Item = SqlType> + '_ {
         self.parameters.iter().map(|parameter| parameter.ty.base)
     }
 
-    /// The types of what it is given: by them procedures of one name differ.
+    /// Types of the input parameters. They distinguish procedures of one name.
     pub(crate) fn identity(&self) -> Vec<SqlType> {
         let given = self.parameters.iter().filter(|parameter| parameter.mode.is_in());
         given.map(|parameter| parameter.ty.base).collect()
     }
 
-    /// Whether it is meant by the types of what it is given, or of all of its parameters.
+    /// Whether `types` denote this procedure: they are the types of its input parameters or of all
+    /// its parameters.
     pub(crate) fn is_given(&self, types: &[SqlType]) -> bool {
         self.identity() == types || self.types().eq(types.iter().copied())
     }
 
-    /// `name(integer,text)`
+    /// Returns the signature in the form `name(integer,text)`.
     pub(crate) fn signature(&self) -> String {
         let types: Vec<String> = self.identity().iter().map(ToString::to_string).collect();
         format!("{}({})", self.name, types.join(","))
     }
 }
 
-/// The key of all procedures of a name.
+/// Key of the record of all procedures of a name.
 fn key(name: &QualifiedName) -> Key {
     super::key_of(PREFIX, name.as_kept())
 }
@@ -127,19 +128,19 @@ fn decode(bytes: &[u8]) -> Result<Vec<Procedure>, DecodeError> {
     }
 }
 
-/// The procedures of a name.
+/// Returns the procedures of a name.
 ///
 /// # Errors
-/// When the record is malformed, or the executor needs the run to end.
+/// Fails if the record is malformed or the executor stops the run.
 pub(crate) fn find(name: &QualifiedName, cx: &mut dyn Context) -> Result<Vec<Procedure>, Failure> {
     let record = cx.get(CATALOG, &key(name))?;
     Ok(record.map(|record| decode(&record)).transpose()?.unwrap_or_default())
 }
 
-/// Writes the procedures of a name, all of them.
+/// Writes all procedures of a name, replacing the earlier ones.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn put(
     name: &QualifiedName,
     procedures: &[Procedure],
@@ -153,10 +154,10 @@ pub(crate) fn put(
     cx.put(CATALOG, key(name), Value::from(record))
 }
 
-/// All procedures, by their names.
+/// Returns all procedures, in name order.
 ///
 /// # Errors
-/// When a record is malformed, or the executor needs the run to end.
+/// Fails if a record is malformed or the executor stops the run.
 pub(crate) fn all(cx: &mut dyn Context) -> Result<Vec<Procedure>, Failure> {
     let mut records = Vec::new();
     let (table, range) = (CATALOG, KeyRange::prefix(&[PREFIX]));

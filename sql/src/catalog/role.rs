@@ -1,17 +1,17 @@
-//! Roles, and who may do what with which relation.
+//! Roles, and the access lists of schema objects.
 //!
 //! ```text
-//!   02 name -> version u8, Role             what a role is, and what it is a member of
-//!   03 name -> version u8, Access           whose a relation is, and what others may do with it
-//!   04      -> version u8, Access           the same of the schema `public`
-//!   04 name -> version u8, Access           the same of another schema
-//!   05 name -> what is kept of its password, as PostgreSQL writes it
-//!   06      -> a secret, from which logins of users that there are not get their salts
+//!   02 name -> version u8, Role             attributes and memberships of a role
+//!   03 name -> version u8, Access           owner and grants of a relation
+//!   04      -> version u8, Access           owner and grants of the schema `public`
+//!   04 name -> version u8, Access           owner and grants of another schema
+//!   05 name -> password verifier, in PostgreSQL's format
+//!   06      -> a secret, from which salts for logins of unknown users are derived
 //! ```
 //!
-//! What a statement needs to know of its user is in the first two, so that a change of a password
-//! conflicts with no statement. A relation without a record belongs to the bootstrap superuser, who
-//! is there whether it has a record or not.
+//! A statement reads only the first two kinds of record about its user, so changing a password
+//! conflicts with no statement. A relation without an access record belongs to the bootstrap
+//! superuser. This role exists whether or not it has a record.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -27,7 +27,7 @@ use super::{CATALOG, PUBLIC, QualifiedName};
 use crate::error::Failure;
 use crate::syntax::quoted;
 
-/// The superuser that is there from the beginning.
+/// The superuser that always exists.
 pub const BOOTSTRAP: &str = "pangea";
 
 const ROLE_PREFIX: u8 = 2;
@@ -35,7 +35,7 @@ const ACCESS_PREFIX: u8 = 3;
 const SCHEMA_PREFIX: u8 = 4;
 const PASSWORD_PREFIX: u8 = 5;
 const MOCK_KEY: &[u8] = &[6];
-/// The layout of records that this code writes.
+/// Version of the record layout that this code writes.
 const VERSION: u8 = 1;
 
 /// A role.
@@ -46,26 +46,26 @@ pub(crate) struct Role {
     pub creates_roles: bool,
     pub creates_databases: bool,
     pub can_login: bool,
-    /// Whether it has the privileges of the roles that it is a member of.
+    /// Whether the role has the privileges of the roles that it is a member of.
     pub inherits: bool,
-    /// The most sessions; no limit below 0.
+    /// Maximum number of sessions; unlimited if negative.
     pub connection_limit: i32,
-    /// Until when its password counts, in microseconds since 2000-01-01.
+    /// Expiry of the password, in microseconds since 2000-01-01.
     pub valid_until: Option<i64>,
-    /// In the order of their names.
+    /// Sorted by name.
     pub member_of: Vec<Membership>,
 }
 
-/// A role that another one is a member of.
+/// Membership in another role.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Membership {
     pub role: String,
-    /// Whether the member may make others members.
+    /// Whether the member may grant the membership to others (ADMIN OPTION).
     pub is_admin: bool,
 }
 
 impl Role {
-    /// What `CREATE ROLE` makes of a name.
+    /// Creates a role with the default attributes of `CREATE ROLE`.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -80,7 +80,7 @@ impl Role {
         }
     }
 
-    /// A role that may do everything.
+    /// Creates a superuser.
     pub(crate) fn superuser(name: &str) -> Self {
         let (is_superuser, creates_roles, creates_databases, can_login) = (true, true, true, true);
         let new = Self::new(name);
@@ -92,8 +92,8 @@ impl Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Privileges(pub u16);
 
-/// Each privilege by its name, and its letter in a list of who may do what; in the order of such a
-/// list.
+/// Names of the privileges and their letters in an access list (`aclitem`), in the order of the
+/// letters there.
 pub(crate) const PRIVILEGES: [(&str, char, Privileges); 9] = [
     ("INSERT", 'a', Privileges::INSERT),
     ("SELECT", 'r', Privileges::SELECT),
@@ -116,11 +116,11 @@ impl Privileges {
     pub(crate) const TRIGGER: Self = Self(1 << 6);
     pub(crate) const USAGE: Self = Self(1 << 7);
     pub(crate) const CREATE: Self = Self(1 << 8);
-    /// All that there are of a table.
+    /// All privileges on a table.
     pub(crate) const TABLE: Self = Self(0x7f);
-    /// All that there are of a sequence.
+    /// All privileges on a sequence.
     pub(crate) const SEQUENCE: Self = Self(1 | 1 << 2 | 1 << 7);
-    /// All that there are of a schema.
+    /// All privileges on a schema.
     pub(crate) const SCHEMA: Self = Self(1 << 7 | 1 << 8);
 
     pub(crate) const fn and(self, other: Self) -> Self {
@@ -140,19 +140,19 @@ impl Privileges {
     }
 }
 
-/// What somebody was given.
+/// A grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Given {
-    /// The role; nothing for everybody.
+    /// The grantee; `None` means PUBLIC.
     pub to: Option<String>,
-    /// Who gave it.
+    /// The grantor.
     pub by: String,
     pub privileges: Privileges,
-    /// Those of them that it may give on.
+    /// The subset of `privileges` that carries GRANT OPTION.
     pub with_option: Privileges,
 }
 
-/// Whose something is, and what others may do with it.
+/// The owner of an object and the grants on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Access {
     pub owner: String,
@@ -160,13 +160,13 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Of one owner, and nobody else.
+    /// Access of the owner, without grants to others.
     pub(crate) fn of(owner: &str) -> Self {
         Self { owner: owner.to_owned(), given: Vec::new() }
     }
 
-    /// The schema `public` as it is at first: its owner alone makes things there, as since
-    /// PostgreSQL 15.
+    /// The initial access of the schema `public`. Only its owner creates objects there, as in
+    /// PostgreSQL 15 and later.
     fn of_schema() -> Self {
         let (to, by) = (None, BOOTSTRAP.to_owned());
         let (privileges, with_option) = (Privileges::USAGE, Privileges::default());
@@ -175,19 +175,19 @@ impl Access {
     }
 }
 
-/// What has an [`Access`].
+/// An object that has an [`Access`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Object {
     Table(QualifiedName),
     Sequence(QualifiedName),
     View(QualifiedName),
-    /// A type of `public`.
+    /// A type in `public`.
     Type(String),
     Schema(String),
 }
 
 impl Object {
-    /// What PostgreSQL calls it in messages.
+    /// Returns the word for this kind of object in PostgreSQL's messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Table(_) => "table",
@@ -205,7 +205,7 @@ impl Object {
         }
     }
 
-    /// The relation that it is.
+    /// Returns the relation's name; `None` for types and schemas.
     pub(crate) fn relation(&self) -> Option<&QualifiedName> {
         match self {
             Self::Table(name) | Self::Sequence(name) | Self::View(name) => Some(name),
@@ -222,14 +222,14 @@ impl Object {
             Self::Table(name) | Self::Sequence(name) | Self::View(name) => {
                 named(ACCESS_PREFIX, name.as_kept())
             }
-            // No relation has the name of a type.
+            // A type never has the name of a relation, so they can share the prefix.
             Self::Type(name) => named(ACCESS_PREFIX, QualifiedName::public(name).as_kept()),
             Self::Schema(name) => named(SCHEMA_PREFIX, if name == PUBLIC { "" } else { name }),
         }
     }
 }
 
-/// What a key of these records is of, as it is called in messages.
+/// Describes the subject of a key with one of these prefixes, for use in messages.
 pub(crate) fn described_key(key: &[u8]) -> Option<String> {
     let (&prefix, name) = key.split_first()?;
     let name = quoted(std::str::from_utf8(name).ok()?);
@@ -264,7 +264,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     }
 }
 
-/// A role of this name, if there is one.
+/// Finds the role of this name.
 pub(crate) fn find(name: &str, cx: &mut dyn Context) -> Result<Option<Role>, Failure> {
     match cx.get(CATALOG, &named(ROLE_PREFIX, name))? {
         Some(record) => Ok(Some(decode(&record)?)),
@@ -281,7 +281,7 @@ pub(crate) fn remove(name: &str, cx: &mut dyn Context) -> Result<(), Stop> {
     cx.delete(CATALOG, named(ROLE_PREFIX, name))
 }
 
-/// What takes a record's name and its bytes.
+/// Callback that receives the name and the bytes of a record.
 type Visitor<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), DecodeError> + 'a;
 
 fn scan(prefix: u8, cx: &mut dyn Context, visit: &mut Visitor<'_>) -> Result<(), Failure> {
@@ -294,7 +294,7 @@ fn scan(prefix: u8, cx: &mut dyn Context, visit: &mut Visitor<'_>) -> Result<(),
     Ok(result?)
 }
 
-/// All roles that have a record.
+/// Returns all roles that have a record.
 pub(crate) fn all(cx: &mut dyn Context) -> Result<Vec<Role>, Failure> {
     let mut roles = Vec::new();
     scan(ROLE_PREFIX, cx, &mut |_, record| {
@@ -304,7 +304,7 @@ pub(crate) fn all(cx: &mut dyn Context) -> Result<Vec<Role>, Failure> {
     Ok(roles)
 }
 
-/// Whose an object is, and what others may do with it.
+/// Returns the owner of an object and the grants on it.
 pub(crate) fn access(object: &Object, cx: &mut dyn Context) -> Result<Access, Failure> {
     match cx.get(CATALOG, &object.key())? {
         Some(record) => Ok(decode(&record)?),
@@ -321,7 +321,7 @@ pub(crate) fn put_access(
     cx.put(CATALOG, object.key(), encode(access))
 }
 
-/// Forgets whose something was, if that is known.
+/// Deletes the access record of an object, if it exists.
 pub(crate) fn remove_access(object: &Object, cx: &mut dyn Context) -> Result<(), Stop> {
     let key = object.key();
     if cx.get(CATALOG, &key)?.is_some() {
@@ -330,14 +330,15 @@ pub(crate) fn remove_access(object: &Object, cx: &mut dyn Context) -> Result<(),
     Ok(())
 }
 
-/// What a record is of.
+/// The subject of an access record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Owned {
     Relation(QualifiedName),
     Schema(String),
 }
 
-/// The records of all relations and schemas that have one, and that of `public`, by their keys.
+/// Returns all access records of relations and schemas, with their keys. The list always includes
+/// `public`.
 pub(crate) fn all_access(cx: &mut dyn Context) -> Result<Vec<(Key, Owned, Access)>, Failure> {
     let mut found = Vec::new();
     scan(ACCESS_PREFIX, cx, &mut |name, record| {
@@ -363,7 +364,7 @@ pub(crate) fn put_access_at(key: Key, access: &Access, cx: &mut dyn Context) -> 
     cx.put(CATALOG, key, encode(access))
 }
 
-/// What is kept of a role's password, as PostgreSQL writes it.
+/// Returns the password verifier of a role, in PostgreSQL's format.
 pub(crate) fn password(name: &str, cx: &mut dyn Context) -> Result<Option<String>, Failure> {
     let Some(bytes) = cx.get(CATALOG, &named(PASSWORD_PREFIX, name))? else { return Ok(None) };
     let text = std::str::from_utf8(&bytes).map_err(|_| DecodeError::new("verifier"))?;
@@ -383,7 +384,7 @@ pub(crate) fn set_password(
     }
 }
 
-/// The secret from which logins of users that there are not get their salts, if there is one yet.
+/// Returns the secret from which salts for logins of unknown users are derived, if it exists.
 pub(crate) fn mock_secret(cx: &mut dyn Context) -> Result<Option<Vec<u8>>, Failure> {
     Ok(cx.get(CATALOG, MOCK_KEY)?.map(|secret| secret.to_vec()))
 }
@@ -392,8 +393,8 @@ pub(crate) fn put_mock_secret(secret: &[u8], cx: &mut dyn Context) -> Result<(),
     cx.put(CATALOG, Key::from(MOCK_KEY), Value::from(secret))
 }
 
-/// The roles that a role is a member of, at once or by way of others, with itself. `is_followed`
-/// says of whose memberships that goes on: `inherits` for privileges, all for SET ROLE.
+/// Returns a role and all roles that it is a direct or indirect member of. `is_followed` selects
+/// the roles whose memberships count: those with `inherits` for privileges, all for SET ROLE.
 pub(crate) fn roles_of(
     name: &str,
     is_followed: impl Fn(&Role) -> bool,
@@ -402,10 +403,10 @@ pub(crate) fn roles_of(
     memberships_of(name, is_followed, |name| find(name, cx))
 }
 
-/// The same, where roles are found otherwise.
+/// Like [`roles_of`], with a custom lookup of roles.
 ///
 /// # Errors
-/// Those of finding a role.
+/// Fails if the lookup of a role fails.
 pub(crate) fn memberships_of<E>(
     name: &str,
     is_followed: impl Fn(&Role) -> bool,

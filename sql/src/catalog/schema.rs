@@ -1,7 +1,7 @@
-//! Schemas beside `public`, which is always there.
+//! Schemas other than `public`, which always exists.
 //!
 //! ```text
-//!   0c name -> version u8, number u32       whose it is: see `role`
+//!   0c name -> version u8, number u32       owner and grants: see `role`
 //! ```
 
 use std::ops::ControlFlow;
@@ -15,16 +15,16 @@ use super::{CATALOG, PUBLIC, next_table_id};
 use crate::error::Failure;
 
 const PREFIX: u8 = 12;
-/// The layout of a record that this code writes.
+/// Version of the record layout that this code writes.
 const VERSION: u8 = 1;
 
-/// The schemas that nobody makes anything in; the one that is looked in first comes first.
+/// Schemas in which users cannot create objects, in the order in which they are searched.
 pub(crate) const SYSTEM: [&str; 3] = ["pg_catalog", "information_schema", PANGEA];
 
-/// The schema of what is of Pangea alone: its views, and programs that are called.
+/// The schema of Pangea's own objects: its views and its callable programs.
 pub(crate) const PANGEA: &str = "pangea";
 
-/// The key of a schema's record.
+/// Key of a schema's record.
 fn key(name: &str) -> Key {
     super::key_of(PREFIX, name)
 }
@@ -37,27 +37,27 @@ fn decode(record: &[u8]) -> Result<u32, DecodeError> {
     }
 }
 
-/// Whether there is a schema of a name.
+/// Whether a schema of this name exists.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn is_there(name: &str, cx: &mut dyn Context) -> Result<bool, Stop> {
     Ok(name == PUBLIC || SYSTEM.contains(&name) || cx.get(CATALOG, &key(name))?.is_some())
 }
 
-/// The number of a schema beside `public`.
+/// Returns the number of a schema other than `public`.
 ///
 /// # Errors
-/// When its record is malformed, or the executor needs the run to end.
+/// Fails if the record is malformed or the executor stops the run.
 pub(crate) fn number(name: &str, cx: &mut dyn Context) -> Result<Option<u32>, Failure> {
     let record = cx.get(CATALOG, &key(name))?;
     Ok(record.map(|record| decode(&record)).transpose()?)
 }
 
-/// Makes a schema.
+/// Creates a schema.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails like [`next_table_id`], or if the executor stops the run.
 pub(crate) fn make(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     let number = next_table_id(cx)?;
     let mut record = vec![VERSION];
@@ -65,18 +65,18 @@ pub(crate) fn make(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     Ok(cx.put(CATALOG, key(name), Value::from(record))?)
 }
 
-/// Forgets a schema.
+/// Deletes a schema's record.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn remove(name: &str, cx: &mut dyn Context) -> Result<(), Stop> {
     cx.delete(CATALOG, key(name))
 }
 
-/// All schemas beside `public`, with their numbers.
+/// Returns all schemas other than `public`, with their numbers.
 ///
 /// # Errors
-/// When a record is malformed, or the executor needs the run to end.
+/// Fails if a record is malformed or the executor stops the run.
 pub(crate) fn all(cx: &mut dyn Context) -> Result<Vec<(String, u32)>, Failure> {
     let (table, range) = (CATALOG, KeyRange::prefix(&[PREFIX]));
     let mut found = Vec::new();

@@ -1,14 +1,15 @@
-//! Sequences: numbers that are handed out once.
+//! Sequences: generators of unique numbers.
 //!
-//! What a sequence is stands in its record; how far it is stands in a row of its own, so that
-//! statements that were planned with the record don't conflict with those that take numbers.
+//! The definition of a sequence is in its catalog record; its state is in a separate row.
+//! Statements planned against the record therefore don't conflict with statements that draw
+//! numbers.
 //!
 //! ```text
-//!   table 2:  id u32, big-endian -> generation u64 | whether any is left u8 | next i64
+//!   table 2:  id u32, big-endian -> generation u64 | flags u8 | next i64
 //! ```
 //!
-//! The generation changes when somebody says where the sequence goes on: what was taken before is
-//! not handed out any more then.
+//! The generation increases when the sequence is repositioned. Numbers reserved under an earlier
+//! generation are discarded.
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::TableId;
@@ -23,50 +24,49 @@ use crate::syntax::{self, Written};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The table that says how far sequences are.
+/// Table of the states of sequences.
 pub const SEQUENCES: TableId = TableId(2);
 
-/// What a sequence is.
+/// The definition of a sequence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sequence {
-    /// The number of its row among those that say how far sequences are.
+    /// Number of its row in `SEQUENCES`.
     pub id: u32,
-    /// The number of its type in `pg_type`: that of smallint, integer or bigint.
+    /// OID of its type in `pg_type`: smallint, integer or bigint.
     pub type_oid: u32,
-    /// The first number.
+    /// First number.
     pub start: i64,
-    /// What is added each time. Not 0.
+    /// Difference between consecutive numbers; not 0.
     pub increment: i64,
-    /// The least number.
+    /// Least number.
     pub min: i64,
-    /// The greatest number.
+    /// Greatest number.
     pub max: i64,
-    /// Whether it begins again at its end.
+    /// Whether the sequence wraps around at its end.
     pub is_cycle: bool,
-    /// The table that it goes with.
+    /// The table that owns the sequence.
     pub owner: Option<QualifiedName>,
 }
 
-/// The columns of a sequence that is read like a table.
+/// The columns of a sequence that is queried like a table.
 pub(crate) const COLUMNS: [(&str, SqlType); 3] =
     [("last_value", SqlType::Int8), ("log_cnt", SqlType::Int8), ("is_called", SqlType::Bool)];
 
-/// How far a sequence is.
+/// The state of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     pub generation: u64,
-    /// Nothing where none is left.
+    /// `None` if no number is left.
     pub next: Option<i64>,
-    /// Whether that one is the first, or the one that it was told to go on with: none was given
-    /// out before it.
+    /// Whether `next` is the start value, or a restart value that has not been drawn yet.
     pub is_new: bool,
 }
 
-/// In the flag of a state: a number is left, and it is a new one.
+/// Bits of the flags of a state: a number is left, and it is new (`is_new`).
 const HAS_NEXT: u8 = 1;
 const IS_NEW: u8 = 2;
 
-/// Numbers in a row: `first`, and so many in all, each `increment` after the one before.
+/// A block of `count` numbers: `first`, and then each `increment` after the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub generation: u64,
@@ -96,12 +96,12 @@ impl State {
 }
 
 impl Sequence {
-    /// Its type.
+    /// The sequence's type.
     pub(crate) fn base(&self) -> SqlType {
         SqlType::from_oid(self.type_oid).unwrap_or(SqlType::Int8)
     }
 
-    /// Takes the place of another: it goes on where that is, or at a number.
+    /// Replaces the definition `before`. Continues at the same position, or at `restart`.
     pub(crate) fn follow(
         &self,
         before: &Self,
@@ -126,12 +126,13 @@ impl Sequence {
         }
         let after = if is_called { last.checked_add(self.increment) } else { Some(last) };
         let next = after.filter(|next| (self.min..=self.max).contains(next));
-        // What nodes have taken by the old rules is not handed out any more.
+        // The new generation discards the numbers that nodes have reserved under the old
+        // definition.
         let state = State { generation: state.generation + 1, next, is_new: !is_called };
         Ok(cx.put(SEQUENCES, self.key(), state.encode())?)
     }
 
-    /// The last number, and whether it was given out.
+    /// Returns the last number and whether it was drawn.
     fn last(&self, state: State) -> (i64, bool) {
         let before = |next: i64| {
             let last = next.checked_sub(self.increment);
@@ -145,7 +146,7 @@ impl Sequence {
         }
     }
 
-    /// The key of its state.
+    /// Key of the state row.
     pub(crate) fn key(&self) -> Key {
         Key::from(&self.id.to_be_bytes()[..])
     }
@@ -157,7 +158,7 @@ impl Sequence {
         }
     }
 
-    /// Takes up to `wanted` numbers, at least one.
+    /// Draws up to `wanted` numbers, at least one.
     pub(crate) fn take(
         &self,
         name: &QualifiedName,
@@ -187,7 +188,8 @@ impl Sequence {
         Ok(Block { generation, first, count, increment })
     }
 
-    /// Says which number comes next, or was the last one.
+    /// Repositions the sequence, as `setval` does: `value` is the last number drawn if `is_called`,
+    /// otherwise the next one.
     pub(crate) fn set(
         &self,
         name: &QualifiedName,
@@ -209,8 +211,9 @@ impl Sequence {
         Ok(cx.put(SEQUENCES, self.key(), state.encode())?)
     }
 
-    /// Its row where it is read like a table: the last number, how many are logged in advance, and
-    /// whether the last number was given out. Numbers that a node has taken for later are.
+    /// Returns the row of the sequence when it is queried like a table: the last number, the number
+    /// of logged values, and whether the last number was drawn. Numbers that a node has reserved
+    /// count as drawn.
     pub(crate) fn row(&self, cx: &mut dyn Context) -> Result<Vec<Datum>, Failure> {
         let (last, is_called) = self.last(self.state(cx)?);
         Ok(vec![Datum::Int(last), Datum::Int(0), Datum::Bool(is_called)])
@@ -226,16 +229,16 @@ impl Sequence {
     }
 }
 
-/// The default of a column that takes its numbers of a sequence.
+/// Returns the default expression of a column that draws its numbers from a sequence.
 pub(crate) fn nextval_of(sequence: &QualifiedName) -> String {
     format!("nextval('{}'::regclass)", syntax::quoted_name(sequence).replace('\'', "''"))
 }
 
-/// The sequence that a default takes numbers of.
+/// Returns the sequence that a default expression draws from.
 pub(crate) fn sequence_of(default: &str) -> Option<Written> {
     let text = default.strip_prefix("nextval('")?;
     let name = text.strip_suffix("'::regclass)").or_else(|| text.strip_suffix("')"))?;
-    // A quote within stands there twice; where one stands alone, the text ends before.
+    // A quote inside the literal is doubled. A single one ends the literal early.
     let name = name.replace("''", "\0");
     if name.contains('\'') {
         return None;

@@ -1,9 +1,10 @@
-//! What is known of a table: columns, keys, indexes and constraints.
+//! The definition of a table: columns, keys, indexes and constraints.
 //!
-//! A column keeps its position for good: rows hold values by position, and a row that is older than
-//! a column lacks it. A column that is dropped stays, hidden, and is NULL from then on.
+//! The position of a column never changes, because rows store values by position. A row written
+//! before a column was added lacks that column's value. A dropped column remains, hidden, and is
+//! NULL in new rows.
 //!
-//! Expressions are kept as SQL text and bound to the columns when a statement is planned.
+//! Expressions are stored as SQL text and bound to the columns when a statement is planned.
 
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::TableId;
@@ -20,27 +21,28 @@ use crate::types::{ColumnType, SqlType};
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type.
+    /// Type.
     #[serde(with = "column_type")]
     pub ty: ColumnType,
-    /// Whether NULL is refused.
+    /// Whether NULL is rejected.
     pub is_not_null: bool,
-    /// The SQL text of its default.
+    /// SQL text of the default.
     pub default: Option<String>,
-    /// How it gets its numbers, where it is `GENERATED .. AS IDENTITY`.
+    /// Identity properties, if the column is `GENERATED .. AS IDENTITY`.
     pub identity: Option<Identity>,
-    /// The SQL text that it is computed from, where it is `GENERATED ALWAYS AS .. STORED`.
+    /// SQL text of the generation expression, if the column is `GENERATED ALWAYS AS .. STORED`.
     pub generated: Option<String>,
-    /// What it is in rows that are older than the column, as a row of one. NULL where nothing.
+    /// Value in rows that are older than the column, encoded as a row of one value. `None` means
+    /// NULL.
     pub missing: Option<Vec<u8>>,
-    /// Whether it was dropped.
+    /// Whether the column was dropped.
     pub is_dropped: bool,
 }
 
 impl Column {
-    /// A column that takes NULL and has no default.
+    /// Creates a nullable column without a default.
     pub fn new(name: impl Into<String>, ty: impl Into<ColumnType>) -> Self {
         Self {
             name: name.into(),
@@ -55,144 +57,145 @@ impl Column {
     }
 }
 
-/// What an identity column is.
+/// The properties of an identity column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The name of its sequence.
+    /// Name of the sequence.
     pub sequence: QualifiedName,
-    /// Whether statements can't give it a value.
+    /// Whether statements can't assign a value (`GENERATED ALWAYS`).
     pub is_always: bool,
 }
 
-/// What an index is sorted by, or a part of it.
+/// One element of an index key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IndexKey {
-    /// The column, by position, or the SQL text of an expression.
+    /// The indexed column or expression.
     pub target: KeyTarget,
-    /// Whether large values come first.
+    /// Whether the order is descending.
     pub is_descending: bool,
-    /// Whether NULLs come first.
+    /// Whether NULLs sort first.
     pub is_nulls_first: bool,
 }
 
-/// What an index has of a row.
+/// The column or expression that an index key element contains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum KeyTarget {
     /// A column, by position.
     Column(usize),
-    /// The SQL text of an expression over the columns.
+    /// SQL text of an expression over the columns.
     Expr(String),
 }
 
-/// A secondary index. Its entries are rows of a table of the store: the key is what the index is
-/// sorted by, and where that is not unique, the key of the row; the value is the key of the row.
+/// A secondary index. Its entries are rows of a table of the store. The entry's key consists of the
+/// indexed values and, unless these are unique, the row's key; the entry's value is the row's key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Index {
-    /// Its number in the store.
+    /// Number in the store.
     pub id: TableId,
-    /// Its name, in the schema of its table.
+    /// Name, in the schema of the table.
     pub name: String,
-    /// What it is sorted by.
+    /// Elements of the index key.
     pub keys: Vec<IndexKey>,
-    /// Whether no two rows may have the same keys.
+    /// Whether no two rows may have equal keys.
     pub is_unique: bool,
-    /// Whether NULLs differ from each other in a unique index.
+    /// Whether a unique index treats NULLs as distinct.
     pub is_nulls_distinct: bool,
-    /// The SQL text of the condition on rows that are in it; nothing where all are.
+    /// SQL text of the predicate of a partial index; `None` if the index contains all rows.
     pub predicate: Option<String>,
-    /// Whether it belongs to a `UNIQUE` constraint of its name.
+    /// Whether the index implements a `UNIQUE` constraint of the same name.
     pub is_constraint: bool,
-    /// Whether it has all rows, so that it may be read.
+    /// Whether the index is fully built, so that queries may read it.
     pub is_ready: bool,
 }
 
 impl Index {
-    /// The number of an index that is not stored yet.
+    /// Provisional number of an index that is not stored yet.
     pub const NEW: TableId = TableId(0);
-    /// The same of a table that is on every node.
+    /// Provisional number of a new index on a table that every node stores.
     pub(crate) const NEW_EVERYWHERE: TableId = TableId(1 << 24);
 }
 
 /// A `CHECK` constraint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The SQL text of its condition.
+    /// SQL text of the condition.
     pub condition: String,
 }
 
-/// What happens to rows whose referenced row goes or changes its key.
+/// A referential action: the effect on referencing rows when the referenced row is deleted or its
+/// key changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// The statement fails.
     NoAction,
     /// The statement fails.
     Restrict,
-    /// They go or change too.
+    /// The referencing rows are deleted or updated, too.
     Cascade,
-    /// They refer to nothing.
+    /// The referencing columns become NULL.
     SetNull,
-    /// They refer to what the default says.
+    /// The referencing columns get their defaults.
     SetDefault,
 }
 
 /// A `FOREIGN KEY` constraint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForeignKey {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The columns of this table, by position.
+    /// Referencing columns of this table, by position.
     pub columns: Vec<usize>,
-    /// The name of the table that is referred to.
+    /// Name of the referenced table.
     pub parent: QualifiedName,
-    /// The columns there, by position.
+    /// Referenced columns, by position in `parent`.
     pub parent_columns: Vec<usize>,
-    /// When the row that is referred to is deleted.
+    /// Action when the referenced row is deleted.
     pub on_delete: Action,
-    /// When it changes its key.
+    /// Action when the key of the referenced row changes.
     pub on_update: Action,
-    /// Whether either all columns are NULL or none (`MATCH FULL`).
+    /// Whether the referencing columns must be all NULL or all non-NULL (`MATCH FULL`).
     pub is_full: bool,
-    /// Whether it was made `DEFERRABLE`, and whether `INITIALLY DEFERRED`: then it is checked when
-    /// the transaction commits.
+    /// Whether the constraint is `DEFERRABLE`, and whether it is `INITIALLY DEFERRED`, i.e. checked
+    /// at COMMIT.
     pub deferral: (bool, bool),
 }
 
-/// A table's schema.
+/// The definition of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// Its number in the store.
+    /// Number in the store.
     pub id: TableId,
-    /// Its name.
+    /// Name.
     pub name: QualifiedName,
-    /// Its columns, in order, with those that were dropped.
+    /// Columns, in order, including dropped ones.
     pub columns: Vec<Column>,
-    /// The positions of the columns of its primary key, in the key's order. None means that rows
-    /// are kept under hidden keys.
+    /// Positions of the primary key's columns, in key order. Empty if rows are stored under hidden
+    /// keys.
     pub primary_key: Vec<usize>,
-    /// The name of the primary key's constraint.
+    /// Name of the primary key constraint.
     pub primary_key_name: String,
-    /// Where its rows are, where PARTITION BY has said it.
+    /// Partitioning, if declared by PARTITION BY.
     pub partition: Option<Partition>,
-    /// Its secondary indexes.
+    /// Secondary indexes.
     pub indexes: Vec<Index>,
-    /// Its `CHECK` constraints.
+    /// `CHECK` constraints.
     pub checks: Vec<Check>,
-    /// Its `FOREIGN KEY` constraints.
+    /// `FOREIGN KEY` constraints.
     pub foreign_keys: Vec<ForeignKey>,
-    /// The names of tables that refer to it.
+    /// Names of the tables that reference this table.
     pub children: Vec<QualifiedName>,
-    /// The names of sequences that go with its columns.
+    /// Sequences owned by columns: position of the column and name of the sequence.
     pub sequences: Vec<(usize, QualifiedName)>,
-    /// The enums of its columns, and others that its expressions may name: of them records know
-    /// the numbers.
+    /// The enums of the columns, and others that expressions may name. Records refer to them by
+    /// number.
     #[serde(skip)]
     pub enums: Enums,
 }
 
 impl Table {
-    /// A table without columns, which has no number yet.
+    /// Creates a table without columns and without a number.
     pub fn new(name: QualifiedName) -> Self {
         Self {
             id: TableId(0),
@@ -210,27 +213,27 @@ impl Table {
         }
     }
 
-    /// The types of the columns.
+    /// Types of the columns.
     pub fn types(&self) -> impl ExactSizeIterator<Item = SqlType> + '_ {
         self.columns.iter().map(|column| column.ty.base)
     }
 
-    /// The columns that were not dropped, with their positions.
+    /// Columns that are not dropped, with their positions.
     pub fn live_columns(&self) -> impl Iterator<Item = (usize, &Column)> + '_ {
         self.columns.iter().enumerate().filter(|(_, column)| !column.is_dropped)
     }
 
-    /// The position of a column.
+    /// Returns the position of a column.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.live_columns().find(|(_, column)| column.name == name).map(|(at, _)| at)
     }
 
-    /// Whether each node has all of its rows, also where tables are divided.
+    /// Whether every node stores all rows, even if tables are partitioned.
     pub(crate) fn is_everywhere(&self) -> bool {
         said_by(self.id).0 == Some(&Rule::Everywhere)
     }
 
-    /// The ranges of its primary key that its rows are kept in, where there are such.
+    /// The ranges of the primary key, if the table is partitioned by range.
     pub(crate) fn ranges(&self) -> Option<&Ranges> {
         match self.partition.as_ref().map(|partition| &partition.by) {
             Some(PartitionBy::Range(ranges)) => Some(ranges),
@@ -238,19 +241,20 @@ impl Table {
         }
     }
 
-    /// The values of a key of the store, up to where it was cut off, if it was.
+    /// Decodes the values of a stored key. The key may be truncated; values past the end are left
+    /// out.
     pub(crate) fn key_values(&self, key: &[u8]) -> Vec<Datum> {
         let plain = if self.ranges().is_some() { Ranges::plain(key) } else { key };
         let types = self.primary_key.iter().map(|&at| self.columns[at].ty.base);
         self.known_values(types.clone(), keys::decode(types, plain))
     }
 
-    /// The name of its primary key, where it has one.
+    /// Name of the primary key constraint, if the table has a primary key.
     pub fn primary_key_name(&self) -> Option<&str> {
         (!self.primary_key.is_empty()).then_some(self.primary_key_name.as_str())
     }
 
-    /// The names of all its constraints.
+    /// Names of all constraints.
     pub fn constraint_names(&self) -> impl Iterator<Item = &str> + '_ {
         let primary = self.primary_key_name();
         let unique = self.indexes.iter().filter(|index| index.is_constraint);
@@ -260,7 +264,8 @@ impl Table {
         primary.into_iter().chain(unique).chain(checks).chain(foreign)
     }
 
-    /// Values of some of its columns, of which those of enums may have no texts.
+    /// Completes enum values of some columns with their labels. A value with an unknown label is
+    /// returned unchanged.
     pub(crate) fn known_values(
         &self,
         types: impl Iterator<Item = SqlType>,
@@ -272,15 +277,15 @@ impl Table {
         types.zip(values).map(known).collect()
     }
 
-    /// A row as it is kept, with what it lacks.
+    /// Decodes a stored row and fills in the columns that it lacks.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// Fails if the row is malformed.
     pub fn decode_row(&self, bytes: &[u8]) -> Result<Vec<Datum>, DecodeError> {
         self.decode_wanted(&Columns::All, bytes)
     }
 
-    /// The same, with NULL in the place of what nobody looks at.
+    /// Like [`Self::decode_row`], with NULL for columns that are not in `wanted`.
     pub(crate) fn decode_wanted(
         &self,
         wanted: &Columns,
@@ -291,7 +296,7 @@ impl Table {
         Ok(row)
     }
 
-    /// The same to where a row was.
+    /// Like [`Self::decode_wanted`], into an existing buffer.
     pub(crate) fn decode_to(
         &self,
         wanted: &Columns,
@@ -321,7 +326,7 @@ impl Table {
     }
 }
 
-/// Types as their number in `pg_type` and their modifier.
+/// Serializes a type as its OID in `pg_type` and its modifier.
 pub(super) mod column_type {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

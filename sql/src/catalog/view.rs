@@ -1,4 +1,4 @@
-//! Views: queries that have a name.
+//! Views: named queries.
 
 use pangea_core::ids::TableId;
 use serde::{Deserialize, Serialize};
@@ -7,53 +7,54 @@ use super::QualifiedName;
 use super::table::column_type;
 use crate::types::ColumnType;
 
-/// A view. Its query is kept as text, and planned as a part of each query that names the view.
+/// A view. Its query is stored as text and planned as part of each query that names the view.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct View {
-    /// Its number, like a table's.
+    /// Number drawn from the table counter.
     pub id: TableId,
-    /// Its name.
+    /// Name.
     pub name: QualifiedName,
-    /// The SQL text of its query, in which names without a schema are those of `public`.
-    /// The schema of others stands there.
+    /// SQL text of the query. Unqualified names refer to `public`; names in other schemas are
+    /// qualified.
     pub query: String,
-    /// Its columns.
+    /// Columns.
     pub columns: Vec<ViewColumn>,
-    /// The tables and views that it names, and how many columns each had: those that came later
-    /// are not in the view, whatever `*` says.
+    /// The tables and views that the query names, with the number of columns of each at creation.
+    /// Columns added later are not part of the view, even if the query contains `*`.
     pub reads: Vec<(QualifiedName, usize)>,
-    /// Whether its groups show columns that follow from the primary key of such a table.
+    /// Whether grouping in the query relies on columns being determined by the primary key of one
+    /// of these tables.
     pub relies_on_keys: bool,
-    /// Where each of its rows is one of the first relation that it names: for each of its columns,
-    /// the place of the column there, unless it is computed.
+    /// Present if each row of the view is a row of the first relation that it names. Maps each
+    /// column to its position in that relation, or to `None` if the column is computed.
     pub shows: Option<Vec<Option<u32>>>,
-    /// What rows are held to that are written by way of it.
+    /// The check option for rows written through the view.
     pub check: Option<CheckOption>,
 }
 
-/// Which conditions a row must meet that is written by way of a view.
+/// Which conditions a row written through a view must satisfy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckOption {
-    /// Those of the view, and of views below it that say so.
+    /// The conditions of this view, and of underlying views that have a check option.
     Local,
-    /// Those of all views.
+    /// The conditions of this view and of all underlying views.
     Cascaded,
 }
 
 /// A column of a view.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ViewColumn {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type.
+    /// Type.
     #[serde(with = "column_type")]
     pub ty: ColumnType,
-    /// What a row gets there that is added by way of the view, in place of the table's default.
+    /// Default for rows inserted through the view; takes precedence over the table's default.
     pub default: Option<String>,
 }
 
 impl CheckOption {
-    /// What the catalog calls it.
+    /// Returns the option's name in the catalog.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -63,7 +64,8 @@ impl CheckOption {
 }
 
 impl View {
-    /// How many columns a relation had that the view names.
+    /// Returns the number of columns that a relation named by the view had when the view was
+    /// created.
     pub(crate) fn width_of(&self, relation: &QualifiedName) -> Option<usize> {
         self.reads.iter().find(|(name, _)| name == relation).map(|(_, width)| *width)
     }

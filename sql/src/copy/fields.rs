@@ -1,30 +1,30 @@
-//! A line of text or CSV, cut into its fields.
+//! Splits a line of text or CSV into its fields.
 
 use super::lines::bad_format;
 use super::options::{Format, Options};
 use crate::error::SqlError;
 use crate::types::binary::check_text;
 
-/// The fields of a line, without what escaped and quoted them.
+/// The fields of a line, with escapes and quotes removed.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     bytes: Vec<u8>,
-    /// Where each field is; nothing for NULL.
+    /// Start and end of each field; `None` for NULL.
     places: Vec<Option<(usize, usize)>>,
 }
 
 impl Fields {
-    /// How many there are.
+    /// The number of fields.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// A field; nothing for NULL.
+    /// Returns a field; `None` for NULL.
     pub(super) fn at(&self, at: usize) -> Option<&[u8]> {
         self.places[at].map(|(start, end)| &self.bytes[start..end])
     }
 
-    /// Cuts a line.
+    /// Splits a line, replacing the previous fields.
     pub(super) fn cut(&mut self, line: &[u8], options: &Options) -> Result<(), SqlError> {
         self.bytes.clear();
         self.places.clear();
@@ -42,7 +42,7 @@ impl Fields {
         self.places.push((!is_null).then_some((start, self.bytes.len())));
     }
 
-    /// Takes a field of text from the front, and returns what is after its delimiter.
+    /// Parses the first field of a text line. Returns the rest of the line after the delimiter.
     fn cut_text<'a>(
         &mut self,
         line: &'a [u8],
@@ -79,7 +79,7 @@ impl Fields {
         Ok(rest)
     }
 
-    /// Takes a field of CSV from the front, and returns what is after its delimiter.
+    /// Parses the first field of a CSV line. Returns the rest of the line after the delimiter.
     fn cut_csv<'a>(
         &mut self,
         line: &'a [u8],
@@ -121,8 +121,8 @@ impl Fields {
     }
 }
 
-/// The byte that stands after a backslash, in its escaped form, and how long that is. Nothing where
-/// the line ends.
+/// Decodes the escape sequence after a backslash. Returns the byte and the length of the sequence,
+/// or `None` at the end of the line.
 fn escaped(rest: &[u8]) -> Option<(u8, usize)> {
     let &first = rest.first()?;
     let digits = |from: usize, radix: u32, most: usize| {
@@ -133,7 +133,7 @@ fn escaped(rest: &[u8]) -> Option<(u8, usize)> {
     Some(match first {
         b'0'..=b'7' => {
             let (value, count) = digits(0, 8, 3);
-            // As in PostgreSQL, what is beyond a byte is cut off.
+            // Truncated to a byte, as in PostgreSQL.
             (value as u8, count)
         }
         b'x' => match digits(1, 16, 2) {

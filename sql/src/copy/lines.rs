@@ -1,15 +1,15 @@
-//! Text and CSV input, cut into lines as it comes.
+//! Splits streamed text and CSV input into lines.
 //!
-//! A line ends as the first one did: with `\n`, `\r` or `\r\n`. In text a backslash takes its
-//! meaning from the character after it, so that a newline there ends nothing; in CSV none does
-//! within quotes. A line of `\.` ends the data, whatever comes after it.
+//! All lines end like the first one: with `\n`, `\r` or `\r\n`. In text, a backslash escapes the
+//! next character, so an escaped newline does not end the line. In CSV, a quoted newline does not
+//! end the line. A line `\.` ends the data, whatever follows it.
 
 use crate::error::{SqlError, code};
 
-/// The longest line: a row of it could not be written.
+/// Maximum length of a line. A longer row could not be written.
 pub(super) const LINE_BYTES_MAX: usize = 32 << 20;
 
-/// How lines end.
+/// Line ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Newline,
@@ -17,43 +17,43 @@ enum Ending {
     Both,
 }
 
-/// What is CSV's alone.
+/// Options that exist only in CSV.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quoting {
     pub quote: u8,
-    /// Nothing where it is the quote itself.
+    /// `None` if the escape character is the quote itself.
     pub escape: Option<u8>,
 }
 
-/// Input that has not been taken yet, and how lines in it end.
+/// Unconsumed input, and the state of the scan for line ends.
 #[derive(Debug)]
 pub(super) struct Lines {
     quoting: Option<Quoting>,
     input: Vec<u8>,
-    /// Where the line begins, and how far it was looked through.
+    /// Start of the current line, and the position that the scan has reached.
     start: usize,
     at: usize,
-    /// Where the last line was.
+    /// Start and end of the last line.
     line: (usize, usize),
     number: u64,
     is_begun: bool,
     is_quoted: bool,
     is_escaped: bool,
     ending: Option<Ending>,
-    /// There is no more input; there are no more lines.
+    /// `is_whole`: the input is complete. `is_over`: all lines have been returned.
     is_whole: bool,
     is_over: bool,
-    /// Bytes that are looked at one by one.
+    /// Bytes that the scan has to inspect.
     special: [bool; 256],
 }
 
-/// What a backslash begins.
+/// The meaning of a backslash.
 enum Backslash {
-    /// The end of the data.
+    /// It starts the end-of-data marker.
     End,
-    /// Nothing that ends a line.
+    /// It is part of a line.
     Ordinary,
-    /// More input tells.
+    /// More input is needed to decide.
     Unknown,
 }
 
@@ -84,7 +84,7 @@ impl Lines {
         }
     }
 
-    /// More input. The last line is gone.
+    /// Appends input and discards the last line.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         if self.is_over {
             return;
@@ -96,22 +96,24 @@ impl Lines {
         self.input.extend_from_slice(bytes);
     }
 
-    /// There is no more.
+    /// Marks the input as complete.
     pub(super) fn end(&mut self) {
         self.is_whole = true;
     }
 
-    /// The last line, without its end.
+    /// The last line, without its line ending.
     pub(super) fn line(&self) -> &[u8] {
         &self.input[self.line.0..self.line.1]
     }
 
-    /// The number of the last line, from 1; of its own last line where it has several.
+    /// Number of the last line, from 1. If a row spans several lines, it is the number of the last
+    /// of them.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Looks for the next line. There is none when more input is needed, or all was taken.
+    /// Advances to the next line. Returns false if more input is needed or all lines have been
+    /// returned.
     pub(super) fn advance(&mut self) -> Result<bool, SqlError> {
         while !self.is_over {
             if !self.is_begun {
@@ -122,7 +124,7 @@ impl Lines {
             let rest = &self.input[self.at..];
             let plain = rest.iter().position(|&byte| self.special[usize::from(byte)]);
             let passed = plain.unwrap_or(rest.len());
-            // What is escaped is escaped by the byte right before it.
+            // Only the byte right after an escape is escaped.
             self.is_escaped &= passed == 0;
             self.at += passed;
             if self.at - self.start > LINE_BYTES_MAX {
@@ -164,7 +166,7 @@ impl Lines {
         Ok(false)
     }
 
-    /// The input is at its end: what is left is a line, where there is no more to come.
+    /// Handles the end of the buffered input: the rest is a line if the input is complete.
     fn finish(&mut self) -> bool {
         if !self.is_whole {
             return false;
@@ -175,7 +177,7 @@ impl Lines {
         is_there
     }
 
-    /// The line ends here, with so many bytes.
+    /// Ends the current line. Its line ending has `len` bytes.
     fn take(&mut self, len: usize) {
         self.line = (self.start, self.at);
         self.at += len;
@@ -185,7 +187,7 @@ impl Lines {
 
     fn quote(&mut self, byte: u8) {
         let Some(quoting) = self.quoting else { return };
-        // An escape counts within quotes, and not where another stands before it.
+        // An escape counts only within quotes, and only if it is not escaped itself.
         if self.is_quoted && Some(byte) == quoting.escape {
             self.is_escaped = !self.is_escaped;
         }
@@ -201,7 +203,7 @@ impl Lines {
         }
     }
 
-    /// The length of the end of a line that begins with a byte.
+    /// Returns the length of the line ending that begins with `byte`.
     fn line_end(&mut self, byte: u8) -> Result<usize, SqlError> {
         let is_both = byte == b'\r' && self.input.get(self.at + 1) == Some(&b'\n');
         let (ending, len) = match (byte, self.ending) {
@@ -224,12 +226,12 @@ impl Lines {
         bad_format(format!("{kind} {name} found in data")).with_hint(hint)
     }
 
-    /// What a backslash begins: in CSV nothing but the end of the data.
+    /// Classifies a backslash. In CSV it can only start the end-of-data marker.
     fn backslash(&self) -> Result<Backslash, SqlError> {
         let is_csv = self.quoting.is_some();
         let byte = |at: usize| match self.input.get(at) {
             Some(&byte) => Some(byte),
-            // As PostgreSQL has it, there is a zero after the last byte.
+            // As in PostgreSQL, the input ends with a virtual zero byte.
             None => self.is_whole.then_some(0),
         };
         if byte(self.at + 1) != Some(b'.') {
@@ -263,7 +265,7 @@ impl Lines {
     }
 }
 
-/// Input that is no COPY data.
+/// The error for malformed COPY data.
 pub(super) fn bad_format(message: impl Into<String>) -> SqlError {
     SqlError::new(code::BAD_COPY_FORMAT, message)
 }
@@ -283,7 +285,7 @@ mod tests {
 
     type Cut = Result<Vec<(u64, String)>, String>;
 
-    /// The lines of a text that comes in pieces of a size.
+    /// Splits a text that arrives in chunks of `size` bytes.
     fn cut(quoting: Option<Quoting>, text: &[u8], size: usize) -> Cut {
         let mut lines = Lines::new(quoting);
         let mut found = Vec::new();

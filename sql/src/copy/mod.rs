@@ -1,17 +1,17 @@
-//! COPY: rows between a table and a client, in bulk.
+//! COPY: bulk transfer of rows between a table and a client.
 //!
 //! ```text
-//!   COPY FROM:  CopyData, in any pieces --> lines, tuples --> fields --> rows --> batches
-//!   COPY TO:    a snapshot --> rows, some at a time --> messages, one a row
+//!   COPY FROM:  CopyData, in any chunks --> lines, tuples --> fields --> rows --> batches
+//!   COPY TO:    a snapshot --> rows, in batches --> messages, one for each row
 //! ```
 //!
-//! - `syntax`, `options`: the statement. Both syntaxes of PostgreSQL, and its errors.
+//! - `syntax`, `options`: the statement, in both of PostgreSQL's syntaxes and with its errors.
 //! - `lines`, `fields`: text and CSV. `tuples`: binary.
-//! - `reader`: what a client sends becomes rows; errors name line, column and value.
-//! - `row_writer`: rows become what a client is sent.
-//! - `rows`: rows on their way into a table.
+//! - `reader`: parses a client's data into rows; errors name line, column and value.
+//! - `row_writer`: formats rows for the client.
+//! - `rows`: rows in transit to a table.
 //!
-//! What is done with them is the session's: see `session::copy`.
+//! The session drives the transfer: see `session::copy`.
 
 mod fields;
 mod lines;

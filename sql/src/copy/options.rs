@@ -1,10 +1,10 @@
-//! How COPY writes rows down: the options of a statement, checked as PostgreSQL checks them.
+//! The options of COPY, checked as PostgreSQL checks them.
 
 use sqlparser::tokenizer::Location;
 
 use crate::error::{SqlError, code};
 
-/// How rows are written down.
+/// The data format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Text,
@@ -12,18 +12,18 @@ pub(crate) enum Format {
     Binary,
 }
 
-/// What the first line is.
+/// The meaning of the first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
-    /// A row.
+    /// It is a row.
     None,
-    /// The names of the columns, which are passed over when they are read.
+    /// It contains the column names, which are ignored on input.
     Names,
-    /// The names of the columns, which must be so when they are read.
+    /// It contains the column names, which must match on input.
     Match,
 }
 
-/// Columns that an option names.
+/// The columns that an option applies to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Named {
     #[default]
@@ -32,12 +32,12 @@ pub(crate) enum Named {
     These(Vec<String>),
 }
 
-/// The options of a COPY.
+/// The options of a COPY statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub format: Format,
     pub delimiter: u8,
-    /// What stands for NULL.
+    /// Representation of NULL.
     pub null: String,
     pub header: Header,
     pub quote: u8,
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     pub force_null: Named,
 }
 
-/// The value of an option as it was written.
+/// The value of an option as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Nothing,
@@ -56,7 +56,7 @@ pub(super) enum Value {
     List(Vec<String>),
 }
 
-/// One option as it was written.
+/// An option as written.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
     pub name: String,
@@ -64,7 +64,7 @@ pub(super) struct Given {
     pub location: Location,
 }
 
-/// The options so far.
+/// The options collected so far.
 #[derive(Debug, Default)]
 struct Collected {
     format: Option<Format>,
@@ -78,7 +78,7 @@ struct Collected {
     force_null: Named,
 }
 
-/// The options of a statement in `source`, of those that were given.
+/// Checks the options given in the statement `source` and fills in the defaults.
 pub(super) fn checked(given: Vec<Given>, is_from: bool, source: &str) -> Result<Options, SqlError> {
     let mut collected = Collected::default();
     let mut seen: Vec<String> = Vec::new();
@@ -90,7 +90,7 @@ pub(super) fn checked(given: Vec<Given>, is_from: bool, source: &str) -> Result<
         seen.push(one.name.clone());
         let location = one.location;
         collected.take(one, is_from).map_err(|error| match error.code {
-            // PostgreSQL says where for these alone.
+            // PostgreSQL reports a position only for these errors.
             code::INVALID_PARAMETER => error.at(source, location),
             _ if error.message.ends_with("not recognized") => error.at(source, location),
             _ => error,
@@ -115,7 +115,7 @@ impl Collected {
                     }
                 });
             }
-            // A promise about a table that is new: nothing here would be done otherwise.
+            // FREEZE promises that the table is new. The promise makes no difference here.
             "freeze" => drop(boolean(&name, &value)?),
             "delimiter" => self.delimiter = Some(text(&name, value)?),
             "null" => self.null = Some(text(&name, value)?),
@@ -288,7 +288,7 @@ fn check_delimiter(delimiter: u8, is_csv: bool) -> Result<(), SqlError> {
     if matches!(delimiter, b'\r' | b'\n') {
         return refused("COPY delimiter cannot be newline or carriage return");
     }
-    // What escapes begin with, or could be made of.
+    // Escape sequences contain these characters.
     let is_taken = matches!(delimiter, b'\\' | b'.')
         || delimiter.is_ascii_lowercase()
         || delimiter.is_ascii_digit();

@@ -1,4 +1,5 @@
-//! Input of COPY FROM, in any format and in pieces of any size, becomes rows.
+//! Parses the input of COPY FROM into rows. The input may be in any format and in chunks of any
+//! size.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, binary, text};
 
-/// As much as an error shows of a line or a value, in bytes.
+/// Maximum length of a line or a value in an error, in bytes.
 const SHOWN_BYTES_MAX: usize = 100;
 
 /// A column that is read.
@@ -19,13 +20,13 @@ const SHOWN_BYTES_MAX: usize = 100;
 pub(crate) struct Target {
     pub name: String,
     pub ty: ColumnType,
-    /// What stands for NULL is a text like any other.
+    /// Whether the NULL string is an ordinary value (FORCE_NOT_NULL).
     pub is_never_null: bool,
-    /// What stands for NULL does so even in quotes.
+    /// Whether a quoted NULL string is NULL, too (FORCE_NULL).
     pub is_null_quoted: bool,
 }
 
-/// Reads rows.
+/// Parser of rows.
 #[derive(Debug)]
 pub(crate) struct RowReader {
     table: String,
@@ -43,7 +44,7 @@ enum Source {
 }
 
 impl RowReader {
-    /// Reads rows of columns of a table.
+    /// Creates a parser for rows with columns `targets` of a table.
     pub(crate) fn new(table: &str, options: Arc<Options>, targets: Arc<[Target]>) -> Self {
         let escape = Some(options.escape).filter(|&escape| escape != options.quote);
         let quoting = Quoting { quote: options.quote, escape };
@@ -57,7 +58,7 @@ impl RowReader {
         Self { table, options, targets, source, fields, is_header_read }
     }
 
-    /// More input, after all rows of what came before were read.
+    /// Appends input. All rows of the earlier input must have been read.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         match &mut self.source {
             Source::Lines(lines) => lines.push(bytes),
@@ -65,7 +66,7 @@ impl RowReader {
         }
     }
 
-    /// There is no more.
+    /// Marks the input as complete.
     pub(crate) fn end(&mut self) {
         match &mut self.source {
             Source::Lines(lines) => lines.end(),
@@ -73,7 +74,7 @@ impl RowReader {
         }
     }
 
-    /// The number of the line that was read last.
+    /// Number of the last line that was read.
     pub(crate) fn line_number(&self) -> u64 {
         match &self.source {
             Source::Lines(lines) => lines.number(),
@@ -81,19 +82,19 @@ impl RowReader {
         }
     }
 
-    /// As much of the line that was read last as an error shows; nothing where it is binary.
+    /// The last line that was read, truncated for errors. Empty for binary data.
     pub(crate) fn line(&self) -> &[u8] {
         match &self.source {
             Source::Lines(lines) => {
                 let line = lines.line();
-                // One byte more tells that there is more.
+                // One extra byte shows that the line is longer.
                 &line[..line.len().min(SHOWN_BYTES_MAX + 1)]
             }
             Source::Tuples(_) => &[],
         }
     }
 
-    /// The next row. There is none when more input is needed, or all was read.
+    /// Returns the next row. `None` if more input is needed or all rows have been read.
     pub(crate) fn next(&mut self, zone: &Zone) -> Result<Option<Vec<Datum>>, SqlError> {
         if matches!(self.source, Source::Tuples(_)) {
             return self.next_tuple();
@@ -145,7 +146,7 @@ impl RowReader {
         }
     }
 
-    /// Takes the next line and cuts it.
+    /// Reads the next line and splits it into fields. Returns false if there is no line.
     fn next_line(&mut self) -> Result<bool, SqlError> {
         let Source::Lines(lines) = &mut self.source else { return Ok(false) };
         let taken = lines.advance();
@@ -162,7 +163,7 @@ impl RowReader {
         Ok(true)
     }
 
-    /// Holds the names in the header to those of the columns.
+    /// Checks that the names in the header match the columns (HEADER MATCH).
     fn check_header(&self) -> Result<(), SqlError> {
         if self.options.header != Header::Match {
             return Ok(());
@@ -198,7 +199,7 @@ impl RowReader {
             Err(error) => {
                 let at = tuples.bad_field().map(column).unwrap_or_default();
                 let number = tuples.number();
-                // What is wrong with the header is of no line.
+                // Errors in the file header have no line number.
                 return Err(match number {
                     0 => error,
                     _ => in_context(error, &self.table, number, &at),
@@ -218,7 +219,7 @@ impl RowReader {
         Ok(Some(row))
     }
 
-    /// The error, of the line that was read last.
+    /// Adds the last line to an error's context.
     fn on_line(&self, error: SqlError) -> SqlError {
         self.in_context(error, &on_line(self.line()))
     }
@@ -228,24 +229,24 @@ impl RowReader {
     }
 }
 
-/// The error, at a line of the input.
+/// Adds a line number of the input to an error's context.
 pub(crate) fn in_context(mut error: SqlError, table: &str, number: u64, what: &str) -> SqlError {
     error.context = Some(format!("COPY {table}, line {number}{what}"));
     error
 }
 
-/// What an error shows of a line.
+/// Formats a line for the context of an error.
 pub(crate) fn on_line(line: &[u8]) -> String {
     format!(": \"{}\"", shown(line))
 }
 
-/// As much as fits of what a client sent.
+/// Truncates a client's data for display.
 fn shown(bytes: &[u8]) -> String {
     if bytes.len() <= SHOWN_BYTES_MAX {
         return String::from_utf8_lossy(bytes).into_owned();
     }
     let mut end = SHOWN_BYTES_MAX;
-    // Characters stay whole.
+    // Never split a character.
     while bytes[end] & 0xc0 == 0x80 && end > 0 {
         end -= 1;
     }

@@ -1,4 +1,4 @@
-//! Rows become the output of COPY TO.
+//! Formats rows as the output of COPY TO.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{binary, text};
 
-/// Some messages of the output.
+/// A sequence of output messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Messages {
-    /// One after the other.
+    /// The concatenated messages.
     pub bytes: Vec<u8>,
-    /// Where each of them ends.
+    /// End offset of each message.
     pub ends: Vec<usize>,
 }
 
@@ -24,15 +24,15 @@ impl Messages {
     }
 }
 
-/// Writes rows down.
+/// Formatter of rows.
 #[derive(Debug)]
 pub(crate) struct RowWriter {
     options: Arc<Options>,
     columns: Vec<OutputColumn>,
-    /// For each column, whether it is always in quotes.
+    /// For each column, whether its values are always quoted.
     quoted: Vec<bool>,
     zone: Zone,
-    /// Whether the header of binary data is no more to come.
+    /// False while the header of binary data has not been written.
     is_headed: bool,
     value: Vec<u8>,
 }
@@ -48,7 +48,7 @@ impl RowWriter {
         Self { options, columns, quoted, zone, is_headed: true, value: Vec::new() }
     }
 
-    /// What comes before the rows.
+    /// Starts the output: writes the column names if the statement has HEADER.
     pub(crate) fn begin(&mut self, out: &mut Messages) {
         if self.options.format == Format::Binary {
             self.is_headed = false;
@@ -64,7 +64,7 @@ impl RowWriter {
         }
     }
 
-    /// A row.
+    /// Writes a row.
     pub(crate) fn row(&mut self, row: &[Datum], out: &mut Messages) {
         self.head(out);
         if self.options.format == Format::Binary {
@@ -100,7 +100,7 @@ impl RowWriter {
         out.end();
     }
 
-    /// What comes after the rows.
+    /// Writes the trailer of binary data.
     pub(crate) fn finish(&mut self, out: &mut Messages) {
         self.head(out);
         if self.options.format == Format::Binary {
@@ -109,7 +109,8 @@ impl RowWriter {
         }
     }
 
-    /// The header of binary data: as in PostgreSQL, one message with what follows.
+    /// Writes the header of binary data. As in PostgreSQL, it shares a message with the first row
+    /// or the trailer.
     fn head(&mut self, out: &mut Messages) {
         if !self.is_headed {
             out.bytes.extend_from_slice(SIGNATURE);
@@ -124,7 +125,7 @@ impl RowWriter {
         }
     }
 
-    /// The value, as text or as CSV.
+    /// Writes the current value as text or as CSV.
     fn put_text(&self, is_quoted: bool, out: &mut Vec<u8>) {
         match self.options.format {
             Format::Csv => self.put_csv(is_quoted, out),
@@ -157,7 +158,7 @@ impl RowWriter {
         let Options { delimiter, quote, escape, .. } = *self.options;
         let is_special =
             |byte: &u8| *byte == delimiter || *byte == quote || matches!(*byte, b'\n' | b'\r');
-        // Alone on a line it would end the data.
+        // Unquoted, it would be the end-of-data marker.
         let is_end = self.columns.len() == 1 && self.value == b"\\.";
         let is_quoted = is_quoted
             || is_end

@@ -1,4 +1,4 @@
-//! Rows on their way into a table, as bytes: part of a program's arguments.
+//! Encoded rows in transit to a table: part of a program's arguments.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use crate::rows;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
-/// Around the number of a row before the message of its error.
+/// Encloses the number of a row that is prepended to the message of its error.
 const MARK: char = '\u{1}';
 
-/// Rows of columns of some types.
+/// Rows with columns of given types.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rows {
     pub types: Vec<ColumnType>,
@@ -21,7 +21,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// None yet.
+    /// Creates an empty set of rows.
     pub(crate) fn new(types: Vec<ColumnType>) -> Self {
         Self { types, ..Self::default() }
     }
@@ -31,17 +31,17 @@ impl Rows {
         self.count += 1;
     }
 
-    /// Those in some of the bytes: `count` of them.
+    /// Returns the `count` rows in a range of the bytes.
     pub(crate) fn part(&self, bytes: Range<usize>, count: u64) -> Self {
         Self { types: self.types.clone(), count, bytes: self.bytes[bytes].to_vec() }
     }
 
-    /// What they take.
+    /// Encoded size, in bytes.
     pub(crate) fn byte_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// One after the other.
+    /// Decodes the rows, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Result<Vec<Datum>, DecodeError>> + '_ {
         let mut from = Reader::new(&self.bytes);
         let types = || self.types.iter().map(|column| column.base);
@@ -71,13 +71,14 @@ impl Rows {
     }
 }
 
-/// The error of a row, by its number among its batch's. Replicas answer with texts alone.
+/// Adds the number of a row within its batch to its error. The number becomes part of the message,
+/// because replicas answer only with text.
 pub(crate) fn at_row(mut error: SqlError, number: u64) -> SqlError {
     error.message = format!("{MARK}{number}{MARK}{}", error.message);
     error
 }
 
-/// Takes the number of the row out of its error again.
+/// Removes the number of the row from its error again.
 pub(crate) fn row_of(error: &mut SqlError) -> Option<u64> {
     let (number, message) = error.message.strip_prefix(MARK)?.split_once(MARK)?;
     let (number, message) = (number.parse().ok()?, message.to_owned());

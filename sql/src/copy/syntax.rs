@@ -1,4 +1,4 @@
-//! The syntax of COPY, with the options of today and of before PostgreSQL 9.0.
+//! The grammar of COPY, including the option syntax from before PostgreSQL 9.0.
 
 use sqlparser::ast;
 use sqlparser::parser::{IsOptional, Parser, ParserError};
@@ -8,7 +8,7 @@ use super::options::{Given, Options, Value, checked};
 use crate::error::{SqlError, code};
 use crate::syntax::{self, syntax_error};
 
-/// Parses a COPY: the tree without its options, and those.
+/// Parses a COPY statement. Returns its syntax tree without options, and the options.
 pub(crate) fn parse(
     source: &str,
     parser: &mut Parser<'_>,
@@ -66,7 +66,7 @@ impl Grammar<'_, '_> {
         if self.word("PROGRAM") {
             return Ok(ast::CopyTarget::Program { command: self.string()? });
         }
-        // As in PostgreSQL, either word is the client.
+        // As in PostgreSQL, both words mean the client.
         if self.word("STDIN") || self.word("STDOUT") {
             return Ok(ast::CopyTarget::Stdin);
         }
@@ -131,7 +131,7 @@ impl Grammar<'_, '_> {
         }
     }
 
-    /// Takes one of the old options, if there is one.
+    /// Parses an option in the old syntax. Returns false if there is none.
     fn old_option(&mut self) -> Result<bool, SqlError> {
         let is_taken = self.old_word("BINARY", "format", Value::Word("binary".to_owned()))
             || self.old_word("CSV", "format", Value::Word("csv".to_owned()))

@@ -1,4 +1,4 @@
-//! Rows survive being written down and read again, in every format.
+//! Rows survive a round trip through every format.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 
-/// The options of a COPY FROM.
+/// Parses the options of a COPY FROM.
 pub(super) fn options(with: &str) -> Options {
     let with = if with.is_empty() { String::new() } else { format!("with ({with})") };
     statement(&format!("copy t from stdin {with}")).unwrap()
@@ -35,7 +35,7 @@ fn targets(types: &[SqlType]) -> Arc<[Target]> {
     types.iter().enumerate().map(target).collect()
 }
 
-/// What COPY TO sends.
+/// Returns the output of COPY TO.
 fn written(options: &Options, types: &[SqlType], rows: &[Vec<Datum>]) -> Messages {
     let columns = targets(types);
     let columns = columns.iter().map(|it| OutputColumn::new(&it.name, it.ty));
@@ -55,7 +55,7 @@ fn written(options: &Options, types: &[SqlType], rows: &[Vec<Datum>]) -> Message
     all
 }
 
-/// What COPY FROM reads, in pieces of a size.
+/// Returns the rows that COPY FROM reads from chunks of `size` bytes.
 fn read(
     options: &Options,
     types: &[SqlType],
@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// Where the empty string stands for NULL, text has no other.
+/// With the empty string as NULL, the text format can't represent empty strings.
 fn empty_as_null(rows: &[Vec<Datum>]) -> Vec<Vec<Datum>> {
     let or_null = |datum: &Datum| match datum {
         Datum::Text(text) if text.is_empty() => Datum::Null,

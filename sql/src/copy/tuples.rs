@@ -1,32 +1,32 @@
-//! Binary input, cut into tuples as it comes.
+//! Splits streamed binary input into tuples.
 //!
 //! ```text
-//!   PGCOPY\n\xff\r\n\0 | flags i32 | length of an extension i32, and that
-//!   for each row: number of fields i16 | for each: length i32, -1 for NULL | bytes
+//!   PGCOPY\n\xff\r\n\0 | flags i32 | length of the extension i32 | extension
+//!   for each row: number of fields i16 | for each field: length i32, -1 for NULL | bytes
 //!   -1 i16
 //! ```
 
 use super::lines::{LINE_BYTES_MAX, bad_format};
 use crate::error::{SqlError, code};
 
-/// What the data begins with.
+/// Signature at the start of the data.
 pub(super) const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
-/// The flags that older versions set: rows have object ids.
+/// Flag of old versions: rows have object ids.
 const HAS_OIDS: u32 = 1 << 16;
-/// Flags that must be understood.
+/// Critical flags: an unknown one is an error.
 const CRITICAL: u32 = 0xffff << 16;
-/// The signature, the flags, and the length of the extension.
+/// Size of the signature, the flags and the length of the extension, in bytes.
 const HEADER_BYTES: usize = SIGNATURE.len() + 8;
 
-/// Where a value is in the input; nothing for NULL.
+/// Start and end of a value in the input; `None` for NULL.
 pub(super) type Value = Option<(usize, usize)>;
 
-/// Input that has not been taken yet.
+/// Unconsumed input, and the last tuple.
 #[derive(Debug, Default)]
 pub(super) struct Tuples {
     input: Vec<u8>,
     start: usize,
-    /// What the header's extension still has, once the header was read.
+    /// Remaining bytes of the header's extension; `None` until the header has been read.
     extension: Option<usize>,
     number: u64,
     values: Vec<Value>,
@@ -36,34 +36,35 @@ pub(super) struct Tuples {
 }
 
 impl Tuples {
-    /// More input. The last tuple is gone.
+    /// Appends input and discards the last tuple.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.input.drain(..self.start);
         self.start = 0;
         self.input.extend_from_slice(bytes);
     }
 
-    /// There is no more.
+    /// Marks the input as complete.
     pub(super) fn end(&mut self) {
         self.is_whole = true;
     }
 
-    /// The number of the last tuple, from 1.
+    /// Number of the last tuple, from 1.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// A value of the last tuple; nothing for NULL.
+    /// Returns a value of the last tuple; `None` for NULL.
     pub(super) fn at(&self, at: usize) -> Option<&[u8]> {
         self.values[at].map(|(start, end)| &self.input[start..end])
     }
 
-    /// The place of the field that an error was of, where it was of one.
+    /// Position of the field that caused the error, if any.
     pub(super) fn bad_field(&self) -> Option<usize> {
         self.bad_field
     }
 
-    /// Looks for the next tuple. There is none when more input is needed, or all was taken.
+    /// Advances to the next tuple. Returns false if more input is needed or all tuples have been
+    /// returned.
     pub(super) fn advance(&mut self, width: usize) -> Result<bool, SqlError> {
         if !self.read_header()? {
             return Ok(false);
@@ -105,7 +106,7 @@ impl Tuples {
         }
     }
 
-    /// Reads the header, and passes over its extension. Whether it is there.
+    /// Reads the header and skips its extension. Returns whether both are complete.
     fn read_header(&mut self) -> Result<bool, SqlError> {
         if self.extension.is_none() {
             let input = &self.input[self.start..];
@@ -150,7 +151,8 @@ impl Tuples {
         Ok(left == passed)
     }
 
-    /// Finds the values of a tuple, and where it ends. Without an error, more input is needed.
+    /// Locates the values of a tuple and returns the tuple's end. `Err(None)` means that more input
+    /// is needed.
     fn read_values(&mut self, width: usize) -> Result<usize, Option<SqlError>> {
         self.values.clear();
         let mut at = self.start + 2;

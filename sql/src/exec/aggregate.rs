@@ -17,7 +17,7 @@ use crate::types::datum::Datum;
 use crate::types::json::{self, Json};
 use crate::types::numeric::Numeric;
 
-/// What is computed of a group.
+/// An aggregate function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AggregateKind {
     Count,
@@ -30,36 +30,36 @@ pub(crate) enum AggregateKind {
     BitAnd,
     BitOr,
     BitXor,
-    /// `stddev` and `variance`, of a sample or of all there is
+    /// `stddev` and `variance`, of a sample or of the whole population
     Spread {
         is_sample: bool,
         is_root: bool,
     },
     /// `array_agg`
     Array,
-    /// `string_agg`: text, and what stands between
+    /// `string_agg`: text and delimiter
     Text,
-    /// `json_agg`, `jsonb_agg`: of values that are json already
+    /// `json_agg`, `jsonb_agg`, over values that are JSON already
     Json {
         is_binary: bool,
     },
-    /// `json_object_agg`, `jsonb_object_agg`: text, and values that are json already
+    /// `json_object_agg`, `jsonb_object_agg`, over text keys and values that are JSON already
     Object {
         is_binary: bool,
     },
 }
 
-/// An aggregate of a query.
+/// An aggregate call in a query.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Aggregate {
     pub kind: AggregateKind,
-    /// What of each row, and the types; nothing counts the row itself.
+    /// Arguments and their types. Without arguments, rows are counted.
     pub args: Vec<(Expr, SqlType)>,
-    /// Whether equal arguments count once.
+    /// Whether duplicate arguments are ignored (DISTINCT).
     pub is_distinct: bool,
-    /// Which rows count.
+    /// FILTER condition.
     pub filter: Option<Expr>,
-    /// In which order; keys name these by their place.
+    /// ORDER BY expressions; `sort` refers to them by position.
     pub order: Vec<(Expr, SqlType)>,
     pub sort: Vec<SortKey>,
 }
@@ -91,7 +91,7 @@ impl AggregateKind {
         })
     }
 
-    /// How many arguments it has.
+    /// The number of arguments.
     pub(crate) fn arity(self) -> usize {
         match self {
             Self::Text | Self::Object { .. } => 2,
@@ -99,7 +99,8 @@ impl AggregateKind {
         }
     }
 
-    /// The types that arguments become, and the type of the result, by the first argument's.
+    /// Returns the types that the arguments are converted to, and the type of the result, for a
+    /// first argument of type `base`.
     pub(crate) fn types(self, base: SqlType) -> Option<(Vec<SqlType>, SqlType)> {
         use SqlType::{Bool, Bpchar, Float4, Float8, Int2, Int4, Int8, Numeric, Text};
         let one = |arg, result| Some((vec![arg], result));
@@ -130,31 +131,33 @@ impl AggregateKind {
         }
     }
 
-    /// Whether all values are kept until the end, NULLs too, as their order matters.
+    /// Whether all values, including NULLs, are collected until the end because their order
+    /// matters.
     fn is_collected(self) -> bool {
         matches!(self, Self::Array | Self::Text | Self::Json { .. } | Self::Object { .. })
     }
 
-    /// Whether rows whose value is NULL count.
+    /// Whether NULLs are aggregated.
     fn takes_nulls(self) -> bool {
         matches!(self, Self::Array | Self::Json { .. } | Self::Object { .. })
     }
 }
 
 impl Aggregate {
-    /// One of all rows, whatever their order is.
+    /// Creates an aggregate over all rows, without DISTINCT, FILTER and ORDER BY.
     pub(crate) fn plain(kind: AggregateKind, args: Vec<(Expr, SqlType)>) -> Self {
         let (order, sort) = (Vec::new(), Vec::new());
         Self { kind, args, is_distinct: false, filter: None, order, sort }
     }
 
-    /// The type of what it comes to.
+    /// The type of the result.
     pub(crate) fn result(&self) -> SqlType {
         let base = self.args.first().map_or(SqlType::Bool, |(_, base)| *base);
         self.kind.types(base).map_or(SqlType::Int8, |(_, result)| result)
     }
 
-    /// The same where its arguments, and then what it is sorted by, are the columns of a row.
+    /// Returns the same aggregate over rows that consist of its arguments followed by its ORDER BY
+    /// expressions.
     pub(crate) fn over_columns(&self) -> Self {
         let types = self.args.iter().chain(&self.order).map(|(_, base)| *base);
         let mut columns: Vec<_> =
@@ -163,12 +166,12 @@ impl Aggregate {
         Self { args: columns, order, filter: None, sort: self.sort.clone(), ..*self }
     }
 
-    /// Whether rows are taken in one by one, by one argument at most, and none is kept.
+    /// Whether rows are folded one by one, over at most one argument, and no values are collected.
     pub(crate) fn is_plain(&self) -> bool {
         self.args.len() <= 1 && !self.is_distinct && !self.kind.is_collected()
     }
 
-    /// Whether it comes to the same whatever order rows come in, and however they are divided.
+    /// Whether the result is independent of the order of rows and of their partitioning.
     pub(crate) fn is_any_order(&self) -> bool {
         use AggregateKind as K;
         let is_float =
@@ -176,7 +179,7 @@ impl Aggregate {
         if self.is_distinct {
             return self.kind == K::Count && self.order.is_empty();
         }
-        // Of equal numbers the one with more digits is kept.
+        // Of equal numbers, the one with more digits wins.
         let is_unlike =
             |(_, base): &(Expr, SqlType)| base.has_equals_unlike() && *base != SqlType::Numeric;
         let is_exact = match self.kind {
@@ -188,28 +191,28 @@ impl Aggregate {
         is_exact && self.is_plain()
     }
 
-    /// The expressions that it holds.
+    /// The expressions of the call.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &Expr> {
         let args = self.args.iter().chain(&self.order).map(|(expr, _)| expr);
         args.chain(&self.filter)
     }
 }
 
-/// An aggregate under way for one group.
+/// The state of an aggregate for one group.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    /// Whether rows come in any order: of values that are equal and look unlike, the one with more
-    /// digits is kept then.
+    /// Whether rows arrive in any order. Of equal values with different representations, the one
+    /// with more digits is kept then.
     is_any_order: bool,
-    /// Rows counted.
+    /// Number of rows counted.
     count: i64,
-    /// The sum or the extreme so far.
+    /// Sum or extreme so far.
     value: Datum,
-    /// The sum of squares; of floats, that of squared differences from the mean.
+    /// Sum of squares; for floats, sum of squared differences from the mean.
     squares: Datum,
-    /// The arguments seen, where they count once.
+    /// Arguments seen so far, for DISTINCT.
     seen: HashSet<Key>,
-    /// The arguments and what they are sorted by, where all are kept.
+    /// Collected arguments, each followed by its ORDER BY values.
     collected: Vec<Vec<Datum>>,
 }
 
@@ -220,12 +223,12 @@ impl State {
         Self { is_any_order: false, count: 0, value, squares, seen, collected }
     }
 
-    /// One of rows that come in any order.
+    /// Creates a state for rows that arrive in any order.
     pub(crate) fn of_any_order() -> Self {
         Self { is_any_order: true, ..Self::new() }
     }
 
-    /// Whether of two equal numbers the one that is there stays.
+    /// Whether the current value wins over an equal number.
     fn stays(&self, other: &Datum) -> bool {
         match (&self.value, other) {
             (Datum::Numeric(a), Datum::Numeric(b)) => self.is_any_order && a.scale() >= b.scale(),
@@ -233,7 +236,7 @@ impl State {
         }
     }
 
-    /// Takes a row in.
+    /// Aggregates a row.
     pub(crate) fn add(
         &mut self,
         aggregate: &Aggregate,
@@ -262,12 +265,12 @@ impl State {
         }
     }
 
-    /// Takes rows in of which only the number matters.
+    /// Counts rows, for aggregates that need only their number.
     pub(crate) fn add_count(&mut self, rows: usize) {
         self.count += rows as i64;
     }
 
-    /// Takes the argument of a row in, for an aggregate that is plain.
+    /// Aggregates an argument of a plain aggregate ([`Aggregate::is_plain`]).
     pub(crate) fn fold_one(
         &mut self,
         aggregate: &Aggregate,
@@ -301,10 +304,10 @@ impl State {
         Ok(())
     }
 
-    /// Takes in what the same aggregate, whose rows may come in any order, has made of others.
+    /// Merges the state of the same aggregate over other rows. Both must accept rows in any order.
     pub(crate) fn merge(&mut self, aggregate: &Aggregate, other: Self) -> Result<(), SqlError> {
         if aggregate.is_distinct {
-            // Values are counted, and nothing else is done with them.
+            // DISTINCT values are only ever counted here.
             self.seen.extend(other.seen);
             self.count = self.seen.len() as i64;
             return Ok(());
@@ -314,14 +317,14 @@ impl State {
             self.squares = added(&self.squares, other.squares);
             self.value = added(&self.value, other.value);
         } else {
-            // What others have come to is one more value, of many rows.
+            // The other state's value is folded like a single value.
             self.fold_one(aggregate, &other.value)?;
         }
         self.count = count;
         Ok(())
     }
 
-    /// Takes the arguments of a row in, with what they are sorted by behind them.
+    /// Aggregates the arguments of a row, followed by its ORDER BY values.
     pub(crate) fn fold(
         &mut self,
         aggregate: &Aggregate,
@@ -362,7 +365,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes one more value into what a variance is made of, the values counted already.
+    /// Adds a value to the sums of a variance. `count` already includes it.
     fn spread(&mut self, datum: Datum) -> Result<(), SqlError> {
         let before = std::mem::replace(&mut self.value, Datum::Null);
         let squares = std::mem::replace(&mut self.squares, Datum::Null);
@@ -375,7 +378,8 @@ impl State {
                 let square = value.multiply(&value)?;
                 (Datum::Numeric(value), Datum::Numeric(square))
             }
-            // As PostgreSQL does, after Youngs and Cramer: no digits are lost to a large mean.
+            // The algorithm of Youngs and Cramer, as in PostgreSQL. A large mean does not cancel
+            // digits.
             (Datum::Float(value), Datum::Float(sum), Datum::Float(squares)) => {
                 let count = self.count as f64;
                 let sum = sum + value;
@@ -391,14 +395,14 @@ impl State {
         Ok(())
     }
 
-    /// How much memory it takes beside itself, about.
+    /// Approximate heap size, in bytes.
     pub(crate) fn size(&self) -> usize {
         let rows = self.collected.iter();
         let collected = rows.map(|row| 32 + row.iter().map(Datum::size).sum::<usize>());
         self.value.size() + self.seen.len() * 64 + collected.sum::<usize>()
     }
 
-    /// The result for the group.
+    /// Returns the result for the group.
     pub(crate) fn finish(self, aggregate: &Aggregate) -> Result<Datum, SqlError> {
         if aggregate.kind.is_collected() {
             return collected(aggregate, self.collected);
@@ -420,7 +424,7 @@ impl State {
     }
 }
 
-/// The sum of two numbers of which one may not be there yet.
+/// Adds two numbers; NULL is neutral.
 fn added(a: &Datum, b: Datum) -> Datum {
     match (a, b) {
         (Datum::Numeric(a), Datum::Numeric(b)) => Datum::Numeric(a.add(&b)),
@@ -429,7 +433,7 @@ fn added(a: &Datum, b: Datum) -> Datum {
     }
 }
 
-/// The value so far with one more.
+/// Combines the value so far with another one.
 fn combined(
     kind: AggregateKind,
     base: SqlType,
@@ -440,14 +444,14 @@ fn combined(
     let is_true = |datum: &Datum| datum.truth() == Some(true);
     Ok(match kind {
         K::Sum | K::Avg => {
-            // Sums of integers are bigint whatever their own width.
+            // Sums of integers are bigint, whatever the width of the integers.
             let base = if base.is_integer() { SqlType::Int8 } else { base };
             arithmetic::apply(Arithmetic::Add, base, before, datum)?
         }
         K::BitAnd => arithmetic::apply(Arithmetic::BitAnd, base, before, datum)?,
         K::BitOr => arithmetic::apply(Arithmetic::BitOr, base, before, datum)?,
         K::BitXor => arithmetic::apply(Arithmetic::BitXor, base, before, datum)?,
-        // Of values that are equal and look unlike, PostgreSQL gives the last.
+        // Of equal values with different representations, PostgreSQL returns the last.
         K::Min if datum.compare(&before).is_le() => datum,
         K::Max if datum.compare(&before).is_ge() => datum,
         K::And => Datum::Bool(is_true(&before) && is_true(&datum)),
@@ -456,7 +460,7 @@ fn combined(
     })
 }
 
-/// A variance or its root, of what [`State::spread`] has added up.
+/// Returns the variance or its root from the sums of [`State::spread`].
 fn spread_of(
     (is_sample, is_root): (bool, bool),
     count: i64,
@@ -486,7 +490,7 @@ fn spread_of(
     }
 }
 
-/// What becomes of all values of a group.
+/// Returns the result of a collecting aggregate.
 fn collected(aggregate: &Aggregate, mut rows: Vec<Vec<Datum>>) -> Result<Datum, SqlError> {
     if rows.is_empty() {
         return Ok(Datum::Null);

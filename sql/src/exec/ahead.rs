@@ -1,15 +1,15 @@
-//! Rows are named before they are looked up, many at a time.
+//! Prefetching: rows are announced in batches before they are looked up.
 //!
 //! ```text
-//!   rows are made, some at a time --> what each will look up is named --> each is written
+//!   rows are computed in batches --> the lookups of a batch are announced --> its rows are written
 //! ```
 //!
-//! A run that finds out what a statement touches ends where it looks at a row of another node that
-//! it has not seen, and begins anew when that has come (Calvin §3.2.1): what was named by then
-//! comes along. Where rows are at hand, those that are named are fetched from memory side by side.
+//! A reconnaissance run (Calvin §3.2.1) stops when it reads a remote row that it does not have, and
+//! restarts when the row has arrived. All rows announced by then arrive with it. If rows are local,
+//! announced rows are fetched from memory in parallel.
 //!
-//! To name a row is not to read it. What fails while rows are named fails again at its row's turn,
-//! and is told then.
+//! Announcing a row is not a read. An error while rows are announced is ignored: it recurs, and is
+//! reported, when the row itself is processed.
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
@@ -22,36 +22,36 @@ use crate::plan::path::Path;
 use crate::plan::target::Target;
 use crate::types::datum::Datum;
 
-/// So many rows are made at first, and then each time as many as there are already: a run that
-/// begins anew behind each of them makes no row much more than twice.
+/// Size of the first batch. Each later batch is as large as all before it. A run that restarts
+/// after each batch therefore computes a row about twice on average.
 const ROWS_FIRST: usize = if cfg!(test) { 64 } else { 1_024 };
 
-/// Rows that are made some at a time.
+/// An iterator over batches of computed rows.
 pub(super) struct Batches<I> {
     sources: I,
-    /// How many are made next, and whether that grows.
+    /// Size of the next batch, and whether sizes grow.
     most: usize,
     grows: bool,
     made: usize,
-    /// What the first failed with that could not be made: those before it come first.
+    /// Error of the row after the last batch. The rows before it are returned first.
     failure: Option<Failure>,
 }
 
 impl<I: Iterator> Batches<I> {
-    /// Rows that may be made before those before them are written.
+    /// Batches of rows that may be computed before the preceding rows are written.
     pub fn new(sources: I) -> Self {
         Self { sources, most: ROWS_FIRST, grows: true, made: 0, failure: None }
     }
 
-    /// Rows of which each is written before the next is made.
+    /// Batches of one row, for rows that must be written before the next is computed.
     pub fn one_by_one(sources: I) -> Self {
         Self { most: 1, grows: false, ..Self::new(sources) }
     }
 
-    /// Makes the next rows: none where there are no more.
+    /// Computes the next batch; empty at the end.
     ///
     /// # Errors
-    /// That of a row, when those before it have been returned.
+    /// Fails with the error of a row after the rows before it have been returned.
     pub fn next<T>(
         &mut self,
         mut make: impl FnMut(I::Item) -> Result<T, Failure>,
@@ -78,14 +78,14 @@ impl<I: Iterator> Batches<I> {
     }
 }
 
-/// Names rows. A single one is looked up at once.
+/// Announces rows. A single row is not announced, because it is looked up right away.
 pub(super) fn name(rows: &[(TableId, Key)], cx: &mut dyn Context) {
     if rows.len() > 1 {
         cx.fetch(rows);
     }
 }
 
-/// What adding rows to a table looks up: their keys, and their entries in unique indexes.
+/// Returns the lookups of an insertion of rows: their keys, and their entries in unique indexes.
 pub(super) fn of_new(
     target: &Target,
     rows: &[(Key, Vec<Datum>)],
@@ -111,8 +111,8 @@ pub(super) fn of_new(
     named
 }
 
-/// Names rows that will be looked up by keys on the path of an access, with those that entries of
-/// an index lead to.
+/// Announces rows that will be looked up by key on the path of an access. If the path is an index,
+/// also announces the rows that its entries refer to.
 pub(super) fn name_points(
     access: &Access,
     points: impl IntoIterator<Item = Key>,

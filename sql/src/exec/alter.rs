@@ -1,5 +1,5 @@
-//! Running ALTER TABLE, CREATE INDEX and DROP INDEX: a table's record becomes another, and its rows
-//! and indexes follow.
+//! Execution of ALTER TABLE, CREATE INDEX and DROP INDEX: replaces a table's record and adapts its
+//! rows and indexes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::rows;
 use crate::system::{PG_CLASS, primary_key, stored};
 use crate::types::datum::Datum;
 
-/// Runs a change of a table.
+/// Applies a change to a table.
 pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let notices = alter.notice.iter().cloned().map(Notice::plain).collect();
     let done = Executed { notices, ..Executed::default() };
@@ -46,7 +46,7 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
     }
     for (name, sequence) in &change.sequences {
         sequences::make(name, sequence, env, cx)?;
-        // Whoever's the table is.
+        // The sequence gets the table's owner, whoever runs the statement.
         let owner = role::access(&Object::Table(before.name.clone()), cx)?.owner;
         roles::give(&Object::Sequence(name.clone()), &owner, cx)?;
     }
@@ -81,7 +81,7 @@ pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Exec
     Ok(done)
 }
 
-/// A name is taken by something that belongs to a table.
+/// Claims a name for an index or a constraint of a table.
 pub(super) fn claim(
     name: &str,
     table: &QualifiedName,
@@ -95,7 +95,7 @@ pub(super) fn claim(
     Ok(catalog::put(name, &Relation::Index { table: table.clone() }, cx)?)
 }
 
-/// Changes the record of a table that is there.
+/// Changes the record of a table, if the table exists.
 pub(super) fn change_table(
     name: &QualifiedName,
     cx: &mut dyn Context,
@@ -108,7 +108,7 @@ pub(super) fn change_table(
     Ok(())
 }
 
-/// What a table refers to does not know of it any more.
+/// Removes a table from the lists of children of the tables that it references.
 pub(super) fn forget_child(table: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
     let parents: BTreeSet<&QualifiedName> =
         table.foreign_keys.iter().map(|key| &key.parent).collect();
@@ -118,7 +118,7 @@ pub(super) fn forget_child(table: &Table, cx: &mut dyn Context) -> Result<(), Fa
     Ok(())
 }
 
-/// All that knows a table by its name knows the other one.
+/// Changes the name of a table in all records that refer to it.
 fn rename(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
     if catalog::find(&after.name, cx)?.is_some() {
         let message = format!("relation \"{}\" already exists", after.name);
@@ -151,7 +151,7 @@ fn rename(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Fai
     Ok(())
 }
 
-/// Indexes that are no more go, and new ones get their numbers. Returns the names of those.
+/// Deletes dropped indexes and allocates numbers for new ones. Returns the names of the new ones.
 fn change_indexes(
     before: &Table,
     after: &mut Table,
@@ -187,7 +187,7 @@ fn change_indexes(
     Ok(new)
 }
 
-/// Tables that are referred to know by which.
+/// Updates the lists of children of the referenced tables.
 fn follow_parents(before: &Table, after: &Table, cx: &mut dyn Context) -> Result<(), Failure> {
     let parents = |table: &Table| -> BTreeSet<QualifiedName> {
         table.foreign_keys.iter().map(|key| key.parent.clone()).collect()
@@ -207,7 +207,7 @@ fn follow_parents(before: &Table, after: &Table, cx: &mut dyn Context) -> Result
     Ok(())
 }
 
-/// All rows are computed anew, and kept under the keys that they have now.
+/// Recomputes all rows and stores them under their current keys.
 fn rewrite(change: &Change, paths: &Paths, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
     let (before, after) = (&change.before, &paths.table);
     let mut old_rows = Vec::new();
@@ -273,19 +273,19 @@ fn key_of(table: &Table, path: &Path, row: &[Datum]) -> Result<Key, Failure> {
     Ok(path.row_key(table.primary_key.iter().map(|&at| &row[at]))?)
 }
 
-/// The error of a column that may not be NULL any more and is.
+/// The error for a column that becomes NOT NULL and contains NULLs.
 pub(super) fn contains_null(table: &Table, at: usize) -> SqlError {
     let (name, column) = (&table.name, &table.columns[at].name);
     let message = format!("column \"{column}\" of relation \"{name}\" contains null values");
     SqlError::new(code::NOT_NULL, message)
 }
 
-/// Puts all rows into an index that is empty.
+/// Adds all rows to an empty index.
 fn build(table: &Table, path: &Path, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
     fill(table, path, KeyRange::all(), env, cx)
 }
 
-/// Puts the rows of a range into an index; some may be in it.
+/// Adds the rows of a range to an index. The index may contain some of them already.
 fn fill(
     table: &Table,
     path: &Path,
@@ -315,10 +315,10 @@ fn fill(
     })
 }
 
-/// Puts the rows of a range into an index of a table, by its place.
+/// Adds the rows of a range to an index of a table, given by position.
 ///
 /// # Errors
-/// When two rows have a key of which there may be one.
+/// Fails if two rows have the same key in a unique index.
 pub(crate) fn fill_index(
     table: &Table,
     at: usize,
@@ -329,17 +329,17 @@ pub(crate) fn fill_index(
     fill(table, &path, range, &Env::nobody(), cx)
 }
 
-/// Drops an index of a table, by its place.
+/// Drops an index of a table, given by position.
 ///
 /// # Errors
-/// When the executor needs the run to end.
+/// Fails if the executor stops the run.
 pub(crate) fn drop_index(mut table: Table, at: usize, cx: &mut dyn Context) -> Result<(), Failure> {
     let index = table.indexes.remove(at);
     forget_index(&table.name, &index, cx)?;
     Ok(catalog::put_table(&table, cx)?)
 }
 
-/// All that there is of an index goes, but for what its table says.
+/// Deletes everything about an index except its entry in the table's record.
 fn forget_index(table: &QualifiedName, index: &Index, cx: &mut dyn Context) -> Result<(), Failure> {
     comment::forget(PG_CLASS, stored(index.id.0), cx)?;
     ddl::delete_all(index.id, cx)?;

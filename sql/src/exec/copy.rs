@@ -1,4 +1,4 @@
-//! Running COPY FROM: rows of a client into a table.
+//! Execution of COPY FROM: loads a client's rows into a table.
 
 use pangea_core::txn::Context;
 
@@ -11,10 +11,10 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::plan::CopyFrom;
 
-/// The statement's own table among its targets.
+/// Position of the statement's own table among its targets.
 const OWN: usize = 0;
 
-/// Adds rows to a table. The error of one says which.
+/// Adds rows to a table. The error of a row contains its number.
 pub(crate) fn load(
     copy: &CopyFrom,
     rows: &Rows,
@@ -50,7 +50,7 @@ pub(crate) fn load(
     Ok(Executed { count: rows.count, ..Executed::default() })
 }
 
-/// A failure that says which row it is of.
+/// Adds the number of a row to its failure.
 fn in_row(failure: Failure, number: u64) -> Failure {
     match failure {
         Failure::Sql(error) => Failure::Sql(at_row(error, number)),

@@ -1,4 +1,4 @@
-//! Running CREATE TABLE, DROP TABLE, TRUNCATE and SHOW TABLES.
+//! Execution of CREATE TABLE, DROP TABLE, TRUNCATE and SHOW TABLES.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -88,7 +88,7 @@ pub(super) fn drop_tables(
     Ok(Executed { notices, ..Executed::default() })
 }
 
-/// Finds where the ranges of a new table begin.
+/// Computes where the ranges of a new table begin.
 fn divide(table: &mut Table, starts: &[Vec<Expr>], env: &Env) -> Result<(), Failure> {
     let Some(partition) = &mut table.partition else { return Ok(()) };
     let PartitionBy::Range(ranges) = &mut partition.by else { return Ok(()) };
@@ -119,13 +119,13 @@ fn divide(table: &mut Table, starts: &[Vec<Expr>], env: &Env) -> Result<(), Fail
     Ok(())
 }
 
-/// The error of DROP for what is not there.
+/// The error for DROP of an object that does not exist.
 pub(super) fn missing(kind: &str, written: &Written) -> SqlError {
     let message = format!("{kind} \"{}\" does not exist", written.name);
     SqlError::new(code::UNDEFINED_TABLE, message)
 }
 
-/// Drops a table, among others.
+/// Drops a table. `dropped` names all tables that the statement drops.
 pub(super) fn drop_table(
     table: Table,
     (dropped, is_cascade): (&[QualifiedName], bool),
@@ -165,7 +165,7 @@ pub(super) fn drop_table(
     Ok(())
 }
 
-/// The error of DROP for something that is of another kind.
+/// The error for DROP of an object of another kind.
 pub(super) fn wrong_kind(name: &QualifiedName, relation: &Relation, wanted: &str) -> SqlError {
     let kind = relation.kind();
     let article = if kind == "index" { "an" } else { "a" };
@@ -174,7 +174,7 @@ pub(super) fn wrong_kind(name: &QualifiedName, relation: &Relation, wanted: &str
     SqlError::new(code::WRONG_OBJECT_TYPE, message).with_hint(hint)
 }
 
-/// The error of a table that another one refers to.
+/// The error for DROP of a table that another table references.
 fn depends(
     table: &Table,
     child: &QualifiedName,
@@ -261,7 +261,7 @@ pub(super) fn show_tables(cx: &mut dyn Context) -> Result<Executed, Failure> {
     Ok(Executed { count: rows.len() as u64, rows, ..Executed::default() })
 }
 
-/// Deletes all that is in a table of the store.
+/// Deletes all rows of a table of the store.
 pub(super) fn delete_all(table: TableId, cx: &mut dyn Context) -> Result<(), Failure> {
     scan::chunks(table, KeyRange::all(), cx, &mut |rows, cx| {
         for (key, _) in rows {

@@ -1,4 +1,4 @@
-//! Running INSERT, UPDATE and DELETE.
+//! Execution of INSERT, UPDATE and DELETE.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use crate::plan::target::Targets;
 use crate::plan::{Delete, Insert, Joined, OnConflict, Returning, Update, ViewCheck};
 use crate::types::datum::Datum;
 
-/// The statement's own table among its targets.
+/// Position of the statement's own table among its targets.
 const OWN: usize = 0;
 
 impl<'a> Run<'a> {
@@ -58,7 +58,8 @@ impl<'a> Run<'a> {
         Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
     }
 
-    /// Adds a row, or changes the one in its way. What it is then, if anything was written.
+    /// Inserts a row, or handles its conflict. Returns the written row, or `None` if no row was
+    /// written.
     fn add(
         &mut self,
         insert: &Insert,
@@ -77,8 +78,8 @@ impl<'a> Run<'a> {
         Ok(Some(row))
     }
 
-    /// Changes the row that is in the way of a new one, where the statement says so, and returns
-    /// what it is then.
+    /// Updates the row that conflicts with a new one, if the statement has DO UPDATE. Returns the
+    /// updated row.
     fn replace(
         &mut self,
         insert: &Insert,
@@ -127,7 +128,7 @@ impl<'a> Run<'a> {
     pub(super) fn update(&mut self, update: &'a Update) -> Result<Executed, Failure> {
         let env = self.env;
         let rows = (&update.access, update.filter.as_ref(), update.joined.as_ref());
-        // All rows are found before the first changes, so that no row is found twice.
+        // All rows are found before the first one changes, so no row is found twice.
         let found = self.found(rows)?;
         let count = found.len() as u64;
         let mut told = Told::new(&update.returning);
@@ -174,7 +175,7 @@ impl<'a> Run<'a> {
         Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
     }
 
-    /// The rows that a step is to write, but those that another has written.
+    /// Finds the rows that a step writes, except those that another step has written.
     fn found(
         &mut self,
         (access, filter, joined): (&Access, Option<&Expr>, Option<&Joined>),
@@ -194,7 +195,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What RETURNING tells, so far.
+/// The rows of RETURNING so far.
 struct Told<'a> {
     returning: &'a Returning,
     rows: RowBuffer,
@@ -205,7 +206,7 @@ impl<'a> Told<'a> {
         Self { returning, rows: RowBuffer::default() }
     }
 
-    /// A row is written.
+    /// Computes RETURNING for a written row.
     fn push(&mut self, row: &[Datum], env: &Env) -> Result<(), Failure> {
         let Returning { exprs, asked } = self.returning;
         if asked.is_some() {
@@ -225,8 +226,9 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Whether rows may be computed before those before them are written: not where both take of what
-/// the statement has, as numbers of sequences, so that their order shows.
+/// Whether rows may be computed before the preceding rows are written. They may not if both steps
+/// draw from state of the statement, such as sequence numbers, because the order of draws is
+/// visible.
 fn may_be_made_ahead(insert: &Insert) -> bool {
     let then = match &insert.on_conflict {
         OnConflict::Update { asked: Some(_), .. } => return false,
@@ -239,7 +241,7 @@ fn may_be_made_ahead(insert: &Insert) -> bool {
     insert.columns.iter().all(is_calm) || then.all(is_calm)
 }
 
-/// The key of the row that is in the way of a new one, where the statement says what then.
+/// Returns the key of the row that conflicts with a new one, if the statement has ON CONFLICT.
 fn existing(
     insert: &Insert,
     writer: &mut Writer<'_>,
@@ -276,7 +278,7 @@ fn affects_twice() -> SqlError {
     )
 }
 
-/// Holds a row to the views that it was written by way of.
+/// Checks a row against the check options of the views that it was written through.
 fn check_view(
     checks: &[ViewCheck],
     targets: &Targets,
@@ -305,15 +307,15 @@ fn assign(
     Ok(())
 }
 
-/// A row with what came with it.
+/// A row followed by the values of the rows joined to it.
 fn with<'r>(row: &'r [Datum], others: &[Datum]) -> Cow<'r, [Datum]> {
     if others.is_empty() { Cow::Borrowed(row) } else { Cow::Owned([row, others].concat()) }
 }
 
-/// A row that was found: its key, what it is, and what came with it.
+/// A row to write: its key, its values, and the values of the rows joined to it.
 type Found = (Key, Vec<Datum>, Vec<Datum>);
 
-/// The rows that a query found, each once.
+/// Returns the target rows that a query found, each once.
 fn found_by(
     joined: &Joined,
     width: usize,
@@ -327,7 +329,7 @@ fn found_by(
         let others = row.split_off(width);
         let Datum::Bytea(key) = &others[0] else { unreachable!("a row has a key") };
         let key = Key::from(&key[..]);
-        // A row that meets several others changes once.
+        // A row that joins with several others is changed only once.
         if known.insert(key.clone()) {
             all.push((key, row, others));
         }

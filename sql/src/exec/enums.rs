@@ -1,4 +1,4 @@
-//! Running CREATE TYPE, ALTER TYPE and DROP TYPE.
+//! Execution of CREATE TYPE, ALTER TYPE and DROP TYPE.
 
 use std::ops::ControlFlow;
 
@@ -47,7 +47,7 @@ pub(super) fn create(
 }
 
 /// # Errors
-/// When a type or a relation, which has a type of its own, has a name.
+/// Fails if the name is taken by a type, or by a relation, which has a type of its own.
 fn check_free(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     let is_table = match catalog::find(&QualifiedName::public(name), cx)? {
         Some(Relation::Table(_) | Relation::View(_)) => true,
@@ -61,7 +61,7 @@ fn check_free(name: &str, cx: &mut dyn Context) -> Result<(), Failure> {
 }
 
 /// # Errors
-/// When a type has the name of a new relation.
+/// Fails if a type has the name of the new relation.
 pub(super) fn check_no_type(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), Failure> {
     if name.schema() != PUBLIC || enums::find_named(name.name(), cx)?.is_none() {
         return Ok(());
@@ -127,12 +127,12 @@ fn position(known: &Enum, text: &str) -> Result<usize, SqlError> {
     })
 }
 
-/// Adds a label between two that keep their places, and so all that is stored of them.
+/// Adds a label between two others. They keep their places, so stored values remain valid.
 fn insert(known: &mut Enum, at: usize, id: u32, text: &str) {
     let low = at.checked_sub(1).map(|at| &known.labels[at]);
     let high = known.labels.get(at);
     let place = Place::between(low.map(|label| &label.place), high.map(|label| &label.place));
-    // As PostgreSQL numbers them, until there is no number in between.
+    // PostgreSQL's numbering. Labels are renumbered if no number is left in between.
     let (before, after) = (low.map(|label| label.sort_order), high.map(|label| label.sort_order));
     let sort_order = match (before, after) {
         (Some(before), Some(after)) => before.midpoint(after),
@@ -150,7 +150,7 @@ fn insert(known: &mut Enum, at: usize, id: u32, text: &str) {
     }
 }
 
-/// All relations.
+/// Returns all relations.
 pub(super) fn relations(cx: &mut dyn Context) -> Result<Vec<Relation>, Failure> {
     let mut found = Vec::new();
     let (range, direction) = (catalog::relation_keys(), Direction::Forward);
@@ -161,7 +161,7 @@ pub(super) fn relations(cx: &mut dyn Context) -> Result<Vec<Relation>, Failure> 
     Ok(found.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// The texts of a table's expressions.
+/// Returns the SQL texts of a table's expressions.
 pub(super) fn texts(table: &Table) -> Vec<&str> {
     let columns = table.columns.iter();
     let columns = columns.flat_map(|column| [&column.default, &column.generated]).flatten();
@@ -176,7 +176,7 @@ pub(super) fn texts(table: &Table) -> Vec<&str> {
     columns.chain(checks).chain(keys).map(String::as_str).collect()
 }
 
-/// What is kept as a text would not know a type or a label by another name.
+/// Rejects a rename if a stored SQL text contains the old name of the type or the label.
 fn check_texts(known: &Enum, word: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     let is_named =
         |text: &str| text.contains(word) && (text.contains('\'') || names_word(text, word));
@@ -205,7 +205,7 @@ fn is_of(known: &Enum, base: SqlType) -> bool {
     base.enumeration().map(EnumId::oid) == Some(known.oid)
 }
 
-/// What would lack a type, in PostgreSQL's words.
+/// Describes the objects that depend on a type, as PostgreSQL does.
 fn dependents(known: &Enum, env: &Env, cx: &mut dyn Context) -> Result<Vec<String>, Failure> {
     let name = &known.name;
     let (mut found, mut views) = (Vec::new(), Vec::new());

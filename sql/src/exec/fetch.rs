@@ -1,8 +1,8 @@
-//! The rows of a query, as they are asked for.
+//! Fetching the rows of a query on demand.
 //!
-//! What reads a table, computes columns and leaves out rows gives its rows on as it finds them, and
-//! so does what DataFusion runs, as far as its own operators do. What sorts, groups or compares all
-//! rows here is made whole.
+//! Scans, projections and filters stream their rows. A DataFusion plan streams as far as
+//! DataFusion's own operators do. Queries that this executor sorts, groups or deduplicates are
+//! computed completely first.
 
 use std::ops::ControlFlow;
 
@@ -19,48 +19,47 @@ use crate::plan::{Select, Source};
 use crate::relational;
 use crate::types::datum::Datum;
 
-/// The most rows that are given on at once, and that are looked at for it.
+/// Maximum number of rows of a batch, and of rows scanned for it.
 pub(crate) const BATCH_ROWS: usize = 1_024;
-/// And when they take so much, no more are added.
+/// Size of a batch, in bytes, above which no more rows are added.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
 
-/// What running a query led to.
+/// The result of starting a query.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// All of its rows, and what they take.
+    /// All rows, and their memory reservation.
     Whole(Vec<Vec<Datum>>, Held),
-    /// They are to be fetched.
+    /// The rows have to be fetched.
     Some(Fetching),
 }
 
-/// The rows of a query that have not been fetched yet.
+/// The remaining rows of a query.
 #[derive(Debug)]
 pub(crate) struct Fetching {
     from: From,
-    /// How many rows are passed over yet.
+    /// Number of rows still to skip (OFFSET).
     skip: u64,
-    /// And how many are wanted behind them.
+    /// Number of rows still to return after these (LIMIT).
     left: u64,
 }
 
 #[derive(Debug)]
 enum From {
     Table(Box<Cursor>),
-    /// Rows of a table that its condition has left already.
+    /// Rows of a table that have passed the filter.
     Left(whole::Found),
     Query(Box<relational::Running>),
     Done,
 }
 
-/// The rows of a table that a query's condition leaves, where all of it is looked at and few are
-/// left.
+/// Filters a whole table in parallel, if possible. Returns `None` if not, or if too many rows pass.
 fn left_of(
     select: &Select,
     access: &Access,
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Option<whole::Found>, Failure> {
-    // A LIMIT may be near.
+    // A LIMIT may be reached early.
     let Some(filter) = select.filter.as_ref().filter(|_| select.limit.is_none()) else {
         return Ok(None);
     };
@@ -71,7 +70,7 @@ fn left_of(
 }
 
 impl Fetching {
-    /// Begins to run a query. `is_whole` says that all of it is run at once.
+    /// Starts a query. With `is_whole`, all of it is run at once.
     pub(crate) fn open(
         select: &Select,
         is_whole: bool,
@@ -100,18 +99,18 @@ impl Fetching {
         Ok(Found::Some(Self { from, skip, left }))
     }
 
-    /// Whether there are no more.
+    /// Whether all rows have been returned.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.from, From::Done)
     }
 
-    /// Whether the same rows come in the same order when the query is run once more on the same
-    /// snapshot: DataFusion may take another way, for what it knows of tables is a guess.
+    /// Whether a second run of the query on the same snapshot returns the same rows in the same
+    /// order. DataFusion may choose another plan, because its statistics are estimates.
     pub(crate) fn is_repeatable(&self) -> bool {
         !matches!(self.from, From::Query(_))
     }
 
-    /// Some more rows, no more than so many. There may be none in between.
+    /// Fetches up to `most` rows. An empty result does not mean that the query is done.
     pub(crate) fn fetch(
         &mut self,
         select: &Select,
@@ -123,7 +122,7 @@ impl Fetching {
         let most = most.min(BATCH_ROWS);
         let (mut rows, mut bytes) = (Vec::new(), 0);
         let mut on_row = |row: Vec<Datum>| -> Result<ControlFlow<()>, Failure> {
-            // What rows would only be sorted by is not shown.
+            // Columns that exist only for sorting are not returned.
             let row = compute(&select.output[..select.types.len()], &row, env)?;
             if *skip > 0 {
                 *skip -= 1;

@@ -1,4 +1,4 @@
-//! The first rows by an order, of rows that come in any.
+//! Top-K: the first K rows in sort order, from unordered input.
 
 use std::cmp::Ordering;
 
@@ -11,15 +11,15 @@ use crate::held::{Held, size_of_row};
 use crate::plan::SortKey;
 use crate::types::datum::Datum;
 
-/// So many rows at least are gathered before those are thrown away that come too late.
+/// Minimum number of rows that are collected before the surplus is discarded.
 const KEPT_MIN: usize = 1_024;
 
-/// The first rows so far. Of equals those come first whose keys do.
+/// The first rows so far. Rows with equal sort keys are ordered by their keys in the table.
 pub(super) struct First<'a> {
     sort: &'a [SortKey],
     wanted: usize,
     rows: Vec<(Key, Vec<Datum>)>,
-    /// Whether the rows at the front are the first of all so far, in order, as many as are wanted.
+    /// Whether `rows` begins with the first `wanted` rows so far, in order.
     is_full: bool,
     bytes: usize,
     held: Held,
@@ -31,7 +31,7 @@ impl<'a> First<'a> {
         Self { sort, wanted, rows: Vec::new(), is_full: false, bytes: 0, held }
     }
 
-    /// Computes a row and keeps it, unless enough come before it.
+    /// Computes a row and keeps it, unless `wanted` rows precede it.
     pub(super) fn offer(
         &mut self,
         key: &[u8],
@@ -40,7 +40,7 @@ impl<'a> First<'a> {
         env: &Env,
     ) -> Result<(), SqlError> {
         if self.is_full && self.is_late(key, row, output, env)? {
-            // What a row comes to may be an error, whether it is shown or not.
+            // Evaluating an expression may fail, even if the row is not returned.
             let shown = output.iter().filter(|expr| !matches!(expr, Expr::Column(_)));
             return shown.map(|expr| expr.eval(row, env)).try_for_each(|it| it.map(drop));
         }
@@ -48,7 +48,7 @@ impl<'a> First<'a> {
         self.keep(Key::from(key), row)
     }
 
-    /// Whether enough rows come before one.
+    /// Whether `wanted` rows precede a row.
     fn is_late(
         &self,
         key: &[u8],
@@ -80,7 +80,7 @@ impl<'a> First<'a> {
         Ok(())
     }
 
-    /// Throws away what comes too late.
+    /// Discards the rows after the first `wanted`.
     fn cut(&mut self) {
         self.sort();
         self.rows.truncate(self.wanted);
@@ -97,13 +97,13 @@ impl<'a> First<'a> {
         self.rows.sort_unstable_by(by_sort);
     }
 
-    /// Takes in what others have kept, which counts once.
+    /// Merges the rows of another instance. Their memory is reserved once.
     pub(super) fn merge(&mut self, other: Self) -> Result<(), SqlError> {
         drop(other.held);
         other.rows.into_iter().try_for_each(|(key, row)| self.keep(key, row))
     }
 
-    /// The rows in order, some of those perhaps that are not wanted with them.
+    /// Returns the rows in order. There may be more than `wanted`.
     pub(super) fn into_buffer(mut self) -> RowBuffer {
         self.sort();
         let rows = self.rows.into_iter().map(|(_, row)| row).collect();

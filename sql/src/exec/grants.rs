@@ -1,4 +1,4 @@
-//! Running GRANT and REVOKE of privileges.
+//! Execution of GRANT and REVOKE of privileges.
 
 use std::ops::ControlFlow;
 
@@ -60,7 +60,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Who is meant: a role, or nothing for everybody.
+    /// Returns the grantees: roles, or `None` for PUBLIC.
     fn grantees(&mut self, grant: &Grant) -> Result<Vec<Option<String>>, Failure> {
         let mut found = Vec::with_capacity(grant.roles.len());
         for role in &grant.roles {
@@ -137,7 +137,7 @@ impl Running<'_> {
         Ok(found)
     }
 
-    /// In whose name privileges are given or taken, and which of them may be.
+    /// Returns the grantor and the subset of `wanted` that the user may grant or revoke.
     fn grantor(
         &self,
         access: &Access,
@@ -165,7 +165,7 @@ impl Running<'_> {
         Ok(best)
     }
 
-    /// Says what was not done for want of an option.
+    /// Adds a notice if privileges were skipped because the user lacks the grant option.
     fn tell(
         &mut self,
         grant: &Grant,
@@ -186,7 +186,7 @@ impl Running<'_> {
     }
 }
 
-/// The privileges that a statement names, of which an object must have all.
+/// Returns the privileges that a statement names. All must be valid for the object's kind.
 fn wanted(grant: &Grant, object: &Object) -> Result<Privileges, SqlError> {
     let all = match object {
         Object::Table(_) | Object::View(_) => Privileges::TABLE,
@@ -208,8 +208,8 @@ fn wanted(grant: &Grant, object: &Object) -> Result<Privileges, SqlError> {
     Ok(wanted)
 }
 
-/// Takes privileges from somebody who had them of somebody, and where CASCADE says so from those
-/// to whom they were given on.
+/// Revokes privileges that `by` granted to `from`. With CASCADE, also revokes the grants that
+/// `from` made of them.
 fn take(
     access: &mut Access,
     from: Option<&str>,
@@ -228,7 +228,7 @@ fn take(
         access.given.remove(at);
     }
     let Some(from) = from.filter(|from| *from != access.owner) else { return Ok(()) };
-    // The option may be there still, of somebody else.
+    // Another grantor may still provide the grant option.
     let left = access.given.iter().filter(|given| given.to.as_deref() == Some(from));
     let left = left.fold(Privileges::default(), |all, given| all.and(given.with_option));
     let lost = privileges.without(left);

@@ -1,4 +1,4 @@
-//! Rows become groups.
+//! Grouping of rows.
 
 use std::borrow::Cow;
 
@@ -17,29 +17,29 @@ use crate::types::datum::Datum;
 /// The groups so far.
 pub(super) struct Groups<'a> {
     grouping: &'a Grouping,
-    /// Whether rows come in any order.
+    /// Whether rows arrive in any order.
     is_any_order: bool,
     places: HashMap<Key, usize>,
     groups: Vec<Group>,
-    /// What the groups take.
+    /// Size of the groups, in bytes.
     bytes: usize,
     held: Held,
     key: KeyEncoder,
 }
 
-/// The values of the keys, and what of each aggregate there is.
+/// The values of the grouping keys, and the state of each aggregate.
 struct Group {
     keys: Vec<Datum>,
     states: Vec<State>,
 }
 
 impl<'a> Groups<'a> {
-    /// None yet.
+    /// Creates an empty set of groups.
     pub(super) fn new(grouping: &'a Grouping, is_any_order: bool, env: &Env) -> Self {
         let held = Held::of(env.results.as_ref());
         let (places, groups, key) = (HashMap::default(), Vec::new(), KeyEncoder::new());
         let mut new = Self { grouping, is_any_order, places, groups, bytes: 0, held, key };
-        // Without GROUP BY there is one group, even of no rows.
+        // Without GROUP BY there is one group, even for no rows.
         if grouping.keys.is_empty() {
             new.groups.push(new.group(Vec::new()));
         }
@@ -51,7 +51,7 @@ impl<'a> Groups<'a> {
         Group { keys, states: vec![state; self.grouping.aggregates.len()] }
     }
 
-    /// Takes a row in.
+    /// Adds a row to its group.
     pub(super) fn add(&mut self, row: &[Datum], env: &Env) -> Result<(), SqlError> {
         let place = self.place(row, env)?;
         for (state, aggregate) in
@@ -62,12 +62,12 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// Takes rows in of which only the number matters.
+    /// Counts rows, for aggregates that need only their number.
     pub(super) fn add_count(&mut self, rows: usize) {
         self.groups[0].states.iter_mut().for_each(|state| state.add_count(rows));
     }
 
-    /// Where the group of a row is.
+    /// Returns the position of a row's group.
     fn place(&mut self, row: &[Datum], env: &Env) -> Result<usize, SqlError> {
         if self.grouping.keys.is_empty() {
             return Ok(0);
@@ -97,7 +97,7 @@ impl<'a> Groups<'a> {
         Ok(place)
     }
 
-    /// Takes in what others have made of other rows.
+    /// Merges the groups of other rows.
     pub(super) fn merge(&mut self, other: Self) -> Result<(), SqlError> {
         let mut theirs: Vec<Option<Group>> = other.groups.into_iter().map(Some).collect();
         if self.grouping.keys.is_empty() {
@@ -126,8 +126,8 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// The groups that HAVING leaves, in the order of their keys: the columns of the keys, then
-    /// those of the aggregates; and what they take.
+    /// Returns the groups that satisfy HAVING, in key order, and their memory reservation. A
+    /// group's columns are the keys, then the aggregates.
     pub(super) fn finish(self, env: &Env) -> Result<(Vec<Vec<Datum>>, Held), SqlError> {
         let Self { grouping, places, mut groups, held, .. } = self;
         let mut order: Vec<(Key, usize)> = places.into_iter().collect();

@@ -1,8 +1,9 @@
-//! Plans run over a context.
+//! Execution of plans over a context.
 //!
 //! The same code runs an autocommit write on every replica, a statement of an interactive
-//! transaction on a snapshot and its own writes, and a query on a snapshot: the context makes the
-//! difference. It is deterministic: the context, the parameters and the environment decide.
+//! transaction on a snapshot and its own writes, and a query on a snapshot. Only the context
+//! differs. Execution is deterministic: it depends only on the context, the parameters and the
+//! environment.
 
 pub(crate) mod aggregate;
 mod ahead;
@@ -50,23 +51,23 @@ pub(crate) use fetch::{BATCH_BYTES, BATCH_ROWS, Fetching, Found};
 pub(crate) use scan::Cursor;
 pub(crate) use write::check_deferred;
 
-/// The most rows of one result.
+/// Maximum number of rows of one result.
 pub(crate) const ROWS_MAX: usize = 1_000_000;
-/// The most memory that the rows of one statement take.
+/// Maximum memory for the rows of one statement, in bytes.
 pub(crate) const ROWS_BYTES_MAX: usize = 256 << 20;
 
-/// What a statement led to.
+/// The result of a statement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Executed {
     /// Rows returned.
     pub rows: Vec<Vec<Datum>>,
-    /// Rows selected or changed.
+    /// Number of rows selected or changed.
     pub count: u64,
-    /// What a client is told beside the result.
+    /// Notices for the client.
     pub notices: Vec<Notice>,
 }
 
-/// Rows in memory, within the limits.
+/// A buffer of rows that enforces the limits.
 #[derive(Debug, Default)]
 struct RowBuffer {
     rows: Vec<Vec<Datum>>,
@@ -75,7 +76,7 @@ struct RowBuffer {
 }
 
 impl RowBuffer {
-    /// One that counts against what the results of the node take.
+    /// Creates a buffer that counts against the node's memory for results.
     fn of(env: &Env) -> Self {
         Self { held: Held::of(env.results.as_ref()), ..Self::default() }
     }
@@ -89,7 +90,7 @@ impl RowBuffer {
         Ok(())
     }
 
-    /// Throws away all but the first so many by an order; of equals those stay that came first.
+    /// Keeps only the first `count` rows in sort order. The sort is stable.
     fn keep_first(&mut self, count: u64, sort: &[SortKey]) {
         self.rows.sort_by(|a, b| query::compare(a, b, sort));
         self.rows.truncate(usize::try_from(count).unwrap_or(usize::MAX));
@@ -98,7 +99,7 @@ impl RowBuffer {
     }
 }
 
-/// Fails when a statement holds too many rows.
+/// Fails if a statement holds too many rows.
 pub(crate) fn check_size(rows: usize, bytes: usize) -> Result<(), SqlError> {
     if rows <= ROWS_MAX && bytes <= ROWS_BYTES_MAX {
         return Ok(());
@@ -111,7 +112,7 @@ pub(crate) fn check_size(rows: usize, bytes: usize) -> Result<(), SqlError> {
     Err(SqlError::new(code::LIMIT_EXCEEDED, message).with_hint(hint))
 }
 
-/// Runs a statement; a COPY with the rows that came.
+/// Runs a statement; a COPY with the rows that the client sent.
 pub(crate) fn run(
     planned: &Planned,
     rows: Option<&Rows>,
@@ -135,11 +136,11 @@ pub(crate) fn run(
     Ok(executed)
 }
 
-/// Begins to run a query, whose rows are fetched some at a time where its plan allows.
+/// Starts a query. Its rows are fetched in batches if the plan allows.
 pub(crate) fn open(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result<Found, Failure> {
     authorization::check(&planned.required, env, cx)?;
     read_catalog(planned, env, cx)?;
-    // A query that takes numbers may have to be run again.
+    // A query that draws sequence numbers may have to be rerun.
     let is_whole = !planned.sequences.is_empty();
     let found = Fetching::open(select_of(planned), is_whole, env, cx);
     let mut found = found.map_err(|failure| unmarked(planned, failure))?;
@@ -149,7 +150,7 @@ pub(crate) fn open(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result
     Ok(found)
 }
 
-/// A failure of a statement, with the names of the enums that it marks.
+/// Replaces the placeholders of enums in an error by their names.
 pub(crate) fn unmarked(planned: &Planned, failure: Failure) -> Failure {
     match failure {
         Failure::Sql(error) => Failure::Sql(planned.enums.unmarked_error(error)),
@@ -157,7 +158,7 @@ pub(crate) fn unmarked(planned: &Planned, failure: Failure) -> Failure {
     }
 }
 
-/// The query of a statement that has one.
+/// Returns the query of a statement that has one.
 pub(crate) fn select_of(planned: &Planned) -> &Select {
     match &planned.plan {
         Plan::Select(select) => select,
@@ -166,7 +167,7 @@ pub(crate) fn select_of(planned: &Planned) -> &Select {
     }
 }
 
-/// Puts names in the place of numbers of the catalog, where columns are shown so.
+/// Replaces catalog numbers by names in the columns that are displayed as names.
 pub(crate) fn show_names(
     planned: &Planned,
     env: &Env,
@@ -186,7 +187,7 @@ pub(crate) fn show_names(
     Ok(())
 }
 
-/// Reads the catalog, where a statement asks it for something.
+/// Loads the catalog, if the statement reads it.
 pub(crate) fn read_catalog(
     planned: &Planned,
     env: &Env,

@@ -1,4 +1,4 @@
-//! Whose things are: ALTER .. OWNER TO.
+//! Execution of ALTER .. OWNER TO.
 
 use pangea_core::txn::Context;
 
@@ -13,7 +13,7 @@ use crate::syntax::Written;
 use crate::syntax::roles::{OwnedKind, RoleName};
 
 impl Running<'_> {
-    /// ALTER of a relation or a type.
+    /// Changes the owner of a relation or a type.
     pub(super) fn own(
         &mut self,
         kind: OwnedKind,
@@ -71,7 +71,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// ALTER TYPE .. OWNER TO. All types are of `public`.
+    /// Changes the owner of a type. All types are in `public`.
     fn own_type(&mut self, written: &Written, owner: &RoleName) -> Result<(), Failure> {
         let is_of_public = written.schema.as_deref().is_none_or(|schema| schema == PUBLIC);
         let known = enums::all(self.cx)?;
@@ -84,7 +84,7 @@ impl Running<'_> {
         give(&object, &owner, self.cx)
     }
 
-    /// An object must belong to who says something of it.
+    /// Checks that the user owns an object.
     fn check_own(&mut self, object: &Object) -> Result<(), Failure> {
         if self.is_superuser() {
             return Ok(());
@@ -96,7 +96,8 @@ impl Running<'_> {
         }
     }
 
-    /// Who becomes the owner of something in a schema, where that may be.
+    /// Returns the name of the new owner of an object in a schema, if the user may make it the
+    /// owner.
     fn new_owner(&mut self, owner: &RoleName, schema: &str) -> Result<String, Failure> {
         let owner = self.named(owner)?;
         if self.is_superuser() {
@@ -116,7 +117,7 @@ impl Running<'_> {
     }
 }
 
-/// Who becomes the owner of something of a name, where that may be.
+/// Returns the name of the new owner of an object of this name, if the user may make it the owner.
 pub(super) fn new_owner(
     owner: &RoleName,
     name: &QualifiedName,

@@ -1,4 +1,4 @@
-//! Running CREATE PROCEDURE and DROP PROCEDURE.
+//! Execution of CREATE PROCEDURE and DROP PROCEDURE.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ pub(super) fn create(
     Ok(Executed::default())
 }
 
-/// What takes another's place gives back the same.
+/// Checks that a replacement has the same output parameters, and compatible input parameters.
 fn check_replaced(before: &Procedure, after: &Procedure) -> Result<(), SqlError> {
     let invalid = |message: String, hint: String| {
         Err(SqlError::new(code::INVALID_FUNCTION, message).with_hint(hint))
@@ -112,7 +112,7 @@ pub(super) fn drop(
     Ok(Executed { notices, ..Executed::default() })
 }
 
-/// ALTER PROCEDURE .. OWNER TO.
+/// Runs ALTER PROCEDURE .. OWNER TO.
 pub(super) fn own(
     own: &OwnProcedure,
     env: &Env,
@@ -135,7 +135,7 @@ pub(super) fn own(
     Ok(Executed::default())
 }
 
-/// Which of the procedures of a name is meant.
+/// Finds a procedure among those of a name. Without `types` the name must be unique.
 fn one_of(
     all: &[Procedure],
     name: &QualifiedName,
@@ -158,7 +158,7 @@ fn shown(name: &Written, types: Option<&[SqlType]>) -> String {
     format!("{name}({})", types.join(","))
 }
 
-/// What was one role's is another's.
+/// Changes the owner of all procedures of a role.
 pub(super) fn change_owner(from: &str, to: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     let mut changed = BTreeSet::new();
     for procedure in procedure::all(cx)?.into_iter().filter(|it| it.owner == from) {

@@ -1,4 +1,4 @@
-//! Running a query: filter, group, compute, sort, cut.
+//! Execution of queries: filter, group, compute, sort, limit.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -21,22 +21,22 @@ use crate::relational;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// So many rows at least are gathered before those are thrown away that a LIMIT cuts off.
+/// Minimum number of rows that are collected before those past the LIMIT are discarded.
 const KEPT_MIN: u64 = 1_024;
 
-/// Runs a query and returns its rows, and what they take.
+/// Runs a query and returns its rows and their memory reservation.
 pub(super) fn run(
     select: &Select,
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<(Vec<Vec<Datum>>, Held), Failure> {
     let (offset, limit) = frame(select, env)?;
-    // Rows beyond the limit are not even looked at, where nothing after it could change the result.
+    // Rows past the limit are not read, unless a later step could still change the result.
     let wanted = limit.map(|limit| limit.saturating_add(offset));
     let is_cut_early = select.sort.is_empty() && !select.is_distinct && select.grouping.is_none();
     let output_max = wanted.filter(|_| is_cut_early).unwrap_or(u64::MAX);
     let mut output = RowBuffer::of(env);
-    // Of rows that are sorted and cut, not many more are kept than are wanted.
+    // With both ORDER BY and LIMIT, not many more rows are kept than needed.
     let kept_max = wanted.filter(|_| !select.sort.is_empty() && !select.is_distinct);
     let kept_max = kept_max.map(|wanted| wanted.saturating_mul(2).max(KEPT_MIN));
     let profile = env.profile.as_ref();
@@ -90,20 +90,20 @@ pub(super) fn run(
         rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     }
     watch.end_with(rows.len() as u64);
-    // What rows were only sorted by is not shown.
+    // Columns that exist only for sorting are not returned.
     rows.iter_mut().for_each(|row| row.truncate(select.types.len()));
     held.keep(size_of_rows(&rows));
     Ok((rows, held))
 }
 
-/// How many rows of a query are passed over, and how many of the others are wanted.
+/// Returns the values of OFFSET and LIMIT.
 pub(super) fn frame(select: &Select, env: &Env) -> Result<(u64, Option<u64>), SqlError> {
     let limit = row_count(select.limit.as_ref(), env, (code::LIMIT_ROWS, "LIMIT"))?;
     let offset = row_count(select.offset.as_ref(), env, (code::OFFSET_ROWS, "OFFSET"))?;
     Ok((offset.unwrap_or(0), limit))
 }
 
-/// What expressions come to for a row.
+/// Evaluates expressions for a row.
 pub(super) fn compute(exprs: &[Expr], row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
     exprs.iter().map(|expr| expr.eval(row, env)).collect()
 }
@@ -122,7 +122,7 @@ fn row_count(
     }
 }
 
-/// Visits the rows of the source that the condition leaves.
+/// Visits the rows of the source that satisfy the condition.
 fn source_rows(
     select: &Select,
     env: &Env,
@@ -174,7 +174,7 @@ impl Condition for Option<&Expr> {
     }
 }
 
-/// The groups: the columns of the keys, then those of the aggregates, in the order of the keys.
+/// Returns the groups in key order. A group's columns are the keys, then the aggregates.
 fn groups(
     select: &Select,
     grouping: &Grouping,
@@ -193,7 +193,7 @@ fn groups(
     Ok(groups.finish(env)?)
 }
 
-/// The table whose rows become groups, where they may come in any order.
+/// Returns the table to scan in parallel for grouping, if its rows may arrive in any order.
 fn whole_to_group(
     select: &Select,
     grouping: &Grouping,
@@ -245,8 +245,8 @@ fn group_whole<'a>(
     Ok(())
 }
 
-/// The rows of a table that is sorted, as they would come out of an ordered scan: nothing where
-/// they must be read by one. Of those that a limit cuts off some may be left out.
+/// Scans a table in parallel for sorting. The rows are as if from an ordered scan; some past the
+/// limit may be missing. `None` if the table must be scanned in order.
 fn sorted_whole(
     select: &Select,
     wanted: Option<u64>,
@@ -273,7 +273,7 @@ fn sorted_whole(
     Ok(Some(all.into_buffer()))
 }
 
-/// The order of two rows.
+/// Compares two rows in sort order.
 pub(crate) fn compare(a: &[Datum], b: &[Datum], sort: &[SortKey]) -> Ordering {
     sort.iter()
         .map(|key| compare_by(&a[key.column], &b[key.column], *key))

@@ -1,4 +1,5 @@
-//! Running statements about roles and privileges, and keeping whose a relation is when others run.
+//! Execution of statements about roles and privileges. Also maintains the owners of objects for
+//! other statements.
 
 use std::collections::BTreeSet;
 
@@ -56,13 +57,13 @@ pub(super) fn run(
     Ok(Executed { notices: running.notices, ..Executed::default() })
 }
 
-/// A statement that runs, and who runs it.
+/// A statement in progress, and the user who runs it.
 pub(super) struct Running<'a> {
     pub(super) env: &'a Env,
     pub(super) cx: &'a mut dyn Context,
-    /// Nothing for a superuser.
+    /// `None` for a superuser.
     pub(super) role: Option<Role>,
-    /// The roles whose privileges the user has.
+    /// Roles whose privileges the user has.
     pub(super) roles: BTreeSet<String>,
     pub(super) notices: Vec<Notice>,
 }
@@ -93,8 +94,8 @@ impl<'a> Running<'a> {
         role::find(name, self.cx)?.ok_or_else(|| no_role(name).into())
     }
 
-    /// The name of a role that must exist. One of the session's own may be none, where trust let
-    /// it in.
+    /// Resolves a role name. The role must exist. The session's own user may have no role if
+    /// `trust` authentication admitted it.
     pub(super) fn named(&mut self, name: &RoleName) -> Result<String, Failure> {
         let name = match name {
             RoleName::Named(name) => name.clone(),
@@ -171,7 +172,8 @@ impl<'a> Running<'a> {
                 _ => {}
             }
         }
-        // A password alone conflicts with nothing that the role does.
+        // A change of only the password does not write the role's record, so it conflicts with no
+        // statement.
         if role == before { Ok(()) } else { Ok(role::put(&role, self.cx)?) }
     }
 
@@ -203,7 +205,8 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Keeps what a session has made of a password. A password itself is never kept.
+    /// Stores the password verifier that the session computed. Passwords themselves are never
+    /// stored.
     fn set_password(&mut self, name: &str, verifier: Option<&str>) -> Result<(), Failure> {
         let verifier = match verifier {
             None => None,
@@ -268,7 +271,7 @@ impl<'a> Running<'a> {
         self.rename_in_records(name, to)
     }
 
-    /// Whoever knows a role by its name knows it by the other one.
+    /// Renames a role in all records that refer to it.
     fn rename_in_records(&mut self, name: &str, to: &str) -> Result<(), Failure> {
         for mut role in role::all(self.cx)? {
             let is_it = |membership: &&mut Membership| membership.role == name;
@@ -343,7 +346,8 @@ impl<'a> Running<'a> {
         Ok(role::remove(name, self.cx)?)
     }
 
-    /// What a role owns, or was given or gave, in PostgreSQL's words.
+    /// Describes the objects that a role owns, or has granted or been granted privileges on, as
+    /// PostgreSQL does.
     fn owned_by(&mut self, name: &str) -> Result<Vec<String>, Failure> {
         let mut found = Vec::new();
         for procedure in procedure::all(self.cx)?.iter().filter(|it| it.owner == name) {
@@ -376,12 +380,12 @@ impl<'a> Running<'a> {
                 found.push(format!("privileges for {kind} {object}"));
             }
         }
-        // A schema is older than what was given in it.
+        // Owned schemas come first, because they are older than their contents.
         found.sort_by_key(|line| !line.starts_with("owner of schema"));
         Ok(found)
     }
 
-    /// Whether the user may say who is a member of a role.
+    /// Checks that the user may change the members of a role.
     fn check_admin(&mut self, role: &Role) -> Result<(), Failure> {
         if role.is_superuser && !self.is_superuser() {
             return Err(refused("must be superuser to alter superusers"));
@@ -461,7 +465,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// What a name stands for.
+    /// Resolves the name of a relation.
     pub(super) fn relation(
         &mut self,
         written: &Written,
@@ -476,7 +480,7 @@ impl<'a> Running<'a> {
         path.find(written, self.cx)
     }
 
-    /// The error of a name that stands for nothing.
+    /// The error for a name that can't be resolved.
     pub(super) fn undefined(&mut self, written: &Written) -> Result<SqlError, Failure> {
         match &written.schema {
             Some(schema) if !schema::is_there(schema, self.cx)? => Ok(no_schema(schema)),
@@ -485,7 +489,7 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Makes a role the owner of an object. What the owner before has given, the new one has.
+/// Makes a role the owner of an object. Grants by the old owner become grants by the new one.
 pub(super) fn give(object: &Object, owner: &str, cx: &mut dyn Context) -> Result<(), Failure> {
     let mut access = role::access(object, cx)?;
     let before = std::mem::replace(&mut access.owner, owner.to_owned());
@@ -496,13 +500,15 @@ pub(super) fn give(object: &Object, owner: &str, cx: &mut dyn Context) -> Result
     Ok(role::put_access(object, &access, cx)?)
 }
 
-/// Whose it is what a user makes: the bootstrap superuser's, where the user is no role.
+/// Returns the owner of an object that the user creates: the user, or the bootstrap superuser if
+/// the user has no role.
 pub(super) fn owner_of_new(env: &Env, cx: &mut dyn Context) -> Result<String, Failure> {
     let is_role = role::find(&env.user, cx)?.is_some();
     Ok(if is_role { env.user.to_string() } else { BOOTSTRAP.to_owned() })
 }
 
-/// What a role makes belongs to it. What is nobody's record is the bootstrap superuser's.
+/// Records the owner of a new relation. A relation without a record belongs to the bootstrap
+/// superuser.
 pub(super) fn adopt(name: &QualifiedName, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
     match owner_of_new(env, cx)? {
         owner if owner == BOOTSTRAP => Ok(()),
@@ -510,12 +516,12 @@ pub(super) fn adopt(name: &QualifiedName, env: &Env, cx: &mut dyn Context) -> Re
     }
 }
 
-/// Forgets whose a relation was that goes.
+/// Deletes the access record of a dropped relation.
 pub(super) fn forget(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), Failure> {
     Ok(role::remove_access(&Object::Table(name.clone()), cx)?)
 }
 
-/// A table has another name.
+/// Moves the access record of a renamed table.
 pub(super) fn follow_name(
     before: &QualifiedName,
     after: &QualifiedName,
@@ -525,7 +531,7 @@ pub(super) fn follow_name(
     follow(&before, &after, cx)
 }
 
-/// What is allowed of something is allowed of what it is called now.
+/// Moves the access record of a renamed object.
 pub(super) fn follow(before: &Object, after: &Object, cx: &mut dyn Context) -> Result<(), Failure> {
     let access = role::access(before, cx)?;
     if access != Access::of(BOOTSTRAP) {

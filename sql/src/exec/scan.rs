@@ -1,4 +1,4 @@
-//! Reading the rows that an access names.
+//! Reading the rows of an access path.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -19,18 +19,18 @@ use crate::plan::path::Path;
 use crate::rows::Columns;
 use crate::types::datum::Datum;
 
-/// So many entries of an index are read at first, and twice as many each time.
+/// Number of index entries in the first batch; it doubles with each batch.
 const ENTRIES_FIRST: usize = 8;
-/// But no more than these.
+/// Maximum number of index entries in a batch.
 const ENTRIES_MAX: usize = 1_024;
 
-/// And no more than so many bytes of rows.
+/// Maximum size of the rows of a batch, in bytes.
 const BYTES_MAX: usize = 1 << 20;
 
-/// What is done with each row; it says whether to go on.
+/// Callback for each row; returns whether to continue.
 pub(super) type OnRow<'a> = dyn FnMut(&[u8], Vec<Datum>) -> Result<ControlFlow<()>, Failure> + 'a;
 
-/// Visits the rows that an access names and a condition leaves, in order.
+/// Visits the rows of an access that satisfy a condition, in order.
 pub(super) fn rows(
     access: &Access,
     filter: Option<&Expr>,
@@ -90,7 +90,7 @@ pub(super) fn rows(
     Ok(())
 }
 
-/// The single keys among places.
+/// Returns the single keys among `places`, to announce them.
 fn points(access: &Access, places: &[Place]) -> Vec<(TableId, Key)> {
     if places.len() < 2 {
         return Vec::new();
@@ -99,10 +99,10 @@ fn points(access: &Access, places: &[Place]) -> Vec<(TableId, Key)> {
     keys.map(|key| (access.path.store, key.clone())).collect()
 }
 
-/// What is done with a row as it is kept.
+/// Callback for each encoded row; returns whether to continue.
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, Failure> + 'a;
 
-/// Visits the row that an entry of an index leads to.
+/// Visits the row that an index entry refers to.
 fn by_entry(
     table: &Table,
     row_key: &[u8],
@@ -115,7 +115,7 @@ fn by_entry(
     visit(row_key, &value)
 }
 
-/// Visits the rows that some entries of an index lead to.
+/// Visits the rows that some index entries refer to.
 fn by_points(
     access: &Access,
     entries: &[Key],
@@ -129,7 +129,7 @@ fn by_points(
     by_row_keys(&access.table, &found, cx, visit)
 }
 
-/// Visits rows whose keys an index has said.
+/// Visits rows by keys found in an index.
 fn by_row_keys(
     table: &Table,
     row_keys: &[Value],
@@ -146,8 +146,8 @@ fn by_row_keys(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Visits the rows that the entries in a range lead to, some entries at a time: few at first, for
-/// what is read is held to be so when the transaction commits.
+/// Visits the rows that a range of index entries refers to. Entries are read in batches, small ones
+/// at first, because everything that is read is validated when the transaction commits.
 fn by_entries(
     access: &Access,
     mut range: KeyRange,
@@ -181,7 +181,7 @@ fn by_entries(
     Ok(ControlFlow::Continue(()))
 }
 
-/// The rows that an access names and a condition leaves, with their keys.
+/// Returns the rows of an access that satisfy a condition, with their keys.
 pub(super) fn collect(
     access: &Access,
     filter: Option<&Expr>,
@@ -202,16 +202,16 @@ pub(super) fn collect(
     Ok(found)
 }
 
-/// A reading of the rows that accesses name, some at a time.
+/// A cursor: reads the rows of accesses in batches.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     table: Arc<Table>,
     path: Arc<Path>,
     direction: Direction,
     wanted: Columns,
-    /// What is left, the next one first.
+    /// Remaining places, in order.
     places: VecDeque<Place>,
-    /// How many entries of an index are read next.
+    /// Number of index entries in the next batch.
     entries: usize,
 }
 
@@ -227,7 +227,8 @@ impl Cursor {
         Self { table, path, direction, wanted, places, entries: ENTRIES_FIRST }
     }
 
-    /// One of all rows that several accesses by one path name; nothing where there is no access.
+    /// Creates a cursor over all rows of several accesses by one path. `None` if there are no
+    /// accesses.
     pub(crate) fn of_all(accesses: &[Access], env: &Env) -> Result<Option<Self>, SqlError> {
         let mut places = Vec::new();
         for access in accesses {
@@ -238,8 +239,8 @@ impl Cursor {
         Ok(accesses.first().map(|access| Self::over(access, places)))
     }
 
-    /// Visits so many more rows, of which a condition leaves some, or fewer where that is enough.
-    /// Whether that were the last.
+    /// Reads up to `most` more rows and visits those that satisfy the condition. It may stop early.
+    /// Returns whether all rows have been read.
     pub(crate) fn fill(
         &mut self,
         filter: Option<&Expr>,
@@ -258,8 +259,8 @@ impl Cursor {
         })
     }
 
-    /// Visits so many more rows as they are kept, or fewer where that is enough. Whether those were
-    /// the last.
+    /// Visits up to `most` more encoded rows. It may stop early. Returns whether all rows have been
+    /// read.
     pub(crate) fn visit(
         &mut self,
         most: usize,
@@ -291,7 +292,8 @@ impl Cursor {
         Ok(self.places.is_empty())
     }
 
-    /// Visits rows of a range of the table, as far as may be, and puts back what is left of it.
+    /// Visits rows of a range of the table while the budget lasts, and re-queues the rest of the
+    /// range.
     fn range(
         &mut self,
         range: KeyRange,
@@ -319,8 +321,8 @@ impl Cursor {
         outcome
     }
 
-    /// Visits the rows that entries in a range lead to, as far as may be, and puts back what is
-    /// left of it.
+    /// Visits rows that a range of index entries refers to while the budget lasts, and re-queues
+    /// the rest of the range.
     fn entries(
         &mut self,
         range: KeyRange,
@@ -358,7 +360,7 @@ impl Cursor {
     }
 }
 
-/// How many rows may be visited yet, and what they may take.
+/// Number of rows that may still be visited, and their maximum size in bytes.
 struct Budget {
     rows: usize,
     bytes: usize,
@@ -375,7 +377,7 @@ impl Budget {
     }
 }
 
-/// What of a range is left behind a key.
+/// Returns the rest of a range after a key.
 fn after(mut range: KeyRange, last: &Key, direction: Direction) -> Option<KeyRange> {
     match direction {
         Direction::Forward => range.start = [last.as_bytes(), &[0][..]].concat(),
@@ -388,10 +390,10 @@ fn leads_nowhere() -> SqlError {
     SqlError::new(code::DATA_CORRUPTED, "an index entry leads to no row")
 }
 
-/// What is done with some rows at a time, as they are kept.
+/// Callback for each chunk of encoded rows.
 type OnChunk<'a> = dyn FnMut(Vec<(Key, Value)>, &mut dyn Context) -> Result<(), Failure> + 'a;
 
-/// Visits all that is in a range of a table of the store, some rows at a time.
+/// Visits all rows in a range of a table of the store, in chunks.
 pub(super) fn chunks(
     table: TableId,
     mut range: KeyRange,

@@ -1,4 +1,4 @@
-//! Running CREATE SCHEMA, ALTER SCHEMA and DROP SCHEMA.
+//! Execution of CREATE SCHEMA, ALTER SCHEMA and DROP SCHEMA.
 
 use std::ops::ControlFlow;
 
@@ -22,17 +22,18 @@ use crate::syntax::quoted;
 use crate::syntax::roles::{RoleName, SchemaStatement};
 use crate::system::{PG_NAMESPACE, schema_number};
 
-/// Something in a schema, or that can't be without it.
+/// An object in a schema, or an object in another schema that depends on one.
 enum Content {
     Table(Table),
     View(View),
     Sequence(QualifiedName),
     Procedure(Procedure),
-    /// A foreign key of a table elsewhere: it goes with what it refers to.
+    /// A foreign key of a table in another schema. It is dropped with the table that it references.
     Key,
 }
 
-/// The contents of a schema, each with its number, what it is called, and what it depends on.
+/// The contents of a schema: number, object, description, and the description of the object that it
+/// depends on.
 type Contents = Vec<(u32, Content, String, String)>;
 
 impl Running<'_> {
@@ -86,7 +87,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// A schema that must be there and be the user's.
+    /// Returns a schema that must exist and belong to the user.
     fn own_object(&mut self, name: &str) -> Result<Object, Failure> {
         let object = Object::Schema(name.to_owned());
         let required = Required::owner(object.clone());
@@ -170,8 +171,8 @@ impl Running<'_> {
         }
     }
 
-    /// What is in a schema, and what elsewhere can't be without it, in the order in which it was
-    /// made.
+    /// Returns the contents of a schema and their dependents in other schemas, in order of
+    /// creation.
     fn contents(&mut self, schema: &str) -> Result<Contents, Failure> {
         let path = PathSetting::of(self.env).resolve(self.cx)?;
         let (range, direction) = (catalog::relation_keys(), Direction::Forward);
@@ -219,7 +220,7 @@ impl Running<'_> {
         Ok(found)
     }
 
-    /// What of other schemas depends on a table.
+    /// Adds the objects of other schemas that depend on a table.
     fn dependents(
         &mut self,
         table: &Table,
@@ -238,7 +239,7 @@ impl Running<'_> {
         self.dependent_views(("table", &table.name, table.id.0), schema, found)
     }
 
-    /// The views of other schemas that name a relation.
+    /// Adds the views of other schemas that name a relation.
     fn dependent_views(
         &mut self,
         (kind, name, number): (&str, &QualifiedName, u32),
@@ -275,7 +276,7 @@ impl Running<'_> {
             .collect();
         for (_, content, ..) in contents {
             match content {
-                // What was dropped before may have been a part of it.
+                // An earlier step may have changed the table's record.
                 Content::Table(table) => {
                     if let Some(Relation::Table(table)) = catalog::find(&table.name, self.cx)? {
                         ddl::drop_table(table, (&names, true), self.env, self.cx)?;

@@ -1,4 +1,4 @@
-//! Running CREATE SEQUENCE, ALTER SEQUENCE and DROP SEQUENCE.
+//! Execution of CREATE SEQUENCE, ALTER SEQUENCE and DROP SEQUENCE.
 
 use pangea_core::txn::Context;
 
@@ -50,10 +50,11 @@ pub(super) fn alter(alter: &AlterSequence, cx: &mut dyn Context) -> Result<Execu
     Ok(Executed::default())
 }
 
-/// Gives a sequence another name. Columns that take its numbers take them by that one.
+/// Renames a sequence, also in the columns that draw from it.
 ///
 /// # Errors
-/// 42P07 where the name is taken, 0A000 where a text that can't be changed names the sequence.
+/// Fails with 42P07 if the name is taken. Fails with 0A000 if a stored SQL text that can't be
+/// changed names the sequence.
 pub(super) fn rename(rename: &RenameSequence, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let RenameSequence { name, to, .. } = rename;
     let Some(known @ Relation::Sequence(_)) = catalog::find(name, cx)? else {
@@ -92,7 +93,7 @@ pub(super) fn rename(rename: &RenameSequence, cx: &mut dyn Context) -> Result<Ex
     Ok(Executed::default())
 }
 
-/// A table that knows a sequence knows it by another name. Returns whether it does.
+/// Renames a sequence in the record of a table. Returns whether the record changed.
 fn follow_name(table: &mut Table, from: &QualifiedName, to: &QualifiedName) -> bool {
     let mut is_changed = false;
     let mut follow = |name: &mut QualifiedName| {
@@ -116,7 +117,7 @@ fn follow_name(table: &mut Table, from: &QualifiedName, to: &QualifiedName) -> b
     is_changed
 }
 
-/// A sequence goes with a table by the name that it has now.
+/// Changes the name of the table that owns a sequence.
 pub(super) fn follow_owner(
     name: &QualifiedName,
     owner: &QualifiedName,
@@ -129,7 +130,7 @@ pub(super) fn follow_owner(
     Ok(())
 }
 
-/// So many numbers of a sequence, for rows that are there before it.
+/// Draws `count` numbers of a sequence, for rows that are older than it.
 pub(super) fn numbers(
     name: &QualifiedName,
     count: usize,
@@ -141,7 +142,7 @@ pub(super) fn numbers(
     let mut numbers = Vec::with_capacity(count);
     while numbers.len() < count {
         let block = sequence.take(name, (count - numbers.len()) as u64, cx)?;
-        // Steps from one end to the other may be more than a number holds, and come out right.
+        // The products may overflow, but the wrapped sum is correct.
         let number = |at: i64| block.first.wrapping_add(at.wrapping_mul(block.increment));
         numbers.extend((0..block.count as i64).map(number));
     }
@@ -174,7 +175,8 @@ pub(super) fn forget(name: &QualifiedName, cx: &mut dyn Context) -> Result<(), F
     Ok(())
 }
 
-/// Whether a sequence gives its table's columns their numbers, and does not only go with one.
+/// Whether a column of the owner draws numbers from the sequence, so that it is more than just
+/// owned.
 fn is_needed(
     name: &QualifiedName,
     owner: &QualifiedName,
@@ -188,7 +190,7 @@ fn is_needed(
     }))
 }
 
-/// The error of a sequence that goes with a column.
+/// The error for DROP of a sequence that a column needs.
 fn needed_sequence(
     name: &QualifiedName,
     owner: &QualifiedName,

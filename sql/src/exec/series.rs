@@ -1,4 +1,4 @@
-//! Functions that come to several rows.
+//! Set-returning functions.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::types::interval::Interval;
 use crate::types::json::Json;
 use crate::types::{Reg, SqlType};
 
-/// A function that comes to rows.
+/// A set-returning function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SetFunction {
-    /// `generate_series`, of values of a type
+    /// `generate_series` over values of a type
     Series(SqlType),
-    /// `generate_subscripts`, counted from a number
+    /// `generate_subscripts`, with the lowest subscript
     Subscripts { first: i64 },
     /// `unnest`
     Unnest,
@@ -31,39 +31,39 @@ pub(crate) enum SetFunction {
     Each { as_text: bool },
     /// `string_to_table`
     Split,
-    /// `information_schema._pg_expandarray`: values with their places
+    /// `information_schema._pg_expandarray`: values with their positions
     Numbered,
-    /// `pg_options_to_table`: `name=value` as two columns
+    /// `pg_options_to_table`: splits `name=value` into two columns
     Options,
-    /// `aclexplode`: who gave which privilege to whom
+    /// `aclexplode`: grantor, grantee and privilege
     Privileges,
     /// `pg_get_keywords`
     Keywords,
-    /// What there is never any of, such as the ancestors of a partition.
+    /// A function that never returns rows, e.g. `pg_partition_ancestors`.
     Nothing,
 }
 
-/// What a call is: the function, the types of its arguments, and its columns.
+/// A resolved call: the function, the types of its arguments, and its columns.
 pub(crate) type SetCall = (SetFunction, Vec<SqlType>, Vec<(&'static str, SqlType)>);
 
-/// A function that comes to rows, as a query calls it.
+/// A call of a set-returning function in a query.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Called {
     pub function: SetFunction,
     pub args: Vec<Typed>,
-    /// The types of its columns.
+    /// Types of its columns.
     pub types: Vec<SqlType>,
 }
 
 impl Called {
-    /// The expressions that it holds.
+    /// The expressions of the call.
     pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
         self.args.iter_mut().map(|(expr, _)| expr)
     }
 }
 
 impl SetFunction {
-    /// Whether there is a function of a name, whatever its arguments are.
+    /// Whether a set-returning function of this name exists, for any arguments.
     pub(crate) fn is_name(name: &str) -> bool {
         let names = [
             "generate_series",
@@ -85,7 +85,7 @@ impl SetFunction {
         names.contains(&name)
     }
 
-    /// The function of a name for arguments of these types.
+    /// Resolves a function by name and argument types.
     pub(crate) fn named(name: &str, args: &[SqlType]) -> Option<SetCall> {
         use SqlType::{Int4, Int8, Interval, Numeric, Text, Timestamp, Timestamptz};
         Some(match (name, args) {
@@ -96,7 +96,7 @@ impl SetFunction {
                 } else if is(Timestamp) {
                     Timestamp
                 } else if is(SqlType::Date) {
-                    // What PostgreSQL prefers where nothing else decides.
+                    // PostgreSQL's preferred type for otherwise ambiguous arguments.
                     Timestamptz
                 } else if args.contains(&Numeric) {
                     Numeric
@@ -128,7 +128,7 @@ impl SetFunction {
         })
     }
 
-    /// The functions over JSON.
+    /// Resolves a function over JSON.
     fn of_json(name: &str, args: &[SqlType]) -> Option<SetCall> {
         use SqlType::{Jsonb, Text};
         let json = |as_text| if as_text { Text } else { Jsonb };
@@ -149,7 +149,7 @@ impl SetFunction {
         })
     }
 
-    /// The functions that clients ask of the catalog.
+    /// Resolves a function of the system catalog.
     fn of_catalog(name: &str, args: &[SqlType]) -> Option<SetCall> {
         use SqlType::{Int4, Text};
         Some(match (name, args) {
@@ -184,12 +184,12 @@ impl SetFunction {
         })
     }
 
-    /// Whether it asks the catalog.
+    /// Whether the function reads the catalog.
     pub(crate) fn reads_catalog(self) -> bool {
         self == Self::Privileges
     }
 
-    /// The rows of a call.
+    /// Returns the rows of a call.
     pub(crate) fn rows(self, args: &[Datum], env: &Env) -> Result<Vec<Vec<Datum>>, SqlError> {
         let is_null = |at: usize| args.get(at).is_some_and(Datum::is_null);
         if is_null(0) || is_null(2) || is_null(1) && self != Self::Split {
@@ -243,7 +243,7 @@ impl SetFunction {
         })
     }
 
-    /// The rows of what clients ask of the catalog.
+    /// Returns the rows of a function of the system catalog.
     fn rows_of_catalog(self, args: &[Datum], env: &Env) -> Result<Vec<Vec<Datum>>, SqlError> {
         Ok(match (self, args) {
             (Self::Numbered, [Datum::Array(array)]) => {
@@ -327,7 +327,7 @@ fn series(base: SqlType, args: &[Datum], env: &Env) -> Result<Vec<Vec<Datum>>, S
         };
         match following {
             Ok(value) => next = value,
-            // The last value that there is.
+            // The type's last value.
             Err(error) if error.code == code::NUMERIC_OUT_OF_RANGE => return Ok(rows),
             Err(error) => return Err(error),
         }

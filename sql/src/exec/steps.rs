@@ -1,16 +1,16 @@
-//! A statement that writes: its steps, and what each of them sees.
+//! Execution of a writing statement: its steps, and the data that each of them sees.
 //!
 //! ```text
-//!   before ---------- rows are found, queries are asked -----------+
+//!   before ---------- rows are found, subqueries are run ----------+
 //!      ^                                                           |
-//!      |  a statement of several steps, or with queries            v
-//!   writes of the statement <-------- rows are written, held to their keys
+//!      |  a statement of several steps, or with subqueries         v
+//!   writes of the statement <-------- rows are written, keys are checked
 //!      |
-//!      +--> all steps are done: foreign keys act and hold, and the writes go on
+//!      +--> after all steps: foreign key actions and checks; then the writes are passed on
 //! ```
 //!
-//! As in PostgreSQL, a step sees nothing of what others write, and a row that one has written is
-//! passed over by the others. Keys are unique whoever has written them.
+//! As in PostgreSQL, a step sees no writes of other steps, and it skips rows that another step has
+//! written. Unique keys are checked across all steps.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,23 +28,23 @@ use crate::plan::target::Targets;
 use crate::plan::{Asked, Plan, Steps};
 use crate::types::datum::Datum;
 
-/// A statement that writes, under way.
+/// A writing statement in progress.
 pub(super) struct Run<'a> {
     pub env: &'a Env,
     reach: Reach<'a>,
-    /// What is to be said of foreign keys when all steps are done.
+    /// Foreign key work that is deferred until all steps are done.
     pending: Vec<(&'a Targets, Pending)>,
-    /// The rows that were written, where somebody asks.
+    /// Rows written so far, for checks of later rows and steps.
     touched: BTreeSet<(TableId, Key)>,
-    /// Whether others write beside the step that runs.
+    /// Whether the statement has several steps.
     pub is_several: bool,
-    /// How many rows came in.
+    /// Number of rows proposed for insertion so far.
     pub inserted: usize,
 }
 
-/// What the statement reads and writes.
+/// The context that the statement reads and writes.
 enum Reach<'a> {
-    /// One step that is done with reading when it begins to write.
+    /// For one step that finishes reading before it begins to write.
     Same(&'a mut dyn Context),
     Apart(Nested<'a>),
 }
@@ -58,7 +58,7 @@ pub(super) fn alone(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Exec
     Ok(executed)
 }
 
-/// Runs a statement of several steps, and returns what the last one came to.
+/// Runs a statement of several steps and returns the result of the last one.
 pub(super) fn all(steps: &Steps, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut run = Run::new(env, Reach::Apart(Nested::new(cx)), true);
     let mut done = BTreeSet::new();
@@ -66,7 +66,7 @@ pub(super) fn all(steps: &Steps, env: &Env, cx: &mut dyn Context) -> Result<Exec
         run.named(steps, at, &mut done)?;
     }
     let executed = run.step(&steps.last)?;
-    // As in PostgreSQL, the last of those that nobody has asked for comes first.
+    // As in PostgreSQL, steps that no other step has read run in reverse order.
     for at in (0..steps.writes.len()).rev() {
         run.named(steps, at, &mut done)?;
     }
@@ -96,17 +96,17 @@ impl<'a> Run<'a> {
         Self { env, reach, pending, touched, is_several, inserted: 0 }
     }
 
-    /// What was there before the statement.
+    /// The state before the statement.
     pub(super) fn before(&mut self) -> &mut dyn Context {
         self.reach.before()
     }
 
-    /// And what is there now.
+    /// The current state.
     pub(super) fn now(&mut self) -> &mut dyn Context {
         self.reach.now()
     }
 
-    /// Runs a step of WITH, and those that it reads, where that is still to be done.
+    /// Runs a step of WITH and the steps that it reads, unless they have run.
     fn named(
         &mut self,
         steps: &'a Steps,
@@ -145,22 +145,22 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Notes what foreign keys have still to see of a step.
+    /// Defers the foreign key work of a step.
     pub(super) fn put_off(&mut self, targets: &'a Targets, pending: Pending) {
         self.pending.push((targets, pending));
     }
 
-    /// Notes that a row is written.
+    /// Records that a row has been written.
     pub(super) fn touch(&mut self, table: TableId, key: Key) {
         self.touched.insert((table, key));
     }
 
-    /// Whether the statement has written a row already.
+    /// Whether the statement has already written a row.
     pub(super) fn has_touched(&self, table: TableId, key: &Key) -> bool {
         self.touched.contains(&(table, key.clone()))
     }
 
-    /// Asks a query for rows.
+    /// Runs a query over `rows`.
     pub(super) fn ask(
         &mut self,
         asked: &Asked,

@@ -1,4 +1,4 @@
-//! Running CREATE VIEW and DROP VIEW, and what depends on views.
+//! Execution of CREATE VIEW and DROP VIEW, and dependencies of views.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -85,7 +85,7 @@ pub(super) fn alter(alter: &AlterView, cx: &mut dyn Context) -> Result<Executed,
     Ok(Executed::default())
 }
 
-/// A view that takes another's place has the same columns first.
+/// Checks that a replacement begins with the same columns.
 fn check_replaced(before: &View, after: &View) -> Result<(), SqlError> {
     let invalid = |message: String| Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
     if after.columns.len() < before.columns.len() {
@@ -140,7 +140,7 @@ pub(super) fn forget(view: &View, cx: &mut dyn Context) -> Result<(), Failure> {
     roles::forget(&view.name, cx)
 }
 
-/// The views that name a relation.
+/// Returns the views that name a relation.
 fn dependents(name: &QualifiedName, cx: &mut dyn Context) -> Result<Vec<View>, Failure> {
     let mut records = Vec::new();
     let (range, direction) = (catalog::relation_keys(), Direction::Forward);
@@ -159,8 +159,8 @@ fn dependents(name: &QualifiedName, cx: &mut dyn Context) -> Result<Vec<View>, F
     Ok(found)
 }
 
-/// The views that name a relation, and those that name these, each with a line that says so. In the
-/// order in which they were made.
+/// Returns the views that depend on a relation, directly or indirectly, each with a description of
+/// the dependency. They are in order of creation.
 pub(super) fn all_dependents(
     (kind, name): (&str, &QualifiedName),
     env: &Env,
@@ -183,10 +183,11 @@ pub(super) fn all_dependents(
     Ok(found)
 }
 
-/// The views that name a relation that goes, go with it, or hinder it.
+/// Drops the views that depend on a dropped relation.
 ///
 /// # Errors
-/// When there are any, other than those that go too, and no CASCADE.
+/// Fails without CASCADE if a view depends on the relation and is not dropped by the same
+/// statement.
 pub(super) fn drop_dependent(
     (kind, name): (&str, &QualifiedName),
     (dropped, is_cascade): (&[QualifiedName], bool),
@@ -211,10 +212,10 @@ pub(super) fn drop_dependent(
     found.iter().try_for_each(|(view, _)| forget(view, cx))
 }
 
-/// The views that name a table know it by its new name: in their texts the old one is its alias.
+/// Renames a table in the views that name it. In their SQL texts, the old name becomes an alias.
 ///
 /// # Errors
-/// When a view calls something else by that name.
+/// Fails if a view uses the name for another object.
 pub(super) fn follow_name(
     old: &QualifiedName,
     new: &QualifiedName,
@@ -231,10 +232,10 @@ pub(super) fn follow_name(
     Ok(())
 }
 
-/// Checks that the views that name a table still say the same, after it has changed.
+/// Checks that the views that name a changed table still have the same meaning.
 ///
 /// # Errors
-/// When one does not.
+/// Fails if a view's meaning has changed.
 pub(super) fn check_dependent(
     before: &Table,
     after: &Table,
@@ -242,7 +243,7 @@ pub(super) fn check_dependent(
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     let mut changed = Vec::new();
-    // A name that is gone may come to mean another column, or none of a NATURAL JOIN.
+    // A lost name may now resolve to another column, or no longer take part in a NATURAL JOIN.
     let columns = before.columns.iter().zip(&after.columns);
     let gone =
         columns.filter(|(old, new)| old.name != new.name || old.is_dropped != new.is_dropped);
@@ -265,7 +266,7 @@ pub(super) fn check_dependent(
     }
 }
 
-/// The error of a table that can't change because of views.
+/// The error for a change of a table that views prevent.
 fn hindering(
     (before, after): (&Table, &Table),
     first: &View,

@@ -1,14 +1,15 @@
-//! Whole tables read with all cores, in no order: for groups, and for rows that are sorted.
+//! Parallel scans of whole tables in any order, for grouping and sorting.
 //!
 //! ```text
-//!   parts of the table   0 1 2 3 | 4 5 6 7 | ...     a round, beyond which nothing is held
+//!   partitions           0 1 2 3 | 4 5 6 7 | ...     rounds; workers are released in between
 //!                        \ | | /
-//!   workers              each takes the next part, and has a state of its own
-//!   states               come together at the end
+//!   workers              each takes the next partition and has its own state
+//!   states               are merged at the end
 //! ```
 //!
-//! A statement that every replica runs reads in order, on one thread: what it comes to must be the
-//! same everywhere. So does a transaction whose reads are recorded or that has written.
+//! A statement that every replica runs scans in order, on one thread, because its result must be
+//! the same everywhere. The same holds for a transaction whose reads are recorded or that has
+//! written.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,33 +28,33 @@ use crate::session::settings::Values;
 use crate::session::units::parse_bytes;
 use crate::types::datum::Datum;
 
-/// So many rows each worker reads in a round, about: some 10 ms.
+/// Approximate number of rows that each worker reads in a round; takes some 10 ms.
 const ROUND_ROWS: usize = 1 << 16;
 
-/// And so many bytes of them.
+/// Approximate size of these rows, in bytes.
 const ROUND_BYTES: usize = 8 << 20;
 
-/// How many rows a worker reads between two looks at whether the statement must end.
+/// Number of rows that a worker reads between two checks for cancellation.
 const ROWS_PER_LOOK: usize = 256;
 
-/// What rows may take that are gathered to be put in order.
+/// Maximum size of the rows that are collected for ordering, in bytes.
 const GATHERED_BYTES_MAX: usize = 8 << 20;
 
-/// Rows of a table in the order of their keys.
+/// Rows of a table, in key order.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub rows: std::vec::IntoIter<(Key, Value)>,
     _held: Held,
 }
 
-/// A table that is read whole.
+/// A parallel scan of a table.
 pub(crate) struct Whole {
     parts: Arc<dyn Parts>,
     workers: usize,
     round: usize,
 }
 
-/// What one thread does.
+/// The state of one thread.
 struct Worker<S> {
     env: Env,
     taken: Taken,
@@ -61,13 +62,14 @@ struct Worker<S> {
     failure: Option<Failure>,
 }
 
-/// What is done with a row: with what the worker has, its environment, the key and the value.
+/// Callback for each row. Its arguments are the worker's state, its environment, the key and the
+/// value.
 pub(crate) type OnRow<'a, S> =
     dyn Fn(&mut S, &Env, &[u8], &[u8]) -> Result<(), SqlError> + Sync + 'a;
 
 impl Whole {
-    /// The table of a source, where all of it is read and what is computed of its rows lets them
-    /// come in any order.
+    /// Plans a parallel scan of a source. `None` unless the source is a whole table and `exprs`
+    /// allow its rows to arrive in any order.
     pub(super) fn of<'e>(
         source: &Source,
         exprs: impl IntoIterator<Item = &'e Expr>,
@@ -81,7 +83,8 @@ impl Whole {
         Self::of_access(access, env, cx)
     }
 
-    /// The table of an access, where it is worth it.
+    /// Plans a parallel scan of an access. `None` unless it reads a whole table that is large
+    /// enough.
     pub(crate) fn of_access(access: &Access, env: &Env, cx: &dyn Context) -> Option<Self> {
         if !access.is_whole_table() {
             return None;
@@ -100,17 +103,17 @@ impl Whole {
         Some(Self { round: by_rows.min(by_bytes).max(workers), parts, workers })
     }
 
-    /// Where the round ends that begins at a part.
+    /// Returns the end of the round that begins at partition `first`.
     pub(crate) fn upto(&self, first: usize) -> usize {
         (first + self.round).min(self.count())
     }
 
-    /// How many parts there are.
+    /// The number of partitions.
     pub(crate) fn count(&self) -> usize {
         self.parts.count()
     }
 
-    /// How many rows the table has.
+    /// Counts the rows of the table.
     pub(super) fn rows(&self, env: &Env, cx: &mut dyn Context) -> Result<usize, Failure> {
         let total = AtomicUsize::new(0);
         cx.look()?;
@@ -122,7 +125,7 @@ impl Whole {
         Ok(total)
     }
 
-    /// Reads all parts, and returns what the workers have come to.
+    /// Scans all partitions and returns the states of the workers.
     pub(super) fn read<S: Send>(
         &self,
         env: &Env,
@@ -140,7 +143,7 @@ impl Whole {
         Ok(states)
     }
 
-    /// Reads some parts, each worker with its state.
+    /// Scans some partitions, each worker with its state.
     pub(crate) fn round_of<S: Send>(
         &self,
         parts: std::ops::Range<usize>,
@@ -185,7 +188,7 @@ impl Whole {
         Ok(states)
     }
 
-    /// Visits rows, and looks every few whether the statement must end.
+    /// Visits rows, with a check for cancellation every few rows.
     fn each(
         &self,
         taken: &Taken,
@@ -200,8 +203,8 @@ impl Whole {
         Ok(())
     }
 
-    /// The rows that a condition leaves, as they are kept, in the order of their keys: for who
-    /// wants them as a scan would give them. Nothing where they are too many to be gathered.
+    /// Returns the encoded rows that satisfy a condition, in key order, as a scan would. `None` if
+    /// there are too many to collect.
     pub(crate) fn filtered(
         &self,
         access: &Access,
@@ -244,7 +247,7 @@ impl Whole {
         Ok(Some(Found { rows: rows.into_iter(), _held: held }))
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     pub(crate) fn workers(&self) -> usize {
         self.workers
     }
@@ -254,7 +257,7 @@ fn value<'a>(settings: &'a Values, name: &str) -> Option<&'a str> {
     settings.get(name).map(String::as_str)
 }
 
-/// Whether an expression has no effect, and comes to the same whatever was computed before.
+/// Whether an expression has no side effects and does not depend on earlier evaluations.
 pub(super) fn is_calm(expr: &Expr) -> bool {
     expr.all(&mut |part| match part {
         Expr::Sequence(..) | Expr::Subquery(_) | Expr::Outer(..) => false,

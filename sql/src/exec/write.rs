@@ -1,12 +1,13 @@
-//! Rows are written: with their entries in indexes, and held to their constraints.
+//! Writing rows: maintains index entries and enforces constraints.
 //!
 //! ```text
-//!   statement --> rows leave their entries --> rows get new ones, unique --> foreign keys:
-//!   actions on rows that refer to what went, until there are none; then what must not refer
+//!   statement --> old index entries are deleted --> new ones are written, unique --> foreign keys:
+//!   actions on referencing rows, until none is left; then checks
 //! ```
 //!
-//! Keys are unique at the end of a row's change or, for UPDATE, of the statement, whatever the
-//! order of the rows; foreign keys hold at the end of the statement.
+//! Unique keys are enforced at the end of a row's change. For UPDATE they are enforced at the end
+//! of the statement, whatever the order of the rows. Foreign keys are enforced at the end of the
+//! statement.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -29,7 +30,7 @@ use crate::rows;
 use crate::types::datum::Datum;
 use crate::types::text;
 
-/// Where a row is, and what it is.
+/// A row with its key.
 type Row = (Key, Vec<Datum>);
 
 /// Writes rows of a statement's tables.
@@ -40,16 +41,16 @@ pub(super) struct Writer<'a> {
     pending: &'a mut Pending,
 }
 
-/// What foreign keys have still to see.
+/// Changes for which foreign keys have not been processed.
 #[derive(Default)]
 pub(super) struct Pending {
     changes: VecDeque<Change>,
-    /// How many rows were changed, and what they take.
+    /// Number and size in bytes of the changed rows.
     rows: usize,
     bytes: usize,
 }
 
-/// A row that came, went or changed.
+/// An insertion, deletion or change of a row.
 struct Change {
     target: usize,
     old: Option<Vec<Datum>>,
@@ -66,12 +67,12 @@ impl<'a> Writer<'a> {
         Self { targets, env, cx, pending }
     }
 
-    /// Names what adding rows will look up.
+    /// Announces the lookups of an insertion of rows.
     pub(super) fn name(&mut self, at: usize, rows: &[(Key, Vec<Datum>)]) {
         ahead::name(&ahead::of_new(&self.targets.all[at], rows, self.env), self.cx);
     }
 
-    /// Names the rows that are in the way of new ones on a path, and will be changed.
+    /// Announces the rows that conflict with new ones on a path and will be updated.
     pub(super) fn name_in_the_way(
         &mut self,
         at: usize,
@@ -79,7 +80,7 @@ impl<'a> Writer<'a> {
         rows: &[(Key, Vec<Datum>)],
     ) -> Result<(), Failure> {
         let target = &self.targets.all[at];
-        // By their own keys they are named already.
+        // Conflicts on the primary key are announced already.
         if rows.len() < 2 || target.paths[path].index.is_none() {
             return Ok(());
         }
@@ -95,7 +96,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The row that is in the way of a new one on a path.
+    /// Returns the key of the row that conflicts with a new one on a path.
     pub(super) fn in_the_way(
         &mut self,
         at: usize,
@@ -116,13 +117,13 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Adds a row.
+    /// Inserts a row.
     pub(super) fn insert(&mut self, at: usize, key: Key, row: Vec<Datum>) -> Result<(), Failure> {
         self.link(at, &key, &row, None)?;
         self.note(at, None, Some(row))
     }
 
-    /// Changes rows, and returns the keys that they have then.
+    /// Updates rows and returns their new keys.
     pub(super) fn update(
         &mut self,
         at: usize,
@@ -144,7 +145,7 @@ impl<'a> Writer<'a> {
         Ok(keys)
     }
 
-    /// Takes a row away.
+    /// Deletes a row.
     pub(super) fn delete(&mut self, at: usize, (key, old): Row) -> Result<(), Failure> {
         self.unlink(at, (&key, &old), None, &mut Vec::new())?;
         self.note(at, Some(old), None)
@@ -169,8 +170,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A row leaves the entries, and the place, that it has no more. Of those that it gets instead
-    /// it says which will be looked up.
+    /// Deletes the index entries and the key that a row no longer has. Adds the new ones that have
+    /// to be looked up to `named`.
     fn unlink(
         &mut self,
         at: usize,
@@ -181,7 +182,8 @@ impl<'a> Writer<'a> {
         let target = &self.targets.all[at];
         for path in &target.paths[1..] {
             let Some((entry, is_only)) = path.entry(old, key, self.env)? else { continue };
-            // An index that is being filled may not have this row yet, and another in its place.
+            // An index under construction may not contain this row yet, and may have another row at
+            // its entry.
             if is_only && !path.is_ready() {
                 let has = self.cx.get(path.store, &entry)?;
                 if has.is_some_and(|row| *row != **key) {
@@ -202,7 +204,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A row gets its place and its entries, which no other row may have.
+    /// Writes a row and its index entries. Fails if another row has one of its unique keys.
     fn link(
         &mut self,
         at: usize,
@@ -232,7 +234,7 @@ impl<'a> Writer<'a> {
         Ok(self.cx.put(target.table.id, key.clone(), Value::from(bytes))?)
     }
 
-    /// The statement is over: foreign keys act on what refers to what went.
+    /// Runs foreign key actions at the end of the statement. Returns all changes.
     fn act_all(&mut self) -> Result<Vec<Change>, Failure> {
         let mut seen = Vec::new();
         while let Some(change) = self.pending.changes.pop_front() {
@@ -244,7 +246,7 @@ impl<'a> Writer<'a> {
         Ok(seen)
     }
 
-    /// And hold for all that changed.
+    /// Checks foreign keys for all changes.
     fn check_all(&mut self, seen: &[Change]) -> Result<(), Failure> {
         self.name_parents(seen)?;
         for change in seen {
@@ -257,7 +259,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Rows that referred to one that went or changed its key go with it, or refer to another.
+    /// Applies the foreign key action to the rows that reference a row that was deleted or changed
+    /// its key.
     fn act(&mut self, child: &Child, change: &Change) -> Result<(), Failure> {
         let Some(old) = lost_key(child, change) else { return Ok(()) };
         let action = if change.new.is_some() { child.key.on_update } else { child.key.on_delete };
@@ -288,7 +291,7 @@ impl<'a> Writer<'a> {
         self.update(at, changed).map(drop)
     }
 
-    /// Names what new rows refer to.
+    /// Announces the rows that new rows reference.
     fn name_parents(&mut self, changes: &[Change]) -> Result<(), Failure> {
         if changes.len() < 2 {
             return Ok(());
@@ -312,7 +315,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// What a new row refers to is there.
+    /// Checks that the rows that a new row references exist.
     fn check_parents(&mut self, target: &Target, change: &Change) -> Result<(), Failure> {
         for parent in &target.parents {
             let Some(values) = referred_to(&parent.key, change) else { continue };
@@ -341,7 +344,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Whether a foreign key is looked at when the transaction commits. It is noted then.
+    /// Defers the check of a foreign key to COMMIT, if the constraint is deferred. Returns whether
+    /// it did.
     fn is_deferred(
         &self,
         child: &QualifiedName,
@@ -357,7 +361,7 @@ impl<'a> Writer<'a> {
         true
     }
 
-    /// Nothing refers to what went.
+    /// Checks that no row references a deleted key.
     fn check_child(
         &mut self,
         target: &Target,
@@ -390,7 +394,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The statement is over: foreign keys act, and then hold, for all that its steps have written.
+/// Ends a statement: runs foreign key actions and then checks for everything that its steps have
+/// written.
 pub(super) fn finish(
     steps: Vec<(&Targets, Pending)>,
     env: &Env,
@@ -408,8 +413,8 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// A row that is computed, complete, and the key that it gets: its own or a hidden one, by its
-/// number in the statement.
+/// Completes a computed row and returns it with its key. Without a primary key the key is hidden
+/// and derived from the row's number in the statement.
 pub(super) fn made(
     target: &Target,
     mut row: Vec<Datum>,
@@ -421,7 +426,7 @@ pub(super) fn made(
     Ok((key, row))
 }
 
-/// Computes what is generated, and holds a row to what concerns it alone.
+/// Computes generated columns. Checks NOT NULL and CHECK constraints.
 pub(super) fn complete(target: &Target, row: &mut [Datum], env: &Env) -> Result<(), Failure> {
     for (column, expr) in &target.generated {
         row[*column] = expr.eval(row, env)?;
@@ -441,7 +446,7 @@ pub(super) fn complete(target: &Target, row: &mut [Datum], env: &Env) -> Result<
     Ok(())
 }
 
-/// The key of a row, where it has one of its own.
+/// Returns the key of a row, or `None` if the table has no primary key.
 fn key_of(target: &Target, row: &[Datum]) -> Result<Option<Key>, SqlError> {
     let path = &target.paths[0];
     if path.parts.is_empty() {
@@ -450,13 +455,12 @@ fn key_of(target: &Target, row: &[Datum]) -> Result<Option<Key>, SqlError> {
     path.row_key(target.table.primary_key.iter().map(|&column| &row[column])).map(Some)
 }
 
-/// Whether a foreign key is looked at when the transaction commits.
+/// Whether the check of a foreign key is deferred to COMMIT.
 fn defers(key: &ForeignKey, env: &Env) -> bool {
     key.deferral.1 && env.deferred.is_some()
 }
 
-/// What a row that is new, or has changed there, has in a foreign key; nothing where it need not be
-/// looked at.
+/// Returns the foreign key values of a new or changed row. `None` if they need no check.
 fn referred_to(key: &ForeignKey, change: &Change) -> Option<Vec<Datum>> {
     let values = pick(change.new.as_ref()?, &key.columns);
     let is_same = change.old.as_ref().is_some_and(|old| pick(old, &key.columns) == values);
@@ -464,7 +468,7 @@ fn referred_to(key: &ForeignKey, change: &Change) -> Option<Vec<Datum>> {
     (!is_same && nulls < values.len() && (nulls == 0 || key.is_full)).then_some(values)
 }
 
-/// What others could refer to and is no more, where none of it is NULL.
+/// Returns the referenced key that a change removed, unless it contains NULL.
 fn lost_key(child: &Child, change: &Change) -> Option<Vec<Datum>> {
     let old = pick(change.old.as_ref()?, &child.key.parent_columns);
     let is_kept =
@@ -476,14 +480,14 @@ fn pick(row: &[Datum], columns: &[usize]) -> Vec<Datum> {
     columns.iter().map(|&column| row[column].clone()).collect()
 }
 
-/// Holds what a transaction has done to the foreign keys that wait for its end.
+/// Checks the deferred foreign keys of a transaction.
 pub(crate) fn check_deferred(
     all: &[Deferred],
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     for Deferred { child, key, values, error } in all {
-        // It may be gone by now.
+        // The constraint may have been dropped since.
         let Some((child, parent)) = target::both_sides(child, key, cx)? else { continue };
         let env = env.with_params(values.clone());
         if exists(&child.0, &child.1, &env, cx)? && !exists(&parent.0, &parent.1, &env, cx)? {
@@ -493,7 +497,7 @@ pub(crate) fn check_deferred(
     Ok(())
 }
 
-/// Whether there is a row that a condition leaves.
+/// Whether a row satisfies a condition.
 fn exists(
     access: &crate::plan::access::Access,
     filter: &Expr,
@@ -508,8 +512,8 @@ fn exists(
     Ok(is_found)
 }
 
-/// The key of a row without one: the time, what is random, and the number in the statement, so that
-/// rows come in about the order in which they were inserted.
+/// Returns the key of a row in a table without a primary key: statement time, random seed, and
+/// number in the statement. Rows therefore sort approximately in insertion order.
 pub(super) fn hidden_key(number: usize, env: &Env) -> Key {
     let mut bytes = Vec::with_capacity(20);
     bytes.extend((env.statement_now as u64 ^ 1 << 63).to_be_bytes());
@@ -518,7 +522,7 @@ pub(super) fn hidden_key(number: usize, env: &Env) -> Key {
     Key::from(&bytes[..])
 }
 
-/// Holds all rows of a table to constraints that are new.
+/// Checks all rows of a table against new constraints.
 pub(super) fn validate(
     new: &Checked,
     table: &Table,
@@ -579,7 +583,7 @@ fn duplicate(path: &Path, row: &[Datum], env: &Env) -> Result<SqlError, SqlError
     Ok(SqlError::duplicate_key(&path.name).with_detail(detail))
 }
 
-/// `Key (a, b)=(1, x)`, of what a path has of a row.
+/// Formats a row's values of a path as `Key (a, b)=(1, x)`.
 pub(super) fn shown_path(path: &Path, row: &[Datum], env: &Env) -> Result<String, SqlError> {
     let values = path.values(row, env)?;
     let names = path.parts.iter().map(|part| part.name.as_str());
@@ -587,7 +591,7 @@ pub(super) fn shown_path(path: &Path, row: &[Datum], env: &Env) -> Result<String
     Ok(shown_key(names, values, &env.zone))
 }
 
-/// `Key (a, b)=(1, x)`, of columns of a table.
+/// Formats columns of a table as `Key (a, b)=(1, x)`.
 fn shown(table: &Table, columns: &[usize], values: &[Datum], env: &Env) -> String {
     let columns = columns.iter().map(|&at| &table.columns[at]);
     let types = columns.clone().map(|column| column.ty.base);

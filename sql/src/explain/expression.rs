@@ -1,4 +1,4 @@
-//! Expressions as PostgreSQL shows them in plans.
+//! Expressions as PostgreSQL prints them in plans.
 
 use crate::exec::aggregate::{Aggregate, AggregateKind};
 use crate::expr::arithmetic::Arithmetic;
@@ -17,16 +17,17 @@ use crate::types::text;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
 
-/// Constants from here on stand for what a query comes to that is run before the others.
+/// First of the integer constants that stand for the results of InitPlans: subqueries that run
+/// before the main query.
 const INIT_INT_FIRST: i64 = i64::MIN + (1 << 20);
 const INIT_TEXT: &str = "\u{1}InitPlan ";
-/// So do what was taken last of sequences from here on.
+/// First of the sequence positions that stand for results of InitPlans.
 pub(crate) const INIT_SEQUENCE_FIRST: usize = 1 << 32;
-/// So many of them are told apart.
+/// Maximum number of InitPlans that are distinguished.
 pub(crate) const INIT_PLANS_MAX: usize = 1_000;
 
-/// A constant in the place of the result of a query that is run before the others: a plan that is
-/// shown and not run takes no look at rows. Nothing where no constant would do.
+/// Returns a constant that stands for the result of an InitPlan, because a plan that is only shown
+/// reads no rows. `None` if `number` is too large.
 pub(crate) fn init_plan(number: usize, is_text: bool) -> Option<Datum> {
     let fits = number < INIT_PLANS_MAX;
     fits.then(|| match is_text {
@@ -35,7 +36,7 @@ pub(crate) fn init_plan(number: usize, is_text: bool) -> Option<Datum> {
     })
 }
 
-/// The number of such a query that a constant stands for.
+/// Returns the number of the InitPlan that a constant stands for.
 fn init_plan_of(datum: &Datum) -> Option<usize> {
     match datum {
         Datum::Int(value) => {
@@ -47,22 +48,22 @@ fn init_plan_of(datum: &Datum) -> Option<usize> {
     }
 }
 
-/// What the columns of expressions are called.
+/// The names of columns and sequences in expressions.
 pub(crate) struct Names<'a> {
-    /// Those of the row, by their places.
+    /// Columns of the row, by position.
     pub columns: Vec<String>,
     pub sequences: &'a [Used],
-    /// Those of queries around this one, as DataFusion knows them.
+    /// Columns of outer queries, by their names in DataFusion.
     pub outer: &'a Known,
     pub zone: &'a Zone,
 }
 
-/// A type as a cast names it.
+/// Formats a type as in a cast.
 pub(crate) fn type_name(base: SqlType) -> String {
     ColumnType::from(base).to_string()
 }
 
-/// A constant of a type, as far as that is known.
+/// Formats a constant of a type, if the type is known.
 pub(crate) fn constant(datum: &Datum, base: Option<SqlType>, zone: &Zone) -> String {
     if let Some(number) = init_plan_of(datum) {
         return format!("${number}");
@@ -81,7 +82,7 @@ pub(crate) fn constant(datum: &Datum, base: Option<SqlType>, zone: &Zone) -> Str
         Datum::Interval(_) => SqlType::Interval,
         Datum::Uuid(_) => SqlType::Uuid,
         Datum::Jsonb(_) => SqlType::Jsonb,
-        // Of an enum the surroundings know the type.
+        // The type of an enum comes from the context.
         Datum::Enum(_) => SqlType::Text,
         Datum::Array(_) => SqlType::Array(crate::types::Element::TEXT),
     };
@@ -136,8 +137,8 @@ fn like(is_negated: bool, is_case_blind: bool) -> &'static str {
     }
 }
 
-/// A name such as `DateTruncate` as `date_truncate`: what a function is called that has no name of
-/// its own.
+/// Converts a name like `DateTruncate` to `date_truncate`, for functions without a name of their
+/// own.
 fn snake(name: &str) -> String {
     let word: String = name.chars().take_while(char::is_ascii_alphanumeric).collect();
     let mut shown = String::with_capacity(word.len() + 4);
@@ -151,7 +152,7 @@ fn snake(name: &str) -> String {
 }
 
 impl Names<'_> {
-    /// An expression of a type, as far as that is known.
+    /// Formats an expression of a type, if the type is known.
     #[recursive::recursive]
     pub(crate) fn shown(&self, expr: &Expr, base: Option<SqlType>) -> String {
         match expr {
@@ -184,7 +185,7 @@ impl Names<'_> {
         }
     }
 
-    /// Expressions one after the other.
+    /// Formats a list of expressions.
     pub(crate) fn all(&self, list: &[Expr], base: Option<SqlType>) -> String {
         let shown: Vec<String> = list.iter().map(|item| self.shown(item, base)).collect();
         shown.join(", ")
@@ -267,7 +268,7 @@ impl Names<'_> {
         }
     }
 
-    /// `IN`, as PostgreSQL has it: over an array.
+    /// Formats `IN` like PostgreSQL, as a test against an array.
     fn list(&self, operand: &Expr, list: &[Expr], is_negated: bool) -> String {
         let (sign, which) = if is_negated { ("<>", "ALL") } else { ("=", "ANY") };
         let operand = self.shown(operand, None);
@@ -338,7 +339,7 @@ impl Names<'_> {
         }
     }
 
-    /// An aggregate over columns of this row.
+    /// Formats an aggregate over columns of this row.
     pub(crate) fn aggregate(&self, aggregate: &Aggregate) -> String {
         let args: Vec<String> =
             aggregate.args.iter().map(|(arg, base)| self.shown(arg, Some(*base))).collect();

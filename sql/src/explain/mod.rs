@@ -1,17 +1,17 @@
-//! EXPLAIN: the plan that a statement has, and what its run took.
+//! EXPLAIN: the plan of a statement, and the measurements of its run.
 //!
 //! ```text
 //!   Planned ---- statement.rs ----> Node, and its children ---- output.rs ----> text
-//!     | what DataFusion runs:             ^              `-- tree.rs ------> JSON, XML
+//!     | plans of DataFusion:              ^              `-- tree.rs ------> JSON, XML
 //!     |   relational/explain.rs ----------|
 //!     `-- ANALYZE: runs, with a Profile --'  rows and times of each step, and of the commit
 //! ```
 //!
-//! The plan is the one that runs, in PostgreSQL's words. It has no costs, which Pangea does not
-//! reckon with: of estimates it shows the rows. With ANALYZE the statement is run as it is without
-//! EXPLAIN, so that its writes stay. A program that every node runs at its place in the order is
-//! run here once more beforehand, on the session's snapshot and to no effect, to see what each step
-//! takes; see [`profile`].
+//! The plan is the one that runs, in PostgreSQL's format. It shows estimated rows but no costs,
+//! because Pangea computes none. ANALYZE runs the statement as without EXPLAIN, so its writes
+//! persist. A program that every node runs at its place in the order is run here once before it is
+//! submitted. This run is on the session's snapshot, without effect, and measures each step; see
+//! [`profile`].
 
 pub(crate) mod expression;
 mod output;
@@ -23,10 +23,10 @@ use crate::types::SqlType;
 pub(crate) use output::{Summary, shown};
 pub(crate) use profile::Profile;
 
-/// What an EXPLAIN asks for.
+/// The options of EXPLAIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Whether the statement is run.
+    /// Whether the statement is run (ANALYZE).
     pub is_analyzed: bool,
     pub is_verbose: bool,
     pub has_costs: bool,
@@ -48,7 +48,7 @@ impl Default for Options {
     }
 }
 
-/// How a plan is shown.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Text,
@@ -66,28 +66,28 @@ impl Format {
     }
 }
 
-/// A step of a plan.
+/// A node of a plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
-    /// What it is called in JSON: `Index Scan`.
+    /// Node type in JSON: `Index Scan`.
     pub kind: String,
-    /// What it is called in a text: `Index Scan using t_pkey on t`.
+    /// Title in text: `Index Scan using t_pkey on t`.
     pub title: String,
-    /// What JSON has of the title.
+    /// JSON properties that the title contains.
     pub facts: Vec<(&'static str, Detail)>,
-    /// What stands below the title, in both.
+    /// Properties shown below the title, in all formats.
     pub details: Vec<(&'static str, Detail)>,
-    /// What it is to the step above it: `Outer`.
+    /// Relationship to the parent: `Outer`.
     pub relationship: Option<&'static str>,
-    /// What a text says of a step whose rows do not come to the one above: `InitPlan 1`.
+    /// Heading, in text, of a node whose rows don't go to the parent: `InitPlan 1`.
     pub role: Option<String>,
-    /// How many rows it gives, about.
+    /// Estimated number of rows.
     pub rows: Option<u64>,
     pub actual: Option<Actual>,
     pub children: Vec<Node>,
 }
 
-/// What is said of a step.
+/// A property of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Detail {
     Text(String),
@@ -97,15 +97,15 @@ pub(crate) enum Detail {
     Bool(bool),
 }
 
-/// What a step took.
+/// The measurements of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Actual {
-    /// Milliseconds to its first row.
+    /// Milliseconds to the first row.
     pub startup_ms: f64,
-    /// Milliseconds to its end, with the steps below it.
+    /// Milliseconds to the last row, including the children.
     pub total_ms: f64,
     pub rows: u64,
-    /// How often it was run; 0 where it never was.
+    /// Number of runs; 0 if never executed.
     pub loops: u64,
 }
 
@@ -114,7 +114,7 @@ impl Node {
         Self { kind: kind.to_owned(), title: kind.to_owned(), ..Self::default() }
     }
 
-    /// A step over another.
+    /// Creates a node with one child.
     pub(crate) fn over(kind: &str, child: Self) -> Self {
         Self { rows: child.rows, ..Self::new(kind) }.with_child("Outer", child)
     }
@@ -125,7 +125,7 @@ impl Node {
         self
     }
 
-    /// Says something of the step.
+    /// Adds a property.
     pub(crate) fn note(&mut self, name: &'static str, detail: Detail) {
         self.details.push((name, detail));
     }
@@ -134,7 +134,7 @@ impl Node {
         self.note(name, Detail::Text(text));
     }
 
-    /// Says how many rows a condition left out, where that is known.
+    /// Adds the number of rows that a condition removed, if known.
     pub(crate) fn note_removed(&mut self, name: &'static str, count: Option<u64>) {
         if let Some(count) = count {
             self.note(name, Detail::Count(count));

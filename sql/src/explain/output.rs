@@ -5,20 +5,20 @@ use std::time::Duration;
 use super::profile::{Commit, Profile, Way};
 use super::{Actual, Detail, Format, Node, Options, tree};
 
-/// How far below a step what is said of it stands.
+/// Indentation of a node's properties.
 const INDENT: usize = 2;
-/// How wide the arrow before a step is.
+/// Arrow before a child node.
 const ARROW: &str = "->  ";
 
-/// What is said below a plan.
+/// The information shown below a plan.
 pub(crate) struct Summary<'a> {
     pub planning_ms: f64,
     pub profile: Option<&'a Profile>,
-    /// Whether it is part of a transaction that commits later.
+    /// Whether the statement is part of a transaction that commits later.
     pub is_in_transaction: bool,
 }
 
-/// The rows of the column `QUERY PLAN`.
+/// Returns the rows of the column `QUERY PLAN`.
 pub(crate) fn shown(plan: &Node, options: Options, summary: &Summary<'_>) -> Vec<String> {
     match options.format {
         Format::Text => {
@@ -46,7 +46,7 @@ fn text(node: &Node, options: Options, indent: Option<usize>, lines: &mut Vec<St
     lines.push(line);
     let inner = indent.map_or(INDENT, |indent| indent + ARROW.len() + INDENT);
     for (name, detail) in &node.details {
-        // As in PostgreSQL, what did not happen is not told in a text.
+        // As in PostgreSQL, the text format omits zero counts.
         if *detail != Detail::Count(0) {
             lines.push(format!("{}{name}: {}", " ".repeat(inner), detail_text(detail)));
         }
@@ -99,7 +99,7 @@ fn below(options: Options, summary: &Summary<'_>, lines: &mut Vec<String>) {
     }
 }
 
-/// What is said of the commit: in one line, and then one by one.
+/// Returns a title and the properties of the commit.
 pub(super) fn committed(
     options: Options,
     summary: &Summary<'_>,

@@ -1,6 +1,6 @@
-//! What a run takes: filled in while a statement runs that EXPLAIN ANALYZE asks about.
+//! Measurements of a run for EXPLAIN ANALYZE.
 //!
-//! A statement that nobody asks about has no profile, and looks once a row at whether it has.
+//! Other statements have no profile. It costs them one check for each row.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use pangea_core::ids::{SnapshotVersion, TxnId};
 use super::Actual;
 use crate::relational::Physical;
 
-/// A step of a query that our own code runs.
+/// A step of a query that this executor runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Rows come from where they are, and a condition leaves some.
+    /// Rows are read and filtered.
     Scan,
     Group,
     Distinct,
@@ -23,65 +23,65 @@ pub(crate) enum Step {
     Modify,
 }
 
-/// How many steps there are.
+/// Number of steps.
 const STEPS: usize = 6;
 
-/// How a statement became part of the database.
+/// How a statement was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// As a program, which every node runs at its place in the order.
     Program,
-    /// As what it read and wrote here, which every node certifies.
+    /// As a certified transaction: its local reads and writes, which every node certifies.
     Certified,
 }
 
-/// What was submitted, and what became of it.
+/// A submitted program and its outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct Commit {
     pub way: Way,
-    /// Bytes of the program's arguments.
+    /// Size of the program's arguments, in bytes.
     pub bytes: usize,
-    /// What it read and wrote: rows and ranges, and rows.
+    /// Number of rows and ranges read, and of rows written.
     pub reads: usize,
     pub writes: usize,
-    /// The snapshot that it was run on before it was submitted.
+    /// Snapshot of the run before submission.
     pub snapshot: SnapshotVersion,
     pub txn: TxnId,
     pub version: SnapshotVersion,
-    /// Whether it was run again at its place in the order, as far as that is known.
+    /// Whether the program was re-executed at its place in the order, as far as known.
     pub ran_again: bool,
-    /// How often it was submitted.
+    /// Number of submissions.
     pub tries: u32,
     pub times: CommitTimes,
 }
 
-/// Where the time of a commit went. Each part ends where the next one begins; what a node does not
-/// tell is in the part before it.
+/// Latency breakdown of a commit. Each stage ends where the next one begins. A stage is `None` if
+/// the node did not record its beginning or its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CommitTimes {
-    /// Until the node's event loop took it.
+    /// Until the node's event loop accepted the program.
     pub queue: Option<Duration>,
-    /// Until the protocol had decided it, which holds its way to the other nodes and back, its
-    /// place in the order, and its run there.
+    /// Until the protocol decided the outcome: messages to other nodes, ordering, and the run in
+    /// order.
     pub order: Option<Duration>,
-    /// Until what the decision rests on was durable here.
+    /// Until the records that the outcome depends on were durable on this node.
     pub durability: Option<Duration>,
-    /// Until the session went on.
+    /// Until the session continued.
     pub answer: Option<Duration>,
     pub total: Duration,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Default)]
 struct Measured {
     steps: [Option<Actual>; STEPS],
-    /// How many rows were looked at, before a condition.
+    /// Number of rows read, before filtering.
     visited: u64,
     is_scanning: bool,
     plans: Vec<Physical>,
 }
 
-/// What a run takes.
+/// The profile of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
     measured: Mutex<Measured>,
@@ -100,43 +100,43 @@ fn ms(duration: Duration) -> f64 {
 }
 
 impl Profile {
-    /// The run begins, or begins again: what was measured before counts no more.
+    /// Starts or restarts the run. Earlier measurements are discarded.
     pub(crate) fn begin(&self) {
         *locked(&self.measured) = Measured::default();
     }
 
-    /// The run has ended, and took so long.
+    /// Records the duration of the run.
     pub(crate) fn end(&self, took: Duration) {
         *locked(&self.execution) = took;
     }
 
-    /// Planning took so long.
+    /// Adds the duration of planning.
     pub(crate) fn planned(&self, took: Duration) {
         *locked(&self.planning) += took;
     }
 
-    /// Something is submitted.
+    /// Counts a submission.
     pub(crate) fn on_submit(&self) {
         *locked(&self.tries) += 1;
     }
 
-    /// It has committed.
+    /// Records the commit.
     pub(crate) fn on_commit(&self, commit: Commit) {
         let tries = *locked(&self.tries);
         *locked(&self.commit) = Some(Commit { tries, ..commit });
     }
 
-    /// DataFusion runs a plan.
+    /// Records a plan that DataFusion runs.
     pub(crate) fn on_plan(&self, plan: Physical) {
         locked(&self.measured).plans.push(plan);
     }
 
-    /// A row was looked at, before its condition.
+    /// Counts a row that was read, before filtering.
     pub(crate) fn on_visit(&self) {
         self.on_visits(1);
     }
 
-    /// So many rows were.
+    /// Counts rows that were read, before filtering.
     pub(crate) fn on_visits(&self, rows: usize) {
         let mut measured = locked(&self.measured);
         if measured.is_scanning {
@@ -148,12 +148,12 @@ impl Profile {
         locked(&self.measured).steps[step as usize]
     }
 
-    /// How many rows were looked at.
+    /// The number of rows read.
     pub(crate) fn visited(&self) -> u64 {
         locked(&self.measured).visited
     }
 
-    /// What DataFusion ran, in order: what is run for itself beforehand, and then the query.
+    /// The plans that DataFusion ran, in order: first the InitPlans, then the query.
     pub(crate) fn plans(&self) -> Vec<Physical> {
         locked(&self.measured).plans.clone()
     }
@@ -177,7 +177,7 @@ impl Profile {
     }
 }
 
-/// Measures one step. Does nothing where there is no profile.
+/// Measures one step. Does nothing if there is no profile.
 pub(crate) struct Watch<'a> {
     under_way: Option<UnderWay<'a>>,
 }
@@ -199,7 +199,7 @@ impl<'a> Watch<'a> {
         Self { under_way }
     }
 
-    /// The step gave a row.
+    /// Counts a row that the step returned.
     pub(crate) fn on_row(&mut self) {
         if let Some(UnderWay { started, first, rows, .. }) = &mut self.under_way {
             first.get_or_insert_with(|| started.elapsed());
@@ -207,13 +207,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The step gave its last row.
+    /// Ends the step after its last row.
     pub(crate) fn end(self) {
         let rows = self.under_way.as_ref().map_or(0, |under_way| under_way.rows);
         self.end_with(rows);
     }
 
-    /// The step ended, and gave so many rows.
+    /// Ends the step, which returned `rows` rows.
     pub(crate) fn end_with(self, rows: u64) {
         let Some(UnderWay { profile, step, started, first, .. }) = self.under_way else { return };
         let total = started.elapsed();

@@ -1,4 +1,4 @@
-//! The plan of a statement in PostgreSQL's words.
+//! The plan of a statement in PostgreSQL's terms.
 
 use datafusion::physical_plan::statistics::StatisticsContext;
 use pangea_core::ids::TableId;
@@ -19,7 +19,7 @@ use crate::relational::{self, Physical, Query};
 use crate::syntax::{self, Parsed, quoted};
 use crate::types::datum::Datum;
 
-/// A table that is read, as a plan names it.
+/// A scanned table, as a plan names it.
 pub(crate) struct Read<'a> {
     pub schema: &'a str,
     pub name: &'a str,
@@ -57,7 +57,7 @@ impl Read<'_> {
     }
 }
 
-/// A column, with its relation where there are several.
+/// Formats a column, qualified if there are several relations.
 pub(crate) fn column(relation: Option<&str>, name: &str) -> String {
     match relation {
         Some("*VALUES*") => format!("\"*VALUES*\".{}", quoted(name)),
@@ -66,13 +66,13 @@ pub(crate) fn column(relation: Option<&str>, name: &str) -> String {
     }
 }
 
-/// Several conditions as one.
+/// Formats the conjunction of conditions.
 fn all_of(conditions: &[&Expr], names: &Names<'_>) -> String {
     let shown: Vec<String> = conditions.iter().map(|it| names.shown(it, None)).collect();
     if shown.len() == 1 { shown[0].clone() } else { format!("({})", shown.join(" AND ")) }
 }
 
-/// The reading of a whole relation.
+/// Returns the node for a scan of a whole relation.
 pub(crate) fn whole(
     (kind, read): (&str, &Read<'_>),
     filter: Option<&Expr>,
@@ -87,7 +87,8 @@ pub(crate) fn whole(
     node
 }
 
-/// The reading of a part of a table. `is_ordered` says that the order of its rows matters.
+/// Returns the node for an access to a table. `is_ordered` means that the order of the rows
+/// matters.
 pub(crate) fn access(
     access: &Access,
     filter: Option<&Expr>,
@@ -118,23 +119,23 @@ pub(crate) fn access(
     node
 }
 
-/// What a plan is shown with.
+/// The context in which a plan is shown.
 struct Showing<'a> {
     planned: &'a Planned,
     options: Options,
     env: &'a Env,
     profile: Option<&'a Profile>,
     known: Known,
-    /// What the table of a query of one table goes by.
+    /// Alias of the table, for a query of one table.
     alias: Option<String>,
-    /// Whether the query has an order that its plan may have without sorting.
+    /// Whether the query has an ORDER BY that its plan may satisfy without sorting.
     is_ordered: bool,
 }
 
-/// The plan of a statement. Where it was run, `profile` says what it took.
+/// Returns the plan of a statement. `profile` contains the measurements if it was run.
 ///
 /// # Errors
-/// Where DataFusion can't plan a query, and of statements that have no plan.
+/// Fails for statements without a plan, and if DataFusion can't plan a query.
 pub(crate) fn tree(
     (parsed, planned): (&Parsed, &Planned),
     options: Options,
@@ -146,12 +147,12 @@ pub(crate) fn tree(
     let is_several = matches!(plan, Plan::Steps(_));
     let (alias, is_ordered) = shape_of(&parsed.ast);
     let (known, alias) = (Known::new(), alias.filter(|_| !is_several));
-    // What was measured is of one step, and nobody knows of which where there are several.
+    // The profile measures one step. With several steps it is unknown which one.
     let profile = profile.filter(|_| !is_several && !plan.asks());
     Showing { planned, options, env, profile, known, alias, is_ordered }.plan(plan, cx)
 }
 
-/// The alias of the one table of a statement, and whether it asks for an order.
+/// Returns the alias of a statement's only table, and whether the statement has an ORDER BY.
 fn shape_of(statement: &ast::Statement) -> (Option<String>, bool) {
     let of_factor = |factor: &ast::TableFactor| match factor {
         ast::TableFactor::Table { alias: Some(alias), .. } => Some(syntax::name(&alias.name)),
@@ -181,7 +182,7 @@ fn shape_of(statement: &ast::Statement) -> (Option<String>, bool) {
     }
 }
 
-/// What a step took that begins when the one below it has ended.
+/// Returns the measurements of a step that begins after its child has ended.
 fn after(below: Option<Actual>, own: Option<Actual>) -> Option<Actual> {
     let (below, own) = (below.unwrap_or_default(), own?);
     let total_ms = below.total_ms + own.total_ms;
@@ -228,12 +229,12 @@ impl Showing<'_> {
         Names { columns, sequences, outer, zone: &self.env.zone }
     }
 
-    /// What a step of our own took; of one that was not reached, that it never ran.
+    /// Returns the measurements of a step. A step that was not reached is shown as never executed.
     fn actual(&self, step: Step) -> Option<Actual> {
         self.profile.map(|profile| profile.actual(step).unwrap_or_default())
     }
 
-    /// The step that writes rows of a table.
+    /// Returns the node that writes rows of a table.
     fn written(&self, operation: &str, of: &QualifiedName) -> Node {
         let (schema, table) = (of.schema(), of.name());
         let alias = self.alias.as_deref().filter(|_| operation != "Insert").unwrap_or(table);
@@ -276,7 +277,7 @@ impl Showing<'_> {
         Ok(node.with_child("Outer", self.select(&insert.source, cx)?))
     }
 
-    /// The reading of rows of one table.
+    /// Returns the node that reads rows of one table.
     fn read(
         &self,
         path: &Access,
@@ -304,7 +305,7 @@ impl Showing<'_> {
         node
     }
 
-    /// A query that our own code runs, or hands on to DataFusion.
+    /// Returns the plan of a query, which this executor or DataFusion runs.
     fn select(&self, select: &Select, cx: &mut dyn Context) -> Result<Node, Failure> {
         let filter = select.filter.as_ref();
         let is_plain = select.grouping.is_none() && !select.is_distinct;
@@ -345,7 +346,7 @@ impl Showing<'_> {
         Ok(self.arranged(select, node, &output))
     }
 
-    /// What comes after rows are computed: which differ, in which order, and how many.
+    /// Adds the nodes for DISTINCT, ORDER BY and LIMIT.
     fn arranged(&self, select: &Select, mut node: Node, output: &[String]) -> Node {
         if select.is_distinct {
             let actual = after(node.actual, self.actual(Step::Distinct));
@@ -365,7 +366,8 @@ impl Showing<'_> {
                 (Some(rows), Some(most)) => Some(rows.min(most)),
                 (rows, most) => most.or(rows),
             };
-            // Rows beyond the limit were not even looked at: what it took is what they took.
+            // Rows past the limit were not read, so the child's time to its first row is the
+            // limit's, too.
             let actual = match (select.sort.is_empty(), node.actual, actual) {
                 (true, Some(below), Some(own)) => {
                     Some(Actual { startup_ms: below.startup_ms, ..own })
@@ -377,7 +379,7 @@ impl Showing<'_> {
         node
     }
 
-    /// A number of rows, where it is known.
+    /// Returns the value of a LIMIT, if known.
     fn count(&self, limit: &Expr) -> Option<u64> {
         match limit.eval(&[], self.env).ok()? {
             Datum::Int(count) => u64::try_from(count).ok(),
@@ -385,7 +387,7 @@ impl Showing<'_> {
         }
     }
 
-    /// One row without columns.
+    /// Returns the node for one row without columns.
     fn result(&self, filter: Option<&Expr>) -> Node {
         let mut node = Node { rows: Some(1), ..Node::new("Result") };
         if let Some(filter) = filter {
@@ -409,7 +411,7 @@ impl Showing<'_> {
         node
     }
 
-    /// What DataFusion runs, with what it would run beforehand.
+    /// Returns the plan of a query that DataFusion runs, with its InitPlans.
     fn query(&self, query: &Query, cx: &mut dyn Context) -> Result<Node, Failure> {
         let ran = self.profile.map(|profile| profile.plans()).unwrap_or_default();
         let (before, plan) = match ran.split_last() {
@@ -453,13 +455,13 @@ impl Showing<'_> {
     }
 }
 
-/// What the columns of VALUES are called.
+/// Returns the names of the columns of VALUES.
 fn value_columns(rows: &[Vec<Expr>]) -> Vec<String> {
     let width = rows.first().map_or(0, Vec::len);
     (1..=width).map(|at| format!("column{at}")).collect()
 }
 
-/// As PostgreSQL shows what rows are sorted by where that is no column: computed below.
+/// Adds parentheses to a computed sort key, as PostgreSQL does.
 pub(crate) fn in_parentheses(shown: &str) -> String {
     let is_computed = shown.contains(['(', ':']) && !shown.starts_with('"');
     if is_computed { format!("({shown})") } else { shown.to_owned() }

@@ -1,13 +1,13 @@
-//! Plans as JSON and as XML, in PostgreSQL's layout.
+//! Plans as JSON and XML, in PostgreSQL's layout.
 
 use super::output::{Summary, committed};
 use super::{Detail, Node, Options};
 use crate::types::json::Json;
 
-/// Where the elements of PostgreSQL's plans belong.
+/// XML namespace of PostgreSQL's plans.
 const NAMESPACE: &str = "http://www.postgresql.org/2009/explain";
 
-/// What is said, by its name.
+/// Properties, by name.
 type Fields = Vec<(&'static str, Said)>;
 
 enum Said {
@@ -20,7 +20,7 @@ fn details(details: impl IntoIterator<Item = (&'static str, Detail)>) -> Fields 
     details.into_iter().map(|(name, detail)| (name, Said::Detail(detail))).collect()
 }
 
-/// All that is said of a plan.
+/// Returns all properties of a plan.
 fn said(plan: &Node, options: Options, summary: &Summary<'_>) -> Fields {
     let mut fields = vec![("Plan", Said::Fields(step(plan, options)))];
     let number = |number| Said::Detail(Detail::Number(number));
@@ -67,7 +67,7 @@ fn step(node: &Node, options: Options) -> Fields {
     fields
 }
 
-/// A plan as JSON.
+/// Formats a plan as JSON.
 pub(super) fn json(plan: &Node, options: Options, summary: &Summary<'_>) -> String {
     let mut out = String::from("[\n  {\n");
     write_json(&said(plan, options, summary), 2, &mut out);
@@ -115,7 +115,7 @@ fn detail_json(detail: &Detail) -> String {
     }
 }
 
-/// A plan as XML.
+/// Formats a plan as XML.
 pub(super) fn xml(plan: &Node, options: Options, summary: &Summary<'_>) -> String {
     let mut out = format!("<explain xmlns=\"{NAMESPACE}\">\n  <Query>\n");
     write_xml(&said(plan, options, summary), 2, &mut out);
@@ -158,7 +158,7 @@ fn write_xml(fields: &Fields, indent: usize, out: &mut String) {
     }
 }
 
-/// A text within an element.
+/// Escapes text for use in an XML element.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

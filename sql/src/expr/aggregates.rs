@@ -14,10 +14,10 @@ use crate::relational::{Over, Window, WindowFunction};
 use crate::syntax;
 use crate::types::SqlType;
 
-/// Not a clause: the marker of an aggregate's own arguments.
+/// Marks the arguments of an aggregate; not the name of a clause.
 pub(super) const NESTED: &str = "an aggregate";
 
-/// What rows are sorted by: keys name expressions by their place.
+/// Sort expressions, and sort keys that refer to them by position.
 type Sorted = (Vec<Typed>, Vec<SortKey>);
 
 impl Binder<'_> {
@@ -51,7 +51,8 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Aggregate(at), result, location))
     }
 
-    /// An aggregate of columns of a query around this one alone belongs to that one.
+    /// Rejects an aggregate whose columns are all of an outer query, because it belongs to that
+    /// query.
     fn refuse_outer(&self, aggregate: &Aggregate, location: Location) -> Result<(), SqlError> {
         let mut args = aggregate.args.iter().map(|(arg, _)| arg);
         let has_own = args.clone().any(Expr::names_own);
@@ -113,7 +114,7 @@ impl Binder<'_> {
         Ok((Aggregate { kind, args, is_distinct, filter, order, sort }, result))
     }
 
-    /// The value that a JSON aggregate collects, as JSON.
+    /// Converts the value that a JSON aggregate collects to JSON.
     fn make_json(
         &mut self,
         kind: AggregateKind,
@@ -144,7 +145,7 @@ impl Binder<'_> {
         }
     }
 
-    /// What rows are sorted by: keys name expressions by their place.
+    /// Sort expressions, and sort keys that refer to them by position.
     fn order(&mut self, list: &[ast::OrderByExpr]) -> Result<Sorted, SqlError> {
         let mut exprs = Vec::with_capacity(list.len());
         let mut sort = Vec::with_capacity(list.len());
@@ -158,7 +159,7 @@ impl Binder<'_> {
         Ok((exprs, sort))
     }
 
-    /// A window function, or an aggregate over a window.
+    /// Binds a window function, or an aggregate with an OVER clause.
     pub(super) fn windowed(
         &mut self,
         name: &str,
@@ -316,5 +317,5 @@ impl Binder<'_> {
     }
 }
 
-/// Not a clause: the marker of a window function's own arguments.
+/// Marks the arguments of a window function; not the name of a clause.
 const WINDOW: &str = "a window";

@@ -1,4 +1,4 @@
-//! Arithmetic with PostgreSQL's overflows.
+//! Arithmetic with PostgreSQL's overflow errors.
 
 use crate::error::{SqlError, code};
 use crate::types::SqlType;
@@ -57,7 +57,7 @@ fn integers(op: Arithmetic, base: SqlType, a: i64, b: i64) -> Result<i64, SqlErr
         Arithmetic::Multiply => a.checked_mul(b),
         Arithmetic::Divide | Arithmetic::Remainder if b == 0 => return Err(division_by_zero()),
         Arithmetic::Divide => a.checked_div(b),
-        // The smallest integer has no remainder that overflows: it is 0.
+        // Dividing the smallest integer by -1 leaves the remainder 0, without overflow.
         Arithmetic::Remainder => Some(a.wrapping_rem(b)),
         Arithmetic::BitAnd => Some(a & b),
         Arithmetic::BitOr => Some(a | b),
@@ -84,7 +84,8 @@ fn floats(op: Arithmetic, base: SqlType, a: f64, b: f64) -> Result<f64, SqlError
     checked_float(base, exact, is_finite, underflows)
 }
 
-/// A float as its type, unless that makes it infinite, or 0 where it must not be.
+/// Rounds a result to its float type. Fails if finite operands overflow to infinity, or if the
+/// result underflows to 0 and `underflows` is set.
 pub(crate) fn checked_float(
     base: SqlType,
     exact: f64,
@@ -117,7 +118,7 @@ pub(crate) fn negate(base: SqlType, operand: Datum) -> Result<Datum, SqlError> {
     }
 }
 
-/// A date some days later or earlier.
+/// Adds days to a date, or subtracts them.
 pub(crate) fn shift_date(date: Datum, days: Datum, is_backwards: bool) -> Result<Datum, SqlError> {
     let (Datum::Date(date), Datum::Int(days)) = (&date, &days) else {
         panic!("{date:?} and {days:?} days")
@@ -129,7 +130,7 @@ pub(crate) fn shift_date(date: Datum, days: Datum, is_backwards: bool) -> Result
     checked_date(i64::from(*date) + days).map(Datum::Date)
 }
 
-/// The days from one date to another.
+/// Returns the number of days from one date to another.
 pub(crate) fn days_between(later: Datum, earlier: Datum) -> Result<Datum, SqlError> {
     let (Datum::Date(later), Datum::Date(earlier)) = (&later, &earlier) else {
         panic!("the days between {later:?} and {earlier:?}")

@@ -1,5 +1,5 @@
-//! Binding of arrays: constructors, subscripts, ANY and ALL, and the functions and operators that
-//! take arrays of any type.
+//! Binding of arrays: constructors, subscripts, ANY and ALL, and polymorphic functions and
+//! operators over arrays.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -15,19 +15,19 @@ use crate::types::array::DIMENSIONS_MAX;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
-/// What the arguments of a function over arrays are.
+/// The type of an argument of an array function.
 #[derive(Clone, Copy, PartialEq)]
 enum Arg {
     /// An array.
     Any,
-    /// An array, of what the other arguments are.
+    /// An array whose element type agrees with the other arguments.
     Array,
-    /// A value of the array's type.
+    /// An element of the array.
     Item,
     Is(SqlType),
 }
 
-/// What a function over arrays gives.
+/// The result type of an array function.
 #[derive(Clone, Copy)]
 enum Gives {
     Array,
@@ -38,7 +38,7 @@ enum Gives {
 const INT: Arg = Arg::Is(SqlType::Int4);
 const TEXT: Arg = Arg::Is(SqlType::Text);
 
-/// The functions over arrays of any type.
+/// Functions over arrays of any type.
 const FUNCTIONS: &[(&str, &[Arg], Gives, F)] = &[
     ("array_length", &[Arg::Any, INT], Gives::Is(SqlType::Int4), F::Length),
     ("array_upper", &[Arg::Any, INT], Gives::Is(SqlType::Int4), F::Length),
@@ -63,17 +63,17 @@ fn call(function: F, args: Vec<Expr>) -> Expr {
     Expr::Call(Function::Array(function), args)
 }
 
-/// A number with another added.
+/// Adds a constant to an integer expression.
 fn after(expr: Expr, add: i64) -> Expr {
     let op = Binary::Arithmetic(Arithmetic::Add, SqlType::Int4);
     Expr::Binary(op, Box::new(expr), Box::new(Expr::Const(Datum::Int(add))))
 }
 
 impl Binder<'_> {
-    /// Arrays by the syntax of their own.
+    /// Binds expressions with array syntax.
     ///
     /// # Panics
-    /// When it is not theirs.
+    /// Panics for any other expression.
     pub(super) fn array_syntax(
         &mut self,
         ast: &ast::Expr,
@@ -102,7 +102,7 @@ impl Binder<'_> {
         }
     }
 
-    /// `ARRAY[..]`, of a type that a cast asks for where there is one.
+    /// Binds `ARRAY[..]`, with the type of a surrounding cast, if any.
     pub(super) fn array(
         &mut self,
         list: &[ast::Expr],
@@ -126,7 +126,7 @@ impl Binder<'_> {
                 }
                 (item, Some(_), Some(element)) => {
                     let bound = self.bind(item)?;
-                    // An array among the values is a part of more dimensions.
+                    // An array among the elements is a subarray of a multidimensional array.
                     let is_part = bound.base().element().is_some();
                     let to = if is_part { wanted.unwrap_or(element) } else { element };
                     self.cast(bound, to, Level::Explicit)?
@@ -152,7 +152,7 @@ impl Binder<'_> {
         Ok(Bound { expr, ty: wanted.unwrap_or(base.into()), location })
     }
 
-    /// A letter of a name, which counts from 0.
+    /// Binds a subscript of a `name`. Its letters are counted from 0.
     fn letter(
         &mut self,
         name: Bound,
@@ -169,7 +169,7 @@ impl Binder<'_> {
         Ok(Bound { ty: SqlType::InternalChar.into(), ..letter })
     }
 
-    /// `a[1]`, `a[1:2][3]`, `t.a[1]`.
+    /// Binds `a[1]`, `a[1:2][3]`, `t.a[1]`.
     pub(super) fn subscripts(
         &mut self,
         root: &ast::Expr,
@@ -241,7 +241,7 @@ impl Binder<'_> {
         Ok(Bound { expr: call(F::At, args), ty, location })
     }
 
-    /// A subscript.
+    /// Binds a subscript.
     fn index(&mut self, index: &ast::Expr) -> Result<Expr, SqlError> {
         let bound = self.bind(index)?;
         let from = bound.base();
@@ -263,7 +263,7 @@ impl Binder<'_> {
         let mut bounds = Vec::with_capacity(subscripts.len() * 2);
         for subscript in subscripts {
             match subscript {
-                // Beside a slice, a single place is the slice up to it.
+                // Next to a slice, a single subscript n means 1:n.
                 ast::Subscript::Index { index } => {
                     bounds.extend([one(), Some(self.index(index)?)]);
                 }
@@ -285,7 +285,7 @@ impl Binder<'_> {
         Ok(Bound { expr: call(F::Slice { given }, args), ty: operand.ty, location })
     }
 
-    /// `x op ANY(array)`, `x op ALL(array)`.
+    /// Binds `x op ANY(array)` and `x op ALL(array)`.
     pub(super) fn quantified(
         &mut self,
         (left, right): (&ast::Expr, &ast::Expr),
@@ -312,7 +312,7 @@ impl Binder<'_> {
         self.quantified_test(test, &op.to_string(), left, right, is_all, location)
     }
 
-    /// A test of each value of an array.
+    /// Binds a test of each element of an array.
     pub(super) fn quantified_test(
         &mut self,
         test: Test,
@@ -337,7 +337,7 @@ impl Binder<'_> {
             .filter(|base| *base != SqlType::Unknown && *base != SqlType::Json)
             .ok_or_else(|| self.no_operator(name, left.base(), element, location))?;
         let left = self.coerce(left, common)?;
-        // The planner knows how to look up a list of values.
+        // Written as IN, because the planner can turn a list of values into lookups.
         if test == Test::Compare(Comparison::Equal) && !is_all && common != SqlType::Bpchar {
             let list: Option<Vec<Expr>> = match &right.expr {
                 Expr::Call(Function::Array(F::Make), list) => Some(list.clone()),
@@ -363,7 +363,8 @@ impl Binder<'_> {
         Ok(Bound::new(expr, SqlType::Bool, location))
     }
 
-    /// `x LIKE ALL(array)`, which the parser takes for a call; nothing for another pattern.
+    /// Binds `x LIKE ALL(array)`, whose right side the parser takes for a function call. `None` for
+    /// any other pattern.
     pub(super) fn like_all(
         &mut self,
         test: Test,
@@ -387,7 +388,7 @@ impl Binder<'_> {
         Some(bind())
     }
 
-    /// An operator that has a meaning of its own for arrays; nothing where it has none.
+    /// Binds an operator with a special meaning for arrays. `None` for any other operator.
     pub(super) fn array_operator(
         &mut self,
         op: &ast::BinaryOperator,
@@ -443,7 +444,7 @@ impl Binder<'_> {
         }))
     }
 
-    /// A call of a function over arrays; nothing where there is none of that name and so many
+    /// Binds a call of an array function. `None` if no array function has this name and number of
     /// arguments.
     pub(super) fn array_call(
         &mut self,
@@ -488,7 +489,7 @@ impl Binder<'_> {
         Some(bind())
     }
 
-    /// The array type that the arguments of a call agree on.
+    /// Returns the common array type of the arguments of a call.
     fn array_type(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! What is computed of arrays. The binder has made all values of one call one type.
+//! Functions over arrays. The binder has converted the values of a call to one type.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::types::{Element, PARTED_BYTES_MAX, SqlType, check_parted};
 /// A function over arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArrayFunction {
-    /// `ARRAY[..]` of values.
+    /// `ARRAY[..]` of elements
     Make,
-    /// `ARRAY[..]` of arrays.
+    /// `ARRAY[..]` of arrays
     Nest,
     /// `a[1][2]`
     At,
-    /// `a[1:2][3:]`: for each dimension two arguments; NULL constants where a bound is left out,
-    /// as the bits say, the lowest for the first.
+    /// `a[1:2][3:]`: two arguments for each dimension. Bit n of `given` is set if bound n is
+    /// present; the argument of a missing bound is NULL.
     Slice {
         given: u16,
     },
@@ -52,7 +52,7 @@ pub(crate) enum ArrayFunction {
     Fill,
 }
 
-/// What each value of an array is asked.
+/// The test that is applied to each element of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     Compare(Comparison),
@@ -77,7 +77,7 @@ fn count(count: usize) -> Datum {
 }
 
 impl ArrayFunction {
-    /// Whether NULL arguments are the function's own matter.
+    /// Whether the function handles NULL arguments itself.
     pub(super) fn takes_nulls(self) -> bool {
         !matches!(
             self,
@@ -171,7 +171,7 @@ impl ArrayFunction {
     }
 }
 
-/// Whether a value is among those of an array; NULL is not.
+/// Whether an array contains a value. NULL is never contained.
 fn holds(array: &Array, item: &Datum) -> bool {
     !item.is_null()
         && array.items().iter().any(|other| !other.is_null() && other.compare(item).is_eq())
@@ -181,7 +181,7 @@ fn contains(all: &Array, some: &Array) -> bool {
     some.items().iter().all(|item| holds(all, item))
 }
 
-/// Arrays of one shape as one of a dimension more.
+/// Combines arrays of the same shape into one with an additional dimension.
 fn nest(args: &[Datum]) -> Result<Datum, SqlError> {
     let mismatch = || {
         let message =
@@ -191,7 +191,7 @@ fn nest(args: &[Datum]) -> Result<Datum, SqlError> {
     let mut dims = None;
     let (mut items, mut has_empty) = (Vec::new(), false);
     for arg in args {
-        // NULL is like an empty array here, and both go with each other alone.
+        // NULL counts as an empty array, which matches only empty arrays.
         let inner = match arg {
             Datum::Null => None,
             arg => Some(array(arg)).filter(|inner| !inner.items().is_empty()),
@@ -276,7 +276,7 @@ fn concat(left: &Datum, right: &Datum) -> Result<Datum, SqlError> {
         SqlError::new(code::ARRAY_SUBSCRIPT, message).with_detail(detail)
     };
     let (x, y) = (a.dims(), b.dims());
-    // An array of a dimension less is one more of the parts of the other.
+    // An array with one dimension less is appended as an element of the other.
     let (inner_a, inner_b, length, subject) = match x.len() as i64 - y.len() as i64 {
         0 => (&x[1..], &y[1..], x[0] + y[0], "element "),
         1 => (&x[1..], y, x[0] + 1, ""),
@@ -297,7 +297,7 @@ fn concat(left: &Datum, right: &Datum) -> Result<Datum, SqlError> {
     made([&[length], inner_a].concat(), [a.items(), b.items()].concat())
 }
 
-/// `array_replace`, and with two arguments `array_remove`.
+/// `array_replace`; with two arguments, `array_remove`.
 fn replace(args: &[Datum]) -> Result<Datum, SqlError> {
     if args[0].is_null() {
         return Ok(Datum::Null);
@@ -389,10 +389,11 @@ fn fill(args: &[Datum]) -> Result<Datum, SqlError> {
     made(dims, vec![args[0].clone(); total])
 }
 
-/// The most values that are made of one: what a few bytes of SQL may take of memory.
+/// Maximum number of elements that `array_fill` creates. Limits the memory that a few bytes of SQL
+/// can use.
 const FILLED_MAX: usize = 1 << 20;
 
-/// An array's values, each changed.
+/// Applies a function to each element of an array.
 pub(super) fn map(
     all: &Array,
     mut change: impl FnMut(Datum) -> Result<Datum, SqlError>,
@@ -404,10 +405,10 @@ pub(super) fn map(
     made(all.dims().to_vec(), items.collect::<Result<_, _>>()?)
 }
 
-/// The type of arrays of a type.
+/// Returns the array type with elements of a type.
 ///
 /// # Errors
-/// When there are none.
+/// Fails if there is no such array type.
 pub(super) fn array_of(base: SqlType) -> Result<SqlType, SqlError> {
     let known = base.array().filter(|_| Element::of(base).is_some() || base.element().is_some());
     known.ok_or_else(|| {

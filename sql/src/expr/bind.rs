@@ -1,7 +1,7 @@
-//! Names and types: syntax trees become typed expressions.
+//! Name and type resolution: converts syntax trees to typed expressions.
 //!
-//! A string literal, NULL or parameter has no type of its own at first. It takes the type of what
-//! it meets: the other operand, the column that it is assigned to, the argument it is given for.
+//! A string literal, NULL or a parameter has no type at first. It takes its type from the context:
+//! the other operand, the column that it is assigned to, or the argument that it is passed for.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, NO_MODIFIER, SqlType, text};
 
-/// The most parameters of a statement: what the wire protocol can count.
+/// Maximum number of parameters of a statement; the limit of the wire protocol.
 const PARAMS_MAX: usize = 65_535;
 
 /// An expression with its type.
@@ -35,65 +35,65 @@ pub(crate) struct Bound {
     pub location: Location,
 }
 
-/// A column that expressions can name.
+/// A column that expressions can refer to.
 #[derive(Clone, Debug)]
 pub(crate) struct ScopeColumn {
-    /// The schema of its table, where it may be named with that.
+    /// Schema of its table, if the column can be qualified with it.
     pub schema: Option<Arc<str>>,
-    /// The name or alias of its table.
+    /// Name or alias of its table.
     pub table: String,
     pub name: String,
     pub ty: ColumnType,
-    /// Whether it is there and can't be named: a column that was dropped.
+    /// Whether the column exists but can't be referenced, because it was dropped.
     pub is_hidden: bool,
-    /// Whether it is named with its table alone: a join has put one in its place.
+    /// Whether the column can only be referenced with its table, because a join has merged it.
     pub is_merged: bool,
-    /// Whether `*` does not show it.
+    /// Whether `*` omits the column.
     pub is_unlisted: bool,
-    /// Whether it is of the primary key of its table.
+    /// Whether the column is part of its table's primary key.
     pub is_key: bool,
-    /// Which one it is for queries inside of this one.
+    /// Identity of the column in subqueries.
     pub id: ColumnId,
 }
 
-/// The columns that expressions can name, in the order of the row.
+/// The columns that expressions can refer to, in row order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     pub columns: Vec<ScopeColumn>,
 }
 
-/// The types of `$1`, `$2`, ... as far as they are known.
+/// Types of `$1`, `$2`, ..., if known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Params {
     pub types: Vec<Option<SqlType>>,
-    /// The sequences that expressions name, in the order of their places, and whether numbers are
-    /// taken of them.
+    /// Sequences that expressions name, and whether numbers are drawn from them. Expressions refer
+    /// to them by position.
     pub sequences: Vec<(SequenceName, bool)>,
-    /// What must be allowed of sequences, one of several privileges for each.
+    /// Required privileges on sequences; any one of them suffices.
     pub needs: Vec<(SequenceName, Privileges)>,
-    /// Whether an expression asks the catalog.
+    /// Whether an expression reads the catalog.
     pub reads_catalog: bool,
-    /// Whether the statement asks what this node alone knows.
+    /// Whether the statement reads state that only this node has.
     pub reads_node: bool,
-    /// Whether one is told where to go on.
+    /// Whether an expression repositions a sequence.
     pub sets_sequences: bool,
-    /// Whether the text is one that the catalog keeps: names without a schema are of `public`.
+    /// Whether the SQL text is stored in the catalog. Unqualified names refer to `public` then.
     pub is_kept: bool,
-    /// The columns of queries around the one that is bound that it names.
+    /// Columns of outer queries that the query refers to.
     pub outer: Vec<(ColumnId, SqlType)>,
-    /// The names that parameters have in a procedure.
+    /// Names of the parameters in a procedure.
     pub variables: Option<Arc<Signature>>,
-    /// The enums that are known.
+    /// Enums loaded so far.
     pub enums: Enums,
 }
 
-/// How an expression names a sequence.
+/// A reference to a sequence in an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SequenceName {
-    /// By what the catalog has of it.
+    /// By its resolved name.
     Known(QualifiedName),
     Named(Written),
-    /// The one that goes with a column.
+    /// The sequence owned by a column.
     OfColumn {
         table: Written,
         column: String,
@@ -101,12 +101,12 @@ pub(crate) enum SequenceName {
 }
 
 impl Params {
-    /// Those of an expression of its own, which has none.
+    /// State for binding a standalone expression, which has no parameters.
     pub(crate) fn of_text(enums: &Enums) -> Self {
         Self { enums: enums.clone(), ..Self::default() }
     }
 
-    /// The place of a sequence.
+    /// Returns the position of a sequence; adds the sequence if needed.
     pub(crate) fn sequence(&mut self, name: SequenceName, is_drawn: bool) -> usize {
         let known = self.sequences.iter().position(|(known, _)| *known == name);
         let at = known.unwrap_or_else(|| {
@@ -118,47 +118,47 @@ impl Params {
     }
 }
 
-/// Where aggregates may stand, and where they are collected.
+/// Whether aggregates are allowed in a clause, and where they are collected.
 pub(crate) enum Aggregates<'a> {
-    /// Not here: `WHERE`, ...
+    /// Not allowed in this clause: `WHERE`, ...
     Forbidden(&'static str),
-    /// Here; window functions too, but for a clause in which they may not.
+    /// Allowed. Window functions are allowed as well, unless a clause that forbids them is given.
     Allowed(&'a mut Collected, Option<&'static str>),
 }
 
-/// What of a query is computed over several rows.
+/// The parts of a query that are computed over several rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Collected {
     pub aggregates: Vec<Aggregate>,
     pub windows: Vec<Window>,
-    /// Functions that come to several rows for each.
+    /// Set-returning functions.
     pub functions: Vec<Called>,
-    /// The windows that the query names.
+    /// Named windows of the query.
     pub named: Vec<ast::NamedWindowDefinition>,
 }
 
-/// A query in parentheses that an expression holds, planned before the expression is bound.
+/// A subquery in an expression, planned before the expression is bound.
 #[derive(Clone, Debug)]
 pub(crate) struct Nested {
     /// Its address in the syntax tree.
     pub place: usize,
     pub query: Arc<Query>,
     pub columns: Vec<ColumnType>,
-    /// The columns of queries around it that it names.
+    /// Columns of outer queries that it refers to.
     pub refs: Vec<(ColumnId, SqlType)>,
     pub shape: Shape,
 }
 
-/// Turns syntax trees over one scope into expressions.
+/// Converts syntax trees over one scope to expressions.
 pub(crate) struct Binder<'a> {
-    /// The query text, for positions.
+    /// Query text, for error positions.
     pub source: &'a str,
     pub scope: &'a Scope,
     pub params: &'a mut Params,
     pub aggregates: Aggregates<'a>,
-    /// The scopes of the queries around this one, the nearest last.
+    /// Scopes of the outer queries, innermost last.
     pub outer: &'a [Scope],
-    /// The queries that its expressions hold.
+    /// Subqueries of the expressions.
     pub nested: Vec<Nested>,
 }
 
@@ -318,7 +318,7 @@ impl Binder<'_> {
         }
     }
 
-    /// A column of the nearest query around this one that has it.
+    /// Resolves a column in the innermost outer query that has it.
     fn outer_column(
         &mut self,
         table: Option<Qualifier<'_>>,
@@ -397,12 +397,12 @@ impl Binder<'_> {
         self.looked_up(Bound::new(Expr::Param(number - 1), base, location))
     }
 
-    /// Makes a value a type that it becomes anywhere.
+    /// Converts a value to a type by an implicit cast.
     pub(crate) fn coerce(&mut self, bound: Bound, base: SqlType) -> Result<Bound, SqlError> {
         self.cast(bound, base.into(), Level::Implicit)
     }
 
-    /// Makes a value a type.
+    /// Converts a value to a type.
     pub(crate) fn cast(
         &mut self,
         bound: Bound,
@@ -429,7 +429,7 @@ impl Binder<'_> {
         if from.base == to.base { Ok(bound) } else { self.looked_up(bound) }
     }
 
-    /// A value without a type takes one.
+    /// Gives a type to a value without one.
     fn adopt(
         &mut self,
         expr: Expr,
@@ -440,7 +440,7 @@ impl Binder<'_> {
         let base = to.base;
         let is_name = matches!(base, SqlType::Reg(_));
         let expr = match expr {
-            // What has a number is named by a text.
+            // Objects with OIDs are given by name, as text.
             Expr::Param(at) if is_name => {
                 let known = *self.params.types[at].get_or_insert(SqlType::Text);
                 let bound = Bound::new(Expr::Param(at), known, location);
@@ -451,13 +451,15 @@ impl Binder<'_> {
                 return self.cast_typed(bound, to, Level::Explicit);
             }
             Expr::Param(at) => {
-                // One place may have decided the type, while this one was bound without it.
+                // The type may have been determined elsewhere after this reference was bound
+                // without one.
                 let known = *self.params.types[at].get_or_insert(base);
                 let bound = self.looked_up(Bound::new(Expr::Param(at), known, location))?;
                 let is_same = known == base && to.modifier == NO_MODIFIER;
                 return if is_same { Ok(bound) } else { self.cast_typed(bound, to, allowed) };
             }
-            // What clients mean by a time without zone depends on the session.
+            // A time without a zone depends on the session's zone, so the literal is converted at
+            // run time.
             Expr::Const(Datum::Text(text))
                 if base.element().unwrap_or(base) == SqlType::Timestamptz =>
             {
@@ -485,7 +487,7 @@ impl Binder<'_> {
         self.cast(bound, to, allowed)
     }
 
-    /// Makes a value fit a column that it is assigned to.
+    /// Converts a value to the type of a column that it is assigned to.
     pub(crate) fn assign(
         &mut self,
         bound: Bound,
@@ -505,12 +507,12 @@ impl Binder<'_> {
         Ok(self.cast(bound, to, Level::Assignment)?.expr)
     }
 
-    /// A value that is shown: what has no type is text.
+    /// Prepares a value for output: a value without a type becomes text.
     pub(crate) fn output(&mut self, bound: Bound) -> Result<Bound, SqlError> {
         if bound.base() == SqlType::Unknown { self.coerce(bound, SqlType::Text) } else { Ok(bound) }
     }
 
-    /// The type that all of some values become, and the values as it.
+    /// Converts values to their common type.
     pub(crate) fn unify(
         &mut self,
         mut bounds: Vec<Bound>,
@@ -519,7 +521,8 @@ impl Binder<'_> {
         let mut meeting = SqlType::Unknown;
         for bound in &bounds {
             meeting = match cast::common(meeting, bound.base()) {
-                // Unlike an operator, a list of values has no form of its own for real.
+                // Unlike operands of an operator, which become double precision, values of a list
+                // stay real.
                 Some(SqlType::Float8)
                     if [meeting, bound.base()].contains(&SqlType::Float4)
                         && ![meeting, bound.base()].contains(&SqlType::Float8) =>
@@ -566,7 +569,7 @@ fn is_bare_function(name: &str) -> bool {
     .contains(&name)
 }
 
-/// The smallest of integer, bigint and numeric that holds a literal.
+/// Binds a numeric literal as integer, bigint or numeric, whichever is the smallest that fits.
 pub(super) fn number(digits: &str, location: Location) -> Result<Bound, SqlError> {
     if let Ok(value) = digits.parse::<i64>() {
         let base = if i32::try_from(value).is_ok() { SqlType::Int4 } else { SqlType::Int8 };

@@ -1,4 +1,4 @@
-//! Binding of function calls: plain ones, those with a syntax of their own, and aggregates.
+//! Binding of function calls: ordinary calls, calls with special syntax, and aggregates.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -20,11 +20,11 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
 
-/// Aggregates and window functions that PostgreSQL has and Pangea lacks.
+/// Functions of PostgreSQL that Pangea does not support, or not with all arguments.
 const UNSUPPORTED: [&str; 7] =
     ["to_char", "to_date", "to_timestamp", "to_number", "txid_current", "row_to_json", "grouping"];
 
-/// A boolean as it is shown, which is not what a cast to text makes of it.
+/// Formats a boolean as output does: `t` or `f`. A cast to text gives `true` or `false`.
 fn letter(expr: Expr) -> Expr {
     let text = |letter: &str| Expr::Const(Datum::Text(letter.to_owned()));
     let is_false = Expr::Unary(Unary::Not, Box::new(expr.clone()));
@@ -40,7 +40,7 @@ impl Binder<'_> {
     ) -> Result<Bound, SqlError> {
         let mut parts = syntax::name_parts(&function.name)?;
         let name = parts.pop().unwrap_or_default();
-        // Of the functions of that schema, clients call one.
+        // Clients call only one function of `information_schema`.
         let is_known = parts.is_empty()
             || parts == ["pg_catalog"]
             || parts == ["information_schema"] && name == "_pg_expandarray";
@@ -101,7 +101,7 @@ impl Binder<'_> {
         self.call(&name, args, location)
     }
 
-    /// The one function whose arguments are named more often than not: `make_interval(days => 1)`.
+    /// Binds `make_interval`, whose arguments are usually named: `make_interval(days => 1)`.
     fn make_interval(
         &mut self,
         list: &[ast::FunctionArg],
@@ -130,7 +130,7 @@ impl Binder<'_> {
         self.call("make_interval", args, location)
     }
 
-    /// `INTERVAL '1 day'`, `INTERVAL '1' DAY`, `INTERVAL '1-2' YEAR TO MONTH`.
+    /// Binds `INTERVAL '1 day'`, `INTERVAL '1' DAY`, `INTERVAL '1-2' YEAR TO MONTH`.
     fn interval(
         &mut self,
         interval: &ast::Interval,
@@ -169,7 +169,7 @@ impl Binder<'_> {
         }
     }
 
-    /// A call by name.
+    /// Binds a call by name.
     pub(super) fn call(
         &mut self,
         name: &str,
@@ -222,7 +222,7 @@ impl Binder<'_> {
         self.plain_call(name, args, location)
     }
 
-    /// A call of a function that has a signature.
+    /// Binds a call of a function with a signature.
     fn plain_call(
         &mut self,
         name: &str,
@@ -232,14 +232,14 @@ impl Binder<'_> {
         let types: Vec<SqlType> = args.iter().map(Bound::base).collect();
         let signature = match signatures::find(name, &types) {
             Found::Signature(signature) => signature,
-            // Of some names there is one form and not yet another.
+            // Some functions are supported, but not with these arguments.
             Found::OtherArgs | Found::Nothing if UNSUPPORTED.contains(&name) => {
                 let feature = format!("function {name}()");
                 return Err(self.error_at(SqlError::unsupported(feature), location));
             }
             Found::OtherArgs | Found::Nothing => {
                 return match SqlType::ALL.into_iter().find(|base| base.internal_name() == name) {
-                    // A type's name is a cast to it.
+                    // A type's name is a cast to that type.
                     Some(base) if args.len() == 1 => {
                         let arg = args.into_iter().next().expect("there is one");
                         self.cast(arg, base.into(), Level::Explicit)
@@ -248,7 +248,7 @@ impl Binder<'_> {
                 };
             }
         };
-        // Who may end another's statement, the catalog says.
+        // The catalog determines who may cancel another session's statement.
         let is_of_node = matches!(signature.function, Function::Node(_));
         self.params.reads_node |= is_of_node;
         self.params.reads_catalog |=
@@ -257,7 +257,7 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Call(signature.function, list), signature.result, location))
     }
 
-    /// The name of a value's type.
+    /// Returns the name of a value's type.
     fn type_of(&self, args: Vec<Bound>, location: Location) -> Bound {
         let base = args[0].base();
         let expr = match base.enumeration() {
@@ -273,7 +273,8 @@ impl Binder<'_> {
         Bound::new(expr, SqlType::Text, location)
     }
 
-    /// The arguments as a function takes them: the last of its types is that of all that follow.
+    /// Converts arguments to the parameter types. The last type also applies to all further
+    /// arguments.
     fn cast_args(
         &mut self,
         name: &str,
@@ -308,8 +309,8 @@ impl Binder<'_> {
         let (left, right, base) = self.comparable(value.clone(), other, "=", location)?;
         let op = Binary::Compare(Comparison::Equal, base);
         let is_equal = Expr::Binary(op, Box::new(left), Box::new(right));
-        // What is compared as another type is given back as that. Integers are compared as they
-        // are, and so are floats.
+        // The value is returned with the type of the comparison. Integers and reals keep their own
+        // type, because they are compared without conversion.
         let is_kept = base.is_integer() || value.base() == SqlType::Float4;
         let is_other = value.base() == SqlType::Unknown || base.is_number() && !is_kept;
         let value = if is_other { self.coerce(value, base)? } else { value };
@@ -331,7 +332,7 @@ impl Binder<'_> {
         Ok(Bound::new(Expr::Binary(op, Box::new(left), Box::new(right)), common, location))
     }
 
-    /// `CEIL(x)` and `FLOOR(x)`.
+    /// Binds `CEIL(x)` and `FLOOR(x)`.
     fn whole(
         &mut self,
         name: &str,
@@ -347,7 +348,7 @@ impl Binder<'_> {
         self.call(name, vec![operand], location)
     }
 
-    /// Calls that have a syntax of their own.
+    /// Binds calls with special syntax.
     pub(super) fn special_call(
         &mut self,
         ast: &ast::Expr,
@@ -416,7 +417,7 @@ impl Binder<'_> {
     }
 }
 
-/// Whether a call is of a function whose form for numerics is missing, with arguments for that.
+/// Whether a call needs the numeric form of a function that is only supported for floats.
 fn is_of_numeric_alone(name: &str, args: &[Bound]) -> bool {
     let has = |base: SqlType| args.iter().any(|arg| arg.base() == base);
     WITHOUT_NUMERIC.contains(&name) && has(SqlType::Numeric) && !has(SqlType::Float8)

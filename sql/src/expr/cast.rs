@@ -1,4 +1,4 @@
-//! Which types become which others, when, and how.
+//! Conversions between types.
 
 use super::arrays;
 use crate::error::{SqlError, code};
@@ -11,24 +11,25 @@ use crate::types::text::{fit, fits, format, integer_out_of_range, parse, shorten
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, Reg, SqlType};
 
-/// When a cast applies: each includes those before it.
+/// The contexts in which a cast applies. Each level includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Anywhere.
     Implicit,
-    /// Where a value is assigned to a column.
+    /// In assignments to columns.
     Assignment,
-    /// Where it is asked for.
+    /// Only on request.
     Explicit,
 }
 
-/// The place of a number type in the order of promotion.
+/// Returns the rank of a numeric type in the order of promotion.
 fn number_rank(base: SqlType) -> Option<usize> {
     use SqlType::{Float4, Float8, Int2, Int4, Int8, Numeric};
     [Int2, Int4, Int8, Numeric, Float4, Float8].iter().position(|&number| number == base)
 }
 
-/// From which level on a value of one type becomes one of another: PostgreSQL's `pg_cast`.
+/// Returns the level from which on a type is cast to another, as in PostgreSQL's `pg_cast`. `None`
+/// if there is no cast.
 pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
     use SqlType::{Bool, Date, Int4, Interval, Json, Jsonb, Time, Timestamp, Timestamptz, Unknown};
     if from == to || from == Unknown {
@@ -59,7 +60,7 @@ pub(crate) fn level(from: SqlType, to: SqlType) -> Option<Level> {
     }
 }
 
-/// The type that two operands of an operator meet at.
+/// Returns the common type of two operands.
 pub(crate) fn common(a: SqlType, b: SqlType) -> Option<SqlType> {
     use SqlType::{Date, Float4, Float8, Text, Time, Timestamp, Timestamptz, Unknown};
     if a == b || b == Unknown {
@@ -69,7 +70,7 @@ pub(crate) fn common(a: SqlType, b: SqlType) -> Option<SqlType> {
         return Some(b);
     }
     if let (Some(rank_a), Some(rank_b)) = (number_rank(a), number_rank(b)) {
-        // There is no operator of real and another type: both become double precision.
+        // No operator takes real and another type: both become double precision.
         return Some(if a == Float4 || b == Float4 {
             Float8
         } else if rank_a > rank_b {
@@ -108,7 +109,7 @@ fn convert(datum: Datum, from: SqlType, to: SqlType, zone: &Zone) -> Result<Datu
         return Ok(datum);
     }
     match datum {
-        // Trailing blanks of char(n) are padding, not text.
+        // Trailing blanks of char(n) are padding.
         Datum::Text(text) if to.is_string() && from == SqlType::Bpchar => {
             Ok(Datum::Text(text.trim_end_matches(' ').to_owned()))
         }
@@ -185,7 +186,7 @@ fn convert_number(datum: Datum, from: SqlType, to: SqlType) -> Result<Datum, Sql
     if to.is_integer() {
         let whole = match datum {
             Datum::Int(value) => Some(value),
-            // Halves go to the even neighbour for floats, away from zero for numerics.
+            // Floats round half to even; numerics round half away from zero.
             Datum::Float(value) => whole_float(value.round_ties_even()),
             Datum::Numeric(value) => value.to_i64(),
             other => panic!("{other:?} is not a number"),
@@ -218,7 +219,7 @@ fn convert_number(datum: Datum, from: SqlType, to: SqlType) -> Result<Datum, Sql
 }
 
 fn whole_float(value: f64) -> Option<i64> {
-    // 2^63 itself is the first that does not fit.
+    // 2^63 is the smallest float that does not fit.
     let limit = 9_223_372_036_854_775_808.0;
     (value >= -limit && value < limit).then_some(value as i64)
 }

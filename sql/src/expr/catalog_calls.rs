@@ -1,4 +1,4 @@
-//! Functions that ask the catalog: names of things, how they are made, who may do what.
+//! Functions that read the catalog: names, definitions and privileges of objects.
 
 use super::Env;
 use super::signatures::{Signature, of};
@@ -10,7 +10,7 @@ use crate::types::datum::Datum;
 use crate::types::{Reg, SqlType};
 use SqlType::{Bool, Int4, Int8, Name, Oid, Text};
 
-/// What is asked.
+/// A function that reads the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CatalogFunction {
     /// `format_type`
@@ -19,35 +19,35 @@ pub(crate) enum CatalogFunction {
     RoleName,
     /// `pg_table_is_visible`
     IsVisible,
-    /// What is always so of a thing that is there: types, functions, ... are in one schema.
+    /// Always true, if the object exists: types, functions etc. are all in one schema
     Always,
-    /// What is never so here.
+    /// Always false in Pangea
     Never,
-    /// What a standby of PostgreSQL alone can be asked.
+    /// Fails, because only a standby of PostgreSQL could answer
     InRecovery,
-    /// What Pangea has nothing to say to.
+    /// NULL, because Pangea has no answer
     Nothing,
-    /// What is not there, as a text.
+    /// The empty text, for properties that don't exist in Pangea
     Empty,
-    /// `pg_get_expr`: expressions are kept as their text.
+    /// `pg_get_expr`; expressions are stored as text
     Expr,
-    /// `pg_get_indexdef`, of the index or of a column of it
+    /// `pg_get_indexdef`, of the index or of one of its columns
     Index,
     /// `pg_get_constraintdef`
     Constraint,
     /// `pg_get_viewdef`
     View,
-    /// `pg_get_ruledef`, of the rule that is a view's query
+    /// `pg_get_ruledef`, of the rule for a view's query
     Rule,
     /// `oidvectortypes`
     Types,
     /// `pg_get_functiondef`
     Procedure,
-    /// `pg_get_function_arguments`, and without defaults `pg_get_function_identity_arguments`
+    /// `pg_get_function_arguments`; without defaults, `pg_get_function_identity_arguments`
     Parameters { has_defaults: bool },
     /// `pg_get_serial_sequence`
     SerialSequence,
-    /// `obj_description`, of a table of the catalog where it is named
+    /// `obj_description`, with the system catalog if it is given
     ObjectComment,
     /// `col_description`
     ColumnComment,
@@ -59,13 +59,13 @@ pub(crate) enum CatalogFunction {
     DatabaseEncoding,
     /// `pg_relation_is_publishable`
     IsUserTable,
-    /// `pg_relation_is_updatable`, in the bits that PostgreSQL has for it
+    /// `pg_relation_is_updatable`, with PostgreSQL's bits
     Updatable,
     /// `pg_column_is_updatable`
     ColumnUpdatable,
-    /// `to_regclass` and its like, which are NULL where the name says nothing
+    /// `to_regclass` and similar; NULL if the name does not exist
     Find(Reg),
-    /// `has_table_privilege` and its like
+    /// `has_table_privilege` and similar
     HasPrivilege(Of),
     /// `pg_has_role`
     HasRole,
@@ -77,20 +77,20 @@ pub(crate) enum CatalogFunction {
     Schema,
 }
 
-/// On what somebody has a privilege.
+/// The kind of object that a privilege is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     /// A table or a sequence.
     Relation,
-    /// A column, which has those of its table: the user is never named.
+    /// A column. It has the privileges of its table. These forms never name the user.
     Column,
     /// A schema.
     Schema,
-    /// What all may use.
+    /// An object that everybody may use.
     Anything,
 }
 
-/// The bits of what can be done with a relation.
+/// Bits of `pg_relation_is_updatable`.
 const UPDATES: i64 = 1 << 2;
 const INSERTS: i64 = 1 << 3;
 const DELETES: i64 = 1 << 4;
@@ -103,12 +103,12 @@ const fn function(function: CatalogFunction) -> Function {
 
 const REGCLASS: SqlType = SqlType::Reg(Reg::Class);
 
-/// Whether something of a number is found by its name alone.
+/// The signature of a function that tests whether an object is visible without a schema.
 const fn visible(name: &'static str) -> Signature {
     of(name, &[Oid], Bool, function(F::Always))
 }
 
-/// The forms of a function that asks for a privilege on something.
+/// The forms of a function that tests a privilege.
 macro_rules! privilege {
     ($name:literal, $of:expr) => {
         [
@@ -131,7 +131,7 @@ const FUNCTION: [Signature; 6] = privilege!("has_function_privilege", Of::Anythi
 const TYPE: [Signature; 6] = privilege!("has_type_privilege", Of::Anything);
 const LANGUAGE: [Signature; 6] = privilege!("has_language_privilege", Of::Anything);
 
-/// The forms of functions that ask for a privilege.
+/// The forms of all functions that test a privilege.
 pub(super) const PRIVILEGE_FORMS: [&[Signature]; 8] =
     [&TABLE, &SEQUENCE, &ANY_COLUMN, &SCHEMA, &DATABASE, &FUNCTION, &TYPE, &LANGUAGE];
 
@@ -202,7 +202,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
         function(F::ColumnUpdatable),
     ),
     of("pg_relation_is_publishable", &[REGCLASS], Bool, function(F::IsUserTable)),
-    // What a relation takes is not counted.
+    // Sizes of relations are not measured.
     of("pg_relation_size", &[REGCLASS], Int8, function(F::Nothing)),
     of("pg_table_size", &[REGCLASS], Int8, function(F::Nothing)),
     of("pg_indexes_size", &[REGCLASS], Int8, function(F::Nothing)),
@@ -248,7 +248,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
 ];
 
 impl CatalogFunction {
-    /// Whether NULL arguments are the function's own matter.
+    /// Whether the function handles NULL arguments itself.
     pub(super) fn takes_nulls(self) -> bool {
         self == F::FormatType
     }
@@ -336,13 +336,13 @@ pub(super) fn call(
     }
 }
 
-/// The error of what a standby of PostgreSQL alone can be asked.
+/// The error of functions that only a standby of PostgreSQL could answer.
 fn not_in_recovery() -> SqlError {
     let hint = "Recovery control functions can only be executed during recovery.";
     SqlError::new(code::NOT_PREREQUISITE, "recovery is not in progress").with_hint(hint)
 }
 
-/// `acldefault`: what everybody and the owner may do where nothing was said.
+/// `acldefault`: the privileges of PUBLIC and the owner on an object without grants.
 fn default_access(kind: &str, owner: &str) -> Result<Datum, SqlError> {
     let items = crate::system::default_acl(kind, owner);
     items.map(Datum::array).ok_or_else(|| {
@@ -351,7 +351,7 @@ fn default_access(kind: &str, owner: &str) -> Result<Datum, SqlError> {
     })
 }
 
-/// What of a relation can be written.
+/// Returns whether a relation, or one of its columns, can be written.
 fn updatable(function: CatalogFunction, args: &[Datum], catalog: &SystemCatalog) -> Datum {
     let found = catalog.updatable(oid(&args[0]));
     if let (F::ColumnUpdatable, Datum::Int(column)) = (function, &args[1]) {
@@ -363,7 +363,7 @@ fn updatable(function: CatalogFunction, args: &[Datum], catalog: &SystemCatalog)
     Datum::Int(if found.is_deletable { changes | DELETES } else { 0 })
 }
 
-/// What the catalog says of something, as text.
+/// Returns a description or definition from the catalog, as text.
 fn said(
     function: CatalogFunction,
     args: &[Datum],
@@ -409,10 +409,10 @@ fn said(
     }
 }
 
-/// The name of a role that is given by its name or its number.
+/// Returns the name of a role that is given by name or OID.
 fn named(role: &Datum, catalog: &SystemCatalog, env: &Env) -> Result<String, SqlError> {
     match role {
-        // Who was let in by trust may have no role.
+        // A user that `trust` authentication admitted may have no role.
         Datum::Text(name) if env.is_trusted && **name == *env.user => Ok(name.clone()),
         Datum::Text(name) => {
             catalog.number(Reg::Role, &crate::syntax::quoted_ident(name))?;
@@ -422,7 +422,7 @@ fn named(role: &Datum, catalog: &SystemCatalog, env: &Env) -> Result<String, Sql
     }
 }
 
-/// Whether somebody has one of some privileges.
+/// Whether a user has any of the listed privileges.
 fn has_privilege(
     of: Of,
     args: &[Datum],
@@ -430,7 +430,7 @@ fn has_privilege(
     env: &Env,
 ) -> Result<Datum, SqlError> {
     let (wanted, rest) = args.split_last().expect("it has arguments");
-    // The user, where there is one, comes first.
+    // The user, if given, comes first.
     let (user, object) = match (of, rest) {
         (_, [object]) | (Of::Column, [object, _]) => (env.user.to_string(), object),
         (_, [user, object, ..]) => (named(user, catalog, env)?, object),
@@ -466,14 +466,14 @@ fn has_privilege(
     Ok(Datum::Bool(has_any))
 }
 
-/// A privilege by its name, and whether it may be given on.
+/// Parses a privilege. Returns it and whether it is WITH GRANT OPTION.
 fn privilege(word: &str) -> Result<(Privileges, bool), SqlError> {
     let word = word.trim();
     let upper = word.to_uppercase();
     let (name, with_option) = upper
         .strip_suffix(" WITH GRANT OPTION")
         .map_or((upper.as_str(), false), |name| (name, true));
-    // What others may be given here, everybody has.
+    // Everybody has these privileges here; they are checked like USAGE.
     let name = match name {
         "EXECUTE" | "CONNECT" | "TEMPORARY" | "TEMP" => "USAGE",
         name => name,

@@ -1,4 +1,4 @@
-//! Functions that make dates and timestamps.
+//! Functions that construct and inspect dates and timestamps.
 
 use super::functions::{Function, integer, text, zone_named};
 use super::signatures::{Signature, of};
@@ -14,7 +14,7 @@ use crate::types::datetime::{
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 
-/// A function that makes or looks at dates and timestamps.
+/// A function over dates and timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DateFunction {
     MakeDate,
@@ -105,7 +105,7 @@ pub(super) fn call(
     }
 }
 
-/// The number of a day; a year below 0 is one BC.
+/// Returns the day number of a date; a negative year is BC.
 fn civil(args: &[Datum]) -> Result<i64, SqlError> {
     let (year, month, day) = (integer(&args[0]), integer(&args[1]), integer(&args[2]));
     let counted = if year < 0 { year + 1 } else { year };
@@ -142,7 +142,7 @@ fn from_epoch(seconds: &Datum) -> Result<i64, SqlError> {
         let message = format!("timestamp out of range: \"{seconds}\"");
         SqlError::new(code::DATETIME_OVERFLOW, message)
     };
-    // What timestamps can hold, whose count of microseconds a double's whole numbers reach past.
+    // Bounds timestamps: larger doubles cannot be converted to a count of microseconds.
     if seconds.abs() > 1e14 {
         return Err(overflow());
     }
@@ -152,7 +152,7 @@ fn from_epoch(seconds: &Datum) -> Result<i64, SqlError> {
     checked_timestamp(in_range.then_some(micros as i64)).map_err(|_| overflow())
 }
 
-/// The start of the stretch, one of many from an origin, that a timestamp is in.
+/// `date_bin`: returns the start of the interval that contains a timestamp, counted from an origin.
 fn bin(args: &[Datum]) -> Result<i64, SqlError> {
     let [Datum::Interval(stride), Datum::Timestamp(value), Datum::Timestamp(origin)] = args else {
         panic!("date_bin of {args:?}")

@@ -1,7 +1,7 @@
-//! Values of enums: labels are looked up, and functions over them.
+//! Values of enums: lookup of labels, and functions over them.
 //!
-//! An expression has the enum that it needs as constants among its arguments: all values, and the
-//! name.
+//! An expression contains the enum that it needs as constants among its arguments: all values, and
+//! the name.
 
 use sqlparser::tokenizer::Location;
 
@@ -16,22 +16,23 @@ use crate::syntax::quoted_ident;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// What is done with values of an enum.
+/// A function over values of an enum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EnumFunction {
-    /// A value that may have a text alone, or an array of such, with all that is known of it.
+    /// Looks a label up in the enum, for each element if the value is an array. The argument may be
+    /// only the label's text.
     Value,
-    /// The values from one to another; from the first, to the last where one is NULL.
+    /// The values between two bounds, inclusive. A NULL bound means the first or the last value.
     Range,
 }
 
-/// An expression whose values are those of an enum.
+/// Returns an expression that looks the value up in its enum.
 pub(crate) fn value(known: &Enum, expr: Expr) -> Expr {
     let name = Expr::Const(Datum::Text(quoted_ident(&known.name)));
     call(EnumFunction::Value, known, vec![expr], name)
 }
 
-/// What was given to be looked up, where an expression does that.
+/// Returns the expression under the enum lookup, or the expression itself if it is not a lookup.
 pub(crate) fn given(expr: &Expr) -> &Expr {
     match expr {
         Expr::Call(Function::Enum(EnumFunction::Value), args) => &args[0],
@@ -74,7 +75,8 @@ fn range(from: &Datum, to: &Datum, all: &[Datum]) -> Datum {
 }
 
 impl Binder<'_> {
-    /// A value of an enum that came as a text becomes one with its place.
+    /// Adds the enum lookup to a value of an enum type, which turns its text into a value with a
+    /// sort position.
     pub(super) fn looked_up(&self, bound: Bound) -> Result<Bound, SqlError> {
         match bound.base().enumeration() {
             Some(id) => match self.params.enums.get(id) {
@@ -85,7 +87,7 @@ impl Binder<'_> {
         }
     }
 
-    /// A literal of an enum with its place.
+    /// Resolves a literal of an enum type to the value with its sort position.
     pub(super) fn known_value(&self, base: SqlType, datum: Datum) -> Result<Datum, SqlError> {
         match base.enumeration().filter(|id| self.params.enums.get(*id).is_none()) {
             Some(id) => Err(SqlError::undefined_type(&id.mark())),
@@ -93,7 +95,7 @@ impl Binder<'_> {
         }
     }
 
-    /// A call of a function over an enum; nothing for another name.
+    /// Binds a call of a function over an enum; `None` for any other name.
     pub(super) fn enum_call(
         &mut self,
         name: &str,
@@ -131,7 +133,7 @@ impl Binder<'_> {
             let expr = call(EnumFunction::Range, &known, vec![from, to], nothing);
             return Ok(Bound::new(expr, array, location));
         }
-        // The type alone decides.
+        // The result depends only on the type.
         let (value, result) = match name {
             "enum_first" => (known.values().first().cloned(), base),
             "enum_last" => (known.values().last().cloned(), base),

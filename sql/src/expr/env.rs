@@ -1,4 +1,4 @@
-//! What expressions know beside their row.
+//! The environment of expressions: everything except the row.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -17,66 +17,68 @@ use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 
-/// What an expression may know beside its row. The same on every replica.
+/// The environment that an expression is evaluated in, apart from its row. Identical on every
+/// replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Env {
     /// The values of `$1`, `$2`, ...
     pub params: Vec<Datum>,
     /// The transaction's time: microseconds since 2000-01-01 UTC.
     pub now: i64,
-    /// The statement's time.
+    /// The statement's time, in microseconds since 2000-01-01 UTC.
     pub statement_now: i64,
     /// The session's time zone.
     pub zone: Zone,
-    /// The session's user.
+    /// The current user, after SET ROLE.
     pub user: Arc<str>,
-    /// Whom the session belongs to: the user but for SET ROLE.
+    /// The session user: the current user unless SET ROLE changed it.
     pub session_user: Arc<str>,
-    /// Whether trust let the session in under a name that no role had.
+    /// Whether the session was authenticated by trust, under a name that no role had.
     pub is_trusted: bool,
     /// The session's database.
     pub database: Arc<str>,
     /// The session's `search_path`.
     pub search_path: Arc<str>,
-    /// What random values are drawn from, fixed where the statement came in.
+    /// The state of the random generator, seeded by the node that received the statement.
     pub seed: Cell<u64>,
-    /// What sets apart the rows without a key that this statement inserts.
+    /// Distinguishes the hidden keys of rows that this statement inserts into tables without a
+    /// primary key.
     pub row_seed: u64,
-    /// What it has of sequences, in the order of its plan.
+    /// The statement's sequences, in the order of its plan.
     pub sequences: Vec<Drawn>,
-    /// What the session took last of any sequence.
+    /// The value that the session drew last from any sequence (`lastval`).
     pub last_number: Cell<Option<i64>>,
-    /// Where sequences are told to go on: their place, the number, and whether it was taken.
+    /// Requests of `setval`: the position of the sequence, the value, and whether it was drawn.
     pub set_sequences: RefCell<Vec<(usize, i64, bool)>>,
-    /// The session's settings; nothing where it is another that runs the statement.
+    /// The session's settings; `None` if the session does not run the statement itself.
     pub settings: Option<Arc<Values>>,
     /// The session's cursors.
     pub cursors: Vec<Shown>,
-    /// The settings that the statement asks for: names, values, and whether until the transaction
-    /// ends.
+    /// Requests of `set_config`: name, value, and whether the value lasts only until the
+    /// transaction ends.
     pub set_settings: RefCell<Vec<(String, String, bool)>>,
-    /// The catalog, where the statement asks for it.
+    /// The system catalog; loaded only for statements that read it.
     pub catalog: OnceCell<Arc<SystemCatalog>>,
-    /// What is measured, where somebody asks.
+    /// Measurements of the run; present only if requested.
     pub profile: Option<Arc<Profile>>,
-    /// What the node knows of itself, where the statement asks for it.
+    /// Facts about the node; present only if the statement reads them.
     pub facts: Option<Arc<Facts>>,
-    /// Where foreign keys that wait for COMMIT are noted; nothing where that comes at once.
+    /// Foreign-key checks deferred until COMMIT; `None` if the statement commits by itself.
     pub deferred: Option<RefCell<Vec<Deferred>>>,
-    /// Whether new indexes are filled by steps that follow the statement.
+    /// Whether new indexes are filled by separate steps after the statement.
     pub fills_later: bool,
-    /// What rows that are held count against; nothing where every replica runs the statement.
+    /// Memory that results are counted against; `None` if every replica runs the statement.
     pub results: Option<Arc<Results>>,
-    /// Rows that steps of the statement have come to, by the numbers of the relations that they are
-    /// for its queries.
+    /// Rows computed by earlier steps of the statement, by the number of the relation that they
+    /// form in its queries.
     pub given: RefCell<BTreeMap<u32, Given>>,
 }
 
-/// Rows of a step of a statement.
+/// Rows of one step of a statement.
 pub(crate) type Given = Arc<Vec<Vec<Datum>>>;
 
 impl Env {
-    /// That of nobody's statement, which has neither parameters nor a time.
+    /// An environment without a session: no parameters, and the time is zero.
     pub fn nobody() -> Self {
         Self {
             params: Vec::new(),
@@ -106,7 +108,7 @@ impl Env {
         }
     }
 
-    /// The same for expressions with other parameters, which name no sequence.
+    /// Returns a copy with other parameters and without sequences.
     pub fn with_params(&self, params: Vec<Datum>) -> Self {
         Self {
             params,
@@ -136,21 +138,21 @@ impl Env {
         }
     }
 
-    /// Whether the session itself runs the statement, and no other replica does.
+    /// Whether only the session runs the statement, and no other replica does.
     pub fn is_local(&self) -> bool {
         self.settings.is_some()
     }
 
-    /// The catalog.
+    /// The system catalog.
     ///
     /// # Errors
-    /// Where an expression that asks for it stands where none is read: a default, an index.
+    /// If no catalog was loaded, as in defaults and indexes.
     pub fn catalog(&self) -> Result<&SystemCatalog, SqlError> {
         let found = self.catalog.get().map(|catalog| &**catalog);
         found.ok_or_else(|| SqlError::unsupported("a name of the catalog here"))
     }
 
-    /// The same once more, for expressions that DataFusion holds while it runs.
+    /// Returns a copy for expressions that DataFusion owns while it runs.
     pub fn fork(&self) -> Self {
         let sequences = self.sequences.clone();
         let last_number = self.last_number.clone();
@@ -159,12 +161,12 @@ impl Env {
         Self { sequences, last_number, profile, given, ..self.with_params(self.params.clone()) }
     }
 
-    /// The rows of a step that has been done.
+    /// Returns the rows of a finished step.
     pub fn given(&self, relation: u32) -> Given {
         self.given.borrow().get(&relation).cloned().unwrap_or_default()
     }
 
-    /// Takes over what expressions over a fork have drawn and set.
+    /// Merges back the values drawn and the settings made by expressions that ran in a fork.
     pub fn join(&self, fork: &Self) {
         self.seed.set(fork.seed.get());
         self.last_number.set(fork.last_number.get());
@@ -175,13 +177,13 @@ impl Env {
         self.set_settings.borrow_mut().extend(fork.set_settings.take());
     }
 
-    /// What the session took last of each sequence that is used.
+    /// Returns the value that the session drew last from each of the statement's sequences.
     pub fn current(&self) -> Vec<(u32, i64)> {
         let current = |drawn: &Drawn| drawn.current.get().map(|number| (drawn.id, number));
         self.sequences.iter().filter_map(current).collect()
     }
 
-    /// The next random number: splitmix64 over the seed.
+    /// Returns the next random number: splitmix64 over the seed.
     pub fn random(&self) -> u64 {
         let state = self.seed.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.seed.set(state);

@@ -1,4 +1,4 @@
-//! The built-in functions and what they compute.
+//! The built-in functions and their evaluation.
 
 use crate::error::{SqlError, code};
 use crate::types::datum::{Datum, compare_floats};
@@ -19,7 +19,7 @@ use super::time_functions::{self, TimeFunction};
 use super::words::{self, WordFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
-/// What `version()` says. Drivers read the number after "PostgreSQL".
+/// The result of `version()`. Drivers parse the number after "PostgreSQL".
 pub const VERSION: &str = concat!("PostgreSQL 15.0 (Pangea ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A built-in function. The binder has checked its arguments.
@@ -91,7 +91,8 @@ pub(crate) enum Function {
     Catalog(CatalogFunction),
     Setting(SettingFunction),
     Node(NodeFunction),
-    /// Gives back locks that nobody has: drivers ask for it before they hand a connection on.
+    /// `pg_advisory_unlock_all`: drivers call it before they return a connection to a pool. No
+    /// session holds these locks.
     UnlockAll,
     TypeName(SqlType),
 }
@@ -103,7 +104,8 @@ impl Function {
         matches!(self, Self::RandomUuid | Self::Random | Self::Setting(Set) | Self::Node(_))
     }
 
-    /// Whether the arguments alone decide: not the time, the session's zone, or chance.
+    /// Whether the result depends only on the arguments: not on the time, the session's time zone,
+    /// or randomness.
     pub(crate) fn is_immutable(self) -> bool {
         let depends_on_zone =
             |base: SqlType| base.element().unwrap_or(base) == SqlType::Timestamptz;
@@ -133,7 +135,7 @@ impl Function {
         }
     }
 
-    /// Whether NULL arguments are the function's own matter.
+    /// Whether the function handles NULL arguments itself; otherwise any NULL gives NULL.
     fn takes_nulls(self) -> bool {
         match self {
             Self::Array(function) => function.takes_nulls(),
@@ -152,7 +154,7 @@ impl Function {
         }
     }
 
-    /// Calls the function.
+    /// Evaluates the function.
     pub(crate) fn call(self, args: &[Datum], env: &Env) -> Result<Datum, SqlError> {
         if !self.takes_nulls() && args.iter().any(Datum::is_null) {
             return Ok(Datum::Null);
@@ -202,7 +204,7 @@ impl Function {
                 Datum::Date(crate::types::datetime::timestamp_to_date(env.zone.to_local(env.now)))
             }
             Self::RandomUuid => Datum::Uuid(random_uuid(env)),
-            // 53 bits are what a double holds.
+            // A double has 53 bits of precision.
             Self::Random => Datum::Float((env.random() >> 11) as f64 / (1u64 << 53) as f64),
             Self::Version => Datum::Text(VERSION.to_owned()),
             Self::Database => Datum::Text(env.database.to_string()),
@@ -235,7 +237,7 @@ impl Function {
                 let message = "cannot take square root of a negative number";
                 return Err(SqlError::new(code::POWER_ARGUMENT, message));
             }
-            // IEEE 754 defines the square root to the last bit: the same on every machine.
+            // IEEE 754 defines the square root to the last bit, so it is the same on every machine.
             (Self::Sqrt, Datum::Float(value)) => Datum::Float(value.sqrt()),
             (Self::Abs(_), Datum::Numeric(value)) => Datum::Numeric(value.abs()),
             (Self::Ceil, Datum::Numeric(value)) => Datum::Numeric(value.ceil()),
@@ -251,7 +253,7 @@ impl Function {
     }
 }
 
-/// The text of an argument.
+/// Returns the text of an argument.
 pub(super) fn text(datum: &Datum) -> &str {
     match datum {
         Datum::Text(text) => text,
@@ -259,7 +261,7 @@ pub(super) fn text(datum: &Datum) -> &str {
     }
 }
 
-/// The integer of an argument.
+/// Returns the integer of an argument.
 pub(super) fn integer(datum: &Datum) -> i64 {
     match datum {
         Datum::Int(value) => *value,
@@ -267,7 +269,7 @@ pub(super) fn integer(datum: &Datum) -> i64 {
     }
 }
 
-/// The first of the arguments that are not NULL that no other one beats.
+/// Returns the extreme argument, ignoring NULLs; the first one of equals.
 fn extreme(args: &[Datum], wanted: std::cmp::Ordering) -> Datum {
     let mut best = &Datum::Null;
     for arg in args.iter().filter(|arg| !arg.is_null()) {
@@ -278,9 +280,9 @@ fn extreme(args: &[Datum], wanted: std::cmp::Ordering) -> Datum {
     best.clone()
 }
 
-/// The time zone that an argument names.
+/// Returns the time zone that an argument names.
 pub(super) fn zone_named(name: &str) -> Result<Zone, SqlError> {
-    // Here a number is POSIX's, other than in SET TimeZone.
+    // A number is a POSIX zone here, unlike in SET TimeZone.
     if let Some(zone) = Zone::posix(name) {
         return Ok(zone);
     }
@@ -296,7 +298,7 @@ fn at_time_zone(zone: &str, value: &Datum, to_utc: bool) -> Result<Datum, SqlErr
     cast::apply(value.clone(), source, ColumnType::from(target), true, &zone)
 }
 
-/// A version 4 UUID.
+/// Returns a random (version 4) UUID.
 fn random_uuid(env: &Env) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&env.random().to_be_bytes());

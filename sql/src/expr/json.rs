@@ -1,5 +1,5 @@
-//! What is computed of JSON. A `json` is the text that it is, a `jsonb` a tree; most functions are
-//! the same for both but for that.
+//! JSON functions. A `json` value is its text and a `jsonb` value is a tree; apart from that, most
+//! functions treat both identically.
 
 mod edit;
 mod make;
@@ -17,7 +17,7 @@ use crate::types::zone::Zone;
 /// A function over JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JsonFunction {
-    /// `->` and `->>`, of a key or a place.
+    /// `->` and `->>`, by key or by index.
     Get {
         as_text: bool,
     },
@@ -39,7 +39,8 @@ pub(crate) enum JsonFunction {
     Length,
     StripNulls,
     Pretty,
-    /// A value of the type as JSON; NULL as NULL, or as a JSON null.
+    /// Converts a value of the type to JSON. NULL stays NULL if strict; otherwise it becomes a JSON
+    /// null.
     Make {
         base: SqlType,
         is_binary: bool,
@@ -48,13 +49,13 @@ pub(crate) enum JsonFunction {
     MakeArray {
         is_binary: bool,
     },
-    /// Of keys that are texts and values that are JSON.
+    /// Builds an object from keys that are text and values that are JSON.
     MakeObject {
         is_binary: bool,
     },
-    /// The same of the columns of a row, without blanks.
+    /// Builds an object from the columns of a row, without blanks.
     MakeRow,
-    /// What is made JSON already.
+    /// Returns its argument, which is JSON already.
     Same,
 }
 
@@ -80,7 +81,7 @@ fn made(json: Json) -> Result<Datum, SqlError> {
 }
 
 impl JsonFunction {
-    /// Whether NULL arguments are the function's own matter.
+    /// Whether the function handles NULL arguments itself.
     pub(super) fn takes_nulls(self) -> bool {
         matches!(
             self,
@@ -91,7 +92,7 @@ impl JsonFunction {
         )
     }
 
-    /// Calls the function.
+    /// Evaluates the function.
     pub(super) fn call(self, args: &[Datum], zone: &Zone) -> Result<Datum, SqlError> {
         match self {
             F::Get { as_text } => get(&args[0], &args[1], as_text),
@@ -131,10 +132,10 @@ impl JsonFunction {
     }
 }
 
-/// One part of a `json` text, by key or by place.
+/// Returns one member or element of a `json` text, by key or by index.
 fn part<'a>(json: &'a str, key: &Datum) -> Result<Option<&'a str>, SqlError> {
     Ok(match (json::parts(json)?, key) {
-        // Of equal keys the last counts.
+        // The last of equal keys wins.
         (Parts::Object(members), Datum::Text(key)) => {
             members.into_iter().rev().find(|(known, _)| known == key).map(|(_, value)| value)
         }
@@ -145,7 +146,8 @@ fn part<'a>(json: &'a str, key: &Datum) -> Result<Option<&'a str>, SqlError> {
     })
 }
 
-/// A part of a `jsonb` as what the operator gives; a JSON null has no text.
+/// Returns a part of a `jsonb` value as the operator's result type; the text of a JSON null is
+/// NULL.
 fn shown(json: &Json, as_text: bool) -> Datum {
     match json {
         json if !as_text => Datum::Jsonb(Arc::new(json.clone())),
@@ -172,7 +174,8 @@ fn get(value: &Datum, key: &Datum, as_text: bool) -> Result<Datum, SqlError> {
         return part(json, key)?.map_or(Ok(Datum::Null), |part| shown_text(part, as_text));
     }
     let found = match key {
-        // A scalar by itself is stored as an array of it, and here PostgreSQL shows that.
+        // PostgreSQL stores a bare scalar as an array with one element, and this operator exposes
+        // that.
         Datum::Int(0 | -1) if tree(value).is_scalar() => Some(tree(value)),
         Datum::Int(place) => tree(value).at(*place),
         key => tree(value).member(text(key)),
@@ -180,7 +183,7 @@ fn get(value: &Datum, key: &Datum, as_text: bool) -> Result<Datum, SqlError> {
     Ok(found.map_or(Datum::Null, |json| shown(json, as_text)))
 }
 
-/// The place that a step of a path names.
+/// Parses a path step as an array index.
 fn place(step: &str) -> Option<i64> {
     step.trim_start().parse::<i32>().ok().map(i64::from)
 }
@@ -220,7 +223,7 @@ fn path(value: &Datum, steps: &Array, as_text: bool) -> Result<Datum, SqlError> 
     Ok(shown(found, as_text))
 }
 
-/// Whether a string is a key, or one of the values of an array, or the value itself.
+/// Whether a string is a key of the object, an element of the array, or the value itself.
 fn exists(within: &Json, wanted: &str) -> bool {
     match within {
         Json::Object(_) => within.member(wanted).is_some(),

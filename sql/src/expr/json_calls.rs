@@ -1,4 +1,4 @@
-//! Binding of JSON: its operators, and the functions that take values of any type.
+//! Binding of JSON operators, and of JSON functions that take arguments of any type.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -47,7 +47,7 @@ fn is_json(base: SqlType) -> bool {
 }
 
 impl Binder<'_> {
-    /// An operator that has a meaning of its own for JSON; nothing where it has none.
+    /// Binds an operator that has its own meaning for JSON; `None` for any other operator or types.
     pub(super) fn json_operator(
         &mut self,
         op: &ast::BinaryOperator,
@@ -76,7 +76,7 @@ impl Binder<'_> {
             return None;
         }
         let is_place = |base: SqlType| matches!(base, SqlType::Int2 | Int4);
-        // A key, a place, or where neither is said a key.
+        // An index if the operand is an integer; otherwise, also for an untyped literal, a key.
         let key = if is_place(b) { Int4 } else { Text };
         let both = cast::common(a, b) == Some(Jsonb);
         let (function, wanted, result) = match op {
@@ -87,7 +87,7 @@ impl Binder<'_> {
             O::AtArrow if both => (F::Contains, Jsonb, Bool),
             O::ArrowAt if both => (F::IsContained, Jsonb, Bool),
             O::StringConcat if both => (F::Concat, Jsonb, Jsonb),
-            // Text takes anything to its side.
+            // String concatenation converts any operand to text.
             O::StringConcat => return None,
             O::Question if a == Jsonb => (F::Exists, Text, Bool),
             O::QuestionPipe if a == Jsonb => (F::ExistsAny, TEXTS, Bool),
@@ -138,7 +138,7 @@ impl Binder<'_> {
         Ok(Bound::new(expr, Jsonb, location))
     }
 
-    /// A call of a function that makes or goes through JSON; nothing for another name.
+    /// Binds a call of a function that builds or traverses JSON; `None` for any other name.
     pub(super) fn json_call(
         &mut self,
         name: &str,
@@ -174,7 +174,7 @@ impl Binder<'_> {
                 let items = args.iter().enumerate().map(item);
                 items.collect::<Result<_, _>>().map(|items| call(F::MakeRow, items))
             }
-            // A whole row is made JSON before.
+            // The binder has already converted a whole row to JSON.
             ("row_to_json", 1) if args[0].base() == Json => {
                 Ok(call(F::Same, vec![args[0].expr.clone()]))
             }

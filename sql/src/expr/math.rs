@@ -1,8 +1,8 @@
 //! Mathematical functions.
 //!
-//! Integer and decimal ones are exact. Those of doubles that IEEE 754 does not define to the last
-//! bit, `exp`, `sin` and their like, are those of the crate `libm`: the standard library's ask the
-//! platform's, and replicas on different machines would write different bits.
+//! The integer and decimal functions are exact. IEEE 754 does not define `exp`, `sin` and similar
+//! functions of doubles to the last bit. These come from the crate `libm`: the standard library
+//! calls the platform's functions, and replicas on different machines would write different bits.
 
 use num_bigint::BigInt;
 
@@ -112,13 +112,13 @@ pub(super) const SIGNATURES: &[Signature] = &[
     math("width_bucket", &[Float8, Float8, Float8, Int4], Int4, M::WidthBucket),
 ];
 
-/// Names whose form for numerics is missing, and must not silently be that for doubles.
+/// Functions without a form for numeric, which must not silently fall back to the form for doubles.
 pub(super) const WITHOUT_NUMERIC: [&str; 6] = ["power", "pow", "exp", "ln", "log", "log10"];
 
-/// The largest argument of `factorial` whose result PostgreSQL's numeric holds.
+/// The largest argument of `factorial` whose result fits into PostgreSQL's numeric.
 const FACTORIAL_MAX: i64 = 32_177;
 
-/// Calls the function.
+/// Evaluates the function.
 pub(super) fn call(function: MathFunction, args: &[Datum]) -> Result<Datum, SqlError> {
     let whole = |at: usize| integer(&args[at]);
     let number = |at: usize| match &args[at] {
@@ -152,7 +152,8 @@ pub(super) fn call(function: MathFunction, args: &[Datum]) -> Result<Datum, SqlE
                 return Err(domain(message, code::POWER_ARGUMENT));
             }
         },
-        // As many bits as the machine that PostgreSQL runs on: the count is taken in their number.
+        // The shift count is taken modulo the width of the machine integer, as on the hardware that
+        // PostgreSQL runs on.
         M::ShiftLeft(Int2) => {
             Datum::Int(((whole(0) as i32).wrapping_shl(whole(1) as u32) as i16).into())
         }
@@ -278,7 +279,7 @@ fn of_floats(function: MathFunction, x: f64, y: f64) -> Result<f64, SqlError> {
     Ok(value)
 }
 
-/// As PostgreSQL spells it.
+/// The constant with PostgreSQL's digits.
 const RADIANS_PER_DEGREE: f64 = 0.017_453_292_519_943_295;
 
 fn power(x: f64, y: f64) -> Result<f64, SqlError> {

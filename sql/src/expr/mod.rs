@@ -1,7 +1,7 @@
-//! Typed expressions, and what they evaluate to.
+//! Typed expressions and their evaluation.
 //!
-//! The binder resolves names, types and casts; what is left here never looks at a type that it was
-//! not given. NULL is unknown: every operator but those that ask for NULL passes it on.
+//! The binder resolves names, types and casts, so that evaluation never has to infer a type. NULL
+//! is unknown: every operator returns NULL for a NULL operand, except those that test for NULL.
 
 mod aggregates;
 pub(crate) mod arithmetic;
@@ -59,7 +59,7 @@ pub(crate) enum Expr {
     Column(usize),
     /// `$n`, from 0.
     Param(usize),
-    /// The result of an aggregate, until the grouping puts a column in its place.
+    /// The result of an aggregate; grouping replaces it by a column.
     Aggregate(usize),
     Unary(Unary, Box<Expr>),
     Binary(Binary, Box<Expr>, Box<Expr>),
@@ -69,31 +69,31 @@ pub(crate) enum Expr {
         list: Vec<Expr>,
         is_negated: bool,
     },
-    /// The result of the first condition that is true.
+    /// The result of the first branch whose condition is true, or the default.
     Case(Vec<(Expr, Expr)>, Box<Expr>),
     Coalesce(Vec<Expr>),
     Call(Function, Vec<Expr>),
-    /// Something of a sequence, by its place in the plan.
+    /// A call on the sequence at a position in the plan.
     Sequence(SequenceCall, usize, Vec<Expr>),
-    /// The result of a window function, until a column of the windows takes its place.
+    /// The result of a window function; the windows' output column replaces it.
     Window(usize),
-    /// A column of a function that comes to several rows, by their positions.
+    /// A column of a set-returning function: the positions of the call and of the column.
     Rows(usize, usize),
-    /// A column of a query around this one.
+    /// A column of an outer query.
     Outer(ColumnId, SqlType),
-    /// What a query in parentheses comes to, for each row.
+    /// The value of a subquery, for each row.
     Subquery(Box<Subquery>),
 }
 
-/// An expression, and its type.
+/// An expression with its type.
 pub(crate) type Typed = (Expr, SqlType);
 
-/// What is done with a sequence.
+/// A sequence function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SequenceCall {
     Next,
     Current,
-    /// What was taken last of any.
+    /// `lastval`: the value drawn last from any sequence.
     Last,
     Set,
 }
@@ -110,13 +110,13 @@ pub(crate) enum Unary {
         value: Option<bool>,
         is_negated: bool,
     },
-    /// A value of one type as another. Explicit casts cut strings off.
+    /// Converts a value to another type. Explicit casts truncate strings.
     Cast {
         from: SqlType,
         to: ColumnType,
         is_explicit: bool,
     },
-    /// `char(n)` compares without its trailing blanks.
+    /// Removes the trailing blanks of `char(n)`, which comparisons ignore.
     TrimBlanks,
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum Unary {
 pub(crate) enum Binary {
     And,
     Or,
-    /// Of two values of this type.
+    /// Compares two values of this type.
     Compare(Comparison, SqlType),
     IsDistinct {
         is_negated: bool,
@@ -137,7 +137,7 @@ pub(crate) enum Binary {
     },
     /// date - date
     DaysBetween,
-    /// Over times and intervals.
+    /// An operator over times and intervals.
     Temporal(Temporal),
 }
 
@@ -163,7 +163,7 @@ impl Comparison {
         }
     }
 
-    /// The comparison with its sides exchanged.
+    /// Returns the comparison with its operands exchanged.
     pub(crate) fn mirrored(self) -> Self {
         match self {
             Self::Less => Self::Greater,
@@ -176,7 +176,7 @@ impl Comparison {
 }
 
 impl Expr {
-    /// The expression's value for a row.
+    /// Evaluates the expression for a row.
     #[recursive::recursive]
     pub(crate) fn eval(&self, row: &[Datum], env: &Env) -> Result<Datum, SqlError> {
         match self {
@@ -234,7 +234,7 @@ impl Expr {
         }
     }
 
-    /// The same, without a copy of what is there.
+    /// Evaluates like `eval`, but borrows values that exist already.
     pub(crate) fn value<'a>(
         &'a self,
         row: &'a [Datum],
@@ -248,12 +248,13 @@ impl Expr {
         }
     }
 
-    /// Whether a condition holds: unknown does not.
+    /// Whether a condition is true; unknown counts as false.
     pub(crate) fn is_true(&self, row: &[Datum], env: &Env) -> Result<bool, SqlError> {
         Ok(self.eval(row, env)?.truth() == Some(true))
     }
 
-    /// Calls `visit` with the expression and everything in it, until it says no.
+    /// Calls `visit` for the expression and all its parts, until it returns false. Returns whether
+    /// it never did.
     #[recursive::recursive]
     pub(crate) fn all(&self, visit: &mut dyn FnMut(&Expr) -> bool) -> bool {
         visit(self)
@@ -282,7 +283,7 @@ impl Expr {
             }
     }
 
-    /// The expression with its parts replaced where `change` has a replacement.
+    /// Returns the expression with each part replaced for which `change` returns a replacement.
     #[recursive::recursive]
     pub(crate) fn rewrite<E>(
         self,
@@ -329,7 +330,7 @@ impl Expr {
         })
     }
 
-    /// How often it takes a number of the sequence at a place.
+    /// Returns how often the expression calls `nextval` on the sequence at a position.
     pub(crate) fn draws(&self, sequence: usize) -> u64 {
         let mut draws = 0;
         self.all(&mut |expr| {
@@ -341,13 +342,13 @@ impl Expr {
         draws
     }
 
-    /// Whether the value depends on the row alone: not on the time, the session or chance.
+    /// Whether the value depends only on the row: not on the time, the session or randomness.
     pub(crate) fn is_immutable(&self) -> bool {
         self.all(&mut |expr| match expr {
             Self::Param(_) | Self::Sequence(..) | Self::Subquery(_) => false,
             Self::Call(function, _) => function.is_immutable(),
             Self::Unary(Unary::Cast { from, to, .. }, _) => {
-                // These look at the session's time zone.
+                // These casts depend on the session's time zone.
                 let zoned = |base: SqlType| base.element().unwrap_or(base) == SqlType::Timestamptz;
                 let is_name = |base: SqlType| matches!(base, SqlType::Reg(_));
                 zoned(*from) == zoned(to.base) && is_name(*from) == is_name(to.base)
@@ -359,17 +360,17 @@ impl Expr {
         })
     }
 
-    /// Whether it is such an expression, or holds one.
+    /// Whether the predicate holds for the expression or one of its parts.
     pub(crate) fn has(&self, is_such: impl Fn(&Expr) -> bool) -> bool {
         !self.all(&mut |part| !is_such(part))
     }
 
-    /// The condition that both hold.
+    /// Returns the conjunction of two conditions.
     pub(crate) fn and(self, other: Self) -> Self {
         Self::Binary(Binary::And, Box::new(self), Box::new(other))
     }
 
-    /// The conditions that must all hold, where it is one.
+    /// Splits a condition into the conjuncts that must all hold.
     pub(crate) fn conjuncts(&self) -> Vec<&Expr> {
         let mut found = Vec::new();
         let mut rest = vec![self];
@@ -382,7 +383,7 @@ impl Expr {
         found
     }
 
-    /// The columns that it looks at, in order.
+    /// The positions of the columns that it references, in ascending order.
     pub(crate) fn columns(&self) -> Vec<usize> {
         let mut columns = BTreeSet::new();
         self.all(&mut |part| {
@@ -394,17 +395,17 @@ impl Expr {
         columns.into_iter().collect()
     }
 
-    /// Whether it holds a query.
+    /// Whether it contains a subquery.
     pub(crate) fn holds_subquery(&self) -> bool {
         self.has(|part| matches!(part, Self::Subquery(_)))
     }
 
-    /// Whether it names columns of its own query.
+    /// Whether it references columns of its own query.
     pub(crate) fn names_own(&self) -> bool {
         self.has(|part| matches!(part, Self::Column(_)))
     }
 
-    /// Whether it names columns of queries around its own.
+    /// Whether it references columns of outer queries.
     pub(crate) fn names_outer(&self) -> bool {
         self.has(|part| matches!(part, Self::Outer(..)))
     }
@@ -425,7 +426,7 @@ impl Expr {
     }
 }
 
-/// Whether the operand equals one of the list; nothing when that is unknown.
+/// Whether the operand equals an element of the list; `None` if that is unknown.
 fn eval_in(
     operand: &Datum,
     list: &[Expr],
@@ -444,7 +445,7 @@ fn eval_in(
     Ok((!has_null).then_some(false))
 }
 
-/// Whether a text of a type becomes a number by the catalog.
+/// Whether a cast looks a name up in the catalog: from text to a `reg*` type.
 fn is_name_of(from: SqlType, to: SqlType) -> bool {
     (from.is_string() || from == SqlType::Unknown) && matches!(to, SqlType::Reg(_))
 }
@@ -516,7 +517,7 @@ impl Unary {
 impl Binary {
     fn eval(self, left: &Expr, right: &Expr, row: &[Datum], env: &Env) -> Result<Datum, SqlError> {
         let left = left.value(row, env)?;
-        // Three-valued logic: one side may decide alone.
+        // Three-valued logic: one operand may determine the result.
         match (self, &*left) {
             (Self::And, Datum::Bool(false)) => return Ok(Datum::Bool(false)),
             (Self::Or, Datum::Bool(true)) => return Ok(Datum::Bool(true)),
@@ -547,7 +548,7 @@ impl Binary {
         }
     }
 
-    /// Of two values that are not NULL.
+    /// Applies the operator to two values that are not NULL.
     fn compute(self, left: Datum, right: Datum, env: &Env) -> Result<Datum, SqlError> {
         match self {
             Self::Arithmetic(op, base) => arithmetic::apply(op, base, left, right),

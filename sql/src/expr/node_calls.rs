@@ -1,6 +1,6 @@
-//! Functions that ask the node where the statement came in, or another of its sessions.
+//! Functions that query the node that received the statement, or signal another of its sessions.
 //!
-//! A statement that calls one never travels as a program, like one that reads `pangea.sessions`.
+//! A statement that calls one is never sent as a program, like one that reads `pangea.sessions`.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use crate::types::datum::Datum;
 use crate::types::{Element, SqlType};
 use SqlType::{Bool, Float8, Int4, Int8, Text};
 
-/// What is asked.
+/// A function about the node or its sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeFunction {
     /// `pg_backend_pid`
     Process,
-    /// `pg_blocking_pids`: nobody waits for a lock.
+    /// `pg_blocking_pids`: always empty, because no session waits for a lock of another.
     Blocking,
     /// `pg_cancel_backend`
     Cancel,
@@ -46,10 +46,10 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("pg_sleep_for", &[SqlType::Interval], Text, function(F::SleepFor)),
 ];
 
-/// How long a statement sleeps between two looks at whether it must end.
+/// The interval at which a sleeping statement checks whether it must end.
 const NAP: Duration = Duration::from_millis(10);
 
-/// Calls a function.
+/// Evaluates a function.
 pub(super) fn call(function: NodeFunction, args: &[Datum], env: &Env) -> Result<Datum, SqlError> {
     let Some(facts) = &env.facts else {
         let message = "a function of the node in a statement that no session of it runs";
@@ -67,7 +67,8 @@ pub(super) fn call(function: NodeFunction, args: &[Datum], env: &Env) -> Result<
     }
 }
 
-/// Tells a session of this node to end its statement, or itself. Whether there is one.
+/// Cancels the statement of another session of this node, or terminates the session. Returns
+/// whether the session exists.
 fn signal(process: i64, ends: bool, facts: &Facts, env: &Env) -> Result<bool, SqlError> {
     let Some(other) = facts.activities.iter().find(|it| i64::from(it.process) == process) else {
         return Ok(false);
@@ -97,10 +98,11 @@ fn signal(process: i64, ends: bool, facts: &Facts, env: &Env) -> Result<bool, Sq
     Ok(true)
 }
 
-/// Expressions are computed without a pause, so that the thread sleeps: in naps, between which its
-/// statement can be ended and the engine leaves its other work to another thread.
+/// Sleeps. Expressions are evaluated synchronously, so the thread itself sleeps, in short naps.
+/// Between naps the statement can be canceled, and the engine hands its other work to another
+/// thread.
 fn sleep(seconds: f64, facts: &Facts) -> Result<Datum, SqlError> {
-    // A time that the clock can't count to is no end.
+    // A duration that the clock cannot represent never elapses.
     let time = Duration::try_from_secs_f64(seconds.max(0.0)).ok();
     let end = time.and_then(|time| Instant::now().checked_add(time));
     loop {

@@ -44,7 +44,7 @@ fn arithmetic(op: &ast::BinaryOperator) -> Option<Arithmetic> {
     })
 }
 
-/// A whole number that is written out, with the signs before it, in parentheses or not.
+/// Returns the digits of an integer literal with its signs, in parentheses or not.
 fn whole_number(operand: &ast::Expr) -> Option<String> {
     match operand {
         ast::Expr::Nested(inner) => whole_number(inner),
@@ -57,7 +57,7 @@ fn whole_number(operand: &ast::Expr) -> Option<String> {
     }
 }
 
-/// The function that shifts the bits of an integer.
+/// Returns the name of the function that shifts the bits of an integer.
 fn shift(base: SqlType, is_left: bool) -> &'static str {
     match (base, is_left) {
         (SqlType::Int2, true) => "int2shl",
@@ -147,7 +147,7 @@ impl Binder<'_> {
         }
     }
 
-    /// `OPERATOR(pg_catalog.+)`: an operator with its schema.
+    /// `OPERATOR(pg_catalog.+)`: an operator qualified with its schema.
     fn named_operator(
         &self,
         parts: &[String],
@@ -165,7 +165,7 @@ impl Binder<'_> {
         }
     }
 
-    /// A value in a collation: all that there are sort by bytes.
+    /// Binds COLLATE: all supported collations sort by bytes.
     pub(super) fn collate(
         &mut self,
         operand: &ast::Expr,
@@ -217,7 +217,7 @@ impl Binder<'_> {
         self.error_at(error, location)
     }
 
-    /// Two values as one type that they can be compared in, and that type.
+    /// Converts two values to a common type that can be compared, and returns that type.
     pub(crate) fn comparable(
         &mut self,
         left: Bound,
@@ -228,7 +228,7 @@ impl Binder<'_> {
         let common = cast::common(left.base(), right.base())
             .ok_or_else(|| self.no_operator(op, left.base(), right.base(), location))?;
         use SqlType::{Bpchar, Varchar};
-        // Of character varying and character, the latter's operator is the one that fits best.
+        // For character varying and character, the operator of character is the best match.
         let is_padded =
             matches!((left.base(), right.base()), (Varchar, Bpchar) | (Bpchar, Varchar));
         let common = if common == SqlType::Unknown { SqlType::Text } else { common };
@@ -262,7 +262,7 @@ impl Binder<'_> {
             Arithmetic::Remainder => base.is_integer() || base == SqlType::Numeric,
             _ => base.is_number(),
         };
-        // Of two values without a type nothing decides: text, for which there is no operator.
+        // Two untyped values resolve to text, which has no such operator.
         let Some(common) = common.filter(|&base| is_defined(base)) else {
             return Err(self.no_operator(name, left.base(), right.base(), location));
         };
@@ -327,7 +327,7 @@ impl Binder<'_> {
             (a, b) if [a, b].into_iter().any(|base| base.is_string() || base == Unknown) => Text,
             (a, b) => return Err(self.no_operator("||", a, b, location)),
         };
-        // Text takes any other type to its side, as text.
+        // If one operand is text, the other is converted to text, whatever its type.
         let left = self.cast(left, base.into(), cast::Level::Assignment)?.expr;
         let right = self.cast(right, base.into(), cast::Level::Assignment)?.expr;
         Ok(Bound::new(binary(Binary::Concat, left, right), base, location))
@@ -369,7 +369,7 @@ impl Binder<'_> {
                 }
                 self.call(name, vec![operand], location)
             }
-            // A number with its sign is one constant: -2147483648 is an integer.
+            // A number with its sign is one constant, so that -2147483648 is an integer.
             ast::UnaryOperator::Minus if let Some(number) = whole_number(operand) => {
                 super::bind::number(&minus(number), location)
             }
@@ -399,7 +399,7 @@ impl Binder<'_> {
         }
     }
 
-    /// `IS [NOT] NULL`, `TRUE`, `FALSE` and `UNKNOWN`.
+    /// Binds `IS [NOT] NULL`, `TRUE`, `FALSE` and `UNKNOWN`.
     pub(super) fn test(&mut self, ast: &ast::Expr, location: Location) -> Result<Bound, SqlError> {
         use ast::Expr as A;
         let truth = |value, is_negated| Unary::IsTruth { value, is_negated };
@@ -415,7 +415,7 @@ impl Binder<'_> {
             other => unreachable!("{other} is not a test"),
         };
         let operand = match op {
-            // Any type will do, so that a parameter may still get its own elsewhere.
+            // Any type is accepted, so that a parameter can still get its type elsewhere.
             Unary::IsNull { .. } => self.bind(operand)?.expr,
             _ => self.condition(operand, "IS")?,
         };

@@ -1,12 +1,15 @@
-//! Regular expressions: PostgreSQL's advanced ones, as far as the crate `regex` agrees with them.
+//! Regular expressions: PostgreSQL's advanced ones, to the extent that the crate `regex` agrees
+//! with them.
 //!
-//! A pattern is translated: escapes that mean something else are spelled as the crate spells them,
-//! and what it has no form of is refused by name: back references, look-around, collating elements.
-//! Whether a pattern matches is then the same question. Which part of a text it matches is not:
-//! of the matches at one place PostgreSQL takes the longest, the crate the first that the pattern
-//! comes to. Functions that show a match therefore refuse patterns with alternatives or with
-//! quantifiers that are not greedy; what is left differs only where an optional part takes what a
-//! longer one after it would need, as in `a?(ab)?`.
+//! A pattern is translated. Escapes with another meaning are rewritten in the crate's syntax.
+//! Constructs that the crate does not have are rejected by name: back references, look-around,
+//! collating elements.
+//!
+//! Both then agree on whether a pattern matches, but not on the part of the text that it matches:
+//! among the matches at one position PostgreSQL takes the longest, and the crate takes the first
+//! that the pattern reaches. Functions that return a match therefore reject patterns with
+//! alternatives or with quantifiers that are not greedy. The remaining patterns differ only if an
+//! optional part takes text that a longer match needs after it, as in `a?(ab)?`.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,7 +25,7 @@ use crate::types::SqlType::{Bool, Int4, Text};
 use crate::types::check_parted;
 use crate::types::datum::Datum;
 
-/// The most memory that a compiled pattern takes: patterns come from clients.
+/// The memory limit of a compiled pattern, in bytes: patterns come from clients.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
 /// A function over regular expressions.
@@ -65,13 +68,13 @@ pub(super) const SIGNATURES: &[Signature] = &[
     regex("regexp_split_to_array", THREE, TEXTS, R::Split),
 ];
 
-/// What flags ask for.
+/// The options that flag letters select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Flags {
     is_global: bool,
     is_case_blind: bool,
     is_literal: bool,
-    /// `.` and complements do not match the end of a line.
+    /// `.` and complements do not match a newline.
     is_dot_narrow: bool,
     /// `^` and `$` match at each line.
     is_by_line: bool,
@@ -105,7 +108,7 @@ impl Flags {
     }
 }
 
-/// Calls the function.
+/// Evaluates the function.
 pub(super) fn call(function: RegexFunction, args: &[Datum]) -> Result<Datum, SqlError> {
     let string = |at: usize| text(&args[at]);
     let (subject, pattern) = (string(0), string(1));
@@ -140,7 +143,7 @@ pub(super) fn call(function: RegexFunction, args: &[Datum]) -> Result<Datum, Sql
                 Datum::array((first..regex.captures_len()).map(|at| group(&found, at)).collect())
             }
         },
-        // Of groups the first is shown, where there is one.
+        // Returns the first group if the pattern has one.
         R::Substring => match regex.captures(subject) {
             None => Datum::Null,
             Some(found) => {
@@ -162,7 +165,8 @@ fn group(found: &Captures<'_>, at: usize) -> Datum {
     found.get(at).map_or(Datum::Null, |part| Datum::Text(part.as_str().to_owned()))
 }
 
-/// The matches from left to right. As in PostgreSQL an empty one may follow right after another.
+/// Returns the matches from left to right. As in PostgreSQL, an empty match may follow right after
+/// another match.
 fn matches<'a>(regex: &'a Regex, subject: &'a str) -> impl Iterator<Item = Captures<'a>> {
     let mut next = Some(0);
     std::iter::from_fn(move || {
@@ -175,7 +179,8 @@ fn matches<'a>(regex: &'a Regex, subject: &'a str) -> impl Iterator<Item = Captu
     })
 }
 
-/// The parts between matches; an empty match at either end, or right after another, parts nothing.
+/// Returns the parts between matches. An empty match at either end of the text, or right after
+/// another match, does not split.
 fn split(regex: &Regex, subject: &str) -> Vec<Datum> {
     let mut parts = Vec::new();
     let mut start = 0;
@@ -222,12 +227,12 @@ fn replace(regex: &Regex, subject: &str, with: &str, is_global: bool) -> Result<
     Ok(out)
 }
 
-/// What a pattern was compiled from, and into what.
+/// A compiled regex with its key: pattern, flags, and whether matches are returned.
 type Compiled = (String, Flags, bool, Arc<Regex>);
 
 thread_local! {
-    /// The pattern that was compiled last: most statements have one, for all their rows. What it
-    /// holds changes how long a match takes, and never what it finds.
+    /// The pattern compiled last: most statements use one pattern for all their rows. The cache
+    /// affects only how long a match takes, never its result.
     static LAST: RefCell<Option<Compiled>> = const { RefCell::new(None) };
 }
 
@@ -245,7 +250,7 @@ fn compiled(pattern: &str, flags: Flags, is_shown: bool) -> Result<Arc<Regex>, S
     }
     let mut with = flags;
     let mut body = pattern;
-    // Options may begin the pattern itself.
+    // A pattern may begin with embedded options.
     if let Some((letters, rest)) = pattern.strip_prefix("(?").and_then(|p| p.split_once(')'))
         && !letters.is_empty()
         && letters.bytes().all(|byte| byte.is_ascii_lowercase())
@@ -276,7 +281,7 @@ fn invalid(what: &str) -> SqlError {
     SqlError::new(code::REGULAR_EXPRESSION, format!("invalid regular expression: {what}"))
 }
 
-/// What is wrong, in PostgreSQL's words.
+/// Describes the error with PostgreSQL's message.
 fn explained(error: &regex::Error) -> &'static str {
     let regex::Error::Syntax(said) = error else { return "regular expression is too complex" };
     let known = [
@@ -290,7 +295,7 @@ fn explained(error: &regex::Error) -> &'static str {
     known.iter().find(|(part, _)| said.contains(part)).map_or("invalid escape \\ sequence", |k| k.1)
 }
 
-/// A pattern on its way to the crate's spelling.
+/// A pattern that is being translated to the crate's syntax.
 struct Translation<'a> {
     chars: std::iter::Peekable<std::str::Chars<'a>>,
     out: String,
@@ -390,7 +395,7 @@ impl<'a> Translation<'a> {
         if self.chars.peek() == Some(&'^') {
             self.chars.next();
             self.out.push('^');
-            // A complement does not match the end of a line where a dot does not.
+            // A complement does not match a newline if a dot does not.
             if is_dot_narrow {
                 self.out.push_str("\\n");
             }
@@ -422,7 +427,7 @@ impl<'a> Translation<'a> {
         Ok(())
     }
 
-    /// `[:alpha:]`, after its first bracket.
+    /// Translates `[:alpha:]`, after its first bracket.
     fn class(&mut self) -> Result<(), SqlError> {
         self.chars.next();
         let mut name = String::new();

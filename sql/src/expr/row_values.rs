@@ -1,7 +1,6 @@
-//! Rows of values that are tested: `(a, b) < (c, d)`, `(a, b) IN ((1, 2), (3, 4))`, `(a, b) IS
-//! NULL`.
+//! Tests of row constructors: `(a, b) < (c, d)`, `(a, b) IN ((1, 2), (3, 4))`, `(a, b) IS NULL`.
 //!
-//! Each becomes tests of its values, which NULLs then go through as in PostgreSQL.
+//! Each is rewritten to tests of the single values, which treat NULLs as PostgreSQL does.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -13,7 +12,7 @@ use crate::error::{SqlError, code};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The values of a row that is written out.
+/// Returns the values of a row constructor.
 fn row(ast: &ast::Expr) -> Option<Vec<&ast::Expr>> {
     match ast {
         ast::Expr::Nested(inner) => row(inner),
@@ -33,7 +32,7 @@ fn value(arg: &ast::FunctionArg) -> Option<&ast::Expr> {
     }
 }
 
-/// Whether a call is the word ROW.
+/// Whether a call is the keyword ROW.
 pub(super) fn is_row(function: &ast::Function) -> bool {
     matches!(&function.name.0[..], [ast::ObjectNamePart::Identifier(name)]
         if name.quote_style.is_none() && name.value.eq_ignore_ascii_case("row"))
@@ -43,14 +42,14 @@ fn unequal() -> SqlError {
     SqlError::new(code::SYNTAX, "unequal number of entries in row expressions")
 }
 
-/// All of some tests, or one of them.
+/// Combines tests with AND or OR.
 fn folded(op: Binary, tests: Vec<Expr>) -> Expr {
     let nothing = Expr::Const(Datum::Bool(op == Binary::And));
     tests.into_iter().reduce(|all, test| binary(op, all, test)).unwrap_or(nothing)
 }
 
 impl Binder<'_> {
-    /// A test of rows that are written out; nothing where the expression is none.
+    /// Binds a test of row constructors; `None` if the expression is not one.
     pub(super) fn row_test(
         &mut self,
         ast: &ast::Expr,
@@ -104,7 +103,8 @@ impl Binder<'_> {
             let tests = left.iter().zip(right).map(|(a, b)| compare(a, op, b));
             return Ok(folded(fold, tests.collect::<Result<_, SqlError>>()?));
         }
-        // The first values that differ decide: the last ones first, to put one around the other.
+        // The first pair of different values decides. The condition is built from the last pair
+        // outwards.
         let strict = if matches!(op, O::Lt | O::LtEq) { O::Lt } else { O::Gt };
         let mut decided: Option<Expr> = None;
         for (a, b) in left.iter().zip(right).rev() {
@@ -135,7 +135,7 @@ impl Binder<'_> {
         Ok(folded(fold, tests.collect::<Result<_, SqlError>>()?))
     }
 
-    /// Whether all values of a row are NULL, or none is.
+    /// Whether all values of a row are NULL, or, if negated, all are not NULL.
     fn null_row(&mut self, values: &[&ast::Expr], is_negated: bool) -> Result<Expr, SqlError> {
         let mut tests = Vec::with_capacity(values.len());
         for value in values {

@@ -1,10 +1,10 @@
-//! Names of columns, and which columns they mean.
+//! Resolution of column names.
 
 use super::bind::{Scope, ScopeColumn};
 use crate::error::{SqlError, code};
 use crate::syntax;
 
-/// What stands before the name of a column.
+/// The qualifier before a column name: table, and schema if given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Qualifier<'a> {
     pub schema: Option<&'a str>,
@@ -12,7 +12,7 @@ pub(crate) struct Qualifier<'a> {
 }
 
 impl Qualifier<'_> {
-    /// Whether a column is of what is meant.
+    /// Whether a column belongs to the qualified relation.
     pub(crate) fn is_of(&self, column: &ScopeColumn) -> bool {
         column.table == self.table
             && (self.schema.is_none() || column.schema.as_deref() == self.schema)

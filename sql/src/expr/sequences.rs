@@ -1,4 +1,4 @@
-//! Binding of calls that are of a sequence.
+//! Binding of sequence functions.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -11,7 +11,7 @@ use crate::syntax::{self, Written};
 use crate::types::SqlType;
 
 impl SequenceName {
-    /// What is meant in a text that the catalog keeps.
+    /// Resolves the name for an expression that the catalog stores, independently of `search_path`.
     fn of_public(self) -> Self {
         match self {
             Self::Known(name) => Self::Known(name),
@@ -24,7 +24,7 @@ impl SequenceName {
 }
 
 impl Binder<'_> {
-    /// A call of `nextval`, `currval`, `lastval` or `setval`, if it is one.
+    /// Binds a call of `nextval`, `currval`, `lastval` or `setval`; `None` for any other name.
     pub(super) fn sequence_call(
         &mut self,
         name: &str,
@@ -76,7 +76,8 @@ fn plain(arg: &ast::FunctionArg) -> Option<&ast::Expr> {
     }
 }
 
-/// The sequence that an argument names: it must be known before the statement runs.
+/// Returns the sequence that an argument names. It must be a constant, because the sequence must be
+/// known before the statement runs.
 fn sequence_name(expr: &ast::Expr) -> Result<SequenceName, SqlError> {
     let literal = |expr: &ast::Expr| match expr {
         ast::Expr::Value(value) => match &value.value {
@@ -111,7 +112,7 @@ fn sequence_name(expr: &ast::Expr) -> Result<SequenceName, SqlError> {
     }
 }
 
-/// The number that a literal of a sequence's option is.
+/// Returns the number of a sequence option.
 pub(crate) fn option_number(expr: &ast::Expr) -> Result<i64, SqlError> {
     let text = expr.to_string().replace(' ', "");
     text.parse().map_err(|_| {

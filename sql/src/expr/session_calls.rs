@@ -1,4 +1,4 @@
-//! Functions about the session: its settings.
+//! Functions that read and change the session's settings.
 
 use super::Env;
 use super::functions::Function;
@@ -8,7 +8,7 @@ use crate::session::settings::shown;
 use crate::types::SqlType::{Bool, Text};
 use crate::types::datum::Datum;
 
-/// What is done with a setting.
+/// A function over settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SettingFunction {
     /// `current_setting`
@@ -25,19 +25,19 @@ pub(super) const SIGNATURES: &[Signature] = &[
     of("set_config", &[Text, Text, Bool], Text, Function::Setting(F::Set)),
 ];
 
-/// Calls a function. What it sets, the session does when the statement has ended.
+/// Evaluates a function. The session applies `set_config` after the statement ends.
 pub(super) fn call(
     function: SettingFunction,
     args: &[Datum],
     env: &Env,
 ) -> Result<Datum, SqlError> {
     let Some(settings) = &env.settings else {
-        // The session runs it then, and nobody else.
+        // This error makes the session run the statement itself, instead of all replicas.
         return Err(SqlError::new(code::NOT_REPEATABLE, "a setting of the session"));
     };
     match (function, args) {
         (F::Show, [Datum::Text(name), rest @ ..]) => {
-            // What the statement itself has set counts.
+            // Values set by this statement take precedence.
             let asked = env.set_settings.borrow();
             let own = asked.iter().rev().find(|(set, ..)| set.eq_ignore_ascii_case(name));
             if let Some((_, value, _)) = own {

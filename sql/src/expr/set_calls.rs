@@ -1,4 +1,4 @@
-//! Functions that come to several rows, where a value stands: `SELECT unnest(a)`.
+//! Set-returning functions used as values: `SELECT unnest(a)`.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -17,19 +17,19 @@ use crate::types::datum::Datum;
 /// The columns of a function, as values.
 type Parts = Vec<(&'static str, Bound)>;
 
-/// The place of a call among those of its query, and its columns.
+/// The position of a call among those of its query, and its columns.
 type Noted = (usize, Vec<(&'static str, SqlType)>);
 
-/// What to do instead.
+/// The hint of errors about misplaced calls.
 const INSTEAD: &str =
     "You might be able to move the set-returning function into a LATERAL FROM item.";
 
-/// What a part of a record is called, which nobody else can call it.
+/// Returns the internal column name of a record's field. The NUL byte keeps users from naming it.
 pub(crate) fn part_name(record: &str, part: &str) -> String {
     format!("{record}\0{part}")
 }
 
-/// `(x).column`: what is in the parentheses, and the name of the column.
+/// `(x).column`: returns the expression in parentheses and the column name.
 fn field_of<'a>(root: &'a ast::Expr, chain: &[ast::AccessExpr]) -> Option<(&'a ast::Expr, String)> {
     match (root, chain) {
         (ast::Expr::Nested(inner), [ast::AccessExpr::Dot(ast::Expr::Identifier(column))]) => {
@@ -40,7 +40,7 @@ fn field_of<'a>(root: &'a ast::Expr, chain: &[ast::AccessExpr]) -> Option<(&'a a
 }
 
 impl Binder<'_> {
-    /// A call as a value: the function has one column.
+    /// Binds a call of a function with one column as a value.
     pub(super) fn set_call(
         &mut self,
         name: &str,
@@ -59,8 +59,8 @@ impl Binder<'_> {
         }
     }
 
-    /// A call as a value, and each of its columns where there are several: then the value is the
-    /// text of a record. Nothing where that is not what stands there.
+    /// Binds a call as a value, and each of its columns if it has several; the value is then the
+    /// text of the record. `None` if the expression is not such a call.
     pub(crate) fn record_call(
         &mut self,
         ast: &ast::Expr,
@@ -89,8 +89,8 @@ impl Binder<'_> {
         Ok(Some((Bound::new(whole, SqlType::Text, location), parts)))
     }
 
-    /// A part of a record that a query in FROM has made: `(t.record).column`; nothing where that is
-    /// not what stands there.
+    /// Binds a field of a record that a query in FROM returns: `(t.record).column`. `None` if the
+    /// expression is something else.
     pub(super) fn record_part(
         &mut self,
         root: &ast::Expr,
@@ -115,7 +115,7 @@ impl Binder<'_> {
         Some(Ok(Bound { expr: Expr::Column(at), ty, location }))
     }
 
-    /// A column of a call: `(f(x)).column`; nothing where that is not what stands there.
+    /// Binds a column of a call: `(f(x)).column`. `None` if the expression is something else.
     pub(super) fn set_column(
         &mut self,
         root: &ast::Expr,
@@ -138,7 +138,7 @@ impl Binder<'_> {
         }))
     }
 
-    /// Notes a call, once for all that are the same: its place, and its columns.
+    /// Records a call and returns its position and columns. Identical calls share one position.
     fn called(
         &mut self,
         name: &str,
@@ -158,7 +158,7 @@ impl Binder<'_> {
                 self.error_at(SqlError::new(code::FEATURE_NOT_SUPPORTED, message), location)
             );
         }
-        // Aggregates may be arguments, other such functions not.
+        // Arguments may contain aggregates, but no other set-returning function.
         let bounds = args.iter().map(|arg| self.argument(arg, location));
         let bounds = bounds.collect::<Result<Vec<_>, _>>()?;
         if bounds.iter().any(|bound| bound.expr.has(|part| matches!(part, Expr::Rows(..)))) {
@@ -187,10 +187,11 @@ impl Binder<'_> {
         Ok((at, columns))
     }
 
-    /// Such a function is computed before what decides whether it is wanted.
+    /// Rejects a set-returning function in a conditional construct: it would be evaluated before
+    /// the condition.
     ///
     /// # Errors
-    /// When one stands in such a construct.
+    /// If an operand contains one.
     pub(super) fn refuse_rows(
         &self,
         bounds: &[Bound],

@@ -1,4 +1,4 @@
-//! Which functions there are, by name and argument types.
+//! The signatures of the functions: names, argument types and result types.
 
 use super::arrays::ArrayFunction;
 use super::cast::{self, Level};
@@ -18,12 +18,12 @@ use SqlType::{
     Timestamptz, Uuid,
 };
 
-/// One form of a function.
+/// One signature of a function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signature {
     pub name: &'static str,
     pub args: &'static [SqlType],
-    /// Whether the last argument may come any number of times.
+    /// Whether the last argument may be repeated.
     pub is_variadic: bool,
     pub result: SqlType,
     pub function: Function,
@@ -45,7 +45,7 @@ const fn variadic(name: &'static str, args: &'static [SqlType], function: Functi
 /// Arrays of text.
 pub(crate) const TEXTS: SqlType = SqlType::Array(Element::TEXT);
 
-/// Forms of one name stand in the order in which they are tried.
+/// Signatures with the same name are tried in this order.
 const SIGNATURES: &[Signature] = &[
     of("abs", &[Int2], Int2, Function::Abs(Int2)),
     of("abs", &[Int4], Int4, Function::Abs(Int4)),
@@ -137,10 +137,11 @@ const SIGNATURES: &[Signature] = &[
     of("pg_advisory_unlock_all", &[], Text, Function::UnlockAll),
 ];
 
-/// All forms of all functions.
+/// Returns all signatures of all functions.
 fn forms() -> impl Iterator<Item = &'static Signature> {
     let groups = [
-        // First: what `substring` is asked for with a literal is a pattern, not a place.
+        // First, so that an untyped literal as the second argument of `substring` is a pattern, not
+        // a position.
         regexes::SIGNATURES,
         SIGNATURES,
         time_functions::SIGNATURES,
@@ -155,20 +156,21 @@ fn forms() -> impl Iterator<Item = &'static Signature> {
     groups.into_iter().chain(catalog_calls::PRIVILEGE_FORMS).flatten()
 }
 
-/// The first name of a function, where it has one.
+/// Returns the first name of a function, if it has one.
 pub(crate) fn name_of(function: Function) -> Option<&'static str> {
     forms().find(|form| form.function == function).map(|form| form.name)
 }
 
-/// What a search for a function found.
+/// The result of a function lookup.
 pub(crate) enum Found {
     Signature(Signature),
-    /// The name is known, for other arguments.
+    /// The name exists, but with other argument types.
     OtherArgs,
     Nothing,
 }
 
-/// How many arguments need a cast, if the form takes them at all. What has no type yet needs none.
+/// Returns the number of arguments that need a cast; `None` if the signature does not accept them.
+/// Untyped arguments need no cast.
 fn casts(signature: &Signature, args: &[SqlType]) -> Option<usize> {
     let fixed = signature.args.len();
     let takes_count = if signature.is_variadic { args.len() >= fixed } else { args.len() == fixed };
@@ -188,7 +190,7 @@ fn casts(signature: &Signature, args: &[SqlType]) -> Option<usize> {
     Some(count)
 }
 
-/// The form of `name` that takes these arguments with the fewest casts.
+/// Returns the signature of `name` that accepts these arguments with the fewest casts.
 pub(crate) fn find(name: &str, args: &[SqlType]) -> Found {
     let named = || forms().filter(|signature| signature.name == name);
     let fitting = named().filter_map(|form| casts(form, args).map(|count| (count, form)));

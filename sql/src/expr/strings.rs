@@ -5,10 +5,10 @@ use crate::error::{SqlError, code};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The longest string that a function makes: PostgreSQL's limit of a value.
+/// The longest string that a function returns: PostgreSQL's limit for a value.
 const STRING_BYTES_MAX: usize = 1 << 30;
 
-/// Which end `trim` cuts.
+/// The end that `trim` cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrimSide {
     Both,
@@ -35,7 +35,7 @@ pub(super) fn concat(left: Datum, right: Datum) -> Result<Datum, SqlError> {
     }
 }
 
-/// Calls a string function whose arguments are not NULL.
+/// Evaluates a string function whose arguments are not NULL.
 pub(super) fn call(function: Function, args: &[Datum]) -> Result<Datum, SqlError> {
     let string = |at: usize| text(&args[at]);
     let number = |at: usize| integer(&args[at]);
@@ -130,14 +130,15 @@ fn code_points(function: Function, args: &[Datum]) -> Result<Datum, SqlError> {
     }
 }
 
-/// How many characters `left` and `right` keep: below 0, all but so many.
+/// Returns the number of characters that `left` and `right` keep; a negative count drops that many.
 fn end_of(text: &str, count: i64) -> usize {
     let length = text.chars().count() as i64;
     let kept = if count < 0 { length.saturating_add(count) } else { count };
     kept.clamp(0, length) as usize
 }
 
-/// The window `[start, start + length)` of positions from 1, of which what is before 1 is lost.
+/// Returns the window `[start, start + length)` of positions from 1; the part before position 1 is
+/// cut off.
 fn substring(text: &str, start: i64, length: Option<i64>) -> Result<String, SqlError> {
     if length.is_some_and(|length| length < 0) {
         return Err(SqlError::new(code::SUBSTRING_LENGTH, "negative substring length not allowed"));
@@ -180,7 +181,7 @@ enum Pattern {
     AnyRun,
 }
 
-/// What a pattern begins with, and what is behind it; nothing where it is at its end.
+/// Returns the first element of a pattern and the rest; `None` at the end of the pattern.
 fn next_of(pattern: &str, escape: Option<char>) -> Result<Option<(Pattern, &str)>, SqlError> {
     let mut chars = pattern.chars();
     let Some(first) = chars.next() else { return Ok(None) };
@@ -208,7 +209,8 @@ pub(super) fn like(
         return Err(SqlError::new(code::ESCAPE_CHARACTER, "invalid escape string")
             .with_hint("Escape string must be empty or one character."));
     }
-    // That it is well-formed does not depend on how far the text agrees with it.
+    // The whole pattern is checked first, so that errors do not depend on how much of the text
+    // matches.
     let mut rest = pattern;
     while let Some((_, behind)) = next_of(rest, escape)? {
         rest = behind;
@@ -219,7 +221,7 @@ pub(super) fn like(
     }
 }
 
-/// Matches greedily and goes back to the last `%` alone: no more than length times length steps.
+/// Matches greedily and backtracks only to the last `%`: at most length times length steps.
 fn matches(text: &str, pattern: &str, escape: Option<char>) -> Result<bool, SqlError> {
     let behind_one = |text: &str| text.chars().next().map_or(0, char::len_utf8);
     let (mut text, mut pattern) = (text, pattern);

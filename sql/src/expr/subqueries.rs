@@ -1,4 +1,4 @@
-//! Binding of queries in parentheses. The planner has planned them before.
+//! Binding of subqueries. The planner has planned them already.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::relational::{Shape, Split, Subquery, SubqueryKind};
 use crate::types::{ColumnType, SqlType};
 
 impl Binder<'_> {
-    /// `(SELECT ..)`, `EXISTS (SELECT ..)` and `x IN (SELECT ..)`.
+    /// Binds `(SELECT ..)`, `EXISTS (SELECT ..)` and `x IN (SELECT ..)`.
     pub(super) fn subquery(
         &mut self,
         ast: &ast::Expr,
@@ -38,7 +38,7 @@ impl Binder<'_> {
         }
     }
 
-    /// `ARRAY(SELECT ..)`
+    /// Binds `ARRAY(SELECT ..)`.
     pub(super) fn array_of_rows(
         &mut self,
         query: &ast::Query,
@@ -51,7 +51,8 @@ impl Binder<'_> {
         Ok(Bound::new(expr, base, location))
     }
 
-    /// `x < ANY (SELECT ..)`, `x <> ALL (SELECT ..)`; nothing where it is of an array.
+    /// Binds `x < ANY (SELECT ..)` and `x <> ALL (SELECT ..)`; `None` if the right side is an
+    /// array.
     pub(super) fn any_or_all(
         &mut self,
         ast: &ast::Expr,
@@ -114,7 +115,8 @@ impl Binder<'_> {
         let query = Arc::unwrap_or_clone(nested.query).with_types(&types)?;
         nested.query = Arc::new(query);
         if let Shape::Rows(split) = &nested.shape {
-            // So are the columns of what is joined; what its conditions name comes behind them.
+            // The columns of the join are converted too. The columns that its conditions name come
+            // after them.
             let Split { query, conditions } = split.as_ref().clone();
             let all: Vec<SqlType> =
                 types.iter().chain(&query.types[types.len()..]).copied().collect();
@@ -125,7 +127,7 @@ impl Binder<'_> {
         Ok(Bound::new(self.made(kind, nested, SqlType::Bool), SqlType::Bool, location))
     }
 
-    /// A query that has been planned.
+    /// Returns the planned subquery.
     fn nested(&self, query: &ast::Query, location: Location) -> Result<Nested, SqlError> {
         let place = std::ptr::from_ref(query).addr();
         let found = self.nested.iter().find(|nested| nested.place == place);
@@ -145,7 +147,8 @@ impl Binder<'_> {
         }
     }
 
-    /// The expression that a query is, with what it names of this one or of those around it.
+    /// Returns the expression of a subquery, with the columns that it references in this query and
+    /// in outer queries.
     fn made(&mut self, kind: SubqueryKind, nested: Nested, base: SqlType) -> Expr {
         let Nested { query, refs, shape, .. } = nested;
         let mut named = Vec::with_capacity(refs.len());

@@ -1,7 +1,7 @@
 //! Operators over dates, times, timestamps and intervals.
 //!
-//! Dates become timestamps and times intervals where PostgreSQL has no operator of their own that
-//! would give something else. An interval's months and days go by the calendar of the session's
+//! Dates are converted to timestamps and times to intervals, unless PostgreSQL has a separate
+//! operator with another result. An interval's months and days follow the calendar of the session's
 //! time zone; its microseconds are elapsed time.
 
 use super::arithmetic::Arithmetic;
@@ -14,30 +14,30 @@ use crate::types::datum::Datum;
 use crate::types::interval::{Interval, out_of_range};
 use crate::types::zone::Zone;
 
-/// An operator over values one of which is a time or an interval.
+/// An operator with at least one operand that is a time or an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Temporal {
-    /// A value of the type, an interval later.
+    /// Adds an interval to a value of the type.
     Later(SqlType),
-    /// A value of the type, an interval earlier.
+    /// Subtracts an interval from a value of the type.
     Earlier(SqlType),
-    /// From the right value to the left one.
+    /// The interval from the right value to the left one.
     Between,
     Multiply,
     Divide,
 }
 
-/// What an operator means for two types.
+/// The meaning of an operator for two types.
 pub(super) struct Meaning {
     pub op: Temporal,
     pub left: SqlType,
     pub right: SqlType,
     pub result: SqlType,
-    /// The operands change places.
+    /// Whether the operands are exchanged.
     pub is_swapped: bool,
 }
 
-/// What an operator means for two types; nothing where there is none.
+/// Returns the meaning of an operator for two types; `None` if it has no meaning here.
 pub(super) fn meaning(op: Arithmetic, left: SqlType, right: SqlType) -> Option<Meaning> {
     use SqlType::{Date, Float8, Interval, Time, Timestamp, Timestamptz, Unknown};
     let is_swapped = matches!(
@@ -89,7 +89,7 @@ pub(super) fn meaning(op: Arithmetic, left: SqlType, right: SqlType) -> Option<M
     }
 }
 
-/// Whether PostgreSQL has several operators for two types and prefers none.
+/// Whether PostgreSQL has several operators for two types and prefers none of them.
 pub(super) fn is_ambiguous(op: Arithmetic, left: SqlType, right: SqlType) -> bool {
     use SqlType::{Date, Time, Unknown};
     op == Arithmetic::Add
@@ -156,7 +156,7 @@ fn shift(base: SqlType, value: Datum, by: Interval, zone: &Zone) -> Result<Datum
     }
 }
 
-/// A timestamp with time zone some time later.
+/// Adds an interval to a timestamp with time zone.
 pub(super) fn shift_zoned(utc: i64, by: Interval, zone: &Zone) -> Result<i64, SqlError> {
     let mut utc = utc;
     if by.months != 0 {
@@ -168,7 +168,7 @@ pub(super) fn shift_zoned(utc: i64, by: Interval, zone: &Zone) -> Result<i64, Sq
     checked_timestamp(utc.checked_add(by.micros))
 }
 
-/// The same day of another month, or its last day.
+/// Returns the same day of another month, or the last day of that month.
 fn shift_months(local: i64, months: i32) -> Result<i64, SqlError> {
     if months == 0 {
         return Ok(local);

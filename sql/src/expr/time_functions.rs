@@ -1,4 +1,4 @@
-//! Functions that make, justify and compare times and intervals.
+//! Functions that construct, justify and compare times and intervals.
 
 use num_traits::ToPrimitive;
 
@@ -19,7 +19,7 @@ use crate::types::zone::Zone;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeFunction {
     Age(SqlType),
-    /// Since today's midnight.
+    /// The age relative to today's midnight.
     AgeToday(SqlType),
     Justify,
     JustifyDays,
@@ -27,7 +27,7 @@ pub(crate) enum TimeFunction {
     MakeInterval,
     MakeTime,
     LocalTime,
-    /// At a fixed offset from UTC.
+    /// AT TIME ZONE with a fixed offset from UTC.
     AtOffset {
         to_utc: bool,
     },
@@ -44,7 +44,7 @@ const fn time(
     of(name, args, result, Function::Time(function))
 }
 
-/// The forms of `make_interval`: all arguments may be left out from the end.
+/// The arguments of `make_interval`; trailing ones may be omitted.
 const MAKE_INTERVAL: &[SqlType] = &[Int4, Int4, Int4, Int4, Int4, Int4, Float8];
 /// The names of its arguments.
 pub(super) const MAKE_INTERVAL_NAMES: [&str; 7] =
@@ -72,7 +72,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     time("timezone", &[I, Timestamptz], Timestamp, T::AtOffset { to_utc: false }),
 ];
 
-/// Calls a function whose arguments are not NULL. `now` is the transaction's time.
+/// Evaluates a function whose arguments are not NULL. `now` is the transaction's time.
 pub(super) fn call(
     function: TimeFunction,
     args: &[Datum],
@@ -108,7 +108,8 @@ fn local(base: SqlType, value: &Datum, zone: &Zone) -> i64 {
     }
 }
 
-/// The years, months, days and so on from one local time to another: PostgreSQL's `timestamp_age`.
+/// Returns the years, months, days and smaller units from one local time to another: PostgreSQL's
+/// `timestamp_age`.
 fn age(later: i64, earlier: i64) -> Result<Interval, SqlError> {
     if !is_finite(later) || !is_finite(earlier) {
         return Err(SqlError::new(code::DATETIME_OVERFLOW, "timestamp out of range"));
@@ -126,7 +127,7 @@ fn age(later: i64, earlier: i64) -> Result<Interval, SqlError> {
         micros += MICROS_PER_DAY;
         days -= 1;
     }
-    // The month that the days are taken from is that of the earlier of the two.
+    // Days are borrowed from the month of the earlier of the two times.
     let first = if sign < 0 { to } else { from };
     while days < 0 {
         days += days_in_month(first.year, first.month);
@@ -163,7 +164,7 @@ fn make_time(hour: &Datum, minute: &Datum, second: &Datum) -> Result<Datum, SqlE
     })
 }
 
-/// The microseconds since midnight; nothing where a field is out of range.
+/// Returns the microseconds since midnight; `None` if a field is out of range.
 pub(super) fn time_of_day(hour: i64, minute: i64, second: f64) -> Option<i64> {
     let is_in_range = (0..=24).contains(&hour) && (0..60).contains(&minute);
     if !is_in_range || !(0.0..=60.0).contains(&second) {
@@ -183,7 +184,7 @@ fn at_offset(offset: Interval, value: &Datum, to_utc: bool) -> Result<Datum, Sql
     if !is_finite(*micros) {
         return Ok(value.clone());
     }
-    // PostgreSQL's zones have whole seconds.
+    // Offsets of PostgreSQL's time zones are whole seconds.
     let east = offset.micros / MICROS_PER_SECOND * MICROS_PER_SECOND;
     let moved = if to_utc { micros.checked_sub(east) } else { micros.checked_add(east) };
     crate::types::datetime::checked_timestamp(moved).map(Datum::Timestamp)

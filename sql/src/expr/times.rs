@@ -15,7 +15,7 @@ use crate::types::zone::Zone;
 /// The Julian day of 2000-01-01.
 const JULIAN_DAY_ZERO: i64 = 2_451_545;
 
-/// The one name of a unit among those that PostgreSQL takes.
+/// Returns the canonical name of a unit for all names that PostgreSQL accepts.
 fn canonical(unit: &str) -> Option<&'static str> {
     Some(match unit {
         "us" | "usec" | "usecs" | "microsecond" | "microseconds" => "microseconds",
@@ -44,7 +44,7 @@ fn canonical(unit: &str) -> Option<&'static str> {
     })
 }
 
-/// The error of a unit that a type does not have, or that there is none of.
+/// The error for a unit that does not exist, or that a type does not have.
 fn unknown_unit(unit: &str, base: SqlType) -> SqlError {
     if canonical(unit).is_some() {
         let message = format!("unit \"{unit}\" not supported for type {base}");
@@ -58,7 +58,7 @@ fn scaled(unscaled: i64, scale: u32) -> Datum {
     Datum::Numeric(Numeric::new(BigInt::from(unscaled), scale))
 }
 
-/// The local time of a date or timestamp.
+/// Returns the local time of a date or timestamp.
 fn local_time(base: SqlType, value: &Datum, zone: &Zone) -> Result<i64, SqlError> {
     match value {
         Datum::Date(days) => date_to_timestamp(*days),
@@ -74,25 +74,25 @@ fn is_finite(micros: i64) -> bool {
     micros != INFINITY && micros != MINUS_INFINITY
 }
 
-/// Monday is 1, Sunday is 7.
+/// Returns the ISO day of the week: Monday is 1, Sunday is 7.
 pub(super) fn iso_day_of_week(days: i64) -> i64 {
     // 2000-01-01 was a Saturday.
     (days + 5).rem_euclid(7) + 1
 }
 
-/// The first day of the year, the year counted as [`Civil`] does.
+/// Returns the first day of a year; the year is counted as in [`Civil`].
 pub(super) fn year_start(year: i64) -> i64 {
     Civil { year, month: 1, day: 1 }.to_days()
 }
 
-/// The year and week to which ISO 8601 counts a day: weeks belong to the year of their Thursday.
+/// Returns the ISO 8601 year and week of a day. A week belongs to the year of its Thursday.
 pub(super) fn iso_week(days: i64) -> (i64, i64) {
     let thursday = days - iso_day_of_week(days) + 4;
     let year = Civil::from_days(thursday).year;
     (year, (thursday - year_start(year)) / 7 + 1)
 }
 
-/// There is no year 0: 1 BC is -1.
+/// Returns the displayed year. There is no year 0: 1 BC is -1.
 fn shown_year(year: i64) -> i64 {
     if year <= 0 { year - 1 } else { year }
 }
@@ -129,7 +129,7 @@ pub(super) fn extract(
     field.ok_or_else(|| unknown_unit(&unit, base))
 }
 
-/// A field of a time of day.
+/// Returns a field of a time of day.
 fn clock_field(unit: &str, micros: i64) -> Option<Datum> {
     let in_minute = micros % 60_000_000;
     Some(match unit {
@@ -154,7 +154,7 @@ fn interval_field(unit: &str, interval: Interval) -> Option<Datum> {
         "century" => scaled(year / 100, 0),
         "millennium" => scaled(year / 1_000, 0),
         "epoch" => {
-            // A year has 365.25 days here, so in quarters of a day.
+            // PostgreSQL counts 365.25 days for a year here, so this computes in quarters of a day.
             let quarters = 1_461 * i128::from(months / 12)
                 + 120 * i128::from(months % 12)
                 + 4 * i128::from(days);
@@ -165,7 +165,8 @@ fn interval_field(unit: &str, interval: Interval) -> Option<Datum> {
     })
 }
 
-/// What recurs has no value at infinity; what grows is infinite there.
+/// Returns a field of an infinite value. Cyclic fields are NULL; fields that grow are infinite,
+/// which numeric does not support here.
 fn infinite_field(unit: &str) -> Result<Option<Datum>, SqlError> {
     match unit {
         "" => Ok(None),
@@ -255,7 +256,7 @@ pub(super) fn truncate(
     let civil = Civil::from_days(days);
     let first = |year: i64, month: i64| Civil { year, month, day: 1 }.to_days() * MICROS_PER_DAY;
     let cut = |step: i64| days * MICROS_PER_DAY + time / step * step;
-    // Centuries and millennia begin with a year 1.
+    // Centuries and millennia begin with year 1.
     let period = |years: i64| first((civil.year - 1).div_euclid(years) * years + 1, 1);
     let truncated = match known {
         "microseconds" => local,
@@ -276,7 +277,8 @@ pub(super) fn truncate(
     if base != SqlType::Timestamptz {
         return Ok(Datum::Timestamp(truncated));
     }
-    // Below a day the offset stays what it was: an hour that comes twice is not the other one.
+    // Below a day, the UTC offset is preserved, so that a repeated hour is not confused with its
+    // other occurrence.
     let is_below_day =
         matches!(known, "microseconds" | "milliseconds" | "second" | "minute" | "hour");
     let Datum::Timestamp(utc) = value else { panic!("{value:?} is not a timestamp") };

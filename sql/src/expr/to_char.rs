@@ -8,7 +8,7 @@ use crate::types::zone::{Zone, format_offset};
 
 use super::times::{iso_day_of_week, iso_week, year_start};
 
-/// What patterns are filled in from.
+/// The fields that patterns are filled in from.
 struct Fields {
     /// The year; 1 BC is 0.
     year: i64,
@@ -18,9 +18,9 @@ struct Fields {
     minute: i64,
     second: i64,
     micros: i64,
-    /// The number of the day; an interval has none.
+    /// The day number; `None` for intervals.
     days: Option<i64>,
-    /// Where the value has a time zone.
+    /// Name and offset of the time zone, if the value has one.
     zone: Option<(String, i32)>,
 }
 
@@ -43,7 +43,7 @@ const DAYS: [&str; 7] =
 const ROMANS: [&str; 12] =
     ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"];
 
-/// The patterns: of two that begin alike the longer one first.
+/// The patterns; a longer pattern precedes its prefixes.
 const PATTERNS: [&str; 48] = [
     "SSSSS", "SSSS", "Y,YYY", "YYYY", "YYY", "YY", "Y", "IYYY", "IYY", "IY", "IW", "IDDD", "ID",
     "I", "HH24", "HH12", "HH", "MI", "MM", "MS", "MONTH", "MON", "US", "FF1", "FF2", "FF3", "FF4",
@@ -51,7 +51,7 @@ const PATTERNS: [&str; 48] = [
     "A.M.", "P.M.", "BC", "AD", "OF",
 ];
 
-/// Formats a timestamp, which is finite, or an interval.
+/// Formats a finite timestamp or an interval.
 pub(super) fn format(
     pattern: &str,
     base: SqlType,
@@ -110,7 +110,7 @@ fn of_timestamp(micros: i64, base: SqlType, zone: &Zone) -> Fields {
     }
 }
 
-/// Copies what stands between quotes, and gives what follows them.
+/// Copies quoted text, and returns the rest after the closing quote.
 fn quoted<'a>(text: &'a str, out: &mut String) -> &'a str {
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -123,7 +123,7 @@ fn quoted<'a>(text: &'a str, out: &mut String) -> &'a str {
     chars.as_str()
 }
 
-/// Fills in the pattern at the start of a text, or copies its first character.
+/// Fills in the pattern at the start of the text, or copies the first character.
 fn part<'a>(text: &'a str, fields: &Fields, out: &mut String) -> Result<&'a str, SqlError> {
     let starts = |text: &str, wanted: &str| {
         text.get(..wanted.len()).is_some_and(|start| start.eq_ignore_ascii_case(wanted))
@@ -170,7 +170,7 @@ fn ordinal(digits: &str) -> &'static str {
     }
 }
 
-/// A pattern that stands for a number, and how wide that is.
+/// Returns the number that a pattern stands for, and its width.
 fn number(pattern: &str, fields: &Fields) -> Option<(i64, usize)> {
     let is_interval = fields.days.is_none();
     let year = match fields.year {
@@ -222,7 +222,7 @@ fn number(pattern: &str, fields: &Fields) -> Option<(i64, usize)> {
     })
 }
 
-/// A pattern that stands for a word, in the case in which it was written.
+/// Returns the word that a pattern stands for, in the case in which the pattern was written.
 fn word(
     pattern: &str,
     written: &str,

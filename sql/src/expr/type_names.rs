@@ -1,4 +1,4 @@
-//! The names of types.
+//! Resolution of type names.
 
 use sqlparser::ast;
 
@@ -7,10 +7,10 @@ use crate::error::SqlError;
 use crate::syntax;
 use crate::types::{ColumnType, Reg, SqlType};
 
-/// The type that a syntax tree names, where some enums are known.
+/// Returns the type that a syntax tree names, given some known enums.
 ///
 /// # Errors
-/// For an enum that is not among those, too: see [`SqlError::undefined_type`].
+/// Also for an enum that is not among the known ones: see [`SqlError::undefined_type`].
 pub(crate) fn column_type(
     data_type: &ast::DataType,
     enums: &Enums,
@@ -124,7 +124,7 @@ fn custom_type(object: &ast::ObjectName, enums: &Enums) -> Result<ColumnType, Sq
         | "cidr" | "macaddr" | "xml" | "citext" | "hstore" | "point" => {
             Err(SqlError::unsupported(format!("type {name}")))
         }
-        // All of them are of `public`.
+        // All enums are in `public`.
         _ => match &parts[..] {
             [_] => enum_named(name, enums),
             [schema, _] if schema == PUBLIC => enum_named(name, enums),

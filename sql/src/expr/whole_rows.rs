@@ -1,7 +1,7 @@
-//! Whole rows as arguments: `row_to_json(t)`, where `t` is a table, a query or what WITH has named.
+//! Whole rows as arguments: `row_to_json(t)`, where `t` is a table, a subquery or a WITH query.
 //!
-//! A row has no type of its own here. Where a function makes JSON of it, its columns with their
-//! names are put in its place.
+//! Rows have no composite type here. If a function makes JSON of a row, an object built from its
+//! columns and their names replaces the argument.
 
 use sqlparser::ast;
 use sqlparser::ast::helpers::attached_token::AttachedToken;
@@ -10,7 +10,7 @@ use super::bind::{Binder, ScopeColumn};
 use crate::error::SqlError;
 use crate::syntax;
 
-/// What makes JSON of a row, and what its argument becomes.
+/// Functions that convert a row to JSON, and the function that builds the object of the row.
 const FUNCTIONS: [(&str, &str); 5] = [
     ("row_to_json", ROW),
     ("to_json", ROW),
@@ -19,12 +19,13 @@ const FUNCTIONS: [(&str, &str); 5] = [
     ("jsonb_agg", "jsonb_build_object"),
 ];
 
-/// The object that a row is, without blanks: a name that is no plain one.
+/// Internal function that builds the object of a row, without blanks. The parentheses in its name
+/// keep it apart from ordinary functions.
 pub(super) const ROW: &str = "row_to_json()";
 
 impl Binder<'_> {
-    /// A function with an object in the place of a whole row among its arguments; nothing where
-    /// there is none.
+    /// Returns the call with an object in place of a whole row among its arguments; `None` if no
+    /// argument is a whole row.
     pub(super) fn with_whole_row(
         &self,
         name: &str,
@@ -57,10 +58,12 @@ impl Binder<'_> {
         }))
     }
 
-    /// An object of all columns of a relation of the query, or nothing where that is none.
+    /// Returns an object of all columns of a relation of the query; `None` if no relation has the
+    /// name.
     ///
     /// # Errors
-    /// Where an outer join may have put no row there, and it can't be told.
+    /// If the relation has no key column and the query joins others: a row that an outer join left
+    /// out could not be recognized.
     fn object(&self, maker: &str, relation: &ast::Ident) -> Result<Option<ast::Expr>, SqlError> {
         let table = syntax::name(relation);
         let is_of = |column: &&ScopeColumn| column.table == table && !column.is_hidden;
@@ -97,7 +100,7 @@ impl Binder<'_> {
     }
 }
 
-/// A call of a function by name.
+/// Returns a call of a function by name.
 fn call(name: &str, args: impl Iterator<Item = ast::Expr>) -> ast::Expr {
     let arg = |expr| ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr));
     let list = ast::FunctionArgumentList {

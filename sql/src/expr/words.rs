@@ -1,4 +1,4 @@
-//! More functions over strings: quoting, encodings, `format`, characters.
+//! More string functions: quoting, encodings, `format`, characters.
 
 use md5::{Digest, Md5};
 
@@ -59,19 +59,18 @@ pub(super) const SIGNATURES: &[Signature] = &[
     Signature { is_variadic: true, ..word("format", &[Text, Text], Text, W::Format) },
 ];
 
-/// Whether NULL arguments are the function's own matter.
+/// Whether the function handles NULL arguments itself.
 pub(super) fn takes_nulls(function: WordFunction) -> bool {
     matches!(function, W::QuoteNullable | W::Format)
 }
 
-/// Calls the function.
-/// A number of bytes in the largest unit in which it is not less than ten.
+/// Formats a number of bytes in the largest unit in which it is at least ten.
 fn pretty_size(bytes: i64) -> String {
     let units = ["kB", "MB", "GB", "TB", "PB"];
     if bytes.unsigned_abs() < 10 * 1_024 {
         return format!("{bytes} bytes");
     }
-    // Half units are kept until the last step, which rounds.
+    // Half units are counted until the last step, which rounds.
     let mut halves = bytes / 512;
     let mut unit = 0;
     while unit + 1 < units.len() && halves.unsigned_abs() >= 20 * 1_024 - 1 {
@@ -105,7 +104,7 @@ pub(super) fn call(function: WordFunction, args: &[Datum]) -> Result<Datum, SqlE
     Ok(Datum::Text(result))
 }
 
-/// The first letter of each word in upper case, the others in lower case.
+/// `initcap`: the first letter of each word in upper case, the others in lower case.
 fn capitals(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut is_inside = false;
@@ -148,7 +147,7 @@ fn quote_literal(text: &str) -> String {
 }
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-/// PostgreSQL breaks lines after so many characters.
+/// The line length at which PostgreSQL breaks base64, in characters.
 const BASE64_LINE: usize = 76;
 
 fn unknown_encoding(name: &str) -> SqlError {
@@ -242,7 +241,7 @@ fn decode_base64(text: &str) -> Result<Vec<u8>, SqlError> {
     Ok(out)
 }
 
-/// Reads the digits at the start of a text.
+/// Reads the digits at the start of a text; `None` if there is no digit.
 fn digits(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<Option<i64>, SqlError> {
     let mut value: Option<i64> = None;
     while let Some(digit) = chars.peek().and_then(|c| c.to_digit(10)) {

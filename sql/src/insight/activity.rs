@@ -1,4 +1,4 @@
-//! The sessions of a node, and what they do: `pangea.sessions` and `pg_stat_activity`.
+//! The sessions of a node and their activity: `pangea.sessions` and `pg_stat_activity`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::session::settings::Values;
 
-/// The most of a statement that is shown, in bytes, as in PostgreSQL.
+/// The maximum length of a displayed statement, in bytes, as in PostgreSQL.
 pub(crate) const QUERY_BYTES_MAX: usize = 1_024;
 
-/// What a session does.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Idle,
@@ -19,7 +19,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// In PostgreSQL's words.
+    /// Returns PostgreSQL's name of the state.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -30,16 +30,16 @@ impl State {
     }
 }
 
-/// What other sessions may do to one.
+/// Signals that other sessions may send to a session.
 pub trait Signals: std::fmt::Debug + Send + Sync {
-    /// Ends the statement that runs.
+    /// Cancels the running statement.
     fn cancel(&self);
 
-    /// Ends the session, and the statement that runs with it.
+    /// Terminates the session and its running statement.
     fn terminate(&self);
 }
 
-/// One session, as it is shown. Times are microseconds since 2000-01-01.
+/// A session as it is displayed. Times are microseconds since 2000-01-01.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity {
     pub process: i32,
@@ -68,7 +68,7 @@ struct All {
     places: BTreeMap<u64, Arc<Mutex<Activity>>>,
 }
 
-/// A session's place among them, which it alone writes to. Given up when it is dropped.
+/// A session's entry, written only by the session. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     activities: Arc<Activities>,
@@ -81,7 +81,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Activities {
-    /// A place for a session.
+    /// Adds an entry for a session.
     pub(crate) fn enter(self: &Arc<Self>, activity: Activity) -> Place {
         let activity = Arc::new(Mutex::new(activity));
         let mut all = locked(&self.all);
@@ -91,7 +91,7 @@ impl Activities {
         Place { activities: self.clone(), number, activity }
     }
 
-    /// All sessions, the oldest first.
+    /// Returns all sessions, oldest first.
     pub(crate) fn all(&self) -> Vec<Activity> {
         let places: Vec<_> = locked(&self.all).places.values().cloned().collect();
         places.iter().map(|place| locked(place).clone()).collect()
@@ -99,17 +99,17 @@ impl Activities {
 }
 
 impl Place {
-    /// Changes what is shown of the session.
+    /// Changes the displayed state of the session.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Activity)) {
         change(&mut locked(&self.activity));
     }
 
-    /// Which process the session is to its client.
+    /// Returns the process id that the client has for the session.
     pub(crate) fn process(&self) -> i32 {
         locked(&self.activity).process
     }
 
-    /// A number that tells sessions apart.
+    /// Returns a number that is unique among the node's sessions.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -121,7 +121,7 @@ impl Drop for Place {
     }
 }
 
-/// The beginning of a statement, as much as is shown.
+/// Returns the prefix of a statement that is displayed.
 pub(crate) fn shown(text: &str) -> &str {
     let mut end = text.len().min(QUERY_BYTES_MAX);
     while !text.is_char_boundary(end) {

@@ -1,35 +1,34 @@
-//! The keys that transactions conflict on most: `pangea.hot_keys`.
+//! The keys with the most conflicts between transactions: `pangea.hot_keys`.
 //!
 //! The sketch is "space saving" (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent
-//! and Top-k Elements in Data Streams, 2005): so many keys are counted, and one that is new takes
-//! the place, and the count, of the one that was counted least. A key that had more than the n-th
-//! part of all conflicts, of n that are counted, is among them; its count is too large by
-//! [`HotKey::error`] at most.
+//! and Top-k Elements in Data Streams, 2005). It counts n keys; a new key replaces the key with the
+//! lowest count and inherits that count. Any key with more than 1/n of all conflicts is among the
+//! counted ones. Its count is too large by at most [`HotKey::error`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
 
-/// How many keys are counted.
+/// The number of keys that are counted.
 pub(crate) const KEYS_MAX: usize = 128;
-/// The longest key that is kept: of a longer one, its start.
+/// The maximum length of a stored key; longer keys are truncated.
 const KEY_BYTES_MAX: usize = 256;
 
 /// A key that transactions conflict on.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HotKey {
-    /// The table or index of the store that it is in.
+    /// The table or index of the store that contains the key.
     pub table: TableId,
     pub key: Key,
     pub conflicts: u64,
-    /// By how much that may be too large.
+    /// The maximum error of `conflicts`, which may be too large.
     pub error: u64,
-    /// When it was met last: microseconds since 2000-01-01.
+    /// The time of the last conflict: microseconds since 2000-01-01.
     pub last: i64,
 }
 
-/// The keys of a node.
+/// The hot keys of a node.
 #[derive(Debug, Default)]
 pub(crate) struct HotKeys {
     counted: Mutex<Vec<HotKey>>,
@@ -40,7 +39,7 @@ impl HotKeys {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A transaction met another at a key.
+    /// Counts a conflict of two transactions at a key.
     pub(crate) fn note(&self, table: TableId, key: &[u8], now: i64) {
         let key = &key[..key.len().min(KEY_BYTES_MAX)];
         let mut counted = self.counted();
@@ -60,7 +59,7 @@ impl HotKeys {
         }
     }
 
-    /// The keys, the hottest first.
+    /// Returns the keys, hottest first.
     pub(crate) fn all(&self) -> Vec<HotKey> {
         let mut all = self.counted().clone();
         all.sort_by_key(|it| std::cmp::Reverse((it.conflicts, it.last)));

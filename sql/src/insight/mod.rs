@@ -1,18 +1,18 @@
-//! What a node knows of itself: its sessions, what statements took, and where they conflict.
+//! Statistics of a node: its sessions, the cost of statements, and conflicts.
 //!
 //! ```text
 //!   sessions --- each in its own place ---> Activities -.
 //!            --- one at the end of each --> Statements -+--> Facts --> pangea.*
 //!            --- at each conflict --------> HotKeys ----'      ^       pg_stat_activity
-//!   node ------- what its protocol says ----------------------'
+//!   node ------- status of its protocol ----------------------'
 //! ```
 //!
-//! All of it is this node's own: it is kept in memory, is gone with the process, and is another on
-//! another node. A statement that reads it therefore never travels as a program; where it writes,
-//! it is certified by what it wrote here.
+//! The statistics belong to one node: they are in memory, are lost with the process, and differ
+//! between nodes. A statement that reads them is therefore never sent as a program. If it writes,
+//! it is certified by the writes that it made on this node.
 //!
-//! What is noted at each statement is small: a session writes to a place that no other writes to,
-//! and to one of [`statements::SHARDS`] tables of sums. All of it is bounded.
+//! Recording a statement is cheap: a session writes to an entry that no other session writes to,
+//! and to one of [`statements::SHARDS`] tables of sums. All of this memory is bounded.
 
 pub(crate) mod activity;
 pub(crate) mod hot_keys;
@@ -31,7 +31,7 @@ use activity::{Activities, Activity};
 use hot_keys::{HotKey, HotKeys};
 use statements::{Statements, Sums};
 
-/// What the sessions of a node note.
+/// The statistics that the sessions of a node record.
 #[derive(Debug, Default)]
 pub(crate) struct Insight {
     pub activities: Arc<Activities>,
@@ -39,12 +39,12 @@ pub(crate) struct Insight {
     pub hot_keys: HotKeys,
 }
 
-/// Asks whether the statement must end.
+/// Checks whether the statement must end.
 pub(crate) struct Look(pub Box<dyn Fn() -> Result<(), SqlError> + Send + Sync>);
 
 impl Look {
     /// # Errors
-    /// When it must.
+    /// If the statement must end.
     pub(crate) fn check(&self) -> Result<(), SqlError> {
         self.0()
     }
@@ -56,45 +56,45 @@ impl std::fmt::Debug for Look {
     }
 }
 
-/// What a node knows of itself at one moment, for one statement.
+/// The facts about a node at one moment, for one statement.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// Which process the session is to its client.
+    /// The process id that the client has for the session.
     pub process: i32,
     pub look: Look,
     pub about: About,
     pub topology: Topology,
-    /// Nothing where the node's protocol did not answer.
+    /// `None` if the node's protocol did not answer.
     pub status: Option<Status>,
-    /// Why nothing can be agreed on now.
+    /// The reason why no agreement is possible now, if so.
     pub cut_off: Option<String>,
-    /// Which nodes are behind, so that this one waits.
+    /// The lagging nodes that this one waits for, if any.
     pub waits_for: Option<String>,
     pub activities: Vec<Activity>,
     pub statements: Vec<Sums>,
     pub hot_keys: Vec<HotKey>,
-    /// For each node, how far it is as far as this one knows.
+    /// The progress of each node, as known to this node.
     pub progress: Vec<Progress>,
 }
 
-/// How far a node is, as far as this one knows.
+/// The progress of a node, as known to this node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Progress {
     pub node: NodeId,
-    /// The version that it has applied, and that it has on disk.
+    /// The versions that it has applied and persisted.
     pub applied: Option<SnapshotVersion>,
     pub durable: Option<SnapshotVersion>,
-    /// By how many versions it is behind this node, and since how many milliseconds this node has
-    /// had what it lacks.
+    /// The number of versions that it is behind this node, and for how many milliseconds this node
+    /// has had the first version that it is missing.
     pub versions_behind: Option<u64>,
     pub ms_behind: Option<f64>,
-    /// What has yet to come of it, so that this node waits: most of that with which it is behind.
+    /// The input of the node that this node waits for, if so: the kind that lags the most.
     pub awaited: Option<WaitsFor>,
 }
 
 impl Progress {
-    /// What a status tells of each node. `ms_since` is how long this node has had what comes after
-    /// a version.
+    /// Computes the progress of each node from a status. `ms_since` returns for how long this node
+    /// has had a version newer than the given one.
     pub(crate) fn of(
         topology: &Topology,
         status: Option<&Status>,

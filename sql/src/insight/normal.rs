@@ -1,17 +1,18 @@
-//! Statements without their constants, as `pg_stat_statements` has them.
+//! Normalization of statements: texts without constants, as in `pg_stat_statements`.
 
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::tokenizer::{Token, Tokenizer};
 
-/// The most of a statement that is kept, in bytes.
+/// The maximum length of a normalized statement, in bytes.
 const TEXT_BYTES_MAX: usize = 4_096;
-/// Longer ones are not looked at: they are loads, which differ in their rows alone.
+/// Longer statements are not tokenized: they are loads, which differ only in their rows.
 const LOOKED_AT_MAX: usize = 64 << 10;
 
-/// Statements in which numbers are constants; in others they say what something is.
+/// Statements in which numbers are constants; in other statements they are part of a definition.
 const WITH_ROWS: [&str; 7] = ["DELETE", "EXPLAIN", "INSERT", "SELECT", "UPDATE", "VALUES", "WITH"];
 
-/// A statement with `$n` in the place of constants, one blank between words, and no comments.
+/// Returns a statement with `$n` in place of constants, single blanks between words, and no
+/// comments.
 pub(crate) fn normal(text: &str) -> String {
     let is_long = text.len() > LOOKED_AT_MAX;
     let tokens = (!is_long).then(|| Tokenizer::new(&PostgreSqlDialect {}, text).tokenize());

@@ -1,8 +1,8 @@
-//! What statements took, by their texts without constants: `pangea.statements`.
+//! Statistics of statements by their normalized texts: `pangea.statements`.
 //!
-//! A session adds to one of several tables, each with a lock of its own, so that sessions seldom
-//! meet; who reads adds them up. A table has so many statements at most: when it is full, those go
-//! that were called least.
+//! A session adds to one of several tables, each with its own lock, so that sessions seldom
+//! contend. A reader sums the tables. The number of statements in a table is limited: when the
+//! table is full, the statements with the fewest calls are evicted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,31 +13,32 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::normal::normal;
 
-/// How many tables of sums there are.
+/// The number of tables.
 pub(crate) const SHARDS: usize = 32;
-/// How many statements each has at most: with [`SHARDS`], some 20 MB where all are full.
+/// The maximum number of statements in a table: with [`SHARDS`], some 20 MB if all are full.
 pub(crate) const STATEMENTS_MAX: usize = 1_000;
-/// How many texts each knows the statement of: texts with constants differ from call to call.
+/// The maximum number of texts whose statement a table remembers: texts with constants differ from
+/// call to call.
 const TEXTS_MAX: usize = 4_000;
 
-/// Into how many parts each doubling of a time is cut: a quantile is off by a tenth at most.
+/// The number of buckets for each doubling of a time: a quantile is off by at most a tenth.
 const PARTS: u32 = 4;
-/// Times from a microsecond to two minutes are told apart.
+/// Buckets cover times from a microsecond to two minutes.
 const BUCKETS: usize = 27 * PARTS as usize;
 
-/// How one statement went.
+/// The outcome of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Call {
     pub took: Duration,
     pub rows: u64,
     pub has_failed: bool,
-    /// How often it met another transaction and was aborted for that.
+    /// The number of times that it was aborted by a conflict with another transaction.
     pub conflicts: u32,
-    /// How often it was run again at its place in the order.
+    /// The number of times that it was run again at its place in the order.
     pub reruns: u32,
 }
 
-/// What the calls of one statement took together.
+/// The sums over all calls of one statement.
 #[derive(Clone, Debug)]
 pub(crate) struct Sums {
     pub user: Arc<str>,
@@ -55,18 +56,18 @@ pub(crate) struct Sums {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// The statements of texts, by their hashes.
+    /// Statement hashes by the hashes of their texts.
     texts: HashMap<u64, u64>,
     sums: HashMap<u64, Sums>,
 }
 
-/// The statements of a node.
+/// The statistics of a node's statements.
 #[derive(Debug)]
 pub(crate) struct Statements {
     shards: Box<[Padded]>,
 }
 
-// A cache line each and more, so that locking one does not slow down its neighbours.
+// At least one cache line each, so that locking one shard does not slow down its neighbours.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
@@ -83,7 +84,7 @@ impl Statements {
         shard.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a call by a user, in a session of a number.
+    /// Records a call by a user in a session.
     pub(crate) fn note(&self, session: u64, user: &Arc<str>, text: &str, call: &Call) {
         let of_user = xxh3_64_with_seed(user.as_bytes(), 0);
         let of_text = xxh3_64_with_seed(text.as_bytes(), of_user);
@@ -105,7 +106,7 @@ impl Statements {
         shard.sums.entry(statement).or_insert_with(new).add(call);
     }
 
-    /// Notes more rows of a call that was noted before, and the time that they took.
+    /// Adds more rows and time to a call that was recorded before.
     pub(crate) fn go_on(
         &self,
         session: u64,
@@ -124,7 +125,7 @@ impl Statements {
         }
     }
 
-    /// All statements, those that took most first.
+    /// Returns all statements, those with the largest total time first.
     pub(crate) fn all(&self) -> Vec<Sums> {
         let mut all: BTreeMap<u64, Sums> = BTreeMap::new();
         for at in 0..SHARDS {
@@ -142,7 +143,8 @@ impl Statements {
 }
 
 impl Shard {
-    /// Forgets the half that was called least, so that a full table is searched once in a while.
+    /// Evicts the half with the fewest calls, so that a full table is searched only once in a
+    /// while.
     fn evict(&mut self) {
         let mut by_calls: Vec<(u64, u64)> =
             self.sums.iter().map(|(statement, sums)| (sums.calls, *statement)).collect();
@@ -154,7 +156,7 @@ impl Shard {
     }
 }
 
-/// Which of the counts of times a time is in.
+/// Returns the bucket of a time.
 fn bucket(took: Duration) -> usize {
     let us = took.as_nanos() as f64 / 1e3;
     let at = (us.max(1.0).log2() * f64::from(PARTS)) as usize;
@@ -206,12 +208,12 @@ impl Sums {
         }
     }
 
-    /// The mean, in milliseconds.
+    /// The mean time, in milliseconds.
     pub(crate) fn mean_ms(&self) -> f64 {
         self.total_ms / self.calls.max(1) as f64
     }
 
-    /// The time that this share of the calls took at most, in milliseconds, about.
+    /// The approximate quantile: this share of the calls took at most this time, in milliseconds.
     pub(crate) fn quantile_ms(&self, share: f64) -> f64 {
         let total: u64 = self.buckets.iter().map(|count| u64::from(*count)).sum();
         let wanted = (total as f64 * share).ceil().max(1.0) as u64;

@@ -1,9 +1,10 @@
-//! How the rows of a table are found: one key, a few ranges of keys, or all of them.
+//! Access paths: how the rows of a table are found, by one key, a few ranges of keys, or a full
+//! scan.
 //!
 //! Conditions on the parts of a key narrow the search: equalities (or lists of values) on its first
-//! parts, and a range on the one that follows. Of the primary key and the indexes the one is taken
-//! that is narrowed most. The whole condition is checked again on each row found, so that narrowing
-//! never decides what is in the result.
+//! parts, and a range on the next part. Among the primary key and the indexes, the key that is
+//! narrowed most is chosen. The whole condition is checked again for each row found, so that
+//! narrowing never affects the result.
 
 use std::sync::Arc;
 
@@ -23,23 +24,24 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::text::fits;
 
-/// The most ranges that lists of values become: beyond them the table is scanned.
+/// The maximum number of ranges that lists of values become. A list that would exceed it does not
+/// narrow the search.
 const RANGES_MAX: usize = 1_024;
 
-/// And the most that the values of an array become, which are known when the statement runs.
+/// The maximum number of places at run time, when the values of arrays are known.
 const PLACES_MAX: usize = 65_536;
 
 /// The values that a part of a key may have.
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
-    /// These.
+    /// A list of values.
     List(Vec<Expr>),
-    /// Those of an array.
+    /// The elements of an array.
     OfArray(Expr),
 }
 
 impl Values {
-    /// How many there are, as far as is known.
+    /// Returns the number of values; 1 for an array, whose length is not known yet.
     fn len(&self) -> usize {
         match self {
             Self::List(list) => list.len(),
@@ -47,7 +49,7 @@ impl Values {
         }
     }
 
-    /// Whether there is just one, so that rows are not sorted by it.
+    /// Whether there is exactly one value, so that rows are not sorted by this part.
     fn is_one(&self) -> bool {
         matches!(self, Self::List(list) if list.len() == 1)
     }
@@ -63,24 +65,24 @@ impl Values {
     }
 }
 
-/// Which part of a table to look at, and in which order.
+/// The part of a table that a statement reads, and the order in which it does.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     pub table: Arc<Table>,
-    /// The key that the search goes by.
+    /// The key that the search uses.
     pub path: Arc<Path>,
     /// The values that the first parts of the key may have, part by part.
     pub equal: Vec<Values>,
-    /// The least value of the next part, and whether it is included.
+    /// The lower bound of the next part, and whether it is inclusive.
     pub lower: Option<(Expr, bool)>,
-    /// The greatest value of the next part, and whether it is included.
+    /// The upper bound of the next part, and whether it is inclusive.
     pub upper: Option<(Expr, bool)>,
     pub direction: Direction,
-    /// Which columns of the rows are looked at.
+    /// The columns that are read from the rows.
     pub wanted: Columns,
 }
 
-/// Where to look.
+/// A place to search.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Point(Key),
@@ -88,7 +90,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// The key, where it is a single one.
+    /// Returns the key if the place is a single one.
     pub(crate) fn as_point(&self) -> Option<&Key> {
         match self {
             Self::Point(key) => Some(key),
@@ -98,7 +100,7 @@ impl Place {
 }
 
 impl Access {
-    /// The best way to the rows that a condition leaves.
+    /// Returns the best access path for a condition.
     pub(crate) fn new(paths: &Paths, filter: Option<&Expr>) -> Self {
         let conditions = filter.map(Expr::conjuncts).unwrap_or_default();
         let mut best = Self::by(paths, paths.primary(), &conditions);
@@ -111,16 +113,17 @@ impl Access {
         best
     }
 
-    /// All rows in an order that a sort asks for, where a key has it. Worth it where few are taken.
+    /// Returns a scan of all rows in a requested sort order, if an index has that order. It pays
+    /// off if only a few rows are read.
     pub(crate) fn in_order(paths: &Paths, output: &[Expr], sort: &[SortKey]) -> Option<Self> {
         let readable = paths.indexes().iter().filter(|path| may_be_read(path, &[]));
         readable.map(|path| Self::by(paths, path, &[])).find_map(|mut access| {
-            // Some rows may not be in the index.
+            // A partial index may not contain all rows.
             access.sorts_by(output, sort).then_some(access)
         })
     }
 
-    /// The part of a key that conditions leave.
+    /// Returns the access by one path, narrowed by the conditions.
     fn by(paths: &Paths, path: &Arc<Path>, conditions: &[&Expr]) -> Self {
         let mut access = Self {
             table: paths.table.clone(),
@@ -157,7 +160,8 @@ impl Access {
         }
     }
 
-    /// How much of the table it leaves out; of equals the first is taken, which is the primary key.
+    /// Ranks how much of the table it excludes. The first of equals is chosen, which is the primary
+    /// key.
     fn merit(&self) -> (bool, usize, u8, bool) {
         let bounds = u8::from(self.lower.is_some()) + u8::from(self.upper.is_some());
         let index = self.path.index.as_ref();
@@ -165,22 +169,23 @@ impl Access {
         (self.is_point(), self.equal.len(), bounds, is_partial)
     }
 
-    /// Whether it leads to one row for each combination of values.
+    /// Whether it finds at most one row for each combination of values.
     fn is_point(&self) -> bool {
         self.path.is_unique() && self.equal.len() == self.path.parts.len()
     }
 
-    /// Whether it leaves all rows, in the order of the primary key.
+    /// Whether no condition narrows it.
     fn is_everything(&self) -> bool {
         self.equal.is_empty() && self.lower.is_none() && self.upper.is_none()
     }
 
-    /// Whether it reads all of a table as it is kept.
+    /// Whether it scans the whole table in primary key order.
     pub(crate) fn is_whole_table(&self) -> bool {
         self.path.index.is_none() && self.is_everything()
     }
 
-    /// Which of the conditions narrow the search, and which are left for each row that is found.
+    /// Splits the conditions into those that narrow the search, and those that remain to be checked
+    /// for each row.
     pub(crate) fn split<'e>(&self, filter: Option<&'e Expr>) -> (Vec<&'e Expr>, Vec<&'e Expr>) {
         let all = filter.map(Expr::conjuncts).unwrap_or_default();
         let mut narrowing: Vec<&'e Expr> = Vec::new();
@@ -197,7 +202,7 @@ impl Access {
         }
         let index = self.path.index.as_ref();
         let predicate = index.and_then(|index| index.predicate.as_ref());
-        // What an index has rows of is no matter of each row.
+        // The predicate of a partial index holds for all its rows.
         let implied = predicate.map(Expr::conjuncts).unwrap_or_default();
         let is_left = |it: &&Expr| {
             !narrowing.iter().any(|other| std::ptr::eq(*other, *it)) && !implied.contains(it)
@@ -211,13 +216,13 @@ impl Access {
         !self.equal.is_empty()
     }
 
-    /// How many of so many rows it leads to, about, and a condition leaves.
+    /// Estimates how many of the table's rows it returns, after the filter if there is one.
     pub(crate) fn estimate(&self, rows: usize, is_filtered: bool) -> usize {
         let values: usize = self.equal.iter().map(Values::len).product();
         if self.is_point() {
             return values.min(rows);
         }
-        // Each column that is known leaves a tenth, each bound a third.
+        // Each known column leaves a tenth of the rows, and each bound a third.
         let bounds = usize::from(self.lower.is_some()) + usize::from(self.upper.is_some());
         let shares = 10_usize.saturating_pow(self.equal.len() as u32) * 3_usize.pow(bounds as u32);
         let left = (rows / shares).saturating_mul(values).min(rows);
@@ -225,14 +230,14 @@ impl Access {
         (if is_filtered && !is_by_key { left / 4 } else { left }).max(1)
     }
 
-    /// Whether rows come in this order, in one direction, which is then taken.
+    /// Whether rows are returned in this sort order, in one direction, which is then chosen.
     pub(crate) fn sorts_by(&mut self, output: &[Expr], sort: &[SortKey]) -> bool {
         let parts = &self.path.parts;
         let mut at = 0;
         let mut is_reverse = None;
         for key in sort {
             let expr = &output[key.column];
-            // A part with one value takes no part in the order.
+            // A part with a single value does not affect the order.
             while at < parts.len()
                 && parts[at].expr != *expr
                 && self.equal.get(at).is_some_and(Values::is_one)
@@ -240,7 +245,7 @@ impl Access {
                 at += 1;
             }
             if at == parts.len() && self.path.index.is_none() {
-                // The key is unique: what follows it can't change the order.
+                // The key is unique, so that further sort keys cannot change the order.
                 break;
             }
             let Some(part) = parts.get(at).filter(|part| part.expr == *expr) else { return false };
@@ -261,24 +266,24 @@ impl Access {
         true
     }
 
-    /// Whether an index that has an order would serve better than what conditions say.
+    /// Whether the access is a full scan, which an index in sort order might replace.
     pub(crate) fn could_be_in_order(&self) -> bool {
         self.path.index.is_none() && self.is_everything()
     }
 
-    /// The places to look at, in the order of the scan.
+    /// Returns the places to search, in the order of the scan.
     pub(crate) fn places(&self, env: &Env) -> Result<Vec<Place>, SqlError> {
         let places = self.plain_places(env)?.into_iter();
         Ok(places.map(|place| self.path.stored(place)).collect())
     }
 
-    /// The same among keys that say nothing of where rows are.
+    /// Returns the places before the prefixes of PARTITION BY RANGE are added.
     fn plain_places(&self, env: &Env) -> Result<Vec<Place>, SqlError> {
         let mut prefixes = vec![Vec::new()];
         for (at, (part, values)) in self.path.parts.iter().zip(&self.equal).enumerate() {
             let values = values.eval(env)?;
             if prefixes.len().saturating_mul(values.len()) > PLACES_MAX {
-                // All that begin so far are looked at.
+                // Too many: search all keys with the prefixes so far.
                 return Ok(self.whole(prefixes, at));
             }
             let mut encoded = Vec::with_capacity(values.len());
@@ -313,7 +318,7 @@ impl Access {
         Ok(places)
     }
 
-    /// All keys with these prefixes, which are of so many parts.
+    /// Returns the ranges of all keys with these prefixes of this number of parts.
     fn whole(&self, prefixes: Vec<Vec<u8>>, parts: usize) -> Vec<Place> {
         assert!(parts < self.path.parts.len(), "a part follows");
         let places = prefixes.iter().map(|prefix| Place::Range(all_with(prefix)));
@@ -323,7 +328,7 @@ impl Access {
         }
     }
 
-    /// The range of keys with a prefix and the bounds; nothing when no key can be in it.
+    /// Returns the range of keys with a prefix and the bounds; `None` if it is empty.
     fn range(&self, prefix: &[u8], env: &Env) -> Result<Option<KeyRange>, SqlError> {
         let Some(part) = self.path.parts.get(self.equal.len()) else {
             return Ok(Some(all_with(prefix)));
@@ -331,7 +336,7 @@ impl Access {
         if self.lower.is_none() && self.upper.is_none() {
             return Ok(Some(all_with(prefix)));
         }
-        // Nothing is less or greater than NULL.
+        // No value is less or greater than NULL.
         let mut key = KeyEncoder::after(prefix);
         part.append_marker(&mut key);
         let prefix = key.as_bytes().to_vec();
@@ -361,7 +366,7 @@ impl Access {
     }
 }
 
-/// Whether an index has all rows that the conditions leave.
+/// Whether an index contains all rows for which the conditions hold.
 fn may_be_read(path: &Path, conditions: &[&Expr]) -> bool {
     let index = path.index.as_ref().expect("an index");
     let needed = index.predicate.as_ref().map(Expr::conjuncts).unwrap_or_default();
@@ -372,9 +377,9 @@ fn all_with(prefix: &[u8]) -> KeyRange {
     if prefix.is_empty() { KeyRange::all() } else { KeyRange::prefix(prefix) }
 }
 
-/// Where a bound lies among the keys.
+/// The position of a bound among the keys.
 enum BoundKey {
-    /// Nothing is less or greater than NULL.
+    /// No value is less or greater than NULL.
     Null,
     BelowAll,
     AboveAll,
@@ -394,7 +399,7 @@ fn bound_key(prefix: &[u8], part: &Part, datum: &Datum) -> Result<BoundKey, SqlE
     })
 }
 
-/// Whether a column can hold a value.
+/// Whether a column can store a value.
 fn is_storable(base: SqlType, datum: &Datum) -> bool {
     match datum {
         Datum::Null => false,
@@ -403,7 +408,7 @@ fn is_storable(base: SqlType, datum: &Datum) -> bool {
     }
 }
 
-/// Whether an expression is a part of a key, seen through casts that keep its key.
+/// Whether an expression is a part of a key, possibly under casts that preserve its key.
 fn is_part(expr: &Expr, part: &Part) -> bool {
     if *expr == part.expr {
         return true;
@@ -419,7 +424,7 @@ fn is_part(expr: &Expr, part: &Part) -> bool {
     }
 }
 
-/// The comparison of a part of a key with a value that does not depend on the row.
+/// Returns the comparison of a part of a key with a value that does not depend on the row.
 fn compared(condition: &Expr, part: &Part) -> Option<(Comparison, Expr)> {
     let Expr::Binary(Binary::Compare(op, _), left, right) = condition else { return None };
     if is_part(left, part) && right.is_constant() {
@@ -428,7 +433,7 @@ fn compared(condition: &Expr, part: &Part) -> Option<(Comparison, Expr)> {
     (is_part(right, part) && left.is_constant()).then(|| (op.mirrored(), (**left).clone()))
 }
 
-/// The values that a condition leaves a part of a key.
+/// Returns the values that a condition allows for a part of a key.
 fn equal_values(condition: &Expr, part: &Part) -> Option<Values> {
     const ANY: Function = Function::Array(ArrayFunction::Quantified {
         test: Test::Compare(Comparison::Equal),

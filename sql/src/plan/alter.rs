@@ -1,4 +1,4 @@
-//! Planning of ALTER TABLE, CREATE INDEX and DROP INDEX: what becomes of a table's record.
+//! Planning of ALTER TABLE, CREATE INDEX and DROP INDEX: changes of a table's record.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) struct Draft {
     missing: Vec<(usize, Expr)>,
     fill: Vec<(usize, Expr)>,
     sequences: Vec<(QualifiedName, Sequence)>,
-    /// Columns that get numbers of a sequence that is made with them.
+    /// Columns that take values from a sequence created with them.
     numbered: Vec<(usize, QualifiedName)>,
     notice: Option<String>,
 }
@@ -43,7 +43,7 @@ impl Draft {
     }
 }
 
-/// Nothing but what a client is told.
+/// Returns a plan without effect, except for a notice.
 pub(super) fn nothing(command: &'static str, notice: String) -> Plan {
     Plan::Alter(Box::new(Alter { command, change: None, notice: Some(notice) }))
 }
@@ -137,7 +137,8 @@ impl Planner<'_> {
         self.finish(COMMAND, draft)
     }
 
-    /// Holds what is new of a table against what it was, and sees what rows must be held to.
+    /// Compares the new record of a table with the old one, and finds the constraints that existing
+    /// rows must be checked against.
     pub(super) fn finish(&mut self, command: &'static str, draft: Draft) -> Result<Plan, Failure> {
         let Draft { before, after, missing, fill, sequences, numbered, notice } = draft;
         let is_checked = |at: usize| {
@@ -249,7 +250,7 @@ impl Planner<'_> {
             draft.fill.push((at, text::generated(&draft.after, column, sql)?));
         } else if let Some(sql) = column.default.as_ref().filter(|_| !is_numbered) {
             let default = text::default(sql, column, &mut self.params)?;
-            // What is the same for all rows is kept once.
+            // A value that is the same for all rows is stored once.
             let list = if default.is_constant() { &mut draft.missing } else { &mut draft.fill };
             list.push((at, default));
         }
@@ -315,7 +316,7 @@ impl Planner<'_> {
         draft.fill.retain(|(column, _)| *column != at);
         draft.missing.retain(|(column, _)| *column != at);
         let column = &mut after.columns[at];
-        // A name that nobody can give.
+        // PostgreSQL's placeholder name for dropped columns.
         column.name = format!("........pg.dropped.{}........", at + 1);
         column.is_dropped = true;
         column.is_not_null = false;
@@ -380,7 +381,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// All values of a column become another type.
+    /// ALTER COLUMN .. TYPE: converts all values of a column to another type.
     fn set_type(
         &mut self,
         at: usize,
@@ -420,7 +421,7 @@ impl Planner<'_> {
             })?;
         }
         draft.fill.push((at, cast));
-        // What looks at the column must make sense still.
+        // Expressions over the column must still be valid.
         let after = &draft.after;
         for index in &after.indexes {
             Path::index(after, index)?;
@@ -470,7 +471,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// A key that a foreign key needs stays.
+    /// Fails if a foreign key needs this key.
     fn refuse_needed(&mut self, table: &Table, name: &str) -> Result<(), Failure> {
         let paths = Paths::new(Arc::new(table.clone()))?;
         let Some(path) = paths.all.iter().find(|path| path.name == name && path.is_unique()) else {
@@ -488,7 +489,7 @@ impl Planner<'_> {
         Err(cannot_drop(&what, &depend_on(&what, &dependents)).into())
     }
 
-    /// The foreign keys that refer to one of these columns.
+    /// Returns the foreign keys that refer to one of these columns.
     fn referring(&mut self, table: &Table, columns: &[usize]) -> Result<Vec<String>, Failure> {
         let mut found = Vec::new();
         for child in &table.children {
@@ -505,12 +506,12 @@ impl Planner<'_> {
     }
 }
 
-/// How others depend on something that can't go then.
+/// Describes the objects that depend on an object and prevent its removal.
 fn depend_on(what: &str, others: &[String]) -> Vec<String> {
     others.iter().map(|other| format!("{other} depends on {what}")).collect()
 }
 
-/// The other columns that take numbers of a column's sequence, each with how it depends on it.
+/// Describes the other columns whose defaults depend on a column's sequence.
 fn takers(table: &Table, at: usize, sequence: &QualifiedName) -> impl Iterator<Item = String> {
     let takes = |sql: &String| sequence_of(sql).is_some_and(|it| it.kept() == *sequence);
     let others = table.live_columns().filter(move |(other, _)| *other != at);
@@ -521,7 +522,7 @@ fn takers(table: &Table, at: usize, sequence: &QualifiedName) -> impl Iterator<I
     })
 }
 
-/// The error of what can't go because others need it, and how they do.
+/// The error for an object that cannot be dropped because of the listed dependencies.
 fn cannot_drop(what: &str, lines: &[String]) -> SqlError {
     let message = format!("cannot drop {what} because other objects depend on it");
     SqlError::new(code::DEPENDENT_OBJECTS, message)
@@ -529,7 +530,7 @@ fn cannot_drop(what: &str, lines: &[String]) -> SqlError {
         .with_hint("Use DROP ... CASCADE to drop the dependent objects too.")
 }
 
-/// The columns that a path looks at, in order.
+/// Returns the columns that a path uses, in ascending order.
 fn path_columns(path: &Path) -> Vec<usize> {
     let predicate = path.index.as_ref().and_then(|index| index.predicate.as_ref());
     let exprs = path.parts.iter().map(|part| &part.expr).chain(predicate);

@@ -1,10 +1,9 @@
-//! Plans by statement text: planning costs more than finding a row.
+//! Cache of plans by statement text: planning costs more than finding a row.
 //!
-//! A plan is used again for the same text, the same parameter types, the same search path, and the
-//! same schemas of tables: the
+//! A plan is reused for the same text, parameter types, search path and schemas of tables. The
 //! catalog records that it was planned with are read again each time, through the context of the
-//! run, and must be the same bytes. So the cache changes how fast an answer comes, never the
-//! answer, and a schema change conflicts with the statements that used the schema.
+//! run, and must be the same bytes. The cache therefore affects only how fast a result is returned,
+//! never the result, and a schema change conflicts with the statements that used the schema.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,14 +18,15 @@ use crate::search_path::{PathSetting, SearchPath};
 use crate::syntax::Parsed;
 use crate::types::SqlType;
 
-/// How many plans are kept: an application has hundreds of statements, and a plan a few kilobytes.
+/// The maximum number of cached plans: an application has hundreds of statements, and a plan takes
+/// a few kilobytes.
 const PLANS_MAX: usize = 1_024;
-/// Longer statements come once: a load, not a query.
+/// Longer statements are not cached: they are one-time loads, not queries.
 const TEXT_BYTES_MAX: usize = 8_192;
 
 type CacheKey = (Arc<str>, Vec<Option<SqlType>>, SearchPath);
 
-/// Plans of statements, the least recently used of which goes first.
+/// Plans of statements, with least-recently-used eviction.
 #[derive(Debug, Default)]
 pub struct PlanCache {
     inner: Mutex<Inner>,
@@ -65,7 +65,7 @@ impl PlanCache {
         }
     }
 
-    /// The plan of a statement, from the cache where it still holds.
+    /// Returns the plan of a statement, from the cache if it is still valid.
     pub(crate) fn plan(
         &self,
         text: &Arc<str>,
@@ -93,7 +93,7 @@ impl PlanCache {
 }
 
 impl Inner {
-    /// Drops the older half, so that a full cache is searched once in a while and not each time.
+    /// Evicts the older half, so that a full cache is searched only once in a while.
     fn evict(&mut self) {
         let mut ages: Vec<u64> = self.plans.values().map(|entry| entry.used).collect();
         ages.sort_unstable();
@@ -103,7 +103,7 @@ impl Inner {
     }
 }
 
-/// Whether the schemas are still what the plan was made with.
+/// Whether the catalog records that the plan was made with are unchanged.
 pub(crate) fn is_current(planned: &Planned, cx: &mut dyn Context) -> Result<bool, Failure> {
     for (key, record) in &planned.schemas {
         if cx.get(CATALOG, key)? != *record {

@@ -1,4 +1,4 @@
-//! Planning of COMMENT ON: what is meant, by its number.
+//! Planning of COMMENT ON: resolves the object to its number.
 
 use sqlparser::ast;
 
@@ -11,11 +11,11 @@ use crate::error::{Failure, SqlError, code};
 use crate::syntax::{self, Written};
 use crate::system;
 
-/// Something is said of something.
+/// A comment on an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Comment {
     pub subject: Subject,
-    /// Nothing to take it back.
+    /// `None` removes the comment.
     pub text: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Planner<'_> {
         Ok(Plan::Comment(Comment { subject, text: text.map(str::to_owned) }))
     }
 
-    /// The number of a relation of a kind, whose owner the user must be.
+    /// Returns the number of a relation of a kind, which the user must own.
     fn relation_of(&mut self, written: &Written, wanted: &str) -> Result<u32, Failure> {
         let (name, relation) = self.known_of_ddl(written)?;
         if relation.kind() != wanted {
@@ -98,7 +98,7 @@ impl Planner<'_> {
         })
     }
 
-    /// The number of a relation, and that of a column of it.
+    /// Returns the numbers of a relation and of one of its columns.
     fn column_named(&mut self, name: &QualifiedName, column: &str) -> Result<(u32, u32), Failure> {
         let missing = || {
             let message = format!("column \"{column}\" of relation \"{name}\" does not exist");

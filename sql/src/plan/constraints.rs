@@ -1,4 +1,4 @@
-//! Planning of constraints and indexes, on the record of a table that is being made or changed.
+//! Planning of constraints and indexes, on the record of a table that is being created or altered.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ use crate::syntax;
 use crate::system;
 use crate::types::SqlType;
 
-/// The most columns of a key, as in PostgreSQL.
+/// The maximum number of columns of a key, as in PostgreSQL.
 const KEY_COLUMNS_MAX: usize = 32;
-/// The longest name, as in PostgreSQL.
+/// The maximum length of a name in bytes, as in PostgreSQL.
 const NAME_BYTES_MAX: usize = 63;
 
 impl Planner<'_> {
-    /// The keys and checks that stand with a column.
+    /// Adds the keys and checks in a column's definition.
     pub(super) fn column_keys(
         &mut self,
         def: &ast::ColumnDef,
@@ -55,7 +55,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The foreign keys that stand with a column.
+    /// Adds the foreign keys in a column's definition.
     pub(super) fn column_references(
         &mut self,
         def: &ast::ColumnDef,
@@ -71,7 +71,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// A constraint of a table, but foreign keys.
+    /// Adds a table constraint, except foreign keys.
     pub(super) fn constraint(
         &mut self,
         constraint: &ast::TableConstraint,
@@ -127,7 +127,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Makes columns the key that rows are kept under.
+    /// Makes columns the primary key, under which rows are stored.
     fn primary_key(
         &mut self,
         table: &mut Table,
@@ -195,7 +195,7 @@ impl Planner<'_> {
         let name = match name {
             Some(name) => syntax::name(name),
             None => {
-                // As PostgreSQL does: after the column, if there is just one.
+                // Named after the column if there is exactly one, as in PostgreSQL.
                 let one = if columns.len() == 1 { &columns[..] } else { &[] };
                 free(&name_of(table, one, "check"), &|name| is_constraint(table, name))
             }
@@ -210,7 +210,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// A foreign key of a table.
+    /// Adds a foreign key to a table.
     pub(super) fn foreign_key(
         &mut self,
         key: &ast::ForeignKeyConstraint,
@@ -238,7 +238,8 @@ impl Planner<'_> {
     ) -> Result<(), Failure> {
         let parent = syntax::table_name(&key.foreign_table)
             .map_err(|error| self.error_at(error, syntax::location(&key.foreign_table)))?;
-        // The table may be one that is being made, which a name finds in its place on the path.
+        // The parent may be the table that is being created, if the name resolves to it on the
+        // search path.
         let parent = match self.is_meant(&parent, &table.name)? {
             true => table.clone(),
             false => {
@@ -285,7 +286,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What a foreign key refers to: a key of the other table.
+    /// Returns the referenced columns, which must be a key of the parent table.
     fn referred_columns(
         &mut self,
         parent: &Table,
@@ -331,7 +332,7 @@ impl Planner<'_> {
         Ok(columns)
     }
 
-    /// An index of a table, from CREATE INDEX.
+    /// Adds an index to a table, from CREATE INDEX.
     pub(super) fn index(
         &mut self,
         create: &ast::CreateIndex,
@@ -373,7 +374,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// An index is of what its rows alone decide, and can be sorted by.
+    /// Checks that the expressions of an index depend only on the row and can be sorted.
     fn check_index<'c>(
         &self,
         table: &Table,
@@ -424,7 +425,7 @@ impl Planner<'_> {
         Ok(IndexKey { target, is_descending, is_nulls_first })
     }
 
-    /// A name that somebody gave to what is a relation.
+    /// Checks that a user-given name is free for a relation.
     fn free_given(&mut self, table: &Table, name: String) -> Result<String, Failure> {
         check_name(&name)?;
         refuse_duplicate(table, &name)?;
@@ -445,7 +446,7 @@ impl Planner<'_> {
         self.unused(table, &name)
     }
 
-    /// The name, or one with the first number after it that nothing has.
+    /// Returns the name, followed by the first number that makes it unused if it is taken.
     fn unused(&mut self, table: &Table, name: &str) -> Result<String, Failure> {
         let mut candidate = name.to_owned();
         for number in 1.. {
@@ -464,7 +465,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether rows can be found by values of a type.
+/// Checks that a type can be used in keys.
 fn check_key_type(base: SqlType) -> Result<(), SqlError> {
     match base.element().unwrap_or(base) {
         SqlType::Json => {
@@ -473,7 +474,7 @@ fn check_key_type(base: SqlType) -> Result<(), SqlError> {
             );
             Err(SqlError::new(code::UNDEFINED_OBJECT, message))
         }
-        // Its keys are not in the order of its values.
+        // Keys of this type are not in the order of its values.
         SqlType::Jsonb => Err(SqlError::unsupported(format!("a key of type {base}"))),
         _ => Ok(()),
     }
@@ -499,7 +500,7 @@ pub(super) fn refuse_duplicate(table: &Table, name: &str) -> Result<(), SqlError
     Err(SqlError::new(code::DUPLICATE_OBJECT, message))
 }
 
-/// `table_a_b_suffix`, as PostgreSQL names constraints.
+/// Returns `table_a_b_suffix`, as PostgreSQL names constraints.
 fn name_of(table: &Table, columns: &[usize], suffix: &str) -> String {
     let columns = columns.iter().map(|&at| table.columns[at].name.as_str());
     let parts: Vec<&str> = [table.name.name()].into_iter().chain(columns).collect();
@@ -553,7 +554,7 @@ fn refuse_partial_match(key: &ast::ForeignKeyConstraint) -> Result<(), SqlError>
     }
 }
 
-/// An operator class is one that a type has: all of them sort as indexes do here.
+/// Checks that an operator class exists for the type: all classes sort as indexes do here.
 fn check_class(base: SqlType, class: &ast::ObjectName) -> Result<(), SqlError> {
     let name = syntax::name_parts(class)?.pop().unwrap_or_default();
     let patterns = ["text_pattern_ops", "varchar_pattern_ops", "bpchar_pattern_ops"];

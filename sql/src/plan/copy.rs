@@ -16,14 +16,14 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::{Expr, enums};
 use crate::syntax;
 
-/// `COPY .. FROM STDIN`: rows come from the client.
+/// `COPY .. FROM STDIN`: the client sends the rows.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyFrom {
     pub targets: Arc<Targets>,
     pub options: Arc<Options>,
-    /// The columns that come.
+    /// The columns of the input.
     pub source: Arc<[Target]>,
-    /// The columns of the table, over those that come.
+    /// The columns of the table, over those of the input.
     pub columns: Vec<Expr>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct CopyTo {
     pub select: Select,
     pub options: Arc<Options>,
     pub columns: Vec<OutputColumn>,
-    /// For each column, whether CSV has it always in quotes.
+    /// For each column, whether CSV always quotes it (FORCE_QUOTE).
     pub quoted: Vec<bool>,
 }
 
@@ -114,7 +114,7 @@ impl Planner<'_> {
         Ok(Plan::CopyFrom(CopyFrom { targets, options, source, columns }))
     }
 
-    /// A column that comes, as a value of the table's.
+    /// Returns a column of the input as a value of the table's column.
     fn copied_column(&self, table: &Table, at: usize, position: usize) -> Expr {
         let id = table.columns[at].ty.base.enumeration();
         match id.and_then(|id| self.params.enums.get(id)) {
@@ -123,7 +123,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The positions of the columns that a COPY names, or of all that are not computed.
+    /// Returns the positions of the columns that a COPY names; without a list, of all columns that
+    /// are not generated.
     fn copied(&mut self, table: &Table, listed: &[ast::Ident]) -> Result<Vec<usize>, Failure> {
         if listed.is_empty() {
             let stored = table.live_columns().filter(|(_, column)| column.generated.is_none());
@@ -168,7 +169,7 @@ fn copy_to(
     Ok(Plan::CopyTo(CopyTo { select, options, columns, quoted }))
 }
 
-/// For each of some columns, whether an option names it.
+/// Returns, for each of the columns, whether an option names it.
 fn forced<'a>(
     table: impl Into<Option<&'a Table>>,
     option: &str,
@@ -195,7 +196,7 @@ fn forced<'a>(
     Ok(columns.iter().map(|column| these.iter().any(|name| name == column)).collect())
 }
 
-/// Files and programs are the server's, which nobody may touch from here.
+/// Rejects files and programs: they belong to the server, which clients may not access.
 fn refuse_files(target: &ast::CopyTarget, is_to: bool) -> Result<(), SqlError> {
     let (role, what) = match (target, is_to) {
         (ast::CopyTarget::Stdin | ast::CopyTarget::Stdout, _) => return Ok(()),

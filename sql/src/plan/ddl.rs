@@ -14,9 +14,9 @@ use crate::expr::bind::Params;
 use crate::syntax;
 use crate::types::{ColumnType, SqlType};
 
-/// The most columns of a table, as in PostgreSQL.
+/// The maximum number of columns of a table, as in PostgreSQL.
 const TABLE_COLUMNS_MAX: usize = 1_600;
-/// The longest name, as in PostgreSQL.
+/// The maximum length of a name in bytes, as in PostgreSQL.
 const NAME_BYTES_MAX: usize = 63;
 
 impl Planner<'_> {
@@ -35,7 +35,7 @@ impl Planner<'_> {
         for def in &create.columns {
             self.column(def, &mut table)?;
         }
-        // What columns are computed from, and the constraints beside them, may name any column.
+        // Generated columns and table constraints may refer to any column.
         for (at, def) in create.columns.iter().enumerate() {
             sequences.extend(self.generation(def, at, &mut table)?);
         }
@@ -45,7 +45,7 @@ impl Planner<'_> {
         for constraint in &create.constraints {
             self.constraint(constraint, &mut table)?;
         }
-        // What foreign keys refer to may be this table's own key.
+        // Foreign keys may refer to a key of this table.
         for (at, def) in create.columns.iter().enumerate() {
             self.column_references(def, at, &mut table)?;
         }
@@ -63,7 +63,7 @@ impl Planner<'_> {
         Ok(Plan::CreateTable(CreateTable { table, starts, sequences, if_not_exists }))
     }
 
-    /// Adds a column with what concerns it alone.
+    /// Adds a column, without properties that involve other columns.
     pub(super) fn column(
         &mut self,
         def: &ast::ColumnDef,
@@ -104,8 +104,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What a column is computed from, or takes its numbers from, where it does. Returns the
-    /// sequence that goes with it.
+    /// Sets the generation expression or the sequence of a column, if it has one. Returns the new
+    /// sequence that the column owns.
     pub(super) fn generation(
         &mut self,
         def: &ast::ColumnDef,
@@ -153,7 +153,7 @@ impl Planner<'_> {
         Ok(None)
     }
 
-    /// A generated column is the same whenever it is computed, and of columns that are not.
+    /// Checks that a generation expression is immutable and refers to no generated column.
     fn check_generation(
         &self,
         table: &Table,
@@ -185,7 +185,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), SqlError> {
     if name.contains('\0') {
         return Err(SqlError::new(code::SYNTAX, "a name with a zero byte"));
     }
-    // PostgreSQL cuts names off with a notice; two that differ late must not become one here.
+    // PostgreSQL truncates longer names with a notice. Here they are an error, so that two names
+    // that differ only at the end are not confused.
     if name.len() > NAME_BYTES_MAX {
         let message = format!("identifier \"{name}\" is longer than {NAME_BYTES_MAX} bytes");
         return Err(SqlError::new(code::NAME_TOO_LONG, message));
@@ -193,7 +194,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// The type of a column that is `serial`.
+/// Returns the type of a `serial` column.
 fn serial_type(data_type: &ast::DataType) -> Option<ColumnType> {
     let ast::DataType::Custom(name, arguments) = data_type else { return None };
     let parts = syntax::name_parts(name).ok().filter(|_| arguments.is_empty())?;

@@ -1,4 +1,4 @@
-//! What statements make, change and drop.
+//! Plans of statements that create, alter and drop objects.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::expr::Expr;
 
 #[derive(Clone, Debug)]
 pub(crate) struct CreateTable {
-    /// The schema; the number is found when it runs.
+    /// The definition; its number is assigned at run time.
     pub table: Table,
-    /// What each range of its primary key but the first begins with, where it has ranges.
+    /// The start of each range of its primary key except the first; empty if it has no ranges.
     pub starts: Vec<Vec<Expr>>,
-    /// Sequences that are made with it.
+    /// Sequences that are created with it.
     pub sequences: Vec<(QualifiedName, Sequence)>,
     pub if_not_exists: bool,
 }
@@ -26,7 +26,7 @@ pub(crate) struct DropTables {
 }
 
 impl DropTables {
-    /// What of it is there.
+    /// Returns the names of the relations that exist.
     pub(crate) fn dropped(&self) -> Vec<QualifiedName> {
         self.names.iter().filter_map(|meant| meant.name.clone().ok()).collect()
     }
@@ -35,39 +35,39 @@ impl DropTables {
 #[derive(Clone, Debug)]
 pub(crate) struct Truncate {
     pub tables: Vec<Arc<Table>>,
-    /// Whether tables that refer to these are emptied too.
+    /// Whether tables that refer to these are truncated too.
     pub is_cascade: bool,
-    /// Whether sequences that go with their columns begin anew.
+    /// Whether sequences owned by their columns restart.
     pub restarts: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct CreateSequence {
     pub name: QualifiedName,
-    /// The number is found when it runs.
+    /// The number is assigned at run time.
     pub sequence: Sequence,
     pub if_not_exists: bool,
-    /// The column that it goes with, of the table that it says.
+    /// The column that owns it, in the table that `sequence` names.
     pub column: Option<usize>,
 }
 
-/// What becomes of a sequence.
+/// ALTER SEQUENCE.
 #[derive(Clone, Debug)]
 pub(crate) struct AlterSequence {
     pub name: QualifiedName,
     pub before: Sequence,
     pub after: Sequence,
-    /// The column that it goes with from then on, of the table that it says; nothing where that
-    /// stays as it is.
+    /// The column that owns it from now on, in the table that `after` names; the outer `None`
+    /// leaves the owner unchanged.
     pub column: Option<Option<usize>>,
-    /// Where it goes on.
+    /// The value of RESTART.
     pub restart: Option<i64>,
 }
 
-/// ALTER SEQUENCE .. RENAME, and what else renames a sequence.
+/// ALTER SEQUENCE .. RENAME, and other statements that rename a sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct RenameSequence {
-    /// What PostgreSQL calls it.
+    /// The command tag.
     pub command: &'static str,
     pub name: QualifiedName,
     pub to: QualifiedName,
@@ -76,38 +76,38 @@ pub(crate) struct RenameSequence {
 /// ALTER TABLE, CREATE INDEX, DROP INDEX.
 #[derive(Clone, Debug)]
 pub(crate) struct Alter {
-    /// What PostgreSQL calls it.
+    /// The command tag.
     pub command: &'static str,
-    /// Nothing where it turned out that there is nothing to do.
+    /// `None` if there is nothing to do.
     pub change: Option<Change>,
     pub notice: Option<String>,
 }
 
-/// What becomes of a table.
+/// A change of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub before: Arc<Table>,
     /// New indexes have no number yet.
     pub after: Table,
-    /// What rows have in columns that are new.
+    /// The values of new columns in existing rows.
     pub missing: Vec<(usize, Expr)>,
-    /// What columns are computed from in each row, over what it was before.
+    /// Expressions that compute columns of each row, over its old columns.
     pub fill: Vec<(usize, Expr)>,
-    /// Sequences that columns get.
+    /// Sequences that are created for columns.
     pub sequences: Vec<(QualifiedName, Sequence)>,
-    /// Columns that get numbers of such a sequence, in the rows that are there too.
+    /// Columns that take values from these sequences, also in existing rows.
     pub numbered: Vec<(usize, QualifiedName)>,
     pub checked: Checked,
 }
 
-/// What of a table's constraints is new, so that all rows are held to it.
+/// New constraints of a table, against which all rows are checked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Checked {
-    /// The table, with what is new bound; nothing where nothing is.
+    /// The table with its new constraints bound; `None` if there are none.
     pub targets: Option<Arc<Targets>>,
-    /// Columns.
+    /// Columns that are newly NOT NULL.
     pub not_null: Vec<usize>,
-    /// Checks, by their place among the table's.
+    /// New checks, by their positions among the table's.
     pub checks: Vec<usize>,
     pub has_foreign_keys: bool,
 }

@@ -35,25 +35,26 @@ pub(crate) struct Insert {
     pub returning: Returning,
 }
 
-/// What becomes of a row that another is in the way of.
+/// The action for a row that conflicts with another.
 #[derive(Clone, Debug)]
 pub(crate) enum OnConflict {
     /// The statement fails.
     Fail,
-    /// It is left out: where the other has its key on one of the table's paths, or on any.
+    /// The row is skipped if it conflicts on this path of the table, or, for `None`, on any path.
     Skip { path: Option<usize> },
-    /// The other is changed. Expressions are over its columns, and then those of the new row.
+    /// The existing row is updated. Expressions are over its columns, followed by those of the new
+    /// row.
     Update {
         path: usize,
         assignments: Vec<(usize, Expr)>,
         filter: Option<Expr>,
-        /// What computes the values, and then the condition, where they hold queries.
+        /// A query for the values and then the condition, if they contain subqueries.
         asked: Option<Asked>,
     },
 }
 
 impl OnConflict {
-    /// Whether it asks queries.
+    /// Whether it runs subqueries.
     pub(crate) fn asks(&self) -> bool {
         matches!(self, Self::Update { asked: Some(_), .. })
     }
@@ -67,7 +68,7 @@ pub(crate) struct Update {
     pub assignments: Vec<(usize, Expr)>,
     pub checks: Vec<ViewCheck>,
     pub returning: Returning,
-    /// Where several relations or queries decide which rows it changes, and into what.
+    /// Present if several relations or subqueries determine the rows and their new values.
     pub joined: Option<Joined>,
 }
 
@@ -77,7 +78,7 @@ pub(crate) struct Delete {
     pub access: Access,
     pub filter: Option<Expr>,
     pub returning: Returning,
-    /// Where several relations or queries decide which rows go.
+    /// Present if several relations or subqueries determine the rows.
     pub joined: Option<Joined>,
 }
 
@@ -120,7 +121,7 @@ impl Planner<'_> {
         Ok((Plan::Insert(plan), output))
     }
 
-    /// The positions of the columns that an INSERT names, or of all.
+    /// Returns the positions of the columns that an INSERT names, or of all columns.
     fn insert_targets(
         &mut self,
         written: &Written,
@@ -147,7 +148,7 @@ impl Planner<'_> {
         Ok((targets, None))
     }
 
-    /// The rows that come in, and what becomes of them for each target.
+    /// Returns the rows to insert, and the expression for each target column.
     fn insert_source(
         &mut self,
         table: &Arc<Table>,
@@ -179,7 +180,7 @@ impl Planner<'_> {
             let mut binder = self.binder(&scope, Aggregates::Forbidden("INSERT"), &[])?;
             let is_literal = is_literal(query, at);
             assigned.push(match cast::level(column.ty.base, target.ty.base) {
-                // What has no type of its own is read as the column's.
+                // An untyped literal is read as the column's type.
                 Some(Level::Explicit) if is_literal => {
                     binder.cast(bound, target.ty, Level::Explicit)?.expr
                 }
@@ -257,7 +258,8 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Whether a value for a column is not what it gets. It may be refused.
+    /// Whether the value given for a column is ignored (OVERRIDING USER VALUE). Fails if the column
+    /// accepts no value.
     fn passes_over(
         &self,
         column: &Column,
@@ -272,7 +274,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The column takes a value that a statement gives it.
+    /// Fails if the column does not accept a value from a statement.
     fn refuse_generated(&self, column: &Column, location: Location) -> Result<(), Failure> {
         let name = &column.name;
         let message = format!("cannot insert a non-DEFAULT value into column \"{name}\"");
@@ -319,7 +321,7 @@ impl Planner<'_> {
         let (relation, shown) = (self.number(), self.number());
         let both = scope.clone().and(written.scope("excluded", relation, shown));
         let own = written.table().columns.len();
-        // Two rows of the table: those of the view hang on them.
+        // The scope has two rows of the table, each followed by the columns of the view.
         let settled = |expr: Expr| {
             let expr = written.settled(expr, own, 0);
             written.settled(expr, 2 * own + written.width(), own)
@@ -338,7 +340,7 @@ impl Planner<'_> {
         Ok(OnConflict::Update { path, assignments, filter, asked })
     }
 
-    /// The key that a conflict is about, among a table's paths.
+    /// Returns the arbiter of a conflict target, as a position among the table's paths.
     fn arbiter(
         &mut self,
         written: &Written,
@@ -369,7 +371,7 @@ impl Planner<'_> {
         arbiter_of(paths, &named, None)
     }
 
-    /// The same where a conflict is about expressions, or about some rows alone.
+    /// Returns the arbiter of a conflict target with expressions or with a WHERE clause.
     fn inferred(&mut self, written: &Written, inferred: &Inferred) -> Result<usize, Failure> {
         let own = written.table().columns.len();
         let shown = self.number();
@@ -397,7 +399,7 @@ impl Planner<'_> {
         arbiter_of(&written.paths, &named, condition.as_ref())
     }
 
-    /// What columns of a table become.
+    /// Binds the assignments of SET.
     pub(super) fn assignments(
         &mut self,
         written: &Written,
@@ -506,7 +508,7 @@ impl Planner<'_> {
         Ok((Plan::Delete(Delete { targets, access, filter, returning, joined: None }), output))
     }
 
-    /// What is written.
+    /// Resolves the target relation of a write.
     fn relation(&mut self, relation: &ast::TableFactor, verb: Verb) -> Result<Written, Failure> {
         let ast::TableFactor::Table { name, alias, args: None, .. } = relation else {
             return Err(SqlError::unsupported("writing something other than a table").into());
@@ -528,8 +530,8 @@ impl Planner<'_> {
     }
 }
 
-/// The key of these expressions, of all rows or of those for which a condition holds: each part of
-/// an index's condition has to be one of it.
+/// Returns the unique key over exactly these expressions. A partial index qualifies if each
+/// conjunct of its predicate is a conjunct of the condition.
 fn arbiter_of(paths: &Paths, named: &[Expr], condition: Option<&Expr>) -> Result<usize, Failure> {
     let given = condition.map(Expr::conjuncts).unwrap_or_default();
     let is_it = |path: &Arc<Path>| {
@@ -547,8 +549,8 @@ fn arbiter_of(paths: &Paths, named: &[Expr], condition: Option<&Expr>) -> Result
     })
 }
 
-/// The places of the columns that an INSERT names, or of all; and what is said of the one behind
-/// them, where a view has one that can't be written.
+/// The positions of the columns that an INSERT names, or of all columns. The error is for the
+/// column after them, if that column of a view cannot be written.
 type InsertTargets = (Vec<usize>, Option<SqlError>);
 
 pub(super) fn assigned_twice(name: &str) -> SqlError {
@@ -556,13 +558,13 @@ pub(super) fn assigned_twice(name: &str) -> SqlError {
     SqlError::new(code::SYNTAX, message)
 }
 
-/// The error of a column that is named twice.
+/// The error for a column that is named twice.
 pub(super) fn specified_twice(name: &str) -> SqlError {
     let message = format!("column \"{name}\" specified more than once");
     SqlError::new(code::DUPLICATE_COLUMN, message)
 }
 
-/// Whether a column of a query is a literal that has no type of its own.
+/// Whether a column of a query is an untyped literal.
 fn is_literal(query: &ast::Query, at: usize) -> bool {
     let ast::SetExpr::Select(select) = &*query.body else { return false };
     let exprs = select.projection.iter().map(|item| match item {
@@ -571,7 +573,7 @@ fn is_literal(query: &ast::Query, at: usize) -> bool {
         }
         _ => None,
     });
-    // Behind a `*` nobody knows which one it is.
+    // Positions after a `*` are not known.
     let found = exprs.take_while(Option::is_some).flatten().nth(at);
     found.is_some_and(|expr| match expr {
         ast::Expr::Value(value) => matches!(
@@ -584,7 +586,7 @@ fn is_literal(query: &ast::Query, at: usize) -> bool {
     })
 }
 
-/// `DEFAULT` in the place of a value.
+/// Whether an expression is the keyword `DEFAULT`.
 fn is_default(expr: &ast::Expr) -> bool {
     matches!(expr, ast::Expr::Identifier(ident)
         if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))

@@ -1,9 +1,9 @@
-//! Planning with enums, and of the statements that make, change and drop them.
+//! Planning with enums, and of the statements that create, alter and drop them.
 //!
-//! Whoever names a type finds the enums that are known so far. A name that stands for none of them,
-//! and for no other type, is an error first: then the enum is read, and all is planned once more
-//! ([`with_enums`]). So nothing is read for the many statements that name none. Enums of columns
-//! and parameters are read by their numbers, when the table is.
+//! Type names are resolved among the enums known so far. A name of no known type is first an error;
+//! then the enum of that name is read, and the statement is planned again ([`with_enums`]).
+//! Therefore the many statements without enums read none. Enums of columns and parameters are read
+//! by their numbers, together with the table.
 
 use pangea_core::txn::Context;
 use sqlparser::ast;
@@ -18,43 +18,43 @@ use crate::expr::bind::column_type;
 use crate::syntax;
 use crate::types::{ColumnType, SqlType};
 
-/// The longest label, as in PostgreSQL.
+/// The maximum length of a label in bytes, as in PostgreSQL.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// A new enum.
+/// CREATE TYPE .. AS ENUM.
 #[derive(Clone, Debug)]
 pub(crate) struct CreateType {
     pub name: String,
     pub labels: Vec<String>,
 }
 
-/// An enum is changed.
+/// ALTER TYPE of an enum.
 #[derive(Clone, Debug)]
 pub(crate) struct AlterType {
     pub name: String,
     pub change: LabelChange,
 }
 
-/// What becomes of an enum.
+/// A change of an enum.
 #[derive(Clone, Debug)]
 pub(crate) enum LabelChange {
-    /// A label more: before or after another, or behind all.
+    /// Adds a label before or after another one, or at the end.
     Add { text: String, neighbour: Option<Neighbour>, if_not_exists: bool },
-    /// A label says something else.
+    /// Renames a label.
     RenameValue { from: String, to: String },
-    /// The type has another name.
+    /// Renames the type.
     Rename { to: String },
 }
 
-/// The label beside which a new one stands.
+/// The existing label that a new one is placed next to.
 #[derive(Clone, Debug)]
 pub(crate) struct Neighbour {
     pub text: String,
     pub is_before: bool,
 }
 
-/// Plans something. A name that no type is known by may be that of an enum: then that one is read,
-/// and all is planned once more.
+/// Runs a planning function. If a type name is unknown, reads the enum of that name and plans
+/// again.
 pub(super) fn with_enums<'a, T>(
     cx: &'a mut dyn Context,
     mut plan: impl FnMut(&mut Planner<'a>) -> Result<T, Failure>,
@@ -67,7 +67,7 @@ pub(super) fn with_enums<'a, T>(
             done => return done,
         };
         let known = std::mem::take(&mut planner.params.enums);
-        // What the plan depends on goes on from what was read so far.
+        // The recorder keeps the records read so far, because the plan depends on them.
         planner = Planner::new(planner.cx);
         for name in &names {
             planner.enum_named(name)?;
@@ -80,15 +80,15 @@ pub(super) fn with_enums<'a, T>(
 }
 
 impl Planner<'_> {
-    /// The type that a syntax tree names.
+    /// Returns the type that a syntax tree names.
     pub(super) fn column_type(&self, data_type: &ast::DataType) -> Result<ColumnType, SqlError> {
         column_type(data_type, &self.params.enums)
     }
 
-    /// The enum that a type is, or is an array of, becomes known.
+    /// Reads the enum of a type, or of an array's elements, unless it is known already.
     ///
     /// # Errors
-    /// When there is none of its number.
+    /// If no enum has its number.
     pub(super) fn enum_of(&mut self, base: SqlType) -> Result<(), Failure> {
         let Some(id) = base.enumeration() else { return Ok(()) };
         if self.params.enums.get(id).is_some() {
@@ -102,7 +102,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The enum of a name becomes known, if there is one.
+    /// Reads the enum of a name. Returns whether it exists.
     fn enum_named(&mut self, name: &str) -> Result<bool, Failure> {
         let id = match crate::types::EnumId::of_mark(name) {
             Some(id) => Some(id),
@@ -173,7 +173,7 @@ impl Planner<'_> {
         Ok(Plan::AlterType(AlterType { name, change }))
     }
 
-    /// DROP TYPE.
+    /// Plans DROP TYPE.
     pub(super) fn drop_types(
         &mut self,
         names: &[ast::ObjectName],
@@ -194,7 +194,7 @@ impl Planner<'_> {
         Ok(Plan::DropTypes(DropTables { names: meant, if_exists, is_cascade }))
     }
 
-    /// The name of an enum. All are of `public`.
+    /// Returns the name of an enum. All enums are in `public`.
     fn enum_name(&mut self, object: &ast::ObjectName) -> Result<String, Failure> {
         let written = syntax::table_name(object)?;
         match written.schema.as_deref() {
@@ -206,7 +206,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The number of an enum that something is said of.
+    /// Returns the number of the enum that a comment is on.
     pub(super) fn type_to_comment(&mut self, name: &ast::ObjectName) -> Result<u32, Failure> {
         let name = self.enum_name(name)?;
         if !self.enum_named(&name)? {

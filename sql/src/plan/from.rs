@@ -1,4 +1,4 @@
-//! Planning of FROM: relations and how they are joined.
+//! Planning of FROM: relations and joins.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::syntax;
 use crate::system::{self, Found};
 use crate::types::{ColumnType, SqlType};
 
-/// Relations so far, and their columns.
+/// The relations planned so far, and their columns.
 #[derive(Clone, Debug)]
 pub(super) struct Side {
     pub from: From,
@@ -27,33 +27,33 @@ pub(super) struct Side {
 }
 
 impl Scope {
-    /// They may be named with a schema too.
+    /// Lets the columns be qualified with a schema too.
     pub(super) fn is_of(&mut self, schema: &str) {
         let schema: Arc<str> = Arc::from(schema);
         self.columns.iter_mut().for_each(|column| column.schema = Some(schema.clone()));
     }
 
-    /// The columns of both.
+    /// Concatenates the columns of both scopes.
     pub(super) fn and(mut self, other: Self) -> Self {
         self.columns.extend(other.columns);
         self
     }
 
-    /// The columns as DataFusion has them.
+    /// Returns the columns with their ids, as DataFusion has them.
     pub(super) fn ids(&self) -> Vec<(ColumnId, SqlType)> {
         self.columns.iter().map(|column| (column.id, column.ty.base)).collect()
     }
 }
 
 impl Planner<'_> {
-    /// The relations of FROM.
+    /// Plans the relations of FROM.
     pub(super) fn from(&mut self, from: &[ast::TableWithJoins]) -> Result<Side, Failure> {
         let mut all: Option<Side> = None;
         for table in from {
             let side = self.with_joins(table, all.as_ref())?;
             all = Some(match (all, side) {
                 (None, (side, _)) => side,
-                // It was put beside what was there, which it names.
+                // The item is already joined with the preceding ones, which it references.
                 (Some(_), (side, true)) => side,
                 (Some(left), (right, false)) => {
                     self.join(left, right, JoinKind::Inner, &ast::JoinConstraint::None)?
@@ -63,7 +63,8 @@ impl Planner<'_> {
         Ok(all.unwrap_or_else(|| Side { from: From::Nothing, scope: Scope::default() }))
     }
 
-    /// A relation with those that are joined to it; and whether what came before is among them.
+    /// Plans a relation and the relations joined to it. Returns whether the preceding items are
+    /// among them already.
     fn with_joins(
         &mut self,
         table: &ast::TableWithJoins,
@@ -85,7 +86,8 @@ impl Planner<'_> {
         Ok((side, has_before))
     }
 
-    /// What is run for each row of the left side has no other condition than TRUE.
+    /// Checks a join whose right side runs for each row of the left side. It is INNER or LEFT, and
+    /// has no condition except TRUE.
     fn check_lateral(
         &self,
         kind: JoinKind,
@@ -106,7 +108,8 @@ impl Planner<'_> {
         refuse(&[(!is_true, "LATERAL with a condition other than ON TRUE")])
     }
 
-    /// One relation; and whether it was put beside what comes before, which it names.
+    /// Plans one relation. Returns whether it is already joined with the preceding items, which it
+    /// references.
     fn factor(
         &mut self,
         factor: &ast::TableFactor,
@@ -157,7 +160,7 @@ impl Planner<'_> {
         }
     }
 
-    /// A table, or what WITH has named.
+    /// Plans a table, view or WITH query.
     pub(super) fn named_relation(
         &mut self,
         name: &ast::ObjectName,
@@ -207,7 +210,7 @@ impl Planner<'_> {
         Ok(Side { from: From::Table(Paths::new(table)?, relation), scope })
     }
 
-    /// A relation of the catalog.
+    /// Plans a relation of the system catalog.
     fn system_side(
         &mut self,
         found: Found,
@@ -242,7 +245,7 @@ impl Planner<'_> {
         Ok(Side { from: From::Plan(plan), scope })
     }
 
-    /// Notes what a relation goes by, for those who are shown the plan.
+    /// Records the name of a relation, for EXPLAIN.
     fn label(&mut self, alias: Option<&ast::TableAlias>, name: &str, relation: u32) {
         let label = alias.map_or_else(|| name.to_owned(), |alias| syntax::name(&alias.name));
         self.labels.push((relation, label));
@@ -347,7 +350,8 @@ impl Planner<'_> {
         }
         let [one, other] = sides;
         let plan = match condition {
-            // A condition that asks a query is one on the pairs, where none stays without.
+            // A condition with a subquery filters the joined pairs; an inner join has no unmatched
+            // rows.
             Some(asked) if kind == JoinKind::Inner && asked.holds_subquery() => {
                 let plan = relational::join(one, other, kind, None, &[])?;
                 relational::filtered(plan, asked, &both.ids(), &mut self.numbers)?
@@ -361,8 +365,8 @@ impl Planner<'_> {
         Ok(Side { from: From::Plan(plan), scope })
     }
 
-    /// A condition of an outer join, whose queries are asked for the rows of one side beforehand:
-    /// their answers are columns there, which nobody can name.
+    /// Plans the condition of an outer join. Its subqueries are evaluated beforehand for the rows
+    /// of one side; their results are hidden columns there.
     fn answered(
         &mut self,
         condition: Expr,
@@ -406,7 +410,8 @@ impl Planner<'_> {
         Ok(condition)
     }
 
-    /// The condition that columns of a name are equal, and their places.
+    /// Returns the condition that columns of a name are equal, with their positions and common
+    /// type.
     fn using(
         &mut self,
         both: &Scope,
@@ -452,7 +457,7 @@ impl Planner<'_> {
         Ok((Expr::Binary(op, Box::new(one), Box::new(other)), (left, right, common)))
     }
 
-    /// Puts one column in the place of each pair of USING, before all others.
+    /// Replaces each pair of USING columns by one column, before all others.
     fn merge(
         &mut self,
         plan: LogicalPlan,
@@ -507,7 +512,7 @@ impl Planner<'_> {
     }
 }
 
-/// How a join joins, and on what.
+/// Returns the kind of a join and its constraint.
 fn kind_of(op: &ast::JoinOperator) -> Result<(JoinKind, &ast::JoinConstraint), SqlError> {
     use ast::JoinOperator as J;
     Ok(match op {
@@ -519,7 +524,7 @@ fn kind_of(op: &ast::JoinOperator) -> Result<(JoinKind, &ast::JoinConstraint), S
     })
 }
 
-/// The columns of a query, under a name, which may be none.
+/// Returns the columns of a query under a relation name, which may be empty.
 pub(super) fn scope_over(columns: &[OutputColumn], table: &str, relation: u32) -> Scope {
     let columns = columns.iter().enumerate().map(|(at, column)| ScopeColumn {
         schema: None,
@@ -528,7 +533,7 @@ pub(super) fn scope_over(columns: &[OutputColumn], table: &str, relation: u32) -
         ty: column.ty,
         is_hidden: false,
         is_merged: false,
-        // The parts of a record.
+        // Fields of a record.
         is_unlisted: column.name.contains('\0'),
         is_key: false,
         id: ColumnId { relation, column: at as u32 },
@@ -536,7 +541,7 @@ pub(super) fn scope_over(columns: &[OutputColumn], table: &str, relation: u32) -
     Scope { columns: columns.collect() }
 }
 
-/// The columns of a query, under its alias.
+/// Returns the columns of a query under its alias.
 pub(super) fn derived_scope(
     columns: &[OutputColumn],
     alias: Option<&ast::TableAlias>,
@@ -549,7 +554,7 @@ pub(super) fn derived_scope(
     Ok(scope)
 }
 
-/// Gives columns the names that an alias has for them.
+/// Renames columns to the names in an alias.
 pub(super) fn rename(
     scope: &mut Scope,
     names: &[ast::TableAliasColumnDef],
@@ -569,10 +574,10 @@ pub(super) fn rename(
     Ok(())
 }
 
-/// Two relations of FROM have names of their own.
+/// Checks that the relations of FROM have different names.
 pub(super) fn check_names(left: &Scope, right: &Scope) -> Result<(), SqlError> {
     for column in &right.columns {
-        // Tables of two schemas may have one name.
+        // Tables of two schemas may have the same name.
         let is_other = |other: &ScopeColumn| {
             let schemas = (&other.schema, &column.schema);
             matches!(schemas, (Some(one), Some(other)) if one != other)

@@ -1,4 +1,4 @@
-//! Functions of several rows in FROM.
+//! Planning of set-returning functions in FROM.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
@@ -13,7 +13,7 @@ use crate::relational::{self, From, JoinKind};
 use crate::syntax;
 use crate::types::SqlType;
 
-/// Functions that come to the rows of a table of the catalog.
+/// Functions that return the rows of a catalog table.
 const CATALOG: [(&str, &str); 4] = [
     ("pg_available_extensions", "pg_available_extensions"),
     ("pg_cursor", "pg_cursors"),
@@ -21,7 +21,7 @@ const CATALOG: [(&str, &str); 4] = [
     ("pg_show_all_settings", "pg_settings"),
 ];
 
-/// What WITH ORDINALITY, the alias and LATERAL say of a function.
+/// A function in FROM, with WITH ORDINALITY and its alias.
 pub(super) struct FunctionFrom<'a> {
     pub name: String,
     pub args: &'a [ast::FunctionArg],
@@ -31,11 +31,11 @@ pub(super) struct FunctionFrom<'a> {
 }
 
 impl FunctionFrom<'_> {
-    /// The columns, by the names that they have without more being said.
+    /// Returns the columns with their default names.
     fn outputs(&self, columns: &[(&'static str, SqlType)]) -> Vec<OutputColumn> {
         let is_single = columns.len() == 1;
         let output = |(name, base): &(&'static str, SqlType)| {
-            // A function of one column gives it the name of its alias.
+            // The alias of a function with one column also names that column.
             let alias = self.alias.filter(|_| is_single && *name != "value");
             let name = alias.map_or((*name).to_owned(), |alias| syntax::name(&alias.name));
             OutputColumn::new(name, *base)
@@ -46,7 +46,7 @@ impl FunctionFrom<'_> {
 }
 
 impl Planner<'_> {
-    /// A function that comes to rows. It may name what comes before it.
+    /// Plans a set-returning function, which may reference the items before it.
     pub(super) fn function_from(
         &mut self,
         call: &FunctionFrom<'_>,
@@ -74,7 +74,7 @@ impl Planner<'_> {
             bounds.push(binder.bind(expr)?);
         }
         let types: Vec<SqlType> = bounds.iter().map(Bound::base).collect();
-        // Several arrays are several calls, side by side.
+        // `unnest` of several arrays is one call for each, in parallel.
         let calls: Option<Vec<SetCall>> = match &types[..] {
             [_, _, ..] if call.name == "unnest" => {
                 types.iter().map(|base| SetFunction::named("unnest", &[*base])).collect()
@@ -104,7 +104,8 @@ impl Planner<'_> {
         self.beside_functions(call, &functions, &outputs, before, kind)
     }
 
-    /// Rows beside those of functions, which may name their columns.
+    /// Joins functions to the rows of the preceding items, whose columns their arguments may
+    /// reference.
     fn beside_functions(
         &mut self,
         call: &FunctionFrom<'_>,

@@ -8,15 +8,15 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Scope};
 use crate::expr::{Expr, Typed};
 
-/// The most elements of a CUBE, and the most grouping sets.
+/// The maximum number of elements of a CUBE, and of grouping sets.
 const CUBE_MAX: usize = 12;
 const SETS_MAX: usize = 4_096;
 
-/// Sets of keys, each by their places.
+/// Sets of keys, each key by its position.
 pub(super) type Sets = Vec<Vec<usize>>;
 
 impl Planner<'_> {
-    /// What groups are made by, and the sets of keys, where there is more than one.
+    /// Returns the grouping keys, and the grouping sets if there is more than one.
     pub(super) fn group_keys(
         &mut self,
         group_by: &ast::GroupByExpr,
@@ -71,7 +71,7 @@ impl Planner<'_> {
                 }
                 chosen.push(places);
             }
-            // Several of them are all combinations.
+            // Several elements give all combinations of their sets.
             let both = |before: &Vec<usize>| {
                 chosen.iter().map(|set| [&before[..], &set[..]].concat()).collect::<Vec<_>>()
             };
@@ -93,7 +93,7 @@ impl Planner<'_> {
                 let mut binder = self.binder(scope, Aggregates::Forbidden("GROUP BY"), &[expr])?;
                 match binder.bind(expr).and_then(|bound| binder.output(bound)) {
                     Ok(bound) => bound,
-                    // A name is a column of the table first, and one of the result then.
+                    // A name refers first to an input column, then to an output column.
                     Err(error) => match alias_position(expr, output) {
                         Some(at) => output.bounds[at].clone(),
                         None => return Err(error.into()),
@@ -117,8 +117,8 @@ impl Planner<'_> {
     }
 }
 
-/// Makes the columns of a table keys whose primary key is among them: they follow from it.
-/// Returns whether there are any.
+/// Adds the columns of each table whose primary key is among the keys, because they are
+/// functionally dependent. Returns whether any were added.
 pub(super) fn add_dependent(keys: &mut Vec<Typed>, parts: &[&mut Expr], scope: &Scope) -> bool {
     let is_key = |at: usize| keys.iter().any(|(key, _)| *key == Expr::Column(at));
     let mut whole = Vec::new();
@@ -151,7 +151,7 @@ pub(super) fn add_dependent(keys: &mut Vec<Typed>, parts: &[&mut Expr], scope: &
     has_any
 }
 
-/// The expression over the columns of a group.
+/// Rewrites an expression over the columns of groups.
 pub(super) fn over_groups(
     expr: Expr,
     keys: &[Typed],

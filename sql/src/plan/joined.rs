@@ -1,5 +1,5 @@
-//! Planning of writes whose rows are found by a query of several relations: UPDATE .. FROM,
-//! DELETE .. USING, and conditions and values that hold queries.
+//! Planning of writes whose rows are found by a query: UPDATE .. FROM, DELETE .. USING, and
+//! conditions and values with subqueries.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::expr::{Expr, Typed};
 use crate::relational::{Block, ColumnId, From, JoinKind};
 use crate::types::SqlType;
 
-/// The rows that a statement writes: the columns of its table, the key of the row, the columns of a
-/// view over it, those of the other relations, and then the values of the columns that it sets.
+/// The rows that a statement writes. Their columns: those of the table, the key of the row, those
+/// of a view over the table, those of the other relations, and then the new values.
 #[derive(Clone, Debug)]
 pub(crate) struct Joined {
     pub rows: Select,
-    /// How many columns come before the values.
+    /// The number of columns before the new values.
     pub width: usize,
 }
 
 impl Planner<'_> {
-    /// A table that is written and the relations that its rows are found with.
+    /// Plans the target table together with the relations that its rows are joined with.
     fn beside(
         &mut self,
         written: &Written,
@@ -57,7 +57,7 @@ impl Planner<'_> {
         self.join(own, others, JoinKind::Inner, &ast::JoinConstraint::None)
     }
 
-    /// The rows for which a condition holds, and the values that belong to each.
+    /// Returns the rows for which a condition holds, with the new values of each.
     fn joined(
         &mut self,
         written: &Written,
@@ -71,7 +71,7 @@ impl Planner<'_> {
         let columns = side.scope.columns.iter();
         let columns: Vec<_> = columns.map(|column| (column.id, column.ty.base)).collect();
         let own = columns.iter().enumerate().map(|(at, (_, base))| {
-            // Columns of a view are there as what they are of the table.
+            // Columns of a view are replaced by their expressions over the table.
             (written.settled(Expr::Column(at), first, 0), *base)
         });
         let output: Vec<Typed> = own.chain(values).collect();
@@ -133,7 +133,7 @@ impl Planner<'_> {
         Ok((Plan::Delete(Delete { targets, access, filter, returning, joined }), output))
     }
 
-    /// One row of VALUES that holds queries, as a query of its own.
+    /// Plans a row of VALUES that contains subqueries as a query.
     pub(super) fn asked_row(&mut self, row: Vec<Typed>) -> Result<Select, SqlError> {
         let block = Block::plain(From::Nothing, Vec::new(), row);
         Ok(select_of(self.lowered(block)?))

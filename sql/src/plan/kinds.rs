@@ -1,4 +1,4 @@
-//! What statements do, once they are planned.
+//! The kinds of planned statements.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::catalog::Table;
 use crate::expr::Expr;
 use crate::syntax::RoleStatement;
 
-/// What a statement does.
+/// The action of a statement.
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
     Select(Select),
     Insert(Insert),
     Update(Update),
     Delete(Delete),
-    /// WITH over writes.
+    /// WITH that contains writes.
     Steps(Box<Steps>),
     CreateTable(CreateTable),
     DropTables(DropTables),
@@ -43,17 +43,17 @@ pub(crate) enum Plan {
     DropProcedures(DropProcedures),
     /// CALL and DO.
     Call(Box<Call>),
-    /// About roles and privileges.
+    /// Statements about roles and privileges.
     Role(Arc<RoleStatement>),
-    /// LOCK TABLE: there is nothing to be done, but its user must be allowed to.
+    /// LOCK TABLE: it only checks privileges.
     Lock,
-    /// The names of all tables.
+    /// Lists the names of all tables.
     ShowTables,
 }
 
 impl Planned {
-    /// Whether it is certified by what it read and wrote: what a node knows of itself, no other
-    /// does.
+    /// Whether it is sent as a certified transaction, by its reads and writes. Statements that read
+    /// facts of a node must be, because no other node has these facts.
     pub(crate) fn is_certified(&self) -> bool {
         self.plan.is_certified() || self.reads_node
     }
@@ -69,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// How many numbers it takes of the sequence at a place, as far as is known.
+    /// Returns how many values it draws from the sequence at a position, as far as is known.
     pub(crate) fn draws(&self, at: usize) -> u64 {
         let draws = |exprs: &[Expr]| exprs.iter().map(|expr| expr.draws(at)).sum::<u64>();
         match self {
@@ -90,7 +90,7 @@ impl Plan {
         }
     }
 
-    /// The table whose constraints it may violate.
+    /// Returns the table whose constraints it may violate.
     pub(crate) fn constrained(&self) -> Option<&Table> {
         match self {
             Self::Insert(insert) => Some(&insert.targets.own().table),
@@ -125,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// Whether it asks queries while it writes.
+    /// Whether it runs subqueries while it writes.
     pub(crate) fn asks(&self) -> bool {
         match self {
             Self::Insert(insert) => insert.on_conflict.asks() || insert.returning.asks(),
@@ -135,8 +135,8 @@ impl Plan {
         }
     }
 
-    /// Whether DataFusion finds its rows, whose order on another replica may be another: what it
-    /// read and wrote is then certified, and it is run in one place alone.
+    /// Whether DataFusion finds its rows, whose order may differ on another replica. Its reads and
+    /// writes are then certified, and it runs in only one place.
     pub(crate) fn is_certified(&self) -> bool {
         let is_query = |select: &Select| matches!(select.source, Source::Query(_));
         match self {
@@ -150,7 +150,8 @@ impl Plan {
         }
     }
 
-    /// Whether it writes whole tables, so that running it everywhere is cheaper than its writes.
+    /// Whether it writes whole tables, so that running it on every replica is cheaper than shipping
+    /// its writes.
     pub(crate) fn is_bulk(&self) -> bool {
         match self {
             Self::DropTables(_) | Self::Truncate(_) | Self::Alter(_) => true,
@@ -183,7 +184,7 @@ impl Plan {
         }
     }
 
-    /// What PostgreSQL calls the command.
+    /// Returns PostgreSQL's command tag.
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::Select(_) => "SELECT",

@@ -1,8 +1,8 @@
-//! LOCK TABLE, by which nobody here waits for anybody.
+//! LOCK TABLE. No transaction waits for it.
 //!
-//! What a transaction read must still be so when it commits, whatever it has locked, so that a lock
-//! would hold for it what is held anyhow: it is done again, or fails with 40001. What is left of
-//! the statement is that the relations are there, and that the user may.
+//! Everything that a transaction read must be unchanged when it commits, whether it locked anything
+//! or not; otherwise it is replayed or fails with 40001. A lock would add no guarantee. The
+//! statement only checks that the relations exist and that the user has the privileges.
 
 use sqlparser::ast;
 
@@ -14,7 +14,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::syntax;
 
 impl Planner<'_> {
-    /// The relations of a LOCK TABLE.
+    /// Checks the relations of a LOCK TABLE.
     pub(super) fn lock(&mut self, lock: &ast::Lock) -> Result<(), Failure> {
         let needs = match lock.lock_mode {
             Some(ast::LockTableMode::AccessShare) => Needs::All(Privileges::SELECT),

@@ -1,8 +1,8 @@
-//! Statements with their names and types resolved: what an executor runs.
+//! Planned statements, with names and types resolved: the input of the executors.
 //!
-//! Planning reads the schemas of the tables through the same context that the statement then runs
-//! in, so that a schema change in between is noticed like any other conflict. A plan remembers what
-//! it read: it holds as long as those records are the same.
+//! Planning reads the schemas of tables through the context in which the statement then runs. A
+//! schema change in between is therefore detected like any other conflict. A plan stores the
+//! records that it read: it is valid as long as they are unchanged.
 
 pub(crate) mod access;
 mod alter;
@@ -97,32 +97,32 @@ pub(crate) struct Planned {
     pub plan: Plan,
     /// The types of `$1`, `$2`, ...
     pub params: Vec<SqlType>,
-    /// The columns that it returns; none for a statement that returns no rows.
+    /// The columns that it returns; empty for a statement that returns no rows.
     pub columns: Vec<OutputColumn>,
-    /// The catalog records that it was planned with.
+    /// The catalog records that planning read.
     pub schemas: Records,
-    /// What its user must be allowed to.
+    /// The privileges that its user needs.
     pub required: Vec<Required>,
-    /// The sequences that its expressions name by their places.
+    /// The sequences that its expressions refer to by position.
     pub sequences: Vec<Used>,
-    /// Whether it may say where sequences go on.
+    /// Whether it may call `setval`.
     pub sets_sequences: bool,
-    /// Whether it asks the catalog.
+    /// Whether it reads the system catalog.
     pub reads_catalog: bool,
-    /// The schemas in which it looked for names.
+    /// The schemas in which names were looked up.
     pub path: SearchPath,
-    /// Whether it asks what this node alone knows.
+    /// Whether it reads facts that only this node has.
     pub reads_node: bool,
-    /// The columns that hold numbers in the catalog and are shown as names.
+    /// The columns that contain numbers of the catalog and are displayed as names.
     pub named: Vec<(usize, Reg)>,
-    /// What relations that DataFusion reads go by, by their numbers.
+    /// The names of relations that DataFusion reads, by relation number.
     pub labels: Vec<(u32, String)>,
-    /// The enums that it was planned with.
+    /// The enums that planning used.
     pub enums: Enums,
 }
 
 impl Planned {
-    /// Whether it reads and writes no table, so that it is the same on any snapshot.
+    /// Whether it accesses no table, so that its result is the same on any snapshot.
     pub(crate) fn touches_no_table(&self) -> bool {
         matches!(self.plan, Plan::Select(_)) && self.schemas.is_empty() && !self.reads_catalog
     }
@@ -132,7 +132,8 @@ impl Planned {
         self.sets_sequences || self.plan.is_write()
     }
 
-    /// What it has of each of its sequences, of what was drawn for some.
+    /// Matches the reserved sequence values to this plan's sequences; sequences without reserved
+    /// values get none.
     pub(crate) fn drawn(&self, mut drawn: Vec<Drawn>) -> Vec<Drawn> {
         let mut of = |used: &Used| {
             let found = drawn.iter().position(|drawn| drawn.id == used.sequence.id);
@@ -143,22 +144,23 @@ impl Planned {
         self.sequences.iter().map(&mut of).collect()
     }
 
-    /// How many numbers it takes of the sequence at a place, at least: those of VALUES are known.
-    /// Of a COPY, for each row.
+    /// Returns the minimum number of values that it draws from the sequence at a position, counting
+    /// the rows of VALUES. For COPY, the number for each row.
     pub(crate) fn draws(&self, at: usize) -> u64 {
         if self.sequences[at].is_drawn { self.plan.draws(at).max(1) } else { 0 }
     }
 }
 
-/// A query over one table, a list of rows, or nothing.
+/// A query over one table, a list of rows, or a single empty row.
 #[derive(Clone, Debug)]
 pub(crate) struct Select {
     pub source: Source,
     pub filter: Option<Expr>,
     pub grouping: Option<Grouping>,
-    /// What is computed of each row or group: the columns of the result, then what it is sorted by.
+    /// The expressions computed for each row or group: the result columns, followed by the sort
+    /// columns.
     pub output: Vec<Expr>,
-    /// The types of the columns of the result.
+    /// The types of the result columns.
     pub types: Vec<SqlType>,
     pub sort: Vec<SortKey>,
     pub is_distinct: bool,
@@ -166,18 +168,18 @@ pub(crate) struct Select {
     pub offset: Option<Expr>,
 }
 
-/// Where rows come from.
+/// The source of rows.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// One row without columns.
     Nothing,
     Table(Access),
     Values(Vec<Vec<Expr>>),
-    /// What DataFusion makes of several relations.
+    /// A query over several relations, run by DataFusion.
     Query(Arc<Query>),
 }
 
-/// `GROUP BY`: rows become groups, whose columns are the keys and then the aggregates.
+/// `GROUP BY`: rows become groups, whose columns are the keys followed by the aggregates.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouping {
     pub keys: Vec<(Expr, SqlType)>,
@@ -186,7 +188,7 @@ pub(crate) struct Grouping {
 }
 
 impl Select {
-    /// Says of the table that it reads which columns it looks at.
+    /// Sets the columns that the access to its table reads.
     fn note_wanted(&mut self) {
         let Source::Table(access) = &mut self.source else { return };
         let mut read: Vec<&Expr> = self.filter.iter().collect();
@@ -207,13 +209,13 @@ impl Select {
 impl SortKey {
     pub(crate) fn new(column: usize, options: &ast::OrderByOptions) -> Self {
         let is_descending = options.asc == Some(false);
-        // NULL sorts as greater than everything, unless it is told where to go.
+        // NULL sorts as the greatest value, unless NULLS FIRST or LAST is given.
         let is_nulls_first = options.nulls_first.unwrap_or(is_descending);
         Self { column, is_descending, is_nulls_first }
     }
 }
 
-/// A column of the output that the result is sorted by.
+/// An output column that the result is sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SortKey {
     pub column: usize,
@@ -227,35 +229,35 @@ pub(crate) struct Planner<'a> {
     calls: Calls<'a>,
     source: Arc<str>,
     params: Params,
-    /// The scopes of the queries around the one that is planned, the nearest last.
+    /// The scopes of the outer queries, innermost last.
     outer: Vec<Scope>,
-    /// What WITH has named so far.
+    /// The WITH queries in scope.
     named: Vec<with::Named>,
     writes: with::Writes,
-    /// How many relations have a number.
+    /// The number of relations that have been numbered.
     numbers: Numbers,
-    /// Whether there is a query in the statement beside the statement itself.
+    /// Whether the statement contains subqueries.
     has_queries: bool,
-    /// The views whose queries are being planned, the innermost last.
+    /// The views whose queries are being planned, innermost last.
     within: Vec<views::Within>,
-    /// How many queries in FROM are around the one that is planned.
+    /// The nesting depth of FROM subqueries.
     depth: usize,
     /// The options of a COPY.
     copy: Option<Arc<Options>>,
-    /// What an ALTER says it is of.
+    /// The object kind in an ALTER statement.
     altered: Altered,
-    /// What the statement says of a sequence beside its tree.
+    /// Clauses about a sequence that the syntax tree does not contain.
     said: Arc<Said>,
     /// The CHECK OPTION of a CREATE VIEW.
     check: Option<CheckOption>,
-    /// Where names without a schema are looked for.
+    /// The schemas in which unqualified names are looked up.
     path: SearchPath,
-    /// What must be allowed of schemas that are named: it is asked first.
+    /// Required privileges on the schemas that the statement names; checked before all others.
     schemas_used: Vec<Required>,
     required: Vec<Required>,
-    /// What relations go by, by their numbers.
+    /// The names of relations, by relation number.
     labels: Vec<(u32, String)>,
-    /// What columns of relations show, by the numbers of those.
+    /// The origins of the columns of relations, by relation number.
     origins: BTreeMap<u32, Vec<Option<Origin>>>,
 }
 
@@ -271,7 +273,7 @@ pub(crate) fn plan_in(
     plan(parsed, params, calls, cx)
 }
 
-/// Plans a statement with what is known of its parameters.
+/// Plans a statement with the known properties of its parameters.
 pub(crate) fn plan<'a>(
     parsed: &Parsed,
     params: Params,
@@ -298,7 +300,7 @@ pub(crate) fn plan<'a>(
     })
 }
 
-/// Plans something that is no statement.
+/// Runs a planning function on something other than a statement.
 fn plan_of<T>(
     cx: &mut dyn Context,
     plan: impl FnMut(&mut Planner<'_>) -> Result<T, Failure>,
@@ -306,7 +308,7 @@ fn plan_of<T>(
     enums::with_enums(cx, plan)
 }
 
-/// Makes columns that hold numbers in the catalog columns of their names.
+/// Converts columns with numbers of the catalog to columns of their names, and returns them.
 fn named(columns: &mut [OutputColumn]) -> Vec<(usize, Reg)> {
     let mut found = Vec::new();
     for (at, column) in columns.iter_mut().enumerate() {
@@ -319,7 +321,7 @@ fn named(columns: &mut [OutputColumn]) -> Vec<(usize, Reg)> {
 }
 
 impl<'a> Planner<'a> {
-    /// One that knows nothing yet.
+    /// Returns a planner in its initial state.
     fn new(cx: Recorder<'a>) -> Self {
         Self {
             cx,
@@ -366,7 +368,8 @@ impl Planner<'_> {
         let params = known.collect::<Result<_, _>>()?;
         let mut sequences = self.sequences()?;
         if let Plan::Call(call) = &plan {
-            // Its arguments name theirs by their places, so that they come first.
+            // The sequences of the arguments come first, because expressions refer to them by
+            // position.
             call.survey.sequences.iter().for_each(|used| used.add_to(&mut sequences));
         }
         let named = named(&mut columns);
@@ -488,7 +491,7 @@ impl Planner<'_> {
         })
     }
 
-    /// The record of a relation, which the plan then depends on.
+    /// Reads the record of a relation, on which the plan then depends.
     fn relation_named(&mut self, name: &QualifiedName) -> Result<Option<Relation>, Failure> {
         let key = relation_key(name);
         let record = self.cx.get(CATALOG, &key)?;
@@ -507,13 +510,13 @@ impl Planner<'_> {
         }
     }
 
-    /// A table and the ways to its rows.
+    /// Returns a table with its access paths.
     fn paths_of(&mut self, name: &QualifiedName) -> Result<Paths, Failure> {
         let table = self.table_named(name)?;
         Ok(Paths::new(table)?)
     }
 
-    /// What binds expressions over a scope. Queries that they hold are planned first.
+    /// Returns a binder of expressions over a scope. Their subqueries are planned first.
     fn binder<'b>(
         &'b mut self,
         scope: &'b Scope,
@@ -525,7 +528,7 @@ impl Planner<'_> {
         Ok(Binder { source, scope, params, aggregates, outer, nested })
     }
 
-    /// The next number of a relation.
+    /// Returns the next relation number.
     fn number(&mut self) -> u32 {
         self.numbers += 1;
         self.numbers
@@ -552,7 +555,7 @@ fn as_table(name: &QualifiedName, relation: Relation) -> Result<Arc<Table>, Fail
     }
 }
 
-/// The columns of a table, under its name or alias.
+/// Returns the columns of a table under its name or alias.
 pub(crate) fn scope_of(table: &Table, alias: &str) -> Scope {
     let mut scope = scope_as(table, alias, 0);
     if alias == table.name.name() {
@@ -561,7 +564,7 @@ pub(crate) fn scope_of(table: &Table, alias: &str) -> Scope {
     scope
 }
 
-/// The same of a relation of a query.
+/// Returns the columns of a table as a numbered relation of a query.
 fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
     let columns = table.columns.iter().enumerate().map(|(at, column)| ScopeColumn {
         schema: None,
@@ -577,12 +580,12 @@ fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
     Scope { columns: columns.collect() }
 }
 
-/// The error of a table that is not there.
+/// The error for a relation that does not exist.
 pub(crate) fn undefined_table(name: impl Display) -> SqlError {
     SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
 }
 
-/// The first words of a statement: what is not supported.
+/// Returns the first keywords of an unsupported statement.
 pub(crate) fn command_of(statement: &ast::Statement) -> String {
     let text = statement.to_string();
     let is_upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase());
@@ -590,7 +593,7 @@ pub(crate) fn command_of(statement: &ast::Statement) -> String {
     if words.is_empty() { "this statement".to_owned() } else { words.join(" ") }
 }
 
-/// Fails when one of some clauses is there.
+/// Fails with the first unsupported clause that is present.
 fn refuse(clauses: &[(bool, &str)]) -> Result<(), SqlError> {
     let found = clauses.iter().find(|(is_there, _)| *is_there);
     found.map_or(Ok(()), |(_, feature)| Err(SqlError::unsupported(feature)))

@@ -1,4 +1,4 @@
-//! The names that columns of a result have by themselves.
+//! Default names of result columns.
 
 use sqlparser::ast;
 
@@ -6,7 +6,7 @@ use crate::catalog::Enums;
 use crate::expr::bind::column_type;
 use crate::syntax;
 
-/// The name that PostgreSQL gives a column without an alias.
+/// Returns the name that PostgreSQL gives a column without an alias.
 pub(super) fn column_name(expr: &ast::Expr) -> String {
     use ast::Expr as A;
     let name = match expr {
@@ -55,8 +55,8 @@ pub(super) fn column_name(expr: &ast::Expr) -> String {
     if name.is_empty() { "?column?".to_owned() } else { name }
 }
 
-/// Whether a cast of an expression names its column after the type: what has at most the name of
-/// its kind.
+/// Whether a cast of the expression is named after its type, because the expression has no name
+/// except that of its kind.
 fn has_no_name(expr: &ast::Expr) -> bool {
     match expr {
         ast::Expr::Nested(inner) => has_no_name(inner),
@@ -66,11 +66,11 @@ fn has_no_name(expr: &ast::Expr) -> bool {
     }
 }
 
-/// The internal name of a type, which a cast gives its column.
+/// Returns the internal name of a type, which names the column of a cast.
 fn type_name(data_type: &ast::DataType) -> String {
     match column_type(data_type, &Enums::default()) {
         Ok(ty) => ty.base.internal_name().into_owned(),
-        // An enum has the name that it is called by.
+        // An enum's internal name is its own.
         Err(error) => error.missing_type().unwrap_or("?column?").to_owned(),
     }
 }

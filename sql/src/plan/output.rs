@@ -1,4 +1,4 @@
-//! The columns of results, and which columns of relations they show.
+//! Result columns, and the relation columns that they show.
 
 use super::Planner;
 use super::select::Output;
@@ -9,11 +9,11 @@ use crate::types::ColumnType;
 /// A column of a result.
 #[derive(Clone, Debug)]
 pub struct OutputColumn {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its type.
+    /// The type.
     pub ty: ColumnType,
-    /// Which column of a relation it shows as it is.
+    /// The relation column that it shows unchanged, if any.
     pub origin: Option<Origin>,
 }
 
@@ -27,21 +27,21 @@ pub struct Origin {
 }
 
 impl OutputColumn {
-    /// A column that is computed.
+    /// Returns a computed column.
     pub fn new(name: impl Into<String>, ty: impl Into<ColumnType>) -> Self {
         Self { name: name.into(), ty: ty.into(), origin: None }
     }
 }
 
 impl PartialEq for OutputColumn {
-    /// What it shows is no matter of what it is.
+    /// Compares names and types; the origin is ignored.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && self.ty == other.ty
     }
 }
 
 impl Planner<'_> {
-    /// The columns of a result.
+    /// Returns the columns of a result.
     pub(super) fn columns_of(&self, output: &Output, scope: &Scope) -> Vec<OutputColumn> {
         let named = output.names.iter().zip(&output.bounds);
         let column = |(name, bound): (&String, &Bound)| {
@@ -51,18 +51,18 @@ impl Planner<'_> {
         named.map(column).collect()
     }
 
-    /// Notes that a relation of the statement is one that is kept, with so many columns.
+    /// Records that a relation of the statement is a stored one, with this number of columns.
     pub(super) fn is_kept(&mut self, relation: u32, oid: u32, width: usize) {
         let origin = |at: usize| Some(Origin { relation: oid, column: i16::try_from(at).ok()? });
         self.origins.insert(relation, (1..=width).map(origin).collect());
     }
 
-    /// Notes that a relation of the statement shows what a query in it does.
+    /// Records that a relation of the statement shows the columns of a subquery.
     pub(super) fn shows_query(&mut self, relation: u32, columns: &[OutputColumn]) {
         self.origins.insert(relation, columns.iter().map(|column| column.origin).collect());
     }
 
-    /// The column of a kept relation that an expression is.
+    /// Returns the column of a stored relation that an expression refers to.
     fn origin(&self, expr: &Expr, scope: &Scope) -> Option<Origin> {
         let Expr::Column(at) = expr else { return None };
         let id = scope.columns.get(*at)?.id;

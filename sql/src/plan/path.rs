@@ -1,4 +1,4 @@
-//! The ways to the rows of a table: its primary key, and its indexes.
+//! The access paths of a table: its primary key and its indexes.
 
 use std::sync::Arc;
 
@@ -15,33 +15,33 @@ use crate::keys;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// A table, and the ways to its rows.
+/// A table and its access paths.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
     pub table: Arc<Table>,
-    /// The primary key, and then the indexes in the table's order.
+    /// The primary key, followed by the indexes in the table's order.
     pub all: Vec<Arc<Path>>,
 }
 
-/// A way to rows: what they are sorted by.
+/// An access path: a key by which rows are sorted.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Path {
-    /// Where the store keeps the rows or the entries of the index.
+    /// The store's table of the rows or of the index entries.
     pub store: TableId,
     /// The name of the key's constraint or of the index.
     pub name: String,
-    /// None where rows have hidden keys.
+    /// Empty if rows have hidden keys.
     pub parts: Vec<Part>,
-    /// Where PARTITION BY RANGE cuts it.
+    /// The ranges of PARTITION BY RANGE.
     pub ranges: Option<Ranges>,
-    /// Nothing for the primary key.
+    /// `None` for the primary key.
     pub index: Option<IndexPath>,
 }
 
-/// What is said of an index alone.
+/// The properties of an index.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct IndexPath {
-    /// Which rows are in it.
+    /// The condition of the rows in a partial index.
     pub predicate: Option<Expr>,
     pub is_unique: bool,
     pub is_nulls_distinct: bool,
@@ -51,18 +51,18 @@ pub(crate) struct IndexPath {
 /// A part of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Part {
-    /// Over the columns of the table.
+    /// An expression over the columns of the table.
     pub expr: Expr,
-    /// As errors show it.
+    /// The name in error messages.
     pub name: String,
     pub base: SqlType,
     pub order: Order,
-    /// Where NULLs are; nothing where the column has none, and keys no marker.
+    /// The position of NULLs; `None` if the column has none and keys have no marker.
     pub nulls: Option<Nulls>,
 }
 
 impl Paths {
-    /// All ways to a table's rows.
+    /// Returns all access paths of a table.
     pub(crate) fn new(table: Arc<Table>) -> Result<Self, SqlError> {
         let mut all = vec![Arc::new(Path::primary(&table))];
         for index in &table.indexes {
@@ -71,12 +71,12 @@ impl Paths {
         Ok(Self { table, all })
     }
 
-    /// The way that every row is on.
+    /// Returns the primary key.
     pub(crate) fn primary(&self) -> &Arc<Path> {
         &self.all[0]
     }
 
-    /// The indexes.
+    /// Returns the indexes.
     pub(crate) fn indexes(&self) -> &[Arc<Path>] {
         &self.all[1..]
     }
@@ -111,7 +111,7 @@ impl Path {
                 KeyTarget::Expr(sql) => {
                     let bound = text::over_table(table, sql, "index expressions")?;
                     let base = bound.base();
-                    // An operator may be a call too, of what computes it.
+                    // Some operators are bound to calls too, so the text decides.
                     let is_call = matches!(bound.expr, Expr::Call(..)) && text::is_call(sql);
                     let shown = if is_call { sql.clone() } else { format!("({sql})") };
                     (bound.expr, shown, base)
@@ -132,8 +132,8 @@ impl Path {
         Ok(Self { store, name, parts, ranges: None, index: Some(index_path) })
     }
 
-    /// Whether no two rows have the same key here, so that it may be what a conflict is about. Of
-    /// an index that is not ready that is not known yet.
+    /// Whether keys are unique here, so that it can arbitrate conflicts. An index that is not ready
+    /// is not known to be unique yet.
     pub(crate) fn is_unique(&self) -> bool {
         match &self.index {
             None => !self.parts.is_empty(),
@@ -141,17 +141,17 @@ impl Path {
         }
     }
 
-    /// Whether all rows are on it.
+    /// Whether it contains all rows.
     pub(crate) fn is_ready(&self) -> bool {
         self.index.as_ref().is_none_or(|index| index.is_ready)
     }
 
-    /// What the parts are for a row.
+    /// Returns the values of the parts for a row.
     pub(crate) fn values(&self, row: &[Datum], env: &Env) -> Result<Vec<Datum>, SqlError> {
         self.parts.iter().map(|part| part.expr.eval(row, env)).collect()
     }
 
-    /// The key that the store has a row under, whose values in the primary key are these.
+    /// Returns the store's key of a row from its primary key values.
     pub(crate) fn row_key<'d>(
         &self,
         values: impl Iterator<Item = &'d Datum>,
@@ -163,7 +163,7 @@ impl Path {
         })
     }
 
-    /// A place among its keys as the store has them.
+    /// Converts a place among the keys to the store's keys.
     pub(super) fn stored(&self, place: Place) -> Place {
         match (&self.ranges, place) {
             (None, place) => place,
@@ -172,8 +172,8 @@ impl Path {
         }
     }
 
-    /// The entry of a row in this index, and whether it is the only one that may have it. Nothing
-    /// where the row is not in the index.
+    /// Returns the index entry of a row, and whether no other row may have the same one. `None` if
+    /// the row is not in the index.
     pub(crate) fn entry(
         &self,
         row: &[Datum],
@@ -209,7 +209,7 @@ impl Part {
         }
     }
 
-    /// Appends what comes before each value that is not NULL.
+    /// Appends the marker before values that are not NULL.
     pub(crate) fn append_marker(&self, key: &mut KeyEncoder) {
         if let Some(nulls) = self.nulls {
             key.put_marker(false, nulls);

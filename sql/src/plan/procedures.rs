@@ -22,19 +22,19 @@ use crate::syntax::roles::RoleName;
 use crate::syntax::{self, Written};
 use crate::types::{ColumnType, SqlType};
 
-/// The name of what has none.
+/// PostgreSQL's name for the block of a DO.
 const INLINE: &str = "inline_code_block";
-/// How many bodies are kept.
+/// The maximum number of cached bodies.
 const BODIES_MAX: usize = 1_024;
 
-/// Bodies that were read, by the numbers of their procedures.
+/// Parsed bodies, by the numbers of their procedures.
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
     inner: Mutex<HashMap<u32, (Procedure, Arc<Body>)>>,
 }
 
 impl Bodies {
-    /// The body of a procedure.
+    /// Returns the parsed body of a procedure.
     fn of(&self, procedure: &Procedure) -> Result<Arc<Body>, SqlError> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, body)) = inner.get(&procedure.id)
@@ -52,18 +52,17 @@ impl Bodies {
     }
 }
 
-/// What planning a CALL knows of the calls around it.
+/// The context in which a CALL is planned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Calls<'a> {
     pub bodies: Option<&'a Arc<Bodies>>,
-    /// Where names without a schema are looked for; `public` where nothing is said.
+    /// The schemas in which unqualified names are looked up; `None` for `public`.
     pub path: Option<&'a SearchPath>,
-    /// The procedures that were looked at; nothing where one runs, so that there is nothing to look
-    /// for.
+    /// The procedures analyzed so far; `None` while a procedure runs, when no analysis is needed.
     pub seen: Option<&'a Seen>,
 }
 
-/// The procedures that a statement may call, each looked at once: what one may do counts for the
+/// The procedures that a statement may call. Each is analyzed once: its effects count for the
 /// statement, wherever it is called.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -71,17 +70,17 @@ pub(crate) struct Seen {
     depth: Cell<usize>,
 }
 
-/// How deep procedures are looked at within each other. Beyond it one may do anything.
+/// The maximum nesting at which procedures are analyzed. A deeper procedure may have any effect.
 const DEPTH_MAX: usize = 50;
 
 #[derive(Clone, Debug)]
 pub(crate) struct CreateProcedure {
-    /// The number and the owner are found when it runs.
+    /// The number and the owner are assigned at run time.
     pub procedure: Procedure,
     pub is_replace: bool,
 }
 
-/// Procedures by their names, and the types of what they are given where that is said.
+/// DROP PROCEDURE: names, with argument types if they are given.
 #[derive(Clone, Debug)]
 pub(crate) struct DropProcedures {
     pub named: Vec<(Meant, Option<Vec<SqlType>>)>,
@@ -100,9 +99,9 @@ pub(crate) struct OwnProcedure {
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub body: Arc<Body>,
-    /// How many of the body's variables are parameters.
+    /// The number of the body's variables that are parameters.
     pub parameters: usize,
-    /// What variables are given.
+    /// Initial values of variables, by slot.
     pub arguments: Vec<(usize, Expr)>,
     pub outputs: Vec<Output>,
     pub survey: Survey,
@@ -111,37 +110,37 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// How many numbers it gets of each sequence that it takes some of, at first.
+    /// The number of values that it first reserves from each sequence that it draws from.
     pub(crate) const NUMBERS: u64 = 16;
 }
 
-/// What a procedure gives back.
+/// An output parameter of a procedure.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     pub slot: usize,
     pub ty: ColumnType,
-    /// The parameter of the statement that stands in its place, where one does.
+    /// The parameter of the statement that is the argument, if it is one.
     pub argument: Option<usize>,
 }
 
-/// A procedure that may be meant, with what its parameters are given.
+/// A procedure that may be called, with its arguments.
 struct Candidate {
     procedure: Procedure,
-    /// For each parameter the argument; nothing where it has its default.
+    /// The argument of each parameter; `None` if it takes its default.
     given: Vec<Option<usize>>,
-    /// How many arguments are of the very type.
+    /// The number of arguments that have exactly the parameter's type.
     exact: usize,
-    /// The arguments that have no type.
+    /// The parameters with untyped arguments.
     untyped: Vec<usize>,
 }
 
 impl Seen {
-    /// What was looked at so far.
+    /// Returns the procedures analyzed so far.
     pub(super) fn procedures(&self) -> BTreeSet<u32> {
         self.procedures.borrow().clone()
     }
 
-    /// Goes back to what was looked at then.
+    /// Restores an earlier set of analyzed procedures.
     pub(super) fn set_procedures(&self, then: &BTreeSet<u32>) {
         self.procedures.borrow_mut().clone_from(then);
     }
@@ -175,7 +174,7 @@ impl Planner<'_> {
         let name = &self.new_written(name)?;
         let mut parameters = parameters.clone();
         for (parameter, ty) in parameters.iter_mut().zip(types) {
-            // As in PostgreSQL, lengths and scales of parameters are forgotten.
+            // As in PostgreSQL, lengths and scales of parameter types are ignored.
             parameter.ty = self.column_type(ty)?.base.into();
         }
         for parameter in &parameters {
@@ -183,7 +182,7 @@ impl Planner<'_> {
                 self.default_of(parameter, default)?;
             }
         }
-        // What can't be read can't be run. Whether there are its tables is seen when it runs.
+        // The body must parse. Its tables are looked up only when it runs.
         Body::parse(name.name(), body.language, &parameters, &body.text)
             .map_err(|error| within(error, body.start))?;
         let procedure = Procedure {
@@ -198,7 +197,7 @@ impl Planner<'_> {
         Ok(Plan::CreateProcedure(Box::new(CreateProcedure { procedure, is_replace })))
     }
 
-    /// What a parameter is given where a CALL leaves it out.
+    /// Returns the default of a parameter, for a CALL that omits it.
     fn default_of(&mut self, parameter: &Parameter, text: &str) -> Result<Expr, Failure> {
         let parsed = syntax::parse(&format!("SELECT {text}"));
         let parsed = parsed.map_err(|error| SqlError { position: None, ..error })?;
@@ -254,8 +253,8 @@ impl Planner<'_> {
         Ok(Plan::DropProcedures(DropProcedures { named, if_exists }))
     }
 
-    /// The procedures that a name may mean. One hides another that is further back on the path and
-    /// is given the same.
+    /// Returns the procedures that a name may refer to. A procedure hides others with the same
+    /// parameters that come later on the path.
     fn procedures_named(&mut self, written: &Written) -> Result<Vec<Procedure>, Failure> {
         if let Some(schema) = &written.schema {
             self.check_schema(schema)?;
@@ -272,12 +271,13 @@ impl Planner<'_> {
         Ok(found)
     }
 
-    /// The procedures of a name, which the plan then depends on.
+    /// Returns the procedures of a name, on which the plan then depends.
     fn procedures_of(&mut self, name: &QualifiedName) -> Result<Vec<Procedure>, Failure> {
         procedure::find(name, &mut self.cx)
     }
 
-    /// What DROP PROCEDURE names: of the first schema that has one of the name and the types.
+    /// Resolves the procedure in DROP PROCEDURE: in the first schema that has one of the name and
+    /// the types.
     fn meant_procedure(
         &mut self,
         object: &ast::ObjectName,
@@ -341,7 +341,7 @@ impl Planner<'_> {
                 columns.push(OutputColumn::new(name.unwrap_or(column), ty));
             }
             let expr = match (at, &parameter.default) {
-                // What an OUT parameter is given is not looked at.
+                // The argument of an OUT parameter is not evaluated.
                 (Some(at), _) if parameter.mode == Mode::Out => {
                     self.without_type(&bounds[*at]);
                     continue;
@@ -367,14 +367,14 @@ impl Planner<'_> {
         Ok((plan, columns))
     }
 
-    /// A parameter of the statement that nothing gives a type.
+    /// Gives an untyped parameter of the statement the type text.
     fn without_type(&mut self, bound: &Bound) {
         if let Expr::Param(at) = bound.expr {
             self.params.types[at].get_or_insert(SqlType::Text);
         }
     }
 
-    /// The names of arguments, where they have some, and their expressions.
+    /// Returns the names of arguments, if given, and their expressions.
     fn arguments<'e>(
         &self,
         args: &'e [ast::FunctionArg],
@@ -405,7 +405,7 @@ impl Planner<'_> {
         Ok((names, exprs))
     }
 
-    /// A CALL, with what it may do.
+    /// Returns a CALL or DO with its possible effects.
     fn surveyed(
         &mut self,
         body: Arc<Body>,
@@ -437,13 +437,13 @@ impl Planner<'_> {
     }
 }
 
-/// An error of a body, where it is in the text of the statement.
+/// Shifts the position of an error in a body to its position in the statement.
 fn within(error: SqlError, start: Option<usize>) -> SqlError {
     let position = start.zip(error.position).map(|(start, at)| start as u32 + at);
     SqlError { position, ..error }
 }
 
-/// The procedure that a CALL means.
+/// Returns the procedure that a CALL refers to.
 fn chosen(
     name: &Written,
     procedures: Vec<Procedure>,
@@ -454,7 +454,7 @@ fn chosen(
     let mut fitting: Vec<Candidate> = fitting.collect();
     let best = fitting.iter().map(|candidate| candidate.exact).max().unwrap_or_default();
     fitting.retain(|candidate| candidate.exact == best);
-    // What has no type is a text, where that decides.
+    // Untyped arguments prefer parameters of string types.
     if fitting.iter().any(Candidate::takes_texts) {
         fitting.retain(Candidate::takes_texts);
     }
@@ -483,7 +483,7 @@ fn chosen(
 }
 
 impl Candidate {
-    /// A procedure with its arguments in their places, where they fit.
+    /// Matches arguments to the parameters of a procedure; `None` if they do not fit.
     fn of(procedure: Procedure, names: &[Option<String>], types: &[SqlType]) -> Option<Self> {
         let mut given = vec![None; procedure.parameters.len()];
         let (mut exact, mut untyped) = (0, Vec::new());
@@ -514,7 +514,7 @@ impl Candidate {
         is_whole.then_some(Self { procedure, given, exact, untyped })
     }
 
-    /// Whether each argument without a type is given for a text.
+    /// Whether all untyped arguments are for parameters of string types.
     fn takes_texts(&self) -> bool {
         let parameters = &self.procedure.parameters;
         self.untyped.iter().all(|&slot| parameters[slot].ty.base.is_string())

@@ -1,7 +1,7 @@
-//! Planning of queries: WITH, set operations, VALUES, and who runs them.
+//! Planning of queries: WITH, set operations, VALUES, and the choice of the executor.
 //!
-//! A query over one table, a list of rows or nothing is run by our own code: its plan is kept, and
-//! each replica comes to the same. All others are DataFusion's.
+//! Our own executor runs a query over one table, a list of rows or a single empty row: its plan is
+//! cached, and every replica computes the same result. DataFusion runs all other queries.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::relational::{
 };
 use crate::types::{ColumnType, SqlType};
 
-/// A query whose names and types are known.
+/// A query with names and types resolved.
 enum Planned {
     Block(Box<Block>),
     Query(Query),
 }
 
-/// Whether there is a query in a statement beside the statement itself.
+/// Whether a statement contains subqueries.
 pub(super) fn has_queries(statement: &ast::Statement) -> bool {
     struct Count(usize);
     impl Visitor for Count {
@@ -43,7 +43,7 @@ pub(super) fn has_queries(statement: &ast::Statement) -> bool {
     count.0 > usize::from(matches!(statement, ast::Statement::Query(_)))
 }
 
-/// The queries that an expression holds, but not those within them.
+/// Returns the subqueries of an expression, without those nested in them.
 fn queries_in(expr: &ast::Expr) -> Vec<(usize, ast::Query)> {
     #[derive(Default)]
     struct Collect {
@@ -70,7 +70,7 @@ fn queries_in(expr: &ast::Expr) -> Vec<(usize, ast::Query)> {
 }
 
 impl Planner<'_> {
-    /// A query, and the columns that it returns.
+    /// Plans a query, and returns its result columns.
     pub(super) fn query(
         &mut self,
         query: &ast::Query,
@@ -84,7 +84,8 @@ impl Planner<'_> {
         Ok((select_of(query), columns))
     }
 
-    /// Which columns of its one relation those of a query are; or why its rows are not those there.
+    /// Returns, for each result column, the column of the query's single relation that it shows; or
+    /// the reason why its rows are not those of the relation.
     pub(super) fn own_columns(
         &mut self,
         query: &ast::Query,
@@ -102,7 +103,7 @@ impl Planner<'_> {
         Ok(Ok(block.output[..block.width].iter().map(column).collect()))
     }
 
-    /// A query within another, and its columns.
+    /// Plans a subquery, and returns its columns.
     pub(super) fn nested(
         &mut self,
         query: &ast::Query,
@@ -113,7 +114,7 @@ impl Planner<'_> {
         let (planned, columns) = planned?;
         let (shape, query_of) = match planned {
             Planned::Block(block) => {
-                // What names nothing outside needs no taking apart.
+                // A subquery without outer references needs no unnesting.
                 let simple = if refs.is_empty() { Simple::No } else { shape(&block) };
                 let shape = match simple {
                     Simple::Rows => Shape::Rows(Arc::new(self.split((*block).clone())?)),
@@ -130,7 +131,7 @@ impl Planner<'_> {
         Ok((Nested { place, query, columns: types, refs, shape }, columns))
     }
 
-    /// The queries that expressions over a scope hold.
+    /// Plans the subqueries of expressions over a scope.
     pub(super) fn nested_in(
         &mut self,
         scope: &Scope,
@@ -147,7 +148,7 @@ impl Planner<'_> {
         Ok(all)
     }
 
-    /// A plan is gone down step by step, and what is too deep is refused before.
+    /// Rejects a plan that is too deep, because plans are traversed recursively.
     fn check_relations(&self) -> Result<(), SqlError> {
         if self.numbers <= RELATIONS_MAX {
             return Ok(());
@@ -168,8 +169,8 @@ impl Planner<'_> {
 
     #[recursive::recursive]
     fn planned(&mut self, query: &ast::Query) -> Result<(Planned, Vec<OutputColumn>), Failure> {
-        // FOR UPDATE asks that what was read stays: every transaction here is serializable, and
-        // what it read is certified when it commits, so there is nothing to add.
+        // FOR UPDATE requires that the rows do not change. Every transaction here is serializable,
+        // and its reads are certified when it commits, so it has no further effect.
         refuse(&[
             (query.for_clause.is_some(), "FOR XML or JSON"),
             (query.settings.is_some() || query.format_clause.is_some(), "SETTINGS"),
@@ -248,7 +249,7 @@ impl Planner<'_> {
         Ok((Planned::Query(query), columns))
     }
 
-    /// A side of a set operation: what has no type of its own takes the other side's.
+    /// Plans one side of a set operation. Untyped columns take the type of the other side.
     fn side(&mut self, body: &ast::SetExpr) -> Result<(Query, Vec<OutputColumn>), Failure> {
         let (planned, mut columns) = self.set_expr(body)?;
         let query = match planned {
@@ -276,7 +277,7 @@ impl Planner<'_> {
         Ok((query, columns))
     }
 
-    /// The types that columns of two queries become.
+    /// Returns the common types of the columns of two queries.
     pub(super) fn common_types(
         &mut self,
         columns: &mut [OutputColumn],
@@ -296,14 +297,14 @@ impl Planner<'_> {
         Ok(types)
     }
 
-    /// A query as a relation of FROM.
+    /// Returns a query as a relation of FROM.
     fn as_relation(&mut self, query: &Query, columns: &[OutputColumn]) -> Result<Side, Failure> {
         let relation = self.number();
         let plan = relational::renamed(query, relation)?;
         Ok(Side { from: From::Plan(plan), scope: scope_over(columns, "", relation) })
     }
 
-    /// All of a relation, in an order that names its columns.
+    /// Returns all rows of a relation, sorted by an order that refers to its columns.
     fn ordered(
         &mut self,
         side: Side,
@@ -391,7 +392,7 @@ impl Planner<'_> {
     }
 }
 
-/// A body as a query of its own.
+/// Returns a query with this body and no other clause.
 fn wrapped(body: ast::SetExpr) -> ast::Query {
     ast::Query {
         with: None,
@@ -424,7 +425,7 @@ pub(super) fn is_all(quantifier: ast::SetQuantifier) -> Result<bool, SqlError> {
     }
 }
 
-/// Whether our own code runs it.
+/// Whether our own executor runs it.
 fn is_ours(block: &Block) -> bool {
     let is_one = !matches!(block.from, From::Plan(_));
     let has_sets = block.group.as_ref().is_some_and(|group| group.sets.is_some());
@@ -444,13 +445,13 @@ fn is_ours(block: &Block) -> bool {
         && !outputs.chain(filters).chain(groups).any(asks)
 }
 
-/// The query as our own code runs it.
+/// Returns the query for our own executor.
 fn ours(block: Block) -> Select {
     let mut sort = block.sort;
     let types = block.output[..block.width].iter().map(|(_, base)| *base).collect();
     let output: Vec<Expr> = block.output.into_iter().map(|(expr, _)| expr).collect();
     let is_distinct = matches!(block.distinct, Distinct::Yes);
-    // Groups and distinct rows have an order of their own.
+    // Groups and distinct rows have their own order.
     let is_plain = block.group.is_none() && !is_distinct;
     let wanted = Wanted { is_plain, is_limited: block.limit.is_some() };
     let source = match block.from {
@@ -474,7 +475,7 @@ fn ours(block: Block) -> Select {
     select
 }
 
-/// The query as DataFusion runs it.
+/// Returns the query for DataFusion.
 pub(super) fn select_of(query: Query) -> Select {
     let types = query.types.clone();
     let output = (0..types.len()).map(Expr::Column).collect();

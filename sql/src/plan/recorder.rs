@@ -1,11 +1,12 @@
-//! What planning reads, on which its plan then depends.
+//! Recording of the catalog records that planning reads, on which its plan depends.
 //!
-//! A plan that is kept is read against the catalog again before it is used, record by record, until
-//! one has changed; then all is planned anew. How far that comes depends on what a node has kept,
-//! and must not show: an executor may hold a run to what another run read ([`Context`]), and decide
-//! by it where the run's place in the order is. So records are kept in the order in which planning
-//! read them first, over all its tries: up to a record that has changed, planning anew reads just
-//! the same ones. And planning reads single records of the catalog alone, each by way of this.
+//! Before a cached plan is reused, its records are read from the catalog again, one by one, until
+//! one has changed; then the statement is planned again. How many records are read depends on the
+//! plans that a node has cached, and must not be observable: an executor may check a run against
+//! the reads of another run ([`Context`]), and derive the run's place in the order from them.
+//! Records are therefore stored in the order in which planning first read them, over all its
+//! attempts: up to a record that has changed, replanning reads exactly the same records. Planning
+//! reads only single records of the catalog, and only through the recorder.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +17,10 @@ use pangea_core::value::Value;
 
 use crate::catalog::CATALOG;
 
-/// Records of the catalog, each once, in the order in which they were first read.
+/// Records of the catalog, each once, in the order of the first read.
 pub(crate) type Records = Vec<(Key, Option<Value>)>;
 
-/// The context that something is planned through.
+/// The context that planning reads through.
 pub(super) struct Recorder<'a> {
     cx: &'a mut dyn Context,
     records: Records,
@@ -27,12 +28,12 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// One that has read nothing.
+    /// Returns a recorder without records.
     pub fn new(cx: &'a mut dyn Context) -> Self {
         Self { cx, records: Records::new(), known: BTreeSet::new() }
     }
 
-    /// What was read.
+    /// Takes the records read so far.
     pub fn take(&mut self) -> Records {
         self.known.clear();
         std::mem::take(&mut self.records)

@@ -1,4 +1,4 @@
-//! Other names for tables, their columns and constraints, indexes and sequences.
+//! Renaming of tables, columns, constraints, indexes and sequences.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +15,7 @@ use crate::catalog::{KeyTarget, QualifiedName};
 use crate::error::{Failure, SqlError, code};
 use crate::syntax::{self, Postgres};
 
-/// What RENAME TO says.
+/// Returns the name in RENAME TO.
 pub(super) fn new_name(to: &ast::RenameTableNameKind) -> Result<String, SqlError> {
     let (ast::RenameTableNameKind::As(to) | ast::RenameTableNameKind::To(to)) = to;
     let written = syntax::table_name(to)?;
@@ -23,7 +23,7 @@ pub(super) fn new_name(to: &ast::RenameTableNameKind) -> Result<String, SqlError
     Ok(written.name)
 }
 
-/// Gives a table another name, by which its foreign keys to itself know it too.
+/// Renames a table, also in its foreign keys to itself.
 pub(super) fn table(draft: &mut Draft, to: &str) {
     let old = &draft.before.name;
     let name = old.beside(to);
@@ -36,7 +36,7 @@ pub(super) fn table(draft: &mut Draft, to: &str) {
 }
 
 impl Planner<'_> {
-    /// Gives an index another name, and the constraint that it is of.
+    /// Renames an index, and its constraint if it belongs to one.
     pub(super) fn rename_index(
         &mut self,
         command: &'static str,
@@ -64,7 +64,7 @@ impl Planner<'_> {
     }
 }
 
-/// Gives a column another name, in all texts that name it too.
+/// Renames a column, also in all stored expressions that refer to it.
 pub(super) fn column(draft: &mut Draft, old: &str, new: String) -> Result<(), Failure> {
     check_name(&new)?;
     let at = draft.after.position(old).ok_or_else(|| {
@@ -92,7 +92,7 @@ pub(super) fn column(draft: &mut Draft, old: &str, new: String) -> Result<(), Fa
     Ok(())
 }
 
-/// The text of an expression, with another name for a column.
+/// Returns the text of an expression with a column renamed.
 fn renamed(sql: &str, old: &str, new: &str) -> Result<String, SqlError> {
     let malformed = |error: &dyn std::fmt::Display| {
         SqlError::new(code::DATA_CORRUPTED, format!("expression {sql:?}: {error}"))
@@ -113,7 +113,7 @@ fn renamed(sql: &str, old: &str, new: &str) -> Result<String, SqlError> {
     Ok(expr.to_string())
 }
 
-/// Gives a constraint another name, and its index with it.
+/// Renames a constraint and its index.
 pub(super) fn constraint(draft: &mut Draft, old: &str, new: String) -> Result<(), Failure> {
     check_name(&new)?;
     refuse_duplicate(&draft.after, &new)?;

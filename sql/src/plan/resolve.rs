@@ -1,4 +1,4 @@
-//! What names stand for: with a schema, or without one by way of the search path.
+//! Name resolution: qualified names, and unqualified names along the search path.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ use crate::syntax::{self, Written};
 use crate::system::{self, Found};
 
 impl Planner<'_> {
-    /// What a name stands for, which the plan then depends on.
+    /// Resolves a relation name. The plan then depends on the records read.
     pub(super) fn found(
         &mut self,
         written: &Written,
@@ -28,7 +28,7 @@ impl Planner<'_> {
         Ok(None)
     }
 
-    /// What a name stands for that must stand for something.
+    /// Resolves the name of a relation that must exist.
     pub(super) fn known(
         &mut self,
         written: &Written,
@@ -36,7 +36,7 @@ impl Planner<'_> {
         self.found(written)?.ok_or_else(|| undefined_table(written).into())
     }
 
-    /// The same where a schema that is not there is told of.
+    /// Like `known`, but reports a schema that does not exist.
     pub(super) fn known_of_ddl(
         &mut self,
         written: &Written,
@@ -50,8 +50,8 @@ impl Planner<'_> {
         }
     }
 
-    /// What of the catalog a name stands for. Without a schema it is of `pg_catalog`, or of another
-    /// of its schemas that the path has.
+    /// Resolves the name of a system catalog relation. An unqualified name is in `pg_catalog`, or
+    /// in another system schema on the path.
     pub(super) fn system_relation(
         &mut self,
         name: &ast::ObjectName,
@@ -66,7 +66,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The schema of the catalog in which a name is found that says of none.
+    /// Returns the system schema in which an unqualified name is found.
     pub(super) fn system_schema(&mut self, name: &str) -> Result<Option<String>, Failure> {
         let pg_catalog = schema::SYSTEM[0].to_owned();
         if system::find(&[pg_catalog.clone(), name.to_owned()]).is_some() {
@@ -88,9 +88,9 @@ impl Planner<'_> {
         Ok(None)
     }
 
-    /// Who says in which schema something is must be allowed to use it.
+    /// Requires the USAGE privilege on the schema of a qualified name.
     pub(super) fn uses_schema_of(&mut self, written: &Written) {
-        // What a view names, it names for all.
+        // Names in a view's query need no privilege of its reader.
         let Some(schema) = written.schema.as_ref().filter(|_| self.within.is_empty()) else {
             return;
         };
@@ -101,13 +101,13 @@ impl Planner<'_> {
         }
     }
 
-    /// A schema must be there.
+    /// Checks that a schema exists.
     pub(super) fn check_schema(&mut self, name: &str) -> Result<(), Failure> {
         let is_there = schema::is_there(name, &mut self.cx)?;
         if is_there { Ok(()) } else { Err(no_schema(name).into()) }
     }
 
-    /// Whether a name stands for a table that may not be there yet.
+    /// Whether a name resolves to `table`, which may not exist yet.
     pub(super) fn is_meant(
         &mut self,
         written: &Written,
@@ -124,7 +124,7 @@ impl Planner<'_> {
         Ok(false)
     }
 
-    /// A tree as it is kept, in which names without a schema are of `public`.
+    /// Qualifies a syntax tree for storage in the catalog, where unqualified names are in `public`.
     pub(super) fn keep(&mut self, tree: &mut impl VisitMut) -> Result<(), Failure> {
         syntax::qualify(tree, &mut |written| {
             if written.schema.is_none()
@@ -140,11 +140,11 @@ impl Planner<'_> {
         })
     }
 
-    /// An expression as it is kept.
+    /// Returns the text of an expression for storage in the catalog.
     pub(super) fn kept_text(&mut self, expr: &ast::Expr) -> Result<String, Failure> {
         let mut expr = bare(expr).clone();
         self.keep(&mut expr)?;
-        // As PostgreSQL writes it, whatever was written.
+        // In PostgreSQL's spelling.
         let _ = ast::visit_expressions_mut(&mut expr, |part| {
             if let ast::Expr::Cast { data_type, .. } = part
                 && matches!(data_type, ast::DataType::Regclass)
@@ -157,13 +157,13 @@ impl Planner<'_> {
         Ok(expr.to_string())
     }
 
-    /// The schema that a name says must be there.
+    /// Checks that the schema of a qualified name exists.
     pub(super) fn check_schema_of(&mut self, object: &ast::ObjectName) -> Result<(), Failure> {
         let schema = syntax::table_name(object)?.schema;
         schema.as_deref().map_or(Ok(()), |schema| self.check_schema(schema))
     }
 
-    /// The name of something new, which the user must be allowed to make where it goes.
+    /// Returns the name of a new object. Requires the privilege to create it in its schema.
     pub(super) fn new_name(&mut self, object: &ast::ObjectName) -> Result<QualifiedName, Failure> {
         let written = syntax::table_name(object)?;
         self.new_written(&written)
@@ -180,7 +180,7 @@ impl Planner<'_> {
         Ok(QualifiedName::new(&schema, &written.name))
     }
 
-    /// What DROP and its like name: a name that stands for nothing stays as it was written.
+    /// Resolves a name in DROP and similar statements; the relation may not exist.
     pub(super) fn meant(&mut self, object: &ast::ObjectName) -> Result<Meant, Failure> {
         let written = syntax::table_name(object)?;
         match self.found(&written)? {
@@ -189,7 +189,8 @@ impl Planner<'_> {
         }
     }
 
-    /// What is not there, perhaps for want of its schema.
+    /// Returns a name without a relation, with the error of its schema if that does not exist
+    /// either.
     pub(super) fn absent(&mut self, written: Written) -> Result<Meant, Failure> {
         let checked = written.schema.as_deref().map_or(Ok(()), |schema| self.check_schema(schema));
         match checked {
@@ -200,19 +201,20 @@ impl Planner<'_> {
     }
 }
 
-/// What a name in DROP stands for.
+/// A resolved name in DROP.
 #[derive(Clone, Debug)]
 pub(crate) struct Meant {
-    /// Where there is nothing: the error of a schema that is not there either.
+    /// If no relation exists: the error of the schema if that does not exist either.
     pub name: Result<QualifiedName, Option<SqlError>>,
     pub written: Written,
 }
 
 impl Meant {
-    /// What there must be, unless nothing is said where it is not: then there is a notice.
+    /// Returns the name of the existing relation. If it does not exist, IF EXISTS gives a notice
+    /// and `None`.
     ///
     /// # Errors
-    /// The schema's, or the given one.
+    /// Without IF EXISTS: the schema's error, or the given one.
     pub(crate) fn existing(
         &self,
         if_exists: bool,
@@ -231,12 +233,12 @@ impl Meant {
     }
 }
 
-/// The error of a schema that there is not.
+/// The error for a schema that does not exist.
 pub(crate) fn no_schema(name: &str) -> SqlError {
     SqlError::new(code::UNDEFINED_SCHEMA, format!("schema \"{name}\" does not exist"))
 }
 
-/// An expression without parentheses around it: who shows it puts its own.
+/// Removes parentheses around an expression: its display adds them.
 pub(super) fn bare(expr: &ast::Expr) -> &ast::Expr {
     match expr {
         ast::Expr::Nested(inner) => bare(inner),

@@ -1,4 +1,4 @@
-//! Planning of what statements need of privileges, and of statements about roles.
+//! Planning of required privileges, and of statements about roles.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::expr::Expr;
 use crate::syntax::{self, RoleStatement};
 
 impl Planner<'_> {
-    /// A statement about roles is planned when it runs: it depends on its user.
+    /// A statement about roles is planned when it runs, because it depends on its user.
     pub(super) fn role_statement(statement: &Arc<RoleStatement>) -> Plan {
         Plan::Role(statement.clone())
     }
 
-    /// The schema of a table that must exist, and that the statement does something with.
+    /// Returns a table that must exist, and requires privileges on it.
     pub(super) fn table_for(
         &mut self,
         object: &ast::ObjectName,
@@ -30,7 +30,7 @@ impl Planner<'_> {
         Ok(table)
     }
 
-    /// The same of a statement that tells of a schema that is not there.
+    /// Like `table_for`, but reports a schema that does not exist.
     pub(super) fn own_table_for(
         &mut self,
         object: &ast::ObjectName,
@@ -40,7 +40,7 @@ impl Planner<'_> {
         self.table_for(object, privileges)
     }
 
-    /// The schema of a table that must exist, and belong to the user.
+    /// Returns a table that must exist and that the user must own.
     pub(super) fn own_table(&mut self, object: &ast::ObjectName) -> Result<Arc<Table>, Failure> {
         self.check_schema_of(object)?;
         let table = self.table_unchecked(object)?;
@@ -48,15 +48,15 @@ impl Planner<'_> {
         Ok(table)
     }
 
-    /// The index of a table that must belong to the user.
+    /// Requires that the user owns the index of a table.
     pub(super) fn own_index(&mut self, table: &QualifiedName, index: &str) {
         let object = Object::Table(table.clone());
         let needs = Needs::Owner { index: Some(index.to_owned()) };
         self.required.push(Required::new(object, needs));
     }
 
-    /// What a statement writes that has been resolved as what is read: at places among what it
-    /// requires. It must be readable too where a column of it is read.
+    /// Turns requirements for reading the target of a write, at these positions, into those for
+    /// writing it. SELECT is added if a column is read.
     pub(super) fn writes<'e>(
         &mut self,
         needed: Range<usize>,
@@ -70,7 +70,7 @@ impl Planner<'_> {
         }
     }
 
-    /// An INSERT: it must be readable too where one of its columns is read.
+    /// Requires the privileges of an INSERT. SELECT is added if one of its columns is read.
     pub(super) fn inserts(
         &mut self,
         needed: Range<usize>,
@@ -90,7 +90,7 @@ impl Planner<'_> {
         self.writes(needed, privileges.and(Privileges::INSERT), returning);
     }
 
-    /// FOR UPDATE, FOR SHARE: what is read must be writable too.
+    /// FOR UPDATE and FOR SHARE: requires that the read relations are also writable.
     pub(super) fn locks(&mut self, query: &ast::Query, select: &Select) -> Result<(), Failure> {
         let Some(lock) = query.locks.first() else { return Ok(()) };
         let kind = lock.lock_type;
@@ -132,7 +132,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What is dropped must belong to the user.
+    /// Requires that the user owns the dropped relations.
     pub(super) fn require_owner(&mut self, kind: ast::ObjectType, names: &[Meant]) {
         let of: fn(QualifiedName) -> Object = match kind {
             ast::ObjectType::Table => Object::Table,
@@ -144,7 +144,7 @@ impl Planner<'_> {
         self.required.extend(names.map(|name| Required::owner(of(name))));
     }
 
-    /// What expressions do with sequences, their user must be allowed to.
+    /// Requires the privileges on sequences that expressions use.
     pub(super) fn require_sequences(&mut self) -> Result<(), Failure> {
         for (name, any) in std::mem::take(&mut self.params.needs) {
             let name = self.sequence_named(&name)?;
@@ -154,7 +154,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether relations that are joined have one of a name.
+/// Whether one of the joined relations has this name.
 fn has_relation(table: &ast::TableWithJoins, wanted: &str) -> bool {
     let factors =
         std::iter::once(&table.relation).chain(table.joins.iter().map(|join| &join.relation));

@@ -1,4 +1,4 @@
-//! Planning of `SET (a, b) = ..`, which is an assignment to each column.
+//! Planning of `SET (a, b) = ..` as an assignment to each column.
 
 use sqlparser::ast;
 
@@ -8,7 +8,7 @@ use crate::expr::bind::Scope;
 use crate::syntax;
 
 impl Planner<'_> {
-    /// Assignments of columns: `(a, b) = (1, 2)` is two of them. A query is asked for each column.
+    /// Splits row assignments: `(a, b) = (1, 2)` becomes two. A subquery runs once for each column.
     pub(super) fn one_by_one(
         &mut self,
         assignments: &[ast::Assignment],
@@ -34,7 +34,7 @@ impl Planner<'_> {
         Ok(all)
     }
 
-    /// The values of a row that is assigned.
+    /// Returns the values of the assigned row.
     fn values_of(
         &mut self,
         value: &ast::Expr,
@@ -70,7 +70,7 @@ impl Planner<'_> {
     }
 }
 
-/// The values of `ROW(..)`.
+/// Returns the values of `ROW(..)`.
 fn row_of(call: &ast::Function) -> Option<Vec<ast::Expr>> {
     let [part] = &call.name.0[..] else { return None };
     let ident = part.as_ident()?;
@@ -85,7 +85,7 @@ fn row_of(call: &ast::Function) -> Option<Vec<ast::Expr>> {
     list.args.iter().map(value).collect()
 }
 
-/// One column of a query.
+/// Returns a query for one column of a query.
 fn column_of(query: &ast::Query, at: usize, width: usize) -> ast::Query {
     let mut one = query.clone();
     if let ast::SetExpr::Select(select) = &mut *one.body

@@ -1,4 +1,4 @@
-//! Planning of queries.
+//! Planning of SELECT.
 
 use sqlparser::ast;
 use sqlparser::ast::Spanned;
@@ -19,18 +19,18 @@ use crate::relational::{Block, Distinct, GroupBy, Window};
 use crate::syntax;
 use crate::types::SqlType;
 
-/// The most columns of a result: what the wire protocol can count, as in PostgreSQL.
+/// The maximum number of result columns, as in PostgreSQL; the wire protocol limits it.
 const COLUMNS_MAX: usize = 1_664;
-/// The columns of a result, before grouping puts its own columns in.
+/// The result columns, before grouping replaces their inputs.
 pub(super) struct Output {
     pub bounds: Vec<Bound>,
     pub names: Vec<String>,
-    /// The columns that have no type of their own.
+    /// The untyped columns.
     pub untyped: Vec<usize>,
 }
 
 impl Planner<'_> {
-    /// Rows of one length, each expression with the type it has by itself.
+    /// Binds rows of the same length; each expression has its own type.
     pub(super) fn value_rows(
         &mut self,
         rows: &[ast::Parens<Vec<ast::Expr>>],
@@ -51,7 +51,7 @@ impl Planner<'_> {
         Ok(bound_rows)
     }
 
-    /// One SELECT, with the order of its query.
+    /// Plans one SELECT with the ORDER BY of its query.
     pub(super) fn select(
         &mut self,
         select: &ast::Select,
@@ -115,7 +115,7 @@ impl Planner<'_> {
         Ok((block, columns))
     }
 
-    /// `DISTINCT` and `DISTINCT ON`. What the latter names becomes columns of the output.
+    /// Plans `DISTINCT` and `DISTINCT ON`. The expressions of the latter become output columns.
     fn distinct(
         &mut self,
         select: &ast::Select,
@@ -170,7 +170,7 @@ impl Planner<'_> {
         Ok(Distinct::On(keys))
     }
 
-    /// The expressions of a select list or a RETURNING clause.
+    /// Binds a select list or a RETURNING clause.
     pub(super) fn projection(
         &mut self,
         items: &[ast::SelectItem],
@@ -178,7 +178,7 @@ impl Planner<'_> {
         collected: &mut Collected,
     ) -> Result<Output, Failure> {
         let mut output = Output { bounds: Vec::new(), names: Vec::new(), untyped: Vec::new() };
-        // Where no client sees them, records are columns too.
+        // Within FROM, the fields of records are columns too; no client sees them.
         let is_nested = self.depth > 0;
         for item in items {
             let (expr, name) = match item {
@@ -237,7 +237,7 @@ impl Planner<'_> {
         Ok(output)
     }
 
-    /// `ORDER BY 2`: the position in the result, from 0.
+    /// `ORDER BY 2`: returns the position of the output column, from 0.
     pub(super) fn output_position(
         &self,
         expr: &ast::Expr,
@@ -260,7 +260,8 @@ impl Planner<'_> {
         }
     }
 
-    /// A name that ORDER BY has is that of one column, or of several that are the same.
+    /// Checks that a name in ORDER BY is unambiguous: all output columns of the name must be the
+    /// same.
     fn check_alias(&self, expr: &ast::Expr, output: &Output, at: usize) -> Result<(), Failure> {
         let named = output.names.iter().zip(&output.bounds);
         let mut same = named.filter(|(name, _)| **name == output.names[at]);
@@ -272,7 +273,7 @@ impl Planner<'_> {
         Err(self.error_at(error, syntax::expr_location(expr)))
     }
 
-    /// The output with what it is sorted by appended, and the order.
+    /// Returns the output with sort expressions appended, and the sort order.
     pub(super) fn sort_keys(
         &mut self,
         order_by: Option<&ast::OrderBy>,
@@ -321,7 +322,7 @@ impl Planner<'_> {
     }
 }
 
-/// What SELECT has elsewhere, and not here.
+/// Rejects clauses of other dialects and unsupported clauses.
 fn refuse_clauses(select: &ast::Select) -> Result<(), SqlError> {
     refuse(&[
         (select.into.is_some(), "SELECT INTO"),
@@ -334,8 +335,8 @@ fn refuse_clauses(select: &ast::Select) -> Result<(), SqlError> {
     ])
 }
 
-/// Windows are computed of rows or groups, which have some columns: their columns follow. Behind
-/// these are those of functions that come to several rows.
+/// Replaces window results and columns of set-returning functions by the columns after those of
+/// rows or groups: first the windows, then the functions.
 fn place(output: &mut [Typed], before: usize, windows: usize, functions: &mut [Called]) {
     let width = |called: &Called| called.types.len();
     let start = |at: usize, functions: &[Called]| functions[..at].iter().map(width).sum::<usize>();
@@ -355,16 +356,16 @@ fn place(output: &mut [Typed], before: usize, windows: usize, functions: &mut [C
     }
 }
 
-/// What of a table's rows a query wants.
+/// The way in which a query uses the rows of a table.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
-    /// Whether rows come out as they are found.
+    /// Whether rows are returned as they are found.
     pub is_plain: bool,
-    /// Whether there is a limit to how many.
+    /// Whether their number is limited.
     pub is_limited: bool,
 }
 
-/// The way to a table's rows. A sort that it makes needless is taken away.
+/// Returns the access to a table's rows. Clears a sort that the access makes unnecessary.
 pub(super) fn access(
     paths: &Paths,
     filter: Option<&Expr>,
@@ -388,7 +389,7 @@ pub(super) fn access(
     access
 }
 
-/// A query that passes its source on.
+/// Returns a query that passes its source through.
 pub(super) fn plain(source: Source) -> Select {
     Select {
         source,
@@ -403,13 +404,13 @@ pub(super) fn plain(source: Source) -> Select {
     }
 }
 
-/// Rows of computed values, as a query.
+/// Returns a query over rows of computed values.
 pub(super) fn value_select(rows: Vec<Vec<Expr>>, types: Vec<SqlType>) -> Select {
     let output = (0..types.len()).map(Expr::Column).collect();
     Select { output, types, ..plain(Source::Values(rows)) }
 }
 
-/// One row without columns, as a query.
+/// Returns a query of one row without columns.
 pub(super) fn empty_row() -> Select {
     plain(Source::Nothing)
 }
@@ -427,7 +428,7 @@ fn expand(scope: &Scope, table: Option<Qualifier<'_>>, location: Location, outpu
     }
 }
 
-/// `ORDER BY name`: the position in the result.
+/// `ORDER BY name`: returns the position of the output column.
 pub(super) fn alias_position(expr: &ast::Expr, output: &Output) -> Option<usize> {
     let ast::Expr::Identifier(ident) = expr else { return None };
     let name = syntax::name(ident);

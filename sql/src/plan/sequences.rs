@@ -15,7 +15,7 @@ use crate::syntax::{self, Written};
 use crate::types::SqlType;
 
 impl Planner<'_> {
-    /// The sequences that expressions have named.
+    /// Returns the sequences that expressions refer to.
     pub(super) fn sequences(&mut self) -> Result<Vec<Used>, Failure> {
         self.require_sequences()?;
         let mut found = Vec::new();
@@ -33,7 +33,7 @@ impl Planner<'_> {
         Ok(found)
     }
 
-    /// The name of a sequence that an expression names.
+    /// Resolves the name of a sequence in an expression.
     pub(super) fn sequence_named(&mut self, name: &SequenceName) -> Result<QualifiedName, Failure> {
         match name {
             SequenceName::Known(name) => Ok(name.clone()),
@@ -42,7 +42,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The name of the sequence that goes with a column.
+    /// Returns the sequence that a column owns.
     fn sequence_of(&mut self, table: &Written, column: &str) -> Result<QualifiedName, Failure> {
         let (name, relation) = self.known_of_ddl(table)?;
         let table = as_table(&name, relation)?;
@@ -121,7 +121,7 @@ impl Planner<'_> {
         Ok(Plan::AlterSequence(Box::new(alter)))
     }
 
-    /// What OWNED BY says: nothing where it is not said, no column for NONE.
+    /// Resolves OWNED BY: the outer `None` if it is absent, the inner one for NONE.
     fn owned_by(
         &mut self,
         sequence: &QualifiedName,
@@ -152,7 +152,7 @@ impl Planner<'_> {
         Ok(Some(Some((table.name.clone(), at))))
     }
 
-    /// The sequence of a `serial` column, which its default takes numbers from.
+    /// Creates the sequence of a `serial` column, and its default.
     pub(super) fn serial(
         &mut self,
         table: &mut Table,
@@ -172,7 +172,7 @@ impl Planner<'_> {
         Ok((name, sequence))
     }
 
-    /// The sequence of an identity column.
+    /// Creates the sequence of an identity column.
     pub(super) fn identity(
         &mut self,
         table: &mut Table,
@@ -199,7 +199,7 @@ impl Planner<'_> {
         Ok((name, sequence))
     }
 
-    /// A sequence that goes with a column.
+    /// Creates a sequence that a column owns.
     fn own_sequence(
         &mut self,
         table: &mut Table,
@@ -223,7 +223,7 @@ impl Planner<'_> {
     }
 }
 
-/// The type that AS says.
+/// Returns the type in AS.
 fn type_of(data_type: Option<&ast::DataType>) -> Result<Option<SqlType>, SqlError> {
     let Some(data_type) = data_type else { return Ok(None) };
     let base = column_type(data_type, &Enums::default())?.base;
@@ -234,7 +234,7 @@ fn type_of(data_type: Option<&ast::DataType>) -> Result<Option<SqlType>, SqlErro
     Ok(Some(base))
 }
 
-/// The least and the greatest number of a type.
+/// Returns the smallest and the largest value of a type.
 fn range_of(base: SqlType) -> (i64, i64) {
     match base {
         SqlType::Int2 => (i64::from(i16::MIN), i64::from(i16::MAX)),
@@ -243,8 +243,8 @@ fn range_of(base: SqlType) -> (i64, i64) {
     }
 }
 
-/// A sequence of a type with these options. What they don't say is as it was before; bounds that
-/// were those of another type become those of this one.
+/// Returns a sequence of a type with these options. Omitted options keep their previous values;
+/// bounds that were the limits of the previous type become those of the new one.
 fn sequence(
     before: Option<&Sequence>,
     base: SqlType,
@@ -264,7 +264,7 @@ fn sequence(
             O::MinValue(least) => min = least.as_ref().map(option_number).transpose()?,
             O::MaxValue(most) => max = most.as_ref().map(option_number).transpose()?,
             O::StartWith(first, _) => start = Some(option_number(first)?),
-            // Nodes take blocks of their own size.
+            // CACHE has no effect: nodes reserve blocks of their own size.
             O::Cache(_) => {}
             O::Cycle(is_not) => is_cycle = !is_not,
         }

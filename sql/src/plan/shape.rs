@@ -1,4 +1,4 @@
-//! Queries within others that become joins.
+//! Unnesting of subqueries: those that become joins.
 
 use super::Planner;
 use crate::error::SqlError;
@@ -6,14 +6,14 @@ use crate::exec::aggregate::AggregateKind;
 use crate::expr::{Binary, Comparison, Expr};
 use crate::relational::{self, Block, Distinct, From, Keyed, Split};
 
-/// What of a query is simple.
+/// The kind of a subquery that can be unnested.
 pub(super) enum Simple {
     Rows,
     Aggregate,
     No,
 }
 
-/// How a query within another may be taken apart.
+/// Returns how a subquery can be unnested.
 pub(super) fn shape(block: &Block) -> Simple {
     let mut outputs = block.output.iter().map(|(expr, _)| expr);
     let has_plain_source = match &block.from {
@@ -29,7 +29,7 @@ pub(super) fn shape(block: &Block) -> Simple {
         && !matches!(block.distinct, Distinct::On(_))
         && !outputs.any(Expr::names_outer);
     let conditions = block.filter.as_ref().map(Expr::conjuncts).unwrap_or_default();
-    // What names both worlds within a query of its own is not taken apart.
+    // A nested subquery that references both sides prevents unnesting.
     let is_flat = |condition: &&Expr| !(condition.holds_subquery() && condition.names_outer());
     if !is_simple || !conditions.iter().all(is_flat) {
         return Simple::No;
@@ -55,7 +55,8 @@ pub(super) fn shape(block: &Block) -> Simple {
     if is_one { Simple::Aggregate } else { Simple::No }
 }
 
-/// The conditions of a query that name what is outside, and all of its others.
+/// Splits the conditions of a query: those with outer references, and the conjunction of all
+/// others.
 fn taken_apart(block: &Block) -> (Vec<Expr>, Option<Expr>) {
     let all = block.filter.as_ref().map(Expr::conjuncts).unwrap_or_default();
     let (outer, own): (Vec<Expr>, Vec<Expr>) =
@@ -64,7 +65,7 @@ fn taken_apart(block: &Block) -> (Vec<Expr>, Option<Expr>) {
 }
 
 impl Planner<'_> {
-    /// A query without its conditions on what is outside.
+    /// Returns a query without its conditions on outer columns.
     pub(super) fn split(&mut self, mut block: Block) -> Result<Split, SqlError> {
         let (outer, own) = taken_apart(&block);
         block.output.truncate(block.width);
@@ -84,7 +85,8 @@ impl Planner<'_> {
         Ok(Split { query: self.lowered(block)?, conditions })
     }
 
-    /// A query of one aggregate, for all values that it is compared with outside.
+    /// Returns a query of one aggregate grouped by the expressions that are compared with outer
+    /// columns.
     pub(super) fn keyed(&mut self, mut block: Block) -> Result<Keyed, SqlError> {
         let (conditions, own) = taken_apart(&block);
         let (mut outer, mut keys) = (Vec::new(), Vec::new());

@@ -1,13 +1,13 @@
-//! Planning of statements that write in several steps: WITH over writes.
+//! Planning of statements that write in several steps: WITH that contains writes.
 //!
 //! ```text
 //!   WITH a AS (DELETE .. RETURNING ..), b AS (INSERT .. SELECT .. FROM a) SELECT .. FROM a
 //!        step 0                         step 1, which reads step 0        last, which reads step 0
 //! ```
 //!
-//! All steps read what was there before the statement, and what steps that they name have told. As
-//! in PostgreSQL, those that the last one reads are done first, and those that nobody reads behind
-//! it.
+//! All steps read the state before the statement, and the RETURNING rows of the steps that they
+//! name. As in PostgreSQL, the steps that the last one reads run first, and the steps that no other
+//! reads run after it.
 
 use std::collections::BTreeSet;
 
@@ -22,33 +22,33 @@ use crate::syntax;
 pub(crate) struct Steps {
     /// The writes of WITH, in their order.
     pub writes: Vec<Step>,
-    /// What the statement says itself.
+    /// The main statement.
     pub last: Plan,
-    /// The steps that it reads.
+    /// The steps that the main statement reads.
     pub reads: BTreeSet<usize>,
 }
 
-/// A write of WITH.
+/// A write in WITH.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub plan: Plan,
-    /// What WITH calls it.
+    /// Its name in WITH.
     pub name: String,
-    /// The relation that its rows are for queries.
+    /// The relation number of its rows in queries.
     pub relation: u32,
-    /// The steps before it that it reads.
+    /// The earlier steps that it reads.
     pub reads: BTreeSet<usize>,
 }
 
 impl Steps {
-    /// All plans: those of WITH, and the statement's own.
+    /// Returns all plans: those of WITH, then the main statement's.
     pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
         self.writes.iter().map(|step| &step.plan).chain([&self.last])
     }
 }
 
 impl Planner<'_> {
-    /// A statement that is a query, or begins with WITH.
+    /// Plans a statement that is a query or begins with WITH.
     pub(super) fn with_steps(
         &mut self,
         query: &ast::Query,
@@ -69,7 +69,7 @@ impl Planner<'_> {
         Ok((Plan::Steps(Box::new(Steps { writes, last, reads })), columns))
     }
 
-    /// A write with the WITH before it.
+    /// Plans a write with its WITH.
     pub(super) fn write(
         &mut self,
         query: &ast::Query,

@@ -1,7 +1,7 @@
-//! Tables that a statement writes: with their constraints bound, and what refers to what.
+//! Tables that a statement writes, with their constraints and foreign keys bound.
 //!
-//! A statement writes its own table, and by the actions of foreign keys others: all of them are
-//! found when it is planned, so that a schema change anywhere among them conflicts with it.
+//! A statement writes its own table, and other tables through actions of foreign keys. All of them
+//! are resolved when it is planned, so that a schema change in any of them conflicts with it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::expr::bind::{Params, SequenceName};
 use crate::expr::{Binary, Comparison, Expr, SequenceCall, Unary};
 use crate::types::datum::Datum;
 
-/// All tables that a statement may write. The first one is its own.
+/// All tables that a statement may write, its own table first.
 #[derive(Clone, Debug)]
 pub(crate) struct Targets {
     pub all: Vec<Target>,
@@ -27,51 +27,51 @@ pub(crate) struct Targets {
 pub(crate) struct Target {
     pub table: Arc<Table>,
     pub paths: Vec<Arc<Path>>,
-    /// In the order of the table's checks.
+    /// The check constraints, in the table's order.
     pub checks: Vec<Expr>,
-    /// The columns that are computed from others.
+    /// The generated columns.
     pub generated: Vec<(usize, Expr)>,
-    /// What its rows refer to.
+    /// The foreign keys of the table.
     pub parents: Vec<Parent>,
-    /// What refers to its rows.
+    /// The foreign keys that refer to the table.
     pub children: Vec<Child>,
 }
 
-/// A foreign key, seen from the table that has it.
+/// A foreign key, from the referencing table's side.
 #[derive(Clone, Debug)]
 pub(crate) struct Parent {
     pub key: ForeignKey,
-    /// The row that is referred to: parameters are the values of the columns.
+    /// Finds the referenced row; parameters are the values of the key's columns.
     pub access: Access,
     pub filter: Expr,
 }
 
-/// A foreign key, seen from the table that it refers to.
+/// A foreign key, from the referenced table's side.
 #[derive(Clone, Debug)]
 pub(crate) struct Child {
     pub key: ForeignKey,
     pub table: Arc<Table>,
-    /// Where the table is among the targets, if its rows may have to change.
+    /// The position of the referencing table among the targets, if its rows may change.
     pub target: Option<usize>,
-    /// The rows that refer to one: parameters are the values of the columns there.
+    /// Finds the referencing rows; parameters are the values of the referenced columns.
     pub access: Access,
     pub filter: Expr,
-    /// The row that has these values there, and the condition of it.
+    /// Finds the referenced row by these values: the access and the condition.
     pub back: (Access, Expr),
-    /// What the columns become with `SET DEFAULT`.
+    /// The values of the columns for `SET DEFAULT`.
     pub defaults: Vec<Expr>,
 }
 
 impl Targets {
-    /// The statement's own.
+    /// Returns the statement's own table.
     pub(crate) fn own(&self) -> &Target {
         &self.all[0]
     }
 }
 
 impl Planner<'_> {
-    /// A table that is written, and those that are written with it. Of one where rows are only
-    /// added nothing changes that others refer to.
+    /// Resolves a table that is written, and the tables that are written with it. If rows are only
+    /// added, no referenced row changes.
     pub(super) fn targets(&mut self, paths: &Paths, only_adds: bool) -> Result<Targets, Failure> {
         let mut targets = vec![target(paths)?];
         let mut at = 0;
@@ -93,7 +93,7 @@ impl Planner<'_> {
         Ok(Targets { all: targets })
     }
 
-    /// The foreign keys by which a table refers to a target.
+    /// Adds the foreign keys by which a table refers to a target.
     fn children(
         &mut self,
         targets: &mut Vec<Target>,
@@ -138,23 +138,23 @@ impl Planner<'_> {
     }
 }
 
-/// A foreign key that is looked at when the transaction commits: it holds if no row has these
-/// values or the one that they refer to is there.
+/// A foreign key check that is deferred until COMMIT. It holds if no row has these values, or if
+/// the referenced row exists.
 #[derive(Clone, Debug)]
 pub(crate) struct Deferred {
-    /// The table that has the key.
+    /// The referencing table.
     pub child: QualifiedName,
     pub key: String,
     pub values: Vec<Datum>,
-    /// What a client is told if it does not hold.
+    /// The error if the check fails.
     pub error: SqlError,
 }
 
-/// A way to rows, and the condition of them: parameters are the values of a foreign key.
+/// Finds rows: the access and the condition. Parameters are the values of a foreign key.
 pub(crate) type Way = (Access, Expr);
 
-/// The rows that have a foreign key's values, and those that they refer to. Nothing if there is no
-/// such key any more.
+/// Returns how to find the rows with a foreign key's values, and the row that they refer to. `None`
+/// if the foreign key no longer exists.
 pub(crate) fn both_sides(
     child: &QualifiedName,
     key: &str,
@@ -173,7 +173,7 @@ pub(crate) fn both_sides(
     Ok(Some((way(&child, &key.columns), way(&parent, &key.parent_columns))))
 }
 
-/// What a column gets when a statement gives it nothing.
+/// Returns the value of a column that a statement does not set.
 pub(super) fn default_of(
     table: &Table,
     at: usize,
@@ -210,7 +210,8 @@ fn target(paths: &Paths) -> Result<Target, Failure> {
     Ok(Target { table, paths: paths.all.clone(), checks, generated, parents, children })
 }
 
-/// The condition that columns of a table are equal to parameters, which are columns of another.
+/// Returns the condition that columns of a table equal parameters, which are columns of another
+/// table.
 fn refers(table: &Table, columns: &[usize], other: &Table, others: &[usize]) -> Expr {
     let equal = columns.iter().zip(others).enumerate().map(|(at, (&column, &from))| {
         let (to, from) = (table.columns[column].ty.base, other.columns[from].ty.base);

@@ -1,4 +1,4 @@
-//! Expressions that the catalog keeps as SQL text: defaults, conditions, what indexes are of.
+//! Expressions that the catalog stores as SQL text: defaults, conditions, index expressions.
 
 use sqlparser::ast;
 use sqlparser::parser::Parser;
@@ -10,7 +10,7 @@ use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
 use crate::syntax::Postgres;
 
-/// Parses the text of an expression; `what` names it in errors.
+/// Parses the text of an expression; `what` describes it in errors.
 fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
     let malformed = |error: &dyn std::fmt::Display| {
         SqlError::new(code::SYNTAX, format!("{what} {text:?}: {error}"))
@@ -20,7 +20,7 @@ fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
     parser.parse_expr().map_err(|error| malformed(&error))
 }
 
-/// Whether an expression is written as the call of a function.
+/// Whether an expression is written as a function call.
 pub(super) fn is_call(text: &str) -> bool {
     use ast::Expr::{Ceil, Extract, Floor, Function, Overlay, Position, Substring, Trim};
     matches!(
@@ -36,8 +36,8 @@ pub(super) fn is_call(text: &str) -> bool {
     )
 }
 
-/// Binds an expression without parameters, and does something with it. `sequences` gets those that
-/// it names, where it may name any.
+/// Binds an expression without parameters, and passes it to `then`. If it may refer to sequences,
+/// they are added to `sequences`.
 fn bind<T>(
     text: &str,
     (scope, enums): (&Scope, &Enums),
@@ -72,20 +72,20 @@ fn bind<T>(
     Ok(done)
 }
 
-/// An expression over the columns of a table.
+/// Binds an expression over the columns of a table.
 pub(crate) fn over_table(table: &Table, text: &str, what: &'static str) -> Result<Bound, SqlError> {
     let scope = (&scope_of(table, table.name.name()), &table.enums);
     bind(text, scope, what, None, |binder, bound| binder.output(bound))
 }
 
-/// A condition over the columns of a table.
+/// Binds a condition over the columns of a table.
 pub(crate) fn condition(table: &Table, text: &str, what: &'static str) -> Result<Expr, SqlError> {
     let scope = scope_of(table, table.name.name());
     let scope = (&scope, &table.enums);
     bind(text, scope, what, None, |binder, bound| binder.boolean(bound, what))
 }
 
-/// What a column of a table is computed from.
+/// Binds the generation expression of a column.
 pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Expr, SqlError> {
     let scope = scope_of(table, table.name.name());
     let what = "column generation expressions";
@@ -93,7 +93,7 @@ pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Ex
     bind(text, scope, what, None, |binder, bound| binder.assign(bound, &column.name, column.ty))
 }
 
-/// A value of a column at which a range of rows begins.
+/// Binds a column value at which a range of rows begins.
 pub(super) fn range_start(text: &str, column: &Column, enums: &Enums) -> Result<Expr, SqlError> {
     let scope = Scope::default();
     let bound = bind(text, (&scope, enums), "partition bound", None, |binder, bound| {
@@ -115,13 +115,13 @@ pub(super) fn range_start(text: &str, column: &Column, enums: &Enums) -> Result<
     })
 }
 
-/// The default of a column.
+/// Binds the default of a column.
 pub(super) fn default(
     text: &str,
     column: &Column,
     sequences: &mut Params,
 ) -> Result<Expr, SqlError> {
-    // A default knows no columns.
+    // A default refers to no columns.
     let scope = Scope::default();
     let assign = |binder: &mut Binder<'_>, bound: Bound| {
         let from = bound.base();

@@ -1,4 +1,4 @@
-//! Planning of RETURNING, and of queries that are asked for rows while they are written.
+//! Planning of RETURNING, and of subqueries that run while rows are written.
 
 use sqlparser::ast;
 
@@ -11,33 +11,33 @@ use crate::expr::{Expr, Typed};
 use crate::relational::{self, Block, ColumnId, From};
 use crate::types::SqlType;
 
-/// What a statement tells of each row that it has written.
+/// The expressions returned for each written row.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Returning {
-    /// Over the row, and what it was found with. None where nothing is told.
+    /// Over the row and the columns that it was found with; empty if no rows are returned.
     pub exprs: Vec<Expr>,
-    /// What computes them where they hold queries. Behind the columns of the rows that it is given
-    /// is the number of each.
+    /// A query that computes them, if they contain subqueries. Its input rows have their number as
+    /// an additional last column.
     pub asked: Option<Asked>,
 }
 
-/// A query over rows that it is given while the statement runs.
+/// A query over rows that are passed to it while the statement runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// The relation that the rows are.
+    /// The relation number of the rows.
     pub relation: u32,
     pub rows: Box<Select>,
 }
 
 impl Returning {
-    /// Whether it asks queries.
+    /// Whether it runs subqueries.
     pub(crate) fn asks(&self) -> bool {
         self.asked.is_some()
     }
 }
 
 impl Planner<'_> {
-    /// The expressions of a RETURNING clause and the columns that they are.
+    /// Plans a RETURNING clause, and returns its columns.
     pub(super) fn returning(
         &mut self,
         items: Option<&[ast::SelectItem]>,
@@ -59,7 +59,8 @@ impl Planner<'_> {
             return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).into());
         }
         let columns = self.columns_of(&output, scope);
-        // Behind the columns of the table are those of a view, or the key of the row and then they.
+        // The table's columns are followed by those of a view, or by the row's key and then the
+        // view's columns.
         let own = written.table().columns.len();
         let is_found = scope.columns.len() > own + written.width();
         let told = output.bounds.into_iter().map(|bound| {
@@ -74,7 +75,7 @@ impl Planner<'_> {
         Ok((told, columns))
     }
 
-    /// What is told of rows of a scope.
+    /// Returns the plan of RETURNING for bound expressions over a scope.
     pub(super) fn told(&mut self, told: Vec<Typed>, scope: &Scope) -> Result<Returning, SqlError> {
         let exprs: Vec<Expr> = told.iter().map(|(expr, _)| expr.clone()).collect();
         let asks = exprs.iter().any(Expr::holds_subquery);
@@ -82,8 +83,8 @@ impl Planner<'_> {
         Ok(Returning { exprs, asked })
     }
 
-    /// A query that computes expressions over rows of a scope, in the order of their numbers, which
-    /// are behind their columns.
+    /// Returns a query that computes expressions over rows of a scope, sorted by the row number,
+    /// which is the column after the scope's columns.
     pub(super) fn asked(
         &mut self,
         mut values: Vec<Typed>,

@@ -1,4 +1,4 @@
-//! Views: queries that are planned where they are named, as if they stood there.
+//! Views: queries that are planned in place of the view's name.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use crate::types::{ColumnType, SqlType};
 use pangea_core::ids::TableId;
 use pangea_core::txn::Context;
 
-/// What the parser may take of the stack.
+/// The stack that the parser may use, in bytes.
 const PARSER_STACK_BYTES: usize = 2 << 20;
 
-/// A new view.
+/// CREATE VIEW.
 #[derive(Clone, Debug)]
 pub(crate) struct CreateView {
-    /// The number is found when it runs.
+    /// The number is assigned at run time.
     pub view: View,
     pub or_replace: bool,
 }
@@ -34,20 +34,20 @@ pub(crate) struct CreateView {
 /// ALTER VIEW.
 #[derive(Clone, Debug)]
 pub(crate) struct AlterView {
-    /// What PostgreSQL calls it.
+    /// The command tag.
     pub command: &'static str,
     pub name: QualifiedName,
     pub change: ViewChange,
 }
 
-/// What becomes of a view.
+/// A change of a view.
 #[derive(Clone, Debug)]
 pub(crate) enum ViewChange {
-    /// It has another name.
+    /// Renames the view.
     Name(QualifiedName),
-    /// One of its columns has.
+    /// Renames a column.
     Column(usize, String),
-    /// One of its columns has another default, or none.
+    /// Sets the default of a column; `None` drops it.
     Default(usize, Option<String>),
 }
 
@@ -55,18 +55,18 @@ pub(crate) enum ViewChange {
 #[derive(Clone, Debug)]
 pub(super) enum Within {
     View(Arc<View>),
-    /// One that is being made.
+    /// A view that is being created.
     New {
         name: QualifiedName,
         reads: Vec<(QualifiedName, usize)>,
         relies_on_keys: bool,
     },
-    /// One of the catalog's, which anybody may read.
+    /// A view of the system catalog, which every user may read.
     System(String),
 }
 
 impl Within {
-    /// Whether both are of one relation.
+    /// Whether both are the same view.
     fn is_same(&self, other: &Self) -> bool {
         match (self.relation(), other.relation()) {
             (Some(one), Some(other)) => one == other,
@@ -92,7 +92,7 @@ impl Within {
     }
 }
 
-/// What a name in FROM stands for.
+/// A resolved name in FROM.
 pub(super) enum Named {
     Table(Arc<Table>),
     View(View),
@@ -125,11 +125,11 @@ impl Planner<'_> {
         let (query_of, columns, within) = self.planned_view(&query, new)?;
         drop(query_of);
         let shows = self.shows(&query)?;
-        // Its owner is asked when it is read.
+        // The privileges of its owner are checked when it is read.
         self.required.truncate(required);
         self.required.extend(creates);
         if create.or_replace {
-            // What is not there yet is nobody's.
+            // A view that does not exist has no owner to check.
             self.required.push(Required::owner(Object::View(name.clone())));
         }
         self.params.sequences = sequences;
@@ -154,7 +154,7 @@ impl Planner<'_> {
         Ok(Plan::CreateView(Box::new(CreateView { view, or_replace: create.or_replace })))
     }
 
-    /// ALTER TABLE, which may be of a view, and ALTER VIEW.
+    /// Plans ALTER TABLE, which may name a view, and ALTER VIEW.
     pub(super) fn alter_relation(&mut self, alter: &ast::AlterTable) -> Result<Plan, Failure> {
         let command = self.altered.command();
         let written = syntax::table_name(&alter.name)?;
@@ -246,8 +246,8 @@ impl Planner<'_> {
         Ok(Plan::AlterView(Box::new(AlterView { command, name, change })))
     }
 
-    /// Which columns of one relation those of a view are, where each of its rows is one there; or
-    /// why it is not.
+    /// Returns, for each column of a view, the column of its single relation that it shows; or the
+    /// reason why its rows are not those of the relation.
     fn shows(&mut self, text: &str) -> Result<Result<Vec<Option<u32>>, &'static str>, Failure> {
         let query = parsed(text)?;
         let base = match over_one(&query) {
@@ -263,7 +263,7 @@ impl Planner<'_> {
         Ok(self.within_view(text, within, |planner| planner.own_columns(&query))?.0)
     }
 
-    /// Plans the query of a view, which knows nothing of the statement around it.
+    /// Plans the query of a view, independently of the statement around it.
     fn planned_view(
         &mut self,
         text: &str,
@@ -280,14 +280,14 @@ impl Planner<'_> {
         Ok((nested.query.as_ref().clone(), columns, within))
     }
 
-    /// Plans something of a view's query, which knows nothing of the statement around it.
+    /// Runs a planning function on a view's query, independently of the statement around it.
     pub(super) fn within_view<T>(
         &mut self,
         text: &str,
         within: Within,
         plan: impl FnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<(T, Within), Failure> {
-        // Names in a text that is kept are of `public`, unless they say of what schema.
+        // Unqualified names in a stored text are in `public`.
         let path = std::mem::take(&mut self.path);
         let is_kept = std::mem::replace(&mut self.params.is_kept, true);
         let around = (
@@ -295,7 +295,7 @@ impl Planner<'_> {
             std::mem::take(&mut self.named),
             std::mem::replace(&mut self.source, Arc::from(text)),
             std::mem::replace(&mut self.has_queries, true),
-            // Variables of a procedure are none of a view's.
+            // A view cannot see the variables of a procedure.
             self.params.variables.take(),
         );
         self.within.push(within);
@@ -306,14 +306,14 @@ impl Planner<'_> {
         self.params.variables = variables;
         (self.path, self.params.is_kept) = (path, is_kept);
         let planned = planned.map_err(|failure| match failure {
-            // Positions are of another text than the client's.
+            // Error positions would refer to the view's text, not to the client's.
             Failure::Sql(error) => SqlError { position: None, ..error }.into(),
             interrupted => interrupted,
         })?;
         Ok((planned, within))
     }
 
-    /// What a name in FROM stands for, which the statement reads.
+    /// Resolves a name in FROM, which the statement reads.
     pub(super) fn readable(&mut self, object: &ast::ObjectName) -> Result<Named, Failure> {
         let location = syntax::location(object);
         let at =
@@ -340,7 +340,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Notes what the view reads that is being planned: how many columns of it there are for it.
+    /// Records that the view being planned reads a relation. Returns the number of its columns that
+    /// the view sees.
     pub(super) fn noted(&mut self, name: &QualifiedName, width: usize) -> usize {
         match self.within.last_mut() {
             Some(Within::View(view)) => view.width_of(name).unwrap_or(width),
@@ -354,14 +355,15 @@ impl Planner<'_> {
         }
     }
 
-    /// Notes that groups show what follows from a primary key, in the view that is being planned.
+    /// Records that the view being planned relies on a primary key for functionally dependent
+    /// columns in groups.
     pub(super) fn note_key(&mut self) {
         if let Some(Within::New { relies_on_keys, .. }) = self.within.last_mut() {
             *relies_on_keys = true;
         }
     }
 
-    /// The rows of a view.
+    /// Plans the rows of a view.
     pub(super) fn view(
         &mut self,
         view: View,
@@ -371,7 +373,7 @@ impl Planner<'_> {
         let view = Arc::new(view);
         let before = self.required.len();
         let (query, _, _) = self.planned_view(&view.query, Within::View(view.clone()))?;
-        // What it reads, it reads for its owner.
+        // The view reads its relations with its owner's privileges.
         for required in &mut self.required[before..] {
             required.through.get_or_insert_with(|| view.name.clone());
         }
@@ -385,7 +387,7 @@ impl Planner<'_> {
         Ok(side)
     }
 
-    /// The rows of a view of the catalog.
+    /// Plans the rows of a view of the system catalog.
     pub(super) fn system_view(
         &mut self,
         (name, oid): (&str, u32),
@@ -414,9 +416,9 @@ impl Planner<'_> {
     }
 }
 
-/// The query of a view.
+/// Parses the query of a view.
 pub(super) fn parsed(text: &str) -> Result<Box<ast::Query>, SqlError> {
-    // However deep the query is that names the view, the parser has what it has at the start.
+    // The parser gets a full stack, however deeply the query that names the view is nested.
     let parse = || syntax::parse(text);
     let parsed = stacker::maybe_grow(PARSER_STACK_BYTES, 2 * PARSER_STACK_BYTES, parse)?;
     match parsed.first().map(|parsed| &*parsed.ast) {
@@ -425,7 +427,7 @@ pub(super) fn parsed(text: &str) -> Result<Box<ast::Query>, SqlError> {
     }
 }
 
-/// The columns of a view, by the names that it gives them.
+/// Returns the columns of a view with the given names.
 fn named_columns(
     columns: Vec<OutputColumn>,
     names: &[ast::ViewColumnDef],
@@ -453,10 +455,10 @@ fn named_columns(
     Ok(all)
 }
 
-/// The types that the query of a view comes to now.
+/// Returns the current types of a view's columns.
 ///
 /// # Errors
-/// When it can't be planned any more.
+/// If its query can no longer be planned.
 pub(crate) fn types_of(view: &View, cx: &mut dyn Context) -> Result<Vec<ColumnType>, Failure> {
     let (_, columns, _) = plan_of(cx, |planner| {
         planner.planned_view(&view.query, Within::View(Arc::new(view.clone())))
@@ -464,10 +466,10 @@ pub(crate) fn types_of(view: &View, cx: &mut dyn Context) -> Result<Vec<ColumnTy
     Ok(columns.into_iter().map(|column| column.ty).collect())
 }
 
-/// The columns of a view of the catalog.
+/// Returns the columns of a view of the system catalog.
 ///
 /// # Errors
-/// When its text can't be planned.
+/// If its query cannot be planned.
 pub(crate) fn system_columns(
     name: &str,
     text: &str,

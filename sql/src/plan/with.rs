@@ -1,4 +1,4 @@
-//! Planning of WITH: queries, writes, and what follows from itself.
+//! Planning of WITH: queries, writes, and recursive queries.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -12,29 +12,29 @@ use crate::error::{Failure, SqlError, code};
 use crate::relational::{self, Query};
 use crate::syntax;
 
-/// What WITH names.
+/// A WITH query.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     name: String,
-    /// Nothing of a write that tells nothing.
+    /// `None` for a write without RETURNING.
     query: Option<Query>,
     columns: Vec<OutputColumn>,
     /// The steps of the statement that it reads.
     reads: BTreeSet<usize>,
 }
 
-/// What a statement does before, or beside, what it says last.
+/// The writes of a statement that run before or after its main part.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     /// Whether the next WITH is the statement's own, which may write.
     pub may_write: bool,
     pub steps: Vec<Step>,
-    /// Those that what is being planned reads.
+    /// The steps read by the query that is being planned.
     pub reads: BTreeSet<usize>,
 }
 
 impl Planner<'_> {
-    /// Plans what WITH names, each of which may name those before it.
+    /// Plans the queries of WITH; each may refer to those before it.
     pub(super) fn with(&mut self, with: &ast::With) -> Result<(), Failure> {
         let may_write = std::mem::take(&mut self.writes.may_write);
         let first = self.named.len();
@@ -72,7 +72,7 @@ impl Planner<'_> {
         Named { name, query: Some(query), columns, reads }
     }
 
-    /// A write of WITH is a step of the statement, whose rows are what it tells.
+    /// Plans a write in WITH as a step of the statement. Its rows are those of RETURNING.
     fn named_write(
         &mut self,
         name: String,
@@ -110,7 +110,7 @@ impl Planner<'_> {
         Ok(Named { name, query, columns, reads })
     }
 
-    /// `WITH RECURSIVE`: rows, and those that follow from rows, until there are no more.
+    /// Plans `WITH RECURSIVE`: initial rows, and rows derived from rows until no new ones appear.
     fn recursive_query(
         &mut self,
         name: &str,
@@ -138,7 +138,7 @@ impl Planner<'_> {
         let number = self.number();
         let work = format!("work{number}");
         let query = relational::work_table(&work, &types, number)?;
-        // The names of its columns come behind its own.
+        // The label is the name, followed by the column names.
         let names = columns.iter().map(|column| format!("\0{}", column.name));
         self.labels.push((number, name.to_owned() + &names.collect::<String>()));
         let (name_of, reads) = (name.to_owned(), BTreeSet::new());
@@ -171,7 +171,7 @@ impl Planner<'_> {
         Ok((query, columns))
     }
 
-    /// What WITH has named, the last first.
+    /// Looks up a WITH query, innermost first.
     pub(super) fn with_named(
         &mut self,
         ident: &ast::Ident,
@@ -192,7 +192,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether a query of WITH RECURSIVE names itself.
+/// Whether a query in WITH RECURSIVE refers to itself.
 fn names_itself(query: &ast::Query, name: &str) -> bool {
     struct Find<'a>(&'a str);
     impl Visitor for Find<'_> {

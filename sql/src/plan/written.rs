@@ -1,4 +1,4 @@
-//! What a write names: a table, or a view over one, whose rows are then those of the table.
+//! The target of a write: a table, or a view whose rows are those of one table.
 //!
 //! ```text
 //!   UPDATE v SET n = 1 WHERE up = 'A' RETURNING up     v: SELECT n, upper(s) AS up FROM t WHERE ..
@@ -7,8 +7,8 @@
 //!     settled:    upper(t.s) = 'A', and the condition of v
 //! ```
 //!
-//! A view is written to where each of its rows is one of its table: PostgreSQL's automatically
-//! updatable views. Expressions over its columns become expressions over those of the table.
+//! A view can be written if each of its rows is one row of its table: PostgreSQL's automatically
+//! updatable views. Expressions over its columns are rewritten over the columns of the table.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::syntax;
 use crate::system;
 use crate::types::ColumnType;
 
-/// How something is written to.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Insert,
@@ -39,50 +39,50 @@ pub(super) enum Verb {
     Delete,
 }
 
-/// What a write names.
+/// The target of a write.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub paths: Paths,
-    /// What its columns go by.
+    /// The name that qualifies its columns.
     pub alias: String,
-    /// The schema that they may be named with too.
+    /// The schema that may also qualify its columns.
     schema: Option<String>,
-    /// The relation that the table is for queries.
+    /// The relation number of the table in queries.
     pub relation: u32,
-    /// What a view shows of the table.
+    /// The view over the table, if the target is a view.
     pub view: Option<Shown>,
-    /// How many relations stand for it: views, and the table.
+    /// The number of relations that it resolves to: views and the table.
     depth: usize,
     verb: Verb,
 }
 
-/// What a view shows of the rows of a table.
+/// The rows and columns of a table that a view shows.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     name: String,
     columns: Vec<ShownColumn>,
-    /// Which rows it shows.
+    /// The condition of the rows that it shows.
     pub filter: Option<Expr>,
     pub checks: Vec<ViewCheck>,
 }
 
-/// A column of a view, over those of the table.
+/// A column of a view, over the columns of the table.
 #[derive(Clone, Debug)]
 struct ShownColumn {
     name: String,
     ty: ColumnType,
     expr: Expr,
-    /// The column of the table that it is; else the view, and its column there, that is computed.
+    /// The table column that it shows. Otherwise the view and its column that computes the value.
     source: Result<usize, (String, String)>,
 }
 
-/// Columns, each with whether it is one of the relation below, and the condition.
+/// Columns, each with whether it is a column of the underlying relation, and the condition.
 type Showing = (Vec<(ShownColumn, bool)>, Option<Expr>);
 
-/// The one relation of a query, and what it goes by.
+/// The single relation of a query, with its name and alias.
 pub(super) type One<'a> = (&'a ast::Select, &'a ast::ObjectName, Option<&'a ast::TableAlias>);
 
-/// What a row has to be that is written by way of a view with a CHECK OPTION.
+/// A condition for rows written through a view with a CHECK OPTION.
 #[derive(Clone, Debug)]
 pub(crate) struct ViewCheck {
     pub view: String,
@@ -94,13 +94,13 @@ impl Written {
         &self.paths.table
     }
 
-    /// The columns of the table alone.
+    /// Returns the columns of the table, without those of a view.
     pub(super) fn table_scope(&self) -> Scope {
         scope_as(self.table(), &self.alias, self.relation)
     }
 
-    /// What expressions of the statement name: columns of the table, and behind them those of a
-    /// view, which hide them.
+    /// Returns the columns that expressions of the statement may refer to: those of the table,
+    /// followed by those of a view, which hide them.
     pub(super) fn scope(&self, alias: &str, relation: u32, shown: u32) -> Scope {
         let scope = scope_as(self.table(), alias, relation);
         let mut scope = match &self.view {
@@ -113,12 +113,13 @@ impl Written {
         scope
     }
 
-    /// How many columns a view has.
+    /// Returns the number of columns of the view; 0 for a table.
     pub(super) fn width(&self) -> usize {
         self.view.as_ref().map_or(0, |view| view.columns.len())
     }
 
-    /// An expression whose view's columns begin at a place, over columns of the table from another.
+    /// Rewrites view columns, which begin at `from`, over the table's columns, which begin at
+    /// `onto`.
     pub(super) fn settled(&self, expr: Expr, from: usize, onto: usize) -> Expr {
         match &self.view {
             Some(view) => view.settled(expr, from, onto),
@@ -126,25 +127,25 @@ impl Written {
         }
     }
 
-    /// Whether queries are asked for what a view shows.
+    /// Whether the view contains subqueries.
     pub(super) fn asks(&self) -> bool {
         let Some(view) = &self.view else { return false };
         let columns = view.columns.iter().map(|column| &column.expr);
         columns.chain(&view.filter).any(Expr::holds_subquery)
     }
 
-    /// The condition of a view, and another.
+    /// Returns the conjunction of the view's condition and another one.
     pub(super) fn filter(&self, filter: Option<Expr>) -> Option<Expr> {
         let view = self.view.as_ref().and_then(|view| view.filter.clone());
         [view, filter].into_iter().flatten().reduce(Expr::and)
     }
 
-    /// What rows that are written are held to.
+    /// Returns the conditions for written rows.
     pub(super) fn checks(&self) -> Vec<ViewCheck> {
         self.view.as_ref().map(|view| view.checks.clone()).unwrap_or_default()
     }
 
-    /// The place of a column that is written.
+    /// Returns the position of the table column that is written.
     pub(super) fn target(&self, name: &str) -> Result<usize, SqlError> {
         let (found, of) = match &self.view {
             None => (self.table().position(name).map(Ok), self.table().name.name()),
@@ -160,7 +161,7 @@ impl Written {
         found.map_err(|(view, column)| self.verb.refused(&view, &column))
     }
 
-    /// What a column is that conflicts are about.
+    /// Returns the expression of a column in a conflict target.
     pub(super) fn column(&self, name: &str) -> Option<Expr> {
         match &self.view {
             None => self.table().position(name).map(Expr::Column),
@@ -171,7 +172,8 @@ impl Written {
         }
     }
 
-    /// The places of all columns, up to one that can't be written; and what is said of that one.
+    /// Returns the positions of all columns, up to one that cannot be written, and the error for
+    /// that one.
     pub(super) fn all_targets(&self) -> (Vec<usize>, Option<SqlError>) {
         let Some(view) = &self.view else {
             return (self.table().live_columns().map(|(at, _)| at).collect(), None);
@@ -190,7 +192,7 @@ impl Written {
         (all, None)
     }
 
-    /// Where what it needs is among what the statement requires, from a place on.
+    /// Returns the positions of its requirements among the statement's, which begin at `at`.
     pub(super) fn needed(&self, at: usize) -> Range<usize> {
         at..at + self.depth
     }
@@ -242,7 +244,7 @@ impl Verb {
         )
     }
 
-    /// The error of a view whose rows are not those of a table.
+    /// The error for a view whose rows are not those of a table.
     fn refused_view(self, view: &str, why: &str) -> SqlError {
         let (verb, doing, event) = match self {
             Self::Insert => ("insert into", "inserting into", "INSERT"),
@@ -265,7 +267,7 @@ fn hidden(scope: Scope) -> Vec<ScopeColumn> {
 }
 
 impl Planner<'_> {
-    /// What a statement writes to.
+    /// Resolves the target of a write.
     pub(super) fn written(
         &mut self,
         object: &ast::ObjectName,
@@ -295,7 +297,8 @@ impl Planner<'_> {
         Ok(Written { alias, schema, ..found })
     }
 
-    /// What a name stands for: through a view, and held to what it shows.
+    /// Resolves a relation to write, with the view that it is reached through and whether its
+    /// condition is checked.
     fn written_as(
         &mut self,
         (name, found): (&QualifiedName, Relation),
@@ -364,8 +367,8 @@ impl Planner<'_> {
         Ok(Written { paths, alias, schema, view: Some(shown), depth, ..found })
     }
 
-    /// The columns of a view over one relation, each with whether it is one of that, and its
-    /// condition; or why it can't be written to.
+    /// Returns the columns of a view over one relation, each with whether it is a column of that
+    /// relation, and the view's condition; or the reason why it cannot be written.
     fn shown(
         &mut self,
         view: &View,
@@ -376,7 +379,7 @@ impl Planner<'_> {
         let number = self.number();
         let mut scope = found.scope(&known, found.relation, number);
         let first = if found.view.is_some() { found.table().columns.len() } else { 0 };
-        // What came to it later is not in the view.
+        // Columns added to the relation later are not in the view.
         let width = view.width_of(base).unwrap_or(usize::MAX).saturating_add(first);
         scope.columns.iter_mut().skip(width).for_each(|column| column.is_hidden = true);
         rename(&mut scope, alias.map_or(&[][..], |alias| &alias.columns[..]), &known)?;
@@ -404,7 +407,7 @@ impl Planner<'_> {
         Ok(Ok((columns, filter.map(|filter| found.settled(filter, own, 0)))))
     }
 
-    /// What conflicts may be about: a column, or what a view has in its place.
+    /// Returns the expression of a column in a conflict target, which may be a column of a view.
     pub(super) fn conflict_column(
         &self,
         written: &Written,
@@ -417,7 +420,7 @@ impl Planner<'_> {
         })
     }
 
-    /// What rows are held to that are written by way of a view.
+    /// Returns the conditions for rows written through a view.
     pub(super) fn view_checks(&self, written: &Written) -> Result<Vec<ViewCheck>, SqlError> {
         let checks = written.checks();
         let asks = checks.iter().any(|check| check.condition.holds_subquery());
@@ -425,7 +428,7 @@ impl Planner<'_> {
         Ok(checks)
     }
 
-    /// What is said of a column that is named where it stands.
+    /// Returns the position of the column to write; an unknown name is an error at its location.
     pub(super) fn target(
         &self,
         written: &Written,
@@ -439,7 +442,7 @@ impl Planner<'_> {
     }
 }
 
-/// The table, with the defaults that a view has in place of its own.
+/// Returns the table with the view's column defaults in place of its own.
 fn with_defaults(paths: &Paths, view: &View, columns: &[ShownColumn]) -> Paths {
     let mut paths = paths.clone();
     for (column, shown) in view.columns.iter().zip(columns) {
@@ -450,18 +453,19 @@ fn with_defaults(paths: &Paths, view: &View, columns: &[ShownColumn]) -> Paths {
     paths
 }
 
-/// What is said of views over several relations.
+/// The error detail for views over several relations.
 pub(super) const NO_SINGLE: &str =
     "Views that do not select from a single table or view are not automatically updatable.";
 const NO_COLUMNS: &str = "Views that have no updatable columns are not automatically updatable.";
-/// What is said of views that compute something of several rows, or make several of one.
+/// The error details for views with aggregates, window functions or set-returning functions.
 pub(super) const RETURNING: [&str; 3] = [
     "Views that return aggregate functions are not automatically updatable.",
     "Views that return window functions are not automatically updatable.",
     "Views that return set-returning functions are not automatically updatable.",
 ];
 
-/// The one relation that a query is over, and what it goes by; or why its rows are not that's.
+/// Returns the single relation of a query with its name and alias; or the reason why the query's
+/// rows are not those of one relation.
 pub(super) fn over_one(query: &ast::Query) -> Result<One<'_>, &'static str> {
     let select = match &*query.body {
         ast::SetExpr::Select(select) => Some(select),

@@ -1,4 +1,4 @@
-//! The grammar of blocks: their variables, their handlers, and what these are told.
+//! The grammar of blocks: declarations, exception handlers and GET DIAGNOSTICS.
 
 use pangea_core::txn::SqlState;
 use sqlparser::tokenizer::Token;

@@ -1,4 +1,4 @@
-//! What a procedure does, as a tree.
+//! The syntax tree of a procedure body.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::error::SqlError;
 use crate::syntax::{self, Written};
 use crate::types::ColumnType;
 
-/// What a procedure does.
+/// A parsed procedure.
 #[derive(Debug)]
 pub(crate) struct Body {
-    /// Its name; `inline_code_block` for what has none.
+    /// The name of the procedure; `inline_code_block` for a DO block.
     pub name: String,
     pub language: Language,
-    /// All variables, by their slots. The parameters come first.
+    /// All variables, indexed by slot. The parameters come first.
     pub variables: Vec<Declared>,
     pub steps: Vec<Step>,
 }
@@ -36,15 +36,16 @@ pub(crate) struct Declared {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DeclaredType {
     Known(ColumnType),
-    /// One that is found when it runs, among the enums.
+    /// A type that is resolved at run time, as an enum.
     Named(Box<ast::DataType>),
-    /// That of a column of a table.
+    /// The type of a table's column (`%TYPE`).
     Column(Written, String),
-    /// A row of a table.
+    /// A row of a table (`%ROWTYPE`).
     Row(Written),
-    /// Whatever row it is given.
+    /// A record, which has the columns of the row last assigned to it.
     Record,
-    /// Whatever value it is given: one that the grammar has made.
+    /// A hidden variable that takes the type of the value assigned to it; only the grammar declares
+    /// it.
     Any,
 }
 
@@ -60,12 +61,12 @@ pub(crate) struct Visible {
 /// A statement.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// Its line in the body, from 1.
+    /// The line in the body, from 1.
     pub line: u32,
     pub does: Does,
 }
 
-/// What a value is assigned to.
+/// The target of an assignment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
     Variable(usize),
@@ -73,15 +74,15 @@ pub(crate) enum Target {
     Field(usize, String),
 }
 
-/// Where the first row of a statement goes.
+/// The INTO clause: the targets of a statement's first row.
 #[derive(Debug)]
 pub(crate) struct Into {
     pub targets: Vec<Target>,
-    /// Whether there must be one row and no other.
+    /// Whether it is an error unless the statement returns exactly one row.
     pub is_strict: bool,
 }
 
-/// Whole numbers, from one to another.
+/// The range of integers in a FOR loop.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub from: Fragment,
@@ -90,10 +91,10 @@ pub(crate) struct Numbers {
     pub is_reverse: bool,
 }
 
-/// What a loop goes over.
+/// The values that a loop iterates over.
 #[derive(Debug)]
 pub(crate) enum Over {
-    /// Whole numbers, up or down, by steps of one or of so many.
+    /// Integers in ascending or descending order, with a step of one or `by`.
     Numbers(Box<Numbers>),
     /// The rows of a query.
     Rows(Query),
@@ -101,7 +102,7 @@ pub(crate) enum Over {
     Elements(Fragment),
 }
 
-/// A statement that is written there, or computed.
+/// A statement: written in the body, or computed as text.
 #[derive(Debug)]
 pub(crate) enum Query {
     Written(Fragment),
@@ -112,23 +113,23 @@ pub(crate) enum Query {
     },
 }
 
-/// What GET DIAGNOSTICS tells.
+/// An item of GET DIAGNOSTICS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Diagnostic {
     RowCount,
-    // Of the error that a handler has.
+    // The items below describe the error that a handler caught.
     State,
     Message,
     Detail,
     Hint,
 }
 
-/// Which errors a handler takes.
+/// The errors that a handler catches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// All but those that end a statement from outside, and those of ASSERT.
+    /// OTHERS: all errors except cancellation, shutdown and failed assertions.
     Others,
-    /// One code, or a class of them where it ends in `000`.
+    /// One SQLSTATE, or its whole class if it ends in `000`.
     Code(pangea_core::txn::SqlState),
 }
 
@@ -143,15 +144,15 @@ pub(crate) struct Handler {
 #[derive(Debug)]
 pub(crate) struct Block {
     pub label: Option<String>,
-    /// Its variables, with what they begin as.
+    /// The slots of its variables, with their initial values.
     pub declared: Vec<(usize, Option<Fragment>)>,
     pub steps: Vec<Step>,
     pub handlers: Vec<Handler>,
-    /// Where handlers find the SQLSTATE and the message.
+    /// The slots of `sqlstate` and `sqlerrm`, which handlers read.
     pub error: Option<(usize, usize)>,
 }
 
-/// What a statement does.
+/// The action of a statement.
 #[derive(Debug)]
 pub(crate) enum Does {
     Nothing,
@@ -162,7 +163,7 @@ pub(crate) enum Does {
         otherwise: Vec<Step>,
     },
     Case {
-        /// What is compared, and the variable that keeps it.
+        /// The hidden variable that stores the value compared, and its expression.
         subject: Option<(usize, Fragment)>,
         branches: Vec<(Fragment, Vec<Step>)>,
         otherwise: Option<Vec<Step>>,
@@ -192,7 +193,7 @@ pub(crate) enum Does {
         condition: Fragment,
         message: Option<Fragment>,
     },
-    /// A statement of SQL, and PERFORM.
+    /// An SQL statement, or PERFORM.
     Sql {
         query: Query,
         into: Option<Into>,
@@ -202,10 +203,10 @@ pub(crate) enum Does {
 }
 
 impl Body {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// 42601 where it goes wrong, with the place in the text; 0A000 for what is missing.
+    /// 42601 with the position in the text on a syntax error; 0A000 for unsupported features.
     pub(crate) fn parse(
         name: &str,
         language: Language,
@@ -233,7 +234,7 @@ impl Body {
     }
 }
 
-/// The statements of a body of SQL alone.
+/// Parses the body of a procedure with LANGUAGE sql.
 fn statements(text: &str, visible: &[Visible]) -> Result<Vec<Step>, SqlError> {
     let visible: Arc<[Visible]> = visible.into();
     let steps = syntax::parse(text)?.into_iter().map(|parsed| {
@@ -245,7 +246,7 @@ fn statements(text: &str, visible: &[Visible]) -> Result<Vec<Step>, SqlError> {
 }
 
 impl Does {
-    /// What PostgreSQL calls it where it says where an error came up.
+    /// Returns PostgreSQL's name of the statement in the CONTEXT of an error.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Nothing => "NULL",

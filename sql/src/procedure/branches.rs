@@ -36,7 +36,8 @@ impl Grammar<'_> {
         if self.words.token().and_then(syntax::words::word).as_deref() != Some("WHEN") {
             let end = self.before("WHEN");
             let compared = self.expression(end)?;
-            // A name that nobody else can give, so that branches can compare with it.
+            // The body cannot contain this name, so the generated conditions can refer to the
+            // variable.
             hidden = format!("case {}", self.variables.len());
             let slot = self.declare(None, &hidden, DeclaredType::Any, (false, false));
             subject = Some((slot, compared));
@@ -74,7 +75,7 @@ impl Grammar<'_> {
         Ok(Does::Case { subject, branches, otherwise })
     }
 
-    /// LOOP, WHILE, FOR and FOREACH, after that word.
+    /// Parses LOOP, WHILE, FOR or FOREACH, after the keyword.
     pub(super) fn looped(&mut self, kind: &str, label: Option<String>) -> Result<Does, SqlError> {
         match kind {
             "LOOP" => {
@@ -146,7 +147,7 @@ impl Grammar<'_> {
         Ok(Does::For { label, targets, over: Over::Rows(query), steps })
     }
 
-    /// A query up to a token.
+    /// Parses the query that ends before the token at `end`.
     fn query_before(&mut self, end: usize) -> Result<Fragment, SqlError> {
         let place = self.words.place();
         let at =
@@ -161,8 +162,8 @@ impl Grammar<'_> {
         Ok(fragment)
     }
 
-    /// The place of `..` between two tokens, in bytes of the text. What cuts it into tokens knows
-    /// nothing of it, and takes a dot for a part of a number that is beside.
+    /// Returns the byte offset of `..` between two tokens. The tokenizer does not know `..`: it
+    /// takes a dot next to a number as part of that number.
     fn dots(&self, from: usize, to: usize) -> Option<usize> {
         let byte = |place: Location| byte_offset(self.words.source, place);
         let mut depth = 0;
@@ -194,7 +195,7 @@ impl Grammar<'_> {
         None
     }
 
-    /// The bounds of a loop over numbers, and its step.
+    /// Parses the bounds of a loop over integers, and its step.
     fn bounds(
         &mut self,
         dots: usize,

@@ -1,8 +1,8 @@
-//! Names of errors, as handlers and RAISE give them: PostgreSQL's appendix A.
+//! Condition names in handlers and RAISE: PostgreSQL's appendix A.
 
 use pangea_core::txn::SqlState;
 
-/// By their names.
+/// SQLSTATEs by condition name, sorted by name.
 #[rustfmt::skip]
 const CONDITIONS: &[(&str, [u8; 5])] = &[
     ("active_sql_transaction", *b"25001"),
@@ -171,20 +171,20 @@ const CONDITIONS: &[(&str, [u8; 5])] = &[
     ("zero_length_character_string", *b"2200F"),
 ];
 
-/// The code of a condition.
+/// Returns the SQLSTATE of a condition name.
 pub(super) fn code_of(name: &str) -> Option<SqlState> {
     let found = CONDITIONS.binary_search_by_key(&name, |(name, _)| name);
     found.ok().map(|at| SqlState(CONDITIONS[at].1))
 }
 
-/// A code of five digits and capitals.
+/// Parses an SQLSTATE: five digits and capital letters.
 pub(super) fn state(text: &str) -> Option<SqlState> {
     let is_right = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_uppercase();
     let bytes: [u8; 5] = text.as_bytes().try_into().ok()?;
     bytes.iter().all(is_right).then_some(SqlState(bytes))
 }
 
-/// Whether an error is one of a condition: a code that ends in `000` is all of its class.
+/// Whether an error matches a condition. A condition that ends in `000` matches its whole class.
 pub(super) fn is_of(error: SqlState, condition: SqlState) -> bool {
     error == condition || (condition.0.ends_with(b"000") && error.0[..2] == condition.0[..2])
 }

@@ -1,4 +1,4 @@
-//! How much a procedure does where every replica runs it.
+//! The limit on rows for a procedure that runs on every replica.
 
 use std::ops::ControlFlow;
 
@@ -10,14 +10,14 @@ use pangea_core::value::Value;
 use crate::catalog::CATALOG;
 use crate::error::{SqlError, code};
 
-/// How many rows it reads and writes at most there.
+/// The maximum number of rows that the procedure reads and writes there.
 const TOUCHED_MAX: usize = 1_000_000;
 
-/// A context that ends a run on every replica that touches too many rows: the session runs it then,
-/// where it holds up nobody.
+/// A context that aborts a run on every replica once it touches too many rows. The session then
+/// runs the procedure instead, where it delays no other transaction.
 ///
-/// Single records of the catalog count for nothing: how often they are looked at depends on the
-/// plans that a node has kept.
+/// Lookups of single catalog records are not counted: their number depends on the plans that a node
+/// has cached.
 pub(super) struct Counted<'a> {
     cx: &'a mut dyn Context,
     left: usize,
@@ -100,8 +100,8 @@ mod tests {
         }
     }
 
-    /// A statement whose plan a replica had kept looked at fewer records than one that was planned
-    /// there: near the limit a CALL failed on some replicas alone.
+    /// A statement whose plan a replica had cached looked up fewer records than one that had to be
+    /// planned. Near the limit a CALL failed on some replicas and not on others.
     #[test]
     fn what_planning_reads_counts_for_nothing() {
         let (mut empty, rows) = (Empty, TableId(1_000));

@@ -1,4 +1,4 @@
-//! Pieces of SQL within a body, and their plans.
+//! SQL fragments within a body, and their plans.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,28 +13,28 @@ use crate::plan::{self, Calls, Plan, Planned, cache};
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
 
-/// A statement, or an expression as the query that computes it.
+/// A statement, or an expression wrapped in a query that computes it.
 #[derive(Debug)]
 pub(crate) struct Fragment {
     pub parsed: Parsed,
-    /// The variables in sight, the innermost last.
+    /// The variables in scope, the innermost last.
     pub visible: Arc<[Visible]>,
-    /// How many bytes of the parsed text come before what was written.
+    /// Bytes of the parsed text that precede the text as written.
     pub lead: usize,
-    /// The queries that an expression holds, which run before it.
+    /// The subqueries lifted out of an expression; they run before it.
     pub lifted: Vec<Lifted>,
-    /// The plan that was made last, and the variables that it was made with.
+    /// The most recent plan, and the variables that it was made for.
     planned: Mutex<Option<(Arc<Signature>, Arc<Planned>)>>,
 }
 
-/// What a plan depends on beside the catalog.
+/// The input of planning besides the catalog: variables and parameter types.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Signature {
     pub variables: Variables,
     pub types: Vec<SqlType>,
 }
 
-/// What goes before an expression to make a query of it.
+/// The prefix that turns an expression into a query.
 const SELECT: &str = "SELECT ";
 
 impl Fragment {
@@ -42,10 +42,10 @@ impl Fragment {
         Self { parsed, visible, lead, lifted: Vec::new(), planned: Mutex::default() }
     }
 
-    /// A statement.
+    /// Makes a fragment of a statement.
     ///
     /// # Errors
-    /// For one that procedures can't have.
+    /// For statements that procedures do not support.
     pub(crate) fn statement(parsed: Parsed, visible: Arc<[Visible]>) -> Result<Self, SqlError> {
         use ast::Statement as S;
         let is_refused = match &*parsed.ast {
@@ -70,10 +70,10 @@ impl Fragment {
         }
     }
 
-    /// An expression, or a list of them.
+    /// Parses an expression, or a list of them.
     ///
     /// # Errors
-    /// 42601 where it is none.
+    /// 42601 if the text is not an expression.
     pub(crate) fn expression(text: &str, visible: Arc<[Visible]>) -> Result<Self, SqlError> {
         let mut parsed = syntax::parse(&format!("{SELECT}{text}")).map_err(|error| {
             let position = error.position.map(|at| at.saturating_sub(SELECT.len() as u32).max(1));
@@ -88,17 +88,17 @@ impl Fragment {
         }
     }
 
-    /// Whether it only asks.
+    /// Whether it is a query without writes.
     pub(crate) fn is_query(&self) -> bool {
         matches!(&*self.parsed.ast, ast::Statement::Query(query) if !syntax::is_write(query))
     }
 
-    /// The text as it was written.
+    /// Returns the text as written.
     pub(crate) fn text(&self) -> &str {
         &self.parsed.text[self.lead..]
     }
 
-    /// What it sees, with the values of its own queries beside the variables in sight.
+    /// Returns the signature extended by the values of the lifted subqueries.
     pub(crate) fn seen(&self, signature: Arc<Signature>, lifted: &[SqlType]) -> Arc<Signature> {
         if lifted.is_empty() {
             return signature;
@@ -114,7 +114,8 @@ impl Fragment {
         Arc::new(seen)
     }
 
-    /// The plan for variables of some types, which is kept while the catalog stays.
+    /// Returns the plan for variables of these types. The plan is cached while the catalog is
+    /// unchanged.
     ///
     /// # Errors
     /// Those of planning.
@@ -133,7 +134,7 @@ impl Fragment {
             return Ok(planned);
         }
         let planned = Arc::new(plan::plan_in(&self.parsed, signature, calls, cx)?);
-        // What a CALL may do depends on the calls around it.
+        // A CALL is not cached, because its survey depends on the calls around it.
         if !matches!(planned.plan, Plan::Call(_)) {
             let kept = Some((signature.clone(), planned.clone()));
             *self.planned.lock().unwrap_or_else(PoisonError::into_inner) = kept;

@@ -1,4 +1,4 @@
-//! The grammar of PL/pgSQL, as far as it is there.
+//! The grammar of the supported subset of PL/pgSQL.
 //!
 //! ```text
 //!   [<<label>>] [DECLARE ..] BEGIN .. [EXCEPTION WHEN .. THEN ..] END
@@ -6,8 +6,8 @@
 //!   RAISE    ASSERT    PERFORM    EXECUTE    GET DIAGNOSTICS    NULL    and statements of SQL
 //! ```
 //!
-//! Expressions and statements of SQL are cut out by what must come after them, and left to the
-//! grammar of SQL.
+//! Expressions and SQL statements are delimited by the tokens that must follow them. The SQL parser
+//! parses their text.
 
 use std::sync::Arc;
 
@@ -21,26 +21,26 @@ use crate::syntax::words::{Words, word};
 use crate::syntax::{self, name};
 use crate::types::SqlType;
 
-/// How deep statements stand within others at most.
+/// The maximum nesting depth of statements.
 const DEPTH_MAX: usize = 60;
 
-/// A body, while it is read.
+/// The parser of a body.
 pub(super) struct Grammar<'a> {
     pub words: Words<'a>,
-    /// The variables in sight, the innermost last.
+    /// The variables in scope, the innermost last.
     pub visible: Vec<Visible>,
     pub variables: &'a mut Vec<Declared>,
-    /// The labels around, and whether they are of loops.
+    /// The enclosing labels, and whether each is the label of a loop.
     pub labels: Vec<(Option<String>, bool)>,
     depth: usize,
-    /// How many handlers are around.
+    /// The number of enclosing handlers.
     pub handlers: usize,
 }
 
-/// Reads a body, and adds its variables to those of its parameters.
+/// Parses a body, and appends its variables to those of its parameters.
 ///
 /// # Errors
-/// 42601 where it goes wrong, 0A000 for what is missing.
+/// 42601 on a syntax error, 0A000 for unsupported features.
 pub(super) fn parse(
     text: &str,
     mut visible: Vec<Visible>,
@@ -74,11 +74,11 @@ pub(super) fn parse(
     }
 }
 
-/// The variable that says whether the last statement had rows.
+/// The variable that records whether the last statement returned or affected any rows.
 pub(super) const FOUND: &str = "found";
 
 impl Grammar<'_> {
-    /// The line of what comes next.
+    /// Returns the line of the next token.
     fn line(&self) -> u32 {
         self.words.place().line as u32
     }
@@ -94,7 +94,7 @@ impl Grammar<'_> {
         }
     }
 
-    /// An error where the next token is.
+    /// Makes an error at the position of the next token.
     pub(super) fn wrong(
         &self,
         code: SqlState,
@@ -114,13 +114,13 @@ impl Grammar<'_> {
         }
     }
 
-    /// END of something.
+    /// Parses END followed by a keyword.
     pub(super) fn end(&mut self, of: &str) -> Result<(), SqlError> {
         self.words.expect("END")?;
         self.words.expect(of)
     }
 
-    /// The label that may come after an END.
+    /// Parses the optional label after an END.
     pub(super) fn end_label(&mut self, label: Option<&str>) -> Result<(), SqlError> {
         if let None | Some(Token::SemiColon) = self.words.token() {
             return Ok(());
@@ -140,12 +140,12 @@ impl Grammar<'_> {
         }
     }
 
-    /// The variables in sight now.
+    /// Returns the variables in scope.
     pub(super) fn in_sight(&self) -> Arc<[Visible]> {
         self.visible.as_slice().into()
     }
 
-    /// A new variable.
+    /// Declares a variable and returns its slot.
     pub(super) fn declare(
         &mut self,
         label: Option<&str>,
@@ -160,7 +160,7 @@ impl Grammar<'_> {
         slot
     }
 
-    /// Statements up to one of some words, which stays.
+    /// Parses statements up to one of these words, which is not consumed.
     pub(super) fn steps(&mut self, ends: &[&str]) -> Result<Vec<Step>, SqlError> {
         let mut steps = Vec::new();
         loop {
@@ -239,7 +239,7 @@ impl Grammar<'_> {
         }
     }
 
-    /// An expression up to a token.
+    /// Parses the expression that ends before the token at `end`.
     pub(super) fn expression(&mut self, end: usize) -> Result<Fragment, SqlError> {
         let from = self.words.at;
         if from >= end {
@@ -256,7 +256,7 @@ impl Grammar<'_> {
         Ok(fragment)
     }
 
-    /// An error of a piece of the text, where it is in the whole.
+    /// Translates the position of an error in a fragment into a position in the whole text.
     fn moved(&self, error: SqlError, from: usize) -> SqlError {
         let start = byte_offset(self.words.source, self.words.tokens[from].span.start);
         let before = self.words.source[..start].chars().count() as u32;
@@ -268,7 +268,7 @@ impl Grammar<'_> {
         self.expression(end)
     }
 
-    /// An expression up to a word, which is passed over.
+    /// Parses an expression up to a word, and consumes the word.
     pub(super) fn expression_before(&mut self, end: &str) -> Result<Fragment, SqlError> {
         let at = self.before(end);
         let fragment = self.expression(at)?;
@@ -276,7 +276,7 @@ impl Grammar<'_> {
         Ok(fragment)
     }
 
-    /// Where a word comes next, outside of parentheses and of CASE .. END.
+    /// Returns the index of the next occurrence of a word outside parentheses and CASE .. END.
     pub(super) fn before(&self, end: &str) -> usize {
         let (mut depth, mut cases) = (0, 0);
         for (at, token) in self.words.tokens.iter().enumerate().skip(self.words.at) {
@@ -318,7 +318,7 @@ impl Grammar<'_> {
         Ok(Some(Does::Assign(target, value)))
     }
 
-    /// A variable, or a field of a record, that may be assigned to.
+    /// Parses the target of an assignment: a variable, or a field of a record.
     pub(super) fn target(&mut self) -> Result<Target, SqlError> {
         let place = self.words.place();
         let first = name(&self.words.ident()?);
@@ -366,7 +366,7 @@ impl Grammar<'_> {
         Ok(Into { targets: self.targets()?, is_strict })
     }
 
-    /// A statement of SQL. INTO may stand anywhere in it.
+    /// Parses an SQL statement, in which INTO may be at any place.
     fn sql(&mut self) -> Result<Does, SqlError> {
         let from = self.words.at;
         let end = self.words.end_of_item(&[Token::SemiColon]);
@@ -374,7 +374,7 @@ impl Grammar<'_> {
         let start = byte_offset(self.words.source, self.words.tokens[from].span.start);
         let mut text = self.words.text_between(from, end);
         if let Some((cut_from, cut_to)) = cut {
-            // Blanks in its place: what comes after stays where it is.
+            // Blanks replace INTO, so that the positions after it do not change.
             let offset = |at: usize, is_end: bool| {
                 let span = self.words.tokens[at].span;
                 let place = if is_end { span.end } else { span.start };
@@ -394,7 +394,7 @@ impl Grammar<'_> {
         Ok(Does::Sql { query: Query::Written(fragment), into, is_perform: false })
     }
 
-    /// INTO of PL/pgSQL within a statement, and its tokens.
+    /// Finds PL/pgSQL's INTO within a statement, and the range of its tokens.
     #[allow(clippy::type_complexity, reason = "a place and what is there")]
     fn find_into(
         &mut self,
@@ -443,7 +443,7 @@ impl Grammar<'_> {
         Ok(Does::Sql { query: Query::Computed { text, using }, into, is_perform: false })
     }
 
-    /// Expressions with commas between, up to a semicolon or a word.
+    /// Parses expressions separated by commas, up to a semicolon or one of these words.
     pub(super) fn listed(&mut self, ends: &[&str]) -> Result<Vec<Fragment>, SqlError> {
         let mut found = Vec::new();
         loop {
@@ -491,7 +491,7 @@ impl Grammar<'_> {
         Ok(Does::Leave { is_continue, label, when })
     }
 
-    /// A loop's label comes into sight, then its statements are read.
+    /// Parses the statements of a loop, with its label in scope.
     pub(super) fn loop_steps(&mut self, label: Option<&str>) -> Result<Vec<Step>, SqlError> {
         self.labels.push((label.map(str::to_owned), true));
         let steps = self.steps(&["END"])?;

@@ -1,12 +1,12 @@
-//! Queries within an expression: they run by themselves, and the expression has their values.
+//! Subqueries lifted out of an expression: they run before it, and it refers to their values.
 //!
 //! ```text
-//!   n + (SELECT max(id) FROM t)    ->    n + "query 0",  with  SELECT max(id) FROM t  beside it
+//!   n + (SELECT max(id) FROM t)    ->    n + "query 0",  after  SELECT max(id) FROM t
 //! ```
 //!
-//! Such a query names no column of the expression, which has none. Alone it may be one that every
-//! replica can run, where the expression as a whole is not. What may not be needed, as a branch of
-//! CASE, stays where it is.
+//! A lifted query cannot refer to a column of the expression, which has none. Every replica may be
+//! able to run the lifted query even if it cannot run the whole expression. A subquery that may not
+//! be evaluated, as in a branch of CASE, is not lifted.
 
 use std::sync::Arc;
 
@@ -17,30 +17,30 @@ use super::fragment::Fragment;
 use crate::error::SqlError;
 use crate::syntax::{self, Parsed};
 
-/// A query that stands by itself.
+/// A subquery that runs on its own.
 #[derive(Debug)]
 pub(crate) struct Lifted {
-    /// What the expression has in its place. Nobody else can give such a name.
+    /// The name that replaces it in the expression; the body cannot declare this name.
     pub name: String,
     pub is: Is,
     pub fragment: Fragment,
 }
 
-/// What is wanted of it.
+/// The result that the expression needs of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Is {
     /// Its value.
     Value,
     /// Whether it has rows.
     There,
-    /// Whether it has none.
+    /// Whether it has no rows.
     Missing,
 }
 
-/// Takes the queries out of an expression.
+/// Lifts the subqueries out of an expression.
 ///
 /// # Errors
-/// None that the expression would not have.
+/// Only those that the expression itself would cause.
 pub(super) fn lift(parsed: &mut Parsed, visible: &Arc<[Visible]>) -> Result<Vec<Lifted>, SqlError> {
     let mut lifter = Lifter { found: Vec::new() };
     for item in items(Arc::make_mut(&mut parsed.ast)) {
@@ -61,7 +61,7 @@ fn name(at: usize) -> String {
     format!("query {at}")
 }
 
-/// The expressions of a query that computes them of nothing.
+/// Returns the expressions of a query that has only a target list.
 fn items(statement: &mut ast::Statement) -> &mut [ast::SelectItem] {
     let ast::Statement::Query(query) = statement else { return &mut [] };
     let is_plain = query.with.is_none() && query.order_by.is_none();
@@ -77,7 +77,8 @@ struct Lifter {
 }
 
 impl Lifter {
-    /// Goes to all parts of an expression that are computed whatever the others are.
+    /// Visits the parts of an expression that are evaluated regardless of the values of other
+    /// parts.
     fn lift(&mut self, expr: &mut ast::Expr) {
         use ast::Expr as A;
         let (is, query) = match expr {
@@ -104,7 +105,7 @@ impl Lifter {
         };
         let is_whole = query.limit_clause.is_none() && query.fetch.is_none();
         if is != Is::Value && is_whole {
-            // One row says it.
+            // EXISTS needs only one row.
             let one = ast::Value::Number("1".to_owned(), false).with_empty_span();
             query.limit_clause = Some(ast::LimitClause::LimitOffset {
                 limit: Some(A::Value(one)),

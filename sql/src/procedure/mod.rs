@@ -1,17 +1,18 @@
 //! Stored procedures: bodies of SQL statements, and of a subset of PL/pgSQL.
 //!
 //! ```text
-//!   text --grammar--> Body: steps, which hold fragments of SQL
+//!   text --grammar--> Body: steps, which contain fragments of SQL
 //!                     |
-//!      CALL is planned: survey ---> what it may write, which sequences it takes numbers of,
-//!                     |             and whether every replica may run it
-//!      CALL runs:    run ---> steps in their order; a fragment is planned where it is first
-//!                             reached, with the variables in sight as its parameters
+//!      CALL is planned: survey ---> writes and sequences of the body, and whether
+//!                     |             every replica may run it
+//!      CALL runs:    run ---> steps in their order; a fragment is planned when it is first
+//!                             reached, with the variables in scope as its parameters
 //! ```
 //!
-//! A CALL outside of a transaction block is one program: it runs whole at its place in the order,
-//! on every replica, and no conflict ends it. Where a fragment needs DataFusion, or its tables are
-//! not known yet, it runs in one place and is certified, as such a statement alone is.
+//! A CALL outside of a transaction block is one program. Every replica runs it as a whole at its
+//! place in the serial order, and no conflict aborts it. If a fragment needs DataFusion, or its
+//! tables are not known yet, the procedure runs on one node and is certified, like that statement
+//! on its own.
 
 mod blocks;
 mod body;

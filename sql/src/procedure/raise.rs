@@ -1,4 +1,4 @@
-//! RAISE.
+//! RAISE: its grammar and its execution.
 
 use pangea_core::txn::{Context, SqlState};
 use sqlparser::tokenizer::Token;
@@ -14,48 +14,48 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::text::format;
 
-/// A message, or an error.
+/// A RAISE statement.
 #[derive(Debug)]
 pub(crate) struct Raise {
-    /// Nothing for an error.
+    /// `None` for EXCEPTION, which raises an error.
     pub severity: Option<Severity>,
     pub what: What,
     pub options: Vec<(Part, Fragment)>,
 }
 
-/// What is raised.
+/// The first operand of RAISE.
 #[derive(Debug)]
 pub(crate) enum What {
-    /// The error that the handler has.
+    /// Re-raises the error that the handler caught.
     Again,
-    /// A text, with the values that go in the places of `%`.
+    /// A format string, and the values that replace each `%`.
     Text(Vec<Piece>, Vec<Fragment>),
-    /// What PostgreSQL has a name or a code for.
+    /// A condition name or an SQLSTATE.
     Condition(SqlState, String),
-    /// What the options say.
+    /// Only the options of USING.
     Options,
 }
 
-/// A part of a text.
+/// A part of a format string.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Piece {
     Text(String),
     Value,
 }
 
-/// What USING says.
+/// An option of USING.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Code,
     Message,
     Detail,
     Hint,
-    /// A name that a client is told in a field of its own.
+    /// The name of an object; it is evaluated and not sent to the client.
     Other,
 }
 
 impl Raise {
-    /// Its expressions.
+    /// Returns its expressions.
     pub(super) fn fragments(&self) -> impl Iterator<Item = &Fragment> {
         let values = match &self.what {
             What::Text(_, values) => &values[..],
@@ -66,7 +66,7 @@ impl Raise {
 }
 
 impl Grammar<'_> {
-    /// RAISE, after that word.
+    /// Parses RAISE, after the keyword.
     pub(super) fn raise(&mut self, has_error: bool) -> Result<Raise, SqlError> {
         if self.words.take_token(&Token::SemiColon) {
             if !has_error {
@@ -163,7 +163,7 @@ impl Grammar<'_> {
 }
 
 impl Machine<'_> {
-    /// Tells the client something, or fails.
+    /// Sends a notice to the client, or fails with the raised error.
     pub(super) fn raise(
         &mut self,
         frame: &mut Frame<'_>,
@@ -217,7 +217,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A text with its values in their places.
+    /// Formats a message with its values.
     fn told(
         &mut self,
         frame: &mut Frame<'_>,
@@ -244,7 +244,7 @@ impl Machine<'_> {
     }
 }
 
-/// A format, cut at each `%`; `%%` is one.
+/// Splits a format string at each `%`; `%%` is a literal `%`.
 fn pieces(format: &str) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut text = String::new();

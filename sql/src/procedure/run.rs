@@ -1,4 +1,4 @@
-//! Running a procedure: its steps in their order, over the context of the CALL.
+//! Execution of a procedure: its steps in order, in the context of the CALL.
 
 use pangea_core::txn::Context;
 
@@ -20,47 +20,49 @@ use crate::sequence::Drawn;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// How many steps and rows of loops a CALL takes at most, with what it calls: it runs on every
-/// replica, and holds up what comes after it.
+/// The maximum number of steps and loop rows of a CALL, nested calls included. The limit exists
+/// because the CALL runs on every replica and delays the transactions after it.
 const STEPS_MAX: u64 = 1_000_000;
-/// How deep procedures call each other.
+/// The maximum nesting depth of calls.
 const CALLS_MAX: usize = 50;
-/// What it may tell its client, and what is counted for a text beside its bytes.
+/// The maximum bytes of notices that a CALL sends to its client, and the bytes that are counted for
+/// each notice in addition to its text.
 const NOTICES_BYTES_MAX: usize = 1 << 20;
 const NOTICE_BYTES: usize = 32;
 
-/// A CALL that runs, with what it calls.
+/// A running CALL, with the calls that it makes.
 pub(super) struct Machine<'a> {
     pub env: &'a Env,
     pub calls: Calls<'a>,
     pub notices: Vec<Notice>,
     pub deferred: Vec<Deferred>,
-    /// What is left of sequences that the procedure has made, or has told where to go on.
+    /// The remaining numbers of sequences that the procedure created, or repositioned with
+    /// `setval`.
     pub own: Vec<Drawn>,
     steps_left: u64,
-    /// How many statements ran: each sets its rows apart.
+    /// The number of statements run; it gives each statement a distinct row seed.
     pub statements: u64,
     depth: usize,
     notice_bytes: usize,
 }
 
-/// A procedure that runs.
+/// A running procedure.
 pub(super) struct Frame<'a> {
     pub body: &'a Body,
     pub slots: Slots,
     pub found: Option<usize>,
     pub row_count: u64,
-    /// The error that a handler has.
+    /// The error that the current handler caught.
     pub error: Option<SqlError>,
 }
 
-/// Rows, with their columns.
+/// Rows with their columns.
 type Found = (Vec<OutputColumn>, Vec<Vec<Datum>>);
 
-/// Where it goes on after a step.
+/// The control flow after a step.
 enum Flow {
     Next,
-    /// Out of a loop or a block, or to the next round of a loop.
+    /// Leaves a loop or a block, or continues with the next iteration of a loop.
     Leave {
         is_continue: bool,
         label: Option<String>,
@@ -71,7 +73,7 @@ enum Flow {
 /// Runs a CALL or a DO.
 ///
 /// # Errors
-/// Those of the procedure, and when it takes too many steps.
+/// Those of the procedure, and an error if it exceeds the limit on steps.
 pub(crate) fn call(call: &Call, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let path = PathSetting::of(env).resolve(cx)?;
     let mut machine = Machine {
@@ -99,7 +101,7 @@ pub(crate) fn call(call: &Call, env: &Env, cx: &mut dyn Context) -> Result<Execu
 }
 
 impl<'a> Machine<'a> {
-    /// Runs a procedure, and returns what it gives back.
+    /// Runs a procedure, and returns the values of its output parameters.
     pub(super) fn call(
         &mut self,
         call: &Call,
@@ -132,14 +134,14 @@ impl<'a> Machine<'a> {
         let Some((columns, rows)) = last.filter(|_| !call.outputs.is_empty()) else {
             return Ok(outputs.map(|output| frame.slots.value(output.slot)).collect());
         };
-        // The last statement of a body of SQL gives the values back.
+        // The last statement of a LANGUAGE sql body returns the output values.
         let targets: Vec<Target> = outputs.clone().map(|it| Target::Variable(it.slot)).collect();
         let row = rows.into_iter().next();
         frame.slots.assign_row(&targets, &columns, row, &self.env.zone)?;
         Ok(outputs.map(|output| frame.slots.value(output.slot)).collect())
     }
 
-    /// Runs a body of SQL alone.
+    /// Runs a LANGUAGE sql body.
     fn statements(
         &mut self,
         frame: &mut Frame<'_>,
@@ -168,7 +170,7 @@ impl<'a> Machine<'a> {
         Err(SqlError::new(code::LIMIT_EXCEEDED, message).with_hint(hint))
     }
 
-    /// Tells the client something, within the limits of a statement.
+    /// Sends a notice to the client, within the limit of a statement.
     pub(super) fn told_to(&mut self, notice: Notice) -> Result<(), SqlError> {
         self.notice_bytes += notice.message.len() + NOTICE_BYTES;
         if self.notice_bytes > NOTICES_BYTES_MAX {
@@ -309,7 +311,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// A block with handlers: where it fails, what it wrote is taken back.
+    /// Runs a block with handlers. If the block fails, its writes are rolled back.
     fn guarded(
         &mut self,
         frame: &mut Frame<'_>,
@@ -364,7 +366,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// One round of a loop. Where it goes on where the loop is over with it.
+    /// Runs one iteration of a loop. Returns `None` to continue the loop, or the control flow after
+    /// it.
     fn round(
         &mut self,
         frame: &mut Frame<'_>,
@@ -485,7 +488,7 @@ impl<'a> Machine<'a> {
                 flow = over;
                 break;
             }
-            // Bounds are of 32 bits: no overflow.
+            // Bounds and steps have 32 bits, so this does not overflow.
             number += if is_reverse { -by } else { by };
         }
         self.found(frame, is_found);
@@ -542,9 +545,9 @@ impl<'a> Machine<'a> {
 }
 
 impl Handler {
-    /// Whether it is for an error.
+    /// Whether the handler catches an error.
     fn takes(&self, error: &SqlError) -> bool {
-        // These are the session's, and not the procedure's.
+        // The session handles these errors, not the procedure.
         let is_ours = [code::TOO_FEW_NUMBERS, code::NOT_REPEATABLE].contains(&error.code);
         let from_outside = [code::QUERY_CANCELED, code::ADMIN_SHUTDOWN, code::ASSERT_FAILURE];
         !is_ours
@@ -555,7 +558,7 @@ impl Handler {
     }
 }
 
-/// An error with where it came up, the innermost first.
+/// Adds the context of an error, unless an inner statement has already set it.
 fn in_context(failure: Failure, place: impl FnOnce() -> String) -> Failure {
     match failure {
         Failure::Sql(mut error) => {

@@ -1,4 +1,4 @@
-//! The variables of a procedure that runs, with their types and values.
+//! The variables of a running procedure, with their types and values.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType, text};
 
-/// The most that a variable holds.
+/// The maximum bytes of a variable's value.
 const VALUE_BYTES_MAX: usize = 16 << 20;
 
-/// The variables of a procedure, by their slots.
+/// The variables of a procedure, indexed by slot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slots(Vec<Slot>);
 
@@ -31,7 +31,7 @@ pub(super) struct Slots(Vec<Slot>);
 struct Slot {
     name: String,
     is_not_null: bool,
-    /// Whether it takes the shape of what it is given.
+    /// Whether it takes the type or the columns of the value assigned to it.
     is_free: bool,
     value: Held,
     /// The enums of its type, or of its columns.
@@ -41,22 +41,22 @@ struct Slot {
 #[derive(Clone, Debug)]
 enum Held {
     Value(ColumnType, Datum),
-    /// A row; nothing where none was assigned yet.
+    /// A row; `None` before the first assignment.
     Record(Option<(Arc<[OutputColumn]>, Vec<Datum>)>),
 }
 
 impl Body {
-    /// Whether a name that is both a variable's and a column's is refused.
+    /// Whether a name of both a variable and a column is an error.
     pub(super) fn is_strict(&self) -> bool {
         self.language == crate::catalog::procedure::Language::PlPgSql
     }
 }
 
 impl Slots {
-    /// The variables of a body, all NULL. Types that stand for those of tables are found.
+    /// Makes the variables of a body, all NULL. Resolves the types that refer to tables.
     ///
     /// # Errors
-    /// When there is no such table or column.
+    /// If a table or column does not exist.
     pub(super) fn of(
         body: &Body,
         path: &SearchPath,
@@ -67,7 +67,7 @@ impl Slots {
         Ok(Self(slots?))
     }
 
-    /// What fragments see of the variables in sight.
+    /// Returns the signature that fragments are planned with, for the variables in scope.
     pub(super) fn signature(&self, visible: &[Visible], is_strict: bool) -> Arc<Signature> {
         let mut named = Vec::with_capacity(visible.len());
         let mut types = Vec::with_capacity(visible.len());
@@ -94,7 +94,7 @@ impl Slots {
         Arc::new(Signature { variables: Variables { named, unassigned, is_strict }, types })
     }
 
-    /// The values that go with a signature.
+    /// Returns the values that match a signature.
     pub(super) fn values(&self, visible: &[Visible]) -> Vec<Datum> {
         let mut values = Vec::with_capacity(visible.len());
         for Visible { slot, .. } in visible {
@@ -107,7 +107,7 @@ impl Slots {
         values
     }
 
-    /// The variable that a parameter of a fragment stands for.
+    /// Returns the variable that a parameter of a fragment stands for.
     pub(super) fn target(&self, visible: &[Visible], parameter: usize) -> Option<Target> {
         let mut at = 0;
         for Visible { slot, .. } in visible {
@@ -126,7 +126,7 @@ impl Slots {
         None
     }
 
-    /// Whether a row goes into a variable as a whole.
+    /// Whether the target takes a whole row.
     pub(super) fn is_record(&self, target: &Target) -> bool {
         match target {
             Target::Variable(slot) => matches!(self.0[*slot].value, Held::Record(_)),
@@ -134,7 +134,7 @@ impl Slots {
         }
     }
 
-    /// A variable without a type of its own takes one, or the columns of a row.
+    /// Gives a variable without a declared type the type or the columns of a row.
     pub(super) fn take_shape(&mut self, slot: usize, columns: &[OutputColumn]) {
         let slot = &mut self.0[slot];
         match &mut slot.value {
@@ -158,7 +158,7 @@ impl Slots {
         }
     }
 
-    /// Sets a variable to a value of its own type.
+    /// Sets a variable to a value of its type.
     pub(super) fn set(&mut self, slot: usize, datum: Datum) {
         if let Held::Value(_, held) = &mut self.0[slot].value {
             *held = datum;
@@ -168,7 +168,7 @@ impl Slots {
     /// Assigns a value of a type.
     ///
     /// # Errors
-    /// When it can't become the variable's type, or is NULL where that may not be.
+    /// If it cannot be converted to the variable's type, or is NULL and the variable is NOT NULL.
     pub(super) fn assign(
         &mut self,
         target: &Target,
@@ -218,7 +218,7 @@ impl Slots {
         }
     }
 
-    /// Assigns a row, or NULLs where there is none.
+    /// Assigns a row, or NULLs if `row` is `None`.
     ///
     /// # Errors
     /// Those of assigning each value.
@@ -236,7 +236,7 @@ impl Slots {
         {
             match held {
                 Some((known, fields)) if !slot.is_free => {
-                    // A row of a table: as many values as it has columns, in its types.
+                    // A row of a table has a value for each of its columns, in the column's type.
                     row.resize(known.len(), Datum::Null);
                     let types = columns.iter().map(|column| column.ty);
                     let types = types.chain(std::iter::repeat(SqlType::Text.into()));
@@ -257,7 +257,7 @@ impl Slots {
             }
             return Ok(());
         }
-        // Too few values leave NULL, and too many are dropped, as in PostgreSQL.
+        // As in PostgreSQL, missing values are NULL and excess values are dropped.
         let values = row.into_iter().zip(columns.iter().map(|column| column.ty));
         let values = values.chain(std::iter::repeat((Datum::Null, SqlType::Text.into())));
         for (target, (datum, from)) in targets.iter().zip(values) {
@@ -309,7 +309,7 @@ impl Slot {
     }
 }
 
-/// The enum that a type is, or is an array of, becomes known.
+/// Loads the enum that a type is, or is an array of.
 fn know(base: SqlType, enums: &mut Enums, cx: &mut dyn Context) -> Result<(), Failure> {
     if let Some(id) = base.enumeration()
         && let Some(found) = enums::find(id, cx)?
@@ -319,7 +319,7 @@ fn know(base: SqlType, enums: &mut Enums, cx: &mut dyn Context) -> Result<(), Fa
     Ok(())
 }
 
-/// The type that a syntax tree names, which is an enum, or an array of one.
+/// Resolves a type in a syntax tree that may be an enum, or an array of one.
 fn type_named(
     data_type: &ast::DataType,
     enums: &mut Enums,
@@ -341,14 +341,14 @@ fn table_of(written: &Written, path: &SearchPath, cx: &mut dyn Context) -> Resul
     }
 }
 
-/// The error of a record that has no fields yet.
+/// The error for a record without fields.
 pub(crate) fn unassigned(name: &str) -> SqlError {
     let message = format!("record \"{name}\" is not assigned yet");
     let detail = "The tuple structure of a not-yet-assigned record is indeterminate.";
     SqlError::new(code::NOT_PREREQUISITE, message).with_detail(detail)
 }
 
-/// A value as another type: by a cast where assignment has one, else by its text.
+/// Converts a value to another type: by its assignment cast if one exists, otherwise via its text.
 pub(super) fn converted(
     datum: Datum,
     from: ColumnType,

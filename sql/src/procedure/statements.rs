@@ -1,4 +1,4 @@
-//! Statements and expressions of a procedure that runs.
+//! Statements and expressions of a running procedure.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
-/// How many numbers are taken at once of a sequence that the procedure has made itself.
+/// The number of values taken at once from a sequence that the procedure created.
 const OWN_NUMBERS: usize = 32;
 
 impl Machine<'_> {
-    /// A statement of SQL, and where its first row goes.
+    /// Runs an SQL statement, and assigns its first row to the targets of INTO.
     pub(super) fn sql(
         &mut self,
         frame: &mut Frame<'_>,
@@ -58,7 +58,7 @@ impl Machine<'_> {
             let message = "query returned no rows";
             return Err(SqlError::new(code::NO_DATA_FOUND, message).into());
         }
-        // As in PostgreSQL, what writes may not return more than it has a place for.
+        // As in PostgreSQL, a write with INTO may return at most one row.
         let is_write = matches!(query, Query::Written(it) if !it.is_query());
         if (*is_strict || is_write) && rows.next().is_some() {
             let message = "query returned more than one row";
@@ -71,7 +71,7 @@ impl Machine<'_> {
         Ok(frame.slots.assign_row(targets, &columns, first, &self.env.zone)?)
     }
 
-    /// Runs a query that is written there, or computed.
+    /// Runs a query that is written in the body, or computed as text.
     pub(super) fn query(
         &mut self,
         frame: &mut Frame<'_>,
@@ -81,7 +81,7 @@ impl Machine<'_> {
         let (text, using) = match query {
             Query::Written(fragment) => {
                 let (planned, executed) = self.fragment(frame, fragment, cx)?;
-                // What a CALL gives back is in its variables by now.
+                // The outputs of a CALL have already been assigned to its variables.
                 let is_call = matches!(planned.plan, Plan::Call(_));
                 let columns = if is_call { Vec::new() } else { planned.columns.clone() };
                 return Ok((columns, executed));
@@ -110,7 +110,7 @@ impl Machine<'_> {
         Ok((planned.columns.clone(), executed))
     }
 
-    /// What a query within an expression comes to.
+    /// Returns the value of a lifted subquery.
     fn lifted(
         &mut self,
         frame: &mut Frame<'_>,
@@ -196,7 +196,7 @@ impl Machine<'_> {
         Ok(executed)
     }
 
-    /// What a statement knows beside its rows.
+    /// Returns the environment of a statement.
     fn env_for(
         &mut self,
         planned: &Planned,
@@ -214,7 +214,8 @@ impl Machine<'_> {
             };
             let is_known = self.env.sequences.iter().any(|drawn| drawn.id == id);
             let is_own = !is_known || self.own.iter().any(|drawn| drawn.id == id);
-            // It is newer than what the CALL was given: nobody else takes of it.
+            // The sequence is newer than the numbers reserved for the CALL, so the CALL takes them
+            // itself.
             if is_own && used.is_drawn && values.len() < OWN_NUMBERS {
                 let block = used.sequence.take(&used.name, OWN_NUMBERS as u64, cx)?;
                 let number = |at: u64| block.first + at as i64 * block.increment;
@@ -227,7 +228,7 @@ impl Machine<'_> {
             sequences.push(Drawn { name, id, values, current });
         }
         Ok(Env {
-            // Golden-ratio steps: far apart for statements that follow each other.
+            // Steps of the golden ratio keep the seeds of successive statements far apart.
             row_seed: self
                 .env
                 .row_seed
@@ -235,19 +236,19 @@ impl Machine<'_> {
             last_number: self.env.last_number.clone(),
             sequences,
             catalog: OnceCell::new(),
-            // What was set before counts.
+            // Settings changed by earlier statements are visible.
             set_settings: self.env.set_settings.clone(),
             deferred: Some(RefCell::default()),
             ..self.env.with_params(params)
         })
     }
 
-    /// What there is of a sequence.
+    /// Returns the numbers drawn of a sequence.
     fn drawn(&self, id: u32) -> Option<&Drawn> {
         self.own.iter().chain(&self.env.sequences).find(|drawn| drawn.id == id)
     }
 
-    /// Takes over what a statement has drawn, set and put off.
+    /// Takes over the numbers, settings and deferred checks of a finished statement.
     fn take_back(&mut self, planned: &Planned, env: &Env) -> Result<(), Failure> {
         self.env.seed.set(env.seed.get());
         self.env.last_number.set(env.last_number.get());
@@ -258,7 +259,7 @@ impl Machine<'_> {
             }
         }
         if planned.sets_sequences {
-            // Numbers that were taken before are of no more use.
+            // Numbers reserved before `setval` are discarded.
             for drawn in &env.sequences {
                 let (name, id, current) = (drawn.name.clone(), drawn.id, drawn.current.clone());
                 self.own.retain(|own| own.id != id);
@@ -276,7 +277,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The value of an expression, with its type.
+    /// Returns the value of an expression, and its type.
     pub(super) fn evaluate(
         &mut self,
         frame: &mut Frame<'_>,
@@ -300,7 +301,7 @@ impl Machine<'_> {
         Ok((datum, column.ty))
     }
 
-    /// The same as another type.
+    /// Returns the value of an expression, converted to a type.
     pub(super) fn evaluate_as(
         &mut self,
         frame: &mut Frame<'_>,
@@ -323,7 +324,7 @@ impl Machine<'_> {
     }
 }
 
-/// An error of a statement within a procedure: places in it are none in the client's text.
+/// Removes the position from an error, because it does not refer to the client's text.
 fn unplaced(failure: Failure) -> Failure {
     match failure {
         Failure::Sql(error) => SqlError { position: None, ..error }.into(),

@@ -1,7 +1,8 @@
-//! What a procedure may do, before it runs: planned as far as that can be known.
+//! The survey of a procedure: its effects, planned before it runs as far as they can be known.
 //!
-//! Steps are looked at in the order of the text, whether they will be reached or not. What can't be
-//! planned yet, as a table that the procedure makes itself, is taken for the worst.
+//! All steps are planned in the order of the text, whether or not they will be reached. For a step
+//! that cannot be planned yet, such as one on a table that the procedure creates itself, the survey
+//! assumes the worst.
 
 use std::sync::Arc;
 
@@ -17,31 +18,31 @@ use crate::search_path::SearchPath;
 use crate::sequence::Used;
 use crate::types::SqlType;
 
-/// What a procedure may do.
+/// The possible effects of a procedure.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
-    /// Whether it must run in one place, and be certified.
+    /// Whether it must run on one node, and be certified.
     pub is_certified: bool,
     /// The first command that may write.
     pub writes: Option<&'static str>,
     /// The sequences that it uses.
     pub sequences: Vec<Used>,
-    /// Whether it may say where sequences go on.
+    /// Whether it may reposition sequences with `setval`.
     pub sets_sequences: bool,
-    /// Whether it asks the node of itself.
+    /// Whether it reads the state of the node.
     pub reads_node: bool,
 }
 
 impl Survey {
-    /// That of a procedure of which nothing is known.
+    /// The survey of a procedure that cannot be inspected.
     pub(crate) fn unknown() -> Self {
         Self { is_certified: true, writes: Some("CALL"), ..Self::default() }
     }
 
-    /// Looks at a body, as far as what it reads of the catalog stays as it is.
+    /// Surveys a body. The result is valid while the catalog records that it read are unchanged.
     ///
     /// # Errors
-    /// When the executor needs the run to end.
+    /// If the executor interrupts the run.
     #[recursive::recursive]
     pub(crate) fn of(body: &Body, calls: Calls<'_>, cx: &mut dyn Context) -> Result<Self, Failure> {
         let mut surveyor = Surveyor {
@@ -87,7 +88,7 @@ struct Surveyor<'a> {
 }
 
 impl Surveyor<'_> {
-    /// Something may be anything.
+    /// Assumes the worst of a step.
     fn unknown(&mut self) {
         self.survey.is_certified = true;
         self.survey.writes.get_or_insert("CALL");
@@ -127,7 +128,7 @@ impl Surveyor<'_> {
         fragments.into_iter().try_for_each(|fragment| self.fragment(fragment, cx).map(|_| ()))
     }
 
-    /// Records take the columns of what they are given.
+    /// Gives records the columns of the row assigned to them.
     fn shape(&mut self, targets: &[Target], columns: Option<&[OutputColumn]>) {
         if let ([Target::Variable(slot)], Some(columns)) = (targets, columns) {
             self.slots.take_shape(*slot, columns);

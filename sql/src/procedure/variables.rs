@@ -1,21 +1,21 @@
-//! Variables as the binder of SQL sees them: names for parameters.
+//! Variables as the SQL binder sees them: names of parameters.
 
 use crate::types::SqlType;
 
-/// What an expression can name beside columns, in the order of the parameters.
+/// The names that an expression can use besides columns, in the order of the parameters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Variables {
     pub named: Vec<Named>,
-    /// Records that have no fields yet.
+    /// Records without fields so far.
     pub unassigned: Vec<String>,
-    /// Whether a name that is a column too is an error; else the column wins.
+    /// Whether a name that is also a column is an error; otherwise the column wins.
     pub is_strict: bool,
 }
 
-/// A parameter that has a name.
+/// A named parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Named {
-    /// What may stand before the name: a label, or for a field its record, which must.
+    /// The optional qualifier: a label, or the record of a field, for which it is required.
     pub qualifier: Option<String>,
     pub must_qualify: bool,
     pub name: String,
@@ -25,7 +25,7 @@ pub(crate) struct Named {
 }
 
 impl Variables {
-    /// The innermost of a name.
+    /// Returns the innermost variable of a name.
     pub(crate) fn find(&self, qualifier: Option<&str>, name: &str) -> Option<&Named> {
         self.named.iter().rev().find(|it| {
             let is_qualified = match qualifier {

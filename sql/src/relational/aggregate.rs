@@ -1,4 +1,4 @@
-//! Our aggregates as DataFusion's.
+//! Pangea's aggregates as DataFusion aggregates.
 
 use std::hash::{Hash, Hasher};
 use std::mem;
@@ -27,7 +27,7 @@ use crate::exec::aggregate::{Aggregate, AggregateKind, State};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The aggregate that DataFusion has for one of ours, where it computes the same.
+/// Returns DataFusion's own aggregate if it computes the same result.
 pub(super) fn native(aggregate: &Aggregate) -> Option<Arc<AggregateUDF>> {
     let base = aggregate.args.first().map(|(_, base)| *base);
     let is_plain = base.is_none_or(is_ordered);
@@ -40,7 +40,8 @@ pub(super) fn native(aggregate: &Aggregate) -> Option<Arc<AggregateUDF>> {
     })
 }
 
-/// The call of an aggregate whose arguments, and then what it is sorted by, are these columns.
+/// Returns the call of an aggregate. `args` are the columns of its arguments, followed by its sort
+/// columns.
 pub(super) fn call(
     aggregate: &Aggregate,
     args: Vec<Logical>,
@@ -66,8 +67,8 @@ pub(super) fn call(
     ))
 }
 
-/// One of ours as a function of DataFusion's. What counts and where the arguments come from is
-/// left out of it.
+/// Wraps an aggregate as a DataFusion function. The function does not contain the filter, nor the
+/// expressions of the arguments.
 pub(super) fn folded(aggregate: Aggregate, base: SqlType) -> Arc<AggregateUDF> {
     let types = aggregate.args.iter().chain(&aggregate.order).map(|(_, base)| *base);
     let types: Vec<SqlType> = types.collect();
@@ -86,7 +87,7 @@ pub(super) struct Folded {
     pub aggregate: Aggregate,
     types: Vec<SqlType>,
     base: SqlType,
-    /// Sets it apart from others: DataFusion takes functions of one name for the same.
+    /// A unique name: DataFusion takes functions with the same name as identical.
     name: String,
     signature: Signature,
 }
@@ -130,7 +131,7 @@ impl AggregateUDFImpl for Folded {
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
-        // There is one partition, and so no state that travels.
+        // There is only one partition, so no state is passed between partitions.
         let field = Field::new(format!("{}[value]", args.name), arrow_type(self.base), true);
         Ok(vec![field.into()])
     }
@@ -152,7 +153,7 @@ impl AggregateUDFImpl for Folded {
     }
 }
 
-/// The rows of a batch of arguments.
+/// Returns the rows of a batch of arguments.
 fn rows(types: &[SqlType], values: &[ArrayRef]) -> Result<Vec<Vec<Datum>>> {
     let columns: Vec<Values<'_>> =
         types.iter().zip(values).map(|(base, array)| Values::new(*base, array)).collect();
@@ -165,7 +166,7 @@ fn one_partition<T>() -> Result<T> {
     Err(DataFusionError::Internal("an aggregate has one partition".to_owned()))
 }
 
-/// An aggregate under way, of rows that only come.
+/// A running aggregate over rows that are only added.
 #[derive(Debug)]
 struct Folding {
     aggregate: Aggregate,
@@ -211,7 +212,7 @@ impl Accumulator for Folding {
     }
 }
 
-/// A plain aggregate under way, of many groups.
+/// Running plain aggregates of many groups.
 #[derive(Debug)]
 struct Groups {
     aggregate: Aggregate,
@@ -270,14 +271,14 @@ impl GroupsAccumulator for Groups {
     }
 }
 
-/// An aggregate under way, of rows that come and go: those of a window's frame.
+/// A running aggregate over a window frame: rows are added and removed.
 #[derive(Debug)]
 struct Sliding {
     aggregate: Aggregate,
     types: Vec<SqlType>,
     base: SqlType,
     rows: Vec<Vec<Datum>>,
-    /// How many of them have left the frame.
+    /// The number of rows that have left the frame.
     gone: usize,
 }
 

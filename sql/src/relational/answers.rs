@@ -1,4 +1,4 @@
-//! What rows of a query become beside the row that it was run for.
+//! Adds the result of a query to the row that the query was run for.
 
 use std::cmp::Ordering;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,20 +18,20 @@ use crate::keys;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The rows of a query for some values.
+/// The rows of a query for one set of outer values.
 #[derive(Debug)]
 pub(super) struct Found {
     pub rows: RecordBatch,
-    /// Where its values are, once one is looked for that many others may be looked for after.
+    /// An index of the rows by value, built at the first lookup if many lookups may follow.
     places: OnceLock<Places>,
 }
 
-/// Rows by their values.
+/// Row numbers by value.
 #[derive(Debug, Default)]
 struct Places {
-    /// Those without a NULL, in the order of the hashes.
+    /// Rows without a NULL, sorted by hash.
     by_hash: Vec<(u64, u32)>,
-    /// Those with one; the first of them alone where there is one column.
+    /// Rows with a NULL; for a query of one column only the first of them.
     with_null: Vec<u32>,
 }
 
@@ -71,7 +71,7 @@ impl Places {
         Ok(places)
     }
 
-    /// The rows that may be equal to values, or of which that is unknown.
+    /// Returns the rows that may be equal to values with this hash, and those with a NULL.
     fn like(&self, hash: u64) -> impl Iterator<Item = usize> {
         let first = self.by_hash.partition_point(|(known, _)| *known < hash);
         let same = self.by_hash[first..].iter().take_while(move |(known, _)| *known == hash);
@@ -83,7 +83,7 @@ fn columns_of<'b>(rows: &'b RecordBatch, types: &[SqlType]) -> Vec<Values<'b>> {
     types.iter().zip(rows.columns()).map(|(base, array)| Values::new(*base, array)).collect()
 }
 
-/// A number that equal values share; nothing where one is NULL.
+/// Returns a hash that equal values share; `None` if a value is NULL.
 fn hash_of(types: &[SqlType], values: &[Datum]) -> Result<Option<u64>> {
     if values.iter().any(Datum::is_null) {
         return Ok(None);
@@ -94,7 +94,7 @@ fn hash_of(types: &[SqlType], values: &[Datum]) -> Result<Option<u64>> {
     Ok(Some(hasher.finish()))
 }
 
-/// The batch with one more column.
+/// Returns the batch with one more column.
 pub(super) fn with_column(
     how: &How,
     schema: &SchemaRef,
@@ -159,7 +159,7 @@ pub(super) fn with_column(
     Ok(RecordBatch::try_new(schema.clone(), columns)?)
 }
 
-/// Whether values are equal to one row, or differ from all, of those that many are held to.
+/// Compares values with many rows through the index: `= ANY` or `<> ALL`.
 fn looked_up(
     operands: &[Datum],
     answer: &Found,
@@ -168,7 +168,8 @@ fn looked_up(
 ) -> Result<Option<bool>> {
     match hash_of(types, operands)? {
         Some(hash) => compared(operands, answer, answer.places(types)?.like(hash), types, how),
-        // Of the only value nothing is known: one row says so for all.
+        // The only operand is NULL, so the comparison with any one row is unknown, like with all
+        // rows.
         None if types.len() == 1 => {
             compared(operands, answer, 0..answer.rows.num_rows().min(1), types, how)
         }
@@ -176,7 +177,7 @@ fn looked_up(
     }
 }
 
-/// Whether values compare so with one of these rows, or with all; nothing where that is unknown.
+/// Whether the comparison holds for one of these rows, or for all; `None` if that is unknown.
 fn compared(
     operands: &[Datum],
     answer: &Found,
@@ -187,7 +188,7 @@ fn compared(
     let columns = columns_of(&answer.rows, types);
     let mut is_unknown = false;
     for row in rows {
-        // A row is equal where all of it is, and differs where any of it does.
+        // Rows are equal if all of their values are, and differ if any value differs.
         let mut is_equal = Some(true);
         let mut ordering = Ordering::Equal;
         for (operand, column) in operands.iter().zip(&columns) {
@@ -218,7 +219,7 @@ fn compared(
     Ok((!is_unknown).then_some(is_all))
 }
 
-/// Each row of the batch beside each row of its answer.
+/// Joins each row of the batch with each row of its answer.
 pub(super) fn beside(
     how: &How,
     schema: &SchemaRef,

@@ -1,8 +1,8 @@
-//! Which tables may be read in any order.
+//! Selects the tables that may be read in any order.
 //!
-//! What groups its rows, and comes to the same in whatever order they come, does not ask for one:
-//! neither do joins and conditions beneath it. Elsewhere tables are read in the order of their
-//! keys, so that a query without ORDER BY gives its rows in the same order each time.
+//! A grouping whose aggregates return the same result for any input order does not require one.
+//! Neither do the joins and conditions beneath it. All other tables are read in the order of their
+//! keys, so that a query without ORDER BY returns its rows in the same order each time.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use super::aggregate::Folded;
 use super::leaf::Scan;
 use crate::exec::aggregate::AggregateKind;
 
-/// Tells scans that their rows may come in any order.
+/// Marks the scans whose rows may come in any order.
 #[derive(Debug)]
 pub(super) struct AnyOrder;
 
@@ -43,7 +43,8 @@ impl PhysicalOptimizerRule for AnyOrder {
     }
 }
 
-/// The plan where those scans know it; `is_any` says that the order of its own rows is no matter.
+/// Returns the plan with those scans marked. `is_any`: the order of this plan's own rows is
+/// irrelevant.
 #[recursive::recursive]
 fn told(plan: Physical, is_any: bool) -> Result<Physical> {
     if let Some(scan) = plan.downcast_ref::<Scan>() {
@@ -58,7 +59,7 @@ fn told(plan: Physical, is_any: bool) -> Result<Physical> {
     replace_children_if_necessary(plan, children)
 }
 
-/// Whether the rows of a step are the same but for their order when those beneath it are.
+/// Whether the order of a step's input changes only the order of its output.
 fn passes_on(plan: &dyn ExecutionPlan) -> bool {
     plan.is::<FilterExec>()
         || plan.is::<ProjectionExec>()
@@ -67,16 +68,16 @@ fn passes_on(plan: &dyn ExecutionPlan) -> bool {
         || plan.is::<CrossJoinExec>()
 }
 
-/// Whether an aggregate comes to the same in any order.
+/// Whether an aggregate returns the same result for any input order.
 fn is_any_order(function: &AggregateFunctionExpr) -> bool {
     let inner = function.fun().inner();
     match inner.downcast_ref::<Folded>() {
-        // Of numbers that are equal and look unlike the last is the least, and the greatest.
+        // If numbers are equal but print differently, min and max return the last one.
         Some(Folded { aggregate, .. }) => {
             let is_extreme = matches!(aggregate.kind, AggregateKind::Min | AggregateKind::Max);
             aggregate.is_any_order() && !is_extreme
         }
-        // Sums are of integers.
+        // DataFusion's sums are used only for integers.
         None => inner.is::<Count>() || inner.is::<Sum>() || inner.is::<Min>() || inner.is::<Max>(),
     }
 }

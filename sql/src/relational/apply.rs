@@ -1,7 +1,7 @@
-//! Queries that are run once for each row of another.
+//! Queries that run once for each row of another.
 //!
-//! DataFusion makes joins of the subqueries that it can take apart. The others, and LATERAL, are
-//! run for each row: once for each of the values that they name, for those of a batch that differ.
+//! DataFusion turns the subqueries that it can decorrelate into joins. The other subqueries, and
+//! LATERAL, run for each row. Rows that agree in the values that the query refers to share one run.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -45,43 +45,42 @@ use super::run::planned;
 use crate::expr::Comparison;
 use crate::types::SqlType;
 
-/// So many answers are kept at most.
+/// The maximum number of answers retained for reuse.
 const ANSWERS_MAX: usize = 10_000;
 
-/// What becomes of the rows of the query.
+/// The use of the query's rows.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
-    /// One value, NULL where there is no row.
+    /// A single value; NULL if the query returns no row.
     Value,
-    /// Whether there is a row.
+    /// Whether the query returns a row.
     Exists,
-    /// The values of all rows, as an array.
+    /// The values of all rows as an array.
     Array { element: SqlType, base: SqlType },
-    /// How values compare with those of one row, or of all.
+    /// The comparison of operands with any row, or with all rows.
     Compared { op: Comparison, is_all: bool, types: Vec<SqlType> },
-    /// Rows: each is put beside the row that it was run for. With none, that row comes with NULLs
-    /// if it is to be kept.
+    /// The outer row joined with each row of the query. If the query returns no row and `is_kept`
+    /// is set, the outer row is extended by NULLs.
     Rows { is_kept: bool },
 }
 
-/// A query that is run for each row of its input.
+/// A query that runs for each row of its input.
 #[derive(Clone, Debug)]
 pub(super) struct Apply {
     pub input: LogicalPlan,
     pub query: LogicalPlan,
-    /// What the query names, and what that is for a row of the input.
+    /// The outer columns that the query refers to, and their values for a row of the input.
     pub refs: Vec<(Column, Logical)>,
-    /// What is compared.
+    /// The left side of a comparison.
     pub operands: Vec<Logical>,
     pub answer: Answer,
     schema: DFSchemaRef,
-    /// The fields that it adds.
+    /// The columns that this step adds.
     added: Arc<DFSchema>,
 }
 
 impl Apply {
-    /// The plan of a query that is run for each row of another. It adds a column of this name, or
-    /// those of the query.
+    /// Plans a query that runs for each row of another. It adds the columns in `added`.
     pub(super) fn plan(
         input: LogicalPlan,
         query: LogicalPlan,
@@ -160,13 +159,14 @@ impl UserDefinedLogicalNodeCore for Apply {
     }
 }
 
-/// The names of columns that a step adds: a condition that has none of them is one on its input.
+/// Returns the names of the columns that a step adds. A condition without these names can be pushed
+/// down to the input.
 pub(super) fn names_of(added: &DFSchema) -> HashSet<String> {
     added.fields().iter().map(|field| field.name().clone()).collect()
 }
 
-/// The same plan, where what is settled before it runs is put into queries that are run for each
-/// row, too.
+/// Applies `settle` to the subqueries within the queries of [`Apply`] steps that can be evaluated
+/// beforehand.
 pub(super) fn settle_inside(
     plan: Transformed<LogicalPlan>,
     settle: &mut dyn FnMut(Logical) -> Result<Logical>,
@@ -188,7 +188,7 @@ pub(super) fn settle_inside(
     Ok(Transformed::yes(LogicalPlan::Extension(Extension { node })))
 }
 
-/// The query with values in the place of what it names.
+/// Substitutes values for the outer columns that the query refers to.
 fn with_values(query: LogicalPlan, values: &[(Column, ScalarValue)]) -> Result<LogicalPlan> {
     let done = query.transform_down_with_subqueries(|node| {
         let node = node.map_expressions(|expr| {
@@ -205,7 +205,7 @@ fn with_values(query: LogicalPlan, values: &[(Column, ScalarValue)]) -> Result<L
         let node = Arc::new(Apply { query: inner, ..apply.clone() });
         Ok(Transformed::yes(LogicalPlan::Extension(Extension { node })))
     })?;
-    // What it names is known, so that the schemas of its expressions hold.
+    // The outer values are known now, so the schemas of its expressions can be computed.
     done.data.recompute_schema()
 }
 
@@ -215,7 +215,7 @@ fn with_value(expr: &Logical, values: &[(Column, ScalarValue)]) -> Option<Logica
     found.map(|(_, value)| Logical::Literal(value.clone(), None))
 }
 
-/// Makes plans physical, of these queries too.
+/// Plans queries physically, including [`Apply`] steps.
 #[derive(Debug)]
 pub(super) struct Planner;
 
@@ -280,7 +280,7 @@ impl ExtensionPlanner for OfApply {
     }
 }
 
-/// How rows are answered.
+/// The parameters of an [`Apply`] step.
 pub(super) struct How {
     query: LogicalPlan,
     pub refs: Vec<(Column, Arc<dyn PhysicalExpr>)>,
@@ -302,7 +302,7 @@ impl fmt::Debug for ApplyExec {
     }
 }
 
-/// Whether a step puts the rows of a query beside those that it is run for.
+/// Whether a step joins rows with the rows of a query that runs for each.
 pub(super) fn joins_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let apply = plan.downcast_ref::<ApplyExec>();
     apply.is_some_and(|apply| matches!(apply.how.answer, Answer::Rows { .. }))
@@ -345,7 +345,8 @@ impl ExecutionPlan for ApplyExec {
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        // It does, but does not say so of its own rows: a sort beneath it would be lost.
+        // The order is maintained, but the output properties do not declare it. If this were
+        // `true`, the optimizer would drop a sort beneath.
         vec![false]
     }
 
@@ -364,7 +365,7 @@ struct Answers {
     input: SendableRecordBatchStream,
     how: Arc<How>,
     context: Arc<TaskContext>,
-    /// The rows of the query by the values that it was run for.
+    /// The answers by the values that the query was run for.
     known: Option<Known>,
     working: Option<Working>,
     schema: SchemaRef,
@@ -403,7 +404,7 @@ impl Stream for Answers {
     }
 }
 
-/// A batch with what the query comes to for each of its rows.
+/// Returns a batch extended by the answer for each of its rows.
 async fn answered(
     how: Arc<How>,
     context: Arc<TaskContext>,
@@ -438,7 +439,7 @@ async fn answered(
     Ok((batch, known))
 }
 
-/// The rows of the query for some values.
+/// Runs the query for one set of values.
 async fn run(how: &How, context: &Arc<TaskContext>, values: &[ScalarValue]) -> Result<RecordBatch> {
     let names = how.refs.iter().map(|(name, _)| name.clone());
     let values: Vec<_> = names.zip(values.iter().cloned()).collect();
@@ -460,7 +461,7 @@ async fn run(how: &How, context: &Arc<TaskContext>, values: &[ScalarValue]) -> R
     Ok(concat_batches(&plan.schema(), &batches)?)
 }
 
-/// What a kind of subquery is answered by.
+/// Returns the answer that a kind of subquery needs.
 pub(super) fn answer(kind: &SubqueryKind, types: &[SqlType]) -> Answer {
     match kind {
         SubqueryKind::Scalar => Answer::Value,

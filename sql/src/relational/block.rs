@@ -1,4 +1,4 @@
-//! Queries whose names and types are known, before it is decided who runs them.
+//! Bound queries: names and types are resolved, but the executor is not chosen yet.
 
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 
@@ -15,23 +15,23 @@ use crate::plan::path::Paths;
 use crate::system::SystemTable;
 use crate::types::SqlType;
 
-/// A query whose names and types are known, before it is decided who runs it.
+/// A bound query: names and types are resolved, but the executor is not chosen yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub from: From,
-    /// The columns that its expressions name.
+    /// The columns that its expressions refer to by position.
     pub columns: Vec<(ColumnId, SqlType)>,
     pub filter: Option<Expr>,
     pub group: Option<GroupBy>,
-    /// What is computed over windows: columns behind those of the source or the groups.
+    /// The window functions. Their columns follow those of the source or the groups.
     pub windows: Vec<Window>,
-    /// Functions that come to several rows for each: their columns are behind those of windows.
+    /// Set-returning functions in the target list. Their columns follow those of the windows.
     pub functions: Vec<Called>,
-    /// What is computed of each row: the columns of the result, then what it is sorted by.
+    /// The expressions computed for each row: the columns of the result, then the sort columns.
     pub output: Vec<Typed>,
-    /// How many of them are columns of the result.
+    /// The number of columns in the result.
     pub width: usize,
-    /// Which of those have no type of their own: string literals and NULL.
+    /// The result columns without a type: string literals and NULL.
     pub untyped: Vec<usize>,
     pub sort: Vec<SortKey>,
     pub distinct: Distinct,
@@ -40,7 +40,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// All rows of a relation, of which something is computed.
+    /// Makes a query that computes expressions for all rows of a relation.
     pub(crate) fn plain(from: From, columns: Vec<(ColumnId, SqlType)>, output: Vec<Typed>) -> Self {
         Self {
             from,
@@ -60,26 +60,26 @@ impl Block {
     }
 }
 
-/// Where a query's rows come from.
+/// The FROM clause of a query.
 #[derive(Clone, Debug)]
 pub(crate) enum From {
     Nothing,
-    /// A table, as a relation of this number.
+    /// A table, and its relation number.
     Table(Paths, u32),
-    /// These rows, of values of these types, as a relation of this number.
+    /// Rows of expressions, the types of the columns, and the relation number.
     Values(Vec<Vec<Expr>>, Vec<SqlType>, u32),
     Plan(LogicalPlan),
 }
 
 impl From {
-    /// The plan that reads it.
+    /// Returns the plan that reads the rows.
     pub(crate) fn plan(self) -> LogicalPlan {
         match self {
             Self::Nothing => {
                 LogicalPlanBuilder::empty(true).build().expect("one row without columns")
             }
             Self::Table(paths, relation) => {
-                // Behind the columns of a table is the key of the row.
+                // The key of the row follows the columns of a table.
                 let columns = paths.table.columns.iter().map(|column| column.ty.base);
                 let types: Vec<SqlType> = columns.chain([SqlType::Bytea]).collect();
                 scan(Leaf::Table(paths), &types, relation)
@@ -90,32 +90,32 @@ impl From {
     }
 }
 
-/// The plan that reads a table of the catalog.
+/// Returns the plan that reads a system table.
 pub(crate) fn system_scan(table: &'static SystemTable, relation: u32) -> LogicalPlan {
     let types: Vec<SqlType> = table.all_columns().map(|(_, base)| base).collect();
     scan(Leaf::System(table), &types, relation)
 }
 
-/// The plan that reads a sequence like a table.
+/// Returns the plan that reads a sequence as a table.
 pub(crate) fn sequence_scan(name: String, sequence: Sequence, relation: u32) -> LogicalPlan {
     scan(Leaf::Sequence(name, sequence), &sequence::COLUMNS.map(|(_, base)| base), relation)
 }
 
-/// Rows become groups, whose columns are the keys and then the aggregates.
+/// The GROUP BY of a query. The columns of its result are the keys, followed by the aggregates.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupBy {
     pub keys: Vec<Typed>,
-    /// By which keys: each set makes groups of all rows. Nothing is by all of them.
+    /// The grouping sets: each set groups all rows by some of the keys. `None` groups by all keys.
     pub sets: Option<Vec<Vec<usize>>>,
     pub aggregates: Vec<Aggregate>,
     pub having: Option<Expr>,
 }
 
-/// Which rows are left out as they are like others.
+/// The DISTINCT clause of a query.
 #[derive(Clone, Debug)]
 pub(crate) enum Distinct {
     No,
     Yes,
-    /// `DISTINCT ON`: of those that are equal here the first one stays.
+    /// `DISTINCT ON`: retains the first of the rows that are equal in these columns.
     On(Vec<usize>),
 }

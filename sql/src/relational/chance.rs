@@ -1,7 +1,8 @@
-//! Conditions that chance decides: `WHERE random() < 0.5`.
+//! Volatile conditions, such as `WHERE random() < 0.5`.
 //!
-//! They are asked for each row where they stand. DataFusion would take one that names no column for
-//! one of any part of the plan, and ask it for the rows of one side of a join.
+//! They are evaluated for each row at their place in the plan. DataFusion could move a condition
+//! without columns to any part of the plan. It would then be evaluated for the rows of one side of
+//! a join.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,7 +14,7 @@ use datafusion::logical_expr::{
     Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNodeCore,
 };
 
-/// The rows of a plan for which such a condition holds.
+/// The rows of a plan for which a volatile condition holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Chance {
     input: LogicalPlan,

@@ -1,8 +1,9 @@
-//! Rows of a table become batches of columns.
+//! Conversion of table rows into batches of columns.
 //!
-//! Most types are kept as Arrow wants them, or nearly: their bytes go from the row into the column
-//! without a value in between. Values are made of columns that a condition looks at, of types that
-//! are kept in another form, and of rows that are older than some of their columns.
+//! Most types are stored in Arrow's format, or nearly: their bytes are copied from the row to the
+//! column without decoding a value. Values are decoded for three kinds of columns: those that a
+//! condition reads, those of types stored in another format, and those of rows that are older than
+//! some of their columns.
 
 use std::mem;
 use std::sync::Arc;
@@ -19,32 +20,33 @@ use crate::rows::{Columns, Fields};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The most rows of a batch.
+/// The maximum number of rows in a batch.
 pub(super) const ROWS_MAX: usize = 8_192;
 
-/// And what they take in the table, unless one takes more.
+/// The maximum bytes that the rows of a batch take in the table, unless a single row is larger.
 const BYTES_MAX: usize = 4 << 20;
 
-/// What becomes of the rows of a table.
+/// The mapping from the rows of a table to columns.
 #[derive(Debug)]
 pub(super) struct Layout {
     table: Arc<Table>,
-    /// The types of the columns of the table, up to the last that is wanted, and where they go.
+    /// The types of the table's columns up to the last one read, and their positions in the batch.
     fields: Vec<(SqlType, Option<usize>)>,
     wanted: Columns,
-    /// Where the key of a row goes.
+    /// The position of the row's key in the batch.
     key: Option<usize>,
-    /// Whether bytes may go from rows to columns.
+    /// Whether bytes can be copied from rows to columns.
     is_direct: bool,
     filter: Option<Expr>,
-    /// What the condition looks at.
+    /// The columns that the condition reads.
     filtered: Columns,
     types: Vec<SqlType>,
     schema: SchemaRef,
 }
 
 impl Layout {
-    /// Of the columns at some positions of a table, behind which there is the row's key.
+    /// Makes a layout of the columns at these positions of a table. The position after the last
+    /// column is the row's key.
     pub(super) fn new(
         table: &Arc<Table>,
         projection: &[usize],
@@ -73,7 +75,7 @@ impl Layout {
     }
 }
 
-/// Rows on their way into batches.
+/// Rows being converted into batches.
 pub(super) struct Chunk {
     layout: Arc<Layout>,
     columns: Vec<Column>,
@@ -89,7 +91,7 @@ impl Chunk {
         Self { layout, columns, count: 0, bytes: 0, row: Vec::new(), ready: Vec::new() }
     }
 
-    /// Adds a row, where the condition leaves it.
+    /// Adds a row if it satisfies the condition.
     pub(super) fn push(&mut self, key: &[u8], value: &[u8], env: &Env) -> Result<(), SqlError> {
         let layout = self.layout.clone();
         if let Some(filter) = &layout.filter {
@@ -115,7 +117,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Adds the columns of a row as they are kept, where it has them all.
+    /// Copies the stored columns of a row. Returns `false` if the row does not have all of them.
     fn push_bytes(&mut self, layout: &Layout, value: &[u8]) -> Result<bool, DecodeError> {
         let mut fields = Fields::open(value)?;
         if fields.count() < layout.fields.len() {
@@ -130,7 +132,7 @@ impl Chunk {
         Ok(true)
     }
 
-    /// Makes a batch of the rows so far.
+    /// Completes a batch of the rows added so far.
     pub(super) fn cut(&mut self) {
         self.bytes = 0;
         if self.count == 0 {
@@ -143,7 +145,7 @@ impl Chunk {
         self.ready.push(batch.expect("columns are as the schema has them"));
     }
 
-    /// The batches that were made.
+    /// Returns all batches, including the rows added so far.
     pub(super) fn take(&mut self) -> Vec<RecordBatch> {
         self.cut();
         mem::take(&mut self.ready)

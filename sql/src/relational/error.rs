@@ -1,16 +1,16 @@
-//! Errors on their way through DataFusion and back.
+//! Conversion of errors to and from DataFusion's.
 
 use datafusion::error::DataFusionError;
 
 use crate::error::{SqlError, code};
 use crate::exec::ROWS_BYTES_MAX;
 
-/// An error of ours as one of DataFusion's.
+/// Wraps an SQL error as a DataFusion error.
 pub(super) fn wrapped(error: SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// What an error of DataFusion's is: one of ours that went through it, or its own.
+/// Returns the SQL error within a DataFusion error, or an SQL error that describes it.
 pub(super) fn unwrapped(error: &DataFusionError) -> SqlError {
     match error {
         DataFusionError::External(inner) => match inner.downcast_ref::<SqlError>() {
@@ -39,7 +39,7 @@ pub(super) fn unwrapped(error: &DataFusionError) -> SqlError {
     }
 }
 
-/// The error of a subquery that stands for a value.
+/// The error for a scalar subquery that returns several rows.
 pub(super) fn more_than_one_row() -> SqlError {
     let message = "more than one row returned by a subquery used as an expression";
     SqlError::new(code::CARDINALITY, message)

@@ -1,4 +1,4 @@
-//! Functions that come to several rows, beside the row that they are calls for.
+//! Set-returning functions, evaluated for each row of their input.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -35,31 +35,32 @@ use crate::expr::Env;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// Functions that are calls for a row: their rows stand side by side, with NULLs where one has
-/// fewer than another.
+/// Set-returning functions that are called together for a row. Their rows are combined by position;
+/// NULLs fill the columns of a function that returns fewer rows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Calls {
-    /// Each with the types of its arguments and those of its columns.
+    /// Each function with the types of its arguments and those of its columns.
     pub functions: Vec<(SetFunction, Vec<SqlType>, Vec<SqlType>)>,
-    /// Whether the number of the row is a column behind them.
+    /// WITH ORDINALITY: whether the row number is a column after those of the functions.
     pub is_numbered: bool,
-    /// Whether a row for which it has none stays, with NULLs.
+    /// Whether a row for which the functions return no row is retained, extended by NULLs.
     pub is_kept: bool,
 }
 
 impl Calls {
-    /// The types of the columns that they add.
+    /// Returns the types of the added columns.
     fn added(&self) -> Vec<SqlType> {
         let own = self.functions.iter().flat_map(|(.., types)| types.iter().copied());
         own.chain(self.is_numbered.then_some(SqlType::Int8)).collect()
     }
 
-    /// The types of all arguments.
+    /// Returns the types of all arguments.
     fn inputs(&self) -> impl Iterator<Item = &SqlType> {
         self.functions.iter().flat_map(|(_, inputs, _)| inputs)
     }
 
-    /// The rows for some arguments, those of one function after those of another.
+    /// Returns the rows for some arguments. `args` contains the arguments of all functions in
+    /// order.
     fn rows(&self, args: &[Datum], env: &Env) -> std::result::Result<Vec<Vec<Datum>>, SqlError> {
         let mut rows: Vec<Vec<Datum>> = Vec::new();
         let (mut args, mut width) = (args, 0);
@@ -78,7 +79,7 @@ impl Calls {
     }
 }
 
-/// A plan whose rows stand beside those of a function.
+/// A plan whose rows are joined with those of functions.
 #[derive(Clone, Debug)]
 pub(super) struct Expand {
     input: LogicalPlan,
@@ -89,7 +90,7 @@ pub(super) struct Expand {
 }
 
 impl Expand {
-    /// The plan, whose new columns are those of a relation of a number.
+    /// Makes the plan. The new columns are those of the relation with this number.
     pub(super) fn plan(
         input: LogicalPlan,
         calls: Calls,
@@ -102,7 +103,7 @@ impl Expand {
         Ok(LogicalPlan::Extension(Extension { node: Arc::new(node) }))
     }
 
-    /// Its physical form.
+    /// Returns the physical plan.
     pub(super) fn physical(
         &self,
         input: Arc<dyn ExecutionPlan>,

@@ -1,9 +1,8 @@
-//! A plan of DataFusion's in PostgreSQL's words.
+//! DataFusion plans in the format of PostgreSQL's EXPLAIN.
 //!
-//! What a column is called is found from below: a scan names those of its table, and whatever makes
-//! a column of others names it by its expression. Steps that PostgreSQL does not have (projections,
-//! batches of another size) are left out, and a condition is shown with the step whose rows it is
-//! of.
+//! Names of columns are found bottom-up. A scan uses the names of its table. A step that computes a
+//! column names it by its expression. Steps that PostgreSQL does not have (projections, changes of
+//! the batch size) are left out. A condition is shown with the step whose rows it filters.
 
 mod text;
 
@@ -47,10 +46,10 @@ use crate::syntax::quoted;
 use crate::types::SqlType;
 use crate::types::zone::Zone;
 
-/// What columns are called, by DataFusion's names for them, and their types as far as known.
+/// The displayed text and, if known, the type of each column, by its name in DataFusion.
 pub(crate) type Known = BTreeMap<String, (String, Option<SqlType>)>;
 
-/// Steps that PostgreSQL has not, or does not show.
+/// Steps that PostgreSQL does not have or does not show.
 const PASSED_OVER: &[&str] = &[
     "CoalesceBatchesExec",
     "CoalescePartitionsExec",
@@ -60,24 +59,24 @@ const PASSED_OVER: &[&str] = &[
     "SortPreservingMergeExec",
 ];
 
-/// What joins know of the rows of a scan before it is read.
+/// The condition of a scan that a join restricts at run time.
 const MET: &str = "values that the join above has met";
 
-/// What a plan is shown with.
+/// The context in which a plan is displayed.
 pub(crate) struct Shower<'a> {
     pub options: Options,
-    /// The names that relations go by, by their numbers.
+    /// The displayed names of relations, by number.
     pub labels: &'a [(u32, String)],
     pub sequences: &'a [Used],
     pub zone: &'a Zone,
-    /// Whether columns are shown with their relations, of which there are several.
+    /// Whether columns are qualified, because the plan reads several relations.
     pub has_prefix: bool,
     pub known: Known,
     pub statistics: StatisticsContext,
 }
 
 impl Shower<'_> {
-    /// A step with those below it.
+    /// Returns the node of a step, with the steps below it.
     #[recursive::recursive]
     pub(crate) fn node(&mut self, plan: &Physical) -> Node {
         let passed = PASSED_OVER.contains(&plan.name());
@@ -133,14 +132,14 @@ impl Shower<'_> {
         self.ordered_step(plan)
     }
 
-    /// Steps that sort, cut, or number.
+    /// Returns the node of a step that sorts, limits or numbers rows.
     fn ordered_step(&mut self, plan: &Physical) -> Option<Node> {
         if let Some(sort) = plan.downcast_ref::<SortExec>() {
             let child = self.node(sort.input());
             let mut node = Node::over("Sort", child);
             node.note("Sort Key", Detail::List(self.sort_keys(sort.expr())));
             let Some(fetch) = sort.fetch() else { return Some(node) };
-            // As in PostgreSQL, the step that cuts stands above the one that sorts.
+            // As in PostgreSQL, Limit is a separate step above Sort.
             node.actual = actual(plan);
             if node.actual.is_some() {
                 node.note_text("Sort Method", "top-N heapsort".to_owned());
@@ -159,8 +158,9 @@ impl Shower<'_> {
         let is_limit = plan.is::<GlobalLimitExec>() || plan.is::<LocalLimitExec>();
         if is_limit && let [input] = plan.children()[..] {
             let child = self.node(input);
-            // One that is cut already is cut no more; one row of all there are is never cut, and
-            // has a limit that keeps conditions above it (`by_set` in `grouping.rs`).
+            // A limit over a limit is not shown twice. The limit over a total aggregate is not
+            // shown either: it only keeps conditions above the aggregate (`by_set` in
+            // `grouping.rs`).
             let skips = plan.downcast_ref::<GlobalLimitExec>().is_some_and(|it| it.skip() > 0);
             let is_one = child.kind == "Aggregate" && !skips;
             if is_one || child.kind == "Limit" && plan.is::<LocalLimitExec>() {
@@ -193,7 +193,7 @@ impl Shower<'_> {
         None
     }
 
-    /// What has no rows of others, or is done once and again.
+    /// Returns the node of a step without input, or of a repeated step.
     fn other_step(&mut self, plan: &Physical) -> Node {
         if plan.is::<PlaceholderRowExec>() {
             return Node { rows: Some(1), ..Node::new("Result") };
@@ -228,14 +228,14 @@ impl Shower<'_> {
         node
     }
 
-    /// The name of a relation that WITH has named, and those of its columns, which are behind it.
+    /// Returns the name of a relation defined in WITH, and those of its columns.
     fn labelled(&self, number: Option<u32>) -> Option<(String, Vec<String>)> {
         let (_, label) = self.labels.iter().find(|(of, _)| Some(*of) == number)?;
         let mut names = label.split('\0').map(str::to_owned);
         Some((names.next().unwrap_or_default(), names.collect()))
     }
 
-    /// The rows that a recursive query has found so far.
+    /// The work table of a recursive query.
     fn work_table(&mut self, plan: &Physical, work: &str) -> Node {
         let number = work.strip_prefix("work").and_then(|number| number.parse::<u32>().ok());
         let labelled = self.labelled(number);
@@ -249,7 +249,7 @@ impl Shower<'_> {
         node
     }
 
-    /// Rows, for each of which a query is run.
+    /// Rows for each of which a query runs.
     fn applied(&mut self, plan: &Physical) -> Node {
         let input = plan.children()[0];
         let child = self.node(input);
@@ -261,7 +261,7 @@ impl Shower<'_> {
         let once = "run once for each combination of the values that it names";
         let mut node = match joins_rows(plan) {
             true => Node::over("Nested Loop", child),
-            // Its answer is one more column of the same rows.
+            // The answer is an additional column of the same rows.
             false => Node { actual: actual(plan), ..child },
         };
         node.note_text("SubPlan", once.to_owned());
@@ -337,7 +337,8 @@ impl Shower<'_> {
             let shown = above.get(at).cloned().unwrap_or_else(|| "ctid".to_owned());
             self.known.insert(field.clone(), (shown, scan.types().get(at).copied()));
         }
-        // As in PostgreSQL: within a scan there is one relation.
+        // As in PostgreSQL, columns within a scan are not qualified, because a scan reads one
+        // relation.
         let names = self.names(shown(self.options.is_verbose));
         let read = Read { schema, name: &name, alias: &alias, is_verbose: self.options.is_verbose };
         let filter = scan.filter();
@@ -365,7 +366,7 @@ impl Shower<'_> {
     }
 
     fn hash_join(&mut self, join: &HashJoinExec) -> Node {
-        // DataFusion makes a table of its left side, PostgreSQL of its inner one.
+        // DataFusion builds the hash table from the left side, PostgreSQL from the inner side.
         let inner = self.node(join.left());
         let outer = self.node(join.right());
         let mut node = Node::new(&joined("Hash", *join.join_type(), true));
@@ -378,7 +379,7 @@ impl Shower<'_> {
         node.with_child("Outer", outer).with_child("Inner", hash)
     }
 
-    /// What both sides must be equal in.
+    /// Displays the equality conditions of a join.
     fn conditions(&mut self, on: JoinOnRef<'_>, is_swapped: bool) -> String {
         let shown: Vec<String> = on
             .iter()
@@ -417,7 +418,7 @@ impl Shower<'_> {
         node
     }
 
-    /// How many rows a step gives, about.
+    /// Returns the estimated number of rows of a step.
     fn estimate(&self, plan: &Physical) -> Option<u64> {
         let computed = self.statistics.compute(plan.as_ref(), &StatisticsArgs::new());
         match computed.ok()?.num_rows {
@@ -426,7 +427,7 @@ impl Shower<'_> {
         }
     }
 
-    /// The columns of a step are those of another, under other names.
+    /// Names the columns of a step like those of its input.
     fn rename(&mut self, plan: &Physical, input: &Physical) {
         let (own, others) = (plan.schema(), input.schema());
         for (own, other) in own.fields().iter().zip(others.fields()) {
@@ -441,14 +442,14 @@ impl Shower<'_> {
     }
 }
 
-/// How many relations a plan reads.
+/// Returns the number of relations that a plan reads.
 pub(crate) fn scans(plan: &Physical) -> usize {
     let own = usize::from(plan.is::<Scan>());
     own + plan.children().into_iter().map(scans).sum::<usize>()
 }
 
-/// What stands in a plan that is not run for a query that would be run beforehand, which is set
-/// aside.
+/// Sets aside a query that would run beforehand, and returns a stand-in for it. Used for plans that
+/// are not run.
 pub(super) fn set_aside(expr: Logical, aside: &mut Vec<LogicalPlan>) -> Logical {
     let number = aside.len();
     let stand_in = |base: SqlType| {
@@ -480,7 +481,7 @@ pub(super) fn set_aside(expr: Logical, aside: &mut Vec<LogicalPlan>) -> Logical 
     shown
 }
 
-/// PostgreSQL's name of a join. `is_swapped` says that the sides are exchanged.
+/// Returns PostgreSQL's name of a join. `is_swapped`: the sides are exchanged.
 fn joined(kind: &str, join: JoinType, is_swapped: bool) -> String {
     let (side, shown) = match join {
         JoinType::Inner => ("", ""),
@@ -492,7 +493,7 @@ fn joined(kind: &str, join: JoinType, is_swapped: bool) -> String {
             (if is_swapped { "" } else { " Right" }, of_side(join))
         }
     };
-    // What keeps the rows of one side is named after the side alone.
+    // A join that preserves the rows of one side is named only after that side.
     let is_outer = matches!(join, JoinType::Left | JoinType::Right);
     let shown = match (is_outer, side) {
         (true, "") => " Left",

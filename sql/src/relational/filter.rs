@@ -1,7 +1,7 @@
-//! Conditions of DataFusion's as expressions over the columns of a relation of ours.
+//! Conversion of DataFusion conditions to expressions over the columns of a relation.
 //!
-//! What DataFusion pushes down to a scan becomes ours again, so that a key or an index serves it.
-//! Conditions of other shapes stay with DataFusion.
+//! Conditions that DataFusion pushes down to a scan are converted back, so that a key or an index
+//! can serve them. Conditions of other shapes remain in DataFusion.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::keys;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// A condition over columns of these types, as one of ours.
+/// Converts a condition over columns of these types; `None` if that is not possible.
 pub(super) fn ours(frame: &Logical, types: &[SqlType]) -> Option<Expr> {
     match frame {
         Logical::BinaryExpr(BinaryExpr { left, op, right }) => match op {
@@ -76,7 +76,7 @@ fn comparison(op: Operator) -> Option<Comparison> {
     })
 }
 
-/// The place of a column: all columns of a relation are named by theirs.
+/// Returns the position of a column, which is part of its name.
 fn place(name: &str) -> Option<usize> {
     name.rsplit_once('c')?.1.parse().ok()
 }
@@ -120,7 +120,8 @@ fn value(frame: &Logical, base: SqlType) -> Option<Expr> {
     }
 }
 
-/// A constant that is compared with values of a type: itself, or the key of it.
+/// Returns a constant that is compared with values of a type. The constant may be the comparison
+/// key of its value.
 fn constant(base: SqlType, scalar: &ScalarValue) -> Option<Datum> {
     match scalar {
         ScalarValue::Binary(Some(bytes)) if !super::values::is_ordered(base) => {
@@ -130,11 +131,11 @@ fn constant(base: SqlType, scalar: &ScalarValue) -> Option<Datum> {
     }
 }
 
-/// What a filter that comes from a join leaves of some columns, once its other side is known:
-/// the columns, and the values that they have together.
+/// The columns that a join's dynamic filter restricts once the other side is known, and their
+/// possible combinations of values.
 pub(super) type Wanted = (Vec<usize>, Vec<Vec<Datum>>);
 
-/// The values that a filter of a join leaves, where it lists them.
+/// Returns the values that a join's filter lets through, if the filter lists them.
 pub(super) fn wanted(
     filter: &Arc<dyn PhysicalExpr>,
     projection: &[usize],
@@ -174,7 +175,7 @@ fn literal(expr: &Arc<dyn PhysicalExpr>) -> Option<&ScalarValue> {
     expr.downcast_ref::<Literal>().map(Literal::value)
 }
 
-/// A column that a join compares by: itself, or its key.
+/// Returns the column that a join compares: directly, or by its comparison key.
 fn key_column(
     expr: &Arc<dyn PhysicalExpr>,
     projection: &[usize],
@@ -189,7 +190,8 @@ fn key_column(
     key_column(call.args().first()?, projection, types)
 }
 
-/// The conditions that columns have values: all at once where it is one column.
+/// Returns conditions that the columns have these values: one condition for a single column,
+/// otherwise one for each combination.
 pub(super) fn equal_to((columns, values): Wanted, types: &[SqlType]) -> Vec<Expr> {
     const ANY: Function = Function::Array(ArrayFunction::Quantified {
         test: Test::Compare(Comparison::Equal),

@@ -1,4 +1,4 @@
-//! Our expressions as functions of DataFusion's.
+//! Pangea's expressions as DataFusion functions.
 
 use std::any::Any;
 use std::hash::{Hash, Hasher};
@@ -22,7 +22,7 @@ use crate::expr::{Env, Expr};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// What expressions know of the statement while DataFusion runs it.
+/// The state of the statement that expressions read while DataFusion runs it.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     pub env: Arc<Mutex<Env>>,
@@ -55,20 +55,20 @@ impl ExtensionOptions for Surroundings {
     }
 }
 
-/// What the expressions of a run know.
+/// Returns the surroundings of a run.
 pub(super) fn surroundings(options: &ConfigOptions) -> Result<&Surroundings> {
     let found = options.extensions.get::<Surroundings>();
     found.ok_or_else(|| DataFusionError::Internal("an expression without a statement".to_owned()))
 }
 
-/// An expression over its arguments, row by row.
+/// An expression that is evaluated over its arguments row by row.
 #[derive(Debug)]
 pub(super) struct Computed {
     pub expr: Expr,
-    /// The types of its columns.
+    /// The types of the arguments, which are the columns of the expression.
     pub args: Vec<SqlType>,
     pub base: SqlType,
-    /// Sets it apart from others: DataFusion takes functions of one name for the same.
+    /// A unique name: DataFusion takes functions with the same name as identical.
     name: String,
     signature: Signature,
 }
@@ -91,7 +91,7 @@ impl Hash for Computed {
 }
 
 impl Computed {
-    /// The call of an expression whose columns are these arguments.
+    /// Returns the call of an expression whose columns are these arguments.
     pub(super) fn call(expr: Expr, args: Vec<(Logical, SqlType)>, base: SqlType) -> Logical {
         let (frames, types): (Vec<Logical>, Vec<SqlType>) = args.into_iter().unzip();
         let volatility = if is_volatile(&expr) { Volatility::Volatile } else { Volatility::Stable };
@@ -106,7 +106,7 @@ impl Computed {
     }
 }
 
-/// Whether it may come to something else each time.
+/// Whether the expression may return a different value at each evaluation.
 pub(super) fn is_volatile(expr: &Expr) -> bool {
     !expr.all(&mut |part| match part {
         Expr::Sequence(..) => false,
@@ -132,7 +132,8 @@ impl ScalarUDFImpl for Computed {
         let env = &surroundings(&args.config_options)?.env;
         let env = env.lock().unwrap_or_else(PoisonError::into_inner);
         let count = args.number_rows;
-        // Constants come as one row, whatever the count is: enough, but for what chance decides.
+        // Constants arrive as one row regardless of the count. One row suffices unless the
+        // expression is volatile.
         let arrays = match self.signature.volatility {
             Volatility::Volatile => {
                 let arrays = args.args.iter().map(|arg| arg.to_array(count));
@@ -155,7 +156,7 @@ impl ScalarUDFImpl for Computed {
     }
 }
 
-/// The bytes that a value is compared by, where Arrow would not compare it as SQL does.
+/// The comparison key of a value, for types that Arrow does not compare like SQL.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct KeyOf {
     pub base: SqlType,

@@ -1,4 +1,4 @@
-//! Groups.
+//! GROUP BY, aggregates and grouping sets.
 
 use datafusion::common::Column;
 use datafusion::error::Result;
@@ -12,10 +12,10 @@ use super::values::{is_ordered, scalar};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// Makes groups of the rows: their columns are the keys, and then the aggregates.
+/// Groups the rows. The resulting columns are the keys, followed by the aggregates.
 pub(super) fn grouped(stage: &mut Stage<'_>, group: GroupBy) -> Result<()> {
     let GroupBy { keys, sets, aggregates, having } = group;
-    // First all that groups are made of becomes columns.
+    // First, all inputs of keys and aggregates become columns.
     let mut inputs = Vec::new();
     for (key, base) in &keys {
         let key = stage.resolve(key.clone())?;
@@ -64,7 +64,7 @@ pub(super) fn grouped(stage: &mut Stage<'_>, group: GroupBy) -> Result<()> {
     }
 }
 
-/// The groups by some of the keys. The others are NULL.
+/// Groups by some of the keys; the other keys are NULL.
 fn by_set(
     plan: LogicalPlan,
     relation: u32,
@@ -82,12 +82,13 @@ fn by_set(
             continue;
         }
         if is_ordered(*base) {
-            // Under its own name: what joins know of groups goes on to their rows by that.
+            // The key retains its name, so that a join's filter on groups can be pushed down to
+            // their rows.
             keys.push(column.clone());
             outputs.push(column);
         } else {
             keys.push(comparable(column.clone(), *base).alias(format!("r{result}k{at}")));
-            // Of values that are equal and not the same, the first one is shown.
+            // The first of several values that are equal but not identical is shown.
             let name = format!("r{result}v{at}");
             computed.push(first_of(column).alias(&name));
             outputs.push(Logical::Column(Column::new_unqualified(name)));
@@ -99,14 +100,14 @@ fn by_set(
         outputs.push(Logical::Column(Column::new_unqualified(name)));
     }
     if keys.is_empty() && computed.is_empty() {
-        // One group of all rows, of which nothing is asked.
+        // One group of all rows, without aggregates.
         computed.push(count(lit(1)).alias(format!("r{result}all")));
     }
     let is_total = keys.is_empty();
     let plan = LogicalPlanBuilder::from(plan).aggregate(keys, computed)?;
-    // All rows are one group, which is there even where there are no rows. A condition that names
-    // none of the aggregates would be pushed beneath, where it takes rows away, and not the group:
-    // nothing is pushed beneath a limit.
+    // A total aggregate returns one group even if there are no rows. DataFusion would push a
+    // condition that refers to no aggregate beneath it, where the condition would remove rows
+    // instead of the group. A limit prevents this, because nothing is pushed beneath a limit.
     let plan = if is_total { plan.limit(0, Some(1))? } else { plan };
     projected(plan.build()?, outputs, result)
 }

@@ -1,4 +1,4 @@
-//! Joins.
+//! Joins, LATERAL, and UNION, INTERSECT and EXCEPT.
 
 use datafusion::common::NullEquality;
 use datafusion::error::Result;
@@ -13,7 +13,7 @@ use crate::error::SqlError;
 use crate::expr::Expr;
 use crate::types::SqlType;
 
-/// Which rows without a partner stay.
+/// The type of a join: it determines which rows without a match are retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinKind {
     Inner,
@@ -22,7 +22,7 @@ pub(crate) enum JoinKind {
     Full,
 }
 
-/// The rows of one plan beside those of another for which a condition over both holds.
+/// Joins the rows of two plans for which a condition over both holds.
 pub(crate) fn join(
     left: LogicalPlan,
     right: LogicalPlan,
@@ -49,7 +49,7 @@ pub(crate) fn join(
     joined.and_then(LogicalPlanBuilder::build).map_err(|error| unwrapped(&error))
 }
 
-/// The rows of a plan beside those of a query that names its columns.
+/// Joins the rows of a plan with those of a query that refers to its columns.
 pub(crate) fn lateral(
     left: LogicalPlan,
     query: &Query,
@@ -66,7 +66,7 @@ pub(crate) fn lateral(
     plan().map_err(|error| unwrapped(&error))
 }
 
-/// What two queries come to together.
+/// A set operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetOperation {
     Union,
@@ -74,7 +74,7 @@ pub(crate) enum SetOperation {
     Except,
 }
 
-/// The rows of one query and another, both with columns of the same types.
+/// Combines the rows of two queries whose columns have the same types.
 pub(crate) fn combined(
     op: SetOperation,
     is_all: bool,
@@ -87,10 +87,11 @@ pub(crate) fn combined(
     Ok(Query { plan: plan.map_err(|error| unwrapped(&error))?, types })
 }
 
-/// The rows of both, whose columns have the same names. Those of the union have no qualifiers.
+/// Returns the union of two plans whose columns have the same names. The columns of the union are
+/// unqualified.
 pub(super) fn united(one: LogicalPlan, other: LogicalPlan) -> Result<LogicalPlan> {
-    // Where one side turns out to be empty, the optimiser puts the other in the union's place, and
-    // finds its columns by their names there: without qualifiers, too.
+    // If one side turns out to be empty, the optimizer replaces the union by the other side, and
+    // looks its columns up by their names in the union. Therefore they must be unqualified, too.
     let unqualified = |plan: LogicalPlan| {
         let columns: Vec<Logical> = plan
             .schema()
@@ -121,7 +122,7 @@ fn combine(
     let (mut left, mut right) = (left.as_relation(one)?, right.as_relation(two)?);
     let mut width = types.len();
     if is_all {
-        // The second of equal rows meets the second one on the other side.
+        // The second of several equal rows matches the second one on the other side.
         left = super::windows::numbered(left, one, &types)?;
         right = super::windows::numbered(right, two, &types)?;
         width += 1;
@@ -138,7 +139,7 @@ fn combine(
         SetOperation::Intersect => JoinType::LeftSemi,
         _ => JoinType::LeftAnti,
     };
-    // Rows are alike where both are NULL, too: the keys are columns for that.
+    // NULLs are equal here. The join keys are columns because only those support NULL equality.
     let (left_keys, right_keys) = (next(numbers), next(numbers));
     let with_keys = |plan: LogicalPlan, from: u32, to: u32| {
         let columns = (0..types.len()).map(|at| named(from, at));

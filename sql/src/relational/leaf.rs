@@ -1,4 +1,4 @@
-//! Where rows come from: tables, lists of rows, functions; and how DataFusion asks for them.
+//! The leaves of plans (tables, lists of rows, functions), and how DataFusion requests their rows.
 //!
 //! ```text
 //!   a stream of DataFusion's --asks--> Desk <--serves-- the statement, which has the context
@@ -62,25 +62,25 @@ use crate::system::SystemTable;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// How many rows are given the first time: a LIMIT may be near.
+/// The number of rows in the first batch: a small LIMIT may need no more.
 const ROWS_FIRST: usize = 64;
 
-/// How many rows a table of the catalog has, about.
+/// The estimated number of rows in a system table.
 const SYSTEM_ROWS: usize = 500;
-/// And what a step of the statement comes to.
+/// The estimated number of rows that a step of the statement returns.
 const GIVEN_ROWS: usize = 100;
 
-/// Where rows come from.
+/// The source of rows.
 #[derive(Clone, Debug)]
 pub(crate) enum Leaf {
     Table(Paths),
-    /// These.
+    /// A list of rows.
     Rows(Vec<Vec<Expr>>),
-    /// A table of the catalog.
+    /// A system table.
     System(&'static SystemTable),
-    /// A sequence, by its name.
+    /// A sequence and its name.
     Sequence(String, Sequence),
-    /// What a step of the statement has come to, as the relation of this number.
+    /// The rows that a step of the statement returned, as the relation with this number.
     Given(u32),
 }
 
@@ -104,7 +104,7 @@ impl fmt::Debug for Relation {
     }
 }
 
-/// The columns of a relation of a number.
+/// Returns the columns of the relation with this number.
 pub(super) fn schema_of(types: &[SqlType], relation: u32) -> SchemaRef {
     let field = |(at, base): (usize, &SqlType)| {
         let name = ColumnId { relation, column: at as u32 }.name().name;
@@ -113,12 +113,12 @@ pub(super) fn schema_of(types: &[SqlType], relation: u32) -> SchemaRef {
     Arc::new(Schema::new(types.iter().enumerate().map(field).collect::<Vec<_>>()))
 }
 
-/// The same as DataFusion's plans have them.
+/// Returns the same columns for DataFusion's logical plans.
 pub(super) fn columns_of(types: &[SqlType], relation: u32) -> Result<DFSchema> {
     DFSchema::try_from_qualified_schema(relation_name(relation), &schema_of(types, relation))
 }
 
-/// How a plan gives its rows: in one partition, as they come.
+/// The properties of a plan with one partition and no declared order.
 pub(super) fn as_they_come(schema: SchemaRef, boundedness: Boundedness) -> Arc<PlanProperties> {
     Arc::new(PlanProperties::new(
         EquivalenceProperties::new(schema),
@@ -128,7 +128,7 @@ pub(super) fn as_they_come(schema: SchemaRef, boundedness: Boundedness) -> Arc<P
     ))
 }
 
-/// The plan that reads a relation of a number.
+/// Returns the plan that reads a relation.
 pub(crate) fn scan(leaf: Leaf, types: &[SqlType], relation: u32) -> LogicalPlan {
     let schema = schema_of(types, relation);
     let provider = Relation { leaf: Arc::new(leaf), types: types.into(), schema };
@@ -138,7 +138,7 @@ pub(crate) fn scan(leaf: Leaf, types: &[SqlType], relation: u32) -> LogicalPlan 
         .expect("a relation has distinct columns")
 }
 
-/// The table that a plan's scan reads, if it is one.
+/// Returns the table that a scan reads, if it reads a table.
 pub(super) fn table_of(provider: &dyn TableProvider) -> Option<TableId> {
     match &*(provider as &dyn Any).downcast_ref::<Relation>()?.leaf {
         Leaf::Table(paths) => Some(paths.table.id),
@@ -198,7 +198,7 @@ impl TableProvider for Relation {
     }
 }
 
-/// How many rows there may be, so that the smaller side of a join is read first.
+/// Estimates the number of rows, so that the smaller side of a join is read first.
 fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
     match leaf {
         Leaf::Table(paths) => {
@@ -213,7 +213,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
     }
 }
 
-/// Reading a relation, as a part of a plan.
+/// The scan of a relation, as a step of a plan.
 #[derive(Clone, Debug)]
 pub(super) struct Scan {
     relation: Relation,
@@ -222,11 +222,11 @@ pub(super) struct Scan {
     filter: Option<Expr>,
     limit: Option<usize>,
     estimate: usize,
-    /// What joins will know of its rows before it is read.
+    /// Filters of joins, whose values are known before this relation is read.
     dynamic: Vec<Arc<dyn PhysicalExpr>>,
     /// Whether its rows may come in any order.
     is_any_order: bool,
-    /// The key or index that it was read by for that.
+    /// The key or index that a dynamic filter made it use.
     led_by: Arc<OnceLock<String>>,
     properties: Arc<PlanProperties>,
 }
@@ -258,7 +258,7 @@ impl ExecutionPlan for Scan {
         &self,
         visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        // A join makes its filter where it finds it again below.
+        // A join builds its dynamic filter only if it finds the filter in a plan below it.
         apply_expression_roots(&self.dynamic, visit)
     }
 
@@ -303,7 +303,7 @@ impl ExecutionPlan for Scan {
                 && filter.downcast_ref::<DynamicFilterPhysicalExpr>().is_some()
         };
         let filters: Vec<_> = pushed.parent_filters.into_iter().map(|it| it.filter).collect();
-        // Rows that it lets through are looked at again by the join.
+        // The join checks the rows that pass the filter again.
         let answers = vec![PushedDown::No; filters.len()];
         let dynamic: Vec<_> = filters.into_iter().filter(is_dynamic).collect();
         let answer = FilterPushdownPropagation::with_parent_pushdown_result(answers);
@@ -315,14 +315,14 @@ impl ExecutionPlan for Scan {
     }
 }
 
-/// The rows of one reading.
+/// The rows of one scan.
 struct Rows {
     task: Arc<Mutex<Task>>,
     desk: Arc<Desk>,
     schema: SchemaRef,
 }
 
-/// What is still to be read, and what was.
+/// The state of a scan: its position, and the batches that are ready.
 pub(super) struct Task {
     scan: Scan,
     state: State,
@@ -338,19 +338,18 @@ enum State {
         cursor: Box<Cursor>,
         most: usize,
     },
-    /// A table of which all is read, in no order: the next of its parts, and those who make batches
-    /// of them.
+    /// A full scan of a table in any order: its partitions, the next one, and the workers' chunks.
     Whole {
         whole: Whole,
         next: usize,
         chunks: Vec<Chunk>,
     },
-    /// Rows of a table that its condition has left already.
+    /// Rows of a table that have already passed the condition.
     Left {
         found: Found,
         chunk: Box<Chunk>,
     },
-    /// Rows that are there, and how many were given.
+    /// Materialized rows, and the number of rows already returned.
     Values(Arc<Vec<Vec<Datum>>>, usize),
     Done,
 }
@@ -389,7 +388,7 @@ impl RecordBatchStream for Rows {
     }
 }
 
-/// Reads what a stream waits for, and wakes it.
+/// Reads the rows that a stream waits for, and wakes it.
 pub(super) fn serve(task: &Mutex<Task>, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
     let mut task = locked(task);
     match task.fill(env, cx) {
@@ -526,24 +525,24 @@ impl Task {
 }
 
 impl Scan {
-    /// How a table is read for it: its columns, and those of its condition.
+    /// Returns the access path of a table for a condition, reading only the needed columns.
     fn access(&self, paths: &Paths, condition: Option<&Expr>) -> Access {
         let filtered = self.filter.iter().flat_map(Expr::columns);
         let wanted = Columns::these(self.projection.iter().copied().chain(filtered));
         Access { wanted, ..Access::new(paths, condition) }
     }
 
-    /// The same, whose rows may come in any order.
+    /// Returns the same scan, whose rows may come in any order.
     pub(super) fn in_any_order(&self) -> Self {
         Self { is_any_order: true, ..self.clone() }
     }
 
-    /// Where its rows come from.
+    /// Returns the source of its rows.
     pub(super) fn leaf(&self) -> &Leaf {
         &self.relation.leaf
     }
 
-    /// The types of all columns of its relation, and their names.
+    /// Returns the types of all columns of its relation.
     pub(super) fn types(&self) -> &[SqlType] {
         &self.relation.types
     }
@@ -552,7 +551,7 @@ impl Scan {
         self.relation.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// The number of its relation.
+    /// Returns the number of its relation.
     pub(super) fn number(&self) -> Option<u32> {
         let first = self.all_columns().into_iter().next()?;
         first.strip_prefix('r')?.split_once('c')?.0.parse().ok()
@@ -562,17 +561,17 @@ impl Scan {
         self.filter.as_ref()
     }
 
-    /// Whether joins may say which rows are wanted.
+    /// Whether joins may restrict its rows at run time.
     pub(super) fn may_be_led(&self) -> bool {
         !self.dynamic.is_empty()
     }
 
-    /// The key or index by which it was read as they did.
+    /// Returns the key or index that a dynamic filter made it use.
     pub(super) fn led_by(&self) -> Option<&str> {
         self.led_by.get().map(String::as_str)
     }
 
-    /// The conditions that joins have set meanwhile, where a key or an index serves them.
+    /// Returns the conditions that joins have set by now, if a key or an index serves them.
     fn leads(&self, paths: &Paths) -> Option<Vec<Expr>> {
         let types = &self.relation.types;
         self.dynamic.iter().find_map(|filter| {
@@ -584,7 +583,7 @@ impl Scan {
     }
 }
 
-/// The error of a plan that was not made for a statement.
+/// The error for a plan that was not made for a statement.
 pub(super) fn without_statement() -> DataFusionError {
     DataFusionError::Internal("a plan without a statement".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Queries as DataFusion's logical plans.
+//! Lowering of bound queries to DataFusion's logical plans.
 
 use std::sync::Arc;
 
@@ -31,19 +31,19 @@ use crate::plan::SortKey;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// Numbers for relations.
+/// The counter of relation numbers.
 pub(crate) type Numbers = u32;
 
-/// The next number.
+/// Returns the next relation number.
 pub(super) fn next(numbers: &mut Numbers) -> u32 {
     *numbers += 1;
     *numbers
 }
 
-/// The most conditions that rows are held to at once: DataFusion makes a chain of them.
+/// The maximum number of conditions in one filter: DataFusion turns them into a chain.
 const CONDITIONS_MAX: usize = 2_500;
 
-/// The condition that all hold, as a tree of no more levels than needed.
+/// Returns the conjunction of all conditions, as a balanced tree.
 pub(super) fn all_of(mut conditions: Vec<Logical>) -> Result<Option<Logical>> {
     if conditions.len() > CONDITIONS_MAX {
         let message = format!("a query has at most {CONDITIONS_MAX} conditions in one place");
@@ -64,10 +64,10 @@ pub(super) fn all_of(mut conditions: Vec<Logical>) -> Result<Option<Logical>> {
     Ok(conditions.pop())
 }
 
-/// The plan of a query, whose columns are those of a relation of this number.
+/// Returns the plan of a query, whose columns are those of the relation with this number.
 ///
 /// # Errors
-/// What DataFusion can't plan.
+/// If DataFusion cannot plan it.
 pub(crate) fn lower(
     block: Block,
     relation: u32,
@@ -96,7 +96,7 @@ fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<Logical
         let expr = stage.resolve(expr)?;
         exprs.push(stage.value(&expr, base));
     }
-    // What rows are sorted by goes before the last step, which leaves it out.
+    // The sort columns stay until the last step, which drops them.
     let is_last = exprs.len() == block.width;
     let inner = if is_last { relation } else { next(stage.numbers) };
     let mut plan = projected(stage.plan, exprs, inner)?;
@@ -118,12 +118,12 @@ fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<Logical
     Ok(plan)
 }
 
-/// A column of a relation.
+/// Returns a column of a relation.
 pub(super) fn named(relation: u32, at: usize) -> Logical {
     Logical::Column(ColumnId { relation, column: at as u32 }.name())
 }
 
-/// Rows of these values, as a relation of a number.
+/// Projects the rows onto these values, as the relation with this number.
 pub(super) fn projected(
     plan: LogicalPlan,
     mut exprs: Vec<Logical>,
@@ -139,19 +139,19 @@ pub(super) fn projected(
     LogicalPlanBuilder::from(plan).project(exprs)?.build()
 }
 
-/// A value as Arrow compares it rightly.
+/// Returns a value that Arrow compares like SQL.
 pub(super) fn comparable(value: Logical, base: SqlType) -> Logical {
     if is_ordered(base) { value } else { KeyOf::call(base, value) }
 }
 
-/// What the first row of a group has.
+/// Returns the first value of a column in a group.
 pub(super) fn first_of(column: Logical) -> Logical {
     let function = first_value_udaf();
     let first = AggregateFunction::new_udf(function, vec![column], false, None, vec![], None);
     Logical::AggregateFunction(first)
 }
 
-/// The rows of a relation without those that are like another.
+/// Removes duplicate rows of a relation.
 pub(super) fn distinct(plan: LogicalPlan, relation: u32, types: &[SqlType]) -> Result<LogicalPlan> {
     if types.iter().all(|base| is_ordered(*base)) {
         return LogicalPlanBuilder::from(plan).distinct()?.build();
@@ -171,7 +171,8 @@ pub(super) fn distinct(plan: LogicalPlan, relation: u32, types: &[SqlType]) -> R
         .map(|(at, column)| first_of(column).alias(format!("r{relation}v{at}")));
     let plan = LogicalPlanBuilder::from(plan).aggregate(keys, firsts)?.build()?;
     let values = (0..types.len()).map(|at| {
-        // A column that is NULL has no first value that is something else.
+        // If a group's key is NULL, the column is NULL in all of its rows, so the first value is,
+        // too.
         Logical::Column(Column::new_unqualified(format!("r{relation}v{at}")))
     });
     projected(plan, values.collect(), relation)
@@ -193,7 +194,7 @@ pub(super) fn sorted(
     LogicalPlanBuilder::from(plan).sort(keys)?.build()
 }
 
-/// Not more rows than a limit. The numbers are known when the plan runs.
+/// Applies LIMIT and OFFSET. Their values are known only when the plan runs.
 pub(super) fn limited(
     plan: LogicalPlan,
     limit: Option<Expr>,
@@ -206,16 +207,16 @@ pub(super) fn limited(
     LogicalPlanBuilder::from(plan).limit_by_expr(offset.map(number), limit.map(number))?.build()
 }
 
-/// Rows under way, and what expressions over them mean.
+/// A plan under construction, with the meaning of the columns in expressions over it.
 pub(super) struct Stage<'a> {
     pub plan: LogicalPlan,
-    /// What the columns are that expressions name by their place.
+    /// The columns that expressions refer to by position.
     pub columns: Vec<(Logical, SqlType)>,
     pub numbers: &'a mut Numbers,
 }
 
 impl<'a> Stage<'a> {
-    /// A plan whose columns expressions name by their places here.
+    /// Starts from a plan whose columns expressions refer to by position.
     pub(super) fn new(
         plan: LogicalPlan,
         columns: &[(ColumnId, SqlType)],
@@ -225,9 +226,9 @@ impl<'a> Stage<'a> {
         Self { plan, columns: columns.iter().map(column).collect(), numbers }
     }
 
-    /// Puts rows beside those of functions that are called for each.
+    /// Joins rows with those of the functions called for each.
     fn expanded(mut self, mut functions: Vec<Called>) -> Result<Self> {
-        // What queries in arguments come to, nothing behind the functions names.
+        // Later expressions do not refer to the answers of subqueries in the arguments.
         let mut columns = self.columns.clone();
         self.resolve_args(&mut functions)?;
         let relation = next(self.numbers);
@@ -239,7 +240,7 @@ impl<'a> Stage<'a> {
         Ok(Self { plan, columns, numbers: self.numbers })
     }
 
-    /// Asks the queries in arguments.
+    /// Resolves the subqueries in arguments.
     pub(super) fn resolve_args(&mut self, functions: &mut [Called]) -> Result<()> {
         for (arg, _) in functions.iter_mut().flat_map(|called| &mut called.args) {
             *arg = self.resolve(std::mem::replace(arg, Expr::Param(0)))?;
@@ -247,13 +248,13 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Leaves the rows for which a condition holds.
+    /// Filters the rows by a condition.
     pub(super) fn filter(&mut self, condition: Expr) -> Result<()> {
         let mut conditions: Vec<Expr> = condition.conjuncts().into_iter().cloned().collect();
-        // What asks no query leaves fewer rows to ask them for.
+        // Conditions without subqueries come first, so that subqueries run for fewer rows.
         conditions.sort_by_key(Expr::holds_subquery);
         let width = self.columns.len();
-        // All of them at once: a plan is no deeper for each.
+        // All of these conditions form one filter, so that the plan does not get deeper for each.
         let asked = conditions.split_off(conditions.partition_point(|it| !it.holds_subquery()));
         let (chances, conditions): (Vec<Expr>, Vec<Expr>) =
             conditions.into_iter().partition(is_volatile);
@@ -284,13 +285,14 @@ impl<'a> Stage<'a> {
                 true => Chance::plan(plan, predicate),
                 false => LogicalPlanBuilder::from(plan).filter(predicate)?.build()?,
             };
-            // What was asked for the condition, nothing behind it names.
+            // Later expressions do not refer to the answers of the condition's subqueries.
             self.columns.truncate(width);
         }
         Ok(())
     }
 
-    /// Makes a join of a condition on a query, where that can be done. What is left to look at.
+    /// Turns a condition on a subquery into a join if possible, and returns the remaining
+    /// condition.
     fn join_like(&mut self, condition: &Expr) -> Result<Option<Logical>> {
         let (subquery, negated) = match condition {
             Expr::Subquery(subquery) => (subquery, false),
@@ -313,7 +315,7 @@ impl<'a> Stage<'a> {
         let kind = match (negated, operands) {
             (true, []) => JoinType::LeftAnti,
             (false, _) => JoinType::LeftSemi,
-            // What is unknown there is not what a join leaves out.
+            // NOT IN is unknown if a value is NULL, which an anti join cannot express.
             (true, _) => return Ok(None),
         };
         let (query, conditions) = match (&subquery.shape, is_correlated) {
@@ -325,7 +327,8 @@ impl<'a> Stage<'a> {
         Ok(Some(lit(true)))
     }
 
-    /// Leaves the rows for which a query has, or has not, a row that fits.
+    /// Retains the rows for which the query has a matching row (semi join), or has none (anti
+    /// join).
     fn semi_join(
         &mut self,
         query: &Query,
@@ -363,7 +366,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Puts columns in the place of queries in an expression.
+    /// Replaces the subqueries in an expression by columns.
     pub(super) fn resolve(&mut self, expr: Expr) -> Result<Expr> {
         if !expr.holds_subquery() {
             return Ok(expr);
@@ -405,7 +408,7 @@ impl<'a> Stage<'a> {
         Ok(Expr::Column(self.columns.len() - 1))
     }
 
-    /// The column of an aggregate that is computed for all rows at once, and joined to them.
+    /// Returns the column of an aggregate that is computed for all rows at once and joined to them.
     fn joined(&mut self, keyed: &Keyed, refs: &[(ColumnId, SqlType, Expr)]) -> Result<Expr> {
         let relation = next(self.numbers);
         let query = keyed.query.as_relation(relation)?;
@@ -429,7 +432,7 @@ impl<'a> Stage<'a> {
         Ok(if keyed.is_count { Expr::Coalesce(vec![column, zero]) } else { column })
     }
 
-    /// An expression over the rows. It holds no query.
+    /// Converts an expression over the rows. It must not contain a subquery.
     pub(super) fn value(&self, expr: &Expr, base: SqlType) -> Logical {
         match expr {
             Expr::Column(at) => self.columns[*at].0.clone(),
@@ -466,7 +469,7 @@ impl<'a> Stage<'a> {
         self.value(expr, SqlType::Bool)
     }
 
-    /// An expression that our own code computes.
+    /// Converts an expression that Pangea's own code evaluates.
     fn computed(&self, expr: &Expr, base: SqlType) -> Logical {
         let mut args: Vec<(Logical, SqlType)> = Vec::new();
         let mut place = |arg: (Logical, SqlType)| {
@@ -488,7 +491,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// A query that names nothing here, and is asked for one value: it is run before the others.
+/// Returns an uncorrelated subquery with a single value: it runs before the outer query.
 fn settled_first(subquery: &Subquery) -> Option<Logical> {
     let plan = Arc::new(subquery.query.plan.clone());
     let nested = Nested { subquery: plan, outer_ref_columns: Vec::new(), spans: Spans::new() };
@@ -504,7 +507,7 @@ fn none_of() -> &'static [Expr] {
     &[]
 }
 
-/// Whether an expression names columns.
+/// Whether an expression refers to columns.
 fn names(expr: &Expr) -> bool {
     expr.names_own() || expr.names_outer()
 }
@@ -520,20 +523,20 @@ fn operator(op: Comparison) -> Operator {
     }
 }
 
-/// Whether a cast changes nothing of how Arrow has the value.
+/// Whether a cast does not change the Arrow representation of a value.
 fn keeps_value(from: SqlType, to: SqlType) -> bool {
     use SqlType::{Int2, Int4, Int8, Text, Varchar};
     matches!((from, to), (Int2, Int4 | Int8) | (Int4, Int8) | (Varchar, Text))
 }
 
-/// A column of a query around this one.
+/// Returns a column of an outer query.
 fn outer(id: ColumnId, base: SqlType) -> Logical {
     let name = id.name();
     let field = Arc::new(Field::new(&name.name, arrow_type(base), true));
     Logical::OuterReferenceColumn(field, name)
 }
 
-/// The call of an aggregate over columns of a relation, which begin at a place.
+/// Returns the call of an aggregate over columns of a relation, starting at position `first`.
 pub(super) fn aggregated(aggregate: &Aggregate, relation: u32, first: usize) -> Logical {
     let count = aggregate.args.len() + aggregate.order.len();
     let args = (first..first + count).map(|at| named(relation, at)).collect();
@@ -543,13 +546,13 @@ pub(super) fn aggregated(aggregate: &Aggregate, relation: u32, first: usize) -> 
 }
 
 impl Query {
-    /// The same query as a relation of a number.
+    /// Returns the query as the relation with this number.
     pub(super) fn as_relation(&self, relation: u32) -> Result<LogicalPlan> {
         let columns = self.plan.schema().columns().into_iter().take(self.types.len());
         projected(self.plan.clone(), columns.map(Logical::Column).collect(), relation)
     }
 
-    /// The same query, its columns as other types.
+    /// Returns the query with its columns cast to other types.
     pub(crate) fn with_types(self, types: &[SqlType]) -> std::result::Result<Self, SqlError> {
         if self.types == types {
             return Ok(self);

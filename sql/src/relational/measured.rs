@@ -1,4 +1,4 @@
-//! Steps of a plan that tell how long they took and how many rows they gave.
+//! Plan steps instrumented with their time and row counts, for EXPLAIN ANALYZE.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use futures_util::Stream;
 use super::Physical;
 use crate::explain::Actual;
 
-/// A step, and what it took so far.
+/// An instrumented step, with its measurements.
 #[derive(Debug)]
 struct Measured {
     inner: Physical,
@@ -40,7 +40,7 @@ fn locked(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The same plan, each of whose steps is measured.
+/// Returns the plan with each step instrumented.
 pub(super) fn measured(plan: Physical) -> Result<Physical> {
     plan.transform_up(|inner| {
         let taken = Arc::new(Mutex::new(Taken::default()));
@@ -49,11 +49,11 @@ pub(super) fn measured(plan: Physical) -> Result<Physical> {
     .data()
 }
 
-/// What a step took, where it was measured.
+/// Returns the measurements of a step if it is instrumented.
 pub(super) fn actual(plan: &Physical) -> Option<Actual> {
     let measured = (plan.as_ref() as &dyn Any).downcast_ref::<Measured>()?;
     let taken = locked(&measured.taken);
-    // As in PostgreSQL, of several runs the mean is told.
+    // As in PostgreSQL, the mean over several loops is shown.
     let runs = taken.loops.max(1) as f64;
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3 / runs;
     let rows = (taken.rows as f64 / runs).round() as u64;
@@ -140,12 +140,13 @@ impl ExecutionPlan for Measured {
     }
 }
 
-/// The rows of a step that is measured.
+/// The rows of an instrumented step.
 struct Timed {
     inner: SendableRecordBatchStream,
     schema: SchemaRef,
     taken: Arc<Mutex<Taken>>,
-    /// Since when it is asked for rows: what it waits for is its own matter.
+    /// The time of the pending request for rows. The time that a step waits for its input is
+    /// included.
     since: Option<Instant>,
     so_far: Duration,
     has_row: bool,

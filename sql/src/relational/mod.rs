@@ -1,24 +1,24 @@
-//! Queries of more than one table, over DataFusion.
+//! Queries of more than one table, executed by DataFusion.
 //!
 //! ```text
 //!   syntax tree --plan--> Block: names, types and expressions are ours
 //!                           | lower.rs, joins.rs, grouping.rs, windows.rs
 //!                           v
-//!                         LogicalPlan of DataFusion's, kept with the statement
-//!                           | run.rs: optimised, made physical, and polled here
+//!                         LogicalPlan of DataFusion's, cached with the statement
+//!                           | run.rs: optimized, made physical, and polled here
 //!                           v
 //!      leaf.rs <--asks-- physical plan --rows--> the statement
 //!         | answers, from the context of the statement
 //! ```
 //!
-//! DataFusion does what a query engine does: it orders joins, pushes conditions down, takes
-//! subqueries apart, joins, sorts, groups. What SQL computes stays ours: expressions that
-//! DataFusion would compute otherwise than PostgreSQL are functions over our own ([`function`]), so
-//! are aggregates ([`aggregate`]). All that it reads comes through the context of the statement
-//! ([`leaf`]), so that a transaction sees its own writes and records what it read.
+//! DataFusion does the work of a query engine: it orders joins, pushes conditions down,
+//! decorrelates subqueries, joins, sorts and groups. SQL semantics stay ours: expressions that
+//! DataFusion would compute differently from PostgreSQL are functions over our own ([`function`]),
+//! and so are aggregates ([`aggregate`]). All reads go through the context of the statement
+//! ([`leaf`]), so that a transaction sees its own writes and records its reads.
 //!
-//! Nothing here starts a thread: a plan has one partition and is polled until it waits for rows,
-//! which are then read and given to it.
+//! This module starts no threads. A plan has one partition and is polled until it waits for rows,
+//! which are then read and passed to it.
 
 mod aggregate;
 mod answers;
@@ -63,10 +63,10 @@ pub(crate) use parts::{
 pub(crate) use run::{Running, physical, run};
 pub(crate) use windows::{Over, Window, WindowFunction};
 
-/// A plan that can be run.
+/// An executable plan.
 pub(crate) type Physical = Arc<dyn ExecutionPlan>;
 
-/// A column of a relation of a query, unlike any other of its statement.
+/// A column of a relation, unique within its statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ColumnId {
     pub relation: u32,
@@ -74,89 +74,91 @@ pub(crate) struct ColumnId {
 }
 
 impl ColumnId {
-    /// What DataFusion calls it. The name alone sets it apart: physical plans know no relations.
+    /// Returns its name in DataFusion. The name is unique without the qualifier, because physical
+    /// plans have no qualifiers.
     pub(crate) fn name(self) -> Column {
         let Self { relation, column } = self;
         Column::new(Some(relation_name(relation)), format!("r{relation}c{column}"))
     }
 }
 
-/// The most relations of a statement, all steps of its plan among them.
+/// The maximum number of relations in a statement, including the intermediate relations of its
+/// plan.
 pub(crate) const RELATIONS_MAX: u32 = 1_000;
 
-/// What DataFusion calls a relation.
+/// Returns DataFusion's name of a relation.
 fn relation_name(relation: u32) -> String {
     format!("r{relation}")
 }
 
-/// A query that DataFusion runs: the columns of its plan are those of the result, in order.
+/// A query that DataFusion runs. The columns of its plan are those of the result, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Query {
     pub plan: LogicalPlan,
     pub types: Vec<SqlType>,
 }
 
-/// A query in parentheses, as a part of an expression.
+/// A subquery within an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Subquery {
     pub kind: SubqueryKind,
     pub query: Arc<Query>,
-    /// The columns of the query around it that it names, and what they are there.
+    /// The outer columns that it refers to, and their values in the outer query.
     pub refs: Vec<(ColumnId, SqlType, Expr)>,
-    /// What it comes to.
+    /// The type of its value.
     pub base: SqlType,
-    /// How DataFusion may take it apart.
+    /// The way in which it can be decorrelated.
     pub shape: Shape,
 }
 
-/// What of a query is asked.
+/// The kind of a subquery.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SubqueryKind {
-    /// The one value of its one row.
+    /// The value of its single row.
     Scalar,
-    /// Whether it has a row.
+    /// Whether it returns a row.
     Exists,
-    /// All values, as an array of this type.
+    /// All of its values, as an array of this type.
     Array(SqlType),
-    /// How values compare with those of one row, or all rows.
+    /// ANY or ALL: the comparison of operands with one row, or with all rows.
     Quantified { op: Comparison, is_all: bool, operands: Vec<(Expr, SqlType)> },
 }
 
-/// How simple a query is, so that it becomes a join.
+/// The structure of a query, which determines whether it can become a join.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
-    /// What it names of outside stands in its WHERE alone, and nothing is done with its rows but
-    /// that columns are computed.
+    /// References to the outer query occur only in WHERE. The query only computes columns of its
+    /// rows.
     Rows(Arc<Split>),
-    /// So are the rows, of which one aggregate is computed; what is named of outside is compared
+    /// As `Rows`, but it computes one aggregate of the rows, and compares the outer references only
     /// for equality.
     Aggregate(Arc<Keyed>),
-    /// Anything else.
+    /// Any other query.
     Other,
 }
 
-/// A query without the conditions that name what is outside of it.
+/// A query without the conditions that refer to the outer query.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Split {
-    /// Its columns, and then those that the conditions name.
+    /// Its columns, followed by those that the conditions refer to.
     pub query: Query,
-    /// The conditions: over those columns, and columns of the query around.
+    /// Conditions over those columns and columns of the outer query.
     pub conditions: Vec<Expr>,
 }
 
-/// A query that computes one aggregate, for all that it may be asked for at once.
+/// A query that computes an aggregate for all outer rows at once, grouped by keys.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Keyed {
-    /// The aggregate, and then the keys that it is of.
+    /// The aggregate, followed by the keys.
     pub query: Query,
-    /// What keys are compared with: over the columns of the query around.
+    /// The expressions over outer columns that the keys are compared with.
     pub outer: Vec<(Expr, SqlType)>,
-    /// Whether it counts: then it is nought where there is nothing.
+    /// Whether it is a count, which is 0 for a missing key.
     pub is_count: bool,
 }
 
 impl Subquery {
-    /// The expressions of the query around it that it holds.
+    /// Returns the outer query's expressions that it contains.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &Expr> {
         let operands = match &self.kind {
             SubqueryKind::Quantified { operands, .. } => &operands[..],
@@ -166,7 +168,7 @@ impl Subquery {
         operands.iter().map(|(expr, _)| expr).chain(refs)
     }
 
-    /// The same, to be changed.
+    /// Returns the same expressions, mutably.
     pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
         let operands = match &mut self.kind {
             SubqueryKind::Quantified { operands, .. } => &mut operands[..],

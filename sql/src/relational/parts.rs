@@ -1,4 +1,4 @@
-//! Parts of plans that the planner puts together.
+//! Plan fragments that the planner combines.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::exec::series::Called;
 use crate::expr::Expr;
 use crate::types::SqlType;
 
-/// What a walk over a plan of the most steps takes of the stack, and more.
+/// The stack that a walk over a plan of the maximum depth needs, with a margin.
 const WALK_BYTES: usize = 16 << 20;
 
 type Planned = std::result::Result<LogicalPlan, SqlError>;
@@ -28,12 +28,12 @@ fn planned(plan: impl FnOnce() -> Result<LogicalPlan>) -> Planned {
     plan().map_err(|error| unwrapped(&error))
 }
 
-/// A query as a relation of a number.
+/// Returns a query as the relation with this number.
 pub(crate) fn renamed(query: &Query, relation: u32) -> Planned {
     planned(|| query.as_relation(relation))
 }
 
-/// The rows for which a condition holds.
+/// Filters rows by a condition.
 pub(crate) fn filtered(
     plan: LogicalPlan,
     condition: Expr,
@@ -47,7 +47,7 @@ pub(crate) fn filtered(
     })
 }
 
-/// The rows with more columns, those of a relation of a number.
+/// Adds columns to the rows: those of the relation with this number.
 pub(crate) fn with_columns(
     plan: LogicalPlan,
     columns: &[(ColumnId, SqlType)],
@@ -67,7 +67,7 @@ pub(crate) fn with_columns(
     })
 }
 
-/// The rows with the answers to queries that are asked for each: columns of a relation of a number.
+/// Adds the answers of subqueries to the rows, as columns of the relation with this number.
 pub(crate) fn answered(
     plan: LogicalPlan,
     columns: &[(ColumnId, SqlType)],
@@ -88,8 +88,8 @@ pub(crate) fn answered(
     })
 }
 
-/// The rows beside those of functions that are called for each: their columns are those of a
-/// relation of a number. They may be numbered, and a row without any may be kept.
+/// Joins the rows with those of functions called for each, as columns of the relation with this
+/// number. `flags` are the fields `is_numbered` and `is_kept` of `Calls`.
 pub(crate) fn expand(
     plan: LogicalPlan,
     columns: &[(ColumnId, SqlType)],
@@ -106,7 +106,7 @@ pub(crate) fn expand(
     })
 }
 
-/// The same within a plan.
+/// The same for a plan under construction.
 pub(super) fn expanded(
     stage: Stage<'_>,
     functions: &[Called],
@@ -121,7 +121,7 @@ pub(super) fn expanded(
     Expand::plan(stage.plan, Calls { functions, is_numbered, is_kept }, values, relation)
 }
 
-/// The rows that a recursive query has found last.
+/// The work table of a recursive query: the rows of its last iteration.
 pub(crate) fn work_table(
     name: &str,
     types: &[SqlType],
@@ -135,12 +135,12 @@ pub(crate) fn work_table(
     Ok(Query { plan, types: types.to_vec() })
 }
 
-/// What a step of the statement has come to, as a relation of a number.
+/// The rows that a step of the statement returned, as the relation with this number.
 pub(crate) fn given(types: &[SqlType], relation: u32) -> Query {
     Query { plan: scan(Leaf::Given(relation), types, relation), types: types.to_vec() }
 }
 
-/// Rows, and those that follow from them by way of a work table.
+/// A recursive query: the first rows, and those derived from them through a work table.
 pub(crate) fn recursive(
     work: &str,
     (first, next): (Query, Query),
@@ -149,7 +149,7 @@ pub(crate) fn recursive(
 ) -> std::result::Result<Query, SqlError> {
     let types = first.types.clone();
     if !is_all && !types.iter().all(|base| is_ordered(*base)) {
-        // DataFusion tells its rows apart by their bytes.
+        // DataFusion compares rows by their bytes here.
         let feature = "UNION without ALL of such a type in a recursive query";
         return Err(SqlError::unsupported(feature));
     }
@@ -173,9 +173,9 @@ pub(crate) fn recursive(
     Ok(Query { plan, types })
 }
 
-/// Whether a plan names columns of queries around it.
+/// Whether a plan refers to columns of outer queries.
 pub(crate) fn names_outer(plan: &LogicalPlan) -> bool {
-    // The walk takes stack for each step of the plan.
+    // The walk needs stack for each step of the plan.
     stacker::maybe_grow(WALK_BYTES, 2 * WALK_BYTES, || names_outer_here(plan))
 }
 
@@ -188,7 +188,7 @@ fn names_outer_here(plan: &LogicalPlan) -> bool {
                 Ok(TreeNodeRecursion::Continue)
             })
         })?;
-        // What is within such a node is not looked at.
+        // The content of such a node is not inspected, so the answer is yes.
         is_found |= matches!(node, LogicalPlan::Extension(_));
         Ok(TreeNodeRecursion::Continue)
     });

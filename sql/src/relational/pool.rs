@@ -1,5 +1,5 @@
-//! What DataFusion takes of memory for a statement: up to the statement's limit, and within what
-//! all results of the node may take.
+//! The memory that DataFusion uses for a statement: limited for each statement, and counted against
+//! the limit on all results of the node.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Running a plan: from its logical form to rows, without a thread of its own.
+//! Execution of plans: from the logical plan to rows, without threads of its own.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -43,19 +43,20 @@ use crate::held::Held;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// So many values of the smaller side of a join are looked for one by one on the other side.
+/// The maximum number of values from the smaller side of a join that are looked up one by one on
+/// the other side.
 const LOOKUPS_MAX: usize = 10_000;
-/// And so many bytes of them.
+/// The maximum bytes of those values.
 const LOOKUP_BYTES_MAX: usize = 8 << 20;
 
-/// The stack that a plan is run on: one where each relation is around the last is deep.
+/// The stack for running a plan. A plan that nests each relation within the last one is deep.
 const STACK_BYTES: usize = 128 << 20;
 
-/// What streams wait for.
+/// The requests for rows that streams wait for.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     asked: Mutex<Vec<Arc<Mutex<Task>>>>,
-    /// How many rows tables have, about.
+    /// The estimated number of rows in each table.
     sizes: Mutex<BTreeMap<TableId, usize>>,
 }
 
@@ -70,23 +71,23 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Desk {
-    /// The one of a run.
+    /// Returns the desk of a run.
     pub(super) fn of(options: &ConfigOptions) -> Result<Arc<Self>> {
         let found = options.extensions.get::<Surroundings>();
         found.map(|it| it.desk.clone()).ok_or_else(without_statement)
     }
 
-    /// A stream waits for rows.
+    /// Registers a stream that waits for rows.
     pub(super) fn ask(&self, task: Arc<Mutex<Task>>) {
         locked(&self.asked).push(task);
     }
 
-    /// How many rows a table has, about.
+    /// Returns the estimated number of rows in a table.
     pub(super) fn size(&self, table: TableId) -> usize {
         locked(&self.sizes).get(&table).copied().unwrap_or(1_000)
     }
 
-    /// Learns how large the tables of a plan are.
+    /// Looks up the estimated sizes of a plan's tables.
     fn measure(&self, plan: &LogicalPlan, cx: &mut dyn Context) -> Result<()> {
         plan.apply_with_subqueries(|node| {
             if let LogicalPlan::TableScan(scan) = node
@@ -102,7 +103,7 @@ impl Desk {
     }
 }
 
-/// What all runs have in common.
+/// The configuration shared by all runs.
 fn common() -> &'static SessionState {
     static COMMON: OnceLock<SessionState> = OnceLock::new();
     COMMON.get_or_init(|| {
@@ -112,11 +113,11 @@ fn common() -> &'static SessionState {
         options.optimizer.hash_join_inlist_pushdown_max_distinct_values = LOOKUPS_MAX;
         options.optimizer.enable_topk_dynamic_filter_pushdown = false;
         options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
-        // A failing rule is a bug, not a plan that is slower.
+        // A failing optimizer rule is a bug. It must not silently result in a slower plan.
         options.optimizer.skip_failed_rules = false;
         let rules = PhysicalOptimizer::default().rules;
-        // Nobody else waits for the thread; and what is known of a table beforehand is a guess,
-        // which is no result.
+        // No other task waits for this thread, so plans need not yield. Sizes of tables are
+        // estimates, which must not replace an aggregate.
         let is_unfit = ["EnsureCooperative", "aggregate_statistics"];
         let mut rules: Vec<_> =
             rules.into_iter().filter(|rule| !is_unfit.contains(&rule.name())).collect();
@@ -138,7 +139,7 @@ fn session(surroundings: Surroundings) -> Result<SessionState> {
     let mut session = common().clone();
     let held = Held::of(locked(&surroundings.env).results.as_ref());
     session.config_mut().options_mut().extensions.insert(surroundings);
-    // Each statement has its own.
+    // Each statement has its own memory pool.
     let pool = Arc::new(Pool::new(ROWS_BYTES_MAX, held));
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()?;
     let mut session =
@@ -147,7 +148,7 @@ fn session(surroundings: Surroundings) -> Result<SessionState> {
     Ok(session)
 }
 
-/// What is done with each row; it says whether to go on.
+/// The callback for each row; it returns whether to continue.
 pub(crate) type OnRow<'a> = dyn FnMut(Vec<Datum>) -> Result<ControlFlow<()>, Failure> + 'a;
 
 /// Runs a query and visits its rows.
@@ -168,29 +169,29 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Does a step of a run, within the runtime that runs nothing.
+/// Runs a step of a query within the inert runtime.
 fn guarded<T>(step: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // DataFusion goes down a plan step by step, however deep it is.
+    // DataFusion recurses through the steps of a plan, however deep it is.
     let run = || {
         stacker::maybe_grow(STACK_BYTES / 2, STACK_BYTES, || {
             let _guard = alone().enter();
             step()
         })
     };
-    // A plan that a library trips over is an error of its statement, and of nothing else.
+    // A panic in a library is an error of this statement, and affects nothing else.
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         let message = "the query could not be run: its plan failed";
         Err(SqlError::new(code::INTERNAL, message).into())
     })
 }
 
-/// A query that is run as its rows are asked for.
+/// A running query whose rows are computed on demand.
 pub(crate) struct Running {
     desk: Arc<Desk>,
     env: Arc<Mutex<Env>>,
     stream: SendableRecordBatchStream,
     types: Vec<SqlType>,
-    /// Rows that were found, and how many of them were visited.
+    /// The current batch, and the number of its rows already visited.
     batch: Option<(RecordBatch, usize)>,
 }
 
@@ -201,7 +202,7 @@ impl std::fmt::Debug for Running {
 }
 
 impl Running {
-    /// Begins to run a query.
+    /// Starts a query.
     pub(crate) fn open(query: &Query, env: &Env, cx: &mut dyn Context) -> Result<Self, Failure> {
         let shared = Arc::new(Mutex::new(env.fork()));
         let opened = guarded(|| {
@@ -218,7 +219,7 @@ impl Running {
         opened
     }
 
-    /// Visits some more rows. Whether they were the last.
+    /// Visits some more rows. Returns whether they were the last.
     pub(crate) fn fill(
         &mut self,
         env: &Env,
@@ -246,7 +247,7 @@ impl Running {
     }
 }
 
-/// Visits the rows of a batch from one on. Where that was enough, and what is next.
+/// Visits the rows of a batch from `first` on. Returns the next row if the callback stopped.
 fn visit(
     batch: &RecordBatch,
     first: usize,
@@ -264,8 +265,8 @@ fn visit(
     Ok(None)
 }
 
-/// A runtime that runs nothing: within it DataFusion sorts where it is, and starts no task that
-/// somebody would have to run.
+/// An inert runtime: within it DataFusion sorts in the calling thread, and starts no task that
+/// would need a running executor.
 fn alone() -> &'static Runtime {
     static ALONE: OnceLock<Runtime> = OnceLock::new();
     ALONE.get_or_init(|| {
@@ -273,7 +274,8 @@ fn alone() -> &'static Runtime {
     })
 }
 
-/// The plan of a query, which is not run, and those of queries that would be run beforehand.
+/// Returns the physical plan of a query without running it, and the plans of the subqueries that
+/// would run beforehand.
 pub(crate) fn physical(
     query: &Query,
     env: &Env,
@@ -289,17 +291,17 @@ pub(crate) fn physical(
     })
 }
 
-/// A run under way.
+/// A run in progress.
 struct Runner<'a> {
     session: SessionState,
     desk: Arc<Desk>,
     env: Arc<Mutex<Env>>,
     cx: &'a mut dyn Context,
-    /// What would be run beforehand, where nothing is run.
+    /// The subqueries that would run beforehand, if nothing is run.
     aside: Option<Vec<LogicalPlan>>,
 }
 
-/// Remembers that what was polled may go on.
+/// Records that the polled future can make progress.
 #[derive(Debug, Default)]
 struct Flag(AtomicBool);
 
@@ -331,11 +333,11 @@ impl Runner<'_> {
         }
     }
 
-    /// The plan, and those that would be run beforehand.
+    /// Returns the plans that would run beforehand, and the main plan.
     fn plan(&mut self, plan: &LogicalPlan) -> Result<(Vec<Physical>, Physical), Failure> {
         let plan = self.settled(plan.clone())?;
         let mut before = Vec::new();
-        // Those that are met within others come behind them.
+        // Subqueries found within others are appended to the list.
         while let Some(query) = self.aside.as_ref().and_then(|aside| aside.get(before.len())) {
             let query = query.clone();
             let query = self.settled(query)?;
@@ -344,7 +346,7 @@ impl Runner<'_> {
         Ok((before, self.physical(&plan)?))
     }
 
-    /// Makes a plan physical and begins to run it.
+    /// Makes a plan physical and starts it.
     fn begin(&mut self, plan: &LogicalPlan) -> Result<SendableRecordBatchStream, Failure> {
         let session = self.session.clone();
         let mut physical = self.physical(plan)?;
@@ -365,8 +367,8 @@ impl Runner<'_> {
         wait(future, &self.desk, &self.env, self.cx)
     }
 
-    /// The plan with what is the same for all of its rows put in: limits, and subqueries that name
-    /// nothing outside of them.
+    /// Replaces the parts of a plan that are constant for all rows: limits, and uncorrelated
+    /// subqueries.
     fn settled(&mut self, plan: LogicalPlan) -> Result<LogicalPlan, Failure> {
         let mut interrupted = None;
         let done = plan.transform_down(|node| {
@@ -413,7 +415,7 @@ impl Runner<'_> {
         }
     }
 
-    /// The value of a subquery that is the same for all rows around it.
+    /// Returns the value of an uncorrelated subquery.
     fn value_of(&mut self, query: &Subquery) -> Result<Logical, Failure> {
         let mut found: Option<ScalarValue> = None;
         let plan = self.settled((*query.subquery).clone())?;
@@ -435,14 +437,14 @@ impl Runner<'_> {
     }
 }
 
-/// Polls until it is done, and reads what it waits for in between.
+/// Polls a future until it completes, and reads the rows that it waits for in between.
 fn wait<T>(
     future: impl Future<Output = T>,
     desk: &Desk,
     env: &Mutex<Env>,
     cx: &mut dyn Context,
 ) -> Result<T, Failure> {
-    // A task's budget is its session's: nobody else waits for this thread to be free.
+    // The task's budget belongs to the session: no other task waits for this thread.
     let mut future = pin!(tokio::task::unconstrained(future));
     let flag = Arc::new(Flag::default());
     let waker = Waker::from(flag.clone());
@@ -472,7 +474,7 @@ fn settle_with<'a>(
     }
 }
 
-/// A limit whose numbers are known.
+/// Evaluates the numbers of a limit.
 fn limited(mut limit: Limit, env: &Env) -> Result<Limit, SqlError> {
     let number = |frame: &Logical, code: SqlState, clause: &str| {
         let Logical::ScalarFunction(call) = frame else { return Ok(None) };
@@ -501,7 +503,7 @@ fn limited(mut limit: Limit, env: &Env) -> Result<Limit, SqlError> {
     Ok(limit)
 }
 
-/// The physical form of a plan.
+/// Returns the physical form of a plan.
 pub(super) async fn planned(
     session: &SessionState,
     plan: &LogicalPlan,

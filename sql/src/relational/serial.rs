@@ -1,7 +1,7 @@
-//! The partitions of a plan, one after the other.
+//! Sequential execution of a plan's partitions.
 //!
-//! DataFusion reads the inputs of a UNION side by side, in tasks of their own. Here there are none:
-//! where partitions meet, they are read in their order.
+//! DataFusion reads the inputs of a UNION in parallel, in separate tasks. Pangea has no such tasks:
+//! at the places where partitions are merged, they are read one after the other.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use datafusion::physical_plan::{
 };
 use futures_util::Stream;
 
-/// Puts [`Serial`] over each UNION, before anything is planned for several partitions: aggregates
-/// in two steps, for instance, which ours have no state for.
+/// Puts [`Serial`] over each UNION. It runs before the rules that plan for several partitions, for
+/// example aggregates in two steps, because our aggregates have no partial state.
 #[derive(Debug)]
 pub(super) struct UnionsInSeries;
 
@@ -52,7 +52,7 @@ impl PhysicalOptimizerRule for UnionsInSeries {
     }
 }
 
-/// Puts [`Serial`] where partitions meet that are left.
+/// Puts [`Serial`] at the remaining places where partitions are merged.
 #[derive(Debug)]
 pub(super) struct InSeries;
 
@@ -86,7 +86,7 @@ impl PhysicalOptimizerRule for InSeries {
     }
 }
 
-/// The partitions of its input, in order.
+/// Reads the partitions of its input in order.
 #[derive(Debug)]
 struct Serial {
     input: Arc<dyn ExecutionPlan>,
@@ -153,7 +153,7 @@ struct InOrder {
     next: usize,
     count: usize,
     current: Option<SendableRecordBatchStream>,
-    /// How many rows are wanted still.
+    /// The number of rows still to be returned.
     left: usize,
     schema: SchemaRef,
 }

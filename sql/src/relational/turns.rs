@@ -1,7 +1,8 @@
-//! Pauses in which a statement looks whether it must end, where DataFusion makes none.
+//! Pauses in which a statement checks whether it must end, for steps in which DataFusion makes
+//! none.
 //!
 //! ```text
-//!   recursive query    turn after turn, as long as each finds rows and none is wanted yet
+//!   recursive query    iteration after iteration, while each finds rows and none is needed yet
 //!   nested loop        all rows on the left for each batch of those on the right
 //! ```
 
@@ -25,10 +26,10 @@ use futures_util::Stream;
 
 use super::Physical;
 
-/// So many rows at most are joined with all others between two pauses.
+/// The maximum number of rows joined with all others between two pauses.
 const LOOP_ROWS: usize = 1_024;
 
-/// Puts [`Turn`] over what recursive queries and nested loops do again and again.
+/// Puts [`Turn`] over the inputs that recursive queries and nested loops process repeatedly.
 #[derive(Debug)]
 pub(super) struct Turns;
 
@@ -59,7 +60,7 @@ impl PhysicalOptimizerRule for Turns {
     }
 }
 
-/// Its input, which is begun with a pause, and has one between so many rows and the next.
+/// Pauses before its input starts, and after each `rows_max` rows.
 #[derive(Debug)]
 struct Turn {
     input: Physical,
@@ -106,17 +107,17 @@ impl ExecutionPlan for Turn {
     }
 }
 
-/// A stream that is not ready when it is asked first, and each time after so many rows.
+/// A stream that returns `Pending` at the first poll, and again after each `rows_max` rows.
 struct Paused {
     input: SendableRecordBatchStream,
     has_paused: bool,
     rows_max: Option<usize>,
-    /// What is left of a batch.
+    /// The rest of a batch.
     rest: Option<RecordBatch>,
 }
 
 impl Paused {
-    /// The first rows of a batch; the others are kept.
+    /// Returns the first rows of a batch, and stores the rest.
     fn first_of(&mut self, batch: RecordBatch) -> RecordBatch {
         let Some(most) = self.rows_max else { return batch };
         self.has_paused = false;

@@ -1,4 +1,4 @@
-//! Values as Arrow has them, and back.
+//! Conversion of values to and from Arrow.
 //!
 //! | SQL | Arrow |
 //! |---|---|
@@ -9,8 +9,9 @@
 //! | bytea, uuid | Binary |
 //! | others | Binary: the bytes of a row with that one column |
 //!
-//! Arrow orders the first rows of the table as SQL does, but for floats (two zeros) and `char(n)`
-//! (blanks). What it does not order is compared by its key ([`key_of`]).
+//! Arrow orders the types in the first rows of the table like SQL, except for floats (two zeros)
+//! and `char(n)` (blanks). Types that it orders differently are compared by their keys
+//! ([`key_of`]).
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ use crate::rows;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The Arrow type of a SQL type.
+/// Returns the Arrow type of an SQL type.
 pub(super) fn arrow_type(base: SqlType) -> DataType {
     use SqlType as T;
     match base {
@@ -47,7 +48,7 @@ pub(super) fn arrow_type(base: SqlType) -> DataType {
     }
 }
 
-/// Whether Arrow compares values of a type as SQL does.
+/// Whether Arrow compares values of a type like SQL.
 pub(super) fn is_ordered(base: SqlType) -> bool {
     use SqlType as T;
     !matches!(
@@ -66,7 +67,7 @@ pub(super) fn is_ordered(base: SqlType) -> bool {
     )
 }
 
-/// Bytes that are equal and sort as the values do.
+/// Returns the comparison key: bytes that are equal and sort like the values.
 pub(super) fn key_of(base: SqlType, datum: &Datum) -> Result<Datum, SqlError> {
     if datum.is_null() {
         return Ok(Datum::Null);
@@ -114,23 +115,23 @@ impl Column {
         }
     }
 
-    /// Whether the bytes of a type's values in a row can be added as they are.
+    /// Whether the stored bytes of a type's values can be added without decoding.
     pub(super) fn is_direct(base: SqlType) -> bool {
-        // Of enums a row has the places alone.
+        // Stored rows contain only the positions of enum values.
         base.element().is_none() && base.enumeration().is_none()
     }
 
-    /// Adds bytes to a column of them.
+    /// Appends bytes to a column of bytes.
     ///
     /// # Panics
-    /// When it is of another kind.
+    /// If the column is of another kind.
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
         let Self::Bytes(to) = self else { panic!("a column of bytes") };
         to.append_value(bytes);
     }
 
-    /// Adds a value of a row as it is kept, of a type that is [direct](Column::is_direct); nothing
-    /// is NULL.
+    /// Appends a value in its stored form, of a type that is [direct](Column::is_direct). `None` is
+    /// NULL.
     pub(super) fn push_raw(
         &mut self,
         base: SqlType,
@@ -198,7 +199,7 @@ fn whole(base: SqlType, value: i64) -> Datum {
     }
 }
 
-/// A column of a batch that is read as SQL's values.
+/// A column of a batch, read as SQL values.
 pub(super) enum Values<'a> {
     Bool(&'a BooleanArray),
     Int(SqlType, &'a Int64Array),
@@ -208,10 +209,10 @@ pub(super) enum Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// A column whose values are of a type.
+    /// Reads a column as values of a type.
     ///
     /// # Panics
-    /// When Arrow's type is not that one's.
+    /// If the Arrow type does not match.
     pub(super) fn new(base: SqlType, array: &'a ArrayRef) -> Self {
         assert_eq!(*array.data_type(), arrow_type(base), "a column of type {base}");
         match arrow_type(base) {
@@ -223,7 +224,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of a row.
+    /// Returns the value in a row.
     pub(super) fn get(&self, row: usize) -> Result<Datum, SqlError> {
         Ok(match self {
             Self::Bool(from) if !from.is_null(row) => Datum::Bool(from.value(row)),
@@ -236,7 +237,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// The rows of a batch at some places, which may have no columns.
+/// Returns the rows of a batch at these positions. The batch may have no columns.
 pub(super) fn taken(batch: &RecordBatch, places: Vec<u32>) -> Result<RecordBatch, ArrowError> {
     if batch.num_columns() > 0 {
         return take_record_batch(batch, &UInt32Array::from(places));
@@ -245,7 +246,7 @@ pub(super) fn taken(batch: &RecordBatch, places: Vec<u32>) -> Result<RecordBatch
     RecordBatch::try_new_with_options(batch.schema(), Vec::new(), &options)
 }
 
-/// A value as a constant of DataFusion's.
+/// Returns a value as a DataFusion constant.
 pub(super) fn scalar(base: SqlType, datum: &Datum) -> ScalarValue {
     let is_null = datum.is_null();
     match (arrow_type(base), datum) {
@@ -266,7 +267,7 @@ pub(super) fn scalar(base: SqlType, datum: &Datum) -> ScalarValue {
     }
 }
 
-/// What a constant of DataFusion's is as a value of a type; nothing where it is of another kind.
+/// Converts a DataFusion constant to a value of a type; `None` if it is of another kind.
 pub(super) fn datum(base: SqlType, scalar: &ScalarValue) -> Option<Datum> {
     match (arrow_type(base), scalar) {
         (_, scalar) if scalar.is_null() => Some(Datum::Null),

@@ -28,7 +28,7 @@ use crate::expr::{Expr, Typed};
 use crate::plan::SortKey;
 use crate::types::SqlType;
 
-/// What is computed of a row and its window.
+/// A function that is computed over a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowFunction {
     RowNumber,
@@ -46,7 +46,7 @@ pub(crate) enum WindowFunction {
 }
 
 impl WindowFunction {
-    /// A function that is none without a window.
+    /// Returns the function of this name, if it requires a window.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "row_number" => Self::RowNumber,
@@ -64,7 +64,7 @@ impl WindowFunction {
         })
     }
 
-    /// The types that arguments become, and that of the result.
+    /// Returns the types that the arguments are converted to, and the type of the result.
     pub(crate) fn types(self, args: &[SqlType]) -> Option<(Vec<SqlType>, SqlType)> {
         use SqlType::{Float8, Int4, Int8};
         let first = args.first().copied();
@@ -82,23 +82,23 @@ impl WindowFunction {
     }
 }
 
-/// A window function of a query.
+/// The call of a window function.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Window {
     pub function: WindowFunction,
     pub args: Vec<Typed>,
-    /// Which rows count.
+    /// The FILTER clause.
     pub filter: Option<Expr>,
     pub partition: Vec<Typed>,
     pub order: Vec<Typed>,
-    /// How they are sorted: keys name them by their place.
+    /// The sort order; its keys refer to `order` by position.
     pub sort: Vec<SortKey>,
     frame: WindowFrame,
     /// The type of the result.
     pub base: SqlType,
 }
 
-/// What OVER says: which rows a window has, in which order, and which of them count.
+/// An OVER clause: the partition, the order and the frame of a window.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Over {
     pub partition: Vec<Typed>,
@@ -119,7 +119,7 @@ impl Window {
         Ok(Self { function, args, filter, partition, order, sort, frame, base })
     }
 
-    /// The expressions that it holds.
+    /// Returns the expressions that it contains.
     pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Expr> {
         let args = self.args.iter_mut().chain(&mut self.partition).chain(&mut self.order);
         args.map(|(expr, _)| expr).chain(&mut self.filter)
@@ -134,7 +134,7 @@ fn frame_of(
     let unbounded = || ScalarValue::UInt64(None);
     let Some(frame) = frame else {
         let end = if order.is_empty() { Following(unbounded()) } else { CurrentRow };
-        // Without an order all rows are alike.
+        // Without an order all rows are peers.
         let units = if order.is_empty() { WindowFrameUnits::Rows } else { WindowFrameUnits::Range };
         return Ok(WindowFrame::new_bounds(units, Preceding(unbounded()), end));
     };
@@ -205,7 +205,7 @@ fn check_bounds(frame: &ast::WindowFrame) -> std::result::Result<(), SqlError> {
     Err(SqlError::new(code::WINDOWING, message))
 }
 
-/// Puts the results of window functions behind the columns of the rows.
+/// Appends the results of window functions to the columns of the rows.
 pub(super) fn windowed(stage: &mut Stage<'_>, windows: Vec<Window>) -> Result<()> {
     let mut inputs: Vec<Logical> = stage.columns.iter().map(|(column, _)| column.clone()).collect();
     let width = inputs.len();
@@ -234,7 +234,7 @@ pub(super) fn windowed(stage: &mut Stage<'_>, windows: Vec<Window>) -> Result<()
     let results = windows.iter().zip(names).map(|(window, name)| {
         let column = Logical::Column(Column::new_unqualified(name));
         match window.function {
-            // Numbers of rows have no sign there.
+            // Row numbers are unsigned in DataFusion.
             WindowFunction::RowNumber
             | WindowFunction::Rank
             | WindowFunction::DenseRank
@@ -251,13 +251,13 @@ pub(super) fn windowed(stage: &mut Stage<'_>, windows: Vec<Window>) -> Result<()
     Ok(())
 }
 
-/// The call of a window function over columns of a relation, which begin at a place.
+/// Returns the call of a window function over columns of a relation, starting at position `place`.
 fn call(window: &Window, relation: u32, place: usize) -> Logical {
     let column = |at: usize| named(relation, at);
     let mut at = place;
     let mut args = Vec::with_capacity(window.args.len());
     for (number, (arg, base)) in window.args.iter().enumerate() {
-        // DataFusion wants offsets as constants.
+        // DataFusion requires offsets to be constants.
         args.push(match arg {
             Expr::Const(datum) if number > 0 || window.function == WindowFunction::Ntile => {
                 Logical::Literal(super::values::scalar(*base, datum), None)
@@ -326,7 +326,7 @@ fn definition(window: &Window, args: &mut Vec<Logical>) -> WindowFunctionDefinit
     }
 }
 
-/// The number of each row among those that are alike, as a column behind the others.
+/// Numbers each row among its duplicates, in a column after the others.
 pub(super) fn numbered(plan: LogicalPlan, relation: u32, types: &[SqlType]) -> Result<LogicalPlan> {
     let keys: Vec<usize> = (0..types.len()).collect();
     number(plan, (relation, types), &keys, &[], relation)
@@ -366,7 +366,7 @@ fn number(
     projected(plan, own.chain([number]).collect(), result)
 }
 
-/// `DISTINCT ON`: the first row, as they are sorted, of those that are alike in some columns.
+/// `DISTINCT ON`: retains the first row, in sort order, of those that are equal in some columns.
 pub(super) fn first_of_each(
     plan: LogicalPlan,
     (relation, types): (u32, &[SqlType]),

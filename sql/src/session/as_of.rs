@@ -1,4 +1,4 @@
-//! Reads of the near past: `AS OF SYSTEM TIME`.
+//! Historical reads: `AS OF SYSTEM TIME`.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::types::interval::Interval;
 use crate::types::zone::Zone;
 use crate::types::{SqlType, text};
 
-/// The moment that is meant, in microseconds since 2000-01-01.
+/// Returns the requested time in microseconds since 2000-01-01.
 fn moment(as_of: &AsOf, now: i64, zone: &Zone) -> Result<i64, SqlError> {
     let value = as_of.text.trim();
     let absolute = match as_of.is_interval {
@@ -42,7 +42,7 @@ fn moment(as_of: &AsOf, now: i64, zone: &Zone) -> Result<i64, SqlError> {
 }
 
 impl Session {
-    /// The snapshot of a moment.
+    /// Pins the snapshot of a time.
     pub(super) fn pin_as_of(&self, as_of: &AsOf) -> Result<Pin, SqlError> {
         let now = now();
         let at = moment(as_of, now, self.settings.zone())?;
@@ -73,7 +73,7 @@ impl Session {
         })
     }
 
-    /// Plans a query as it is at a moment, and returns what it can be run on.
+    /// Plans a query at a time in the past, and returns the context to run it in.
     pub(super) fn plan_as_of(
         &mut self,
         (parsed, as_of): (&Parsed, &AsOf),
@@ -91,13 +91,13 @@ impl Session {
         if planned.is_write() || !planned.sequences.is_empty() {
             return Err(read_only_violation(&planned));
         }
-        // Who may read is as it is now.
+        // The privileges are the present ones.
         let mut present = LocalContext::snapshot(self.engine.store().pin());
         self.check_privileges(&planned, &mut present)?;
         Ok((Planned { required: Vec::new(), ..(*planned).clone() }, cx))
     }
 
-    /// Runs a query as it is at a moment.
+    /// Runs a query at a time in the past.
     pub(super) async fn run_as_of(
         &mut self,
         (parsed, as_of): (&Parsed, &AsOf),
@@ -112,7 +112,7 @@ impl Session {
         self.run_read(&Arc::new(planned), cx, params, (Vec::new(), &Borrowed::default()))
     }
 
-    /// Makes the snapshot of a moment that of the transaction, which has none yet.
+    /// Gives the transaction the snapshot of a time in the past, unless it already has a snapshot.
     pub(super) async fn begin_as_of(&mut self, as_of: &AsOf) -> Result<(), SqlError> {
         let pin = self.pin_as_of(as_of)?;
         let beyond = self.beyond(pin.version()).await?;

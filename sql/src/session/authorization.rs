@@ -1,8 +1,9 @@
-//! Whom a session belongs to: what its user must prove to log in, and what SET ROLE makes of it.
+//! The user of a session: the login, SET ROLE and SET SESSION AUTHORIZATION.
 //!
-//! A session has three names. The user that logged in stays; SET SESSION AUTHORIZATION, which
-//! superusers alone may, puts another in its place; SET ROLE puts one of the roles that this one is
-//! a member of in the place of that. The last one counts for privileges.
+//! A session has three users. The user that logged in never changes. SET SESSION AUTHORIZATION,
+//! which requires a superuser, replaces it by another session user. SET ROLE replaces the session
+//! user by one of the roles that it is a member of. The last of the three determines the
+//! privileges.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,36 +22,36 @@ use crate::notice::Notice;
 use crate::scram::Verifier;
 use crate::syntax::{Parsed, RoleStatement};
 
-/// SET ROLE and SET SESSION AUTHORIZATION, and what goes back from them.
+/// SET ROLE and SET SESSION AUTHORIZATION, and the statements that reset them.
 #[derive(Clone, Debug)]
 pub(crate) enum SetUser {
     Role { role: Option<String>, is_local: bool, tag: &'static str },
     Session { user: Option<String>, is_local: bool, tag: &'static str },
 }
 
-/// How often the first password is tried to be set while others change the catalog.
+/// The maximum number of attempts to set the first password, if the catalog changes concurrently.
 const TRIES_MAX: u32 = 16;
 
-/// What is known of somebody who wants to log in.
+/// The data needed to authenticate a user.
 #[derive(Clone, Debug)]
 pub struct Login {
-    /// What the password is held against; a mock where no password will do.
+    /// The verifier of the password; a mock if no password is accepted.
     pub verifier: Verifier,
-    /// Why no password will do, for the log alone.
+    /// The reason why no password is accepted; only for the log.
     pub why_not: Option<&'static str>,
-    /// Whether the role may log in once it is known who it is; nothing where it does not exist.
+    /// Whether the role may log in once it is authenticated; `None` if it does not exist.
     can_login: Option<bool>,
-    /// Whether there is nobody yet whom trust could mean.
+    /// Whether the cluster has no role that can log in. Then trust admits names without a role.
     is_new_cluster: bool,
-    /// The most sessions that the role may have on a node.
+    /// The maximum number of sessions of the role on a node.
     pub connection_limit: Option<u32>,
 }
 
 impl Login {
-    /// What is known of a user, in what this node has.
+    /// Reads the data of a user from this node's state.
     ///
     /// # Errors
-    /// When a record is malformed.
+    /// If a record is malformed.
     pub fn of(engine: &dyn Engine, user: &str) -> Result<Self, SqlError> {
         let mut cx = LocalContext::snapshot(engine.store().pin());
         Ok(Self::read(user, &mut cx)?)
@@ -73,21 +74,21 @@ impl Login {
         };
         let limit = role.as_ref().filter(|role| !role.is_superuser);
         let connection_limit = limit.and_then(|role| u32::try_from(role.connection_limit).ok());
-        // Looked at whoever it is, so that it takes as long.
+        // Read for every user, so that the time does not depend on whether the role exists.
         let is_new_cluster = !role::all(cx)?.iter().any(|role| role.can_login);
         let can_login = role.map(|role| role.can_login);
         Ok(Self { verifier, why_not, can_login, is_new_cluster, connection_limit })
     }
 
-    /// Whether there is a role of this name.
+    /// Whether a role of this name exists.
     pub fn is_role(&self) -> bool {
         self.can_login.is_some()
     }
 
-    /// Whether somebody who has shown who it is, or is trusted, may have a session.
+    /// Whether a user that is authenticated, or trusted, may have a session.
     ///
     /// # Errors
-    /// 28000 when it may not, in PostgreSQL's words.
+    /// 28000 if it may not, with PostgreSQL's message.
     pub fn admit(&self, user: &str) -> Result<(), SqlError> {
         match self.can_login {
             Some(true) => Ok(()),
@@ -105,10 +106,10 @@ impl Login {
     }
 }
 
-/// Sets the password of the first superuser where it has none yet. Returns whether it did.
+/// Sets the password of the first superuser if it has none. Returns whether it did.
 ///
 /// # Errors
-/// When the cluster can't agree on it.
+/// If the cluster cannot commit the change.
 pub async fn set_first_password(engine: &dyn Engine, password: &str) -> Result<bool, SqlError> {
     let verifier = Verifier::new(password).to_string();
     let unavailable = |reason| SqlError::new(code::UNAVAILABLE, reason);
@@ -132,15 +133,15 @@ pub async fn set_first_password(engine: &dyn Engine, password: &str) -> Result<b
     Err(SqlError::new(code::UNAVAILABLE, "others change the catalog all the time"))
 }
 
-/// Whether any role has a password, in what this node has.
+/// Whether any role has a password, in this node's state.
 pub fn has_passwords(engine: &dyn Engine) -> bool {
     let mut cx = LocalContext::snapshot(engine.store().pin());
-    // Made with the first one, and kept.
+    // It is created with the first password, and is never deleted.
     matches!(role::mock_secret(&mut cx), Ok(Some(_)))
 }
 
-/// What a statement about roles asks for. A password is replaced by what is kept of it: nobody
-/// after this sees it.
+/// Returns the command for a statement about roles. A password is replaced by its verifier, so that
+/// nothing after this point sees it.
 pub(super) fn command(parsed: Parsed, role: &RoleStatement) -> Result<Command, SqlError> {
     let is_reset = parsed.text.get(..5).is_some_and(|word| word.eq_ignore_ascii_case("reset"));
     let tag = if is_reset { "RESET" } else { "SET" };
@@ -174,23 +175,24 @@ fn conceal(parsed: Parsed, role: &RoleStatement) -> Result<Parsed, SqlError> {
     again.ok_or_else(|| SqlError::new(code::INTERNAL, "a statement about roles is none any more"))
 }
 
-/// Whom a session belongs to. A part of its settings, since it is rolled back with them.
+/// The user of a session. It is part of the settings because it is rolled back with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Authorization {
-    /// Who logged in.
+    /// The user that logged in.
     authenticated: Arc<str>,
-    /// Whether that was by trust, under a name that no role had.
+    /// Whether it was trusted under a name without a role.
     is_trusted: bool,
-    /// Whether it was a superuser then.
+    /// Whether it was a superuser at login.
     first_is_superuser: bool,
     session_user: Arc<str>,
     session_is_superuser: bool,
-    /// What SET ROLE said, and whether it is a superuser.
+    /// The role of SET ROLE, and whether it is a superuser.
     role: Option<(Arc<str>, bool)>,
 }
 
 impl Authorization {
-    /// Of a user whose role is this one, or who has none.
+    /// The authorization of a user that has just logged in; `role` is `None` if the user has no
+    /// role.
     pub(super) fn new(user: &str, role: Option<&Role>) -> Self {
         let authenticated: Arc<str> = Arc::from(user);
         Self {
@@ -203,14 +205,14 @@ impl Authorization {
         }
     }
 
-    /// As it was when the session began, but for what its user is now.
+    /// Returns the authorization as it was when the session began.
     pub(super) fn first(&self) -> Self {
         let (session_user, role) = (self.authenticated.clone(), None);
         let session_is_superuser = self.first_is_superuser;
         Self { session_user, session_is_superuser, role, ..self.clone() }
     }
 
-    /// Whose privileges count.
+    /// Returns the user that determines the privileges.
     pub(super) fn user(&self) -> &Arc<str> {
         self.role.as_ref().map_or(&self.session_user, |(role, _)| role)
     }
@@ -219,12 +221,12 @@ impl Authorization {
         &self.session_user
     }
 
-    /// Whether the session's user has no role and may do everything.
+    /// Whether the session's user has no role and all privileges.
     pub(super) fn is_trusted(&self) -> bool {
         self.is_trusted && self.session_user == self.authenticated
     }
 
-    /// What SHOW shows of it.
+    /// Returns the settings that SHOW displays for it.
     pub(super) fn shown(&self) -> [(&'static str, &str); 3] {
         let role = self.role.as_ref();
         let is_superuser =
@@ -237,7 +239,7 @@ impl Authorization {
     }
 }
 
-/// The role of a user, and all that it is a member of.
+/// The role of a user, and all roles that it is a member of.
 type Member = (Role, BTreeSet<String>);
 
 fn unknown(name: &str) -> SqlError {
@@ -258,7 +260,7 @@ fn read_roles(
 }
 
 impl Session {
-    /// Whether the user has no role, and may do everything since trust let it in.
+    /// Whether the user has no role, and has all privileges because it was trusted.
     pub fn is_trusted(&self) -> bool {
         self.settings.authorization().is_trusted()
     }
@@ -330,7 +332,8 @@ impl Session {
         Ok(Authorization { session_user, session_is_superuser, role: None, ..who })
     }
 
-    /// A role, and a user with its memberships. What this node does not know yet it asks for.
+    /// Returns a role, and a user with its memberships. If this node does not know the role yet,
+    /// waits for a fresh snapshot.
     async fn roles(
         &mut self,
         name: &str,

@@ -1,5 +1,4 @@
-//! What a statement asks of the session: to run it, to begin or end a transaction, or to be told or
-//! to tell a setting.
+//! Commands: statements classified by the part of the session that runs them.
 
 use std::sync::Arc;
 
@@ -14,14 +13,14 @@ use crate::syntax::as_of::AsOf;
 use crate::syntax::explain::Explain;
 use crate::syntax::{self, CursorStatement, Parsed};
 
-/// A statement, by who answers it.
+/// A statement, classified by the component that runs it.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    /// The database.
+    /// A statement that the database runs.
     Data(Parsed),
-    /// The database, for a plan.
+    /// EXPLAIN.
     Explain(Arc<Explain>),
-    /// The database, and the client with its rows.
+    /// COPY: the database runs it, and exchanges rows with the client.
     Copy(Parsed),
     Begin {
         /// `START TRANSACTION` or `BEGIN`.
@@ -35,15 +34,15 @@ pub(crate) enum Command {
     Rollback {
         is_chained: bool,
     },
-    /// Sets a savepoint, ends it, or goes back to it.
+    /// Sets, releases or rolls back to a savepoint.
     Savepoint(Step, String),
     SetTransaction {
         is_read_only: Option<bool>,
-        /// Whether later transactions are meant.
+        /// Whether it applies to later transactions.
         is_session: bool,
         as_of: Option<Arc<AsOf>>,
     },
-    /// Sets to a value, or to the default.
+    /// Sets a value, or the default for `None`.
     Set {
         name: String,
         value: Option<String>,
@@ -55,21 +54,21 @@ pub(crate) enum Command {
     Show(String),
     ShowAll,
     Discard,
-    /// It ends what there can't be: drivers ask for it before they hand a connection on.
+    /// A statement that has nothing to act on here. Drivers send it before they reuse a connection.
     Nothing {
         tag: &'static str,
     },
     /// DECLARE, FETCH, MOVE, CLOSE.
     Cursor(Arc<CursorStatement>),
-    /// One statement by name, or all.
+    /// A prepared statement by name; `None` for all.
     Deallocate(Option<String>),
-    /// A statement is kept under a name; types of 0 are left to what surrounds the parameters.
+    /// Stores a statement under a name. Types of 0 are inferred from the context of the parameters.
     Prepare {
         name: String,
         types: Arc<[ast::DataType]>,
         text: Arc<str>,
     },
-    /// A statement is run that was prepared.
+    /// Runs a prepared statement.
     Execute {
         name: String,
         args: Arc<[ast::Expr]>,
@@ -77,7 +76,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// What a parsed statement asks for.
+    /// Classifies a parsed statement.
     pub(crate) fn new(parsed: Parsed) -> Result<Self, SqlError> {
         use ast::Statement as S;
         if let Some(role) = parsed.role.clone() {
@@ -194,7 +193,7 @@ impl Command {
         }
     }
 
-    /// What its sums are kept under; nothing where none are.
+    /// Returns the key of its statement statistics; `None` if it has none.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Data(parsed) => Some(&parsed.text),
@@ -212,7 +211,7 @@ impl Command {
         let is_declared =
             |cursor: &CursorStatement| matches!(cursor, CursorStatement::Declare { .. });
         match self {
-            // A read of the past has a snapshot of its own.
+            // A read of the past has its own snapshot.
             Self::Data(parsed) => parsed.as_of.is_none(),
             Self::Copy(_) | Self::Explain(_) | Self::Execute { .. } => true,
             Self::Cursor(cursor) => is_declared(cursor),
@@ -220,14 +219,15 @@ impl Command {
         }
     }
 
-    /// Whether a failed transaction still takes it.
+    /// Whether it is accepted in a failed transaction.
     pub(crate) fn ends_failure(&self) -> bool {
         let is_back = matches!(self, Self::Savepoint(Step::GoBack, _));
         is_back || matches!(self, Self::Commit { .. } | Self::Rollback { .. })
     }
 }
 
-/// The last of several modes counts. Isolation levels are all given the strongest.
+/// Returns the access mode. The last of several modes counts. All isolation levels are accepted and
+/// run at the strongest level.
 fn read_only(modes: &[ast::TransactionMode]) -> Option<bool> {
     modes.iter().rev().find_map(|mode| match mode {
         ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadOnly) => Some(true),
@@ -236,7 +236,7 @@ fn read_only(modes: &[ast::TransactionMode]) -> Option<bool> {
     })
 }
 
-/// The text of a setting's value, whose parts may be names; nothing for `DEFAULT`.
+/// Returns the text of a setting's value, whose parts may be names; `None` for `DEFAULT`.
 fn setting_value(values: &[ast::Expr], are_names: bool) -> Result<Option<String>, SqlError> {
     let mut texts = Vec::with_capacity(values.len());
     for value in values {

@@ -1,4 +1,4 @@
-//! Statements about the session itself: SET, SHOW, DISCARD and their like.
+//! Statements about the session itself: SET, SHOW, DISCARD and others.
 
 use super::command::Command;
 use super::settings::Settings;
@@ -10,8 +10,8 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 
 impl Session {
-    /// Sets a setting, or sets it back; until the transaction ends where it is local. Whether that
-    /// was to any effect: outside of a transaction it is to none.
+    /// Sets or resets a setting; if `is_local`, until the transaction ends. Returns whether it had
+    /// an effect: outside of a transaction a local setting has none.
     pub(super) fn set(
         &mut self,
         name: &str,
@@ -104,7 +104,7 @@ impl Session {
         }
     }
 
-    /// Forgets all that was said in this session.
+    /// DISCARD ALL: drops the state of the session.
     fn discard(&mut self) {
         self.settings.reset_all();
         self.settings.reset_authorization();
@@ -113,7 +113,7 @@ impl Session {
         self.cursors.clear();
     }
 
-    /// What is set for a transaction is set for none, as none is open.
+    /// Warns that a setting of the transaction has no effect, because no transaction is open.
     fn warn_of_no_block(&mut self) {
         let warning = "SET TRANSACTION can only be used in transaction blocks";
         self.notices.push(Notice::warning(code::NO_TRANSACTION, warning));
@@ -137,7 +137,7 @@ impl Session {
     }
 }
 
-/// Rows of text.
+/// Makes a response of text rows.
 fn text_rows(names: &[&str], rows: Vec<Vec<String>>, tag: &str) -> Response {
     let column = |name: &&str| OutputColumn::new(*name, SqlType::Text);
     let datums = |row: Vec<String>| row.into_iter().map(Datum::Text).collect();

@@ -1,12 +1,12 @@
-//! COPY in a session: it begins like any statement, and goes on with what the client sends or
-//! takes.
+//! COPY in a session. It starts like any statement, and continues with the rows that the client
+//! sends or fetches.
 //!
 //! ```text
 //!   COPY FROM   copy_data, copy_data, .. --> copy_done, or copy_fail
 //!   COPY TO     copy_next, copy_next, .. until it is complete
 //! ```
 //!
-//! An error ends a COPY wherever it is met. What a client sends after it is for nobody.
+//! Any error ends a COPY. Data that the client sends after the error is ignored.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,23 +20,23 @@ use crate::error::{Failure, SqlError, code};
 use crate::plan::Plan;
 use crate::syntax::Parsed;
 
-/// What a client is told of a COPY that begins.
+/// The response to a COPY that starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyStart {
-    /// Whether rows are binary.
+    /// Whether rows are in the binary format.
     pub is_binary: bool,
-    /// How many columns they have.
+    /// The number of columns.
     pub columns: usize,
 }
 
-/// A COPY that is under way.
+/// A COPY in progress.
 pub(super) enum Copy {
     In(Box<CopyIn>),
     Out(Box<CopyOut>),
 }
 
-/// Where a session keeps it. Never locked: some of it can't be looked at by two threads, and this
-/// says that none does.
+/// The COPY in progress of a session. The mutex is never locked. It only allows the session to be
+/// shared between threads, although parts of a COPY cannot be.
 pub(super) struct UnderWay(Mutex<Option<Copy>>);
 
 impl Default for UnderWay {
@@ -56,7 +56,7 @@ impl UnderWay {
 }
 
 impl Session {
-    /// Begins a COPY.
+    /// Starts a COPY.
     pub(super) async fn begin_copy(&mut self, parsed: &Parsed) -> Result<Response, SqlError> {
         let planned = if self.transaction.is_some() {
             self.open_snapshot().await?;
@@ -100,14 +100,14 @@ impl Session {
         Ok(Response::CopyIn(start))
     }
 
-    /// A COPY failed, and with it the transaction and the rest of the query.
+    /// Fails the transaction and the rest of the query after a COPY has failed.
     pub(super) fn fail_copy(&mut self, error: SqlError) -> SqlError {
         self.script.clear();
         self.fail(error)
     }
 }
 
-/// The error of a client that goes on with a COPY that there is not.
+/// The error for a client that continues a COPY that was not started.
 pub(super) fn no_copy() -> SqlError {
     SqlError::new(code::PROTOCOL_VIOLATION, "there is no COPY under way")
 }

@@ -1,18 +1,18 @@
-//! COPY FROM: rows are read as they come, and written in one transaction or in batches.
+//! COPY FROM: rows are parsed as they arrive, and written in one transaction or in batches.
 //!
 //! ```text
-//!   in a transaction    rows are kept up to what it may write, and are written at the end
-//!   alone               kept likewise, and one program at the end; but when there are more than
-//!                       one transaction takes: batches, each a program of its own, one after the
-//!                       other, while the rows of the next one are read
+//!   in a transaction    rows are buffered up to its write limit, and written at the end
+//!   autocommit          also buffered, and written by one program at the end; but if there are
+//!                       more than one transaction can write: batches, each a program of its own,
+//!                       one after the other, while the rows of the next one are read
 //! ```
 //!
-//! A batch is a call of `sql.statement` with the rows in its arguments, and not a certified
-//! transaction: run at its place in the order, it can't lose to another. Where a protocol makes it
-//! lose all the same, it is tried again.
+//! A batch is a call of `sql.statement` with the rows in its arguments, rather than a certified
+//! transaction. Because it runs at its place in the order, it cannot conflict with another
+//! transaction. If a protocol aborts it nevertheless, it is retried.
 //!
-//! Batches are in order: when one fails, those before it are committed and nothing after it is.
-//! With `copy_atomic` there are none, and a COPY that is too large fails.
+//! Batches are committed in order. If one fails, those before it are committed, and those after it
+//! are not. With `copy_atomic` there are no batches, and a COPY that is too large fails.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -33,67 +33,68 @@ use crate::plan::{CopyFrom, Plan, Planned};
 use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::Parsed;
 
-/// The most rows of a batch. A batch takes as long as a commit, a round trip between regions or
-/// more, and some 50 ms of every replica: fewer rows load slower, more hold up others for longer.
+/// The maximum number of rows in a batch. A batch takes as long as a commit, a round trip between
+/// regions or more, and some 50 ms on every replica. Fewer rows load more slowly; more rows delay
+/// other transactions for longer.
 const BATCH_ROWS: u64 = 32_768;
-/// And the most bytes of them.
+/// The maximum bytes of a batch's rows.
 const BATCH_BYTES: usize = 2 << 20;
-/// The most bytes that one call takes, with the rest of its arguments: `check_program` has 24 MiB.
+/// The maximum bytes of one call, including its other arguments; `check_program` allows 24 MiB.
 const CALL_BYTES_MAX: u64 = 23 << 20;
-/// The most rows of one program: what it holds of each in memory is more than its bytes.
+/// The maximum number of rows in one program. In memory a row takes more than its encoded bytes.
 const CALL_ROWS_MAX: u64 = 1 << 20;
-/// What a number of a sequence takes, which travels with its row.
+/// The bytes of a sequence number, which is sent with its row.
 const NUMBER_BYTES: u64 = 8;
-/// How often a batch that lost to another transaction is tried again.
+/// The maximum number of retries of a batch that lost to another transaction.
 const RETRIES_MAX: u32 = 10;
 
-/// A COPY FROM that is under way.
+/// A COPY FROM in progress.
 pub(super) struct CopyIn {
     parsed: Parsed,
     planned: Arc<Planned>,
     reader: RowReader,
     batch: Batch,
-    /// How many numbers of sequences a row takes.
+    /// The number of sequence numbers that a row draws.
     draws: u64,
     mode: Mode,
     flight: Option<Flight>,
     committed: u64,
 }
 
-/// How rows are written.
+/// The way in which rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// In the transaction that is open.
+    /// In the open transaction.
     InTransaction,
-    /// At once, unless there are too many.
+    /// In one program, unless there are too many rows.
     AtOnce,
-    /// There were.
+    /// In batches, because there are too many rows for one program.
     InBatches,
 }
 
-/// Rows, and where they were in the input.
+/// Rows, and their positions in the input.
 #[derive(Clone, Debug, Default)]
 struct Batch {
     rows: Rows,
-    /// Where each row comes from.
+    /// The position of each row in the input.
     lines: Vec<Line>,
-    /// The beginnings of the lines.
+    /// The beginnings of the input lines.
     text: Vec<u8>,
 }
 
-/// Where a row comes from.
+/// The position of a row in the input.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     number: u64,
-    /// Where its text ends, and where the row itself does.
+    /// The ends of its text, and of the row itself, within the batch.
     text_end: u32,
     row_end: u32,
 }
 
-/// What an engine says of a program, when it does.
+/// The pending outcome of a submitted program.
 type Answer = Pin<Box<dyn Future<Output = Result<Outcome, Unavailable>> + Send>>;
 
-/// A batch that was submitted.
+/// A submitted batch.
 struct Flight {
     batch: Batch,
     answer: Answer,
@@ -116,7 +117,7 @@ impl Batch {
         });
     }
 
-    /// As many rows as a batch has, from one on.
+    /// Returns the next batch of rows, starting at row `from`.
     fn part(&self, from: usize) -> Self {
         let mut part = Self::new(&self.rows);
         let before = from.checked_sub(1).map_or(Line::default(), |before| self.lines[before]);
@@ -124,7 +125,7 @@ impl Batch {
             (*at as u64) < BATCH_ROWS && ((line.row_end - before.row_end) as usize) < BATCH_BYTES
         };
         let lines = self.lines[from..].iter().enumerate();
-        // A row that is longer than a batch is one.
+        // A row larger than a batch is a batch by itself.
         let count = lines.take_while(fits).count().max(1);
         let last = self.lines[from + count - 1];
         part.rows = self.rows.part(before.row_end as usize..last.row_end as usize, count as u64);
@@ -138,7 +139,7 @@ impl Batch {
         part
     }
 
-    /// The error of a row, with the line that it came from.
+    /// Adds the input line of a row to its error.
     fn explain(&self, mut error: SqlError, of: &QualifiedName) -> SqlError {
         let table = of.name();
         let row = row_of(&mut error).and_then(|row| usize::try_from(row).ok());
@@ -148,7 +149,7 @@ impl Batch {
         };
         let start = row.checked_sub(1).map_or(0, |before| self.lines[before].text_end);
         let (number, line) = (line.number, &self.text[start as usize..line.text_end as usize]);
-        // As in PostgreSQL: keys are looked at when the line is gone.
+        // As in PostgreSQL, errors of key checks do not show the line, because they occur after it.
         let shows_line = [code::NOT_NULL, code::CHECK].contains(&error.code) && !line.is_empty();
         let what = if shows_line { on_line(line) } else { String::new() };
         in_context(error, table, number, &what)
@@ -184,7 +185,7 @@ impl CopyIn {
         std::mem::replace(&mut self.batch, next)
     }
 
-    /// Whether there are more rows than are written at once.
+    /// Whether there are enough rows for a batch, or too many for one write.
     fn is_full(&self) -> bool {
         let rows = &self.batch.rows;
         match self.mode {
@@ -198,13 +199,13 @@ impl CopyIn {
         }
     }
 
-    /// Whether rows that failed may be written in batches.
+    /// Whether rows that failed may be written in batches instead.
     fn may_be_parted(&self, error: &SqlError) -> bool {
         let is_more = self.batch.rows.count > 1;
         self.mode == Mode::AtOnce && is_more && error.code == code::LIMIT_EXCEEDED
     }
 
-    /// The error, with what is committed all the same.
+    /// Returns the error, with a note about the rows that are committed nevertheless.
     fn with_committed(&self, mut error: SqlError) -> SqlError {
         if self.committed > 0 {
             let told = format!(
@@ -234,10 +235,10 @@ impl Session {
         }
     }
 
-    /// Takes data of a COPY FROM. An error ends it.
+    /// Receives data of a COPY FROM. An error ends it.
     ///
     /// # Errors
-    /// When there is none under way, or the data is not what it should be, or a batch fails.
+    /// If no COPY FROM is in progress, the data is malformed, or a batch fails.
     pub async fn copy_data(&mut self, data: &[u8]) -> Result<(), SqlError> {
         let mut copy = self.take_copy_in()?;
         copy.reader.push(data);
@@ -251,11 +252,11 @@ impl Session {
         }
     }
 
-    /// Ends a COPY FROM, and returns PostgreSQL's tag.
+    /// Ends a COPY FROM, and returns PostgreSQL's command tag.
     ///
     /// # Errors
-    /// When there is none under way, or the rest of its data is not what it should be, or its rows
-    /// can't be written.
+    /// If no COPY FROM is in progress, the rest of the data is malformed, or its rows cannot be
+    /// written.
     pub async fn copy_done(&mut self) -> Result<String, SqlError> {
         let mut copy = self.take_copy_in()?;
         match self.finish_copy(&mut copy).await {
@@ -264,7 +265,7 @@ impl Session {
         }
     }
 
-    /// Ends a COPY FROM as its client can't go on, and returns the error.
+    /// Ends a COPY FROM that its client cannot continue, and returns the error.
     pub async fn copy_fail(&mut self, why: &str) -> SqlError {
         let message = format!("COPY from stdin failed: {why}");
         let error = SqlError::new(code::QUERY_CANCELED, message);
@@ -279,7 +280,7 @@ impl Session {
         }
     }
 
-    /// What was submitted before counts first: it may have failed too.
+    /// Ends a COPY with an error. An error of the batch submitted before takes precedence.
     async fn end_copy(&mut self, copy: &mut CopyIn, error: SqlError) -> SqlError {
         let error = match self.settle(copy).await {
             Ok(()) => error,
@@ -289,7 +290,7 @@ impl Session {
         self.fail_copy(error)
     }
 
-    /// Reads the rows that are there.
+    /// Parses the rows received so far.
     async fn read_rows(&mut self, copy: &mut CopyIn) -> Result<(), SqlError> {
         self.check_interruption()?;
         while let Some(row) = copy.reader.next(self.settings.zone())? {
@@ -318,7 +319,7 @@ impl Session {
         }
     }
 
-    /// There are more rows than one transaction takes.
+    /// Writes the rows in batches, because there are more than one transaction can write.
     async fn submit_parts(&mut self, copy: &mut CopyIn) -> Result<(), SqlError> {
         if self.settings.is_on("copy_atomic") {
             let message = "there are more rows than one transaction takes";
@@ -347,7 +348,7 @@ impl Session {
         }
         self.submit(copy, batch).await?;
         match self.settle(copy).await {
-            // With its keys and indexes it is too large after all.
+            // Together with its keys and indexes it is too large for one program.
             Err(error) if copy.may_be_parted(&error) => {
                 self.submit_parts(copy).await?;
                 self.settle(copy).await?;
@@ -381,7 +382,7 @@ impl Session {
         }
     }
 
-    /// Submits a batch, once the one before it is committed, and does not wait for it.
+    /// Submits a batch once the previous one is committed, without waiting for the outcome.
     async fn submit(&mut self, copy: &mut CopyIn, batch: Batch) -> Result<(), SqlError> {
         self.settle(copy).await?;
         if batch.rows.count > 0 {
@@ -413,7 +414,7 @@ impl Session {
         let engine = self.engine.clone();
         let program = Program::Call { procedure, args: encoded };
         let mut answer: Answer = Box::pin(async move { engine.commit(program).await });
-        // Asked for once, it is on its way.
+        // The first poll submits it.
         let early = poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await;
         if let Poll::Ready(early) = early {
             answer = Box::pin(std::future::ready(early));
@@ -421,7 +422,7 @@ impl Session {
         Ok(Flight { batch, answer, borrowed, tries })
     }
 
-    /// Waits for the batch that was submitted.
+    /// Waits for the submitted batch.
     async fn settle(&mut self, copy: &mut CopyIn) -> Result<(), SqlError> {
         while let Some(Flight { batch, mut answer, borrowed, tries }) = copy.flight.take() {
             let outcome = answer.as_mut().await.map_err(|error| self.unknown_outcome(error))?;
@@ -449,7 +450,7 @@ impl Session {
     }
 }
 
-/// The error as clients know it.
+/// Converts the error of too few sequence numbers to one that clients know.
 fn too_short(error: SqlError) -> SqlError {
     if !is_short(&error) {
         return error;
@@ -458,7 +459,7 @@ fn too_short(error: SqlError) -> SqlError {
     SqlError::new(code::LIMIT_EXCEEDED, message)
 }
 
-/// Whether a statement had too few numbers of a sequence.
+/// Whether a statement received too few sequence numbers.
 pub(super) fn is_short(error: &SqlError) -> bool {
     error.code == code::TOO_FEW_NUMBERS
 }

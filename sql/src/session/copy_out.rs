@@ -1,4 +1,4 @@
-//! COPY TO: rows of one snapshot, as they are asked for.
+//! COPY TO: the rows of one snapshot, read on demand.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::exec::BATCH_ROWS;
 use crate::expr::Env;
 use crate::plan::{CopyTo, Plan, Planned};
 
-/// What a client is told of a COPY TO that goes on.
+/// The next part of a COPY TO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyOutput {
-    /// The next messages. There may be none.
+    /// The next messages; may be empty.
     pub messages: Messages,
-    /// PostgreSQL's tag, where these are the last.
+    /// PostgreSQL's command tag if these messages are the last.
     pub tag: Option<String>,
 }
 
-/// A COPY TO that is under way.
+/// A COPY TO in progress.
 pub(super) struct CopyOut {
     stream: Stream,
     writer: RowWriter,
@@ -66,7 +66,7 @@ impl Session {
     ) -> Result<CopyOut, SqlError> {
         let copy = query_of(planned);
         if let Some(open) = &mut self.transaction {
-            // What its client is sent is not kept.
+            // The rows sent to the client are not recorded, so the transaction cannot be replayed.
             open.done.breaks();
         }
         let open = self.transaction.as_ref().and_then(|open| open.cx.as_ref());
@@ -86,10 +86,10 @@ impl Session {
         Ok(CopyOut { stream, writer, is_begun: false, count: 0 })
     }
 
-    /// The next rows of a COPY TO.
+    /// Returns the next rows of a COPY TO.
     ///
     /// # Errors
-    /// When there is none under way, or the query fails.
+    /// If no COPY TO is in progress, or the query fails.
     pub fn copy_next(&mut self) -> Result<CopyOutput, SqlError> {
         let mut copy = match self.copy.take() {
             Some(Copy::Out(copy)) => copy,

@@ -1,10 +1,11 @@
-//! Cursors: the rows of a query, which a client fetches a few at a time.
+//! Cursors: the rows of a query, which a client fetches in batches.
 //!
-//! Rows are found as they are fetched, on the snapshot and with the own writes of when the cursor
-//! was declared. It keeps those that it has passed where it was declared with SCROLL, and else as
-//! many as are given at once: one that goes back behind them finds its rows once more, from the
-//! start, where the same would be found, and else goes forward alone. A cursor ends with its
-//! transaction, unless it was declared WITH HOLD, for which all rows are found at once.
+//! Rows are read on demand, on the snapshot and with the transaction's own writes at the time of
+//! DECLARE. A cursor declared with SCROLL retains the rows that it has passed; any other cursor
+//! retains about one batch. If the latter moves back further, it runs its query again from the
+//! start. If the query would not return the same rows again, the cursor can only move forward. A
+//! cursor ends with its transaction, unless it was declared WITH HOLD: then all rows are read at
+//! once.
 
 use std::sync::Arc;
 
@@ -21,51 +22,51 @@ use crate::syntax::{self, CursorStatement, quoted};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The most cursors of one session.
+/// The maximum number of cursors in a session.
 const CURSORS_MAX: usize = 1_000;
 
-/// A cursor as `pg_cursors` shows it.
+/// A cursor as displayed in `pg_cursors`.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
     pub name: String,
     pub statement: String,
     pub is_hold: bool,
     pub is_scroll: bool,
-    /// When it was declared.
+    /// The time of its declaration.
     pub declared: i64,
 }
 
-/// A cursor that is open.
+/// An open cursor.
 pub(super) struct Cursor {
     name: String,
     /// The text of its query.
     query: Arc<str>,
     declared: i64,
     columns: Vec<OutputColumn>,
-    /// Rows that were found, behind those that were forgotten.
+    /// The retained rows. The first `forgotten` rows have been discarded.
     rows: Vec<Vec<Datum>>,
     forgotten: usize,
     held: Held,
-    /// Where more come from.
+    /// The source of further rows.
     stream: Stream,
-    /// The row that it is on, from 1; 0 before the first, and one more than there are after the
-    /// last.
+    /// The current row, from 1. It is 0 before the first row, and the number of rows plus 1 after
+    /// the last.
     at: usize,
     is_scroll: Option<bool>,
     is_hold: bool,
     /// Whether the transaction that declared it has committed.
     is_held: bool,
-    /// How many cursors were declared before it.
+    /// The number of cursors declared before it.
     number: u64,
 }
 
 impl Cursor {
-    /// How many rows are known.
+    /// Returns the number of rows read so far.
     fn known(&self) -> usize {
         self.forgotten + self.rows.len()
     }
 
-    /// The last row that a step asks for, from 1, so that it has to be known before.
+    /// Returns the last row that a step needs, from 1; it must be read before the step.
     fn wanted(&self, step: Step) -> usize {
         let place = |at: i64| usize::try_from(at).unwrap_or(0);
         match step {
@@ -78,7 +79,7 @@ impl Cursor {
         }
     }
 
-    /// Whether a step asks for a row that it has forgotten.
+    /// Whether a step needs a discarded row.
     fn has_forgotten(&self, step: Step) -> bool {
         let first = match step {
             Step::Rows(0) => self.at as i64,
@@ -91,7 +92,7 @@ impl Cursor {
         first.max(1) <= self.forgotten as i64
     }
 
-    /// The rows from one to before another, both from 1.
+    /// Returns the rows `from` to before `to`, both from 1.
     fn between(&self, from: usize, to: usize) -> Result<&[Vec<Datum>], SqlError> {
         let place = |at: usize| (at - 1).checked_sub(self.forgotten);
         match (place(from), place(to)) {
@@ -101,7 +102,7 @@ impl Cursor {
         }
     }
 
-    /// Goes a step among the rows that are known, and returns those that were met.
+    /// Moves the cursor among the rows already read, and returns the rows fetched.
     fn step(&mut self, step: Step) -> Result<Vec<Vec<Datum>>, SqlError> {
         let after = self.known() + 1;
         let place = |at: i64| usize::try_from(at).unwrap_or(0).min(after);
@@ -145,7 +146,7 @@ impl Cursor {
         if self.is_scroll != Some(false) { Ok(()) } else { Err(only_forward()) }
     }
 
-    /// Forgets rows that it has passed, where nobody said that it goes back and they are many.
+    /// Discards the rows that it has passed if they are many, unless the client may move back.
     fn forget(&mut self) {
         let passed = (self.at.saturating_sub(1)).saturating_sub(self.forgotten);
         let passed = passed.min(self.rows.len());
@@ -167,7 +168,7 @@ fn only_forward() -> SqlError {
     SqlError::new(code::NOT_PREREQUISITE, message).with_hint(hint)
 }
 
-/// The rows of a cursor are read, whatever it is of.
+/// Rejects data-modifying statements in WITH.
 fn refuse_writes(statement: &ast::Statement) -> Result<(), SqlError> {
     if matches!(statement, ast::Statement::Query(query) if syntax::names_write(query)) {
         let message = "DECLARE CURSOR must not contain data-modifying statements in WITH";
@@ -267,14 +268,14 @@ impl Session {
             number,
         };
         if *is_hold {
-            // It outlives its snapshot.
+            // It outlives its snapshot, so all rows are read now.
             self.know(&mut cursor, usize::MAX)?;
         }
         self.cursors.push(cursor);
         Ok(())
     }
 
-    /// Finds rows of a cursor until so many are known, or there are no more.
+    /// Reads rows of a cursor until `wanted` rows are known, or there are no more.
     fn know(&mut self, cursor: &mut Cursor, wanted: usize) -> Result<(), SqlError> {
         let mut bytes = size_of_rows(&cursor.rows);
         while cursor.known() < wanted && !cursor.stream.is_done() {
@@ -289,7 +290,7 @@ impl Session {
         Ok(())
     }
 
-    /// Goes a step with a cursor.
+    /// Moves a cursor.
     fn step(&mut self, cursor: &mut Cursor, step: Step) -> Result<Vec<Vec<Datum>>, SqlError> {
         let wanted = cursor.wanted(step);
         self.know(cursor, wanted)?;
@@ -297,7 +298,7 @@ impl Session {
             && cursor.is_scroll != Some(false)
             && let Some(stream) = self.begin_again(&mut cursor.stream)?
         {
-            // Who goes back once does it again.
+            // A client that moved back once will probably do so again.
             (cursor.stream, cursor.is_scroll) = (stream, Some(true));
             (cursor.rows, cursor.forgotten) = (Vec::new(), 0);
             cursor.held.keep(0);
@@ -309,7 +310,7 @@ impl Session {
         met
     }
 
-    /// What expressions are shown of the cursors.
+    /// Returns the cursors for display.
     pub(super) fn shown_cursors(&self) -> Vec<Shown> {
         let shown = |cursor: &Cursor| {
             let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
@@ -326,21 +327,21 @@ impl Session {
         self.cursors.iter().map(shown).collect()
     }
 
-    /// The columns that FETCH returns of a cursor.
+    /// Returns the columns that FETCH returns from a cursor.
     pub(super) fn cursor_columns(&self, name: &str) -> Result<Vec<OutputColumn>, SqlError> {
         let found = self.cursors.iter().find(|cursor| cursor.name == name);
         found.map(|cursor| cursor.columns.clone()).ok_or_else(|| no_cursor(name))
     }
 
-    /// The transaction is over: what was declared WITH HOLD stays if it committed.
+    /// Closes the cursors of a finished transaction, except those WITH HOLD if it committed.
     pub(super) fn end_cursors(&mut self, has_committed: bool) {
         self.cursors.retain(|cursor| cursor.is_held || cursor.is_hold && has_committed);
         self.cursors.iter_mut().for_each(|cursor| cursor.is_held = true);
-        // So have portals that read what it read.
+        // Portals that read within the transaction end with it, too.
         self.portals.retain(|_, portal| !portal.is_of_transaction());
     }
 
-    /// What was declared since a savepoint is gone.
+    /// Closes the cursors declared since a savepoint.
     pub(super) fn forget_cursors(&mut self, declared: u64) {
         self.cursors.retain(|cursor| cursor.is_held || cursor.number < declared);
     }

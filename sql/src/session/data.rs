@@ -1,4 +1,4 @@
-//! Statements that read and write tables: alone, or in a transaction.
+//! Statements that read and write tables: in autocommit mode, or in a transaction.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::hash::{BuildHasher, RandomState};
@@ -29,7 +29,7 @@ use crate::syntax::Parsed;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// So often is a statement run again whose rows others have changed meanwhile.
+/// The maximum number of retries of a statement whose rows other transactions have changed.
 pub(super) const CONFLICTS_MAX: u32 = 20;
 
 impl Session {
@@ -57,7 +57,7 @@ impl Session {
                         format!("the statement takes too many numbers of {}", error.message);
                     return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
                 }
-                // It may have been given elsewhere a moment ago.
+                // The privilege may just have been granted through another node.
                 Err(error) if error.code == code::NO_PRIVILEGE && !is_fresh => {
                     is_fresh = true;
                     self.wait_fresh().await?;
@@ -92,7 +92,7 @@ impl Session {
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         if !planned.is_write() {
             return match self.run_read(&planned, cx, params, (drawn, &borrowed)) {
-                // A procedure writes where it did not look like it.
+                // A procedure wrote although its survey predicted no write.
                 Err(error) if error.code == code::NOT_REPEATABLE => {
                     self.run_certified(parsed, param_types, params, tries).await
                 }
@@ -129,7 +129,8 @@ impl Session {
                 let returned = Returned::decode(&result)?;
                 self.give_back(&borrowed, &returned.current);
                 self.note_drawn(returned.current, returned.last_number);
-                // It may turn out that another is making it.
+                // A notice means that the index already exists, and that another session may be
+                // filling it.
                 if let Some(new) = online.filter(|_| returned.executed.notices.is_empty()) {
                     self.fill_online(&new).await?;
                 }
@@ -163,13 +164,13 @@ impl Session {
         Ok(self.respond(planned, planned.columns.clone(), executed))
     }
 
-    /// Whether the rows of a statement are told as they are found.
+    /// Whether the rows of a statement are returned as they are found.
     fn is_streamed(&self, planned: &Planned) -> bool {
         let is_query = matches!(planned.plan, Plan::Select(_)) && !planned.is_write();
         is_query && planned.sequences.is_empty() && self.profile.is_none()
     }
 
-    /// What a run beforehand tells of a program, where somebody asks.
+    /// Rehearses a program if EXPLAIN ANALYZE is measuring it.
     async fn rehearsed(
         &mut self,
         planned: &Planned,
@@ -182,7 +183,7 @@ impl Session {
         }
     }
 
-    /// A call of a procedure of the node.
+    /// Returns a call of a procedure of the node.
     pub(super) fn program(&self, name: &str, args: Vec<u8>) -> Result<Program, SqlError> {
         let procedure = self.engine.registry().id(name).ok_or_else(|| {
             SqlError::new(code::INTERNAL, format!("the node does not know the procedure {name}"))
@@ -190,8 +191,8 @@ impl Session {
         Ok(Program::Call { procedure, args: args.into() })
     }
 
-    /// Runs a statement that writes here alone, as a transaction of its own: what it read must be
-    /// so when it commits, else it is run again.
+    /// Runs a write on this node, in a transaction of its own. Its reads must still be current when
+    /// it commits; otherwise it runs again.
     async fn run_certified(
         &mut self,
         parsed: &Parsed,
@@ -220,9 +221,9 @@ impl Session {
         }
     }
 
-    /// Plans outside of a transaction. What can't be planned on a snapshot that may be old is tried
-    /// again on a fresh one: the table may have been created elsewhere a moment ago. So is what has
-    /// to be fresh.
+    /// Plans a statement outside of a transaction. If planning fails on a snapshot that may be old,
+    /// it is repeated on a fresh one: the table may just have been created through another node. A
+    /// statement that requires a fresh snapshot is planned again, too.
     pub(super) async fn plan(
         &self,
         parsed: &Parsed,
@@ -241,7 +242,7 @@ impl Session {
                 self.shared.plans.plan(&parsed.text, types, &path, parse, &mut cx)?
             }
         };
-        // The catalog is everywhere, and what writes reads where it is run.
+        // The catalog is stored on every node, and a write reads rows where it runs.
         if !planned.touches_no_table() && !planned.is_write() {
             cx.look_beyond(self.beyond(cx.at()).await?);
         }
@@ -294,7 +295,7 @@ impl Session {
         result
     }
 
-    /// Begins a query of the transaction that is open.
+    /// Starts a query in the open transaction.
     fn stream_in_transaction(
         &mut self,
         text: Option<&str>,
@@ -315,7 +316,7 @@ impl Session {
         Ok(self.respond_rows(planned.columns.clone(), stream))
     }
 
-    /// Plans in the transaction that is open.
+    /// Plans a statement in the open transaction.
     pub(super) async fn plan_in_transaction(
         &mut self,
         parsed: &Parsed,
@@ -329,7 +330,7 @@ impl Session {
         Ok(self.shared.plans.plan(&parsed.text, types, &path, parse, cx)?)
     }
 
-    /// Where the session looks for names without a schema.
+    /// Returns the setting that resolves unqualified names.
     pub(super) fn path_setting(&self) -> PathSetting {
         let authorization = self.settings.authorization();
         let (user, first) = (authorization.user(), authorization.session_user());
@@ -337,14 +338,14 @@ impl Session {
         PathSetting { text: self.settings.search_path(), user: user.clone(), is_trusted }
     }
 
-    /// Gives the transaction its snapshot, at its first statement, as in PostgreSQL.
+    /// Opens the snapshot of the transaction at its first statement, as in PostgreSQL.
     pub(super) async fn open_snapshot(&mut self) -> Result<(), SqlError> {
         let is_open = self.transaction.as_ref().is_some_and(|open| open.cx.is_some());
         if !is_open {
             let pin = self.snapshot().await?;
             if let Some(transaction) = &mut self.transaction {
-                // What it reads need not be recorded where it can't come to write: it sees one
-                // snapshot. READ WRITE is refused from here on.
+                // A transaction that cannot become a writer need not record its reads, because it
+                // sees one snapshot. READ WRITE is refused from here on.
                 transaction.cx = Some(match transaction.is_read_only {
                     true => LocalContext::snapshot(pin),
                     false => LocalContext::transaction(pin),
@@ -391,7 +392,7 @@ impl Session {
         Ok(self.respond(planned, planned.columns.clone(), executed))
     }
 
-    /// Holds a transaction that is to commit to the foreign keys that wait for it.
+    /// Checks the deferred foreign keys of a transaction that is about to commit.
     pub(super) fn check_deferred(&mut self, transaction: &mut Transaction) -> Result<(), SqlError> {
         let deferred = std::mem::take(&mut transaction.deferred);
         let Some(cx) = transaction.cx.as_mut().filter(|_| !deferred.is_empty()) else {
@@ -402,8 +403,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the user may, before numbers are taken or others are asked: it is looked at again
-    /// where the statement runs.
+    /// Checks the user's privileges before numbers are drawn or other nodes are queried. They are
+    /// checked again when the statement runs.
     pub(super) fn check_privileges(
         &mut self,
         planned: &Planned,
@@ -416,7 +417,7 @@ impl Session {
     pub(super) fn env(&mut self, params: Vec<Datum>, started: i64, sequences: Vec<Drawn>) -> Env {
         let mut draw = || {
             self.entropy = self.entropy.wrapping_add(1);
-            // A keyed hash of a counter, under a key that the system drew.
+            // A keyed hash of a counter; the system chose the key at random.
             RandomState::new().hash_one(self.entropy)
         };
         let (seed, row_seed) = (Cell::new(draw()), draw());
@@ -471,7 +472,7 @@ impl Session {
     }
 }
 
-/// The error of a statement, with the constraint that it violates.
+/// Adds the table of the violated constraint to the error of a statement.
 fn violating(planned: &Planned, error: SqlError) -> SqlError {
     match planned.plan.constrained() {
         Some(table) => error.in_table(&table.name),
@@ -488,7 +489,7 @@ pub(super) fn read_only_violation(planned: &Planned) -> SqlError {
     SqlError::new(code::READ_ONLY, message)
 }
 
-/// A simple query has no values for parameters.
+/// Checks that all parameters have values. A simple query has none.
 pub(super) fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), SqlError> {
     if planned.params.len() <= params.len() {
         return Ok(());
@@ -497,7 +498,7 @@ pub(super) fn check_params(planned: &Planned, params: &[Datum]) -> Result<(), Sq
     Err(SqlError::new(code::UNDEFINED_PARAMETER, message))
 }
 
-/// What a plan needs of its parameters and of the cluster.
+/// Checks the requirements of a plan on its parameters and on the cluster.
 fn check_planned(
     planned: &Planned,
     params: &[Datum],
@@ -507,7 +508,7 @@ fn check_planned(
     check_ranges(planned, partitions)
 }
 
-/// Each range of a new table has a shard of its own, where tables are divided.
+/// If tables are partitioned, checks that there is a shard for each range of a new table.
 fn check_ranges(planned: &Planned, partitions: &Partitions) -> Result<(), SqlError> {
     let Plan::CreateTable(create) = &planned.plan else { return Ok(()) };
     let (ranges, shards) = (create.starts.len() + 1, usize::from(partitions.shards()));
@@ -523,7 +524,7 @@ fn check_ranges(planned: &Planned, partitions: &Partitions) -> Result<(), SqlErr
         .with_hint(format!("Give {most} in SPLIT AT VALUES at most.")))
 }
 
-/// Whether a newer schema could make the statement right.
+/// Whether the statement may succeed with a newer schema.
 fn depends_on_schema(failure: &Failure) -> bool {
     let Failure::Sql(error) = failure else { return false };
     let is_of_names = error.code.as_str().starts_with("42") && error.code != code::SYNTAX;

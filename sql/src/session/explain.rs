@@ -1,4 +1,4 @@
-//! EXPLAIN: a plan is shown; with ANALYZE, the statement is run as it is without it.
+//! EXPLAIN: displays a plan. With ANALYZE, the statement runs exactly as it would without EXPLAIN.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::syntax::explain::Explain;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// The column that a plan is shown in.
+/// Returns the column of the output.
 pub(super) fn column(format: Format) -> OutputColumn {
     OutputColumn::new("QUERY PLAN", format.base())
 }
@@ -43,7 +43,7 @@ impl Session {
             self.stream = None;
             run?;
         }
-        // What it was run as is planned already, and found again.
+        // The plan that the run used is found in the cache.
         let started = Instant::now();
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let mut alone = None;
@@ -92,10 +92,10 @@ impl Session {
         })
     }
 
-    /// Runs a program here, to no effect, so that it is seen what each of its steps takes.
+    /// Runs a program on this node without effect, to measure each of its steps.
     ///
     /// # Errors
-    /// When what it reads can't be read now.
+    /// If the rows that it reads are not available now.
     pub(super) async fn rehearse(
         &mut self,
         planned: &Planned,
@@ -108,7 +108,7 @@ impl Session {
         cx.begin_write();
         let env = self.env(params.to_vec(), now(), drawn);
         let started = Instant::now();
-        // Where it fails, its run in order says whether the statement does.
+        // If it fails here, its run in the serial order decides whether the statement fails.
         let has_failed = exec::run(planned, None, &env, &mut cx).is_err();
         if let Some(profile) = self.profile.as_ref().filter(|_| !has_failed) {
             profile.end(started.elapsed());
@@ -117,7 +117,7 @@ impl Session {
         Ok(Rehearsed { snapshot, writes })
     }
 
-    /// Submits a program, and notes where its time goes if somebody asks.
+    /// Submits a program, and records its latency breakdown if EXPLAIN ANALYZE requests it.
     pub(super) async fn commit_program(
         &mut self,
         program: Program,
@@ -158,14 +158,14 @@ impl Session {
         Ok(outcome)
     }
 
-    /// A run has ended that began then, if somebody asks.
+    /// Records the end of a run for EXPLAIN ANALYZE.
     pub(super) fn note_end(&self, started: Option<Instant>) {
         if let (Some(profile), Some(started)) = (&self.profile, started) {
             profile.end(started.elapsed());
         }
     }
 
-    /// What is planned, with how long that takes if somebody asks.
+    /// Plans a statement, and records the time for EXPLAIN ANALYZE.
     pub(super) fn time_planning<T>(
         &self,
         plan: impl FnOnce() -> Result<T, Failure>,
@@ -178,14 +178,14 @@ impl Session {
     }
 }
 
-/// What became of a run to no effect.
+/// The result of a run without effect.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rehearsed {
     pub snapshot: SnapshotVersion,
     pub writes: usize,
 }
 
-/// The parts of a commit's time, each to the next moment that the node tells of.
+/// Splits the time of a commit at the moments that the node recorded.
 fn times(trace: &Trace, started: Instant, ended: Instant) -> CommitTimes {
     let part = |from: Option<Instant>, to: Option<Instant>| -> Option<Duration> {
         Some(to?.saturating_duration_since(from?))

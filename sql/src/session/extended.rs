@@ -13,19 +13,19 @@ use crate::syntax::{self, CursorStatement};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, binary, text, unsupported_name};
 
-/// The most prepared statements and portals of one session.
+/// The maximum number of prepared statements in a session, and of portals.
 const PREPARED_MAX: usize = 10_000;
 
-/// A statement under a name.
+/// A prepared statement.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// Nothing for an empty text.
+    /// `None` for an empty text.
     pub(super) command: Option<Command>,
     pub(super) params: Vec<SqlType>,
     pub(super) columns: Vec<OutputColumn>,
 }
 
-/// A statement with its parameters, and its rows once it runs.
+/// A portal: a statement with its parameters, and its rows once it runs.
 pub(super) struct Portal {
     prepared: Arc<Prepared>,
     params: Vec<Datum>,
@@ -35,51 +35,52 @@ pub(super) struct Portal {
 
 struct Running {
     stream: Stream,
-    /// How many rows the Execute that goes on asked for, if not for all, and was given.
+    /// The number of rows that the current Execute requested (`None` for all), and the number
+    /// returned.
     asked: Option<u64>,
     given: u64,
 }
 
 impl Portal {
-    /// Whether it reads what the transaction that is open reads.
+    /// Whether it reads within the open transaction.
     pub(super) fn is_of_transaction(&mut self) -> bool {
         self.running.as_mut().is_some_and(|running| running.stream.is_of_transaction())
     }
 }
 
-/// What a client is told of a statement or a portal.
+/// The description of a statement or a portal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Described {
     /// The types of the parameters.
     pub params: Vec<SqlType>,
-    /// The columns of the rows; none when it returns no rows.
+    /// The columns of the rows; empty if it returns no rows.
     pub columns: Vec<OutputColumn>,
-    /// For each column, whether it comes in binary.
+    /// The format of each column: whether it is binary.
     pub formats: Vec<bool>,
 }
 
-/// What a client is told of one execution of a portal.
+/// The result of one execution of a portal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Execution {
-    /// The text held no statement.
+    /// The text contained no statement.
     Empty,
-    /// It is done, after these rows.
+    /// Complete, after these rows.
     Complete {
         /// The rows.
         rows: Vec<Vec<Datum>>,
-        /// PostgreSQL's tag.
+        /// PostgreSQL's command tag.
         tag: String,
     },
-    /// Rows are awaited.
+    /// A COPY FROM started: the client must send rows.
     CopyIn(CopyStart),
-    /// Rows are to be taken.
+    /// A COPY TO started: the client must fetch rows.
     CopyOut(CopyStart),
-    /// Some of the rows that were asked for: [`Session::execute_next`] has more.
+    /// Some of the requested rows; [`Session::execute_next`] returns more.
     Partial {
         /// The rows.
         rows: Vec<Vec<Datum>>,
     },
-    /// There are more rows than were asked for.
+    /// The requested number of rows; there may be more.
     Suspended {
         /// The rows.
         rows: Vec<Vec<Datum>>,
@@ -87,10 +88,10 @@ pub enum Execution {
 }
 
 impl Session {
-    /// Prepares a statement. Types of 0 are left to the surroundings of their parameters.
+    /// Prepares a statement. Types of 0 are inferred from the context of the parameters.
     ///
     /// # Errors
-    /// When the text is not one statement, or its names or types are wrong.
+    /// If the text is not exactly one statement, or its names or types are wrong.
     pub async fn parse(
         &mut self,
         name: &str,
@@ -182,11 +183,11 @@ impl Session {
         }
     }
 
-    /// Gives a prepared statement its parameters. Formats are 0 for text and 1 for binary: none for
-    /// all text, one for all, or one for each.
+    /// Binds parameters to a prepared statement. Formats are 0 for text and 1 for binary. The list
+    /// of formats is empty for all text, or has one for all values, or one for each.
     ///
     /// # Errors
-    /// When there is no such statement, or a value is not of its type.
+    /// If the statement does not exist, or a value is not of its type.
     pub fn bind(
         &mut self,
         portal: &str,
@@ -255,7 +256,7 @@ impl Session {
     /// Describes a prepared statement.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// If it does not exist.
     pub fn describe_statement(&mut self, name: &str) -> Result<Described, SqlError> {
         let found = self.prepared(name).cloned();
         let prepared = found.map_err(|error| self.fail_block(error))?;
@@ -267,10 +268,10 @@ impl Session {
     /// Describes a portal.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// If it does not exist.
     pub fn describe_portal(&mut self, name: &str) -> Result<Described, SqlError> {
         let Some(portal) = self.portals.get(name) else {
-            // What was declared is a portal too.
+            // A declared cursor is a portal, too.
             let columns = self.cursor_columns(name);
             let columns = columns.map_err(|_| self.fail_block(no_portal(name)))?;
             let formats = vec![false; columns.len()];
@@ -280,12 +281,12 @@ impl Session {
         Ok(Described { params: Vec::new(), columns, formats: portal.formats.clone() })
     }
 
-    /// Runs a portal, or goes on with one that was suspended. `row_max` 0 means all rows.
-    /// `is_alone` says that nothing else comes before the next Sync: then a write outside of a
-    /// transaction needs none.
+    /// Runs a portal, or continues a suspended one. `row_max` 0 means all rows. `is_alone`: no
+    /// other message comes before the next Sync, so a write outside of a transaction block needs no
+    /// implicit transaction.
     ///
     /// # Errors
-    /// When there is no such portal, or the statement fails.
+    /// If the portal does not exist, or the statement fails.
     pub async fn execute(
         &mut self,
         name: &str,
@@ -296,10 +297,10 @@ impl Session {
         self.end_execution(result)
     }
 
-    /// Goes on with a portal that gave a part of the rows that were asked for.
+    /// Continues a portal that returned part of the requested rows.
     ///
     /// # Errors
-    /// When there is no such portal, or the statement fails.
+    /// If the portal does not exist, or the statement fails.
     pub fn execute_next(&mut self, name: &str) -> Result<Execution, SqlError> {
         let portal = self.portals.remove(name).ok_or_else(|| no_portal(name));
         let result = portal.and_then(|portal| self.go_on(name, portal));
@@ -346,7 +347,7 @@ impl Session {
                 }
                 Response::Command { tag } => whole(tag),
                 Response::Empty => whole(String::new()),
-                // It is over when its rows are, and runs no second time.
+                // The portal ends with its COPY and cannot run again.
                 Response::CopyIn(start) => return Ok(Execution::CopyIn(start)),
                 Response::CopyOut(start) => return Ok(Execution::CopyOut(start)),
                 Response::Error(error) => return Err(error),
@@ -360,14 +361,14 @@ impl Session {
         self.go_on(name, portal)
     }
 
-    /// The next rows of what an Execute asked for.
+    /// Returns the next rows that an Execute requested.
     fn go_on(&mut self, name: &str, mut portal: Portal) -> Result<Execution, SqlError> {
         let Some(running) = &mut portal.running else { return Err(no_portal(name)) };
         let left = running.asked.map_or(u64::MAX, |asked| asked - running.given);
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(BATCH_ROWS);
         let rows = self.pull(&mut running.stream, most)?;
         running.given += rows.len() as u64;
-        // A portal that gave as many rows as were asked for is not known to be at its end.
+        // A portal that returned the requested number of rows is not known to be at its end.
         let execution = if running.asked == Some(running.given) {
             Execution::Suspended { rows }
         } else if running.stream.is_done() {
@@ -385,20 +386,20 @@ impl Session {
         Ok(execution)
     }
 
-    /// Forgets a prepared statement, if there is one.
+    /// Deletes a prepared statement if it exists.
     pub fn close_statement(&mut self, name: &str) {
         self.statements.remove(name);
     }
 
-    /// Forgets a portal, if there is one.
+    /// Deletes a portal if it exists.
     pub fn close_portal(&mut self, name: &str) {
         self.portals.remove(name);
     }
 
-    /// Ends an implicit transaction, and what an error left.
+    /// Commits the implicit transaction, and clears the state left by an error.
     ///
     /// # Errors
-    /// When the implicit transaction can't commit.
+    /// If the implicit transaction cannot commit.
     pub async fn sync(&mut self) -> Result<(), SqlError> {
         self.begin_statement();
         self.end_implicit().await?;
@@ -436,7 +437,7 @@ fn check_count(count: usize, what: &str) -> Result<(), SqlError> {
     Err(SqlError::new(code::LIMIT_EXCEEDED, message))
 }
 
-/// A parameter's type as a client names it; nothing where it leaves the choice.
+/// Returns the type that a client specified for a parameter; `None` if it is to be inferred.
 fn param_type(oid: u32) -> Result<Option<SqlType>, SqlError> {
     match SqlType::from_oid(oid) {
         Some(SqlType::Unknown) => Ok(None),
@@ -446,7 +447,7 @@ fn param_type(oid: u32) -> Result<Option<SqlType>, SqlError> {
     }
 }
 
-/// One format for each value, from the protocol's short forms.
+/// Expands the protocol's short forms to one format for each value.
 fn spread_formats(formats: &[i16], count: usize) -> Result<Vec<bool>, SqlError> {
     let is_binary = |&format: &i16| match format {
         0 => Ok(false),
@@ -467,7 +468,7 @@ fn spread_formats(formats: &[i16], count: usize) -> Result<Vec<bool>, SqlError> 
     }
 }
 
-/// A client that was told of some columns can't be sent others.
+/// Checks that the columns still have the types that were described to the client.
 pub(super) fn check_columns(
     now: &[OutputColumn],
     described: &[OutputColumn],

@@ -1,4 +1,4 @@
-//! CREATE INDEX on a table that has many rows, while others write it.
+//! CREATE INDEX on a large table, while other transactions write to it.
 
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -19,15 +19,15 @@ use crate::online::{INDEX, Meant, Step, encode};
 use crate::plan::{Plan, Planned};
 use crate::syntax::Parsed;
 
-/// From so many rows on a table is not indexed in one transaction.
+/// A table with at least this number of rows is not indexed in one transaction.
 const ROWS_MIN: usize = 2_000;
-/// How many rows a step puts in at most, and of how many bytes.
+/// The maximum rows and bytes that one step adds to the index.
 const STEP_ROWS: usize = 2_000;
 const STEP_BYTES: usize = 1 << 20;
-/// How many steps are on their way at a time.
+/// The number of steps in flight.
 const STEPS_AT_ONCE: usize = 8;
 
-/// An index that is to be made.
+/// An index to be created.
 #[derive(Clone, Debug)]
 pub(super) struct NewIndex {
     table: TableId,
@@ -40,7 +40,7 @@ pub(super) fn is_concurrent(parsed: &Parsed) -> bool {
 }
 
 impl Session {
-    /// The index that a statement makes, where its table is to be written meanwhile.
+    /// Returns the index that a statement creates, if its table stays writable in the meantime.
     pub(super) fn index_online(
         &self,
         parsed: &Parsed,
@@ -64,10 +64,11 @@ impl Session {
         Some(NewIndex { table, name: change.before.name.beside(&name) })
     }
 
-    /// Fills an index whose record was just made, and makes it ready. Where that can't be it goes.
+    /// Fills an index whose record was just created, and marks it ready. On failure the index is
+    /// dropped.
     pub(super) async fn fill_online(&mut self, new: &NewIndex) -> Result<(), SqlError> {
         let Err(error) = self.fill_and_finish(new).await else { return Ok(()) };
-        // Whatever ends the statement does not end this.
+        // The interruption of the statement does not apply to the cleanup.
         self.engine.begin_statement(None);
         let gone = match self.meant(new) {
             Ok(Some(meant)) => self.index_step(&meant, &Step::Drop).await,
@@ -90,7 +91,7 @@ impl Session {
         self.index_step(&meant, &Step::Ready).await
     }
 
-    /// The index that was just made; nothing where somebody has dropped it since.
+    /// Returns the index that was just created; `None` if it has been dropped since.
     fn meant(&self, new: &NewIndex) -> Result<Option<Meant>, SqlError> {
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let Some(Relation::Index { table }) = catalog::find(&new.name, &mut cx)? else {
@@ -104,7 +105,7 @@ impl Session {
         Ok(found.map(|index| Meant { table: table.name.clone(), index: index.id.0 }))
     }
 
-    /// Has all rows put in. What is written from now on is in by itself.
+    /// Adds all rows to the index. Writes from now on maintain it themselves.
     async fn fill(&self, meant: &Meant, table: TableId) -> Result<(), SqlError> {
         let ranges = self.ranges(table).await?;
         let steps = stream::iter(ranges).map(|range| {
@@ -130,7 +131,7 @@ impl Session {
         }
     }
 
-    /// All keys of a table, cut so that there are not too many rows between two cuts.
+    /// Splits the keys of a table into ranges, each with a limited number of rows.
     async fn ranges(&self, table: TableId) -> Result<Vec<KeyRange>, SqlError> {
         let pin = self.engine.store().pin();
         let beyond = self.beyond(pin.version()).await?;

@@ -1,4 +1,4 @@
-//! What a session notes of itself and of its statements, for those who look at the node.
+//! The activity and the statistics that a session records for monitoring.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 
 impl Session {
-    /// Says which process the session is to its client, where that is, and how others end it.
+    /// Sets the session's process number, its client's address, and the handle by which other
+    /// sessions can end it.
     pub fn introduce(
         &mut self,
         process: i32,
@@ -35,7 +36,7 @@ impl Session {
         });
     }
 
-    /// A text is run from here on, where it is known.
+    /// Records that the session runs a text, if it is known.
     pub(super) fn show_active(&self, text: Option<&str>) {
         let moment = now();
         let text = text.map(text_of);
@@ -54,7 +55,7 @@ impl Session {
         });
     }
 
-    /// The session waits for its client.
+    /// Records that the session waits for its client.
     pub(super) fn show_idle(&self) {
         let moment = now();
         let state = match self.transaction_status() {
@@ -73,7 +74,7 @@ impl Session {
         });
     }
 
-    /// Runs a statement, and notes how it went.
+    /// Runs a statement, and records its statistics.
     pub(super) async fn run(
         &mut self,
         command: &Command,
@@ -107,7 +108,7 @@ impl Session {
         done
     }
 
-    /// A transaction has ended, and may have met another.
+    /// Records the outcome of a transaction, and the row of a conflict.
     pub(super) fn note_outcome(&mut self, outcome: &Outcome, trace: &Trace) {
         if let Some((table, key)) = trace.contended() {
             self.shared.insight.hot_keys.note(table, &key, now());
@@ -128,7 +129,7 @@ impl Session {
         }
     }
 
-    /// What a statement may be told of this node, where it asks.
+    /// Collects the state of this node for a statement that reads it.
     pub(super) async fn gather_facts(&mut self, planned: &Planned) {
         self.facts = None;
         if !planned.reads_node {
@@ -160,7 +161,7 @@ impl Session {
     }
 }
 
-/// As much of a text as is shown. A password is nobody's to see.
+/// Returns the part of a text that is displayed, without passwords.
 fn text_of(text: &str) -> Arc<str> {
     const SECRET: &[u8] = b"password";
     let has_secret =

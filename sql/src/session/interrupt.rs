@@ -1,9 +1,10 @@
-//! What ends a statement early: its client's wish, `statement_timeout`, and the end of the server.
+//! The events that end a statement early: cancellation by the client, `statement_timeout`, and
+//! shutdown.
 //!
-//! The engine knows them. A statement meets them where it waits, for a fresh snapshot or for the
-//! outcome of what it submitted, and every few rows that it reads on this node. What was submitted
-//! can't be called back: that it may have committed is all that its client can be told, with 08007
-//! in the place of 57014 or 57P01.
+//! The engine reports them. A statement checks for them while it waits for a fresh snapshot or for
+//! the outcome of a submitted program. It also checks after every few rows that it reads on this
+//! node. A submitted program cannot be recalled. The client is informed that it may have committed,
+//! with 08007 instead of 57014 or 57P01.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,29 +22,28 @@ use super::{Session, TransactionStatus};
 use crate::engine::{Engine, Interruption, Unavailable};
 use crate::error::{SqlError, code};
 
-/// How many rows are read between two looks at whether the statement must end.
+/// The number of rows read between two checks for an interruption.
 const ROWS_PER_LOOK: usize = 256;
 
 impl Session {
-    /// From here on `statement_timeout` counts.
+    /// Starts the time of `statement_timeout`.
     pub(super) fn begin_statement(&self) {
         self.engine.begin_statement(self.settings.time("statement_timeout"));
     }
 
-    /// Ends a statement that must end and does not wait now.
+    /// Fails if the statement must end. Used while it does not wait.
     pub(super) fn check_interruption(&self) -> Result<(), SqlError> {
         check_interruption(&*self.engine)
     }
 
-    /// How long the client may leave the transaction that it has open alone, where that has a
-    /// limit.
+    /// Returns how long the client may leave its open transaction idle, if that is limited.
     pub fn idle_max(&self) -> Option<Duration> {
         let is_idle = self.transaction_status() == TransactionStatus::Idle;
         let limit = self.settings.time("idle_in_transaction_session_timeout");
         limit.filter(|_| !is_idle)
     }
 
-    /// Waits until everything that was acknowledged before is published here.
+    /// Waits until all previously acknowledged transactions are published on this node.
     pub(super) async fn wait_fresh(&self) -> Result<(), SqlError> {
         match self.engine.fresh().await {
             Ok(_) => Ok(()),
@@ -54,7 +54,7 @@ impl Session {
         }
     }
 
-    /// A program was handed over and the node can't tell what became of it.
+    /// Returns the error for a submitted program whose outcome is unknown.
     pub(super) fn unknown_outcome(&self, error: Unavailable) -> SqlError {
         let unknown = match self.engine.interruption() {
             Some(why) => SqlError::new(code::OUTCOME_UNKNOWN, message(why)).with_detail(
@@ -69,13 +69,13 @@ impl Session {
     }
 }
 
-/// Ends a statement that must end.
+/// Fails if the statement must end.
 pub(super) fn check_interruption(engine: &dyn Engine) -> Result<(), SqlError> {
     let why = engine.interruption();
     why.map_or(Ok(()), |why| Err(SqlError::new(code_of(why), message(why))))
 }
 
-/// In PostgreSQL's words.
+/// Returns PostgreSQL's message.
 fn message(why: Interruption) -> &'static str {
     match why {
         Interruption::Cancelled => "canceling statement due to user request",
@@ -84,7 +84,7 @@ fn message(why: Interruption) -> &'static str {
     }
 }
 
-/// The SQLSTATE of a statement that had submitted nothing.
+/// Returns the SQLSTATE of a statement that has not submitted a program.
 fn code_of(why: Interruption) -> SqlState {
     match why {
         Interruption::Cancelled | Interruption::TimedOut => code::QUERY_CANCELED,
@@ -92,7 +92,7 @@ fn code_of(why: Interruption) -> SqlState {
     }
 }
 
-/// A context that ends its run when the statement must end.
+/// A context that aborts its run if the statement must end.
 pub(super) struct Interruptible<'a> {
     cx: &'a mut LocalContext,
     engine: &'a Arc<dyn Engine>,
@@ -105,7 +105,7 @@ impl<'a> Interruptible<'a> {
     }
 }
 
-/// Counts a read, and looks at every so many whether the statement must end.
+/// Counts a read, and checks for an interruption after every [`ROWS_PER_LOOK`] reads.
 fn on_read(reads: &mut usize, engine: &dyn Engine) -> Result<(), Stop> {
     *reads += 1;
     if reads.is_multiple_of(ROWS_PER_LOOK) { look(engine) } else { Ok(()) }
@@ -155,7 +155,7 @@ impl Context for Interruptible<'_> {
     }
 }
 
-/// A table in parts, with what reads them.
+/// The partitions of a table, for a parallel scan.
 struct Swept {
     sweep: Sweep,
     engine: Arc<dyn Engine>,

@@ -1,8 +1,8 @@
-//! A context on one pinned snapshot and the transaction's own writes.
+//! The context of a pinned snapshot with the transaction's own writes.
 //!
-//! Interactive statements and snapshot reads run here, on the session's node. What an interactive
-//! transaction reads is recorded with its version, so that it can be certified at its place in the
-//! order.
+//! Interactive statements and snapshot reads use it on the session's node. The reads of an
+//! interactive transaction are recorded with their versions, so that they can be certified at its
+//! place in the order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -24,47 +24,48 @@ use crate::elsewhere::{Beyond, Row, Snapshot};
 use crate::error::code;
 use crate::writes::{At, Written, in_range, is_before};
 
-/// How many rows a scan takes out of the store at a time, so that it never holds the table's lock
-/// while it computes.
+/// The number of rows that a scan takes out of the store at a time, so that it never holds the
+/// table's lock while it computes.
 const SCAN_ROWS: usize = 256;
-/// How many rows are asked for of another node, at first and then.
+/// The number of rows requested from another node: in the first request, and in later ones.
 const FAR_ROWS_FIRST: usize = 64;
 const FAR_ROWS: usize = 4_096;
-/// The most reads that an interactive transaction records: they all travel when it commits.
+/// The maximum number of reads that an interactive transaction records. All of them are sent when
+/// it commits.
 const READS_MAX: usize = 1_000_000;
-/// The most bytes that an interactive transaction writes: what may be committed at most.
+/// The maximum bytes that an interactive transaction writes: the limit of a commit.
 const WRITE_BYTES_MAX: usize = TXN_BYTES_MAX;
 
-/// A snapshot, and what a transaction did on it.
+/// A snapshot, with the reads and writes of a transaction on it.
 #[derive(Debug)]
 pub(crate) struct LocalContext {
     pin: Pin,
-    /// What is not here.
+    /// Access to rows on other shards.
     beyond: Option<Beyond>,
     is_recording: bool,
     /// Whether writes are refused.
     pub(super) is_read_only: bool,
-    /// Whether a statement that writes was run, even if it found nothing to write.
+    /// Whether a write statement ran, even if it found no rows to write.
     is_writer: bool,
     reads: ReadSet,
     points: BTreeSet<At>,
     reads_recorded: usize,
-    /// Shared with the streams that were opened since the last write.
+    /// Shared with the streams opened since the last write.
     writes: Arc<BTreeMap<At, Written>>,
     write_bytes: usize,
-    /// What each write was laid over, the oldest first, from the first savepoint on.
+    /// The values that the writes since the first savepoint replaced, oldest first.
     undo: Option<Vec<(At, Option<Written>)>>,
 }
 
-/// The writes of a transaction as they were at some time.
+/// The writes of a transaction at some time.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     writes: Arc<BTreeMap<At, Written>>,
-    /// What it takes once the transaction writes more, and has its own.
+    /// The bytes that it takes once the transaction writes more and copies its writes.
     pub bytes: usize,
 }
 
-/// How far the writes of a transaction are.
+/// A position in the writes of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     undo: usize,
@@ -72,7 +73,7 @@ pub(super) struct Mark {
 }
 
 impl LocalContext {
-    /// A context for reading alone, which records nothing.
+    /// Makes a context that only reads, and records no reads.
     pub(crate) fn snapshot(at: impl Into<Snapshot>) -> Self {
         let Snapshot { pin, beyond } = at.into();
         Self {
@@ -90,28 +91,30 @@ impl LocalContext {
         }
     }
 
-    /// A context for an interactive transaction.
+    /// Makes a context for an interactive transaction.
     pub(crate) fn transaction(at: impl Into<Snapshot>) -> Self {
         Self { is_recording: true, ..Self::snapshot(at) }
     }
 
-    /// The version that it reads.
+    /// Returns the snapshot version that it reads.
     pub(super) fn at(&self) -> SnapshotVersion {
         self.pin.version()
     }
 
-    /// Reads what is elsewhere too.
+    /// Adds access to rows on other shards.
     pub(super) fn look_beyond(&mut self, beyond: Option<Beyond>) {
         self.beyond = beyond;
     }
 
-    /// A statement that writes is run. What it reads must be so when the transaction commits.
+    /// Marks the start of a write statement. Its reads must be current when the transaction
+    /// commits.
     pub(crate) fn begin_write(&mut self) {
         self.is_writer = true;
     }
 
-    /// What must be certified, unless the transaction only read: it saw one snapshot. An UPDATE
-    /// that found no row is no read: the row may have come after the snapshot.
+    /// Returns the transaction to be certified; `None` if it only read, because then it saw one
+    /// snapshot. An UPDATE that found no row does not count as only reading: the row may have been
+    /// inserted after the snapshot.
     pub(crate) fn into_certified(self) -> Option<Certified> {
         if self.writes.is_empty() && !self.is_writer {
             return None;
@@ -139,7 +142,8 @@ impl LocalContext {
             return Err(Abort::new(code::READ_ONLY, message).into());
         }
         if !self.is_recording {
-            // A procedure does what nobody could see in it: the session runs it as one that writes.
+            // The procedure writes although its survey predicted no write. The session runs it
+            // again as a write.
             return Err(Abort::new(code::NOT_REPEATABLE, "a snapshot read writes nothing").into());
         }
         self.write_bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
@@ -161,7 +165,7 @@ impl LocalContext {
         Ok(())
     }
 
-    /// What the transaction wrote to a row, if it did.
+    /// Returns the transaction's own write to a row, if there is one.
     pub(super) fn own_write(&self, table: TableId, key: &[u8]) -> Option<&Option<Value>> {
         if self.writes.is_empty() {
             return None;
@@ -169,12 +173,12 @@ impl LocalContext {
         self.writes.get(&(table, Key::from(key)))
     }
 
-    /// The writes as they are now.
+    /// Returns the current writes.
     pub(super) fn view(&self) -> View {
         View { writes: self.writes.clone(), bytes: self.write_bytes }
     }
 
-    /// Reads under the writes of a view. What is read counts as read by the transaction.
+    /// Reads with the writes of a view. The reads count as reads of the transaction.
     pub(super) fn under<T>(&mut self, view: &mut View, read: impl FnOnce(&mut Self) -> T) -> T {
         std::mem::swap(&mut self.writes, &mut view.writes);
         let done = read(self);
@@ -182,18 +186,19 @@ impl LocalContext {
         done
     }
 
-    /// How far the writes are now.
+    /// Returns the current position in the writes.
     pub(super) fn mark(&mut self) -> Mark {
         let undo = self.undo.get_or_insert_default().len();
         Mark { undo, write_bytes: self.write_bytes }
     }
 
-    /// There is nothing to go back to any more.
+    /// Drops the undo information, after the last savepoint.
     pub(super) fn forget_marks(&mut self) {
         self.undo = None;
     }
 
-    /// Takes back what was written since. What was read since was seen, and stays read.
+    /// Undoes the writes since a mark. The reads since then remain recorded, because the client saw
+    /// them.
     pub(super) fn go_back(&mut self, mark: Mark) {
         let writes = Arc::make_mut(&mut self.writes);
         let undone = self.undo.iter_mut().flat_map(|undo| undo.drain(mark.undo..).rev());
@@ -216,7 +221,7 @@ impl Context for LocalContext {
         self.check_kept()?;
         let at = (table, Key::from(key));
         if self.is_recording && !self.points.contains(&at) {
-            // First: after a failure the transaction may go on, from a savepoint.
+            // Checked first, because the transaction may continue from a savepoint after a failure.
             self.record(1)?;
             self.points.insert(at);
             let seen = found.as_ref().map_or(Seen::Absent, |found| Seen::At(found.version));
@@ -285,13 +290,14 @@ impl Context for LocalContext {
 }
 
 impl LocalContext {
-    /// All of a table, where nobody asks what was read, nothing was written and all is here.
+    /// Returns a sweep over a whole table, if no reads are recorded, nothing was written, and all
+    /// of its rows are on this node.
     pub(super) fn sweep(&self, table: TableId) -> Option<Sweep> {
         let is_here = self.beyond.as_ref().is_none_or(|beyond| beyond.spread(table) == 1);
         (is_here && !self.is_recording && self.writes.is_empty()).then(|| self.pin.sweep(table))
     }
 
-    /// Whether the snapshot is still what it was, after a read of it: a failover may take it away.
+    /// Checks after a read that the snapshot is still valid: a failover may discard it.
     fn check_kept(&self) -> Result<(), Stop> {
         if !self.pin.is_lost() {
             return Ok(());
@@ -301,7 +307,7 @@ impl LocalContext {
         Err(abort.with_hint("The transaction might succeed if retried.").into())
     }
 
-    /// A row of the snapshot, here or elsewhere.
+    /// Returns a row of the snapshot, from this node or another shard.
     fn find(&self, table: TableId, key: &[u8]) -> Result<Option<Live>, Stop> {
         let far = self.beyond.as_ref().and_then(|it| Some((it, it.shard_of(table, key)?)));
         let Some((beyond, shard)) = far else {
@@ -314,7 +320,7 @@ impl LocalContext {
     }
 }
 
-/// A row that is there.
+/// A live row.
 #[derive(Debug)]
 struct Live {
     version: SnapshotVersion,
@@ -328,7 +334,7 @@ impl Live {
     }
 }
 
-/// The live rows of a range of a snapshot, a few at a time.
+/// The live rows in a range of a snapshot, read in batches.
 struct StoreRows<'a> {
     pin: &'a Pin,
     table: TableId,
@@ -375,7 +381,7 @@ impl<'a> StoreRows<'a> {
     }
 }
 
-/// Leaves of a range what comes after a key.
+/// Reduces a range to the keys after `last`.
 fn go_past(rest: &mut KeyRange, last: &Key, direction: Direction) {
     match direction {
         Direction::Forward => rest.start = [last.as_bytes(), &[0]].concat(),
@@ -399,7 +405,7 @@ impl Iterator for StoreRows<'_> {
     }
 }
 
-/// The live rows of a range on another shard, some at a time.
+/// The live rows in a range on another shard, fetched in batches.
 struct FarRows<'a> {
     beyond: &'a Beyond,
     shard: ShardId,
@@ -429,15 +435,15 @@ impl FarRows<'_> {
     }
 }
 
-/// The live rows of a range on all shards, in order.
+/// The live rows in a range on all shards, in order.
 struct Gathered<'a> {
     here: Peekable<StoreRows<'a>>,
-    /// Each with its next row.
+    /// The rows of each shard, with its next row.
     far: Vec<(FarRows<'a>, Option<(Key, Live)>)>,
     direction: Direction,
-    /// Of which the next row was taken: another is asked for when somebody wants it.
+    /// The shard whose next row was returned. Its following row is fetched only when it is needed.
     taken: Option<usize>,
-    /// Why there are no more.
+    /// The error that ended the rows.
     failure: Option<Stop>,
 }
 
@@ -502,8 +508,8 @@ impl Iterator for Gathered<'_> {
 type OnMerged<'a> =
     dyn FnMut(&Key, Option<&Value>, Option<SnapshotVersion>) -> ControlFlow<()> + 'a;
 
-/// Visits rows of the store and own writes in order. An own write hides the row, which still counts
-/// as read; a value is missing where it is deleted.
+/// Visits rows of the store and the transaction's own writes in order. An own write hides the row,
+/// which still counts as read. The value of a deleted row is `None`.
 fn merge(
     rows: impl Iterator<Item = (Key, Live)>,
     own: Vec<(Key, Option<Value>)>,

@@ -1,4 +1,4 @@
-//! One client's session: its settings, its transaction, its prepared statements.
+//! A client's session: its settings, its transaction and its prepared statements.
 //!
 //! ```text
 //!   outside of a transaction
@@ -80,75 +80,76 @@ use settings::Settings;
 pub use stream::Batch;
 use stream::Stream;
 
-/// What a client is told of one statement.
+/// The response to one statement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Response {
-    /// The text held no statement.
+    /// The text contained no statement.
     Empty,
     /// Rows.
     Rows {
-        /// Their columns.
+        /// The columns of the rows.
         columns: Vec<OutputColumn>,
         /// The values.
         rows: Vec<Vec<Datum>>,
-        /// PostgreSQL's tag, such as `SELECT 3`.
+        /// PostgreSQL's command tag, such as `SELECT 3`.
         tag: String,
     },
-    /// Done.
+    /// Success without rows.
     Command {
-        /// PostgreSQL's tag, such as `INSERT 0 1`.
+        /// PostgreSQL's command tag, such as `INSERT 0 1`.
         tag: String,
     },
-    /// Rows, too many to be told at once: they are to be taken with [`Session::next_rows`]. The
-    /// last response until they were.
+    /// Too many rows to return at once; they are fetched with [`Session::next_rows`]. This is the
+    /// last response until all rows have been fetched.
     Stream {
-        /// Their columns.
+        /// The columns of the rows.
         columns: Vec<OutputColumn>,
     },
-    /// Rows are awaited. The last response until they have come; see [`Session::continue_query`].
+    /// A COPY FROM started. This is the last response until the rows have been received; see
+    /// [`Session::continue_query`].
     CopyIn(CopyStart),
-    /// Rows are to be taken. The last response until they were.
+    /// A COPY TO started. This is the last response until the rows have been fetched.
     CopyOut(CopyStart),
-    /// The statement failed. Always the last of a query's responses.
+    /// The statement failed. This is always the last response of a query.
     Error(SqlError),
 }
 
-/// Where a session is with its transaction.
+/// The transaction status of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionStatus {
-    /// Outside of one.
+    /// Outside of a transaction.
     Idle,
-    /// Inside.
+    /// In a transaction.
     Active,
-    /// Inside of one that failed: only its end is taken.
+    /// In a failed transaction: only statements that end it are accepted.
     Failed,
 }
 
-/// A transaction that is under way.
+/// An open transaction.
 struct Transaction {
-    /// Nothing before the first statement that reads or writes.
+    /// `None` before the first statement that reads or writes.
     cx: Option<LocalContext>,
-    /// Whether the client did not ask for it.
+    /// Whether it was not started by the client.
     is_implicit: bool,
     is_read_only: bool,
     has_failed: bool,
-    /// Microseconds since 2000-01-01.
+    /// The start time in microseconds since 2000-01-01.
     started: i64,
-    /// What a rollback goes back to.
+    /// The settings that a rollback restores.
     settings_before: Settings,
-    /// What COMMIT takes back: the old values of what SET LOCAL changed.
+    /// The old values of the settings that SET LOCAL changed; COMMIT restores them.
     local_settings: Vec<(String, String)>,
-    /// And what SET LOCAL ROLE changed.
+    /// The old authorization if SET LOCAL ROLE changed it.
     local_authorization: Option<Authorization>,
-    /// The oldest first.
+    /// The savepoints, oldest first.
     savepoints: Vec<Savepoint>,
-    /// Foreign keys that it is held to when it commits.
+    /// The foreign keys to be checked at COMMIT.
     deferred: Vec<Deferred>,
-    /// What was done, to do it again where that is needed.
+    /// The record of its statements, for a replay.
     done: Done,
 }
 
-/// One client's session.
+/// A client's session.
 pub struct Session {
     engine: Arc<dyn Engine>,
     shared: Arc<Shared>,
@@ -158,49 +159,50 @@ pub struct Session {
     statements: BTreeMap<String, Arc<Prepared>>,
     portals: BTreeMap<String, Portal>,
     cursors: Vec<Cursor>,
-    /// How many cursors it has declared.
+    /// The number of cursors that it has declared.
     cursors_declared: u64,
     notices: Vec<Notice>,
-    /// The newest version that the session's own writes are in.
+    /// The newest snapshot version that contains a write of the session.
     written: SnapshotVersion,
-    /// Drawn from at each statement.
+    /// The counter from which the seeds of statements are derived.
     entropy: u64,
-    /// What it took last of each sequence.
+    /// The number that it drew last from each sequence.
     current_numbers: BTreeMap<u32, i64>,
-    /// What it took last of any sequence.
+    /// The number that it drew last from any sequence.
     last_number: Option<i64>,
-    /// What the last statement has asked to set: names, values, and whether until the transaction
-    /// ends.
+    /// The settings that the last statement requested: name, value, and whether the setting is
+    /// local to the transaction.
     asked_settings: Vec<(String, String, bool)>,
-    /// What is left of a simple query, and whether it had several statements.
+    /// The remaining statements of a simple query, and whether it had several statements.
     script: VecDeque<Parsed>,
     is_block: bool,
     copy: UnderWay,
     /// The rows of the last response.
     stream: Option<Stream>,
-    /// How many rows the next query finds at first, where it is not as many as are given at once.
+    /// The number of rows that the next query reads first, if not the default.
     first_rows: Option<usize>,
-    /// What the statement that runs takes, where somebody asks.
+    /// The measurements of the current statement, for EXPLAIN ANALYZE.
     profile: Option<Arc<Profile>>,
-    /// What the node knows of itself, where the statement that runs asks for it.
+    /// The state of the node, if the current statement reads it.
     facts: Option<Arc<Facts>>,
-    /// Where others see what the session does.
+    /// The entry that shows the session's activity to other sessions.
     place: Place,
-    /// What the statement that runs has met so far.
+    /// The statistics of the current statement.
     tally: Call,
 }
 
-/// The time: microseconds since 2000-01-01.
+/// Returns the current time in microseconds since 2000-01-01.
 pub fn now() -> i64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     from_unix_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
 }
 
 impl Session {
-    /// A session of a user in a database, with the other parameters that the client connected with.
+    /// Opens a session with the parameters of the client's startup message, which include the user
+    /// and the database.
     ///
     /// # Errors
-    /// When a parameter has a value that is not possible.
+    /// If a parameter has an invalid value.
     pub fn new(
         engine: Arc<dyn Engine>,
         shared: Arc<Shared>,
@@ -260,7 +262,7 @@ impl Session {
         })
     }
 
-    /// Where the session is with its transaction.
+    /// Returns the transaction status.
     pub fn transaction_status(&self) -> TransactionStatus {
         match &self.transaction {
             None => TransactionStatus::Idle,
@@ -269,27 +271,27 @@ impl Session {
         }
     }
 
-    /// The settings that clients are told of when they connect and at each change.
+    /// Returns the settings that are reported to clients when they connect and at each change.
     pub fn reported_settings(&self) -> Reported {
         self.settings.reported()
     }
 
-    /// The session's time zone, which timestamps are shown in.
+    /// Returns the session's time zone, in which timestamps are displayed.
     pub fn zone(&self) -> &Zone {
         self.settings.zone()
     }
 
-    /// What clients are told beside their results, since the last call.
+    /// Returns the notices since the last call that the client wants to receive.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         let mut notices = std::mem::take(&mut self.notices);
         notices.retain(|notice| self.settings.wants(notice.severity));
         notices
     }
 
-    /// Runs the statements of a text, one after the other, until one fails, or a COPY begins.
+    /// Runs the statements of a text in sequence, until one fails or a COPY starts.
     pub async fn simple_query(&mut self, text: &str) -> Vec<Response> {
         self.show_active(Some(text));
-        // A simple query ends what the extended protocol left open.
+        // A simple query ends everything that the extended protocol left open.
         self.portals.clear();
         self.copy.take();
         self.stream = None;
@@ -309,7 +311,8 @@ impl Session {
         self.continue_query().await
     }
 
-    /// Goes on with a simple query after a COPY of it is over, or the rows of a stream.
+    /// Continues a simple query after its COPY has ended, or after the rows of a stream were
+    /// fetched.
     pub async fn continue_query(&mut self) -> Vec<Response> {
         let mut responses = Vec::with_capacity(self.script.len());
         while let Some(parsed) = self.script.pop_front() {
@@ -350,17 +353,18 @@ impl Session {
         self.run(&command, &[], &[]).await
     }
 
-    /// Fails as a statement does that the session was never asked, and passes the error on.
+    /// Marks an open transaction as failed for a statement that the session did not receive, and
+    /// returns the error.
     pub fn refuse(&mut self, error: SqlError) -> SqlError {
         self.fail(error)
     }
 
-    /// Marks an open transaction as failed, and passes the error on.
+    /// Marks an open transaction as failed, and returns the error.
     fn fail(&mut self, error: SqlError) -> SqlError {
         if let Some(transaction) = &mut self.transaction {
             transaction.has_failed = true;
             if transaction.savepoints.is_empty() {
-                // Its snapshot is of no more use, and holds up the reclamation of old versions.
+                // Its snapshot is no longer needed, and prevents the reclamation of old versions.
                 transaction.cx = None;
             }
         }
@@ -459,7 +463,7 @@ impl Session {
         });
     }
 
-    /// Ends the transaction, and returns what became of it.
+    /// Ends the transaction, and returns the command tag: COMMIT or ROLLBACK.
     async fn commit(&mut self) -> Result<&'static str, SqlError> {
         let ended = self.commit_transaction().await;
         self.end_cursors(ended.as_ref().is_ok_and(|tag| *tag == "COMMIT"));
@@ -515,7 +519,7 @@ impl Session {
         self.end_cursors(false);
     }
 
-    /// Commits a transaction that the client did not ask for, or rolls it back when it failed.
+    /// Commits an implicit transaction, or rolls it back if it failed.
     async fn end_implicit(&mut self) -> Result<(), SqlError> {
         if self.transaction.as_ref().is_some_and(|open| open.is_implicit) {
             self.commit().await?;
@@ -523,7 +527,8 @@ impl Session {
         Ok(())
     }
 
-    /// The abort of a certified transaction, with rows as clients know them.
+    /// Converts the abort of a certified transaction to an error that describes rows as clients
+    /// know them.
     fn explain(&self, abort: Abort) -> SqlError {
         let is_conflict = abort.code == SqlState::SERIALIZATION_FAILURE;
         let mut error = SqlError::from(abort);
@@ -539,8 +544,8 @@ impl Session {
         error
     }
 
-    /// A snapshot that holds the session's own writes, and with strict reads everything that was
-    /// acknowledged before.
+    /// Returns a snapshot that contains the session's own writes. With strict reads it also
+    /// contains all transactions acknowledged before.
     async fn snapshot(&self) -> Result<Snapshot, SqlError> {
         if self.must_be_fresh() {
             self.wait_fresh().await?;
@@ -550,7 +555,7 @@ impl Session {
         Ok(Snapshot { pin, beyond })
     }
 
-    /// What of a version that is kept here is elsewhere.
+    /// Returns access to the rows on other shards at a version of this node.
     async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, SqlError> {
         let unavailable = |Unavailable { reason }| SqlError::new(code::UNAVAILABLE, reason);
         self.engine.beyond(at).await.map_err(unavailable)
@@ -560,13 +565,13 @@ impl Session {
         self.settings.is_strict() || self.is_behind()
     }
 
-    /// Whether the snapshot lacks some of the session's own writes.
+    /// Whether this node's newest snapshot is missing some of the session's own writes.
     fn is_behind(&self) -> bool {
         self.engine.store().published() < self.written
     }
 
-    /// Whether a plan that was made on an old snapshot will do: it touches no table, or what it
-    /// reads it reads at its place in the order.
+    /// Whether a plan made on an old snapshot can be used: it reads no table, or reads at its place
+    /// in the serial order.
     fn may_be_old(&self, planned: &Planned) -> bool {
         let is_ordered = planned.is_write() && !self.is_behind();
         planned.touches_no_table() || is_ordered || !self.must_be_fresh()

@@ -1,4 +1,4 @@
-//! CALL of a procedure in Rust.
+//! CALL of a native procedure, written in Rust.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// A CALL that is meant, and its arguments.
+/// The native procedure that a CALL refers to, and its arguments.
 pub(super) struct NativeCall {
     native: Arc<Native>,
     args: Vec<ast::Expr>,
 }
 
 impl NativeCall {
-    /// Whether its one argument is `$1`, as it is given with these types of parameters: then there
-    /// is nothing to compute. One that nobody has said the type of has that of the argument.
+    /// Whether its only argument is `$1` with the type of the procedure's parameter, so that it
+    /// need not be evaluated. An untyped `$1` takes the type of the procedure's parameter.
     fn takes_first_param<'t>(
         &self,
         types: impl ExactSizeIterator<Item = Option<&'t SqlType>>,
@@ -47,7 +47,8 @@ impl NativeCall {
         fits && matches!(&self.args[..], [arg] if is_first(arg))
     }
 
-    /// A query of one row: the arguments, as their types; nothing where there are none.
+    /// Returns a query of one row, the arguments cast to their types; `None` if there are no
+    /// arguments.
     fn query(&self) -> Result<Option<Arc<Parsed>>, SqlError> {
         let has_args = !self.args.is_empty();
         let query = has_args.then(|| query_of(&self.args, &self.native.params())).transpose()?;
@@ -56,7 +57,7 @@ impl NativeCall {
 }
 
 impl Session {
-    /// The procedure in Rust that a statement calls, if it does.
+    /// Returns the native procedure that a statement calls, if any.
     pub(super) fn native_call(&self, parsed: &Parsed) -> Result<Option<NativeCall>, SqlError> {
         let ast::Statement::Call(call) = &*parsed.ast else { return Ok(None) };
         if self.shared.natives.is_empty() {
@@ -94,7 +95,7 @@ impl Session {
         Ok(Some(NativeCall { native, args }))
     }
 
-    /// The parameters of the statement that calls it, and the columns of its row.
+    /// Returns the parameters of the calling statement, and the columns of its row.
     pub(super) async fn describe_native(
         &mut self,
         call: &NativeCall,
@@ -113,7 +114,7 @@ impl Session {
         Ok((params, call.native.columns()))
     }
 
-    /// Calls it: as a program outside of a transaction, and on the snapshot of one within.
+    /// Runs the call: outside of a transaction as a program, within one on its snapshot.
     pub(super) async fn run_native(
         &mut self,
         call: NativeCall,
@@ -142,7 +143,8 @@ impl Session {
         }
         let env = self.env(values.clone(), now(), Vec::new());
         let args = native.arguments(&env)?;
-        // What never writes runs on a snapshot, and is given no place behind what was acknowledged.
+        // A read-only call runs on a snapshot, which is not ordered after acknowledged
+        // transactions.
         if native.is_read_only(&args) && self.must_be_fresh() {
             self.wait_fresh().await?;
         }
@@ -173,7 +175,7 @@ impl Session {
         }
     }
 
-    /// Calls it in a transaction of its own, which is tried again where another came first.
+    /// Runs the call in a transaction of its own, and retries it after conflicts.
     async fn native_alone(
         &mut self,
         native: &Native,
@@ -208,7 +210,7 @@ impl Session {
         let mut transaction = self.transaction.take().expect("the caller has looked");
         let env = self.env(values, transaction.started, Vec::new());
         let env = Env { deferred: Some(RefCell::default()), ..env };
-        // Its code is no statement that could be done once more.
+        // The code of the procedure is not a statement that a replay could repeat.
         transaction.done.breaks();
         let cx = transaction.cx.as_mut().expect("the snapshot is open");
         cx.is_read_only = transaction.is_read_only;

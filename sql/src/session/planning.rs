@@ -1,13 +1,13 @@
-//! Settings of PostgreSQL's planner and of the memory and the disks of one machine, which have no
-//! meaning here: they are kept and shown, and change neither plans nor results.
+//! Settings of PostgreSQL's planner, and of the memory and disks of a single machine. They have no
+//! meaning in Pangea: they are stored and shown, but change neither plans nor results.
 //!
-//! Scripts and tools set them to make PostgreSQL faster. Those that would change what a statement
-//! does are not among them.
+//! Scripts and tools set them to make PostgreSQL faster. Settings that would change the behavior of
+//! a statement are not among them.
 
 use super::settings::{Kind, Setting, of};
 use super::units::Block;
 
-/// In the order of their names; names, defaults and ranges are PostgreSQL's.
+/// The settings, sorted by name. Names, defaults and ranges are PostgreSQL's.
 pub(super) const SETTINGS: &[Setting] = &[
     of("backend_flush_after", "0", Kind::Size(Block::Page, 0, 256)),
     of("constraint_exclusion", "partition", Kind::OneOf(&["partition", "on", "off"])),

@@ -1,5 +1,5 @@
-//! PREPARE and EXECUTE: prepared statements as SQL says them. They are those of the extended
-//! protocol, under the same names.
+//! PREPARE and EXECUTE: the SQL interface to prepared statements. They share the names of the
+//! extended protocol's statements.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::syntax::{self, Parsed, Postgres};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// What a PREPARE or an EXECUTE asks for.
+/// Returns the command for a PREPARE or an EXECUTE.
 ///
 /// # Errors
-/// When a type is not known, or what is prepared is none that reads or writes rows.
+/// If a type is unknown, or the prepared statement does not read or write rows.
 pub(super) fn command(parsed: &Parsed) -> Result<Command, SqlError> {
     match &*parsed.ast {
         ast::Statement::Prepare { name, data_types, statement } => {
@@ -48,7 +48,7 @@ fn prepare(
     Ok(Command::Prepare { name: syntax::name(name), types: types.into(), text: text.into() })
 }
 
-/// The statement after the AS of a PREPARE that was parsed.
+/// Returns the statement after AS in the text of a PREPARE.
 fn after_as(text: &str) -> &str {
     let tokens = Tokenizer::new(&Postgres, text).tokenize_with_location();
     let tokens = tokens.unwrap_or_default();
@@ -65,7 +65,7 @@ fn execute(name: Option<&ast::ObjectName>, args: &[ast::Expr]) -> Command {
     Command::Execute { name, args: args.into() }
 }
 
-/// A query of the arguments, each as the type of its parameter.
+/// Makes a query of the arguments, each cast to the type of its parameter.
 pub(super) fn query_of(args: &[ast::Expr], types: &[SqlType]) -> Result<Parsed, SqlError> {
     let values: Vec<String> = args
         .iter()
@@ -77,7 +77,7 @@ pub(super) fn query_of(args: &[ast::Expr], types: &[SqlType]) -> Result<Parsed, 
 }
 
 impl Session {
-    /// The numbers of the types that a PREPARE names.
+    /// Returns the OIDs of the types in a PREPARE.
     pub(super) async fn prepared_types(
         &mut self,
         types: &[ast::DataType],
@@ -86,7 +86,7 @@ impl Session {
         for data_type in types {
             let base = match column_type(data_type, &Enums::default()) {
                 Ok(known) => known.base,
-                // What is no type by itself may be an enum: a query of such a value has its type.
+                // The type may be an enum: a query of a value of this type returns its OID.
                 Err(error) if error.missing_type().is_some() => {
                     let text = format!("select cast(null as {data_type})");
                     let parsed = syntax::parse(&text)?.pop().ok_or(error)?;
@@ -102,7 +102,7 @@ impl Session {
         Ok(oids)
     }
 
-    /// Runs a prepared statement with arguments that are expressions.
+    /// Runs a prepared statement whose arguments are expressions.
     pub(super) async fn run_prepared(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Statements of a program that has the node within it: values in, rows out, and no protocol.
+//! Statements of a program that embeds the node: values in, rows out, without a wire protocol.
 
 use super::command::Command;
 use super::{Response, Session};
@@ -9,10 +9,10 @@ use crate::syntax;
 use crate::types::datum::Datum;
 
 impl Session {
-    /// Runs a statement with these values of `$1`, `$2` and so on, and returns its rows whole.
+    /// Runs a statement with these values of `$1`, `$2` and so on, and returns all of its rows.
     ///
     /// # Errors
-    /// When the statement fails, a value is not of its parameter's type, or it is a COPY.
+    /// If the statement fails, a value is not of its parameter's type, or the statement is a COPY.
     pub async fn query(&mut self, text: &str, params: &[Datum]) -> Result<Rows, SqlError> {
         self.show_active(Some(text));
         let done = self.query_whole(text, params).await;

@@ -1,4 +1,4 @@
-//! What an interactive transaction did, so that it can be done once more.
+//! The record of an interactive transaction's statements, from which it can be replayed.
 
 use pangea_core::txn::{Abort, Outcome};
 
@@ -10,36 +10,36 @@ use crate::plan::Planned;
 use crate::replay::{REPLAY, Statement, Told, digest, encode};
 use crate::statement::Arguments;
 
-/// The most statements of a transaction that are kept, and of how many bytes.
+/// The maximum number of statements recorded for a transaction, and their maximum bytes.
 const STATEMENTS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 256 << 10;
-/// The most rows of a result that is to come out the same.
+/// The maximum number of rows in a result that a replay must reproduce.
 const ROWS_MAX: usize = 10_000;
 
 /// The statements of a transaction.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Done {
     statements: Vec<Statement>,
-    /// How many of them have rows that their client has not been told all.
+    /// The number of statements whose rows have not all been returned to the client.
     unfinished: usize,
     bytes: usize,
-    /// Whether something is missing that can't be done again.
+    /// Whether a step cannot be replayed, so that the record is incomplete.
     is_broken: bool,
 }
 
 impl Done {
-    /// Something was done that can't be done again: rows came from a client, or were taken back.
+    /// Marks the transaction as not replayable: a client sent rows, or changes were rolled back.
     pub(super) fn breaks(&mut self) {
         *self = Self { is_broken: true, ..Self::default() };
     }
 
-    /// Whether what is done now may be kept.
+    /// Whether the next statement can be recorded.
     fn takes(&self, planned: &Planned) -> bool {
-        // What DataFusion finds may come in another order elsewhere.
+        // DataFusion may return rows in another order on another node.
         !self.is_broken && !planned.plan.is_certified()
     }
 
-    /// A query began whose rows are told some at a time, and where it is.
+    /// Records the start of a query whose rows are returned in batches. Returns its position.
     fn begin(&mut self, args: Vec<u8>) -> Option<usize> {
         self.bytes += args.len();
         if self.statements.len() >= STATEMENTS_MAX || self.bytes > BYTES_MAX {
@@ -51,7 +51,8 @@ impl Done {
         Some(self.statements.len() - 1)
     }
 
-    /// Some rows of a query were told, or all that there are; what there is to go on with.
+    /// Adds rows that were returned for a query. Returns the state to continue with, or `None` at
+    /// the end.
     pub(super) fn go_on(
         &mut self,
         (at, told): (usize, Told),
@@ -65,7 +66,7 @@ impl Done {
         Some((at, told))
     }
 
-    /// All rows of a query that began there were told.
+    /// Records that all rows of the query at this position were returned.
     pub(super) fn finish(&mut self, at: usize, told: Told, count: u64) {
         if told.count() > ROWS_MAX as u64 {
             return self.breaks();
@@ -76,7 +77,7 @@ impl Done {
         }
     }
 
-    /// A statement came to a result.
+    /// Records the result of a statement.
     fn note(&mut self, args: Vec<u8>, planned: &Planned, executed: &Executed) {
         self.bytes += args.len();
         if self.statements.len() >= STATEMENTS_MAX
@@ -91,7 +92,7 @@ impl Done {
 }
 
 impl Session {
-    /// A statement as it would be done again; nothing where it can't be.
+    /// Returns a statement in the form in which it is replayed; `None` if it cannot be replayed.
     pub(super) fn replayable(
         &self,
         transaction: &Transaction,
@@ -103,7 +104,7 @@ impl Session {
         is_kept.then(|| Arguments::encode_parts(text, &planned.params, env, (false, None)))
     }
 
-    /// Notes what a statement came to.
+    /// Records the result of a statement.
     pub(super) fn note_done(
         transaction: &mut Transaction,
         args: Option<Vec<u8>>,
@@ -116,8 +117,8 @@ impl Session {
         }
     }
 
-    /// Notes that a query began whose rows are told some at a time: where it is, if it can be done
-    /// again.
+    /// Records the start of a query whose rows are returned in batches. Returns its position if the
+    /// query can be replayed.
     pub(super) fn note_begun(
         transaction: &mut Transaction,
         args: Option<Vec<u8>>,
@@ -131,10 +132,10 @@ impl Session {
         Some((at, Told::new(&planned.columns, &[])))
     }
 
-    /// Does a transaction once more that could not commit as it was. What its client was told must
-    /// be so then; else it fails with what it failed with before.
+    /// Replays a transaction that could not commit. If a statement returns another result than its
+    /// client received, the replay fails with the original error.
     pub(super) async fn replay(&mut self, done: Done, abort: Abort) -> Result<(), SqlError> {
-        // A query of which a part was told can't be held to that part alone.
+        // A query that returned only some of its rows cannot be compared.
         if done.is_broken || done.unfinished > 0 || done.statements.is_empty() {
             return Err(self.explain(abort));
         }

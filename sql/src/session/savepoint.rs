@@ -1,7 +1,7 @@
-//! Savepoints: a part of a transaction can be taken back.
+//! Savepoints: partial rollback of a transaction.
 //!
-//! What was written since the savepoint is undone, as are settings. What was read since counts as
-//! read all the same: the client has seen it.
+//! Writes and settings since the savepoint are undone. Reads since the savepoint remain recorded,
+//! because the client has seen their results.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::settings::Settings;
 use super::{Response, Session};
 use crate::error::{SqlError, code};
 
-/// What is done with a savepoint.
+/// An operation on a savepoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// SAVEPOINT.
@@ -21,15 +21,16 @@ pub(crate) enum Step {
     GoBack,
 }
 
-/// A place that a transaction can go back to.
+/// The state of a transaction that a savepoint restores.
 pub(super) struct Savepoint {
     name: String,
     writes: Mark,
-    /// Shared with the savepoint before it where nothing was set between: there can be many.
+    /// Shared with the previous savepoint if no setting changed in between, because there can be
+    /// many.
     settings: Arc<Settings>,
     local_settings: usize,
     is_read_only: bool,
-    /// How many cursors the session had declared.
+    /// The number of cursors that the session had declared.
     cursors: u64,
 }
 
@@ -66,7 +67,7 @@ impl Session {
         Ok(Response::Command { tag: tag.to_owned() })
     }
 
-    /// A later savepoint hides an earlier one of the same name.
+    /// Sets a savepoint. It hides an earlier one of the same name.
     fn set_savepoint(&mut self, name: &str) {
         let transaction = self.transaction.as_mut().expect("the caller has looked");
         let cx = transaction.cx.as_mut().expect("the snapshot is open");
@@ -85,7 +86,7 @@ impl Session {
         });
     }
 
-    /// Ends a savepoint with those that were set after it, and keeps what was written.
+    /// Releases a savepoint and those set after it, and keeps the writes.
     fn release(&mut self, name: &str) -> Result<(), SqlError> {
         let at = self.savepoint(name)?;
         let transaction = self.transaction.as_mut().expect("it has the savepoint");
@@ -96,7 +97,7 @@ impl Session {
         Ok(())
     }
 
-    /// Goes back to a savepoint, which stays, also out of a failure.
+    /// Rolls back to a savepoint, also from a failed transaction. The savepoint remains.
     fn go_back(&mut self, name: &str) -> Result<(), SqlError> {
         let at = self.savepoint(name)?;
         let transaction = self.transaction.as_mut().expect("it has the savepoint");

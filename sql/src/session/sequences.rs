@@ -1,4 +1,4 @@
-//! Numbers of sequences for the statements of a session.
+//! Sequence numbers for the statements of a session.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,20 +17,20 @@ use crate::expr::Env;
 use crate::plan::Planned;
 use crate::sequence::{Drawn, RESERVE, Used, reserve_args, reserved};
 
-/// The most numbers of a sequence that a statement gets.
+/// The maximum number of values of one sequence for a statement.
 pub(super) const NUMBERS_MAX: u64 = 1 << 20;
-/// How much more a statement gets each time that it had too few.
+/// The factor by which the numbers of a statement grow after each run that had too few.
 const GROWTH: u64 = 8;
-/// How often a statement is tried: the most numbers are reached before.
+/// The maximum number of runs of a statement. [`NUMBERS_MAX`] is reached before.
 pub(super) const TRIES_MAX: u32 = 8;
 
-/// Numbers that the node's sessions share, and that a statement has for now.
+/// Numbers shared by the node's sessions, lent to a statement.
 #[derive(Debug, Default)]
 pub(super) struct Borrowed(Vec<(u32, u64, Vec<i64>)>);
 
 impl Session {
-    /// The numbers for a statement, or for so many rows of a COPY: more where they were too few
-    /// before.
+    /// Draws the numbers for a statement, or for `rows` rows of a COPY. After runs with too few
+    /// numbers (`tries`) it draws more.
     pub(super) async fn draw(
         &mut self,
         planned: &Planned,
@@ -57,7 +57,7 @@ impl Session {
         Ok((all, borrowed))
     }
 
-    /// Gives back what a statement did not take: all that comes after what it took last.
+    /// Returns the numbers that a statement did not use: all after the last one used.
     pub(super) fn give_back(&self, borrowed: &Borrowed, current: &[(u32, i64)]) {
         for (id, generation, numbers) in &borrowed.0 {
             let last = current.iter().find(|(of, _)| of == id).map(|(_, last)| last);
@@ -67,8 +67,9 @@ impl Session {
         }
     }
 
-    /// Gives back what a statement that ran here did not take. One that fails has taken what it
-    /// took, as in PostgreSQL: what is in the way of a number would be in its way again.
+    /// Returns the unused numbers of a statement that ran on this node. A failed statement does not
+    /// return the numbers that it used, as in PostgreSQL: a conflicting number would conflict
+    /// again.
     pub(super) fn give_back_of<T>(
         &self,
         borrowed: &Borrowed,
@@ -81,8 +82,8 @@ impl Session {
         }
     }
 
-    /// Gives back what a program that failed had, if it is to be tried again: how much of it each
-    /// replica took, nobody tells.
+    /// Returns all numbers of a failed program if it will be retried. The numbers that each replica
+    /// used are not known.
     pub(super) fn give_back_after(&self, borrowed: &Borrowed, error: SqlError) -> SqlError {
         if is_to_be_tried_again(&error) {
             self.give_back(borrowed, &[]);
@@ -90,7 +91,7 @@ impl Session {
         error
     }
 
-    /// What a statement has taken, its session has.
+    /// Records the numbers that a statement drew as those of the session.
     pub(super) fn note_drawn(&mut self, current: Vec<(u32, i64)>, last_number: Option<i64>) {
         self.current_numbers.extend(current);
         self.last_number = last_number;
@@ -101,7 +102,7 @@ impl Session {
         self.asked_settings.extend(env.set_settings.take());
     }
 
-    /// Sets what the last statement has asked for.
+    /// Applies the settings that the last statement requested.
     pub(super) fn apply_settings(&mut self) -> Result<(), SqlError> {
         let asked = std::mem::take(&mut self.asked_settings);
         asked.iter().try_for_each(|(name, value, is_local)| {
@@ -109,7 +110,8 @@ impl Session {
         })
     }
 
-    /// Whether the transaction has made or set the sequence, so that nobody else can take of it.
+    /// Whether the transaction created or set the sequence, so that no other transaction can draw
+    /// from it.
     fn own_sequence(&self, used: &Used) -> bool {
         let cx = self.transaction.as_ref().and_then(|open| open.cx.as_ref());
         cx.is_some_and(|cx| {
@@ -120,7 +122,7 @@ impl Session {
 
     fn draw_own(&mut self, used: &Used, wanted: u64) -> Result<Vec<i64>, SqlError> {
         let transaction = self.transaction.as_mut().expect("the caller has looked");
-        // It is written outside of a statement.
+        // The sequence is written outside of a statement, so a replay cannot repeat it.
         transaction.done.breaks();
         let cx = transaction.cx.as_mut().expect("the caller has looked");
         let mut values = Vec::new();
@@ -142,7 +144,7 @@ impl Session {
         let wanted = usize::try_from(wanted).expect("within the most");
         let mut values: VecDeque<i64> = VecDeque::new();
         if wanted > 0 && self.is_behind() {
-            // This session may have said where it goes on.
+            // This session may have repositioned the sequence with `setval`.
             self.wait_fresh().await?;
         }
         let mut generation = self.generation(sequence)?;
@@ -169,7 +171,8 @@ impl Session {
         Ok(values)
     }
 
-    /// What is handed out now: nothing that was reserved before somebody set the sequence.
+    /// Returns the generation of numbers to hand out: blocks reserved before a `setval` are
+    /// excluded.
     fn generation(&self, sequence: &Sequence) -> Result<u64, SqlError> {
         let store = self.engine.store();
         let state = store.read(SEQUENCES, &sequence.key(), store.published());
@@ -178,7 +181,7 @@ impl Session {
     }
 }
 
-/// Whether a statement failed for what is no fault of its numbers.
+/// Whether a failed statement will run again, so that its numbers may be reused.
 fn is_to_be_tried_again(error: &SqlError) -> bool {
     is_short(error) || error.code == SqlState::SERIALIZATION_FAILURE
 }

@@ -1,4 +1,4 @@
-//! Session settings: `SET`, `SHOW`, and what a client asks for when it connects.
+//! Session settings: `SET`, `SHOW`, and the parameters of the startup message.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,29 +16,29 @@ use crate::notice::Severity;
 use crate::search_path;
 use crate::types::zone::Zone;
 
-/// What values a setting takes.
+/// The valid values of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
-    /// Anything.
+    /// Any text.
     Free,
     Bool,
     Number,
     /// One of these, in lower case.
     OneOf(&'static [&'static str]),
-    /// A whole number from one to another.
+    /// An integer in a range.
     Whole(i32, i32),
-    /// A number from one to another.
+    /// A number in a range.
     Real(f64, f64),
-    /// A time in milliseconds, with or without a unit; 0 is none.
+    /// A time in milliseconds, with or without a unit; 0 disables it.
     Time,
-    /// An amount of memory in blocks or with a unit, from so many blocks to so many.
+    /// An amount of memory, in blocks or with a unit; the range is in blocks.
     Size(Block, u64, u64),
     TimeZone,
     Encoding,
     DateStyle,
     /// A list of schemas.
     SearchPath,
-    /// It tells, and can't be told.
+    /// A read-only setting.
     Fixed,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Setting {
     name: &'static str,
     default: &'static str,
     kind: Kind,
-    /// Whether clients are told of each change.
+    /// Whether each change is reported to clients.
     is_reported: bool,
 }
 
@@ -58,21 +58,22 @@ const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Sett
     Setting { name, default, kind, is_reported: true }
 }
 
-/// The most parameters of a session, and how long those of anybody's own may be.
+/// The maximum number of settings in a session, and the maximum bytes of the name and the value of
+/// a custom one.
 const VALUES_MAX: usize = 1_000;
 const CUSTOM_NAME_MAX: usize = 200;
 const CUSTOM_VALUE_MAX: usize = 64 << 10;
 
-/// Isolation levels: all are given the strongest.
+/// Isolation levels. All of them run at the strongest level.
 const LEVELS: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
 
-/// What a client wants to be told: these things, and what comes after them.
+/// The levels of messages. A client receives messages of the level that it sets, and above.
 const SEVERITIES: &[&str] = &[
     "debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "info", "notice", "warning",
     "error",
 ];
 
-/// In the order of their names.
+/// The settings, sorted by name.
 const SETTINGS: &[Setting] = &[
     reported("application_name", "", Kind::Free),
     of("block_size", "8192", Kind::Fixed),
@@ -105,7 +106,7 @@ const SETTINGS: &[Setting] = &[
     of("max_index_keys", "32", Kind::Fixed),
     of("max_parallel_workers_per_gather", "8", Kind::Whole(0, 1_024)),
     of("min_parallel_table_scan_size", "8MB", Kind::Size(Block::Page, 0, 715_827_882)),
-    // psql asks before it hashes a password itself.
+    // psql reads it before it hashes a password itself.
     of("password_encryption", "scram-sha-256", Kind::OneOf(&["scram-sha-256"])),
     of("reads", "snapshot", Kind::OneOf(&["snapshot", "strict"])),
     of("replay", "on", Kind::Bool),
@@ -118,7 +119,7 @@ const SETTINGS: &[Setting] = &[
     reported("session_authorization", "", Kind::Fixed),
     reported("standard_conforming_strings", "on", Kind::OneOf(&["on"])),
     of("statement_timeout", "0", Kind::Time),
-    // Scans have one order.
+    // All scans read in the same order.
     of("synchronize_seqscans", "off", Kind::OneOf(&["off", "on"])),
     of("synchronous_commit", "on", Kind::Free),
     reported("TimeZone", "UTC", Kind::TimeZone),
@@ -128,14 +129,14 @@ const SETTINGS: &[Setting] = &[
     of("xmloption", "content", Kind::OneOf(&["content"])),
 ];
 
-/// Values by the names of their settings.
+/// Values by setting name.
 pub(crate) type Values = BTreeMap<String, String>;
 
 /// The values of a session's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     values: Arc<Values>,
-    /// What clients set at connect is what RESET goes back to.
+    /// The values that RESET restores, including those of the startup message.
     defaults: Arc<Values>,
     zone: Zone,
     authorization: Authorization,
@@ -143,7 +144,7 @@ pub(crate) struct Settings {
     reserved_prefixes: Arc<[&'static str]>,
 }
 
-/// All of them.
+/// Returns all built-in settings.
 fn settings() -> impl Iterator<Item = &'static Setting> {
     SETTINGS.iter().chain(planning::SETTINGS)
 }
@@ -161,12 +162,12 @@ fn unknown(name: &str) -> SqlError {
     SqlError::new(code::UNDEFINED_OBJECT, message)
 }
 
-/// Whether a name is whoever's it may be: as in PostgreSQL, one with a dot.
+/// Whether a setting is custom: as in PostgreSQL, its name contains a dot.
 fn is_custom(name: &str) -> bool {
     name.contains('.')
 }
 
-/// Refuses a name that means something elsewhere, as PostgreSQL does with those of extensions.
+/// Rejects a name with a reserved prefix, as PostgreSQL does for extensions.
 fn check_is_ones_own(name: &str, reserved_prefixes: &[&str]) -> Result<(), SqlError> {
     let prefix = name.split('.').next().unwrap_or_default();
     if !reserved_prefixes.contains(&prefix) {
@@ -179,10 +180,10 @@ fn check_is_ones_own(name: &str, reserved_prefixes: &[&str]) -> Result<(), SqlEr
     Err(SqlError::new(code::INVALID_NAME, message).with_detail(detail).with_hint(hint))
 }
 
-/// The value of a setting among others.
+/// Returns the value of a setting.
 ///
 /// # Errors
-/// 42704 when there is none of the name.
+/// 42704 if it does not exist.
 pub(crate) fn shown<'a>(values: &'a Values, name: &str) -> Result<&'a str, SqlError> {
     match is_custom(name) {
         true => values.get(&name.to_lowercase()).map(String::as_str).ok_or_else(|| unknown(name)),
@@ -190,14 +191,14 @@ pub(crate) fn shown<'a>(values: &'a Values, name: &str) -> Result<&'a str, SqlEr
     }
 }
 
-/// The values of a session's settings at one moment, for those that its client is told of.
+/// The values of a session's settings at one moment, from which the changes to report are computed.
 #[derive(Clone, Debug, Default)]
 pub struct Reported(Arc<Values>);
 
 impl Reported {
-    /// Names and values that are not the same in `before`.
+    /// Returns the names and values that differ from those in `before`.
     pub fn since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'static str, &'a str)> {
-        // This is asked after each statement, and nearly none sets anything.
+        // This runs after each statement, and hardly any statement changes a setting.
         let is_same = Arc::ptr_eq(&self.0, &before.0);
         let all = settings().filter(move |setting| setting.is_reported && !is_same);
         let changed = all.filter(|setting| self.0.get(setting.name) != before.0.get(setting.name));
@@ -205,11 +206,11 @@ impl Reported {
     }
 }
 
-/// A setting, as `pg_settings` shows it.
+/// A setting as displayed in `pg_settings`.
 #[derive(Debug)]
 pub(crate) struct Described<'a> {
     pub name: &'static str,
-    /// A number of its units where it has any.
+    /// The value, in units of `unit` if the setting has a unit.
     pub value: Cow<'a, str>,
     pub default: Cow<'static, str>,
     pub unit: Option<&'static str>,
@@ -218,7 +219,7 @@ pub(crate) struct Described<'a> {
     pub is_fixed: bool,
 }
 
-/// All settings that PostgreSQL has too, with their values.
+/// Returns all built-in settings with their values.
 pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> {
     settings().map(|setting| {
         let kind = match setting.kind {
@@ -250,7 +251,7 @@ pub(crate) fn described(values: &Values) -> impl Iterator<Item = Described<'_>> 
     })
 }
 
-/// A value without its unit, in the one that the setting has.
+/// Converts a value to a number of the setting's units.
 fn in_units(kind: Kind, value: &str) -> Cow<'_, str> {
     let number = match kind {
         Kind::Size(block, ..) => blocks_of(value, block).map(|blocks| blocks.to_string()),
@@ -261,7 +262,7 @@ fn in_units(kind: Kind, value: &str) -> Cow<'_, str> {
 }
 
 impl Settings {
-    /// The defaults, for a user.
+    /// Makes the default settings for a user.
     pub(super) fn new(
         authorization: Authorization,
         reserved_prefixes: Arc<[&'static str]>,
@@ -276,12 +277,12 @@ impl Settings {
         Self { values, defaults, zone, authorization, reserved_prefixes }
     }
 
-    /// Whom the session belongs to.
+    /// Returns the user of the session.
     pub(super) fn authorization(&self) -> &Authorization {
         &self.authorization
     }
 
-    /// Says whom the session belongs to.
+    /// Sets the user of the session.
     pub(super) fn set_authorization(&mut self, authorization: Authorization) {
         for (name, value) in authorization.shown() {
             Arc::make_mut(&mut self.values).insert(name.to_owned(), value.to_owned());
@@ -289,14 +290,14 @@ impl Settings {
         self.authorization = authorization;
     }
 
-    /// The session is its first user's again.
+    /// Restores the user that logged in.
     pub(super) fn reset_authorization(&mut self) {
         self.set_authorization(self.authorization.first());
     }
 
-    /// Takes the parameters of a connection. Those that PostgreSQL has and Pangea does not know are
-    /// passed over: a driver's wish for its own comfort is no reason to turn it away. What is in
-    /// `options` a person has asked for.
+    /// Sets a parameter of the startup message. Parameters that Pangea does not know are ignored,
+    /// because a driver may send them without need. Unknown settings within `options` are errors,
+    /// because a person wrote them.
     pub(crate) fn connect(&mut self, name: &str, value: &str) -> Result<(), SqlError> {
         if name == "options" {
             return self.connect_options(value);
@@ -308,7 +309,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The settings of `-c name=value` and `--name=value`, which PGOPTIONS sends.
+    /// Sets the settings of `-c name=value` and `--name=value`, which PGOPTIONS sends.
     fn connect_options(&mut self, options: &str) -> Result<(), SqlError> {
         let mut words = options.split_ascii_whitespace();
         while let Some(word) = words.next() {
@@ -331,27 +332,27 @@ impl Settings {
         Ok(())
     }
 
-    /// The value of a setting.
+    /// Returns the value of a setting.
     pub(crate) fn show(&self, name: &str) -> Result<&str, SqlError> {
         shown(&self.values, name)
     }
 
-    /// All values, for expressions that ask for them.
+    /// Returns all values, for expressions that read them.
     pub(crate) fn values(&self) -> &Arc<Values> {
         &self.values
     }
 
-    /// A setting's name as it is shown.
+    /// Returns the displayed name of a setting.
     pub(crate) fn shown_name(name: &str) -> &str {
         find(name).map_or(name, |setting| setting.name)
     }
 
-    /// Names and values of all settings.
+    /// Returns the names and values of all settings.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
         self.values.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The settings that clients are told of.
+    /// Returns the settings that are reported to clients.
     pub(crate) fn reported(&self) -> Reported {
         Reported(self.values.clone())
     }
@@ -382,12 +383,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets a setting to what it was when the session began.
+    /// Resets a setting to its value at the start of the session.
     pub(crate) fn reset(&mut self, name: &str) -> Result<(), SqlError> {
         match is_custom(name) {
             true => {
                 let default = self.defaults.get(&name.to_lowercase()).cloned();
-                // What nobody has set stays unknown.
+                // A setting that was never set remains unknown.
                 let values = Arc::make_mut(&mut self.values);
                 if let Some(value) = values.get_mut(&name.to_lowercase()) {
                     *value = default.unwrap_or_default();
@@ -401,20 +402,20 @@ impl Settings {
         }
     }
 
-    /// Sets all settings to what they were when the session began.
+    /// Resets all settings to their values at the start of the session.
     pub(crate) fn reset_all(&mut self) {
         self.values = self.defaults.clone();
-        // As in PostgreSQL, whose it is stays.
+        // As in PostgreSQL, RESET ALL does not change the user.
         self.set_authorization(self.authorization.clone());
         self.zone = Zone::named(&self.values["TimeZone"]).unwrap_or_default();
     }
 
-    /// The session's time zone.
+    /// Returns the session's time zone.
     pub(crate) fn zone(&self) -> &Zone {
         &self.zone
     }
 
-    /// The schemas in which names are looked for, as they were set.
+    /// Returns the `search_path` as it was set.
     pub(super) fn search_path(&self) -> Arc<str> {
         Arc::from(self.values["search_path"].as_str())
     }
@@ -424,7 +425,7 @@ impl Settings {
         self.values.get(name).is_some_and(|value| value == "on")
     }
 
-    /// Whether the client wants to be told of something.
+    /// Whether the client wants to receive messages of a severity.
     pub(crate) fn wants(&self, severity: Severity) -> bool {
         let least = match self.values["client_min_messages"].as_str() {
             "notice" => Severity::Notice,
@@ -436,13 +437,13 @@ impl Settings {
         severity >= least
     }
 
-    /// A time, where it is not 0.
+    /// Returns a time; `None` if it is 0.
     pub(crate) fn time(&self, name: &str) -> Option<Duration> {
         let ms = parse_ms(&self.values[name]).expect("it was checked when it was set");
         (ms > 0.0).then(|| Duration::from_millis(ms as u64))
     }
 
-    /// Whether reads see all that was acknowledged anywhere before them.
+    /// Whether reads are strict: they see all transactions acknowledged anywhere before them.
     pub(crate) fn is_strict(&self) -> bool {
         self.values["reads"] == "strict"
     }
@@ -491,7 +492,7 @@ fn checked(setting: &Setting, value: &str) -> Result<String, SqlError> {
             Err(invalid().with_hint(hint))
         }
         Kind::TimeZone => Zone::named(value.trim()).map(|zone| zone.name().to_owned()),
-        // As in PostgreSQL: some drivers send quotes too.
+        // As in PostgreSQL, punctuation is ignored: some drivers send quotes.
         Kind::Encoding => match lower.replace(|c: char| !c.is_ascii_alphanumeric(), "").as_str() {
             "utf8" | "unicode" => Ok("UTF8".to_owned()),
             _ => Err(invalid().with_hint("Pangea speaks UTF8 alone.")),

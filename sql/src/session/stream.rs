@@ -1,16 +1,17 @@
-//! Results as streams: rows are found as they are asked for.
+//! Results as streams: rows are found when the client requests them.
 //!
 //! ```text
-//!   a query --begin--> Stream <--pull-- a simple query: next_rows, until they are over
-//!                                       Execute: so many as it asks for
+//!   a query --begin--> Stream <--pull-- a simple query: next_rows, until no rows are left
+//!                                       Execute: as many rows as it requests
 //!                                       FETCH of a cursor
 //!                                       COPY TO
 //! ```
 //!
-//! A stream outside of a transaction has its own snapshot. One of a transaction reads as its own
-//! writes were when it began; what it reads is recorded when it reads it, so that a transaction is
-//! held to what its client was told and to no more. What a plan makes whole is a stream whose rows
-//! are there already, and counts against what the results of the node may take.
+//! A stream outside of a transaction has its own snapshot. A stream of a transaction sees the
+//! transaction's writes as they were when the stream began. Its reads are recorded when they
+//! happen, so that the transaction is certified for the rows that its client received and for no
+//! others. A plan that materializes its result is a stream whose rows are all found. Those rows
+//! count against the memory limit for results on the node.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,22 +33,22 @@ use crate::types::datum::Datum;
 /// Rows of one result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// The next of them.
+    /// The next rows of the result.
     pub rows: Vec<Vec<Datum>>,
-    /// PostgreSQL's tag, where these are the last.
+    /// PostgreSQL's command tag, if these are the last rows.
     pub tag: Option<String>,
 }
 
-/// What a query reads.
+/// The state that a query reads.
 pub(super) enum On {
     /// A snapshot of its own.
     Snapshot(LocalContext),
-    /// That of the transaction that is open, with these of its writes.
+    /// The snapshot of the open transaction, with the transaction's writes in this view.
     Transaction(View),
 }
 
 impl On {
-    /// What it keeps of the writes of a transaction that writes more.
+    /// Returns the bytes of writes that the query retains after its transaction writes more.
     fn bytes(&self) -> usize {
         match self {
             Self::Snapshot(_) => 0,
@@ -56,35 +57,36 @@ impl On {
     }
 }
 
-/// A query whose rows are not all found.
+/// A query that has not found all of its rows.
 struct Open {
     planned: Arc<Planned>,
     on: On,
     env: Env,
     fetching: Fetching,
-    /// Which statement of the transaction it is, and what its client was told of it.
+    /// Position of the statement in the transaction, and the digest of the results sent to its
+    /// client.
     told: Option<(usize, Told)>,
 }
 
-/// The rows of a result that its client has not been given.
+/// The rows of a result that its client has not received.
 pub(super) struct Stream {
-    /// Those that are there.
+    /// Rows that are found.
     ahead: VecDeque<Vec<Datum>>,
     held: Held,
-    /// Where more come from. Never locked: some of it can't be looked at by two threads, and this
-    /// says that none does.
+    /// The source of further rows. The mutex is never locked. It makes the stream `Sync`, although
+    /// parts of the query are not.
     open: Option<Mutex<Box<Open>>>,
-    /// How many were given.
+    /// Number of rows passed to the client.
     given: u64,
-    /// The tag of what is no query.
+    /// The command tag. The tag of a SELECT is computed from the number of rows instead.
     tag: Option<String>,
-    /// What it took last of sequences.
+    /// The last value drawn from each sequence that the statement used, by sequence id.
     pub drawn: Vec<(u32, i64)>,
     noting: Option<Noting>,
     again: Option<Mutex<Box<Again>>>,
 }
 
-/// What a query of a transaction begins with, so that it can begin once more.
+/// The inputs of a query of a transaction, from which it can be restarted.
 struct Again {
     planned: Arc<Planned>,
     view: View,
@@ -92,24 +94,24 @@ struct Again {
 }
 
 impl Stream {
-    /// One of rows that are all there.
+    /// Returns a stream of rows that are all found.
     pub(super) fn whole(rows: Vec<Vec<Datum>>, held: Held, tag: String) -> Self {
         let (ahead, tag) = (rows.into(), Some(tag));
         let drawn = Vec::new();
         Self { ahead, held, open: None, given: 0, tag, drawn, noting: None, again: None }
     }
 
-    /// Whether there are no more.
+    /// Returns whether no rows are left.
     pub(super) fn is_done(&self) -> bool {
         self.ahead.is_empty() && self.open.is_none()
     }
 
-    /// Whether it reads what the transaction that is open reads.
+    /// Returns whether the stream reads the snapshot of the open transaction.
     pub(super) fn is_of_transaction(&mut self) -> bool {
         self.open_mut().is_some_and(|open| matches!(open.on, On::Transaction(_)))
     }
 
-    /// PostgreSQL's tag after so many rows.
+    /// Returns PostgreSQL's command tag after this number of rows.
     pub(super) fn tag(&self, rows: u64) -> String {
         match &self.tag {
             Some(tag) if !tag.starts_with("SELECT") => tag.clone(),
@@ -135,13 +137,14 @@ impl Stream {
         rows
     }
 
-    /// What the node knows of its statement is to have its rows.
+    /// Counts the rows of this stream in the node's statistics of its statement.
     pub(super) fn note(&mut self, noting: Noting) {
         self.noting = Some(noting);
     }
 }
 
-/// Where the rows of a statement are noted, and the time that finding them takes, once it is over.
+/// Counts the rows of a statement and the time to find them. Adds both to the node's statistics
+/// when it is dropped.
 pub(super) struct Noting {
     shared: Arc<Shared>,
     session: u64,
@@ -159,7 +162,7 @@ impl Drop for Noting {
 }
 
 impl Session {
-    /// Begins to run a query, and finds its first rows: so many, where somebody asked for that.
+    /// Starts a query and finds its first rows: `first_rows` of them if that is set.
     pub(super) fn begin_stream(
         &mut self,
         planned: &Arc<Planned>,
@@ -214,7 +217,7 @@ impl Session {
         Ok(stream)
     }
 
-    /// Begins once more what comes to the same rows; nothing where it might not.
+    /// Restarts a query that returns the same rows when repeated. Returns `None` if it might not.
     pub(super) fn begin_again(&mut self, stream: &mut Stream) -> Result<Option<Stream>, SqlError> {
         let Some(again) = &mut stream.again else { return Ok(None) };
         let Again { planned, view, env } =
@@ -224,7 +227,7 @@ impl Session {
         Ok(Some(self.begin_stream(&planned, on, env)?))
     }
 
-    /// What its client was told of a stream of the transaction is noted from here on.
+    /// Records the results that the client receives from a stream of the transaction, from here on.
     pub(super) fn note_stream(&mut self, stream: &mut Stream, (at, mut told): (usize, Told)) {
         told.rows(stream.ahead.make_contiguous());
         if let Some(open) = stream.open_mut() {
@@ -235,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Finds rows until so many are there, or as much as is given at once.
+    /// Finds rows until the stream has `wanted` of them, or as much as one batch may hold.
     fn fill_ahead(&mut self, stream: &mut Stream, wanted: usize) -> Result<(), SqlError> {
         let mut bytes = 0;
         while stream.open.is_some() && stream.ahead.len() < wanted && bytes < BATCH_BYTES {
@@ -248,7 +251,7 @@ impl Session {
         Ok(())
     }
 
-    /// Finds some more rows. There may be none in between.
+    /// Finds some more rows. May return none although the query has not ended.
     fn find(&mut self, stream: &mut Stream, most: usize) -> Result<Vec<Vec<Datum>>, SqlError> {
         self.check_interruption()?;
         let started = Instant::now();
@@ -285,7 +288,7 @@ impl Session {
         Ok(rows)
     }
 
-    /// The next rows of a stream, no more than so many: none at its end.
+    /// Returns the next rows of a stream, at most `most`. Returns no rows only at its end.
     pub(super) fn pull(
         &mut self,
         stream: &mut Stream,
@@ -303,7 +306,7 @@ impl Session {
         Ok(rows)
     }
 
-    /// A response of rows: the rows themselves where they are few.
+    /// Returns the response for a stream. A small result is returned as rows.
     pub(super) fn respond_rows(
         &mut self,
         columns: Vec<OutputColumn>,
@@ -320,7 +323,7 @@ impl Session {
         Response::Stream { columns }
     }
 
-    /// The rows of a response, as they are given.
+    /// Returns the rows of a response as a stream.
     pub(super) fn take_stream(
         &mut self,
         response: Response,
@@ -336,17 +339,17 @@ impl Session {
         }
     }
 
-    /// Where what is known of a statement is noted.
+    /// Returns the counter of rows and time for a statement's statistics.
     pub(super) fn noting(&self, text: &str) -> Noting {
         let (shared, session) = (self.shared.clone(), self.place.number());
         let user = self.settings.authorization().user().clone();
         Noting { shared, session, user, text: text.into(), rows: 0, took: Duration::ZERO }
     }
 
-    /// The next rows of [`Response::Stream`].
+    /// Returns the next rows of [`Response::Stream`].
     ///
     /// # Errors
-    /// When there is none under way, or the query fails.
+    /// If no stream is in progress, or the query fails.
     pub fn next_rows(&mut self) -> Result<Batch, SqlError> {
         let Some(mut stream) = self.stream.take() else { return Err(no_copy()) };
         match self.pull(&mut stream, BATCH_ROWS) {
@@ -362,16 +365,16 @@ impl Session {
         }
     }
 
-    /// Ends a stream whose rows its client can't be told, and passes the error on.
+    /// Ends a stream whose rows could not be sent to the client, and returns the error.
     pub fn end_rows(&mut self, error: SqlError) -> SqlError {
         self.stream = None;
         self.fail_copy(error)
     }
 
-    /// All rows of [`Response::Stream`] and the tag, for whoever wants them whole.
+    /// Returns all rows of [`Response::Stream`] and its command tag.
     ///
     /// # Errors
-    /// When there is none under way, or the query fails.
+    /// If no stream is in progress, or the query fails.
     pub fn all_rows(&mut self) -> Result<(Vec<Vec<Datum>>, String), SqlError> {
         let mut all = Vec::new();
         loop {
@@ -384,7 +387,7 @@ impl Session {
     }
 }
 
-/// The error of who goes on with a query whose transaction is over.
+/// The error of continuing a query after its transaction has ended.
 fn over() -> SqlError {
     SqlError::new(code::NO_TRANSACTION, "the transaction of the query has ended")
 }

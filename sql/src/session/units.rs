@@ -1,17 +1,17 @@
-//! Times and amounts of memory, as settings are given them.
+//! Times and amounts of memory as values of settings.
 
 use std::fmt::Display;
 
 use crate::error::{SqlError, code};
 
-/// The error of a value, as it is shown, that is more than a parameter may have, or less.
+/// Returns the error of a value, as displayed, that is outside of the range of a parameter.
 pub(super) fn out_of_range<T: Display>(name: &str, given: &str, (least, most): (T, T)) -> SqlError {
     let message =
         format!("{given} is outside the valid range for parameter \"{name}\" ({least} .. {most})");
     SqlError::new(code::INVALID_PARAMETER, message)
 }
 
-/// A number as PostgreSQL shows one of a setting: with six digits at most.
+/// Formats a number as PostgreSQL does in a setting: with at most six digits.
 pub(super) fn shown_real(number: f64) -> String {
     let scientific = format!("{number:.5e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -23,7 +23,7 @@ pub(super) fn shown_real(number: f64) -> String {
     format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
-/// Units of time and their milliseconds, the longest first.
+/// Units of time in milliseconds, the longest first.
 const UNITS: [(&str, f64); 6] = [
     ("d", 86_400_000.0),
     ("h", 3_600_000.0),
@@ -33,7 +33,7 @@ const UNITS: [(&str, f64); 6] = [
     ("us", 0.001),
 ];
 
-/// A time in whole milliseconds; nothing when it is not one.
+/// Parses a time and rounds it to whole milliseconds. Returns `None` if the text is not a time.
 pub(super) fn parse_ms(text: &str) -> Option<f64> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = &text[number.len()..];
@@ -47,7 +47,7 @@ pub(super) fn parse_ms(text: &str) -> Option<f64> {
 const SIZES: &[(&str, u64)] =
     &[("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10), ("B", 1)];
 
-/// What a number without a unit counts, as PostgreSQL names it.
+/// The unit of a number that is written without one, as PostgreSQL names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Block {
     Page,
@@ -70,7 +70,7 @@ impl Block {
     }
 }
 
-/// An amount of memory in bytes, which is in pages where it has no unit.
+/// Parses an amount of memory and returns it in bytes. A number without a unit counts pages.
 pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     parse_blocks(text, Block::Page)
 }
@@ -87,8 +87,8 @@ fn parse_blocks(text: &str, block: Block) -> Option<u64> {
     Some(bytes.round_ties_even() as u64)
 }
 
-/// An amount of memory as PostgreSQL shows it: whole blocks, so many, in the largest unit that has
-/// no rest.
+/// Formats an amount of memory as PostgreSQL does: rounded to whole blocks, in the largest unit
+/// that divides it.
 pub(super) fn checked_size(
     name: &str,
     text: &str,
@@ -99,7 +99,7 @@ pub(super) fn checked_size(
         let hint = "Valid units for this parameter are \"B\", \"kB\", \"MB\", \"GB\", and \"TB\".";
         return Err(invalid().with_hint(hint));
     };
-    // To the nearest, as PostgreSQL does.
+    // Rounded to the nearest block, as in PostgreSQL.
     let blocks = (bytes as f64 / block.bytes() as f64).round_ties_even() as u64;
     if !(range.0..=range.1).contains(&blocks) {
         return Err(out_of_range(name, &format!("{blocks} {}", block.name()), range));
@@ -111,12 +111,12 @@ pub(super) fn checked_size(
     }
 }
 
-/// An amount of memory in blocks.
+/// Parses an amount of memory and returns it in blocks.
 pub(super) fn blocks_of(text: &str, block: Block) -> Option<u64> {
     Some(parse_blocks(text, block)? / block.bytes())
 }
 
-/// A time as PostgreSQL shows it: in the longest unit that has no rest.
+/// Formats a time as PostgreSQL does: in the longest unit that divides it.
 pub(super) fn checked_time(
     name: &str,
     text: &str,

@@ -4,10 +4,10 @@ use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::words::word;
 
-/// What an ALTER says it is of, which the tree has as an ALTER TABLE.
+/// The kind of relation that an ALTER names. The tree is an ALTER TABLE in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Altered {
-    /// A table, or what else an ALTER TABLE is allowed of.
+    /// A table, or another relation that ALTER TABLE accepts.
     #[default]
     Table,
     View,
@@ -16,7 +16,7 @@ pub(crate) enum Altered {
 }
 
 impl Altered {
-    /// What PostgreSQL calls the statement.
+    /// Returns PostgreSQL's name of the statement.
     pub(crate) fn command(self) -> &'static str {
         match self {
             Self::Table => "ALTER TABLE",
@@ -27,7 +27,8 @@ impl Altered {
     }
 }
 
-/// Makes an ALTER TABLE of them.
+/// Rewrites an ALTER VIEW, ALTER INDEX or ALTER SEQUENCE as an ALTER TABLE. Returns the kind of
+/// relation that it named.
 pub(super) fn as_table(tokens: &mut [TokenWithSpan]) -> Altered {
     let is_word = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
     let mut first = (0..tokens.len()).filter(|at| is_word(&tokens[*at]));

@@ -1,4 +1,4 @@
-//! `AS OF SYSTEM TIME`, which PostgreSQL does not have: at the end of FROM, and of BEGIN and SET
+//! `AS OF SYSTEM TIME`, an extension of PostgreSQL's grammar, at the end of FROM, BEGIN or SET
 //! TRANSACTION.
 
 use sqlparser::ast;
@@ -7,24 +7,24 @@ use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
 use super::words::word;
 use crate::error::{SqlError, code};
 
-/// The moment that a statement asks for.
+/// The moment that a statement requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AsOf {
-    /// What is written, without its quotes.
+    /// The text of the moment, without quotes.
     pub text: String,
-    /// Whether it says that it is an interval, which then goes back if it is negative.
+    /// Whether it is written as an INTERVAL. A negative interval goes back in time.
     pub is_interval: bool,
-    /// Whether it is a time before that.
+    /// Whether a minus sign precedes it.
     pub is_negative: bool,
 }
 
-/// The words that it begins with.
+/// The words that begin the clause.
 const WORDS: [&str; 4] = ["AS", "OF", "SYSTEM", "TIME"];
 
-/// Takes the clause out of the tokens of a statement, where it has one.
+/// Removes the clause from the tokens of a statement, if it has one.
 ///
 /// # Errors
-/// 42601 where it goes wrong, 0A000 where it stands in a query within another.
+/// 42601 if the clause is malformed, 0A000 if it is in a nested query.
 pub(super) fn take(
     source: &str,
     tokens: &mut Vec<TokenWithSpan>,
@@ -32,7 +32,7 @@ pub(super) fn take(
     let is_blank = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
     let mut depth = 0_usize;
     let mut found: Option<(usize, usize, AsOf)> = None;
-    // The places of what is no blank.
+    // The positions of the tokens that are not blanks.
     let places: Vec<usize> = (0..tokens.len()).filter(|at| !is_blank(&tokens[*at])).collect();
     for (at, place) in places.iter().enumerate() {
         match tokens[*place].token {
@@ -63,13 +63,13 @@ pub(super) fn take(
     }
     let Some((first, last, as_of)) = found else { return Ok(None) };
     let is_set = places.first().and_then(|place| word(&tokens[*place].token));
-    // SET TRANSACTION has to set something.
+    // SET TRANSACTION must set something.
     let instead = is_set.filter(|word| word == "SET").map(|_| read_only_words());
     tokens.splice(first..=last, instead.into_iter().flatten());
     Ok(Some(as_of))
 }
 
-/// The moment that some tokens say, and how many of them do.
+/// Parses the moment, and returns it with the number of its tokens.
 fn moment(
     source: &str,
     tokens: &[TokenWithSpan],
@@ -109,17 +109,17 @@ fn unexpected(source: &str, token: &TokenWithSpan) -> SqlError {
     SqlError::new(code::SYNTAX, message).at(source, token.span.start)
 }
 
-/// What a transaction of the past is in any case.
+/// Returns READ ONLY, which a transaction of the past is in any case.
 fn read_only_words() -> [TokenWithSpan; 4] {
     let blank = || Token::Whitespace(sqlparser::tokenizer::Whitespace::Space);
     let keyword = Token::make_keyword;
     [blank(), keyword("READ"), blank(), keyword("ONLY")].map(TokenWithSpan::wrap)
 }
 
-/// Whether a statement may be of a moment.
+/// Checks that a statement may have an AS OF SYSTEM TIME clause.
 ///
 /// # Errors
-/// 0A000 where it may not.
+/// 0A000 if it may not.
 pub(super) fn check(statement: &ast::Statement, source: &str) -> Result<(), SqlError> {
     use ast::Statement as S;
     let is_set = |set: &ast::Set| matches!(set, ast::Set::SetTransaction { session: false, .. });

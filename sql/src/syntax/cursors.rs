@@ -12,43 +12,43 @@ use crate::error::SqlError;
 pub(crate) enum CursorStatement {
     Declare {
         name: String,
-        /// Whether it goes backwards, where that is said.
+        /// SCROLL or NO SCROLL. `None` if neither is specified.
         is_scroll: Option<bool>,
-        /// Whether it outlives its transaction.
+        /// Whether the cursor outlives its transaction (WITH HOLD).
         is_hold: bool,
         query: Box<Parsed>,
     },
     Fetch {
         name: String,
         step: Step,
-        /// Whether rows are only passed over.
+        /// Whether rows are only skipped (MOVE).
         is_move: bool,
     },
-    /// One, or all.
+    /// Closes the named cursor, or all cursors if `None`.
     Close(Option<String>),
 }
 
-/// Which rows are fetched.
+/// The rows that a FETCH or MOVE covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// So many of the next, or of the ones before.
+    /// This number of the next rows. If negative, of the preceding rows.
     Rows(i64),
-    /// All that are left, before where it is negative.
+    /// All rows that are left, or all preceding rows.
     All { is_backward: bool },
-    /// The row at a place, from the end where it is negative.
+    /// The row at a position, counted from the end if negative.
     Absolute(i64),
-    /// The row at a distance.
+    /// The row at a distance from the current one.
     Relative(i64),
 }
 
-/// A statement whose query is still to be parsed.
+/// A statement whose query has yet to be parsed.
 pub(super) enum Begun {
     Declare { name: String, is_scroll: Option<bool>, is_hold: bool },
     Whole(CursorStatement),
 }
 
 impl Begun {
-    /// The statement with its query; nothing where what is there is none.
+    /// Returns the statement with its query. Returns `None` if a DECLARE has no query.
     pub(super) fn with(self, query: Option<Parsed>) -> Option<CursorStatement> {
         match (self, query) {
             (Self::Whole(statement), _) => Some(statement),
@@ -60,13 +60,13 @@ impl Begun {
     }
 }
 
-/// Whether a statement is a query.
+/// Returns whether a statement is a query.
 fn asks(parsed: &Parsed) -> bool {
     matches!(&*parsed.ast, ast::Statement::Query(query) if !is_write(query))
 }
 
 impl CursorStatement {
-    /// PostgreSQL's tag, without a count.
+    /// Returns PostgreSQL's command tag, without a count.
     pub(crate) fn tag(&self) -> &'static str {
         match self {
             Self::Declare { .. } => "DECLARE CURSOR",
@@ -78,11 +78,11 @@ impl CursorStatement {
     }
 }
 
-/// The statement that some tokens without blanks are, where it is one about a cursor; of a DECLARE,
-/// where its query begins.
+/// Parses a statement about a cursor from tokens without blanks. Returns `None` for any other
+/// statement. For a DECLARE it also returns the location where the query begins.
 ///
 /// # Errors
-/// 42601 where it goes wrong.
+/// 42601 if the statement is malformed.
 pub(super) fn parse(
     source: &str,
     start: usize,
@@ -169,7 +169,7 @@ impl Words<'_> {
         Ok(Step::Rows(if is_backward { count.saturating_neg() } else { count }))
     }
 
-    /// A whole number, which may be negative; nothing where none comes next.
+    /// Parses a whole number with an optional sign. Returns `None` if neither comes next.
     fn count(&mut self) -> Result<Option<i64>, SqlError> {
         let before = self.at;
         let is_negative = self.take_token(&Token::Minus);

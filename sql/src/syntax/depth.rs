@@ -1,18 +1,19 @@
-//! How deep a statement's tree is, before there is one, and chains of AND and OR made shallow.
+//! Computes the depth of a statement's tree before it is parsed, and balances chains of AND and OR.
 //!
-//! Chains such as `a + b + c` are parsed in a loop to a tree as deep as they are long, and every
-//! walk over it, its end too, takes stack for each level. So the depth is found from the tokens:
+//! The parser reads a chain such as `a + b + c` in a loop, and makes a tree as deep as the chain is
+//! long. Every walk over the tree, and its drop too, takes stack for each level. Therefore the
+//! depth is computed from the tokens:
 //!
 //! ```text
-//!   level    what a pair of brackets, or CASE to END, holds; the statement itself
-//!   operand  what lies between two of the level's commas, ANDs, ORs, set operations
+//!   level    the content of a pair of brackets, or of CASE to END; the statement itself
+//!   operand  the tokens between two of the level's commas, ANDs, ORs, set operations
 //!
 //!   depth of an operand = its operators and keywords + its deepest level
 //!   depth of a level    = its deepest operand + its set operations + its chain of AND and OR
 //! ```
 //!
-//! AND and OR bind less than every other operator, and mean the same however they are grouped: a
-//! long chain of them is parsed on a stack of its own, and then grouped as a balanced tree.
+//! AND and OR bind less tightly than every other operator, and their grouping does not change the
+//! result. A long chain of them is parsed on a separate stack, and then grouped as a balanced tree.
 
 use std::convert::Infallible;
 use std::mem;
@@ -26,19 +27,20 @@ use sqlparser::tokenizer::{Token, TokenWithSpan};
 use super::Postgres;
 use crate::error::{SqlError, code};
 
-/// The deepest tree. Threads have 2 MB of stack for a walk over it.
+/// Maximum depth of a tree. Threads have 2 MB of stack for a walk over it.
 const DEPTH_MAX: usize = 800;
 
-/// Up to so many ANDs and ORs a chain stays as it was parsed.
+/// A chain with at most this number of ANDs and ORs stays as it was parsed.
 const CHAIN_MAX: usize = 32;
 
-/// The most ANDs and ORs of a statement, each a level of its tree until that is balanced.
+/// Maximum number of ANDs and ORs in a statement. Each is a level of its tree until it is balanced.
 const LINKS_MAX: usize = 100_000;
 
-/// What the end of a tree takes of the stack for each of its levels, at most.
+/// Maximum stack that the drop of a tree takes for each of its levels, in bytes.
 const LEVEL_BYTES: usize = 512;
 
-/// What the parser and the walk that balances take of the stack beside it.
+/// Stack for the parser and for the balancing walk, in bytes. It is added to the stack for the
+/// levels.
 const WALK_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,14 +54,15 @@ enum Bracket {
 /// An open level.
 struct Level {
     bracket: Bracket,
-    /// Of the operand that is being read: its own operators, and the deepest level in it.
+    /// Number of operators of the operand that is being read. `inner` is the depth of its deepest
+    /// level.
     operators: usize,
     inner: usize,
-    /// The deepest operand before it.
+    /// Depth of the deepest operand before it.
     deepest: usize,
     set_operations: usize,
     links: usize,
-    /// BETWEENs whose AND is still to come.
+    /// Number of BETWEENs whose AND has not been read.
     betweens: usize,
 }
 
@@ -78,29 +81,30 @@ impl Level {
     fn depth(&self) -> usize {
         let chain = match self.links {
             links @ 0..=CHAIN_MAX => links,
-            // Of ORs, and within each of them of ANDs.
+            // A balanced tree of ORs, each of whose operands is a balanced tree of ANDs.
             links => 2 * (links.ilog2() as usize + 1),
         };
         self.deepest.max(self.operators + self.inner) + self.set_operations + chain
     }
 }
 
-/// From this depth on the parser's own limit may be what ended it. It counts to 50, in its own way.
+/// From this depth on, the parser's own limit may have ended it. That limit is 50, counted
+/// differently.
 const PARSER_DEPTH: usize = 20;
 
-/// What the parser takes of the stack at most, to the deepest tree.
+/// Maximum stack that the parser takes for the deepest tree, in bytes.
 const PARSER_BYTES: usize = 64 << 20;
 
-/// How the statement is to be parsed.
+/// The depth and the chains of a statement, which determine how it is parsed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
-    /// Its ANDs and ORs.
+    /// Number of its ANDs and ORs.
     links: usize,
     depth: usize,
 }
 
 impl Shape {
-    /// Refuses what would be too deep a tree.
+    /// Computes the shape of a statement, and refuses one whose tree would be too deep.
     pub(super) fn check(tokens: &[TokenWithSpan]) -> Result<Self, SqlError> {
         let mut levels = Levels::default();
         tokens.iter().for_each(|token| levels.read(&token.token));
@@ -112,8 +116,8 @@ impl Shape {
         Ok(Self { links, depth })
     }
 
-    /// Whether a statement that the parser refused is one that it would take if it went deeper:
-    /// where it tries one thing after another, it forgets that its limit ended the first.
+    /// Returns whether the parser refused a statement only because of its own depth limit. When it
+    /// tries alternatives, the parser forgets that the limit ended the first one.
     pub(super) fn is_deeper_than_parsed(
         self,
         dialect: &Postgres,
@@ -127,7 +131,7 @@ impl Shape {
             })
     }
 
-    /// Parses such a statement with as much stack as it needs.
+    /// Parses the statement with as much stack as its chains need, and balances them.
     pub(super) fn parse<E>(
         self,
         parse: impl FnOnce() -> Result<ast::Statement, E>,
@@ -144,7 +148,7 @@ impl Shape {
     }
 }
 
-/// The levels that are open, from the statement inwards.
+/// The open levels, from the statement inwards.
 struct Levels {
     outer: Vec<Level>,
     top: Level,
@@ -201,19 +205,20 @@ impl Levels {
     }
 
     fn open(&mut self, bracket: Bracket) {
-        // As a subscript or an argument list it is an operator too.
+        // A bracket that opens a subscript or an argument list is an operator too.
         self.top.operators += 1;
         self.outer.push(mem::replace(&mut self.top, Level::new(bracket)));
     }
 
-    /// Ends a level of this kind. Another one stays open: the parser will refuse the statement.
+    /// Ends a level of this kind. A level of another kind stays open: the parser will refuse the
+    /// statement.
     fn close(&mut self, bracket: Bracket) {
         if self.top.bracket == bracket {
             self.end_top();
         }
     }
 
-    /// Ends the innermost level; whether there was one within the statement.
+    /// Ends the innermost level. Returns false if only the statement itself is open.
     fn end_top(&mut self) -> bool {
         let Some(outer) = self.outer.pop() else { return false };
         let inner = mem::replace(&mut self.top, outer);
@@ -221,21 +226,21 @@ impl Levels {
         true
     }
 
-    /// The whole statement's depth. Levels that nothing ended count too.
+    /// Returns the depth of the whole statement. Levels that were never closed count too.
     fn depth(mut self) -> usize {
         while self.end_top() {}
         self.top.depth()
     }
 }
 
-/// The error of a statement that is nested too deeply.
+/// Returns the error of a statement that is nested too deeply.
 pub(super) fn too_deep() -> SqlError {
     SqlError::new(code::TOO_COMPLEX, "stack depth limit exceeded")
         .with_hint("The statement is nested too deeply: use a list, as in x IN (1, 2).")
 }
 
-/// Groups the chains of AND and of OR in a statement as balanced trees, each before the walk goes
-/// down into it.
+/// Groups the chains of AND and of OR in a statement as balanced trees. Each chain is balanced
+/// before the walk descends into it.
 struct Balance;
 
 impl VisitorMut for Balance {
@@ -252,7 +257,7 @@ impl VisitorMut for Balance {
     }
 }
 
-/// What a chain of an operator connects, in its order.
+/// Returns the operands of a chain of an operator, in order.
 fn operands(chain: Expr, op: &BinaryOperator) -> Vec<Expr> {
     let mut operands = Vec::new();
     let mut rest = vec![chain];
@@ -265,7 +270,7 @@ fn operands(chain: Expr, op: &BinaryOperator) -> Vec<Expr> {
     operands
 }
 
-/// A tree of no more levels than needed over operands, of which there is one at least.
+/// Returns a tree of minimum depth over the operands, of which there is at least one.
 fn balanced(mut operands: Vec<Expr>, op: &BinaryOperator) -> Expr {
     while operands.len() > 1 {
         let mut pairs = operands.into_iter();

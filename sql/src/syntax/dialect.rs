@@ -1,10 +1,13 @@
-//! PostgreSQL's grammar for the parser, with the precedence that operators have there.
+//! PostgreSQL's grammar for the parser, with PostgreSQL's operator precedence.
 //!
-//! The parser's own dialect differs in four things, each of which changes results without an
-//! error: the right side of `IS DISTINCT FROM` is all that follows, ANDs too; `~`, `@` and other
-//! prefix operators bind closer than `+`; `-2 ^ 2` is `-(2 ^ 2)`; and `NOT EXISTS (..) IS NULL` is
-//! about the NOT. And it takes comparisons in a
-//! row, `a < b < c`, which are none in PostgreSQL.
+//! The parser's own dialect differs in four points, each of which changes results without an error:
+//!
+//! - The right side of `IS DISTINCT FROM` is everything that follows, including ANDs.
+//! - Prefix operators such as `~` and `@` bind more tightly than `+`.
+//! - `-2 ^ 2` is `-(2 ^ 2)`.
+//! - In `NOT EXISTS (..) IS NULL` the IS NULL applies to the NOT.
+//!
+//! It also accepts chains of comparisons, such as `a < b < c`, which are errors in PostgreSQL.
 
 use std::any::TypeId;
 
@@ -16,14 +19,14 @@ use sqlparser::tokenizer::Token;
 
 const PARSERS: PostgreSqlDialect = PostgreSqlDialect {};
 
-/// How close a sign binds: less close than `[`, `::` and `.`, closer than all else.
+/// Precedence of a sign: below `[`, `::` and `.`, above all other operators.
 const SIGN: u8 = 125;
 
 /// PostgreSQL's grammar.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Postgres;
 
-/// What is as in the parser's own dialect.
+/// Delegates methods to the parser's own dialect.
 macro_rules! as_in_parser {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, $($argument: $type),*) -> $result {
@@ -33,7 +36,7 @@ macro_rules! as_in_parser {
 }
 
 impl Dialect for Postgres {
-    /// The parser asks in many places whether it reads PostgreSQL's grammar.
+    /// Returns the type of the parser's own dialect: the parser checks for it in many places.
     fn dialect(&self) -> TypeId {
         TypeId::of::<PostgreSqlDialect>()
     }
@@ -149,7 +152,7 @@ fn is_comparison(op: &BinaryOperator) -> bool {
 mod tests {
     use super::*;
 
-    /// An expression with parentheses around all that is an operand.
+    /// Formats an expression with parentheses around every operand.
     fn shape(text: &str) -> String {
         fn show(expr: &Expr) -> String {
             match expr {

@@ -1,4 +1,4 @@
-//! EXPLAIN, in PostgreSQL's grammar: its options, and the statement that is explained.
+//! EXPLAIN, in PostgreSQL's grammar: its options and the explained statement.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
@@ -12,28 +12,28 @@ use crate::explain::{Format, Options};
 #[derive(Clone, Debug)]
 pub(crate) struct Explain {
     pub options: Options,
-    /// What is explained; of a DECLARE, its query.
+    /// The explained statement. For a DECLARE, its query.
     pub statement: Parsed,
 }
 
-/// The first words of statements that have a plan, in PostgreSQL.
+/// The first words of the statements that have a plan in PostgreSQL.
 const EXPLAINABLE: &[&str] = &[
     "CREATE", "DECLARE", "DELETE", "INSERT", "MERGE", "REFRESH", "SELECT", "TABLE", "UPDATE",
     "VALUES", "WITH",
 ];
 
-/// An option as it is written: its name in lower case, its value, and where it stands.
+/// An option as written: its name in lower case, its value, and its location.
 struct Written {
     name: String,
     value: Option<String>,
     place: Location,
 }
 
-/// The options of the EXPLAIN that some tokens without blanks are, and where the statement begins
-/// that it explains. Nothing where they are none.
+/// Parses the options of an EXPLAIN from tokens without blanks. Returns them with the location
+/// where the explained statement begins, or `None` for any other statement.
 ///
 /// # Errors
-/// 42601 and 22023 where PostgreSQL has them, 0A000 for options that are missing here.
+/// 42601 and 22023 as in PostgreSQL, 0A000 for unsupported forms.
 pub(super) fn parse(
     source: &str,
     start: usize,
@@ -64,7 +64,8 @@ pub(super) fn parse(
 }
 
 impl Explain {
-    /// An EXPLAIN of a statement; nothing where that has no plan in PostgreSQL either.
+    /// Returns an EXPLAIN of a statement. Returns `None` if the statement has no plan in PostgreSQL
+    /// either.
     pub(super) fn of(options: Options, statement: Parsed) -> Option<Self> {
         let query = statement.cursor.as_deref().map(|cursor| match cursor {
             CursorStatement::Declare { query, .. } => Some((**query).clone()),
@@ -84,7 +85,7 @@ impl Explain {
     }
 }
 
-/// The tokens of the statement that is explained, which begins at a place.
+/// Returns the tokens of the explained statement, which begins at `from`.
 pub(super) fn behind(tokens: &[TokenWithSpan], from: Location) -> Vec<TokenWithSpan> {
     let is_of_it = |token: &&TokenWithSpan| {
         let start = token.span.start;
@@ -93,7 +94,7 @@ pub(super) fn behind(tokens: &[TokenWithSpan], from: Location) -> Vec<TokenWithS
     tokens.iter().filter(is_of_it).cloned().collect()
 }
 
-/// The error of a statement that has no plan.
+/// Returns the error of a statement that has no plan.
 pub(super) fn without_plan(source: &str, tokens: &[TokenWithSpan]) -> SqlError {
     let word = tokens.first().map(ToString::to_string).unwrap_or_default();
     let message = format!("syntax error at or near \"{word}\"");
@@ -102,8 +103,8 @@ pub(super) fn without_plan(source: &str, tokens: &[TokenWithSpan]) -> SqlError {
 }
 
 impl Words<'_> {
-    /// Whether options in parentheses come next: a query in parentheses begins with more of them,
-    /// or with a word that is no option's.
+    /// Returns whether options in parentheses come next. A query in parentheses begins with another
+    /// parenthesis, or with a keyword that is not an option.
     fn has_options(&self) -> bool {
         let second = self.tokens.get(self.at + 1).and_then(|token| word(&token.token));
         let begins = ["SELECT", "VALUES", "WITH", "TABLE"];
@@ -147,7 +148,7 @@ impl Words<'_> {
     }
 }
 
-/// Whether an option is on: without a value it is.
+/// Returns whether an option is on. An option without a value is on.
 fn truth(Written { name, value, .. }: &Written) -> Result<bool, SqlError> {
     match value.as_deref().map(str::to_lowercase).as_deref() {
         None | Some("true" | "on" | "1") => Ok(true),
@@ -167,8 +168,8 @@ fn options(source: &str, written: &[Written]) -> Result<Options, SqlError> {
             "timing" => timing = Some(truth(option)?),
             "summary" => summary = Some(truth(option)?),
             "format" => options.format = format(source, option)?,
-            // There is no buffer that a page would be read into, no log of changed pages, and no
-            // setting that a plan would be shown with: as where PostgreSQL counts none, nothing is.
+            // Pangea has no page buffers, no write-ahead log of pages, and no planner settings. For
+            // these options it shows nothing, like PostgreSQL if all counts are zero.
             "wal" => has_wal = truth(option)?,
             "buffers" | "settings" => {
                 truth(option)?;

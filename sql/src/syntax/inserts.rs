@@ -1,5 +1,5 @@
-//! What the parser does not know of INSERT: OVERRIDING, and what else than columns a conflict may
-//! be about. Both are put where the tree has a place that nothing else uses.
+//! Two clauses of INSERT that the parser does not know: OVERRIDING, and a conflict target that is
+//! more than columns. Both are stored in fields of the tree that have no other use.
 
 use sqlparser::ast;
 use sqlparser::keywords::Keyword;
@@ -10,26 +10,26 @@ use super::words::word;
 use super::{Postgres, syntax_error, tokens};
 use crate::error::{SqlError, byte_offset};
 
-/// What a name begins with that nobody has written.
+/// First character of the names that encode a clause. No name in a statement begins with it.
 const MARK: char = '\0';
 
-/// What becomes of values for identity columns.
+/// The treatment of values for identity columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overriding {
-    /// They are taken.
+    /// The values are used.
     System,
-    /// They are passed over.
+    /// The values are ignored.
     User,
 }
 
-/// What a conflict is about: expressions over columns, and which rows are looked at.
+/// The conflict target of ON CONFLICT: expressions over columns, and the predicate of the index.
 #[derive(Debug)]
 pub(crate) struct Inferred {
     pub exprs: Vec<ast::Expr>,
     pub condition: Option<ast::Expr>,
 }
 
-/// What an INSERT says of identity columns.
+/// Returns the OVERRIDING clause of an INSERT.
 pub(crate) fn overriding(insert: &ast::Insert) -> Option<Overriding> {
     let Some([ast::Expr::Identifier(ident)]) = insert.partitioned.as_deref() else { return None };
     match ident.value.strip_prefix(MARK)? {
@@ -38,7 +38,7 @@ pub(crate) fn overriding(insert: &ast::Insert) -> Option<Overriding> {
     }
 }
 
-/// What a conflict is about, where that is more than columns.
+/// Returns the conflict target, if it is more than columns.
 pub(crate) fn inferred(object: &ast::ObjectName) -> Option<Result<Inferred, SqlError>> {
     let [part] = &object.0[..] else { return None };
     let text = part.as_ident()?.value.strip_prefix(MARK)?;
@@ -60,7 +60,7 @@ fn parse(text: &str) -> Result<Inferred, SqlError> {
     read().map_err(|error| SqlError { position: None, ..syntax_error(text, &error) })
 }
 
-/// Puts what the parser does not know where it finds it.
+/// Moves the clauses that the parser does not know to places that it accepts.
 pub(super) fn normalize(source: &str, tokens: &mut Vec<TokenWithSpan>) {
     tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
     let mut at = 0;
@@ -83,7 +83,7 @@ fn marked(text: &str) -> Token {
     Token::Word(Word { value, quote_style: Some('"'), keyword: Keyword::NoKeyword })
 }
 
-/// `OVERRIDING SYSTEM VALUE` becomes a partition of that name.
+/// Rewrites `OVERRIDING SYSTEM VALUE` as a partition of that name.
 fn take_overriding(tokens: &mut Vec<TokenWithSpan>, at: usize) {
     let Some(kind) = tokens.get(at + 1).and_then(|token| word(&token.token)) else { return };
     if kind != "SYSTEM" && kind != "USER" || at == 0 {
@@ -91,7 +91,7 @@ fn take_overriding(tokens: &mut Vec<TokenWithSpan>, at: usize) {
     }
     let span = tokens[at].span;
     let mut new = Vec::with_capacity(6);
-    // Else the parser takes the next word for an alias.
+    // Without an alias the parser would take the next word for one.
     let has_columns = tokens[at - 1].token == Token::RParen;
     let has_alias = at > 2 && is(tokens, at - 2, "AS");
     if !has_columns && !has_alias {
@@ -102,7 +102,7 @@ fn take_overriding(tokens: &mut Vec<TokenWithSpan>, at: usize) {
     tokens.splice(at..at + 3, new);
 }
 
-/// What a conflict is about becomes a constraint's name, where it is more than columns.
+/// Rewrites a conflict target that is more than columns as the name of a constraint.
 fn take_inferred(source: &str, tokens: &mut Vec<TokenWithSpan>, start: usize) {
     if tokens.get(start).is_none_or(|token| token.token != Token::LParen) {
         return;
@@ -121,7 +121,7 @@ fn take_inferred(source: &str, tokens: &mut Vec<TokenWithSpan>, start: usize) {
         }
     }
     let Some(end) = end else { return };
-    // A list of names, which the parser knows.
+    // The parser knows a list of names.
     let inner = &tokens[start..end];
     let is_list = inner[1..].chunks(2).all(|pair| match pair {
         [name, next] => {

@@ -1,15 +1,15 @@
-//! The statements that PostgreSQL has, by their first words.
+//! The statements of PostgreSQL, by their first words.
 //!
-//! The parser knows many dialects, and its errors tell of all of them. What a statement is, is
-//! therefore settled before it is parsed: one that PostgreSQL has and Pangea does not is a feature
-//! that is missing, by its name, however it goes on; one that PostgreSQL does not have is a syntax
-//! error at its first word, whatever another database would do with it.
+//! The parser knows many dialects, and its errors mention all of them. Therefore the kind of a
+//! statement is determined before it is parsed. A statement that PostgreSQL has and Pangea does not
+//! is an unsupported feature, reported by its name, whatever follows. A statement that PostgreSQL
+//! does not have is a syntax error at its first word, even if other databases have it.
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::error::{SqlError, code};
 
-/// Statements that go to the parser.
+/// Statements that are passed to the parser.
 const PARSED: &[&str] = &[
     "ABORT",
     "ALTER",
@@ -45,7 +45,7 @@ const PARSED: &[&str] = &[
     "WITH",
 ];
 
-/// Statements that PostgreSQL has beside them.
+/// Other statements of PostgreSQL, which are not supported.
 const MISSING: &[&str] = &[
     "CHECKPOINT",
     "CLUSTER",
@@ -63,7 +63,7 @@ const MISSING: &[&str] = &[
     "TABLE",
 ];
 
-/// What CREATE, ALTER and DROP are of, beside tables.
+/// Kinds of objects, besides tables, that CREATE, ALTER and DROP name.
 const OBJECTS: &[&str] = &[
     "ACCESS METHOD",
     "AGGREGATE",
@@ -107,17 +107,17 @@ const OBJECTS: &[&str] = &[
     "VIEW",
 ];
 
-/// What may stand between CREATE and what it is of.
+/// Words that may stand between CREATE and the kind of object.
 const MODIFIERS: &[&str] =
     &["OR", "REPLACE", "UNIQUE", "RECURSIVE", "CONSTRAINT", "TRUSTED", "PROCEDURAL", "DEFAULT"];
 
-/// How many words are looked at: `ALTER INDEX IF EXISTS s . i RENAME` and one more.
+/// Maximum number of words that are read: `ALTER INDEX IF EXISTS s . i RENAME` and one more.
 const WORDS_MAX: usize = 9;
 
 /// Refuses a statement that is not to be parsed, by its tokens without blanks.
 ///
 /// # Errors
-/// 0A000 with the name of the statement when PostgreSQL has it, 42601 when it does not.
+/// 0A000 with the name of the statement if PostgreSQL has it, 42601 if it does not.
 pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Result<(), SqlError> {
     let tokens: Vec<&Token> = tokens.map(|token| &token.token).take(WORDS_MAX).collect();
     let Some(first) = tokens.first() else { return Ok(()) };
@@ -167,7 +167,7 @@ pub(super) fn check<'a>(tokens: impl Iterator<Item = &'a TokenWithSpan>) -> Resu
     }
 }
 
-/// What SET is of where it is of no setting.
+/// Returns the subject of a SET that names no setting.
 fn set_of(words: &[String]) -> Option<&'static str> {
     let scope = words.first().filter(|word| matches!(word.as_str(), "SESSION" | "LOCAL"));
     let rest = &words[usize::from(scope.is_some())..];
@@ -182,7 +182,7 @@ fn set_of(words: &[String]) -> Option<&'static str> {
     }
 }
 
-/// A keyword in upper case.
+/// Returns a keyword in upper case.
 fn word(token: &Token) -> Option<String> {
     match token {
         Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_ascii_uppercase()),
@@ -190,11 +190,12 @@ fn word(token: &Token) -> Option<String> {
     }
 }
 
-/// The kind of thing that is created, altered or dropped; nothing where it is none of PostgreSQL's.
+/// Returns the kind of object that is created, altered or dropped. Returns `None` if PostgreSQL
+/// does not have it.
 fn object(words: &[String]) -> Option<&'static str> {
     let is_modifier = |word: &&String| MODIFIERS.contains(&word.as_str());
     let skipped = words.iter().take_while(is_modifier).count();
-    // ALTER DEFAULT PRIVILEGES begins with what may be a modifier.
+    // DEFAULT in ALTER DEFAULT PRIVILEGES is also in the list of modifiers.
     (0..=skipped).rev().find_map(|from| {
         let rest = words[from..].join(" ") + " ";
         let is_of =

@@ -1,4 +1,4 @@
-//! Names: as statements have them, as the catalog keeps them, and as texts show them.
+//! Names: as written in statements, as stored in the catalog, and as displayed.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use crate::catalog::{PUBLIC, QualifiedName, schema};
 use crate::error::{SqlError, code};
 use crate::system;
 
-/// The name that PostgreSQL gives an identifier: folded to lower case unless it was quoted.
+/// Returns the name that PostgreSQL gives an identifier: folded to lower case unless it was quoted.
 pub(crate) fn name(ident: &ast::Ident) -> String {
     if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
 
-/// The parts of a possibly qualified name.
+/// Returns the parts of a possibly qualified name.
 pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlError> {
     object
         .0
@@ -32,26 +32,26 @@ pub(crate) fn name_parts(object: &ast::ObjectName) -> Result<Vec<String>, SqlErr
         .collect()
 }
 
-/// A name as a statement has it. It is shown as it was written.
+/// A name as written in a statement. It is displayed as written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Written {
-    /// Nothing where it is looked for.
+    /// `None` if the name is looked up in the search path.
     pub schema: Option<String>,
     pub name: String,
 }
 
 impl Written {
-    /// A name without a schema.
+    /// Returns a name without a schema.
     pub(crate) fn plain(name: &str) -> Self {
         Self { schema: None, name: name.to_owned() }
     }
 
-    /// One that says all.
+    /// Returns a qualified name.
     pub(crate) fn whole(name: &QualifiedName) -> Self {
         Self { schema: Some(name.schema().to_owned()), name: name.name().to_owned() }
     }
 
-    /// What it stands for in a text that the catalog keeps.
+    /// Returns the name that it denotes in a text stored in the catalog.
     pub(crate) fn kept(&self) -> QualifiedName {
         QualifiedName::new(self.schema.as_deref().unwrap_or(PUBLIC), &self.name)
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Written {
     }
 }
 
-/// The name of what users make.
+/// Returns the name of a relation that users create.
 pub(crate) fn table_name(object: &ast::ObjectName) -> Result<Written, SqlError> {
     let mut parts = name_parts(object)?;
     let is_system = system::find(&parts).is_some();
@@ -77,7 +77,7 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<Written, SqlError> 
     };
     let unsupported = || SqlError::unsupported(format!("the catalog table {table}"));
     match parts.as_slice() {
-        // Who asks for one of them to be read does not come here.
+        // Reads of system catalogs do not reach this function.
         [] | [_] if is_system => denied(),
         [] if refused::is_of_catalog(&table) => Err(unsupported()),
         [] => Ok(Written { schema: None, name: table }),
@@ -93,25 +93,25 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<Written, SqlError> 
     }
 }
 
-/// The name that a text says, as `regclass` reads it: folded unless it is quoted.
+/// Parses a name as `regclass` does: folded unless it is quoted.
 pub(crate) fn name_from_text(text: &str) -> Result<Written, SqlError> {
     table_name(&object_from_text(text)?)
 }
 
-/// The name that a text says, with all its parts.
+/// Parses a name with all its parts.
 pub(crate) fn object_from_text(text: &str) -> Result<ast::ObjectName, SqlError> {
     let invalid = |_| SqlError::new(code::INVALID_NAME, "invalid name syntax");
     let mut parser = Parser::new(&Postgres).try_with_sql(text).map_err(invalid)?;
     parser.parse_object_name(false).map_err(invalid)
 }
 
-/// An identifier as `quote_ident` writes it: what is a reserved word needs its quotes too.
+/// Quotes an identifier as `quote_ident` does. Reserved words are quoted too.
 pub(crate) fn quoted_ident(name: &str) -> String {
     let is_word = reserved::RESERVED.binary_search(&name).is_ok();
     if is_word || name.is_empty() { format!("\"{name}\"") } else { quoted(name) }
 }
 
-/// A name as a kept text has it: without a schema where that is `public`.
+/// Formats a name as in stored texts: without the schema if that is `public`.
 pub(crate) fn quoted_name(name: &QualifiedName) -> String {
     match name.schema() {
         PUBLIC => quoted(name.name()),
@@ -119,7 +119,7 @@ pub(crate) fn quoted_name(name: &QualifiedName) -> String {
     }
 }
 
-/// `"name"` where an identifier needs its quotes.
+/// Returns `"name"` if the identifier needs quotes, otherwise the name.
 pub(crate) fn quoted(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit();
     if name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_') && name.chars().all(is_plain)

@@ -1,13 +1,13 @@
-//! ONLY before a table: tables have no heirs, so that it says nothing.
+//! ONLY before a table has no effect, because tables have no children.
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::words::word;
 
-/// Words after which a table comes.
+/// Words that precede a table.
 const BEFORE_TABLES: [&str; 3] = ["FROM", "JOIN", "UPDATE"];
 
-/// Takes `ONLY t` and `ONLY (t)` for `t`, where a statement names tables.
+/// Replaces `ONLY t` and `ONLY (t)` with `t` where a statement names tables.
 pub(super) fn take_only(tokens: &mut Vec<TokenWithSpan>) {
     let is_blank = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
     let places: Vec<usize> = (0..tokens.len()).filter(|at| !is_blank(&tokens[*at])).collect();
@@ -17,7 +17,7 @@ pub(super) fn take_only(tokens: &mut Vec<TokenWithSpan>) {
     };
     let mut taken = Vec::new();
     for at in 1..places.len() {
-        // The word may be a name behind a point, as that before it may be.
+        // The preceding word may be a name after a period.
         let is_name = at > 1 && matches!(token(at - 2), Some(Token::Period));
         if !is(at, &["ONLY"]) || !is(at - 1, &BEFORE_TABLES) || is_name {
             continue;

@@ -1,4 +1,4 @@
-//! Statements whose grammar is read here, and those that hold another.
+//! Statements that this crate parses itself, and statements that contain another.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::{SqlError, code};
 
-/// A statement with nothing said of it yet.
+/// Returns a statement with a placeholder tree and no other fields set.
 pub(super) fn of_no_tree(text: &Arc<str>, source: &Arc<str>) -> Parsed {
     Parsed {
         ast: Arc::new(ast::Statement::UnlockTables),
@@ -29,7 +29,7 @@ pub(super) fn of_no_tree(text: &Arc<str>, source: &Arc<str>) -> Parsed {
     }
 }
 
-/// A statement that the parser is not asked for, or for a part of it alone.
+/// Parses a statement that does not use the parser, or uses it only for a part.
 pub(super) fn parse(
     dialect: &Postgres,
     source: &Arc<str>,
@@ -55,7 +55,7 @@ pub(super) fn parse(
     Ok(procedure.map(|procedure| Parsed { procedure: Some(Arc::new(procedure)), ..nothing() }))
 }
 
-/// A statement about a cursor, with the query that follows FOR.
+/// Parses a statement about a cursor, with the query that follows FOR.
 fn with_query(
     dialect: &Postgres,
     source: &Arc<str>,

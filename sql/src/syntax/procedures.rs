@@ -11,16 +11,16 @@ use crate::catalog::procedure::{Language, Mode, Parameter};
 use crate::error::{SqlError, byte_offset, code};
 use crate::types::SqlType;
 
-/// The longest list of parameters, as in PostgreSQL.
+/// Maximum number of parameters, as in PostgreSQL.
 const PARAMETERS_MAX: usize = 100;
 
-/// A statement about procedures that is read here.
+/// A statement about procedures that this crate parses itself.
 #[derive(Clone, Debug)]
 pub(crate) enum ProcedureStatement {
     Create(Declared),
-    /// A body that is run at once.
+    /// A body that runs immediately.
     Do(Body),
-    /// ALTER PROCEDURE .. OWNER TO: the types of what it is given, where they are said.
+    /// ALTER PROCEDURE .. OWNER TO, with the argument types if they are specified.
     Own {
         name: Written,
         types: Option<Vec<ast::DataType>>,
@@ -28,31 +28,32 @@ pub(crate) enum ProcedureStatement {
     },
 }
 
-/// A procedure as it is declared.
+/// A procedure as declared.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
     pub name: Written,
-    /// The parameters, whose types are to be found.
+    /// The parameters. Their types are not resolved yet.
     pub parameters: Vec<Parameter>,
     pub types: Vec<ast::DataType>,
     pub is_replace: bool,
     pub body: Body,
 }
 
-/// What a procedure does, as it is written.
+/// The body of a procedure, as written.
 #[derive(Clone, Debug)]
 pub(crate) struct Body {
     pub language: Language,
     pub text: String,
-    /// How many characters of the query text come before it; nothing where its own characters are
-    /// others, as in a string with escapes.
+    /// Number of characters of the query text before the body. `None` if the query text does not
+    /// contain the body literally, as in a string with escapes.
     pub start: Option<usize>,
 }
 
-/// The statement that some tokens without blanks are, where it is one about procedures.
+/// Parses a statement about procedures from tokens without blanks. Returns `None` for any other
+/// statement.
 ///
 /// # Errors
-/// 42601 where it goes wrong, 0A000 for what is missing.
+/// 42601 if the statement is malformed, 0A000 for unsupported features.
 pub(super) fn parse(
     source: &str,
     start: usize,
@@ -155,7 +156,7 @@ impl Words<'_> {
         })
     }
 
-    /// `[mode] [name] type`, or `name mode type`, with a default.
+    /// Parses `[mode] [name] type` or `name mode type`, with an optional default.
     fn parameter(&mut self) -> Result<(Parameter, ast::DataType), SqlError> {
         let end = self.end_of_item(&[Token::Comma]);
         let is_default =
@@ -185,8 +186,8 @@ impl Words<'_> {
         Ok((Parameter { name: parameter_name, mode, ty: unknown, default }, ty))
     }
 
-    /// The place of the first of some tokens outside of parentheses, or of the one that closes
-    /// those around.
+    /// Returns the position of the first of these tokens outside of parentheses, or of the token
+    /// that closes the enclosing parentheses.
     pub(crate) fn end_of_item(&self, ends: &[Token]) -> usize {
         let mut depth = 0;
         for (at, token) in self.tokens.iter().enumerate().skip(self.at) {
@@ -201,7 +202,7 @@ impl Words<'_> {
         self.tokens.len()
     }
 
-    /// The type that some tokens are, all of them.
+    /// Parses a type that spans a whole range of tokens.
     pub(crate) fn type_between(&self, from: usize, to: usize) -> Result<ast::DataType, SqlError> {
         let tokens = self.tokens[from..to].iter().map(|token| (*token).clone()).collect();
         let mut parser = Parser::new(&Postgres).with_tokens_with_locations(tokens);
@@ -214,7 +215,7 @@ impl Words<'_> {
         Ok(ty)
     }
 
-    /// The text that some tokens are.
+    /// Returns the text of a range of tokens.
     pub(crate) fn text_between(&self, from: usize, to: usize) -> String {
         let Some(tokens) = self.tokens.get(from..to).filter(|tokens| !tokens.is_empty()) else {
             return String::new();
@@ -224,7 +225,7 @@ impl Words<'_> {
         self.source[start..end].to_owned()
     }
 
-    /// LANGUAGE and AS with the options around them, up to the end.
+    /// Parses LANGUAGE and AS with the options around them, to the end of the statement.
     fn body(&mut self, default: Option<Language>) -> Result<Body, SqlError> {
         let (mut language, mut text) = (None, None);
         while let Some(token) = self.tokens.get(self.at) {
@@ -234,7 +235,7 @@ impl Words<'_> {
                 let hint = "Write the body as a string: AS $$ ... $$.";
                 return Err(SqlError::unsupported("BEGIN ATOMIC").with_hint(hint));
             } else if default.is_none() && self.take("SECURITY INVOKER") {
-                // As it is.
+                // This is the default.
             } else if default.is_none() && self.take("SECURITY DEFINER") {
                 return Err(SqlError::unsupported("SECURITY DEFINER"));
             } else if default.is_none() && self.take("SET") {
@@ -278,7 +279,7 @@ impl Words<'_> {
         }
     }
 
-    /// A string, and where its text begins.
+    /// Parses a string. Returns its text, and the position of the text in the query text.
     fn string(&mut self) -> Result<(String, Option<usize>), SqlError> {
         let Some(token) = self.tokens.get(self.at) else { return Err(self.unexpected()) };
         let text = match &token.token {

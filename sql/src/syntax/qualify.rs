@@ -1,4 +1,4 @@
-//! Trees in which relations have other names: with their schemas, or without.
+//! Renames relations in trees: adds schemas to names or removes them.
 
 use std::ops::ControlFlow;
 
@@ -7,13 +7,13 @@ use sqlparser::ast::{self, VisitMut, VisitorMut};
 use super::{Written, name, name_from_text, name_parts, quoted};
 use crate::error::{Failure, SqlError};
 
-/// What a name becomes; nothing where it stays.
+/// Returns the new name of a relation, or `None` if it keeps its name.
 pub(crate) type Renaming<'a> = dyn FnMut(&Written) -> Result<Option<Written>, Failure> + 'a;
 
-/// Gives other names to the relations of a tree, and to the sequences that calls in it name.
+/// Renames the relations of a tree, and the sequences that calls in it name.
 ///
 /// # Errors
-/// Those of the renaming; 0A000 where WITH calls something else by a name that becomes another.
+/// The errors of the renaming; 0A000 if WITH gives something else a name that would be renamed.
 pub(crate) fn qualify(
     tree: &mut impl VisitMut,
     renaming: &mut Renaming<'_>,
@@ -27,7 +27,7 @@ pub(crate) fn qualify(
 
 struct Qualify<'a, 'r> {
     renaming: &'a mut Renaming<'r>,
-    /// What each query around this place has in its WITH.
+    /// The names in the WITH clause of each enclosing query.
     named: Vec<Vec<String>>,
 }
 
@@ -41,7 +41,7 @@ impl Qualify<'_, '_> {
                 let feature = format!("a view that calls something {name} in WITH too");
                 Err(SqlError::unsupported(feature).into())
             }
-            // Without its schema it would be what WITH names.
+            // Without its schema it would refer to the WITH query of this name.
             Some(renamed)
                 if renamed.schema.is_none()
                     && self.named.iter().any(|names| names.contains(&renamed.name)) =>
@@ -117,7 +117,7 @@ impl VisitorMut for Qualify<'_, '_> {
     }
 }
 
-/// The text that names a sequence.
+/// Returns the text that names a sequence.
 fn literal(expr: &mut ast::Expr) -> Option<&mut String> {
     match expr {
         ast::Expr::Nested(inner) | ast::Expr::Cast { expr: inner, .. } => literal(inner),

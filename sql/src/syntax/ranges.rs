@@ -1,18 +1,19 @@
-//! Where the ranges of a table begin, for which PostgreSQL's grammar has no words: there ranges are
-//! tables of their own.
+//! Split points of a table's ranges. PostgreSQL's grammar has no words for them, because ranges are
+//! separate tables there.
 //!
-//! `PARTITION BY RANGE (a) SPLIT AT VALUES ((1), (2))` is `RANGE (a) IN ((1), (2))` in the tree. So
-//! is `SPLIT AT VALUES (1), (2)`, which is how VALUES has rows elsewhere.
+//! `PARTITION BY RANGE (a) SPLIT AT VALUES ((1), (2))` is `RANGE (a) IN ((1), (2))` in the tree.
+//! The same holds for `SPLIT AT VALUES (1), (2)`, the form of the rows of VALUES in other
+//! statements.
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::words::{Words, word};
 use crate::error::SqlError;
 
-/// Makes a list of SPLIT AT VALUES.
+/// Rewrites SPLIT AT VALUES as a list.
 ///
 /// # Errors
-/// 42601 where somebody has written a list.
+/// 42601 if the statement contains a list already.
 pub(super) fn as_list(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<(), SqlError> {
     let is_word = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
     let places: Vec<usize> = (0..tokens.len()).filter(|at| is_word(&tokens[*at])).collect();
@@ -52,7 +53,7 @@ pub(super) fn as_list(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<(
     Ok(())
 }
 
-/// Passes over what is in parentheses, if they come next.
+/// Skips the content of parentheses, if they come next.
 fn pass_over_parentheses(words: &mut Words<'_>) {
     let mut depth = 0;
     loop {

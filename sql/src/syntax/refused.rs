@@ -1,8 +1,9 @@
-//! What PostgreSQL's grammar has within a statement and Pangea does not, by its name; and what it
-//! refuses as soon as it has parsed a statement.
+//! Syntax within statements that PostgreSQL has and Pangea does not, reported by its name. Also the
+//! statements that PostgreSQL refuses directly after parsing.
 //!
-//! The parser knows other databases' grammars: where it goes wrong, or takes a word for a name, it
-//! tells nothing of what was meant. So these are found before it looks, by the words around them.
+//! The parser knows other databases' grammars. If it fails, or reads a keyword as a name, its error
+//! does not name the feature. Therefore these features are detected before parsing, by the words
+//! around them.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
@@ -10,10 +11,10 @@ use sqlparser::tokenizer::{Token, TokenWithSpan};
 use super::{name, table_name};
 use crate::error::{SqlError, byte_offset, code};
 
-/// Columns that every table of PostgreSQL has beside its own.
+/// Columns that every table of PostgreSQL has in addition to its own.
 const SYSTEM_COLUMNS: [&str; 6] = ["ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"];
 
-/// Tables and views of PostgreSQL's catalog that clients read without saying whose they are.
+/// Tables and views of PostgreSQL's catalog that clients read without naming a schema.
 #[rustfmt::skip]
 const CATALOG: &[&str] = &[
     "pg_aggregate", "pg_am", "pg_attrdef", "pg_attribute", "pg_auth_members", "pg_authid",
@@ -32,21 +33,21 @@ const CATALOG: &[&str] = &[
     "pg_type", "pg_user", "pg_views",
 ];
 
-/// Words after which another name comes.
+/// Words that precede a new name.
 const BEFORE_NAMES: [&str; 2] = ["AS", "INTO"];
 
-/// Whether a table without a schema is one of PostgreSQL's catalog.
+/// Returns whether a table name without a schema is one of PostgreSQL's catalog.
 pub(super) fn is_of_catalog(table: &str) -> bool {
     CATALOG.binary_search(&table).is_ok()
 }
 
-/// The error of a column that there is not, where PostgreSQL has it in every table.
+/// Returns the error for a missing column that every table of PostgreSQL has.
 pub(crate) fn system_column(column: &str) -> Option<SqlError> {
     let is_one = SYSTEM_COLUMNS.contains(&column);
     is_one.then(|| SqlError::unsupported(format!("the system column {column}")))
 }
 
-/// Refuses what the parser would take for something else, by its tokens without blanks.
+/// Refuses syntax that the parser would misread, by its tokens without blanks.
 ///
 /// # Errors
 /// 0A000 with the name of the feature.
@@ -66,7 +67,7 @@ pub(super) fn check_tokens<'a>(
     Ok(())
 }
 
-/// What begins at a token that is not there yet.
+/// Returns the unsupported feature that begins at a token.
 fn feature(before: &Token, token: &Token, after: &Token) -> Option<&'static str> {
     let Token::Word(word) = token else { return None };
     let is_at_name = *before == Token::Period || BEFORE_NAMES.iter().any(|it| is(before, it));
@@ -90,10 +91,10 @@ fn is_operator(token: &Token) -> bool {
     is_sign || is(token, "OPERATOR")
 }
 
-/// Makes decimal numbers of those in hexadecimal, which the parser takes for strings of bits.
+/// Replaces hexadecimal numbers by decimal ones, because the parser reads them as bit strings.
 ///
 /// # Errors
-/// 0A000 for one that no integer type holds.
+/// 0A000 for a number that no integer type can represent.
 pub(super) fn read_numbers(source: &str, tokens: &mut [TokenWithSpan]) -> Result<(), SqlError> {
     for token in tokens {
         let Token::HexStringLiteral(digits) = &token.token else { continue };
@@ -109,14 +110,16 @@ pub(super) fn read_numbers(source: &str, tokens: &mut [TokenWithSpan]) -> Result
     Ok(())
 }
 
-/// Refuses what PostgreSQL refuses once it has parsed a statement, or Pangea would pass over.
+/// Refuses statements that PostgreSQL refuses directly after parsing, and clauses that Pangea would
+/// ignore.
 ///
 /// # Errors
-/// 0A000 for SKIP LOCKED, and PostgreSQL's own for columns that can't be as they are declared.
+/// 0A000 for SKIP LOCKED, and PostgreSQL's errors for invalid column definitions.
 pub(super) fn check_statement(source: &str, statement: &ast::Statement) -> Result<(), SqlError> {
     match statement {
-        // Nothing is locked, so that there is nothing to skip; who asks for it takes jobs from a
-        // queue and would take the same as others. NOWAIT has nothing to wait for.
+        // A SELECT takes no locks, so there is nothing to skip. SKIP LOCKED is used to take jobs
+        // from a queue, and each client would take the same jobs. NOWAIT is accepted because a
+        // SELECT never waits.
         ast::Statement::Query(query)
             if query.locks.iter().any(|it| it.nonblock == Some(ast::NonBlock::SkipLocked)) =>
         {

@@ -1,4 +1,4 @@
-//! Texts of queries in which a table has another name.
+//! Renames a table in the text of a query.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use super::qualify::ident;
 use crate::catalog::QualifiedName;
 use crate::error::{SqlError, code};
 
-/// A query in which one table has another name, and the old one as its alias.
+/// Returns a query in which one table is renamed, and has its old name as its alias.
 ///
 /// # Errors
-/// When WITH calls something else by the name, or the text is no query.
+/// If WITH gives something else the old name, or the text is not a query.
 pub(crate) fn renamed(
     text: &str,
     old: &QualifiedName,
     new: &QualifiedName,
 ) -> Result<String, SqlError> {
-    // Parsed as a client's text is: a long chain of conditions is a deep tree otherwise.
+    // Parsed like a client's text. Otherwise a long chain of conditions would be a deep tree.
     let parsed = super::parse(text)?.into_iter().next();
     let mut statement = parsed.map(|parsed| Arc::unwrap_or_clone(parsed.ast));
     let Some(ast::Statement::Query(query)) = &mut statement else {
@@ -33,7 +33,7 @@ pub(crate) fn renamed(
     Ok(query.to_string())
 }
 
-/// Whether a word stands in a text, as a name or a keyword, in any case.
+/// Returns whether a text contains a word, as a name or a keyword, in any case.
 pub(crate) fn names_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let (text, word) = (text.to_lowercase(), word.to_lowercase());
@@ -73,7 +73,7 @@ impl VisitorMut for Rename<'_> {
             _ => false,
         };
         if is_it {
-            // With its schema nothing that WITH names can be meant.
+            // A name with a schema cannot refer to a WITH query.
             let parts = vec![ident(self.new.schema()), ident(self.new.name())];
             *object = ast::ObjectName::from(parts);
             alias.get_or_insert_with(|| ast::TableAlias {

@@ -1,7 +1,7 @@
-//! The words that PostgreSQL keeps for itself, some of them in places alone: what `quote_ident`
-//! puts in quotes.
+//! PostgreSQL's reserved words, including those that are reserved only in some positions.
+//! `quote_ident` quotes them.
 
-/// All that `pg_get_keywords()` lists but the unreserved ones, in order.
+/// All words that `pg_get_keywords()` lists except the unreserved ones, sorted.
 #[rustfmt::skip]
 pub(crate) const RESERVED: &[&str] = &[
     "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric",

@@ -1,8 +1,8 @@
 //! Statements about roles, privileges and schemas, in PostgreSQL's grammar.
 //!
-//! The parser that all else goes to knows some of them, each in a dialect's own way, and says of
-//! none where a password stands: that has to be known, since a session replaces it before anybody
-//! else sees the statement.
+//! The general parser knows some of these statements, each in a dialect's form, and does not report
+//! the location of a password. The location is needed because a session replaces the password
+//! before any other component sees the statement.
 
 mod grants;
 mod schemas;
@@ -18,7 +18,7 @@ use super::{Written, name, table_name};
 use crate::catalog::role::Privileges;
 use crate::error::{SqlError, byte_offset, code};
 
-/// What an ALTER .. OWNER TO says that a relation is. A view may be called a table.
+/// The kind of object that an ALTER .. OWNER TO names. A view may be called a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnedKind {
     Table,
@@ -66,19 +66,19 @@ pub(crate) enum RoleStatement {
         if_exists: bool,
         owner: RoleName,
     },
-    /// The session's own: nothing for NONE.
+    /// SET ROLE. `None` for NONE.
     SetRole {
         role: Option<String>,
         is_local: bool,
     },
-    /// The session's own: nothing for DEFAULT.
+    /// SET SESSION AUTHORIZATION. `None` for DEFAULT.
     SetAuthorization {
         user: Option<String>,
         is_local: bool,
     },
 }
 
-/// A role, where a statement may say who it is by what it is.
+/// A role, given by its name or by a keyword.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RoleName {
     Named(String),
@@ -87,7 +87,7 @@ pub(crate) enum RoleName {
     Public,
 }
 
-/// A part of CREATE ROLE or ALTER ROLE.
+/// An option of CREATE ROLE or ALTER ROLE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RoleOption {
     Superuser(bool),
@@ -96,7 +96,7 @@ pub(crate) enum RoleOption {
     Inherit(bool),
     Login(bool),
     ConnectionLimit(i32),
-    /// The text, and where its literal stands in the statement; nothing for NULL.
+    /// The password, and the byte range of its literal in the statement. `None` for NULL.
     Password(Option<(String, Range<usize>)>),
     ValidUntil(String),
     InRoles(Vec<String>),
@@ -107,7 +107,7 @@ pub(crate) enum RoleOption {
 /// A GRANT or REVOKE of privileges.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Grant {
-    /// Nothing for all.
+    /// `None` for ALL.
     pub privileges: Option<Vec<(&'static str, Privileges)>>,
     pub on: GrantOn,
     pub roles: Vec<RoleName>,
@@ -116,19 +116,19 @@ pub(crate) struct Grant {
     pub is_cascade: bool,
 }
 
-/// What a GRANT is on.
+/// The objects that a GRANT or REVOKE names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GrantOn {
     Tables(Vec<Written>),
     Sequences(Vec<Written>),
-    /// Of some schemas.
+    /// All tables of these schemas.
     AllTables(Vec<String>),
     AllSequences(Vec<String>),
     Schemas(Vec<String>),
 }
 
 impl RoleStatement {
-    /// PostgreSQL's tag.
+    /// Returns PostgreSQL's command tag.
     pub(crate) fn tag(&self) -> &'static str {
         match self {
             Self::Create { .. } => "CREATE ROLE",
@@ -147,7 +147,7 @@ impl RoleStatement {
         }
     }
 
-    /// The password that it has as it was typed, and where that stands in its text.
+    /// Returns the password as typed, and the byte range of its literal in the statement's text.
     pub(crate) fn password(&self) -> Option<(&str, &Range<usize>)> {
         let (Self::Create { options, .. } | Self::Alter { options, .. }) = self else {
             return None;
@@ -159,11 +159,11 @@ impl RoleStatement {
     }
 }
 
-/// The statement that some tokens without blanks are, where it is one about roles or privileges.
-/// `start` is where its own text begins.
+/// Parses a statement about roles or privileges from tokens without blanks. Returns `None` for any
+/// other statement. `start` is the byte offset of the statement's own text.
 ///
 /// # Errors
-/// 42601 where it goes wrong, 0A000 with the name of what is missing.
+/// 42601 if the statement is malformed, 0A000 with the name of an unsupported feature.
 pub(super) fn parse(
     source: &str,
     start: usize,
@@ -187,7 +187,7 @@ impl Words<'_> {
         table_name(&ast::ObjectName::from(parts)).map_err(|error| error.at(self.source, start))
     }
 
-    /// A role that may not be everybody.
+    /// Parses the name of a role. Refuses keywords such as PUBLIC.
     fn role(&mut self) -> Result<String, SqlError> {
         let place = self.place();
         match self.role_name()? {
@@ -220,7 +220,7 @@ impl Words<'_> {
         }
     }
 
-    /// A text, and where its literal stands in the statement.
+    /// Parses a string. Returns its text, and the byte range of its literal in the statement.
     fn text(&mut self) -> Result<(String, Range<usize>), SqlError> {
         let text = match self.token() {
             Some(
@@ -305,7 +305,7 @@ impl Words<'_> {
         let _ = self.take("WITH");
         while self.at < self.tokens.len() {
             if self.take_one(&["NOREPLICATION", "NOBYPASSRLS"]).is_some() {
-                // As everybody is.
+                // Every role has these properties.
                 continue;
             }
             let place = self.place();
@@ -387,7 +387,7 @@ impl Words<'_> {
         Ok(RoleOption::ConnectionLimit(limit))
     }
 
-    /// ALTER TABLE .. OWNER TO, which is told apart by its words.
+    /// Parses ALTER TABLE .. OWNER TO and the like. Returns `None` for other forms of ALTER.
     fn own(&mut self) -> Result<Option<RoleStatement>, SqlError> {
         let kind = match self.take_one(&["TABLE", "VIEW", "SEQUENCE", "TYPE"]) {
             Some("TABLE") => OwnedKind::Table,
@@ -424,7 +424,8 @@ impl Words<'_> {
         Ok(Some(RoleStatement::SetRole { role, is_local }))
     }
 
-    /// A name, as a name or a text; nothing where it is the word for none.
+    /// Parses a name, written as a name or as a string. Returns `None` for DEFAULT and for the word
+    /// `none`.
     fn set_to(&mut self, none: &str) -> Result<Option<String>, SqlError> {
         let _ = self.take_token(&Token::Eq) || self.take("TO");
         if self.take(none) || self.take("DEFAULT") {
@@ -437,7 +438,7 @@ impl Words<'_> {
     }
 }
 
-/// The error of a name that no role can have.
+/// Returns the error of a name that no role can have.
 pub(crate) fn reserved(name: &str) -> SqlError {
     SqlError::new(code::RESERVED_NAME, format!("role name \"{name}\" is reserved"))
 }

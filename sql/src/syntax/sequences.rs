@@ -1,5 +1,5 @@
-//! Sequences: their options, which PostgreSQL takes in any order and the parser in one, and what
-//! the parser does not know of them.
+//! Sequences: their options, which PostgreSQL accepts in any order and the parser in only one, and
+//! the clauses that the parser does not know.
 
 use std::ops::Range;
 
@@ -9,22 +9,22 @@ use super::Written;
 use super::words::{Words, word};
 use crate::error::{SqlError, code};
 
-/// What a statement says of a sequence that its tree has no place for.
+/// Parts of a statement about a sequence that its tree cannot represent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// Whether it is an ALTER SEQUENCE, which the tree has as a CREATE SEQUENCE.
+    /// Whether it is an ALTER SEQUENCE. Its tree is a CREATE SEQUENCE.
     pub is_alter: bool,
     pub if_exists: bool,
-    /// RESTART, and with which number; without one where the sequence began.
+    /// RESTART, and its number. Without a number the sequence restarts at its start value.
     pub restart: Option<Option<i64>>,
     /// SEQUENCE NAME of an identity column.
     pub name: Option<Written>,
 }
 
-/// Takes what it says out of a statement's tokens.
+/// Removes the parts that the parser does not know from a statement's tokens, and returns them.
 ///
 /// # Errors
-/// 42601 where it goes wrong, 0A000 for what is missing.
+/// 42601 if the statement is malformed, 0A000 for unsupported features.
 pub(super) fn take(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<Said, SqlError> {
     let is_blank = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
     let places: Vec<usize> = (0..tokens.len()).filter(|at| !is_blank(&tokens[*at])).collect();
@@ -39,7 +39,7 @@ pub(super) fn take(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<Said
             taken.extend(start..words.at);
             words.relation()?;
             if words.take("RENAME") {
-                // As of a table.
+                // Handled like a RENAME of a table.
                 return Ok(Said::default());
             }
             if words.take("SET") {
@@ -64,7 +64,7 @@ pub(super) fn take(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<Said
                     return Err(SqlError::unsupported("SEQUENCE NAME of several columns"));
                 }
                 said.name = Some(words.relation()?);
-                // Without options there is nothing in parentheses.
+                // Without other options the parentheses are removed too.
                 let is_all = words.token() == Some(&Token::RParen);
                 taken.extend(if is_all { start - 1..words.at + 1 } else { start..words.at });
             }
@@ -80,7 +80,7 @@ pub(super) fn take(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<Said
 }
 
 impl Words<'_> {
-    /// The number behind RESTART, where there is one.
+    /// Parses the number after RESTART, if there is one.
     fn restart(&mut self) -> Result<Option<i64>, SqlError> {
         let is_said = self.take("WITH");
         let is_negative = self.take_token(&Token::Minus);
@@ -97,11 +97,11 @@ impl Words<'_> {
     }
 }
 
-/// The order in which the parser takes them.
+/// The order in which the parser accepts the options.
 const ORDER: [&str; 9] =
     ["AS", "INCREMENT", "MINVALUE", "MAXVALUE", "START", "RESTART", "CACHE", "CYCLE", "OWNED"];
 
-/// Puts the options of CREATE SEQUENCE, and of identity columns, into the parser's order.
+/// Sorts the options of CREATE SEQUENCE and of identity columns into the parser's order.
 pub(super) fn reorder(tokens: &mut [TokenWithSpan]) {
     let is_blank = |token: &TokenWithSpan| matches!(token.token, Token::Whitespace(_));
     let places: Vec<usize> = (0..tokens.len()).filter(|at| !is_blank(&tokens[*at])).collect();
@@ -113,7 +113,7 @@ pub(super) fn reorder(tokens: &mut [TokenWithSpan]) {
     if is(0, "CREATE")
         && let Some(sequence) = sequence
     {
-        // What comes before the first option is the name.
+        // The name precedes the first option.
         let first = (sequence + 2..places.len()).find(|at| option_of(&words, *at).is_some());
         ranges.extend(first.map(|first| first..places.len()));
     }
@@ -147,11 +147,11 @@ pub(super) fn reorder(tokens: &mut [TokenWithSpan]) {
     }
 }
 
-/// The rank of the option that begins at a word.
+/// Returns the rank of the option that begins at a word.
 fn option_of(words: &[Option<String>], at: usize) -> Option<usize> {
     let here = words[at].as_deref()?;
     let before = at.checked_sub(1).and_then(|at| words[at].as_deref());
-    // The word after NO is of the same option.
+    // The word after NO belongs to the same option.
     if before == Some("NO") {
         return None;
     }

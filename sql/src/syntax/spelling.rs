@@ -1,4 +1,4 @@
-//! What PostgreSQL's grammar spells in a second way, brought to the one that the parser knows.
+//! Normalizes alternative spellings of PostgreSQL's grammar to the spelling that the parser knows.
 
 use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
@@ -6,11 +6,12 @@ use sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
 use super::words::word;
 use crate::error::{SqlError, code};
 
-/// Puts string literals together that go on after a line break, and writes `ISNULL` and `NOTNULL`
-/// out: the parser takes either for the name of a column.
+/// Joins string literals that continue after a line break, and expands `ISNULL` and `NOTNULL`,
+/// which the parser would read as column names. Normalizes locking clauses, `substring` and
+/// `OPERATOR` too.
 ///
 /// # Errors
-/// When two string literals stand side by side on one line.
+/// If two string literals are adjacent on one line.
 pub(super) fn normalize(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<(), SqlError> {
     join_strings(source, tokens)?;
     write_tests_out(tokens);
@@ -20,7 +21,8 @@ pub(super) fn normalize(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result
     Ok(())
 }
 
-/// Makes `pg_catalog.substring(..)` a plain call: the parser knows its grammar without a schema.
+/// Makes `pg_catalog.substring(..)` a plain call. The parser knows the grammar of `substring` only
+/// without a schema.
 fn plain_substring(tokens: &mut [TokenWithSpan]) {
     for at in 1..tokens.len().saturating_sub(1) {
         let is_call =
@@ -37,7 +39,7 @@ fn plain_substring(tokens: &mut [TokenWithSpan]) {
     }
 }
 
-/// Makes `OPERATOR(pg_catalog.=) ANY (..)` an `= ANY (..)`, which the parser knows.
+/// Replaces `OPERATOR(pg_catalog.=) ANY (..)` by `= ANY (..)`, which the parser knows.
 fn plain_operators(tokens: &mut Vec<TokenWithSpan>) {
     let mut at = 0;
     while at < tokens.len() {
@@ -59,7 +61,7 @@ fn plain_operators(tokens: &mut Vec<TokenWithSpan>) {
     }
 }
 
-/// Makes `FOR NO KEY UPDATE` and `FOR KEY SHARE` the locks that are a little stronger.
+/// Replaces `FOR NO KEY UPDATE` and `FOR KEY SHARE` by the next stronger locks.
 fn plain_locks(tokens: &mut Vec<TokenWithSpan>) {
     let places: Vec<usize> = (0..tokens.len()).filter(|at| !is_blank(&tokens[*at])).collect();
     let is = |at: usize, wanted: &[&str]| {
@@ -81,7 +83,7 @@ fn plain_locks(tokens: &mut Vec<TokenWithSpan>) {
 
 fn join_strings(source: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<(), SqlError> {
     let is_string = |token: &TokenWithSpan| matches!(token.token, Token::SingleQuotedString(_));
-    // Most texts have no two strings without a comma between them.
+    // Adjacent strings are rare: most texts have a comma between any two.
     let mut at = 0;
     while at < tokens.len() {
         let blanks = tokens[at + 1..].iter().take_while(|it| is_blank(it)).count();

@@ -1,11 +1,11 @@
-//! What the parser does not know of CREATE VIEW.
+//! The clause of CREATE VIEW that the parser does not know.
 
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::words::word;
 use crate::catalog::CheckOption;
 
-/// Takes `WITH [LOCAL | CASCADED] CHECK OPTION` off the end of a CREATE VIEW.
+/// Removes `WITH [LOCAL | CASCADED] CHECK OPTION` from the end of a CREATE VIEW.
 pub(super) fn take_check_option(tokens: &mut Vec<TokenWithSpan>) -> Option<CheckOption> {
     let is_word = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
     let places: Vec<usize> = (0..tokens.len()).filter(|at| is_word(&tokens[*at])).collect();

@@ -1,21 +1,21 @@
-//! Statements whose grammar is read here: their tokens, one after the other.
+//! A reader of tokens, for the statements that this crate parses itself.
 
 use sqlparser::ast;
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
 
 use crate::error::{SqlError, code};
 
-/// The tokens of a statement without blanks, and how far they were read.
+/// The tokens of a statement without blanks, and the position of the next one.
 pub(crate) struct Words<'a> {
-    /// The text that the tokens are of.
+    /// The text that contains the tokens.
     pub source: &'a str,
-    /// Where the statement begins in it.
+    /// Byte offset of the statement in `source`.
     pub start: usize,
     pub tokens: &'a [&'a TokenWithSpan],
     pub at: usize,
 }
 
-/// `SELECT` where a word says so without quotes.
+/// Returns an unquoted word in upper case, such as `SELECT`.
 pub(crate) fn word(token: &Token) -> Option<String> {
     match token {
         Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_ascii_uppercase()),
@@ -41,7 +41,7 @@ impl Words<'_> {
         }
     }
 
-    /// Passes over words that come next, all of them or none.
+    /// Skips these words if all of them come next. Returns whether they did.
     pub(crate) fn take(&mut self, words: &str) -> bool {
         let mut at = self.at;
         for wanted in words.split(' ') {

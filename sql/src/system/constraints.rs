@@ -12,22 +12,22 @@ use crate::types::datum::Datum;
 #[derive(Clone, Debug)]
 pub(super) struct Constraint {
     pub table: Arc<Table>,
-    /// The number of the table.
+    /// OID of the table.
     pub of: u32,
     pub kind: ConstraintKind,
 }
 
-/// Which one of the table's it is.
+/// The constraint among those of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ConstraintKind {
     PrimaryKey,
-    /// By their places among the table's.
+    /// Unique, check and foreign key constraints: position in the table's list of their kind.
     Unique(usize),
     Check(usize),
     ForeignKey(usize),
 }
 
-/// All constraints, by their numbers. What is an index has the number of the index.
+/// Returns all constraints by OID. A constraint with an index has the OID of the index.
 pub(super) fn all(relations: &BTreeMap<u32, Entry>) -> BTreeMap<u32, Constraint> {
     let mut found = BTreeMap::new();
     let mut named = Vec::new();
@@ -80,7 +80,7 @@ fn letter(action: Action) -> &'static str {
     }
 }
 
-/// Columns as their numbers.
+/// Returns columns as attribute numbers.
 fn numbers(columns: &[usize]) -> Datum {
     ints(columns.iter().map(|at| *at as i64 + 1))
 }
@@ -139,7 +139,7 @@ impl SystemCatalog {
         rows
     }
 
-    /// The unique index over some columns of a table, which a foreign key refers to.
+    /// Returns the unique index over some columns of a table, which a foreign key references.
     pub(super) fn key_of(&self, table: u32, columns: &[usize]) -> u32 {
         let Some(Entry { kind: Kind::Table(table), .. }) = self.relations.get(&table) else {
             return 0;

@@ -1,4 +1,4 @@
-//! Things as the statements that make them: `pg_get_indexdef`, `pg_get_constraintdef`.
+//! Objects as the statements that create them: `pg_get_indexdef`, `pg_get_constraintdef`.
 
 use super::constraints::ConstraintKind;
 use super::relations::rule_oid;
@@ -11,27 +11,27 @@ use crate::syntax::{self, Written, quoted_ident};
 use crate::types::{ColumnType, SqlType};
 use pangea_core::key::encode::{Nulls, Order};
 
-/// What of a relation can be written.
+/// The updatable parts of a relation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Updatable {
     pub is_deletable: bool,
-    /// For each of its columns, whether it can be given a value.
+    /// For each column, whether it can be assigned a value.
     pub columns: Vec<bool>,
 }
 
-/// The type of an expression over the columns of a table.
+/// Returns the type of an expression over the columns of a table.
 pub(super) fn type_of(table: &Table, expr: &str) -> ColumnType {
     let bound = text::over_table(table, expr, "index expressions");
     bound.map_or(SqlType::Text.into(), |bound| bound.ty)
 }
 
-/// The columns that a condition over a table names.
+/// Returns the columns that a condition over a table references.
 pub(super) fn named_in(table: &Table, condition: &str) -> Vec<usize> {
     let bound = text::condition(table, condition, "CHECK");
     bound.map(|bound| bound.columns()).unwrap_or_default()
 }
 
-/// The columns of an index.
+/// Returns the columns of an index.
 pub(super) fn columns(index: &Index) -> Vec<usize> {
     let column = |target: &KeyTarget| match target {
         KeyTarget::Column(at) => Some(*at),
@@ -40,13 +40,13 @@ pub(super) fn columns(index: &Index) -> Vec<usize> {
     index.keys.iter().filter_map(|key| column(&key.target)).collect()
 }
 
-/// The names of columns of a table.
+/// Returns the names of columns of a table, separated by commas.
 fn names(table: &Table, columns: &[usize]) -> String {
     let name = |at: &usize| quoted_ident(&table.columns[*at].name);
     columns.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Each part of an index, without and with its order.
+/// Returns each key of an index, without and with its order.
 fn parts(table: &Table, index: &Index) -> Vec<(String, String)> {
     let Ok(path) = Path::index(table, index) else { return Vec::new() };
     let part = |part: &crate::plan::path::Part| {
@@ -67,7 +67,7 @@ fn parts(table: &Table, index: &Index) -> Vec<(String, String)> {
     path.parts.iter().map(part).collect()
 }
 
-/// An expression in parentheses, once.
+/// Returns an expression in one pair of parentheses.
 fn in_parentheses(expr: &str) -> String {
     format!("({expr})")
 }
@@ -91,7 +91,7 @@ fn action(clause: &str, action: Action) -> String {
 }
 
 impl SystemCatalog {
-    /// The statement that makes an index; nothing where the number is no index's.
+    /// Returns the statement that creates an index, or `None` if the OID is not that of an index.
     pub(crate) fn index_definition(&self, oid: u32) -> Option<String> {
         match &self.relations.get(&oid)?.kind {
             Kind::PrimaryKey(table) => {
@@ -115,7 +115,7 @@ impl SystemCatalog {
         }
     }
 
-    /// The query of a view; nothing where the number is no view's.
+    /// Returns the query of a view, or `None` if the OID is not that of a view.
     pub(crate) fn view_definition(&self, oid: u32) -> Option<String> {
         match &self.relations.get(&oid)?.kind {
             Kind::View(view) => {
@@ -127,7 +127,7 @@ impl SystemCatalog {
         }
     }
 
-    /// The rule that is a view's query, as the statement that would make it.
+    /// Returns the rule that is a view's query, as the statement that would create it.
     pub(crate) fn rule_definition(&self, oid: u32) -> Option<String> {
         let is_view = |entry: &&Entry| matches!(entry.kind, Kind::View(_));
         let views = self.relations.iter().filter(|(_, entry)| is_view(entry));
@@ -139,7 +139,7 @@ impl SystemCatalog {
         ))
     }
 
-    /// What of a relation can be written.
+    /// The updatable parts of a relation.
     pub(crate) fn updatable(&self, oid: u32) -> Updatable {
         match self.relations.get(&oid).map(|entry| &entry.kind) {
             Some(Kind::Table(table)) => {
@@ -167,8 +167,8 @@ impl SystemCatalog {
         }
     }
 
-    /// The text of a view's query, in which relations have their schemas where they are not found
-    /// without; nothing where it stays as it is.
+    /// Returns the text of a view's query with a schema for each relation that the search path does
+    /// not find. Returns `None` if the text stays as it is.
     fn shown_query(&self, query: &str) -> Option<String> {
         let mut statement = syntax::parse(query).ok()?.pop()?.ast.as_ref().clone();
         let mut is_changed = false;
@@ -180,7 +180,8 @@ impl SystemCatalog {
         (renamed.is_ok() && is_changed).then(|| statement.to_string())
     }
 
-    /// What a name in a kept text is shown as, where that is something else.
+    /// Returns the displayed form of a name in a stored text, or `None` if it is displayed as it
+    /// is.
     fn renamed(&self, written: &Written) -> Option<Written> {
         let schema = written.schema.as_deref().unwrap_or(PUBLIC);
         let name = QualifiedName::new(schema, &written.name);
@@ -192,8 +193,8 @@ impl SystemCatalog {
         }
     }
 
-    /// An expression that the catalog keeps: a sequence in it has its schema where it is not found
-    /// without.
+    /// Returns the displayed form of an expression in the catalog. A sequence that the search path
+    /// does not find has its schema.
     pub(crate) fn shown_expr(&self, text: &str) -> String {
         const BEFORE: &str = "nextval('";
         let shown = || {
@@ -206,7 +207,7 @@ impl SystemCatalog {
         shown().unwrap_or_else(|| text.to_owned())
     }
 
-    /// A column of an index, counted from 1; empty where it has not so many.
+    /// Returns a key of an index, counted from 1. The text is empty if the index has fewer keys.
     pub(crate) fn index_part(&self, oid: u32, column: i64) -> Option<String> {
         let at = usize::try_from(column).ok().and_then(|column| column.checked_sub(1));
         let parts: Vec<String> = match &self.relations.get(&oid)?.kind {
@@ -222,7 +223,7 @@ impl SystemCatalog {
         Some(at.and_then(|at| parts.into_iter().nth(at)).unwrap_or_default())
     }
 
-    /// What ADD CONSTRAINT says of a constraint.
+    /// Returns the definition of a constraint as ADD CONSTRAINT has it.
     pub(crate) fn constraint_definition(&self, oid: u32) -> Option<String> {
         let constraint = self.constraints.get(&oid)?;
         let table = &constraint.table;

@@ -1,7 +1,7 @@
-//! What depends on what: `pg_depend`.
+//! Dependencies between objects: `pg_depend`.
 //!
-//! Of a column, a part of it says which one; `i` is a part of what it depends on, `a` goes with it,
-//! `n` hinders that it goes.
+//! A dependency on a column names its attribute number. The types are `i` if the object is a part
+//! of the referenced one, `a` if it is dropped together with it, and `n` if it prevents the drop.
 
 use super::constraints::ConstraintKind;
 use super::relations::{PG_CLASS, default_oid, rule_oid};
@@ -13,12 +13,12 @@ use super::{
 use crate::catalog::sequence::sequence_of;
 use crate::catalog::{KeyTarget, Table, View};
 
-/// The numbers of `pg_attrdef`, `pg_constraint` and `pg_rewrite`.
+/// OIDs of `pg_attrdef`, `pg_constraint` and `pg_rewrite`.
 const PG_ATTRDEF: u32 = 2_604;
 const PG_CONSTRAINT: u32 = 2_606;
 const PG_REWRITE: u32 = 2_618;
 
-/// An object, by its class and its number.
+/// An object: the OID of its class and its own.
 type Object = (u32, u32);
 
 /// The rows of `pg_depend`.
@@ -27,7 +27,7 @@ struct Depends {
 }
 
 impl Depends {
-    /// One object depends on another, or on a column of it by its number, which is 0 for none.
+    /// Adds a dependency on an object, or on the column `part` of it. 0 is the whole object.
     fn on(&mut self, (class, object): Object, on: Object, part: usize, how: &str) {
         self.rows.add(&[
             ("classid", int(class)),
@@ -39,7 +39,7 @@ impl Depends {
         ]);
     }
 
-    /// On columns by their places.
+    /// Adds dependencies on columns, by position.
     fn on_columns(&mut self, object: Object, table: u32, columns: &[usize], how: &str) {
         for at in columns {
             self.on(object, (PG_CLASS, table), at + 1, how);
@@ -57,7 +57,8 @@ impl SystemCatalog {
                 _ => {}
             }
             match &entry.kind {
-                // What comes with every database is no part of what a dump holds.
+                // Objects that exist in every database are members of an extension, so that dumps
+                // omit them.
                 _ if entry.namespace == PANGEA => {
                     depends.on((PG_CLASS, oid), (PG_EXTENSION, PANGEA_EXTENSION), 0, "e");
                 }
@@ -73,7 +74,8 @@ impl SystemCatalog {
     }
 
     fn of_table(&self, oid: u32, table: &Table, depends: &mut Depends) {
-        // The sequence of a `serial` column goes with it, an identity is a part.
+        // The sequence of a `serial` column is dropped with it. That of an identity column is a
+        // part of it.
         for (at, name) in &table.sequences {
             let Some(sequence) = self.named(name) else { continue };
             let how = if table.columns[*at].identity.is_some() { "i" } else { "a" };
@@ -85,7 +87,7 @@ impl SystemCatalog {
             };
             let default = (PG_ATTRDEF, default_oid(oid, at));
             depends.on(default, (PG_CLASS, oid), at + 1, "a");
-            // What must be there before a default that takes numbers of a sequence.
+            // A default that draws from a sequence needs the sequence.
             let sequence = sequence_of(expr).and_then(|written| self.named(&written.kept()));
             if let Some(sequence) = sequence.filter(|_| column.default.is_some()) {
                 depends.on(default, (PG_CLASS, sequence), 0, "n");
@@ -101,7 +103,8 @@ impl SystemCatalog {
         }
     }
 
-    /// A view's query is a rule of it, which depends on what it reads.
+    /// Adds the dependencies of a view. Its query is a rule, which depends on the relations that it
+    /// reads.
     fn of_view(&self, oid: u32, view: &View, depends: &mut Depends) {
         let rule = (PG_REWRITE, rule_oid(oid));
         for how in ["i", "n"] {

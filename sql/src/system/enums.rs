@@ -1,4 +1,4 @@
-//! What `pg_type` and `pg_enum` say of enums.
+//! Enums in `pg_type` and `pg_enum`.
 
 use super::tables::{Rows, int, text};
 use super::{PUBLIC, SystemCatalog, stored};
@@ -6,13 +6,13 @@ use crate::catalog::{Enum, QualifiedName};
 use crate::types::EnumId;
 use crate::types::datum::Datum;
 
-/// The functions that read and write values of enums, in the order of those of `types.txt`.
+/// OIDs of the functions that read and write enums, in the order of the columns of `types.txt`.
 const ENUM_FUNCTIONS: [u32; 5] = [3_506, 3_507, 3_532, 3_533, 0];
-/// The same of their arrays.
+/// OIDs of the functions of their arrays, in the same order.
 const ARRAY_FUNCTIONS: [u32; 5] = [750, 751, 2_400, 2_401, 6_179];
 
 impl SystemCatalog {
-    /// The enum of a number, and whether it is that of its arrays.
+    /// Returns the enum with an OID, and whether the OID is that of its array type.
     pub(super) fn enum_of(&self, oid: u32) -> Option<(&Enum, bool)> {
         let id = EnumId::new(oid & !1)?;
         self.enums.get(id).map(|one| (&**one, id.oid() != oid))

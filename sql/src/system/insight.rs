@@ -1,4 +1,4 @@
-//! What a node knows of itself, as tables: the schema `pangea`, and `pg_stat_activity`.
+//! Information about the local node as tables: the schema `pangea`, and `pg_stat_activity`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::syntax::quoted_name;
 use crate::system::DATABASE;
 use crate::types::datum::Datum;
 
-/// What is shown in the place of a statement that is somebody else's.
+/// Displayed instead of another user's statement.
 const HIDDEN: &str = "<insufficient privilege>";
 
 fn count(value: u64) -> Datum {
@@ -34,7 +34,8 @@ fn ms(span: Duration) -> Datum {
 }
 
 impl SystemCatalog {
-    /// The rows of a table that is of this node alone; nothing where no node is known.
+    /// Returns the rows of a table about the local node. Returns no rows without information on a
+    /// node.
     pub(super) fn of_node(&self, name: &str, rows: Rows, env: &Env) -> Rows {
         let Some(facts) = &env.facts else { return rows };
         match name {
@@ -50,7 +51,7 @@ impl SystemCatalog {
         }
     }
 
-    /// Whether the user sees what is others'.
+    /// Returns whether the user may see the data of other users.
     fn sees_all(&self, env: &Env) -> bool {
         let role = self.roles.values().find(|role| *role.name == *env.user);
         role.map_or(env.is_trusted && env.user == env.session_user, |role| role.is_superuser)
@@ -84,7 +85,7 @@ impl SystemCatalog {
         for it in &facts.activities {
             let is_seen = sees_all || it.user == env.user;
             let seen = |datum: Datum| if is_seen { datum } else { Datum::Null };
-            // It waits for its client; what it waits for within a statement is not told.
+            // An idle session waits for its client. Waits within a statement are not shown.
             let waits = is_seen && it.state != State::Active;
             let wait = |what: &str| if waits { text(what) } else { Datum::Null };
             rows.add(&[
@@ -152,7 +153,7 @@ impl SystemCatalog {
         rows
     }
 
-    /// Whether the user may read a table.
+    /// Returns whether the user may read a table.
     fn reads(&self, table: &QualifiedName, env: &Env) -> bool {
         let roles = std::iter::once(env.user.to_string()).collect();
         let access = self.access.get(table);
@@ -160,7 +161,7 @@ impl SystemCatalog {
         may.is_some_and(|may| !may.is_empty())
     }
 
-    /// The table that a key is of, and the index where it is of one.
+    /// Returns the table that contains a key, and the index if it is a key of an index.
     fn stored_in(&self, key: &HotKey) -> Option<(&Table, Option<&Index>)> {
         self.relations.values().find_map(|entry| match &entry.kind {
             Kind::Table(table) if table.id == key.table => Some((&**table, None)),
@@ -172,7 +173,7 @@ impl SystemCatalog {
     }
 }
 
-/// A key of a table as SQL's values; nothing where it has none that are shown.
+/// Formats a key of a table as SQL values. Returns `None` if it has no values to show.
 fn key_text(key: &HotKey, table: &Table, index: Option<&Index>, env: &Env) -> Option<String> {
     if index.is_some() || table.primary_key.is_empty() {
         return None;
@@ -218,7 +219,7 @@ fn coordinator(facts: &Facts) -> Option<NodeId> {
     facts.status.as_ref().and_then(|status| status.coordinator)
 }
 
-/// The regions that have nodes, in the order of the nodes.
+/// Returns the regions that have nodes, in the order of the nodes.
 fn region_names(facts: &Facts) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for node in facts.topology.node_ids() {
@@ -267,7 +268,7 @@ fn replication(facts: &Facts, mut rows: Rows) -> Rows {
     let own = facts.about.me.map(|me| shard_of(facts, me));
     for it in &facts.progress {
         let shard = shard_of(facts, it.node);
-        // Each shard's replicas have a configuration of their own.
+        // The replicas of each shard have a separate configuration.
         let status = facts.status.as_ref().filter(|_| own == Some(shard));
         let is_member = status.map(|status| Datum::Bool(status.members.contains(&it.node)));
         rows.add(&[

@@ -6,10 +6,10 @@
 //!                                              +-> names: 't'::regclass, format_type(), ...
 //! ```
 //!
-//! A statement that names a table of the catalog, or asks for a name, reads all records of the
-//! catalog when it begins: with them it conflicts like with any other row. Numbers (`oid`) are
-//! those of PostgreSQL where it has such a thing; others follow from the records, and are the same
-//! on every replica.
+//! A statement that names a table of the catalog, or resolves a name, reads all records of the
+//! catalog at its start. It conflicts with changes of these records as with changes of any other
+//! row. An OID is PostgreSQL's if PostgreSQL has the object. Other OIDs are derived from the
+//! records, and are identical on all replicas.
 
 mod constraints;
 mod definitions;
@@ -55,41 +55,41 @@ pub(crate) use tables::SystemTable;
 pub(crate) use types::{is_class_of, is_operator_class};
 pub(crate) use views::SystemView;
 
-/// `pg_catalog`
+/// OID of `pg_catalog`.
 const PG_CATALOG: u32 = 11;
-/// `public`
+/// OID of `public`.
 const PUBLIC: u32 = 2_200;
-/// `information_schema`
+/// OID of `information_schema`.
 const INFORMATION_SCHEMA: u32 = 13_000;
-/// `pangea`: what is not PostgreSQL's.
+/// OID of `pangea`, the schema of relations that PostgreSQL does not have.
 const PANGEA: u32 = 13_001;
-/// What PostgreSQL would call that schema: an extension, which tools leave alone.
+/// OID of the extension that owns this schema. Tools leave the members of extensions unchanged.
 const PANGEA_EXTENSION: u32 = 13_002;
 const PG_EXTENSION: u32 = 3_079;
-/// The numbers of the tables that list schemas and databases.
+/// OIDs of the tables that list schemas and databases.
 pub(crate) const PG_NAMESPACE: u32 = 2_615;
 pub(crate) const PG_DATABASE: u32 = 1_262;
-/// The number of the table that lists types.
+/// OID of the table that lists types.
 pub(crate) const PG_TYPE: u32 = 1_247;
-/// The bootstrap superuser.
+/// OID of the bootstrap superuser.
 const BOOTSTRAP_ROLE: u32 = 10;
-/// The first number of what users make.
+/// First OID of objects that users create.
 const USER_OID_FIRST: u32 = 16_384;
-/// Numbers from here on are not stored: primary keys', as they are in their tables.
+/// First OID of primary keys. These OIDs are not stored: they follow from those of the tables.
 const PRIMARY_KEY_FIRST: u32 = 1 << 30;
-/// What has a name alone gets its number from the name.
+/// First OID of objects whose OID is derived from their name.
 const NAMED_FIRST: u32 = 1 << 31;
 
-/// What the records of the catalog say, when a statement began.
+/// The records of the catalog, as of the start of a statement.
 #[derive(Debug)]
 pub(crate) struct SystemCatalog {
-    /// In the order of their numbers.
+    /// Relations by OID.
     relations: BTreeMap<u32, Entry>,
-    /// Its schemas, by their numbers.
+    /// Schemas by OID.
     schemas: BTreeMap<u32, String>,
-    /// Where names without a schema are looked for.
+    /// The schemas that are searched for unqualified names.
     path: SearchPath,
-    /// The numbers of the relations of each schema and name.
+    /// OIDs of the relations by schema and name.
     by_name: BTreeMap<(u32, String), u32>,
     roles: BTreeMap<u32, Role>,
     access: BTreeMap<QualifiedName, Access>,
@@ -98,11 +98,11 @@ pub(crate) struct SystemCatalog {
     comments: BTreeMap<Subject, String>,
     procedures: Vec<Procedure>,
     enums: Enums,
-    /// The rows of its tables that were asked for.
+    /// The rows of catalog tables that the statement has read so far, by OID.
     made: Mutex<BTreeMap<u32, Arc<Vec<Vec<Datum>>>>>,
 }
 
-/// A relation with all that is known of it.
+/// A relation: its name, its schema, and its definition.
 #[derive(Clone, Debug)]
 struct Entry {
     name: String,
@@ -110,13 +110,13 @@ struct Entry {
     kind: Kind,
 }
 
-/// What a relation is.
+/// The kind of a relation, with its definition.
 #[derive(Clone, Debug)]
 enum Kind {
     Table(Arc<Table>),
-    /// The index that a table is.
+    /// The primary key index of a table.
     PrimaryKey(Arc<Table>),
-    /// An index, by its place among the table's.
+    /// An index, by its position among those of the table.
     Index(Arc<Table>, usize),
     Sequence(Sequence),
     View(View),
@@ -126,7 +126,7 @@ enum Kind {
     SystemView(&'static SystemView, &'static [OutputColumn]),
 }
 
-/// The number of a schema of the catalog.
+/// Returns the OID of a schema of the catalog.
 fn schema_oid(name: &str) -> u32 {
     match name {
         "pg_catalog" => PG_CATALOG,
@@ -135,7 +135,7 @@ fn schema_oid(name: &str) -> u32 {
     }
 }
 
-/// The number of a schema, with the one that it is kept with where it is one of users.
+/// Returns the OID of a schema. `kept` is the number in the record of a user's schema.
 pub(crate) fn schema_number(name: &str, kept: Option<u32>) -> u32 {
     match (name, kept) {
         (crate::catalog::PUBLIC, _) => PUBLIC,
@@ -144,7 +144,7 @@ pub(crate) fn schema_number(name: &str, kept: Option<u32>) -> u32 {
     }
 }
 
-/// All schemas, by their numbers.
+/// Returns all schemas by OID.
 fn all_schemas(cx: &mut dyn Context) -> Result<BTreeMap<u32, String>, Failure> {
     let own = schema::SYSTEM.iter().chain(&[crate::catalog::PUBLIC]);
     let mut all: BTreeMap<u32, String> =
@@ -153,13 +153,13 @@ fn all_schemas(cx: &mut dyn Context) -> Result<BTreeMap<u32, String>, Failure> {
     Ok(all)
 }
 
-/// What of the catalog a name stands for. A table of it comes before one that users made.
+/// The relation of the catalog that a name denotes. It takes precedence over users' relations.
 pub(crate) enum Found {
     Table(&'static SystemTable),
     View(&'static SystemView),
 }
 
-/// The table or view of the catalog that a name stands for, where it is one.
+/// Returns the table or view of the catalog that a name denotes, if any.
 pub(crate) fn find(parts: &[String]) -> Option<Found> {
     let (schema, name) = match parts {
         [name] => ("pg_catalog", name),
@@ -170,17 +170,17 @@ pub(crate) fn find(parts: &[String]) -> Option<Found> {
     table.or_else(|| views::find(schema, name).map(Found::View))
 }
 
-/// The number of what is stored under a number.
+/// Returns the OID of an object that is stored under a number.
 pub(crate) fn stored(id: u32) -> u32 {
     said_by(TableId(id)).1.0 - crate::catalog::USER_TABLE_FIRST + USER_OID_FIRST
 }
 
-/// The number of a primary key.
+/// Returns the OID of a primary key.
 pub(crate) fn primary_key(table: &Table) -> u32 {
     PRIMARY_KEY_FIRST + stored(table.id.0)
 }
 
-/// A number for each of some names, none twice, however many there are.
+/// Assigns an OID to each name. The OIDs are distinct, however many names there are.
 fn numbered<T>(named: impl IntoIterator<Item = (String, T)>) -> BTreeMap<u32, T> {
     let mut found = BTreeMap::new();
     let mut taken = BTreeSet::new();
@@ -194,7 +194,7 @@ fn numbered<T>(named: impl IntoIterator<Item = (String, T)>) -> BTreeMap<u32, T>
     found
 }
 
-/// The tables and views of the catalog itself, by their numbers.
+/// Returns the tables and views of the catalog itself, by OID.
 fn own_relations() -> BTreeMap<u32, Entry> {
     let mut relations = BTreeMap::new();
     for system in tables::all() {
@@ -216,7 +216,7 @@ fn all_enums(cx: &mut dyn Context) -> Result<Enums, Failure> {
     Ok(enums)
 }
 
-/// The relations that users have made, by their numbers.
+/// Adds the relations that users have created, by OID.
 fn add_relations(
     relations: &mut BTreeMap<u32, Entry>,
     schemas: &BTreeMap<u32, String>,
@@ -258,7 +258,7 @@ fn add_relations(
             (_, Relation::View(view)) => {
                 add(stored(view.id.0), &view.name.clone(), Kind::View(view));
             }
-            // Its table has it.
+            // An index is part of its table's record.
             (_, Relation::Index { .. }) | (None, _) => {}
         }
     }
@@ -266,7 +266,7 @@ fn add_relations(
 }
 
 impl SystemCatalog {
-    /// Reads all records.
+    /// Reads all records of the catalog.
     pub(crate) fn load(path: &SearchPath, cx: &mut dyn Context) -> Result<Self, Failure> {
         let schemas = all_schemas(cx)?;
         let enums = all_enums(cx)?;
@@ -306,7 +306,8 @@ impl SystemCatalog {
         })
     }
 
-    /// The rows of one of its tables: a query may read one many times.
+    /// Returns the rows of a catalog table. They are cached, because a query may read a table many
+    /// times.
     pub(crate) fn rows(&self, table: &'static SystemTable, env: &Env) -> Arc<Vec<Vec<Datum>>> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.entry(table.oid).or_insert_with(|| Arc::new(self.make(table, env))).clone()
@@ -348,14 +349,15 @@ impl SystemCatalog {
             "pg_cursors" => objects::pg_cursors(rows, env),
             "partitions" => self.partitions(rows, env),
             "pg_settings" => objects::pg_settings(rows, env),
-            // Of what the others list Pangea has none; but for operators, casts and aggregates,
-            // which are not listed yet.
+            // The other tables list objects that Pangea does not have. Operators, casts and
+            // aggregates are exceptions: they are not listed yet.
             _ => rows,
         }
         .finish()
     }
 
-    /// The number of the relation of a name in a schema; without one, where names are looked for.
+    /// Returns the OID of a relation by name in a schema. Without a schema, it searches the search
+    /// path.
     fn relation(&self, namespace: Option<u32>, name: &str) -> Option<u32> {
         let found = |namespace| self.by_name.get(&(namespace, name.to_owned())).copied();
         match namespace {
@@ -367,12 +369,12 @@ impl SystemCatalog {
         }
     }
 
-    /// The number of a relation of users.
+    /// Returns the OID of a user's relation.
     fn named(&self, name: &QualifiedName) -> Option<u32> {
         self.relation(Some(self.namespace(name.schema())?), name.name())
     }
 
-    /// A name with its schema, where it is not found without.
+    /// Formats a name, with its schema if the search path does not find the relation.
     fn shown_name(&self, name: &QualifiedName) -> String {
         let own = quoted_ident(name.name());
         match self.named(name) == self.relation(None, name.name()) {
@@ -381,12 +383,12 @@ impl SystemCatalog {
         }
     }
 
-    /// Whose a relation is.
+    /// Returns the owner of a relation.
     fn owner(&self, name: &QualifiedName) -> &str {
         self.access.get(name).map_or(BOOTSTRAP, |access| access.owner.as_str())
     }
 
-    /// The number of a role; 0 where there is none.
+    /// Returns the OID of a role, or 0 if it does not exist.
     fn role_oid(&self, name: &str) -> u32 {
         let found = self.roles.iter().find(|(_, role)| role.name == name);
         found.map_or(0, |(oid, _)| *oid)

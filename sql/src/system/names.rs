@@ -1,4 +1,4 @@
-//! Numbers as names, and names as numbers: `regclass` and its like.
+//! OIDs as names, and names as OIDs: `regclass` and similar types.
 
 use super::{Entry, Kind, SystemCatalog, types};
 use crate::catalog::{Enums, PUBLIC, QualifiedName};
@@ -10,17 +10,17 @@ use crate::types::{ColumnType, Reg, SqlType};
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
-/// The schema that is looked in first, whatever the path.
+/// The schema that is searched first, whatever the search path.
 const PG_CATALOG_NAME: &str = "pg_catalog";
-/// What a thing that is not there is shown as.
+/// Displayed in place of a name for OID 0.
 const NOTHING: &str = "-";
 
-/// A type that is built in by its number, as declarations write it.
+/// Formats a built-in type as in declarations, by its OID.
 fn format_type(oid: u32, modifier: i32) -> String {
     if oid == 0 {
         return NOTHING.to_owned();
     }
-    // What the catalog's own lists are called.
+    // The vector types of the catalog are displayed by their own names, not as arrays.
     for base in [SqlType::Int2Vector, SqlType::OidVector] {
         if base.oid() == oid {
             return base.internal_name().into_owned();
@@ -37,10 +37,10 @@ fn format_type(oid: u32, modifier: i32) -> String {
     }
 }
 
-/// The longest text that is taken for a name: far longer than any name.
+/// Maximum length in bytes of a text that is parsed as a name. It is far longer than any name.
 const NAME_TEXT_MAX: usize = 500;
 
-/// The number of the type that a text names.
+/// Returns the OID of the type that a text names.
 pub(super) fn type_named(text: &str, enums: &Enums) -> Result<u32, SqlError> {
     check_length(text)?;
     if let Some(row) = types::named(text) {
@@ -53,7 +53,7 @@ pub(super) fn type_named(text: &str, enums: &Enums) -> Result<u32, SqlError> {
     let malformed = |_| SqlError::new(code::SYNTAX, format!("invalid type name \"{text}\""));
     let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).map_err(malformed)?;
     let parsed = parser.parse_data_type().map_err(malformed)?;
-    // What there is not yet is not there.
+    // A type that is not supported yet does not exist.
     let absent = |_| {
         let message = format!("type \"{text}\" does not exist");
         SqlError::new(code::UNDEFINED_OBJECT, message)
@@ -62,7 +62,7 @@ pub(super) fn type_named(text: &str, enums: &Enums) -> Result<u32, SqlError> {
 }
 
 /// # Errors
-/// When a text is too long to be a name.
+/// If a text is too long to be a name.
 fn check_length(text: &str) -> Result<(), SqlError> {
     if text.len() <= NAME_TEXT_MAX {
         return Ok(());
@@ -71,7 +71,7 @@ fn check_length(text: &str) -> Result<(), SqlError> {
     Err(SqlError::new(code::LIMIT_EXCEEDED, message))
 }
 
-/// The parts of a name in a text, of which the last is the thing's own.
+/// Parses a name to its schema and the object's own name.
 fn parts_of(text: &str) -> Result<(Option<String>, String), SqlError> {
     check_length(text)?;
     let mut parts = syntax::name_parts(&syntax::object_from_text(text)?)?;
@@ -80,7 +80,7 @@ fn parts_of(text: &str) -> Result<(Option<String>, String), SqlError> {
 }
 
 impl SystemCatalog {
-    /// A type by its number, as declarations write it: `format_type`.
+    /// Formats a type as in declarations, by its OID: `format_type`.
     pub(crate) fn format_type(&self, oid: u32, modifier: i32) -> String {
         match self.enum_of(oid) {
             Some((one, false)) => self.shown_type(&one.name),
@@ -89,17 +89,17 @@ impl SystemCatalog {
         }
     }
 
-    /// A type of users, with its schema where it is not found without.
+    /// Formats a user's type, with its schema if the search path does not find it.
     fn shown_type(&self, name: &str) -> String {
         let is_found = self.path.names().iter().any(|schema| schema == PUBLIC);
         let name = quoted_ident(name);
         if is_found { name } else { format!("{PUBLIC}.{name}") }
     }
 
-    /// The number of what a text names; nothing where there is none.
+    /// Returns the OID of the object that a text names, or `None` if it does not exist.
     ///
     /// # Errors
-    /// When the text is no name.
+    /// If the text is not a name.
     pub(crate) fn found(&self, kind: Reg, text: &str) -> Result<Option<u32>, SqlError> {
         let trimmed = text.trim();
         if trimmed == NOTHING {
@@ -139,10 +139,10 @@ impl SystemCatalog {
         })
     }
 
-    /// The number of what a text names.
+    /// Returns the OID of the object that a text names.
     ///
     /// # Errors
-    /// When there is none.
+    /// If it does not exist.
     pub(crate) fn number(&self, kind: Reg, text: &str) -> Result<u32, SqlError> {
         if let Some(oid) = self.found(kind, text)? {
             return Ok(oid);
@@ -157,7 +157,7 @@ impl SystemCatalog {
         Err(SqlError::new(code, format!("{what} \"{text}\" does not exist")))
     }
 
-    /// A number as the name of what it is of; the number itself where there is nothing.
+    /// Formats an OID as the name of its object, or as a number if there is no object.
     pub(crate) fn shown(&self, kind: Reg, oid: u32) -> String {
         let found = match kind {
             _ if oid == 0 => Some(NOTHING.to_owned()),
@@ -183,10 +183,10 @@ impl SystemCatalog {
         found.unwrap_or_else(|| oid.to_string())
     }
 
-    /// The name of the sequence that goes with a column, with its schema; nothing where none does.
+    /// Returns the qualified name of the sequence that a column owns, or `None` if it owns none.
     ///
     /// # Errors
-    /// When there is no such column.
+    /// If the column does not exist.
     pub(crate) fn serial_sequence(
         &self,
         table: &str,
@@ -208,44 +208,46 @@ impl SystemCatalog {
         Ok(found.map(|(_, name)| whole(name)))
     }
 
-    /// The name of a role, as `pg_get_userbyid` says it.
+    /// Returns the name of a role, as `pg_get_userbyid` does.
     pub(crate) fn role_name(&self, oid: u32) -> String {
         let unknown = || format!("unknown (OID={oid})");
         self.roles.get(&oid).map_or_else(unknown, |role| role.name.clone())
     }
 
-    /// Whether a relation is found by its name alone; nothing where there is none.
+    /// Returns whether the search path finds a relation by its name. Returns `None` if it does not
+    /// exist.
     pub(crate) fn is_visible(&self, oid: u32) -> Option<bool> {
         let entry = self.relations.get(&oid)?;
         Some(self.relation(None, &entry.name) == Some(oid))
     }
 
-    /// Whether a relation is a table that users made.
+    /// Returns whether a relation is a table that users created.
     pub(crate) fn is_user_table(&self, oid: u32) -> bool {
         matches!(self.relations.get(&oid), Some(entry) if matches!(entry.kind, Kind::Table(_)))
     }
 
-    /// The schemas in which names without one are looked for; with the one that always is.
+    /// Returns the schemas of the search path. If `is_whole`, includes the one that is always
+    /// searched.
     pub(crate) fn search_path(&self, is_whole: bool) -> Vec<&str> {
         let path = self.path.names().iter().map(String::as_str);
         let is_first = is_whole && !path.clone().any(|name| name == PG_CATALOG_NAME);
         is_first.then_some(PG_CATALOG_NAME).into_iter().chain(path).collect()
     }
 
-    /// The number of the schema of a name.
+    /// Returns the OID of a schema.
     ///
     /// # Errors
-    /// When there is none.
+    /// If it does not exist.
     pub(crate) fn schema_named(&self, name: &str) -> Result<u32, SqlError> {
         self.namespace(name).ok_or_else(|| no_schema(name))
     }
 
-    /// The number of a schema.
+    /// Returns the OID of a schema.
     pub(super) fn namespace(&self, name: &str) -> Option<u32> {
         self.namespaces().find(|(_, of)| *of == name).map(|(oid, _)| oid)
     }
 
-    /// The name of a schema.
+    /// Returns the name of a schema.
     pub(super) fn namespace_name(&self, oid: u32) -> &str {
         self.namespaces().find(|(of, _)| *of == oid).map_or("", |(_, name)| name)
     }

@@ -1,4 +1,5 @@
-//! What of PostgreSQL's catalog is always the same here.
+//! The tables of PostgreSQL's catalog with constant content, and those of comments, cursors and
+//! settings.
 
 use super::relations::{BTREE, C_COLLATION, DEFAULT_COLLATION};
 use super::roles::{DEFAULT_TABLESPACE, ENCODING};
@@ -12,11 +13,11 @@ use crate::expr::Env;
 use crate::session::settings;
 use crate::types::datum::Datum;
 
-/// Of any encoding.
+/// Marks a collation as valid for any encoding.
 const ANY_ENCODING: i64 = -1;
 
 impl SystemCatalog {
-    /// What was said of something.
+    /// Returns the comment on an object.
     pub(crate) fn comment(&self, class: u32, object: u32, part: u32) -> Option<&str> {
         self.comments.get(&Subject { class, object, part }).map(String::as_str)
     }
@@ -33,7 +34,7 @@ impl SystemCatalog {
         rows
     }
 
-    /// The same of what is not of one database.
+    /// Returns the comments on shared objects, which belong to no single database.
     pub(super) fn pg_shdescription(&self, mut rows: Rows) -> Rows {
         for (subject, said) in self.comments.iter().filter(|(it, _)| it.class == PG_DATABASE) {
             rows.add(&[
@@ -46,7 +47,7 @@ impl SystemCatalog {
     }
 }
 
-/// The schema `pangea` is one: what belongs to an extension is in no dump.
+/// Returns the extension of the schema `pangea`: dumps omit the members of extensions.
 pub(super) fn pg_extension(mut rows: Rows) -> Rows {
     rows.add(&[
         ("oid", int(PANGEA_EXTENSION)),
@@ -59,7 +60,7 @@ pub(super) fn pg_extension(mut rows: Rows) -> Rows {
     rows
 }
 
-/// The cursors of the session.
+/// Returns the cursors of the session.
 pub(super) fn pg_cursors(mut rows: Rows, env: &Env) -> Rows {
     for cursor in &env.cursors {
         rows.add(&[
@@ -74,7 +75,7 @@ pub(super) fn pg_cursors(mut rows: Rows, env: &Env) -> Rows {
     rows
 }
 
-/// The settings of the session.
+/// Returns the settings of the session.
 pub(super) fn pg_settings(mut rows: Rows, env: &Env) -> Rows {
     for setting in env.settings.iter().flat_map(|values| settings::described(values)) {
         let choices = setting.choices.iter().map(|choice| text(choice)).collect::<Vec<_>>();

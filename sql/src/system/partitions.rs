@@ -1,7 +1,7 @@
-//! `pangea.partitions`: where the rows of tables are, as CREATE TABLE has said it.
+//! `pangea.partitions`: the partitioning rules of tables, as CREATE TABLE has declared them.
 //!
-//! PostgreSQL's own catalog does not tell: there such a table has no rows itself, and tools would
-//! look for its partitions.
+//! PostgreSQL's own catalog does not show them. There a partitioned table has no rows itself, and
+//! tools would look for its partitions.
 
 use super::tables::{Rows, text};
 use super::{Kind, SystemCatalog};
@@ -63,7 +63,7 @@ fn texts(all: Vec<String>) -> Datum {
     Datum::array(all.into_iter().map(Datum::Text).collect())
 }
 
-/// What ranges begin with, as SQL has it.
+/// Returns the first keys of ranges, in SQL syntax.
 fn starts(table: &Table, partition: &Partition, ranges: &Ranges, env: &Env) -> Vec<String> {
     let types = || partition.columns.iter().map(|&at| table.columns[at].ty.base);
     let shown = |start: &Vec<u8>| {

@@ -9,10 +9,10 @@ use crate::error::{SqlError, code};
 use crate::syntax::quoted_ident;
 use crate::types::datum::Datum;
 
-/// The numbers of `sql` and `plpgsql` in `pg_language`.
+/// OIDs of `sql` and `plpgsql` in `pg_language`.
 pub(super) const SQL: u32 = 14;
 pub(super) const PLPGSQL: u32 = 13_600;
-/// The numbers of `void` and `record` in `pg_type`.
+/// OIDs of `void` and `record` in `pg_type`.
 const VOID: u32 = 2_278;
 const RECORD: u32 = 2_249;
 
@@ -31,7 +31,7 @@ fn mode(parameter: &Parameter) -> (&'static str, &'static str) {
     }
 }
 
-/// `IN a integer DEFAULT 1, ..`
+/// Formats parameters: `IN a integer DEFAULT 1, ..`.
 fn parameters(procedure: &Procedure, has_defaults: bool) -> String {
     let shown = procedure.parameters.iter().map(|parameter| {
         let mut shown = mode(parameter).1.to_owned();
@@ -47,7 +47,7 @@ fn parameters(procedure: &Procedure, has_defaults: bool) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// What a text stands between that has no such thing in it.
+/// Returns a dollar quote that does not occur in a text.
 fn dollars(text: &str) -> String {
     let mut tag = "procedure".to_owned();
     while text.contains(&format!("${tag}$")) {
@@ -56,7 +56,7 @@ fn dollars(text: &str) -> String {
     format!("${tag}$")
 }
 
-/// A name, and the types in the parentheses behind it.
+/// Splits a signature into the name and the types in parentheses.
 fn with_types(text: &str) -> Result<(&str, Vec<&str>), SqlError> {
     let expected = |what| SqlError::new(code::INVALID_TEXT, format!("expected a {what}"));
     let (mut is_quoted, mut depth, mut begin) = (false, 0, None);
@@ -87,10 +87,10 @@ fn with_types(text: &str) -> Result<(&str, Vec<&str>), SqlError> {
 }
 
 impl SystemCatalog {
-    /// The name and the numbers of the types that `name(type, ..)` has.
+    /// Parses the signature `name(type, ..)` to its name and the OIDs of its types.
     ///
     /// # Errors
-    /// When it is none, or a type is not there.
+    /// If the text is not a signature, or a type does not exist.
     pub(super) fn signature_named<'a>(
         &self,
         text: &'a str,
@@ -100,7 +100,8 @@ impl SystemCatalog {
         Ok((name, numbers.collect::<Result<_, _>>()?))
     }
 
-    /// The procedures of a name in a schema; without one, in the first that has any.
+    /// Returns the procedures of a name in a schema. Without a schema, those in the first schema of
+    /// the search path that has any.
     fn procedures_named<'a>(&'a self, schema: Option<u32>, name: &'a str) -> Vec<&'a Procedure> {
         let within = |schema: &str| -> Vec<&Procedure> {
             let is_one = |it: &&Procedure| it.name.name() == name && it.name.schema() == schema;
@@ -115,10 +116,10 @@ impl SystemCatalog {
         }
     }
 
-    /// The number of the one function of a name.
+    /// Returns the OID of the only function of a name.
     ///
     /// # Errors
-    /// When there are several.
+    /// If there are several.
     pub(super) fn procedure_named(
         &self,
         schema: Option<u32>,
@@ -137,7 +138,7 @@ impl SystemCatalog {
         }
     }
 
-    /// The number of the function of a name that is given values of some types.
+    /// Returns the OID of the function of a name with these argument types.
     pub(super) fn procedure_given(
         &self,
         schema: Option<u32>,
@@ -149,7 +150,8 @@ impl SystemCatalog {
         found.map(|procedure| stored(procedure.id))
     }
 
-    /// A function as it is found again: with its schema where it must be told.
+    /// Formats a function so that it can be parsed again: with its schema if the name does not
+    /// suffice.
     pub(super) fn procedure_shown(&self, oid: u32, has_types: bool) -> Option<String> {
         if let Some(name) = types::procedure_name(oid) {
             return Some(quoted_ident(name));
@@ -177,12 +179,12 @@ impl SystemCatalog {
         self.procedures.iter().find(|procedure| stored(procedure.id) == oid)
     }
 
-    /// The parameters of a procedure as its declaration has them.
+    /// Returns the parameters of a procedure as declared.
     pub(crate) fn procedure_parameters(&self, oid: u32, has_defaults: bool) -> Option<String> {
         self.procedure(oid).map(|procedure| parameters(procedure, has_defaults))
     }
 
-    /// A procedure as the statement that makes it.
+    /// Returns the statement that creates a procedure.
     pub(crate) fn procedure_definition(&self, oid: u32) -> Option<String> {
         let procedure = self.procedure(oid)?;
         let (name, body) = (quoted_ident(procedure.name.name()), &procedure.body);
@@ -304,7 +306,7 @@ impl SystemCatalog {
     }
 }
 
-/// A name that no other procedure has.
+/// Returns a name that no other procedure has.
 fn specific_name(procedure: &Procedure) -> String {
     format!("{}_{}", procedure.name, stored(procedure.id))
 }

@@ -1,4 +1,4 @@
-//! Tables, indexes and sequences: `pg_class` and what belongs to it.
+//! Tables, indexes and sequences: `pg_class` and the tables that refer to it.
 
 use super::tables::{Rows, int, ints, text};
 use super::{Entry, Kind, PG_CATALOG, SystemCatalog, definitions, primary_key, roles, stored};
@@ -8,21 +8,21 @@ use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
-/// The number of `pg_class` itself.
+/// OID of `pg_class` itself.
 pub(crate) const PG_CLASS: u32 = 1_259;
-/// How rows are kept.
+/// OID of the access method of tables.
 const HEAP: u32 = 2;
-/// How indexes are kept.
+/// OID of the access method of indexes.
 pub(super) const BTREE: u32 = 403;
-/// In `indoption`: from the greatest to the least, and NULLs before others.
+/// Bits of `indoption`: descending order, and NULLs first.
 const DESCENDING: i64 = 1;
 const NULLS_FIRST: i64 = 2;
-/// Collations: that of the database, and that of names.
+/// OIDs of collations: that of the database, and that of names.
 pub(super) const DEFAULT_COLLATION: u32 = 100;
 pub(super) const C_COLLATION: u32 = 950;
 
 impl Kind {
-    /// `relkind`
+    /// Returns `relkind`.
     pub(super) fn letter(&self) -> &'static str {
         match self {
             Self::Table(_) | Self::System(_) => "r",
@@ -33,7 +33,7 @@ impl Kind {
     }
 }
 
-/// The collation of a column.
+/// Returns the collation of a column.
 fn collation(base: SqlType) -> u32 {
     match base.element().unwrap_or(base) {
         SqlType::Name => C_COLLATION,
@@ -42,12 +42,12 @@ fn collation(base: SqlType) -> u32 {
     }
 }
 
-/// The columns of an index of a table: what they are called, and what they hold.
+/// Returns the names and types of the columns of an index.
 fn index_columns(table: &Table, index: &Index) -> Vec<(String, ColumnType)> {
     let column = |(at, key): (usize, &IndexKey)| match &key.target {
         KeyTarget::Column(at) => (table.columns[*at].name.clone(), table.columns[*at].ty),
         KeyTarget::Expr(expr) => {
-            // What PostgreSQL calls it: after the function, or by its place.
+            // PostgreSQL names the column after the function, or by its position.
             let called = expr.split_once('(').map(|(name, _)| name);
             let is_name = |name: &&str| !name.is_empty() && syntax::quoted(name) == *name;
             let name = called.filter(is_name).map_or_else(
@@ -61,12 +61,12 @@ fn index_columns(table: &Table, index: &Index) -> Vec<(String, ColumnType)> {
 }
 
 impl Entry {
-    /// Whether users have made it.
+    /// Returns whether a user has created the relation.
     pub(super) fn is_of_user(&self) -> bool {
         !matches!(self.kind, Kind::System(_) | Kind::SystemView(..))
     }
 
-    /// How many columns it has, with those that were dropped.
+    /// Returns the number of columns, including dropped ones.
     fn width(&self) -> usize {
         match &self.kind {
             Kind::Table(table) => table.columns.len(),
@@ -153,7 +153,8 @@ fn attributes(entry: &Entry) -> Vec<Attribute> {
     }
 }
 
-/// How a type's values are kept: by value, aligned to what, and in which way.
+/// Returns the storage of a type's values: whether they are passed by value, the alignment, and the
+/// strategy.
 fn storage(base: SqlType) -> (bool, &'static str, &'static str) {
     if matches!(base, SqlType::Enum(_)) {
         return (true, "i", "p");
@@ -163,7 +164,7 @@ fn storage(base: SqlType) -> (bool, &'static str, &'static str) {
 }
 
 impl SystemCatalog {
-    /// The name of the relation whose owner is the owner of another.
+    /// Returns the name of the relation that determines the owner: for an index, its table.
     pub(super) fn owned_as(&self, entry: &Entry) -> QualifiedName {
         match &entry.kind {
             Kind::PrimaryKey(table) | Kind::Index(table, _) => table.name.clone(),
@@ -257,7 +258,7 @@ impl SystemCatalog {
         rows
     }
 
-    /// The tables that users made.
+    /// Returns the tables that users created.
     pub(super) fn tables(&self) -> impl Iterator<Item = (u32, &Table)> {
         self.relations.iter().filter_map(|(oid, entry)| match &entry.kind {
             Kind::Table(table) => Some((*oid, &**table)),
@@ -282,7 +283,7 @@ impl SystemCatalog {
         rows
     }
 
-    /// The rules that are views' queries.
+    /// Returns the rules that are the queries of views.
     pub(super) fn pg_rewrite(&self, mut rows: Rows) -> Rows {
         for (oid, entry) in &self.relations {
             let Kind::View(view) = &entry.kind else { continue };
@@ -349,15 +350,15 @@ impl SystemCatalog {
     }
 }
 
-/// Where the query of a view has its place, behind all that defaults of columns have.
+/// The position of a view's query, after the positions of all column defaults.
 const RULE: usize = 2_047;
 
-/// The number of the rule that is a view's query.
+/// Returns the OID of the rule that is a view's query.
 pub(super) fn rule_oid(view: u32) -> u32 {
     default_oid(view, RULE)
 }
 
-/// The number of a default.
+/// Returns the OID of a column default.
 pub(super) fn default_oid(table: u32, at: usize) -> u32 {
     super::NAMED_FIRST | table.wrapping_mul(2_048).wrapping_add(at as u32)
 }

@@ -1,4 +1,4 @@
-//! Roles, the database and the schemas.
+//! Roles, the database, and schemas.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -13,15 +13,15 @@ use crate::expr::Env;
 use crate::syntax::quoted;
 use crate::types::datum::Datum;
 
-/// The number of the only database.
+/// OID of the only database.
 pub(crate) const DATABASE: u32 = 16_384;
-/// Where everything is kept.
+/// OID of the tablespace that contains all data.
 pub(super) const DEFAULT_TABLESPACE: u32 = 1_663;
-/// UTF8
+/// The encoding UTF8.
 pub(crate) const ENCODING: u32 = 6;
 
-/// A list of who may do what, as PostgreSQL writes it: `role=privileges/grantor`. NULL where nobody
-/// was given anything. `all` is what the owner has.
+/// Formats an access control list as PostgreSQL does: `role=privileges/grantor`. Returns NULL if
+/// nothing was granted. `all` are the privileges of the owner.
 pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
     if access.given.is_empty() {
         return Datum::Null;
@@ -43,8 +43,8 @@ pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
     Datum::array(std::iter::once(own).chain(given).collect())
 }
 
-/// Who may do what with a thing of a kind before anybody is given anything. Nothing for a kind that
-/// there is not.
+/// Returns the access control list of a kind of object before any GRANT. Returns `None` for an
+/// unknown kind.
 pub(crate) fn default_acl(kind: &str, owner: &str) -> Option<Vec<Datum>> {
     let (everybody, own) = match kind {
         "c" => ("", ""),
@@ -66,7 +66,7 @@ pub(crate) fn default_acl(kind: &str, owner: &str) -> Option<Vec<Datum>> {
     Some(given.map(|(to, letters)| Datum::Text(format!("{to}={letters}/{owner}"))).collect())
 }
 
-/// Who may do what in a schema of the system.
+/// Returns the access control list of a system schema.
 fn acl_of_system() -> Datum {
     Datum::array(vec![
         Datum::Text(format!("{BOOTSTRAP}=UC/{BOOTSTRAP}")),
@@ -75,13 +75,13 @@ fn acl_of_system() -> Datum {
 }
 
 impl SystemCatalog {
-    /// The schemas.
+    /// Returns the schemas.
     pub(super) fn namespaces(&self) -> impl Iterator<Item = (u32, &str)> {
         self.schemas.iter().map(|(oid, name)| (*oid, name.as_str()))
     }
 
     pub(super) fn pg_authid(&self, mut rows: Rows, env: &Env) -> Rows {
-        // Who was let in by trust under a name that is no role's is one, and may do everything.
+        // A trusted user whose name is not a role is a superuser.
         let is_known = self.roles.values().any(|role| *role.name == *env.user);
         let guest = (env.is_trusted && !is_known).then(|| Role::superuser(&env.user));
         let guest = numbered(guest.map(|role| (role.name.clone(), role)));
@@ -115,7 +115,7 @@ impl SystemCatalog {
         rows
     }
 
-    /// The database that a session is in: all names are names of the one that there is.
+    /// Returns the database of the session. Every database name denotes the only database.
     pub(super) fn pg_database(&self, mut rows: Rows, env: &Env) -> Rows {
         rows.add(&[
             ("oid", int(DATABASE)),
@@ -132,7 +132,7 @@ impl SystemCatalog {
         rows
     }
 
-    /// What was given before anybody gave anything: a dump leaves it out.
+    /// Returns the initial privileges, which dumps omit.
     pub(super) fn pg_init_privs(&self, mut rows: Rows) -> Rows {
         for (oid, _) in self.namespaces().filter(|(_, name)| schema::SYSTEM.contains(name)) {
             rows.add(&[
@@ -172,18 +172,18 @@ impl SystemCatalog {
 }
 
 impl SystemCatalog {
-    /// Whether somebody may do everything.
+    /// Returns whether a user is a superuser.
     pub(crate) fn is_superuser(&self, user: &str, env: &Env) -> bool {
         let found = self.roles.values().find(|role| role.name == user);
         found.map_or(env.is_trusted && *env.user == *user, |role| role.is_superuser)
     }
 
-    /// Whether somebody has the privileges of a role.
+    /// Returns whether a user has the privileges of a role.
     pub(crate) fn has_role(&self, user: &str, role: &str) -> bool {
         self.privileged(user).contains(role)
     }
 
-    /// The roles whose privileges somebody has.
+    /// Returns the roles whose privileges a user has.
     fn privileged(&self, user: &str) -> BTreeSet<String> {
         let find = |name: &str| {
             let found = self.roles.values().find(|role| role.name == name);
@@ -193,7 +193,8 @@ impl SystemCatalog {
         all
     }
 
-    /// Whether somebody may do something with a relation; nothing where there is none.
+    /// Returns whether a user has privileges on a relation. Returns `None` if the relation does not
+    /// exist.
     pub(crate) fn may(
         &self,
         user: &str,
@@ -217,7 +218,8 @@ impl SystemCatalog {
         Some(may(&access, &self.privileged(user), wanted))
     }
 
-    /// Whether somebody may do something in a schema; nothing where there is none.
+    /// Returns whether a user has privileges in a schema. Returns `None` if the schema does not
+    /// exist.
     pub(crate) fn may_in_schema(
         &self,
         user: &str,
@@ -239,7 +241,7 @@ impl SystemCatalog {
         Some(may(&access, &self.privileged(user), wanted))
     }
 
-    /// Whose a schema is, and what others may do in it.
+    /// Returns the owner of a schema and the privileges granted on it.
     fn access_of_schema(&self, name: &str) -> Access {
         let nobodys = || Access::of(BOOTSTRAP);
         self.schema_access.get(name).cloned().unwrap_or_else(nobodys)
@@ -251,8 +253,8 @@ fn may(access: &Access, roles: &BTreeSet<String>, wanted: Privileges) -> bool {
 }
 
 impl SystemCatalog {
-    /// An item of a list of who may do what, as rows: who gave what to whom, and whether it may be
-    /// given on.
+    /// Expands an item of an access control list to rows: grantor, grantee, privilege, and whether
+    /// it may be granted to others.
     pub(crate) fn privileges_of(&self, item: &str) -> Vec<Vec<Datum>> {
         let Some((to, rest)) = item.split_once('=') else { return Vec::new() };
         let (letters, by) = rest.split_once('/').unwrap_or((rest, ""));

@@ -1,16 +1,16 @@
-//! What tables there are in `pg_catalog`, with their columns.
+//! The tables of `pg_catalog` and their columns.
 
 use std::sync::OnceLock;
 
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// A line for each table: its number, its name, which is of `pg_catalog` without a schema, and its
-/// columns, each with the name of its type in `pg_type`. An exclamation mark is for NOT NULL, an
-/// underscore before a type for its array.
+/// One line for each table: its OID, its name, and its columns. A name without a schema is in
+/// `pg_catalog`. Each column has the name of its type in `pg_type`. An exclamation mark means NOT
+/// NULL, an underscore before a type means its array type.
 const CATALOGS: &str = include_str!("data/catalogs.txt");
 
-/// The transaction that is before all others.
+/// The transaction that precedes all others.
 const FROZEN: u32 = 2;
 
 /// A table of the catalog.
@@ -22,7 +22,7 @@ pub(crate) struct SystemTable {
     pub columns: Vec<SystemColumn>,
 }
 
-/// A column of one.
+/// A column of a catalog table.
 #[derive(Debug)]
 pub(crate) struct SystemColumn {
     pub name: String,
@@ -31,14 +31,14 @@ pub(crate) struct SystemColumn {
 }
 
 impl SystemTable {
-    /// Whether its rows are what one node knows, and another on another node.
+    /// Returns whether its rows are local to a node and differ between nodes.
     pub(crate) fn is_of_node(&self) -> bool {
         let is_pangea = self.schema == "pangea" && self.name != "partitions";
         is_pangea || self.name == "pg_stat_activity"
     }
 
-    /// Its columns, and behind them what `*` does not show: the number of the table, and of the
-    /// transaction that made the row, which is one that always was.
+    /// Returns its columns, followed by the columns that `*` does not expand to: the OID of the
+    /// table, and the transaction that created the row, which is the frozen one.
     pub(crate) fn all_columns(&self) -> impl Iterator<Item = (String, SqlType)> {
         let own = self.columns.iter().map(|column| (column.name.clone(), column.base));
         own.chain(["tableoid", "xmin"].map(|name| (name.to_owned(), SqlType::Oid)))
@@ -51,13 +51,13 @@ impl PartialEq for SystemTable {
     }
 }
 
-/// All tables.
+/// Returns all tables.
 pub(super) fn all() -> &'static [SystemTable] {
     static ALL: OnceLock<Vec<SystemTable>> = OnceLock::new();
     ALL.get_or_init(|| CATALOGS.lines().map(table).collect())
 }
 
-/// The table of a name.
+/// Returns a table by name.
 pub(crate) fn find(schema: &str, name: &str) -> Option<&'static SystemTable> {
     all().iter().find(|table| table.name == name && table.schema == schema)
 }
@@ -79,7 +79,7 @@ fn table(line: &str) -> SystemTable {
     SystemTable { oid, schema, name, columns: words.map(column).collect() }
 }
 
-/// The type of a name in `pg_type`.
+/// Returns the type of a name in `pg_type`.
 fn base_named(name: &str) -> SqlType {
     if let Some(element) = name.strip_prefix('_') {
         return base_named(element).array().expect("a type of which there are arrays");
@@ -88,7 +88,7 @@ fn base_named(name: &str) -> SqlType {
     found.unwrap_or_else(|| panic!("no type {name}"))
 }
 
-/// Rows that are made for a table.
+/// Rows built for a table.
 #[derive(Debug)]
 pub(super) struct Rows {
     table: &'static SystemTable,
@@ -100,7 +100,8 @@ impl Rows {
         Self { table, rows: Vec::new() }
     }
 
-    /// A row. A column that is not named is NULL, or nothing of its type where that may not be.
+    /// Adds a row. A column without a value is NULL, or the empty value of its type if it is NOT
+    /// NULL.
     pub(super) fn add(&mut self, values: &[(&str, Datum)]) {
         let mut row: Vec<Datum> = self.table.columns.iter().map(absent).collect();
         for (name, value) in values {
@@ -116,7 +117,7 @@ impl Rows {
     }
 }
 
-/// What a column has that a row does not speak of.
+/// Returns the value of a column that a row does not specify.
 fn absent(column: &SystemColumn) -> Datum {
     match column.base {
         _ if !column.is_not_null => Datum::Null,
@@ -129,17 +130,17 @@ fn absent(column: &SystemColumn) -> Datum {
     }
 }
 
-/// A text.
+/// Returns a text datum.
 pub(super) fn text(value: &str) -> Datum {
     Datum::Text(value.to_owned())
 }
 
-/// A number.
+/// Returns an integer datum.
 pub(super) fn int(value: impl Into<i64>) -> Datum {
     Datum::Int(value.into())
 }
 
-/// Numbers.
+/// Returns a datum that is an array of integers.
 pub(super) fn ints(values: impl IntoIterator<Item = i64>) -> Datum {
     Datum::array(values.into_iter().map(Datum::Int).collect())
 }
@@ -150,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Two of one name made subqueries of drivers, which ask for the number of a name, fail.
+    /// Two relations with one name broke the subqueries in which drivers look up the OID of a name.
     #[test]
     fn each_relation_of_the_catalog_has_a_name_and_a_number_of_its_own() {
         let views = crate::system::views::all().iter();

@@ -1,5 +1,5 @@
-//! Types, and what of PostgreSQL goes with each: operator classes, and the functions that read and
-//! write its values.
+//! Types and their entries in PostgreSQL's catalog: operator classes, and the functions that read
+//! and write values.
 
 use std::sync::OnceLock;
 
@@ -8,23 +8,23 @@ use super::{BOOTSTRAP_ROLE, PG_CATALOG};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
-/// A line for each type: number, name, length, by value?, type, category, preferred?, delimiter,
-/// element, array, alignment, storage, collation; then the numbers of the functions that read it
-/// from text, write it as text, read it from binary, write it as binary, and take its subscripts.
+/// One line for each type: OID, name, length, by value?, type, category, preferred?, delimiter,
+/// element, array, alignment, storage, collation; then the OIDs of the functions for text input,
+/// text output, binary input, binary output, and subscripts.
 const TYPES: &str = include_str!("data/types.txt");
-/// A line for each of those functions: number, name.
+/// One line for each of those functions: OID, name.
 const PROCEDURES: &str = include_str!("data/procedures.txt");
-/// A line for each default class of btree: number, name, family, its name, type.
+/// One line for each default operator class of btree: OID, name, family, name of the family, type.
 const OPERATOR_CLASSES: &str = include_str!("data/operator_classes.txt");
 
-/// The language of what is built in.
+/// OID of the language of built-in functions.
 pub(super) const INTERNAL: u32 = 12;
-/// What an operator class of arrays is of.
+/// OID of the type of the operator class for arrays.
 const ANY_ARRAY: u32 = 2_277;
-/// What an operator class of enums is of.
+/// OID of the type of the operator class for enums.
 const ANY_ENUM: u32 = 3_500;
 
-/// A type of `pg_type`.
+/// A row of `pg_type`.
 #[derive(Debug)]
 pub(super) struct TypeRow {
     pub oid: u32,
@@ -47,7 +47,7 @@ fn number(word: &str) -> u32 {
     word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
 }
 
-/// All types.
+/// Returns all types.
 fn all() -> &'static [TypeRow] {
     static ALL: OnceLock<Vec<TypeRow>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -74,38 +74,38 @@ fn all() -> &'static [TypeRow] {
     })
 }
 
-/// The type of a number.
+/// Returns a type by OID.
 pub(super) fn row(oid: u32) -> Option<&'static TypeRow> {
     all().iter().find(|row| row.oid == oid)
 }
 
-/// The type of a name in `pg_type`.
+/// Returns the type of a name in `pg_type`.
 pub(super) fn named(name: &str) -> Option<&'static TypeRow> {
     all().iter().find(|row| row.name == name)
 }
 
-/// Functions, by their numbers.
+/// Returns the functions by OID.
 pub(super) fn procedures() -> impl Iterator<Item = (u32, &'static str)> {
     let line = |line: &'static str| line.split_once(' ').expect("a number and a name");
     PROCEDURES.lines().map(line).map(|(oid, name)| (number(oid), name))
 }
 
-/// The name of a function.
+/// Returns the name of a function.
 pub(super) fn procedure_name(oid: u32) -> Option<&'static str> {
     procedures().find(|(of, _)| *of == oid).map(|(_, name)| name)
 }
 
-/// The number of a function.
+/// Returns the OID of a function.
 pub(super) fn procedure_named(name: &str) -> Option<u32> {
     procedures().find(|(_, of)| *of == name).map(|(oid, _)| oid)
 }
 
-/// The words of a line for each operator class.
+/// Returns the words of the line for each operator class.
 fn classes() -> impl Iterator<Item = Vec<&'static str>> {
     OPERATOR_CLASSES.lines().map(|line| line.split(' ').collect())
 }
 
-/// The operator class that indexes of a type have.
+/// Returns the default operator class of a type.
 pub(super) fn class(base: SqlType) -> u32 {
     let of = match base {
         SqlType::Array(_) => ANY_ARRAY,
@@ -116,12 +116,12 @@ pub(super) fn class(base: SqlType) -> u32 {
     classes().find(|words| number(words[4]) == of).map_or(0, |words| number(words[0]))
 }
 
-/// Whether there is an operator class of a name.
+/// Returns whether an operator class of this name exists.
 pub(crate) fn is_operator_class(name: &str) -> bool {
     name == "varchar_ops" || classes().any(|words| words[1] == name)
 }
 
-/// Whether it is one of a type.
+/// Returns whether an operator class accepts a type.
 pub(crate) fn is_class_of(name: &str, base: SqlType) -> bool {
     let is_string = base.is_string() && base != SqlType::Bpchar;
     match name {
@@ -131,7 +131,7 @@ pub(crate) fn is_class_of(name: &str, base: SqlType) -> bool {
     }
 }
 
-/// Adds the types that are built in to `pg_type`.
+/// Adds the built-in types to `pg_type`.
 pub(super) fn add_all(rows: &mut Rows) {
     for row in all() {
         let function = |at: usize| int(row.functions[at]);

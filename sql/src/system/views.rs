@@ -11,9 +11,9 @@ use sqlparser::ast;
 use crate::plan::{OutputColumn, system_columns};
 use crate::syntax;
 
-/// The statements that would make them.
+/// The statements that would create the views.
 const VIEWS: &str = include_str!("data/views.sql");
-/// The number of the first one; the others follow.
+/// OID of the first view. The OIDs of the others follow.
 const OID_FIRST: u32 = 13_200;
 
 /// A view of the catalog.
@@ -22,11 +22,11 @@ pub(crate) struct SystemView {
     pub oid: u32,
     pub schema: String,
     pub name: String,
-    /// The text of its query.
+    /// The text of the query.
     pub query: String,
 }
 
-/// All views.
+/// Returns all views.
 pub(super) fn all() -> &'static [SystemView] {
     static ALL: OnceLock<Vec<SystemView>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -43,12 +43,12 @@ pub(super) fn all() -> &'static [SystemView] {
     })
 }
 
-/// The view of a name.
+/// Returns a view by name.
 pub(crate) fn find(schema: &str, name: &str) -> Option<&'static SystemView> {
     all().iter().find(|view| view.name == name && view.schema == schema)
 }
 
-/// The columns of each view, in the order of the views.
+/// Returns the columns of each view, in the order of the views.
 pub(super) fn columns() -> &'static [Vec<OutputColumn>] {
     static ALL: OnceLock<Vec<Vec<OutputColumn>>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -59,7 +59,8 @@ pub(super) fn columns() -> &'static [Vec<OutputColumn>] {
     })
 }
 
-/// A context without data: what views of the catalog are planned in, which name none.
+/// A context without data. The views of the catalog are planned in it, because they read no
+/// records.
 struct Nowhere;
 
 impl Context for Nowhere {

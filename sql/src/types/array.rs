@@ -1,7 +1,7 @@
-//! Arrays: values of one type in up to six dimensions, all of which are counted from 1.
+//! Arrays: values of one type in up to six dimensions. Every dimension is counted from 1.
 //!
-//! The order is PostgreSQL's: that of the first values that differ, then of how many there are,
-//! then of the dimensions. NULL is greater than what is not, and equals itself.
+//! The order is PostgreSQL's. Arrays are compared by the first elements that differ, then by the
+//! number of elements, then by the dimensions. NULL is greater than any value, and equals itself.
 
 mod literal;
 
@@ -12,12 +12,12 @@ use super::zone::Zone;
 use super::{Element, check_parted, text};
 use crate::error::{SqlError, code};
 
-/// The most dimensions of an array, as in PostgreSQL.
+/// Maximum number of dimensions of an array, as in PostgreSQL.
 pub const DIMENSIONS_MAX: usize = 6;
-/// The most values of an array, as in PostgreSQL.
+/// Maximum number of elements of an array, as in PostgreSQL.
 const ITEMS_MAX: usize = 134_217_727;
 
-/// The values of an array, the last dimension varying fastest.
+/// The elements of an array. The last dimension varies fastest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     dims: Vec<usize>,
@@ -25,19 +25,19 @@ pub struct Array {
 }
 
 impl Array {
-    /// An array of one dimension, or of none where it is empty.
+    /// Returns an array of one dimension, or of no dimension if it is empty.
     pub fn of(items: Vec<Datum>) -> Self {
         let dims = if items.is_empty() { vec![] } else { vec![items.len()] };
         Self { dims, items }
     }
 
-    /// An array of some dimensions.
+    /// Returns an array of the given dimensions.
     ///
     /// # Errors
-    /// When it has too many dimensions or values.
+    /// If it has too many dimensions or elements.
     ///
     /// # Panics
-    /// When the values are not as many as the dimensions say.
+    /// If the number of elements is not the product of the dimensions.
     pub fn new(dims: Vec<usize>, items: Vec<Datum>) -> Result<Self, SqlError> {
         check_dimensions(dims.len())?;
         if items.len() > ITEMS_MAX {
@@ -51,17 +51,17 @@ impl Array {
         Ok(Self { dims, items })
     }
 
-    /// How many values each dimension has; none where the array is empty.
+    /// Returns the number of elements of each dimension. An empty array has no dimensions.
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    /// The values.
+    /// Returns the elements.
     pub fn items(&self) -> &[Datum] {
         &self.items
     }
 
-    /// The order of two arrays of one type.
+    /// Compares two arrays of one type.
     pub fn compare(&self, other: &Self) -> Ordering {
         let pairs = self.items.iter().zip(&other.items);
         let by_items = pairs.map(|(a, b)| compare_items(a, b)).find(|order| order.is_ne());
@@ -71,10 +71,10 @@ impl Array {
             .then_with(|| self.dims.cmp(&other.dims))
     }
 
-    /// Reads an array literal.
+    /// Parses an array literal.
     ///
     /// # Errors
-    /// When it is not one, or a value in it is not of the type.
+    /// If it is malformed, or an element is not of the type.
     pub fn parse(element: Element, text: &str, zone: &Zone) -> Result<Self, SqlError> {
         check_parted(text)?;
         let (dims, words) = literal::read(text)?;
@@ -85,7 +85,7 @@ impl Array {
         Self::new(dims, parsed.collect::<Result<_, _>>()?)
     }
 
-    /// The array as a client is shown it.
+    /// Formats the array for clients.
     pub fn format(&self, element: Element, zone: &Zone) -> String {
         let mut out = String::new();
         if self.items.is_empty() {
@@ -102,7 +102,8 @@ impl Array {
         out
     }
 
-    /// What stands before a value: a comma, and a brace for each dimension that begins there.
+    /// Appends the text before an element: a comma, and a brace for each dimension that begins
+    /// there.
     fn put_opening(&self, at: usize, out: &mut String) {
         if at > 0 {
             out.push(',');
@@ -116,12 +117,13 @@ impl Array {
             .for_each(|_| out.push('}'));
     }
 
-    /// How many values one of each dimension's parts has, of the whole array first.
+    /// Returns the number of elements in one subarray of each level, beginning with the whole
+    /// array.
     fn strides(&self) -> impl Iterator<Item = usize> {
         (0..self.dims.len()).map(|from| self.dims[from..].iter().product())
     }
 
-    /// The value at a place, counted from 1; nothing where there is none.
+    /// Returns the element at a position, counted from 1. Returns `None` if it does not exist.
     pub fn at(&self, place: &[i64]) -> Option<&Datum> {
         if place.len() != self.dims.len() {
             return None;
@@ -134,7 +136,8 @@ impl Array {
         self.items.get(offset)
     }
 
-    /// The part between bounds, one pair a dimension; dimensions that are not given stay whole.
+    /// Returns the slice between bounds, one pair for each dimension. Dimensions without bounds are
+    /// not reduced.
     #[must_use]
     pub fn slice(&self, bounds: &[(Option<i64>, Option<i64>)]) -> Self {
         if bounds.len() > self.dims.len() {
@@ -165,14 +168,14 @@ impl Array {
         Self { dims: ranges.iter().map(ExactSizeIterator::len).collect(), items }
     }
 
-    /// About how many bytes it takes in memory.
+    /// Returns the approximate size in memory, in bytes.
     pub fn size(&self) -> usize {
         size_of::<Self>() + self.items.iter().map(Datum::size).sum::<usize>()
     }
 }
 
 /// # Errors
-/// When these are more dimensions than an array can have.
+/// If an array cannot have this number of dimensions.
 pub fn check_dimensions(count: usize) -> Result<(), SqlError> {
     if count <= DIMENSIONS_MAX {
         return Ok(());
@@ -183,7 +186,7 @@ pub fn check_dimensions(count: usize) -> Result<(), SqlError> {
     Err(SqlError::new(code::LIMIT_EXCEEDED, message))
 }
 
-/// The order of two values of which either may be NULL.
+/// Compares two values, either of which may be NULL.
 pub fn compare_items(a: &Datum, b: &Datum) -> Ordering {
     match (a.is_null(), b.is_null()) {
         (false, false) => a.compare(b),

@@ -18,19 +18,20 @@ use crate::error::{SqlError, code};
 
 /// The base of the digits of a binary `numeric`.
 const NUMERIC_BASE: u32 = 10_000;
-/// How many decimal digits one of them holds.
+/// Number of decimal digits in one digit of that base.
 const NUMERIC_GROUP: u32 = 4;
-/// Before the text of a binary `jsonb`.
+/// The byte before the text of a binary `jsonb`.
 const JSONB_VERSION: u8 = 1;
 const NUMERIC_POSITIVE: u16 = 0;
 const NUMERIC_NEGATIVE: u16 = 0x4000;
-/// The most groups of a binary `numeric`: 131,072 digits before the point and 16,383 after it.
+/// Maximum number of groups in a binary `numeric`: 131,072 decimal digits before the point and
+/// 16,383 after it.
 const NUMERIC_GROUPS_MAX: usize = (131_072 + 16_384) / 4;
 
 /// Appends a value that is not NULL.
 ///
 /// # Panics
-/// When the value is NULL or not of the type.
+/// If the value is NULL or not of the type.
 pub fn encode(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
     match datum {
         Datum::Null => panic!("NULL has no binary format"),
@@ -67,8 +68,8 @@ pub fn encode(base: SqlType, datum: &Datum, out: &mut Vec<u8>) {
     }
 }
 
-/// Dimensions, whether there are NULLs, the type; each dimension's length and lower bound; each
-/// value with its length.
+/// Appends the number of dimensions, whether there are NULLs, and the type; then the length and
+/// lower bound of each dimension; then each element with its length.
 fn encode_array(base: SqlType, array: &Array, first: i32, out: &mut Vec<u8>) {
     out.extend((array.dims().len() as i32).to_be_bytes());
     out.extend(i32::from(array.items().iter().any(Datum::is_null)).to_be_bytes());
@@ -125,10 +126,10 @@ fn decode_array(base: SqlType, first: i32, from: &mut Reader<'_>) -> Result<Arra
     Array::new(dims, items)
 }
 
-/// Reads a value of a type.
+/// Decodes a value of a type.
 ///
 /// # Errors
-/// When the bytes are not one.
+/// If the bytes are malformed.
 pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
     let mut from = Reader::new(bytes);
     let malformed = |_: DecodeError| {
@@ -194,18 +195,18 @@ pub fn decode(base: SqlType, bytes: &[u8]) -> Result<Datum, SqlError> {
     if from.is_empty() { Ok(datum) } else { Err(malformed(DecodeError::new("length"))) }
 }
 
-/// Text that a client sent.
+/// Decodes text from a client.
 ///
 /// # Errors
-/// When it is not UTF-8, or holds a zero byte.
+/// If it is not UTF-8, or contains a zero byte.
 pub fn decode_text(bytes: &[u8]) -> Result<String, SqlError> {
     check_text(bytes).map(str::to_owned)
 }
 
-/// Text that a client sent, where it is.
+/// Decodes text from a client without a copy.
 ///
 /// # Errors
-/// When it is not UTF-8, or holds a zero byte.
+/// If it is not UTF-8, or contains a zero byte.
 pub fn check_text(bytes: &[u8]) -> Result<&str, SqlError> {
     let invalid = "invalid byte sequence for encoding \"UTF8\"";
     let text = std::str::from_utf8(bytes)
@@ -226,7 +227,7 @@ fn array<const N: usize>(from: &mut Reader<'_>) -> Result<[u8; N], DecodeError> 
     Ok(bytes)
 }
 
-/// Digits in base 10,000 from the highest down, the weight that of the first one.
+/// Appends the digits in base 10,000 from the highest down. The weight is that of the first one.
 fn encode_numeric(value: &Numeric, out: &mut Vec<u8>) {
     let padding = (NUMERIC_GROUP - value.scale() % NUMERIC_GROUP) % NUMERIC_GROUP;
     let aligned = value.unscaled().magnitude() * BigUint::from(10u32).pow(padding);
@@ -273,7 +274,7 @@ fn decode_numeric(from: &mut Reader<'_>) -> Result<Numeric, SqlError> {
         }
         unscaled = unscaled * NUMERIC_BASE + BigUint::from(group);
     }
-    // The last group stands at 10,000^(weight - count + 1).
+    // The last group has the weight 10,000^(weight - count + 1).
     let exponent = (i64::from(weight) - i64::from(count) + 1) * i64::from(NUMERIC_GROUP);
     let ten = BigUint::from(10u32);
     let sign = if sign == NUMERIC_NEGATIVE { Sign::Minus } else { Sign::Plus };

@@ -1,7 +1,7 @@
-//! Dates and timestamps: PostgreSQL's day and microsecond numbers, and the ISO style.
+//! Dates and timestamps: PostgreSQL's numbers of days and microseconds, and the ISO style.
 //!
-//! Day 0 is 2000-01-01, and microseconds count from its start. The calendar is the Gregorian one,
-//! without end in either direction; there is no year 0, 1 BC comes before 1 AD.
+//! Day 0 is 2000-01-01, and microseconds count from its start. The calendar is Gregorian, extended
+//! without limit in both directions. There is no year 0: 1 BC precedes 1 AD.
 
 use super::zone::{Zone, format_offset, parse_offset};
 use crate::error::{SqlError, code};
@@ -24,14 +24,14 @@ pub const INFINITY: i64 = i64::MAX;
 /// The timestamp that is earlier than all others.
 pub const MINUS_INFINITY: i64 = i64::MIN;
 
-/// 4714-11-24 BC, the first day of both types.
+/// 4714-11-24 BC, the first day of dates and timestamps.
 const DAY_MIN: i64 = -2_451_545;
-/// 5874898-01-01, the first day after the dates.
+/// 5874898-01-01, the first day after the range of dates.
 const DATE_END: i64 = 2_145_031_949;
-/// 294277-01-01, the first day after the timestamps.
+/// 294277-01-01, the first day after the range of timestamps.
 const TIMESTAMP_DAY_END: i64 = 106_751_983;
 
-/// A day of the calendar; `year` counts 1 BC as 0.
+/// A day of the calendar. In `year`, 1 BC is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Civil {
     /// The year; 1 BC is 0.
@@ -55,14 +55,14 @@ pub struct Clock {
     pub micros: i64,
 }
 
-/// Days before March 1 of year 0 up to 2000-01-01.
+/// Days from March 1 of year 0 to 2000-01-01.
 const ERA_OFFSET: i64 = 730_425;
 const DAYS_PER_ERA: i64 = 146_097;
 
 impl Civil {
-    /// The number of the day, from 2000-01-01.
+    /// Returns the number of days since 2000-01-01.
     pub fn to_days(self) -> i64 {
-        // Years begin in March here, so that the leap day is the last one.
+        // Years begin in March here, so that the leap day is the last day of the year.
         let year = self.year - i64::from(self.month <= 2);
         let month = (self.month + 9) % 12;
         let era = year.div_euclid(400);
@@ -72,7 +72,7 @@ impl Civil {
         era * DAYS_PER_ERA + day_of_era - ERA_OFFSET
     }
 
-    /// The day with this number.
+    /// Returns the day with this number.
     pub fn from_days(days: i64) -> Self {
         let shifted = days + ERA_OFFSET;
         let era = shifted.div_euclid(DAYS_PER_ERA);
@@ -93,7 +93,7 @@ impl Civil {
     }
 }
 
-/// How many days a month has.
+/// Returns the number of days in a month.
 pub fn days_in_month(year: i64, month: i64) -> i64 {
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     match month {
@@ -104,12 +104,12 @@ pub fn days_in_month(year: i64, month: i64) -> i64 {
 }
 
 impl Clock {
-    /// The microseconds since midnight.
+    /// Returns the microseconds since midnight.
     pub fn to_micros(self) -> i64 {
         ((self.hour * 60 + self.minute) * 60 + self.second) * MICROS_PER_SECOND + self.micros
     }
 
-    /// The time of day that many microseconds after midnight.
+    /// Returns the time of day at this number of microseconds after midnight.
     pub fn from_micros(micros: i64) -> Self {
         let seconds = micros / MICROS_PER_SECOND;
         Self {
@@ -121,20 +121,20 @@ impl Clock {
     }
 }
 
-/// The day and the time of day of a timestamp.
+/// Splits a timestamp into the day and the microseconds since midnight.
 pub fn split(timestamp: i64) -> (i64, i64) {
     (timestamp.div_euclid(MICROS_PER_DAY), timestamp.rem_euclid(MICROS_PER_DAY))
 }
 
-/// A timestamp from Unix time in microseconds.
+/// Converts Unix time in microseconds to a timestamp.
 pub fn from_unix_micros(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX) - UNIX_EPOCH_MICROS
 }
 
-/// A number of days as a date.
+/// Converts a number of days to a date.
 ///
 /// # Errors
-/// When it is out of range.
+/// If it is out of range.
 pub fn checked_date(days: i64) -> Result<i32, SqlError> {
     let in_range = (DAY_MIN..DATE_END).contains(&days);
     in_range
@@ -142,10 +142,10 @@ pub fn checked_date(days: i64) -> Result<i32, SqlError> {
         .ok_or_else(|| SqlError::new(code::DATETIME_OVERFLOW, "date out of range"))
 }
 
-/// Microseconds as a timestamp.
+/// Converts microseconds to a timestamp.
 ///
 /// # Errors
-/// When they are out of range.
+/// If they are out of range.
 pub fn checked_timestamp(micros: Option<i64>) -> Result<i64, SqlError> {
     let is_in_range = |micros: &i64| (DAY_MIN..TIMESTAMP_DAY_END).contains(&split(*micros).0);
     micros
@@ -153,10 +153,10 @@ pub fn checked_timestamp(micros: Option<i64>) -> Result<i64, SqlError> {
         .ok_or_else(|| SqlError::new(code::DATETIME_OVERFLOW, "timestamp out of range"))
 }
 
-/// A date's midnight.
+/// Returns midnight of a date.
 ///
 /// # Errors
-/// When it is later than any timestamp.
+/// If it is later than any timestamp.
 pub fn date_to_timestamp(date: i32) -> Result<i64, SqlError> {
     match date {
         DATE_INFINITY => Ok(INFINITY),
@@ -165,7 +165,7 @@ pub fn date_to_timestamp(date: i32) -> Result<i64, SqlError> {
     }
 }
 
-/// The day that a timestamp is in.
+/// Returns the day of a timestamp.
 pub fn timestamp_to_date(timestamp: i64) -> i32 {
     match timestamp {
         INFINITY => DATE_INFINITY,
@@ -174,7 +174,7 @@ pub fn timestamp_to_date(timestamp: i64) -> i32 {
     }
 }
 
-/// Rounded to `digits` of a second.
+/// Rounds to `digits` of a second.
 pub fn round_to_digits(timestamp: i64, digits: i32) -> i64 {
     if timestamp == INFINITY || timestamp == MINUS_INFINITY || digits >= 6 {
         return timestamp;
@@ -183,7 +183,7 @@ pub fn round_to_digits(timestamp: i64, digits: i32) -> i64 {
     (timestamp + unit / 2).div_euclid(unit) * unit
 }
 
-/// What a date or timestamp literal says.
+/// A parsed date or timestamp literal.
 struct Parsed {
     civil: Civil,
     micros: i64,
@@ -205,7 +205,7 @@ fn field_overflow(text: &str) -> SqlError {
     SqlError::new(code::DATETIME_OVERFLOW, message)
 }
 
-/// `2026-11-21`, `20261121` or `11/21/2026`.
+/// Parses `2026-11-21`, `20261121` or `11/21/2026`.
 pub(super) fn parse_civil(text: &str) -> Option<Civil> {
     let number = |part: &str| {
         let is_digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -225,7 +225,8 @@ pub(super) fn parse_civil(text: &str) -> Option<Civil> {
     Some(Civil { year: number(year)?, month: number(month)?, day: number(day)? })
 }
 
-/// `12:30`, `12:30:01` or `12:30:01.5` as microseconds; `None` inside when a field is too large.
+/// Parses `12:30`, `12:30:01` or `12:30:01.5` to microseconds. The inner option is `None` if a
+/// field is out of range.
 pub(super) fn parse_clock(text: &str) -> Option<Option<i64>> {
     let (text, fraction) = text.split_once('.').unwrap_or((text, ""));
     let parts: Vec<&str> = text.split(':').collect();
@@ -247,7 +248,7 @@ pub(super) fn parse_clock(text: &str) -> Option<Option<i64>> {
     Some(in_range.then_some(total))
 }
 
-/// Splits what follows the date into the time and the zone.
+/// Splits the text after the date into the time and the zone.
 fn split_zone(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.'));
     end.map_or((text, ""), |at| (&text[..at], text[at..].trim()))
@@ -304,10 +305,10 @@ fn special(text: &str) -> Option<i64> {
     }
 }
 
-/// Reads a date.
+/// Parses a date.
 ///
 /// # Errors
-/// When it is not one, or out of range.
+/// If it is malformed or out of range.
 pub fn parse_date(text: &str) -> Result<i32, SqlError> {
     if let Some(timestamp) = special(text) {
         return Ok(timestamp_to_date(timestamp));
@@ -322,10 +323,10 @@ fn out_of_range(text: &str) -> SqlError {
     SqlError::new(code::DATETIME_OVERFLOW, format!("timestamp out of range: \"{text}\""))
 }
 
-/// Reads a timestamp without time zone; a zone in the text is ignored.
+/// Parses a timestamp without time zone. A zone in the text is ignored.
 ///
 /// # Errors
-/// When it is not one, or out of range.
+/// If it is malformed or out of range.
 pub fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
     if let Some(timestamp) = special(text) {
         return Ok(timestamp);
@@ -336,10 +337,10 @@ pub fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
     checked_timestamp(micros).map_err(|_| out_of_range(text))
 }
 
-/// Reads a timestamp with time zone; `zone` where the text names none.
+/// Parses a timestamp with time zone. A text without a zone is in `zone`.
 ///
 /// # Errors
-/// When it is not one, or out of range.
+/// If it is malformed or out of range.
 pub fn parse_timestamptz(text: &str, zone: &Zone) -> Result<i64, SqlError> {
     if let Some(timestamp) = special(text) {
         return Ok(timestamp);
@@ -363,7 +364,7 @@ fn civil_text(civil: Civil) -> (String, &'static str) {
     (text, if is_bc { " BC" } else { "" })
 }
 
-/// A date in the ISO style.
+/// Formats a date in the ISO style.
 pub fn format_date(date: i32) -> String {
     match date {
         DATE_INFINITY => "infinity".to_owned(),
@@ -387,7 +388,7 @@ fn format_with_suffix(timestamp: i64, suffix: &str) -> String {
     text + suffix + era
 }
 
-/// A timestamp without time zone in the ISO style.
+/// Formats a timestamp without time zone in the ISO style.
 pub fn format_timestamp(timestamp: i64) -> String {
     match timestamp {
         INFINITY => "infinity".to_owned(),
@@ -396,7 +397,7 @@ pub fn format_timestamp(timestamp: i64) -> String {
     }
 }
 
-/// A timestamp with time zone in the ISO style, as clocks in `zone` show it.
+/// Formats a timestamp with time zone in the ISO style, in local time of `zone`.
 pub fn format_timestamptz(timestamp: i64, zone: &Zone) -> String {
     match timestamp {
         INFINITY | MINUS_INFINITY => format_timestamp(timestamp),

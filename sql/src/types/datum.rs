@@ -1,7 +1,7 @@
 //! One SQL value.
 //!
-//! The type is not in the value: expressions and columns know it. Integers of all widths are one
-//! variant, as are strings, floats and timestamps.
+//! The value does not contain its type: expressions and columns know it. Integers of all widths
+//! share a variant, as do strings, floats and timestamps.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum Datum {
     Bool(bool),
     /// `smallint`, `integer`, `bigint`
     Int(i64),
-    /// `real` (rounded to one), `double precision`
+    /// `real` (rounded to its precision), `double precision`
     Float(f64),
     /// `numeric`
     Numeric(Numeric),
@@ -34,35 +34,35 @@ pub enum Datum {
     /// Timestamps: microseconds since 2000-01-01, UTC for `timestamptz`; the ends of the range are
     /// minus and plus infinity
     Timestamp(i64),
-    /// `time`: microseconds since midnight, which may be those of a whole day
+    /// `time`: microseconds since midnight, up to and including those of a whole day
     Time(i64),
     /// `interval`
     Interval(Interval),
     /// `uuid`
     Uuid([u8; 16]),
-    /// `jsonb`. Shared, as arrays are.
+    /// `jsonb`. Shared, like arrays.
     Jsonb(Arc<Json>),
-    /// A value of an enum. Shared with its type's other values.
+    /// A value of an enum. The label is shared with the other values of the type.
     Enum(Arc<Label>),
-    /// An array. Shared: expressions copy their values.
+    /// An array. Shared because expressions copy their values.
     Array(Arc<Array>),
 }
 
 impl Datum {
-    /// An array of one dimension.
+    /// Returns an array of one dimension.
     pub fn array(items: Vec<Datum>) -> Self {
         Self::Array(Arc::new(Array::of(items)))
     }
 
-    /// Whether it is NULL.
+    /// Returns whether it is NULL.
     pub fn is_null(&self) -> bool {
         matches!(self, Self::Null)
     }
 
-    /// A condition's value: nothing is unknown.
+    /// Returns the value of a condition. `None` is unknown.
     ///
     /// # Panics
-    /// When it is neither a boolean nor NULL: the binder checks types.
+    /// If it is neither a boolean nor NULL. The binder prevents this.
     pub fn truth(&self) -> Option<bool> {
         match self {
             Self::Null => None,
@@ -71,10 +71,10 @@ impl Datum {
         }
     }
 
-    /// The order of two values of one type that are not NULL.
+    /// Compares two values of one type that are not NULL.
     ///
     /// # Panics
-    /// When the types differ: the binder checks types.
+    /// If the types differ. The binder prevents this.
     pub fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Bool(a), Self::Bool(b)) => a.cmp(b),
@@ -95,7 +95,7 @@ impl Datum {
         }
     }
 
-    /// About how many bytes it takes in memory.
+    /// Returns the approximate size in memory, in bytes.
     pub fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -109,7 +109,8 @@ impl Datum {
     }
 }
 
-/// PostgreSQL's order of floats: NaN equals itself and is greater than all others; 0 equals -0.
+/// Compares floats in PostgreSQL's order: NaN equals itself and is greater than all others, and 0
+/// equals -0.
 pub fn compare_floats(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }

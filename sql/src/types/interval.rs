@@ -1,9 +1,10 @@
-//! `interval`: months, days and microseconds, which PostgreSQL keeps apart because a month has no
-//! fixed number of days and a day none of hours. Only where intervals are compared does a month
-//! have 30 days and a day 24 hours.
+//! `interval`: months, days and microseconds. PostgreSQL stores them separately because a month has
+//! no fixed number of days and a day no fixed number of hours. Only comparisons count a month as 30
+//! days and a day as 24 hours.
 //!
-//! Fractions go down: of a month into days, of a day into microseconds. The floating arithmetic
-//! is that of IEEE 754's basic operations, the same to the last bit on every machine.
+//! Fractions carry downwards: of a month into days, of a day into microseconds. The floating-point
+//! arithmetic uses only the basic operations of IEEE 754, which are identical to the last bit on
+//! every machine.
 
 mod parse;
 
@@ -15,45 +16,46 @@ use crate::error::{SqlError, code};
 
 /// Months in a year.
 pub const MONTHS_PER_YEAR: i32 = 12;
-/// Days in a month, where a month is a number of days.
+/// Days in a month, when a month is converted to days.
 pub const DAYS_PER_MONTH: i32 = 30;
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
 /// A span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
-    /// Months, years among them.
+    /// Months, including those of years.
     pub months: i32,
-    /// Days, weeks among them.
+    /// Days, including those of weeks.
     pub days: i32,
     /// Microseconds.
     pub micros: i64,
 }
 
-/// The error of an interval with a part that is too large.
+/// Returns the error of an interval with a field that is too large.
 pub fn out_of_range() -> SqlError {
     SqlError::new(code::DATETIME_OVERFLOW, "interval out of range")
 }
 
 impl Interval {
-    /// So many microseconds.
+    /// Returns an interval of microseconds.
     pub fn from_micros(micros: i64) -> Self {
         Self { months: 0, days: 0, micros }
     }
 
-    /// Reads an interval in PostgreSQL's, the verbose, the SQL standard's or ISO 8601's form.
+    /// Parses an interval in PostgreSQL's format, the verbose format, the SQL standard's, or ISO
+    /// 8601's.
     ///
     /// # Errors
-    /// When it is not one, or a part of it is too large.
+    /// If it is malformed, or a field is too large.
     pub fn parse(text: &str) -> Result<Self, SqlError> {
         parse::parse(text, "second")
     }
 
-    /// Reads an interval whose last number without a unit counts `unit`s, as in
-    /// `INTERVAL '1' DAY`, and cuts off what is smaller than the unit.
+    /// Parses an interval whose last number without a unit counts `unit`s. Truncates the fields
+    /// below the unit. An example is `INTERVAL '1' DAY`.
     ///
     /// # Errors
-    /// When it is not one, or a part of it is too large.
+    /// If it is malformed, or a field is too large.
     pub fn parse_in(text: &str, unit: &str) -> Result<Self, SqlError> {
         Ok(parse::parse(text, unit)?.truncate_to(unit))
     }
@@ -73,19 +75,21 @@ impl Interval {
         Self { months, days, micros: micros / step * step }
     }
 
-    /// How long it is, with months of 30 days of 24 hours: what comparisons look at.
+    /// Returns the length in microseconds, with months of 30 days and days of 24 hours. Comparisons
+    /// use it.
     pub fn micros_in_all(self) -> i128 {
         let days = i128::from(self.months) * i128::from(DAYS_PER_MONTH) + i128::from(self.days);
         days * i128::from(MICROS_PER_DAY) + i128::from(self.micros)
     }
 
-    /// How long it is, as days and the microseconds beyond them.
+    /// Returns the length in whole days and the remaining microseconds.
     pub fn whole_days(self) -> (i64, i64) {
         let (all, day) = (self.micros_in_all(), i128::from(MICROS_PER_DAY));
         (all.div_euclid(day) as i64, all.rem_euclid(day) as i64)
     }
 
-    /// An interval that is so long, of days and microseconds where they can hold it.
+    /// Returns an interval of this length. It has only days and microseconds if the days are in
+    /// range.
     pub fn of_length(micros: i128) -> Option<Self> {
         let day = i128::from(MICROS_PER_DAY);
         let (days, rest) = (micros / day, (micros % day) as i64);
@@ -97,10 +101,10 @@ impl Interval {
         Some(Self { months, days: (days % month) as i32, micros: rest })
     }
 
-    /// The sum, part by part.
+    /// Returns the sum, field by field.
     ///
     /// # Errors
-    /// When a part is too large.
+    /// If a field is too large.
     pub fn plus(self, other: Self) -> Result<Self, SqlError> {
         let months = self.months.checked_add(other.months).ok_or_else(out_of_range)?;
         let days = self.days.checked_add(other.days).ok_or_else(out_of_range)?;
@@ -108,10 +112,10 @@ impl Interval {
         Ok(Self { months, days, micros })
     }
 
-    /// The other direction.
+    /// Returns the negated interval.
     ///
     /// # Errors
-    /// When a part is the smallest number of its kind.
+    /// If a field is the minimum of its type.
     pub fn negate(self) -> Result<Self, SqlError> {
         let months = self.months.checked_neg().ok_or_else(out_of_range)?;
         let days = self.days.checked_neg().ok_or_else(out_of_range)?;
@@ -119,18 +123,18 @@ impl Interval {
         Ok(Self { months, days, micros })
     }
 
-    /// The product with a number.
+    /// Multiplies by a number.
     ///
     /// # Errors
-    /// When a part is too large, or the number is none.
+    /// If a field is too large, or the factor is NaN.
     pub fn multiply(self, factor: f64) -> Result<Self, SqlError> {
         self.scale(|part| part * factor)
     }
 
-    /// The quotient by a number.
+    /// Divides by a number.
     ///
     /// # Errors
-    /// When a part is too large, or the number is 0 or none.
+    /// If a field is too large, or the divisor is 0 or NaN.
     pub fn divide(self, divisor: f64) -> Result<Self, SqlError> {
         if divisor == 0.0 {
             return Err(division_by_zero());
@@ -138,7 +142,7 @@ impl Interval {
         self.scale(|part| part / divisor)
     }
 
-    /// PostgreSQL's `interval_mul` and `interval_div`.
+    /// Implements PostgreSQL's `interval_mul` and `interval_div`.
     fn scale(self, by: impl Fn(f64) -> f64) -> Result<Self, SqlError> {
         let (exact_months, exact_days) = (by(self.months.into()), by(self.days.into()));
         let months = whole_i32(exact_months)?;
@@ -155,7 +159,7 @@ impl Interval {
         days = days.checked_add(month_rest as i32).ok_or_else(out_of_range)?;
         let micros =
             (by(self.micros as f64) + seconds * MICROS_PER_SECOND as f64).round_ties_even();
-        // 2^63 itself is the first that does not fit.
+        // 2^63 is the first value that does not fit.
         let limit = 9_223_372_036_854_775_808.0;
         if !(micros >= -limit && micros < limit) {
             return Err(out_of_range());
@@ -163,10 +167,10 @@ impl Interval {
         Ok(Self { months, days, micros: micros as i64 })
     }
 
-    /// Whole days out of the hours: `justify_hours`.
+    /// Moves whole days from the hours to the days: `justify_hours`.
     ///
     /// # Errors
-    /// When the days are too many.
+    /// If there are too many days.
     pub fn justify_hours(self) -> Result<Self, SqlError> {
         let whole = i32::try_from(self.micros / MICROS_PER_DAY).map_err(|_| out_of_range())?;
         let mut days = self.days.checked_add(whole).ok_or_else(out_of_range)?;
@@ -179,10 +183,10 @@ impl Interval {
         Ok(Self { days, micros, ..self })
     }
 
-    /// Whole months out of the days: `justify_days`.
+    /// Moves whole months from the days to the months: `justify_days`.
     ///
     /// # Errors
-    /// When the months are too many.
+    /// If there are too many months.
     pub fn justify_days(self) -> Result<Self, SqlError> {
         let mut months =
             self.months.checked_add(self.days / DAYS_PER_MONTH).ok_or_else(out_of_range)?;
@@ -195,13 +199,14 @@ impl Interval {
         Ok(Self { months, days, ..self })
     }
 
-    /// Both, and all parts of one sign: `justify_interval`.
+    /// Combines `justify_days` and `justify_hours`, and gives all fields the same sign:
+    /// `justify_interval`.
     ///
     /// # Errors
-    /// When a part is too large.
+    /// If a field is too large.
     pub fn justify(self) -> Result<Self, SqlError> {
         let Self { mut months, mut days, micros } = self;
-        // First, what would make the days too many.
+        // Reduces the days first, because adding the hours could make them overflow.
         if (days > 0 && micros > 0) || (days < 0 && micros < 0) {
             months = months.checked_add(days / DAYS_PER_MONTH).ok_or_else(out_of_range)?;
             days %= DAYS_PER_MONTH;
@@ -224,7 +229,7 @@ impl Interval {
         Ok(Self { months, days, micros })
     }
 
-    /// Rounded to `digits` of a second, half away from zero.
+    /// Rounds to `digits` of a second, half away from zero.
     #[must_use]
     pub fn round_to_digits(self, digits: i32) -> Self {
         let unit = 10i64.pow((6 - digits.clamp(0, 6)) as u32);
@@ -233,7 +238,7 @@ impl Interval {
     }
 }
 
-/// Rounded to microseconds of what is counted, where a product or quotient is not exact.
+/// Rounds to 6 decimal places, because a product or quotient may be inexact.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round_ties_even() / 1e6
 }
@@ -244,7 +249,7 @@ fn whole_i32(value: f64) -> Result<i32, SqlError> {
 }
 
 impl fmt::Display for Interval {
-    /// The style `postgres`: `1 year 2 mons -3 days +04:05:06.7`.
+    /// Formats in the style `postgres`: `1 year 2 mons -3 days +04:05:06.7`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             (self.months / MONTHS_PER_YEAR, "year"),

@@ -1,8 +1,8 @@
-//! JSON: `jsonb` as a tree in PostgreSQL's normal form, `json` as the text that it is.
+//! JSON: `jsonb` as a tree in PostgreSQL's normal form, `json` as its text.
 //!
-//! In the normal form an object's keys are sorted by length and then by bytes, the last of equal
-//! keys is kept, and numbers are `numeric`, so exact. Trees are nested so deep at most that
-//! walking down one never runs out of stack; whatever makes one deeper asks [`Json::check_depth`].
+//! In the normal form an object's keys are sorted by length and then by bytes. The last of equal
+//! keys is retained. Numbers are `numeric`, and therefore exact. The depth of trees is limited, so
+//! that a walk never runs out of stack. Code that makes a tree deeper calls [`Json::check_depth`].
 
 mod parse;
 
@@ -16,7 +16,7 @@ use crate::error::{SqlError, code};
 
 pub use parse::{Parts, check, parse, parts, string_of};
 
-/// How deep arrays and objects may be nested: a walk takes a stack frame for each.
+/// Maximum nesting depth of arrays and objects. A walk takes a stack frame for each level.
 pub const DEPTH_MAX: usize = 1_000;
 
 /// A `jsonb` value.
@@ -32,18 +32,18 @@ pub enum Json {
     String(String),
     /// An array.
     Array(Vec<Json>),
-    /// An object: [`object`] puts its keys in order.
+    /// An object. [`object`] sorts its keys.
     Object(Vec<(String, Json)>),
 }
 
-/// PostgreSQL's order of an object's keys.
+/// Compares an object's keys in PostgreSQL's order.
 fn compare_keys(a: &str, b: &str) -> Ordering {
     a.len().cmp(&b.len()).then_with(|| a.cmp(b))
 }
 
-/// An object: of members with one key the last counts.
+/// Returns an object. Among members with the same key, the last one is retained.
 pub fn object(mut members: Vec<(String, Json)>) -> Json {
-    // The sort is stable: equal keys stay in the order in which they came.
+    // The sort is stable: equal keys remain in the order of the text.
     members.sort_by(|(a, _), (b, _)| compare_keys(a, b));
     let mut kept: Vec<(String, Json)> = Vec::with_capacity(members.len());
     for member in members {
@@ -55,14 +55,14 @@ pub fn object(mut members: Vec<(String, Json)>) -> Json {
     Json::Object(kept)
 }
 
-/// The error of a value that is nested too deep.
+/// Returns the error of a value that is nested too deeply.
 pub fn too_deep() -> SqlError {
     SqlError::new(code::TOO_COMPLEX, "stack depth limit exceeded")
         .with_detail(format!("JSON can be nested {DEPTH_MAX} levels deep."))
 }
 
 impl Json {
-    /// What `jsonb_typeof` says.
+    /// Returns the kind, as `jsonb_typeof` does.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -74,19 +74,20 @@ impl Json {
         }
     }
 
-    /// Whether it is neither an array nor an object.
+    /// Returns whether it is neither an array nor an object.
     pub fn is_scalar(&self) -> bool {
         !matches!(self, Self::Array(_) | Self::Object(_))
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn member(&self, key: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
         let found = members.binary_search_by(|(known, _)| compare_keys(known, key));
         found.ok().map(|at| &members[at].1)
     }
 
-    /// The value at a place of an array, from 0; below 0 from the end.
+    /// Returns the element of an array at a position, from 0. A negative position counts from the
+    /// end.
     pub fn at(&self, place: i64) -> Option<&Self> {
         let Self::Array(items) = self else { return None };
         items.get(index(place, items.len())?)
@@ -103,13 +104,13 @@ impl Json {
     }
 
     /// # Errors
-    /// When it is nested deeper than [`DEPTH_MAX`].
+    /// If it is nested more deeply than [`DEPTH_MAX`].
     pub fn check_depth(&self) -> Result<(), SqlError> {
         if self.depth() > DEPTH_MAX { Err(too_deep()) } else { Ok(()) }
     }
 
-    /// PostgreSQL's order of `jsonb`. As there, an empty array by itself is less than a scalar by
-    /// itself, while inside of another it is greater.
+    /// Compares in PostgreSQL's order of `jsonb`. As in PostgreSQL, an empty array is less than a
+    /// scalar at the top level, and greater inside of another array.
     pub fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Array(items), other) if items.is_empty() && other.is_scalar() => Ordering::Less,
@@ -137,7 +138,7 @@ impl Json {
         }
     }
 
-    /// Its place among the kinds of values, in PostgreSQL's order.
+    /// Returns the rank of its kind in PostgreSQL's order.
     pub fn rank(&self) -> u8 {
         match self {
             Self::Null => 0,
@@ -149,10 +150,10 @@ impl Json {
         }
     }
 
-    /// `self @> other`
+    /// Returns `self @> other`.
     pub fn contains(&self, other: &Self) -> bool {
         match (self, other) {
-            // A scalar by itself is among the values of an array.
+            // A top-level scalar matches an element of an array.
             (Self::Array(items), scalar) if scalar.is_scalar() => {
                 items.iter().any(|item| item.contains_inner(scalar))
             }
@@ -173,7 +174,7 @@ impl Json {
         }
     }
 
-    /// The value over many lines, as `jsonb_pretty` shows it.
+    /// Formats the value over several lines, as `jsonb_pretty` does.
     pub fn pretty(&self) -> String {
         let mut out = String::new();
         self.put_pretty(0, &mut out);
@@ -213,7 +214,7 @@ impl Json {
         out.push(close);
     }
 
-    /// Appends the value, for [`Json::decode`].
+    /// Appends the value in the format of [`Json::decode`].
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Null => out.put_u8(0),
@@ -243,10 +244,10 @@ impl Json {
         }
     }
 
-    /// Reads what [`Json::encode`] wrote.
+    /// Decodes the format of [`Json::encode`].
     ///
     /// # Errors
-    /// When the bytes are not a value.
+    /// If the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Self::decode_at(from, 0)
     }
@@ -287,7 +288,7 @@ impl Json {
         })
     }
 
-    /// About how many bytes it takes in memory.
+    /// Returns the approximate size in memory, in bytes.
     pub fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -302,13 +303,13 @@ impl Json {
     }
 }
 
-/// The place in a list of so many, from 0; below 0 from the end.
+/// Returns the position in a list of this length, from 0. A negative position counts from the end.
 pub fn index(place: i64, len: usize) -> Option<usize> {
     let place = if place < 0 { place.checked_add(len as i64)? } else { place };
     usize::try_from(place).ok().filter(|at| *at < len)
 }
 
-/// Appends a string with its quotes.
+/// Appends a string with quotes.
 pub fn put_string(text: &str, out: &mut String) {
     out.push('"');
     for c in text.chars() {

@@ -1,44 +1,45 @@
 //! A value of an enum: one of its labels.
 //!
 //! ```text
-//!   in a row, in a key    the place alone: bytes that sort as the labels do
-//!   within a statement    the place, and the text that the statement's plan knows of it
-//!   from a client         the text alone, until the plan has looked it up
+//!   in a row, in a key    only the place: bytes that sort as the labels do
+//!   within a statement    the place, and the text that the statement's plan knows for it
+//!   from a client         only the text, until the plan has looked it up
 //! ```
 //!
-//! A place is given once and never changes: a label that gets another text, or new neighbours,
-//! leaves rows and indexes as they are. Between any two places there is room for one more, however
-//! often ([`Place::between`]): a place is a fraction, whose digits are its bytes. Zero is none of
-//! them, and one stands for what a shorter fraction has there, so that it is never the last.
+//! The place of a label never changes. If a label is renamed or gets new neighbours, rows and
+//! indexes stay as they are. Between any two places there is always room for another
+//! ([`Place::between`]): a place is a fraction whose digits are its bytes. The digit zero is not
+//! used. The digit one stands for the missing digit of a shorter fraction, so it is never the last
+//! digit.
 
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-/// What stands where a fraction has no more digits.
+/// The digit of a fraction that has no more digits.
 const LOWEST: u16 = 1;
 /// One more than the highest digit.
 const END: u16 = 256;
 
-/// Where a label stands among those of its enum.
+/// The position of a label among those of its enum.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place(Box<[u8]>);
 
 impl Place {
-    /// A place as it was written.
+    /// Returns a place from its bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }
 
-    /// Its bytes, which sort as places do.
+    /// Returns its bytes, which sort as places do.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// A place behind one and before another; none is before or behind all.
+    /// Returns a place after `low` and before `high`. `None` is before or after all places.
     ///
     /// # Panics
-    /// When they are not in order.
+    /// If they are not in order.
     pub fn between(low: Option<&Self>, high: Option<&Self>) -> Self {
         let low = low.map_or(&[][..], Self::as_bytes);
         let mut high = high.map(Self::as_bytes);
@@ -49,7 +50,7 @@ impl Place {
             let from = low.get(at).map_or(LOWEST, |digit| (*digit).into());
             let to = high.and_then(|high| high.get(at)).map_or(END, |digit| (*digit).into());
             if to > from + 1 {
-                // At the end most labels are added: there they leave as much room as there is.
+                // Most labels are added at the end. There, this leaves as much room as possible.
                 let digit = if is_last { from + 1 } else { from.midpoint(to) };
                 digits.push(digit as u8);
                 break;
@@ -71,51 +72,51 @@ pub struct Label {
 }
 
 impl Label {
-    /// A label that is wholly known.
+    /// Returns a label with its place and text.
     pub fn new(place: Place, text: &str) -> Self {
         Self { place: Some(place), text: Some(text.into()) }
     }
 
-    /// A text that is yet to be looked up.
+    /// Returns a label whose place has yet to be looked up.
     pub fn of_text(text: &str) -> Self {
         Self { place: None, text: Some(text.into()) }
     }
 
-    /// A value of a row or a key.
+    /// Returns the label of a value in a row or a key.
     pub fn of_place(place: Place) -> Self {
         Self { place: Some(place), text: None }
     }
 
-    /// What was decoded of one; nothing where both are missing.
+    /// Returns a label of decoded parts, or `None` if both are missing.
     pub(crate) fn of_parts(place: Option<Place>, text: Option<&str>) -> Option<Self> {
         let is_one = place.is_some() || text.is_some();
         is_one.then(|| Self { place, text: text.map(Into::into) })
     }
 
-    /// Where it stands, once that was looked up.
+    /// Returns the place, or `None` if it has not been looked up yet.
     pub fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
 
-    /// What it says, once that was looked up.
+    /// Returns the text, or `None` if it has not been looked up yet.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
 
-    /// Its place.
+    /// Returns the place.
     ///
     /// # Panics
-    /// When it was not looked up: the binder sees to it.
+    /// If it has not been looked up. The binder prevents this.
     pub(crate) fn known_place(&self) -> &Place {
         self.place.as_ref().unwrap_or_else(|| panic!("{self:?} has no place"))
     }
 
-    /// What a client is shown.
+    /// Returns the text that a client receives.
     pub(crate) fn shown(&self) -> &str {
         self.text.as_deref().unwrap_or("?")
     }
 
-    /// The order of two labels of one enum.
+    /// Compares two labels of one enum.
     pub(crate) fn compare(&self, other: &Self) -> Ordering {
         self.known_place().cmp(other.known_place())
     }

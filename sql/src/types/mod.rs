@@ -1,4 +1,4 @@
-//! The SQL types, under PostgreSQL's names and numbers.
+//! The SQL types, with PostgreSQL's names and OIDs.
 
 pub mod array;
 pub mod binary;
@@ -64,59 +64,59 @@ pub enum SqlType {
     InternalChar,
     /// `oid`
     Oid,
-    /// A number of a thing in the catalog that is shown by its name.
+    /// The OID of an object in the catalog, displayed as the object's name.
     Reg(Reg),
-    /// `int2vector`, an array whose values are counted from 0
+    /// `int2vector`, an array whose elements are counted from 0
     Int2Vector,
-    /// `oidvector`, the same of `oid`
+    /// `oidvector`, like `int2vector` with elements of type `oid`
     OidVector,
-    /// A string literal or NULL whose type its surroundings decide.
+    /// A string literal or NULL whose type is determined by its context.
     Unknown,
-    /// An enum that somebody made.
+    /// An enum that a user created.
     Enum(EnumId),
-    /// An array of values of a type.
+    /// An array of elements of one type.
     Array(Element),
 }
 
-/// The number of an enum in `pg_type`, which is even. The next one is that of its arrays.
+/// The OID of an enum in `pg_type`, which is even. The next number is the OID of its array type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnumId(u32);
 
 impl EnumId {
-    /// The first number of what users make.
+    /// First OID of objects that users create.
     pub const FIRST: u32 = 16_384;
-    /// Numbers from here on are of what is not stored.
+    /// First OID of objects that are not stored.
     const END: u32 = 1 << 30;
 
-    /// An enum by its number, where it may be one's.
+    /// Returns the enum with an OID, if the OID can be that of an enum.
     pub fn new(oid: u32) -> Option<Self> {
         let is_one = (Self::FIRST..Self::END).contains(&oid) && oid.is_multiple_of(2);
         is_one.then_some(Self(oid))
     }
 
-    /// Its number.
+    /// Returns its OID.
     pub fn oid(self) -> u32 {
         self.0
     }
 
-    /// The number of its arrays.
+    /// Returns the OID of its array type.
     pub fn array_oid(self) -> u32 {
         self.0 + 1
     }
 
-    /// What stands for its name where that is not known. As an identifier in quotes it is read as
-    /// a name, too, so that a text with it can be parsed.
+    /// Returns a placeholder for the name, used if the name is unknown. As a quoted identifier it
+    /// is parsed as a name, so that a text that contains it can be parsed.
     pub fn mark(self) -> String {
         format!("type {}", self.0)
     }
 
-    /// The enum that a mark stands for.
+    /// Returns the enum of a placeholder.
     pub fn of_mark(mark: &str) -> Option<Self> {
         mark.strip_prefix("type ").and_then(|oid| oid.parse().ok()).and_then(Self::new)
     }
 }
 
-/// What a number in the catalog is the number of.
+/// The kind of object that an OID identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reg {
     /// `regclass`
@@ -125,7 +125,7 @@ pub enum Reg {
     Namespace,
     /// `regproc`
     Procedure,
-    /// `regprocedure`: with the types of what it is given.
+    /// `regprocedure`: with argument types.
     Signature,
     /// `regrole`
     Role,
@@ -133,13 +133,13 @@ pub enum Reg {
     Type,
 }
 
-/// The type of an array's values: any but an array.
+/// The element type of an array: any type but an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Element(Of);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Of {
-    /// Its place in the catalog.
+    /// Its position in `CATALOG`.
     BuiltIn(u8),
     Enum(EnumId),
 }
@@ -152,7 +152,7 @@ impl Element {
     /// `name`
     pub const NAME: Self = Self(Of::BuiltIn(19));
 
-    /// The type as that of an array's values; nothing where there are no such arrays.
+    /// Returns the type as an element type. Returns `None` if it has no array type.
     pub fn of(base: SqlType) -> Option<Self> {
         if let SqlType::Enum(id) = base {
             return Some(Self(Of::Enum(id)));
@@ -161,7 +161,7 @@ impl Element {
         at.map(|at| Self(Of::BuiltIn(at as u8)))
     }
 
-    /// The type of each value.
+    /// Returns the type of an element.
     pub fn base(self) -> SqlType {
         match self.0 {
             Of::BuiltIn(at) => CATALOG[usize::from(at)].base,
@@ -190,17 +190,18 @@ struct Row {
     oid: u32,
     length: i16,
     name: &'static str,
-    /// 0 where there are no arrays of it.
+    /// 0 if the type has no array type.
     array_oid: u32,
     array_name: &'static str,
 }
 
-/// The longest text that is read into many values, and the most memory that one function makes of
-/// one: a short call such as `repeat` gives long texts, and each value takes more than its text.
+/// Maximum length in bytes of a text that is parsed into many values. The limit for the memory of
+/// `array_fill` derives from it. A short call such as `repeat` returns a long text, and each value
+/// takes more memory than its text.
 pub(crate) const PARTED_BYTES_MAX: usize = 32 << 20;
 
 /// # Errors
-/// When a text is too long to be read into many values.
+/// If a text is too long to be parsed into many values.
 pub(crate) fn check_parted(text: &str) -> Result<(), SqlError> {
     if text.len() <= PARTED_BYTES_MAX {
         return Ok(());
@@ -210,7 +211,7 @@ pub(crate) fn check_parted(text: &str) -> Result<(), SqlError> {
     Err(SqlError::new(code::LIMIT_EXCEEDED, message))
 }
 
-/// PostgreSQL's type modifier for "none".
+/// PostgreSQL's value for the absence of a type modifier.
 pub const NO_MODIFIER: i32 = -1;
 
 macro_rules! row {
@@ -226,8 +227,8 @@ macro_rules! row {
     };
 }
 
-/// Every type that a column can have, but for arrays, with its number and length in PostgreSQL's
-/// catalog and the number of its arrays.
+/// Every type that a column can have, except arrays, with its OID and length in PostgreSQL's
+/// catalog and the OID of its array type.
 const CATALOG: [Row; 31] = {
     use SqlType as T;
     [
@@ -265,16 +266,16 @@ const CATALOG: [Row; 31] = {
     ]
 };
 
-/// The length of an enum in `pg_type`: PostgreSQL keeps a number for each label.
+/// The length of an enum in `pg_type`: PostgreSQL stores an OID for each label.
 const ENUM_LENGTH: i16 = 4;
 
-/// A type that is not supported, by its number in `pg_type`, as users know it.
+/// Returns the name of an unsupported type for error messages, by its OID in `pg_type`.
 pub(crate) fn unsupported_name(oid: u32) -> String {
     format!("the type with number {oid} in pg_type")
 }
 
 impl SqlType {
-    /// Every type but arrays and those that users make.
+    /// Every type except arrays and users' types.
     pub const ALL: [Self; CATALOG.len()] = {
         let mut all = [Self::Unknown; CATALOG.len()];
         let mut at = 0;
@@ -290,7 +291,7 @@ impl SqlType {
         row.expect("every type but arrays and those of users is in the catalog")
     }
 
-    /// The type's number in `pg_type`.
+    /// Returns the type's OID in `pg_type`.
     pub fn oid(self) -> u32 {
         match self {
             Self::Array(element) => element.array_oid(),
@@ -299,7 +300,7 @@ impl SqlType {
         }
     }
 
-    /// The type's length in `pg_type`: -1 for variable.
+    /// Returns the type's length in `pg_type`. -1 is variable.
     pub fn wire_len(self) -> i16 {
         match self {
             Self::Array(_) => -1,
@@ -308,7 +309,7 @@ impl SqlType {
         }
     }
 
-    /// The type's SQL name. Of one that users make, its mark in quotes.
+    /// Returns the type's SQL name. For a user's type, its placeholder in quotes.
     pub fn name(self) -> Cow<'static, str> {
         match self {
             Self::Array(element) => element.array_name(),
@@ -317,7 +318,7 @@ impl SqlType {
         }
     }
 
-    /// The enum that it is, or that it is an array of.
+    /// Returns the enum, if the type is an enum or an array of one.
     pub fn enumeration(self) -> Option<EnumId> {
         match self {
             Self::Enum(id) | Self::Array(Element(Of::Enum(id))) => Some(id),
@@ -325,7 +326,7 @@ impl SqlType {
         }
     }
 
-    /// The type of the values of an array.
+    /// Returns the element type of an array.
     pub fn element(self) -> Option<Self> {
         match self {
             Self::Array(element) => Some(element.base()),
@@ -335,7 +336,7 @@ impl SqlType {
         }
     }
 
-    /// Whether two of its values may be equal and look unlike, as 1.0 and 1.00.
+    /// Returns whether two equal values may be displayed differently, as 1.0 and 1.00.
     pub fn has_equals_unlike(self) -> bool {
         let is_such = |base: Self| {
             matches!(
@@ -351,17 +352,18 @@ impl SqlType {
         is_such(self.element().unwrap_or(self))
     }
 
-    /// Whether it is an array whose values are counted from 0, and which is shown without braces.
+    /// Returns whether it is an array that is counted from 0 and displayed without braces.
     pub fn is_vector(self) -> bool {
         matches!(self, Self::Int2Vector | Self::OidVector)
     }
 
-    /// Whether it is a number in the catalog.
+    /// Returns whether it is an OID.
     pub fn is_oid(self) -> bool {
         matches!(self, Self::Oid | Self::Reg(_))
     }
 
-    /// The type of arrays of it; of an array, itself: arrays have any number of dimensions.
+    /// Returns its array type. The array type of an array is the array itself, because arrays have
+    /// any number of dimensions.
     pub fn array(self) -> Option<Self> {
         match self {
             Self::Array(_) => Some(self),
@@ -369,7 +371,7 @@ impl SqlType {
         }
     }
 
-    /// The type's name in `pg_type`; of an array, that of its values.
+    /// Returns the type's name in `pg_type`. For an array, the name of its element type.
     pub fn internal_name(self) -> Cow<'static, str> {
         let name = match self {
             Self::Bool => "bool",
@@ -391,7 +393,7 @@ impl SqlType {
         name.into()
     }
 
-    /// The type with this number in `pg_type`; an enum wherever the number may be one's.
+    /// Returns the type with an OID in `pg_type`. An OID that can be an enum's is an enum.
     pub fn from_oid(oid: u32) -> Option<Self> {
         let array = |row: &Row| Element::of(row.base).map(Self::Array);
         let known = CATALOG.iter().find_map(|row| match oid {
@@ -407,22 +409,22 @@ impl SqlType {
         known.or_else(made)
     }
 
-    /// Whether the type is `smallint`, `integer` or `bigint`.
+    /// Returns whether the type is `smallint`, `integer` or `bigint`.
     pub fn is_integer(self) -> bool {
         matches!(self, Self::Int2 | Self::Int4 | Self::Int8)
     }
 
-    /// Whether arithmetic is defined on it.
+    /// Returns whether arithmetic is defined on it.
     pub fn is_number(self) -> bool {
         self.is_integer() || matches!(self, Self::Float4 | Self::Float8 | Self::Numeric)
     }
 
-    /// Whether its values are strings.
+    /// Returns whether its values are strings.
     pub fn is_string(self) -> bool {
         matches!(self, Self::Text | Self::Varchar | Self::Bpchar | Self::Name | Self::InternalChar)
     }
 
-    /// Whether it is a date, a time, a timestamp or an interval.
+    /// Returns whether it is a date, a time, a timestamp or an interval.
     pub fn is_datetime(self) -> bool {
         matches!(
             self,
@@ -442,7 +444,7 @@ impl fmt::Display for SqlType {
 pub struct ColumnType {
     /// The type.
     pub base: SqlType,
-    /// Length, or precision and scale; [`NO_MODIFIER`] for none.
+    /// Length, or precision and scale. [`NO_MODIFIER`] if there is none.
     pub modifier: i32,
 }
 
@@ -452,20 +454,20 @@ impl From<SqlType> for ColumnType {
     }
 }
 
-/// What PostgreSQL adds to lengths and precisions in a modifier.
+/// The constant that PostgreSQL adds to lengths and precisions in a modifier.
 const MODIFIER_HEADER: i32 = 4;
-/// The longest `varchar(n)` and `char(n)`.
+/// Maximum length of `varchar(n)` and `char(n)`.
 const LENGTH_MAX: u64 = 10_485_760;
-/// In the upper half of an interval's modifier: it keeps all of its fields.
+/// Upper half of an interval's modifier: all of its fields are stored.
 const INTERVAL_ALL_FIELDS: i32 = 0x7fff;
-/// The most digits of a `numeric(p, s)`.
+/// Maximum precision of a `numeric(p, s)`, in digits.
 const PRECISION_MAX: u64 = 1_000;
 
 impl ColumnType {
-    /// `character(n)` or `character varying(n)`.
+    /// Returns `character(n)` or `character varying(n)`.
     ///
     /// # Errors
-    /// When the length is out of range.
+    /// If the length is out of range.
     pub fn with_length(base: SqlType, length: u64) -> Result<Self, SqlError> {
         let name = if base == SqlType::Bpchar { "char" } else { "varchar" };
         if length == 0 {
@@ -479,10 +481,10 @@ impl ColumnType {
         Ok(Self { base, modifier: length as i32 + MODIFIER_HEADER })
     }
 
-    /// `numeric(precision, scale)`.
+    /// Returns `numeric(precision, scale)`.
     ///
     /// # Errors
-    /// When either is out of range.
+    /// If either is out of range.
     pub fn numeric(precision: u64, scale: i64) -> Result<Self, SqlError> {
         if !(1..=PRECISION_MAX).contains(&precision) {
             let message =
@@ -497,7 +499,8 @@ impl ColumnType {
         Ok(Self { base: SqlType::Numeric, modifier })
     }
 
-    /// `time(precision)`, `timestamp(precision)` with or without time zone, `interval(precision)`.
+    /// Returns `time(precision)`, `timestamp(precision)` with or without time zone, or
+    /// `interval(precision)`.
     pub fn with_fraction(base: SqlType, precision: u64) -> Self {
         let digits = precision.min(6) as i32;
         let is_interval = base == SqlType::Interval;
@@ -507,23 +510,23 @@ impl ColumnType {
         }
     }
 
-    /// The digits of the fraction of a second that a time, timestamp or interval keeps.
+    /// Returns the number of fractional digits of the seconds in a time, timestamp or interval.
     pub fn fraction_digits(self) -> Option<i32> {
         (self.base.is_datetime() && self.modifier >= 0).then_some(self.modifier & 0xffff)
     }
 
-    /// The type of the values of an array: the modifier is theirs.
+    /// Returns the element type of an array. The modifier applies to the elements.
     pub fn element(self) -> Option<Self> {
         self.base.element().map(|base| Self { base, ..self })
     }
 
-    /// The length of a `character(n)` or `character varying(n)`.
+    /// Returns the length of a `character(n)` or `character varying(n)`.
     pub fn length(self) -> Option<usize> {
         (self.base.is_string() && self.modifier >= MODIFIER_HEADER)
             .then(|| (self.modifier - MODIFIER_HEADER) as usize)
     }
 
-    /// The precision and scale of a `numeric(p, s)`.
+    /// Returns the precision and scale of a `numeric(p, s)`.
     pub fn precision_and_scale(self) -> Option<(u32, u32)> {
         let packed = self.modifier.saturating_sub(MODIFIER_HEADER);
         (self.base == SqlType::Numeric && packed >= 0)

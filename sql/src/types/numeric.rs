@@ -1,10 +1,11 @@
 //! `numeric`: exact decimals with PostgreSQL's display scale.
 //!
-//! A value is `unscaled / 10^scale`. The scale is part of what is shown (`1.50`) and not of what is
-//! compared (`1.50 = 1.5`). NaN and the infinities are not supported.
+//! A value is `unscaled / 10^scale`. The scale affects the display (`1.50`) but not comparisons
+//! (`1.50 = 1.5`). NaN and the infinities are not supported.
 //!
-//! Nearly all numbers have few digits. Those whose unscaled value fits 64 bits are held in place,
-//! and added, compared and rounded without an allocation; others are integers of any length.
+//! Nearly all numbers have few digits. If the unscaled value fits in 64 bits, it is stored in
+//! place, and is added, compared and rounded without an allocation. Other values are integers of
+//! any length.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -17,13 +18,13 @@ use num_traits::ToPrimitive;
 use super::ColumnType;
 use crate::error::{SqlError, code};
 
-/// The most digits after the decimal point that a result has, as in PostgreSQL.
+/// Maximum number of digits after the decimal point in a result, as in PostgreSQL.
 const SCALE_MAX: u32 = 1_000;
-/// The most digits before the decimal point.
+/// Maximum number of digits before the decimal point.
 const WHOLE_DIGITS_MAX: u64 = 131_072;
-/// The significant digits that a quotient has at least.
+/// Minimum number of significant digits of a quotient.
 const QUOTIENT_DIGITS_MIN: i64 = 16;
-/// PostgreSQL computes in base 10,000: four decimal digits a step.
+/// PostgreSQL computes in base 10,000: each digit is four decimal digits.
 const GROUP_DIGITS: i64 = 4;
 
 /// An exact decimal number.
@@ -37,12 +38,12 @@ pub struct Numeric {
 #[derive(Clone, Debug)]
 enum Unscaled {
     Short(i64),
-    /// Boxed: it is rare, and a value of a row is no larger for it.
+    /// Boxed because it is rare, and so that it does not enlarge the values of rows.
     Long(Box<BigInt>),
 }
 
 impl Numeric {
-    /// `unscaled / 10^scale`.
+    /// Returns `unscaled / 10^scale`.
     pub fn new(unscaled: BigInt, scale: u32) -> Self {
         let unscaled = match unscaled.to_i64() {
             Some(short) => Unscaled::Short(short),
@@ -51,7 +52,7 @@ impl Numeric {
         Self { unscaled, scale }
     }
 
-    /// The same of an integer that may be short.
+    /// Returns the same for an integer that may fit in 64 bits.
     fn of(unscaled: i128, scale: u32) -> Self {
         match i64::try_from(unscaled) {
             Ok(short) => Self { unscaled: Unscaled::Short(short), scale },
@@ -59,7 +60,7 @@ impl Numeric {
         }
     }
 
-    /// The digits after the decimal point that are shown.
+    /// Returns the number of digits that are displayed after the decimal point.
     pub fn scale(&self) -> u32 {
         self.scale
     }
@@ -72,7 +73,7 @@ impl Numeric {
         }
     }
 
-    /// The same where it is short.
+    /// Returns the unscaled value if it fits in 64 bits.
     fn short(&self) -> Option<i64> {
         match self.unscaled {
             Unscaled::Short(short) => Some(short),
@@ -80,14 +81,15 @@ impl Numeric {
         }
     }
 
-    /// The value times ten to a scale that is not less, where both are short.
+    /// Returns the value times ten to a scale that is not smaller, if value and power fit in 64
+    /// bits.
     fn short_at(&self, scale: u32) -> Option<i128> {
-        // Of 19 digits each: a product fits.
+        // Both factors have at most 19 digits, so the product fits.
         let power = i128::from(10i64.checked_pow(scale - self.scale)?);
         Some(i128::from(self.short()?) * power)
     }
 
-    /// About how many bytes it takes in memory beside itself.
+    /// Returns the approximate heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
         match &self.unscaled {
             Unscaled::Short(_) => 0,
@@ -95,19 +97,19 @@ impl Numeric {
         }
     }
 
-    /// The unscaled value as the fewest bytes that hold it and its sign, the lowest first, and what
-    /// is done with them.
+    /// Calls `then` with the unscaled value in two's complement, in as few bytes as possible, the
+    /// lowest first.
     pub fn with_bytes<T>(&self, then: impl FnOnce(&[u8]) -> T) -> T {
         let Some(short) = self.short() else {
             return then(&self.unscaled().to_signed_bytes_le());
         };
         let bytes = short.to_le_bytes();
-        // How many bits there are but for those that repeat the sign.
+        // Number of bits, with one bit for the sign.
         let bits = i64::BITS - (short ^ (short >> 63)).leading_zeros() + 1;
         then(&bytes[..bits.div_ceil(8) as usize])
     }
 
-    /// What [`Numeric::with_bytes`] gave, and a scale.
+    /// Returns the number with the bytes of [`Numeric::with_bytes`] and a scale.
     pub fn from_bytes(bytes: &[u8], scale: u32) -> Self {
         let mut short = [0; 8];
         match (short.get_mut(..bytes.len()), bytes.last()) {
@@ -122,12 +124,12 @@ impl Numeric {
         }
     }
 
-    /// Whether it is 0.
+    /// Returns whether it is 0.
     pub fn is_zero(&self) -> bool {
         self.signum() == 0
     }
 
-    /// The sign: -1, 0 or 1.
+    /// Returns the sign: -1, 0 or 1.
     pub fn signum(&self) -> i64 {
         match &self.unscaled {
             Unscaled::Short(short) => short.signum(),
@@ -139,8 +141,8 @@ impl Numeric {
         }
     }
 
-    /// The decimal digits without leading and trailing zeros, and the power of ten of the first.
-    /// Nothing for 0.
+    /// Returns the decimal digits without leading and trailing zeros, and the power of ten of the
+    /// first digit. Returns `None` for 0.
     pub fn significant(&self) -> Option<(Vec<u8>, i64)> {
         if self.is_zero() {
             return None;
@@ -152,7 +154,7 @@ impl Numeric {
         Some((digits, exponent))
     }
 
-    /// The decimal digits of the unscaled value.
+    /// Returns the decimal digits of the unscaled value.
     fn digits(&self) -> String {
         match &self.unscaled {
             Unscaled::Short(short) => short.unsigned_abs().to_string(),
@@ -168,22 +170,22 @@ impl Numeric {
         &*self.unscaled() * power_of_ten(scale - self.scale)
     }
 
-    /// The sum.
+    /// Returns the sum.
     pub fn add(&self, other: &Self) -> Self {
         let scale = self.scale.max(other.scale);
         match (self.short_at(scale), other.short_at(scale)) {
-            // Below 10 to the 37th, both of them: a sum fits.
+            // Both are below 10^37, so the sum fits.
             (Some(a), Some(b)) => Self::of(a + b, scale),
             _ => Self::new(self.unscaled_at(scale) + other.unscaled_at(scale), scale),
         }
     }
 
-    /// The difference.
+    /// Returns the difference.
     pub fn subtract(&self, other: &Self) -> Self {
         self.add(&other.negate())
     }
 
-    /// The value with the other sign.
+    /// Returns the negated value.
     pub fn negate(&self) -> Self {
         match self.short() {
             Some(short) => Self::of(-i128::from(short), self.scale),
@@ -191,15 +193,15 @@ impl Numeric {
         }
     }
 
-    /// The value without its sign.
+    /// Returns the absolute value.
     pub fn abs(&self) -> Self {
         if self.signum() < 0 { self.negate() } else { self.clone() }
     }
 
-    /// The product.
+    /// Returns the product.
     ///
     /// # Errors
-    /// When it has too many digits.
+    /// If it has too many digits.
     pub fn multiply(&self, other: &Self) -> Result<Self, SqlError> {
         let scale = self.scale + other.scale;
         let product = match (self.short(), other.short()) {
@@ -209,24 +211,24 @@ impl Numeric {
         if product.scale > SCALE_MAX { product.round(SCALE_MAX) } else { product }.bounded()
     }
 
-    /// The quotient, with PostgreSQL's choice of scale.
+    /// Returns the quotient, with PostgreSQL's choice of scale.
     ///
     /// # Errors
-    /// When the divisor is 0, or the quotient has too many digits.
+    /// If the divisor is 0, or the quotient has too many digits.
     pub fn divide(&self, other: &Self) -> Result<Self, SqlError> {
         if other.is_zero() {
             return Err(division_by_zero());
         }
         let scale = quotient_scale(self, other);
-        // One digit more than asked for decides the rounding; what follows it can't change that.
+        // One digit more than needed determines the rounding. Further digits cannot change it.
         let dividend = &*self.unscaled() * power_of_ten(scale + 1 + other.scale - self.scale);
         Self::new(dividend / &*other.unscaled(), scale + 1).round(scale).bounded()
     }
 
-    /// The remainder of the truncated quotient: it has the sign of the dividend.
+    /// Returns the remainder of the truncated quotient. It has the sign of the dividend.
     ///
     /// # Errors
-    /// When the divisor is 0.
+    /// If the divisor is 0.
     pub fn remainder(&self, other: &Self) -> Result<Self, SqlError> {
         if other.is_zero() {
             return Err(division_by_zero());
@@ -235,7 +237,8 @@ impl Numeric {
         Ok(Self::new(self.unscaled_at(scale) % other.unscaled_at(scale), scale))
     }
 
-    /// The square root with the digits that PostgreSQL gives it; nothing of a negative number.
+    /// Returns the square root with PostgreSQL's number of digits. Returns `None` for a negative
+    /// number.
     pub fn square_root(&self) -> Option<Self> {
         if self.signum() < 0 {
             return None;
@@ -247,14 +250,14 @@ impl Numeric {
         Some(self.root_at(scale))
     }
 
-    /// The square root of what is not negative, rounded to some digits.
+    /// Returns the square root of a number that is not negative, rounded to `scale` digits.
     pub fn root_at(&self, scale: u32) -> Self {
         let guard = scale + 8;
         let root = self.round(2 * guard).unscaled().sqrt();
         Self::new(root, guard).round(scale)
     }
 
-    /// Rounded half away from zero to `scale` digits, or padded with zeros.
+    /// Rounds half away from zero to `scale` digits, or pads with zeros.
     #[must_use]
     pub fn round(&self, scale: u32) -> Self {
         if scale == self.scale {
@@ -277,7 +280,7 @@ impl Numeric {
         Self::new((&*self.unscaled() + away) / unit, scale)
     }
 
-    /// Rounded to a power of ten: `digits` below 0 round before the decimal point.
+    /// Rounds to a power of ten. Negative `digits` round before the decimal point.
     #[must_use]
     pub fn round_at(&self, digits: i64) -> Self {
         let digits = digits.clamp(-(WHOLE_DIGITS_MAX as i64), i64::from(SCALE_MAX));
@@ -290,7 +293,7 @@ impl Numeric {
         Self::new(&*shifted.round(0).unscaled() * unit, 0)
     }
 
-    /// Cut off to `digits` after the decimal point.
+    /// Truncates to `digits` after the decimal point.
     #[must_use]
     pub fn truncate_at(&self, digits: i64) -> Self {
         let digits = digits.clamp(-(WHOLE_DIGITS_MAX as i64), i64::from(SCALE_MAX));
@@ -304,7 +307,7 @@ impl Numeric {
         Self::new(cut * zeros, scale)
     }
 
-    /// The largest whole number that is not greater.
+    /// Returns the largest whole number that is not greater.
     #[must_use]
     pub fn floor(&self) -> Self {
         let cut = self.truncate_at(0);
@@ -312,26 +315,27 @@ impl Numeric {
         if is_exact || self.signum() >= 0 { cut } else { cut.add(&Self::from(-1)) }
     }
 
-    /// The smallest whole number that is not less.
+    /// Returns the smallest whole number that is not less.
     #[must_use]
     pub fn ceil(&self) -> Self {
         self.negate().floor().negate()
     }
 
-    /// The nearest whole number, if it fits 64 bits.
+    /// Returns the nearest whole number, if it fits in 64 bits.
     pub fn to_i64(&self) -> Option<i64> {
         self.round(0).short()
     }
 
-    /// The nearest double.
+    /// Returns the nearest double.
     pub fn to_f64(&self) -> f64 {
         self.to_string().parse().expect("a decimal number is a double")
     }
 
-    /// The shortest decimal that PostgreSQL makes of a double: `digits` significant ones.
+    /// Converts a double as PostgreSQL does: to `digits` significant digits, without trailing
+    /// zeros.
     ///
     /// # Errors
-    /// When the double is not a number or infinite.
+    /// If the double is NaN or infinite.
     pub fn from_f64(value: f64, digits: usize) -> Result<Self, SqlError> {
         if !value.is_finite() {
             return Err(SqlError::unsupported("NaN or infinity in type numeric"));
@@ -343,10 +347,10 @@ impl Numeric {
         Ok(parsed.round(needed as u32))
     }
 
-    /// Rounded to a column's scale.
+    /// Rounds to a column's scale.
     ///
     /// # Errors
-    /// When it does not fit the column's precision.
+    /// If it does not fit the column's precision.
     pub fn fit(&self, target: ColumnType) -> Result<Self, SqlError> {
         let Some((precision, scale)) = target.precision_and_scale() else {
             return Ok(self.clone());
@@ -375,12 +379,12 @@ impl Numeric {
     }
 }
 
-/// The error of `x / 0`.
+/// Returns the error of `x / 0`.
 pub fn division_by_zero() -> SqlError {
     SqlError::new(code::DIVISION_BY_ZERO, "division by zero")
 }
 
-/// The error of a number that is too large, or has too many digits.
+/// Returns the error of a number that is too large, or has too many digits.
 pub fn overflow() -> SqlError {
     SqlError::new(code::NUMERIC_OUT_OF_RANGE, "value overflows numeric format")
 }
@@ -392,7 +396,7 @@ fn power_of_ten(exponent: u32) -> BigInt {
     }
 }
 
-/// The weight of the first group of four digits, and that group.
+/// Returns the weight of the first group of four digits, and that group.
 fn first_group(value: &Numeric) -> (i64, u32) {
     let Some((digits, exponent)) = value.significant() else { return (0, 0) };
     let weight = exponent.div_euclid(GROUP_DIGITS);
@@ -401,8 +405,8 @@ fn first_group(value: &Numeric) -> (i64, u32) {
     (weight, (0..in_group).fold(0, |group, at| group * 10 + digit(at)))
 }
 
-/// As many digits as give 16 significant ones, and no fewer than either operand shows: the rule of
-/// PostgreSQL's `select_div_scale`.
+/// Returns the scale of a quotient: 16 significant digits, and no fewer digits than either operand
+/// displays. This is the rule of PostgreSQL's `select_div_scale`.
 fn quotient_scale(dividend: &Numeric, divisor: &Numeric) -> u32 {
     let (weight1, first1) = first_group(dividend);
     let (weight2, first2) = first_group(divisor);
@@ -533,7 +537,7 @@ mod tests {
         assert_eq!(n("1").divide(&n("0")).unwrap_err().code.as_str(), "22012");
     }
 
-    /// The same number as one that is not held in place.
+    /// Returns the same number, not stored in place.
     fn long(number: &Numeric) -> Numeric {
         Numeric { unscaled: Unscaled::Long(Box::new(number.unscaled().into_owned())), ..*number }
     }

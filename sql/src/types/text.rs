@@ -1,4 +1,4 @@
-//! Text formats: what literals say and what clients are shown.
+//! Text formats: of literals, and of values that are sent to clients.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::zone::Zone;
 use super::{ColumnType, Element, NO_MODIFIER, SqlType};
 use crate::error::{SqlError, code};
 
-/// The most bytes of a `name`.
+/// Maximum length of a `name` in bytes.
 const NAME_MAX: usize = 63;
 
 fn invalid(base: SqlType, text: &str) -> SqlError {
@@ -25,10 +25,10 @@ fn invalid(base: SqlType, text: &str) -> SqlError {
     SqlError::new(code::INVALID_TEXT, message)
 }
 
-/// Reads a value of a type from its text.
+/// Parses a value of a type from text.
 ///
 /// # Errors
-/// When the text is not one.
+/// If the text is malformed.
 pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> {
     match base {
         SqlType::Bool => parse_bool(text).map(Datum::Bool).ok_or_else(|| invalid(base, text)),
@@ -54,7 +54,7 @@ pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> 
             let items = text.split_ascii_whitespace().map(|word| parse(element, word, zone));
             Ok(Datum::array(items.collect::<Result<_, _>>()?))
         }
-        // Which labels there are is for the plan to say.
+        // The plan looks up the label.
         SqlType::Enum(_) => Ok(Datum::Enum(Arc::new(Label::of_text(text)))),
         SqlType::Array(element) => {
             Array::parse(element, text, zone).map(|array| Datum::Array(Arc::new(array)))
@@ -62,7 +62,7 @@ pub fn parse(base: SqlType, text: &str, zone: &Zone) -> Result<Datum, SqlError> 
     }
 }
 
-/// A text as a name or as a `"char"`, which are cut off silently.
+/// Truncates a text silently to a name or a `"char"`.
 pub fn shortened(base: SqlType, mut text: String) -> String {
     let most = match base {
         SqlType::Name => NAME_MAX,
@@ -73,7 +73,7 @@ pub fn shortened(base: SqlType, mut text: String) -> String {
     text
 }
 
-/// A number of something in the catalog, which may be none: `-`.
+/// Parses an OID. `-` is no object, except for type `oid`.
 fn parse_oid(base: SqlType, text: &str) -> Result<i64, SqlError> {
     let trimmed = text.trim();
     if base != SqlType::Oid && trimmed == "-" {
@@ -87,7 +87,7 @@ fn parse_oid(base: SqlType, text: &str) -> Result<i64, SqlError> {
         });
     }
     let number = trimmed.parse::<i64>().ok();
-    // As C reads it, a negative number counts from the end.
+    // A negative number wraps around, as in C.
     let number = number.filter(|&n| n >= i32::MIN.into() && n <= u32::MAX.into());
     number.map(|number| i64::from(number as u32)).ok_or_else(|| {
         let message = format!("value \"{text}\" is out of range for type {base}");
@@ -107,12 +107,12 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// The error of an integer that does not fit its type.
+/// Returns the error of an integer that does not fit its type.
 pub fn integer_out_of_range(base: SqlType) -> SqlError {
     SqlError::new(code::NUMERIC_OUT_OF_RANGE, format!("{base} out of range"))
 }
 
-/// Whether an integer fits a type.
+/// Returns whether an integer fits a type.
 pub fn fits(base: SqlType, value: i64) -> bool {
     match base {
         SqlType::Int2 => i16::try_from(value).is_ok(),
@@ -159,10 +159,11 @@ fn parse_bytea(text: &str) -> Result<Vec<u8>, SqlError> {
     parse_escaped(text)
 }
 
-/// Reads bytes in the escape format: a backslash before itself or before three octal digits.
+/// Parses bytes in the escape format, in which a backslash precedes a backslash or three octal
+/// digits.
 ///
 /// # Errors
-/// When a backslash stands before something else.
+/// If a backslash precedes anything else.
 pub fn parse_escaped(text: &str) -> Result<Vec<u8>, SqlError> {
     let malformed = || SqlError::new(code::INVALID_TEXT, "invalid input syntax for type bytea");
     let mut bytes = Vec::with_capacity(text.len());
@@ -184,10 +185,10 @@ pub fn parse_escaped(text: &str) -> Result<Vec<u8>, SqlError> {
     Ok(bytes)
 }
 
-/// Reads hexadecimal digits, with blanks between pairs.
+/// Decodes hexadecimal digits. Blanks are ignored.
 ///
 /// # Errors
-/// When something else is among them, or one is left over.
+/// If another character occurs, or the number of digits is odd.
 pub fn decode_hex(hex: &str) -> Result<Vec<u8>, SqlError> {
     let digits: Vec<char> = hex.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     let value = |c: char| {
@@ -203,7 +204,7 @@ pub fn decode_hex(hex: &str) -> Result<Vec<u8>, SqlError> {
     digits.chunks(2).map(|pair| Ok((value(pair[0])? << 4 | value(pair[1])?) as u8)).collect()
 }
 
-/// Lower-case hexadecimal digits.
+/// Encodes bytes as lower-case hexadecimal digits.
 pub fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -222,10 +223,10 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     bytes.map(u128::to_be_bytes)
 }
 
-/// A value as a client is shown it. NULL has no text.
+/// Formats a value for clients. NULL has no text.
 ///
 /// # Panics
-/// When the value is not of the type: the binder checks types.
+/// If the value is not of the type. The binder prevents this.
 pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
     match datum {
         Datum::Null => String::new(),
@@ -261,8 +262,8 @@ fn format_uuid(value: &[u8; 16]) -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// The shortest digits that read back as the same float; with an exponent from 10^`digits` up and
-/// from 10^-5 down, as in PostgreSQL.
+/// Formats with the fewest digits that parse to the same float. Uses an exponent from 10^`digits`
+/// up and from 10^-5 down, as PostgreSQL does.
 fn format_float(value: f64, digits: i32) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
@@ -270,7 +271,7 @@ fn format_float(value: f64, digits: i32) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
     }
-    // Six digits hold for `real` alone, whose shortest form is that of the narrower type.
+    // `digits` is 6 only for `real`. Its shortest form is that of the narrower type.
     let scientific = if digits == 6 { format!("{:e}", value as f32) } else { format!("{value:e}") };
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -281,11 +282,11 @@ fn format_float(value: f64, digits: i32) -> String {
     if digits == 6 { (value as f32).to_string() } else { value.to_string() }
 }
 
-/// Makes a value of a type fit a column of that type: lengths, scales and precisions. `is_explicit`
-/// casts cut strings off where an assignment fails.
+/// Fits a value of a type to a column of that type: to its length, scale or precision. If
+/// `is_explicit`, strings are truncated where an assignment fails.
 ///
 /// # Errors
-/// When it does not fit.
+/// If it does not fit.
 pub fn fit(target: ColumnType, datum: Datum, is_explicit: bool) -> Result<Datum, SqlError> {
     match datum {
         Datum::Array(array) if target.modifier != NO_MODIFIER => {
@@ -316,7 +317,7 @@ pub fn fit(target: ColumnType, datum: Datum, is_explicit: bool) -> Result<Datum,
 fn fit_text(target: ColumnType, mut text: String, is_explicit: bool) -> Result<String, SqlError> {
     let Some(length) = target.length() else { return Ok(text) };
     if let Some((end, _)) = text.char_indices().nth(length) {
-        // SQL lets trailing blanks go silently.
+        // SQL allows trailing blanks to be truncated silently.
         if !is_explicit && !text[end..].bytes().all(|byte| byte == b' ') {
             let message = format!("value too long for type {target}");
             return Err(SqlError::new(code::STRING_TOO_LONG, message));

@@ -1,12 +1,12 @@
-//! `time`: microseconds since midnight, up to those of a whole day.
+//! `time`: microseconds since midnight, up to and including those of a whole day.
 
 use super::datetime::{Clock, MICROS_PER_DAY, parse_civil, parse_clock, parse_zone};
 use crate::error::{SqlError, code};
 
-/// A time of day that came from elsewhere.
+/// Checks a time of day in microseconds, and returns it.
 ///
 /// # Errors
-/// When it is before midnight, or after the next.
+/// If it is negative or longer than a day.
 pub fn checked_time(micros: i64) -> Result<i64, SqlError> {
     if (0..=MICROS_PER_DAY).contains(&micros) {
         return Ok(micros);
@@ -14,11 +14,11 @@ pub fn checked_time(micros: i64) -> Result<i64, SqlError> {
     Err(SqlError::new(code::DATETIME_OVERFLOW, "time out of range"))
 }
 
-/// Reads a time: `12:30`, `12:30:01.5`, `123001`, `1:30 PM`, `allballs`, or all of it with a date
-/// before and a zone after it, both ignored.
+/// Parses a time: `12:30`, `12:30:01.5`, `123001`, `1:30 PM` or `allballs`. A date before it and a
+/// zone after it are ignored.
 ///
 /// # Errors
-/// When it is not one.
+/// If it is malformed.
 pub fn parse_time(text: &str) -> Result<i64, SqlError> {
     let invalid = || {
         let message = format!("invalid input syntax for type time: \"{text}\"");
@@ -50,7 +50,7 @@ pub fn parse_time(text: &str) -> Result<i64, SqlError> {
         Some(half @ ("am" | "pm")) => (Some(half), after[2..].trim()),
         _ => (None, after),
     };
-    // Without a date there is no telling what a named zone's offset is.
+    // The offset of a named zone is unknown without a date.
     let is_named = zone.starts_with(|c: char| c.is_ascii_alphabetic());
     if parse_zone(zone).is_none() || (is_named && !is_dated && zone.contains('/')) {
         return Err(invalid());
@@ -61,7 +61,7 @@ pub fn parse_time(text: &str) -> Result<i64, SqlError> {
     }
 }
 
-/// `040506`, `0405` or `040506.25`; `None` inside when a field is too large.
+/// Parses `040506`, `0405` or `040506.25`. The inner option is `None` if a field is out of range.
 fn parse_digits(text: &str) -> Option<Option<i64>> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if !(whole.len() == 4 || whole.len() == 6) || !whole.is_ascii() {
@@ -83,7 +83,7 @@ fn in_half(micros: i64, half: &str) -> Option<i64> {
     }
 }
 
-/// A time as PostgreSQL shows it.
+/// Formats a time as PostgreSQL does.
 pub fn format_time(micros: i64) -> String {
     let clock = Clock::from_micros(micros);
     let mut text = format!("{:02}:{:02}:{:02}", clock.hour, clock.minute, clock.second);

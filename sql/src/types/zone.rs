@@ -1,6 +1,6 @@
 //! Time zones: UTC, fixed offsets, and the names of the IANA database.
 //!
-//! The database is the one that was compiled in, so that every replica computes the same offsets.
+//! The database is compiled in, so that every replica computes the same offsets.
 
 use std::sync::OnceLock;
 
@@ -31,14 +31,15 @@ impl Default for Zone {
     }
 }
 
-/// The largest offset from UTC that PostgreSQL takes, in seconds.
+/// Maximum offset from UTC that PostgreSQL accepts, in seconds.
 const OFFSET_SECONDS_MAX: i32 = 15 * 3_600 + 59 * 60 + 59;
 
 impl Zone {
-    /// The zone called `name`: `UTC`, a number of hours east, or a name such as `Europe/Berlin`.
+    /// Returns the zone called `name`: `UTC`, a number of hours east, or a name such as
+    /// `Europe/Berlin`.
     ///
     /// # Errors
-    /// When there is none.
+    /// If it does not exist.
     pub fn named(name: &str) -> Result<Self, SqlError> {
         if ["utc", "gmt", "z", "zulu", "default", "local"]
             .contains(&name.to_ascii_lowercase().as_str())
@@ -63,8 +64,8 @@ impl Zone {
         Ok(Self { name: canonical, rule: Rule::Named(zone) })
     }
 
-    /// The zone that is a number as POSIX has it: hours west of UTC, minutes and seconds too, such
-    /// as `+05:30`.
+    /// Parses a zone that is an offset in the form of POSIX: hours west of UTC, with optional
+    /// minutes and seconds, such as `+05:30`.
     pub fn posix(name: &str) -> Option<Self> {
         let (is_east, digits) = match name.as_bytes().first()? {
             b'-' => (true, &name[1..]),
@@ -87,12 +88,12 @@ impl Zone {
             .then(|| Self { name: name.to_owned(), rule: Rule::Fixed(seconds) })
     }
 
-    /// The name that `SHOW TimeZone` shows.
+    /// Returns the name that `SHOW TimeZone` displays.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Seconds east of UTC at an instant, in microseconds since 2000-01-01 UTC.
+    /// Returns the seconds east of UTC at an instant, given in microseconds since 2000-01-01 UTC.
     pub fn offset_at(&self, micros: i64) -> i32 {
         match &self.rule {
             Rule::Fixed(seconds) => *seconds,
@@ -106,7 +107,7 @@ impl Zone {
         }
     }
 
-    /// What the zone is called at an instant: `CET`, `+03`.
+    /// Returns the abbreviation of the zone at an instant: `CET`, `+03`.
     pub fn abbreviation_at(&self, micros: i64) -> String {
         let Rule::Named(zone) = &self.rule else { return self.name.clone() };
         let unix = micros.saturating_add(UNIX_EPOCH_MICROS);
@@ -118,8 +119,8 @@ impl Zone {
         )
     }
 
-    /// Seconds east of UTC where clocks show this local time, in microseconds since 2000-01-01.
-    /// Where they show it twice or never, standard time decides, as in PostgreSQL.
+    /// Returns the seconds east of UTC at a local time, given in microseconds since 2000-01-01. For
+    /// a local time that occurs twice or never, standard time applies, as in PostgreSQL.
     pub fn offset_of_local(&self, micros: i64) -> i32 {
         let zone = match &self.rule {
             Rule::Fixed(seconds) => return *seconds,
@@ -136,18 +137,18 @@ impl Zone {
         }
     }
 
-    /// A local time as an instant.
+    /// Converts a local time to an instant.
     pub fn to_utc(&self, local: i64) -> i64 {
         local - i64::from(self.offset_of_local(local)) * MICROS_PER_SECOND
     }
 
-    /// An instant as a local time.
+    /// Converts an instant to a local time.
     pub fn to_local(&self, utc: i64) -> i64 {
         utc + i64::from(self.offset_at(utc)) * MICROS_PER_SECOND
     }
 }
 
-/// `+02`, `-05:30` or `+00:00:30`, as PostgreSQL shows an offset.
+/// Formats an offset as PostgreSQL does: `+02`, `-05:30` or `+00:00:30`.
 pub fn format_offset(seconds: i32) -> String {
     let sign = if seconds < 0 { '-' } else { '+' };
     let (hours, minutes, rest) =
@@ -159,7 +160,7 @@ pub fn format_offset(seconds: i32) -> String {
     }
 }
 
-/// The seconds of `+02`, `-0530`, `+05:30` or `+00:00:30`.
+/// Parses an offset such as `+02`, `-0530`, `+05:30` or `+00:00:30` to seconds.
 pub fn parse_offset(text: &str) -> Option<i32> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(rest) => (-1, rest),

@@ -1,11 +1,11 @@
-//! What an engine answers to statements: the same shape for Pangea and for PostgreSQL.
+//! The answer of an engine to statements, in one form for Pangea and PostgreSQL.
 
 use std::fmt;
 
 use sqllogictest::{ColumnType, DB, DBOutput};
 
-/// The types of columns: the letter that scripts have for one, its number in `pg_type`, its name.
-/// A capital letter is an array of what the small one is.
+/// The types of columns: the letter in scripts, the OID in `pg_type`, and the name. A capital
+/// letter is the array type of the small one.
 const TYPES: [(char, u32, &str); 54] = [
     ('b', 16, "boolean"),
     ('B', 1000, "boolean[]"),
@@ -63,7 +63,7 @@ const TYPES: [(char, u32, &str); 54] = [
     ('0', 2278, "void"),
 ];
 
-/// For a type that is not among [`TYPES`].
+/// The letter of a type that is not in [`TYPES`].
 const OTHER: char = '?';
 
 /// The type of a column, as a letter.
@@ -71,12 +71,12 @@ const OTHER: char = '?';
 pub struct Letter(char);
 
 impl Letter {
-    /// The letter of a number in `pg_type`.
+    /// Returns the letter of an OID in `pg_type`.
     pub fn of(oid: u32) -> Self {
         Self(TYPES.iter().find(|row| row.1 == oid).map_or(OTHER, |row| row.0))
     }
 
-    /// PostgreSQL's name of the type.
+    /// Returns PostgreSQL's name of the type.
     pub fn name(self) -> &'static str {
         TYPES.iter().find(|row| row.0 == self.0).map_or("another type", |row| row.2)
     }
@@ -92,26 +92,26 @@ impl ColumnType for Letter {
     }
 }
 
-/// What a statement came to.
+/// The result of a statement that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Rows, each as one line.
     Rows {
         /// The types of the columns.
         types: Vec<Letter>,
-        /// The lines, in their order.
+        /// The lines, in order.
         lines: Vec<String>,
     },
-    /// A command was done, and this many rows were written where it writes any.
+    /// A command, with the number of rows written if it writes rows.
     Done(Option<u64>),
 }
 
-/// A statement failed.
+/// The error of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// SQLSTATE.
     pub code: String,
-    /// What a person is told.
+    /// The message for humans.
     pub message: String,
 }
 
@@ -125,15 +125,15 @@ impl std::error::Error for Failure {}
 
 /// A session of a database.
 pub trait Engine {
-    /// What `onlyif` and `skipif` call it.
+    /// The name of the engine in `onlyif` and `skipif`.
     const NAME: &'static str;
 
-    /// Runs statements, and tells what the last one came to or where they failed.
+    /// Runs statements, and returns the result of the last one or the first error.
     fn answer(&mut self, sql: &str) -> Result<Answer, Failure>;
 }
 
-/// A row as a line: values with bars between them, and `()` where there are none. Nothing is lost:
-/// what could be taken for something else is in quotes.
+/// Formats a row as a line: values with bars between them, or `()` without values. The format is
+/// unambiguous, because ambiguous values are quoted.
 pub fn line(values: impl IntoIterator<Item = Option<String>>) -> String {
     let show = |value: Option<String>| {
         let Some(text) = value else { return "NULL".to_owned() };
@@ -149,7 +149,8 @@ pub fn line(values: impl IntoIterator<Item = Option<String>>) -> String {
     if values.is_empty() { "()".to_owned() } else { values.join("|") }
 }
 
-/// The number of rows in a tag such as `INSERT 0 2`; nothing where rows are not what it counts.
+/// Returns the number of rows in a tag such as `INSERT 0 2`. Returns `None` if the tag does not
+/// count written rows.
 pub fn rows_written(tag: &str) -> Option<u64> {
     let writes = ["INSERT", "UPDATE", "DELETE", "MERGE", "COPY"];
     let (command, rest) = tag.split_once(' ')?;
@@ -157,7 +158,7 @@ pub fn rows_written(tag: &str) -> Option<u64> {
     if writes.contains(&command) { count.parse().ok() } else { None }
 }
 
-/// The text of a statement, and the lines after it that a COPY FROM STDIN is sent.
+/// Splits a statement from the lines after it that are the input of a COPY FROM STDIN.
 pub fn with_copied(sql: &str) -> (&str, Option<&str>) {
     let is_copy = sql.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("copy "));
     match sql.split_once(";\n") {
@@ -166,14 +167,14 @@ pub fn with_copied(sql: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// What a COPY TO STDOUT sends, as rows of one text.
+/// Returns the output of a COPY TO STDOUT as rows of one text.
 pub fn copied(bytes: &[u8]) -> (Vec<Letter>, Vec<String>) {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().map(|text| line([Some(text.to_owned())])).collect();
     (vec![Letter::of(25)], lines)
 }
 
-/// An engine as the crate runs scripts on it.
+/// Adapts an engine to the crate that runs scripts.
 pub struct Scripted<E>(pub E);
 
 impl<E: Engine> DB for Scripted<E> {

@@ -1,16 +1,16 @@
-//! SQL as PostgreSQL 15 answers it: a corpus of scripts, and queries that are generated.
+//! SQL compared with PostgreSQL 15: a corpus of scripts, and generated queries.
 //!
 //! ```text
 //!   features/*.slt ----> Pangea          always: `the_corpus_is_answered_as_postgresql_does`
-//!        |    `--------> PostgreSQL 15   where it is installed: the expectations are its own
+//!        |    `--------> PostgreSQL 15   if it is installed: the expectations are its answers
 //!        v
-//!   docs/SQL.md                          generated, and held to what the scripts say
+//!   docs/SQL.md                          generated, and checked against the scripts
 //!
 //!   a seed -> generated/ -> a statement -> Pangea and PostgreSQL 15, which must agree
 //! ```
 //!
-//! The scripts are in the form of the crate `sqllogictest`; `script.rs` says what of it is used.
-//! `docs/TESTING.md` says how expectations are written anew.
+//! The scripts are in the format of the crate `sqllogictest`; `script.rs` describes the subset in
+//! use. `docs/TESTING.md` describes how expectations are rewritten.
 
 mod answer;
 mod generated;
@@ -31,7 +31,7 @@ use rewrite::rewritten;
 use runner::run;
 use script::{Feature, features, scripts, text};
 
-/// Whether expectations and the page are written anew.
+/// Returns whether expectations and the page are rewritten.
 fn is_rewriting() -> bool {
     std::env::var("PANGEA_CORPUS").is_ok_and(|value| value == "rewrite")
 }
@@ -81,7 +81,7 @@ fn page_path() -> PathBuf {
 
 #[test]
 fn the_page_is_what_the_corpus_shows() {
-    // Then the corpus itself changes, and the page after it.
+    // A rewrite changes the corpus first, and the page after it.
     if is_rewriting() {
         return;
     }

@@ -1,4 +1,4 @@
-//! An engine in memory that answers at once.
+//! An engine in memory that answers immediately.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use pangea_sql::memory::MemoryEngine;
 
 use super::pangea::Ground;
 
-/// An engine that never waits for anything.
+/// An engine that never waits.
 pub struct Memory {
     engine: MemoryEngine,
     shared: Arc<Shared>,

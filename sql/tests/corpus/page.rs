@@ -1,4 +1,4 @@
-//! `docs/SQL.md`: what the scripts show, feature by feature.
+//! `docs/SQL.md`: the results of the scripts, feature by feature.
 
 use super::script::Feature;
 
@@ -11,7 +11,7 @@ A feature is supported when each of its statements is answered alike. What is kn
 proved by a statement too, and said here. [TESTING.md](TESTING.md#the-corpus-of-sql) has the rest.
 ";
 
-/// The page.
+/// Returns the page.
 pub fn page(features: &[Feature]) -> String {
     let same: usize = features.iter().map(|feature| feature.same).sum();
     let differences: usize = features.iter().map(|feature| feature.differences.len()).sum();
@@ -61,12 +61,12 @@ fn row(feature: &Feature) -> String {
         notes.join("<br>"),
         feature.same.to_string(),
     ];
-    // A bar ends a cell, in code too.
+    // A bar ends a cell, even in code.
     let cells = cells.map(|cell| cell.replace('|', "\\|"));
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// A text as code, whatever is in it.
+/// Formats a text as code, even if it contains backticks.
 fn code(text: &str) -> String {
     if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
 }

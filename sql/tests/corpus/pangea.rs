@@ -1,4 +1,4 @@
-//! Pangea, over an engine in memory that answers at once, or over nodes.
+//! Pangea, on an engine in memory that answers immediately, or on nodes.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,15 +14,15 @@ use pangea_sql::types::{SqlType, text};
 
 use super::answer::{Answer, Engine, Failure, Letter, copied, line, rows_written, with_copied};
 
-/// What sessions run on.
+/// The environment of sessions.
 pub trait Ground: Send + Sync {
     /// A node.
     type Node: Node;
 
-    /// A node for the next session, and what its sessions share.
+    /// Returns a node for the next session, and the state that its sessions share.
     fn node(&self) -> (Self::Node, Arc<Shared>);
 
-    /// Waits for something of a session.
+    /// Waits for a future of a session.
     fn wait<T>(&self, future: impl Future<Output = T>) -> T;
 }
 
@@ -33,12 +33,12 @@ pub struct Database<G> {
 }
 
 impl<G: Ground> Database<G> {
-    /// An empty one.
+    /// Returns an empty database.
     pub fn new(ground: G, name: &str) -> Self {
         Self { ground: Arc::new(ground), name: name.to_owned() }
     }
 
-    /// A session of it.
+    /// Opens a session.
     pub fn connect(&self) -> Result<Pangea<G>, Failure> {
         let parameters = [("user", "pangea"), ("database", self.name.as_str())];
         let parameters: BTreeMap<String, String> =
@@ -63,7 +63,7 @@ impl<G: Ground> Engine for Pangea<G> {
     const NAME: &'static str = "pangea";
 
     fn answer(&mut self, sql: &str) -> Result<Answer, Failure> {
-        // A panic is one statement's failure: the others are still worth a look.
+        // A panic fails only its statement, so the others still run.
         catch_unwind(AssertUnwindSafe(|| self.run(sql))).unwrap_or_else(|_| {
             let message = "the statement panicked".to_owned();
             Err(Failure { code: "panic".to_owned(), message })

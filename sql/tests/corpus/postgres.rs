@@ -1,8 +1,8 @@
-//! PostgreSQL 15 from its Debian package: a server of our own, and a client of it.
+//! PostgreSQL 15 from its Debian package: a server for the tests, and a client of it.
 //!
-//! The server's files are in a temporary directory, and so is the socket that it listens on, so
-//! that it needs no port. It is stopped when its value is dropped. It refuses to run as root: then
-//! it runs as `postgres`, the user that the package makes.
+//! The server's files and its socket are in a temporary directory, so it needs no port. It is
+//! stopped when its value is dropped. The server refuses to run as root; in that case it runs as
+//! `postgres`, the user that the package creates.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -19,10 +19,10 @@ use tempfile::TempDir;
 
 use super::answer::{Answer, Engine, Failure, Letter, copied, line, rows_written, with_copied};
 
-/// Where Debian has the programs of version 15.
+/// The directory of the programs of version 15 on Debian.
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 
-/// As a database of Pangea is: its first user, encoding, order of texts and classes of letters.
+/// The same bootstrap user, encoding, collation and character classes as a database of Pangea.
 const INITDB: [&str; 9] = [
     "--username=pangea",
     "--auth=trust",
@@ -35,13 +35,13 @@ const INITDB: [&str; 9] = [
     "--no-instructions",
 ];
 
-/// A server that runs.
+/// A running server.
 pub struct Server {
     directory: TempDir,
     owner: Option<(u32, u32)>,
 }
 
-/// The number of the user `postgres` and of its group.
+/// Returns the ids of the user `postgres` and of its group.
 fn postgres_user() -> Option<(u32, u32)> {
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
     let mut fields = users.lines().find(|line| line.starts_with("postgres:"))?.split(':').skip(2);
@@ -49,12 +49,12 @@ fn postgres_user() -> Option<(u32, u32)> {
 }
 
 impl Server {
-    /// Starts a server; says on the standard error why there is none, and that tests are skipped.
+    /// Starts a server. If that fails, reports on standard error why, and that tests are skipped.
     pub fn start() -> Option<Self> {
         match Self::try_start() {
             Ok(server) => Some(server),
             Err(why) => {
-                // Not by a macro: what those print is shown of tests that fail alone.
+                // Not a macro: the output of macros is shown only for tests that fail.
                 let _ = writeln!(io::stderr(), "skipped: no PostgreSQL 15 to compare with: {why}");
                 None
             }
@@ -81,7 +81,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Nothing but the socket, nothing to the disk before it must, and the zone of the tests.
+    /// Only the socket, no fsync, and the time zone of the tests.
     fn options(&self) -> String {
         let directory = self.directory.path().display();
         format!("-h '' -k {directory} -F -c timezone=UTC -c log_timezone=UTC")
@@ -94,7 +94,7 @@ impl Server {
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
         }
-        // The server keeps what it is given open: a file, since nobody reads a pipe to its end.
+        // The server keeps its output open. It is a file, because a pipe would never reach its end.
         let says = self.directory.path().join(format!("{program}.says"));
         let file = std::fs::File::create(&says).map_err(|error| error.to_string())?;
         let copy = file.try_clone().map_err(|error| error.to_string())?;
@@ -114,7 +114,7 @@ impl Server {
         Postgres::connect(&path, database).map_err(broken)
     }
 
-    /// Makes an empty database.
+    /// Creates an empty database.
     pub fn create_database(&self, name: &str) {
         let mut session = self.connect("postgres").unwrap();
         session.answer(&format!("create database {name}")).unwrap();
@@ -133,7 +133,7 @@ fn broken(error: io::Error) -> Failure {
     Failure { code: "08006".to_owned(), message: error.to_string() }
 }
 
-/// A client's session.
+/// A session of a client.
 pub struct Postgres {
     stream: UnixStream,
     unread: BytesMut,
@@ -191,7 +191,7 @@ impl Postgres {
         self.stream.write_all(&out)
     }
 
-    /// Reads up to where the server waits again.
+    /// Reads messages until the server is ready for the next query.
     fn outcome(&mut self, data: &str) -> io::Result<Result<Answer, Failure>> {
         let mut outcome = Ok(Answer::Done(None));
         let mut rows = None;

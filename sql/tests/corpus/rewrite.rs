@@ -1,7 +1,7 @@
-//! Writes expectations anew: PostgreSQL's answers, and Pangea's where a difference is known.
+//! Rewrites expectations: to PostgreSQL's answers, and to Pangea's for a known difference.
 //!
-//! A difference that is gone goes from the script. None comes by itself: who adds one writes its
-//! two statements by hand, and says what differs.
+//! A difference that no longer exists is removed from the script. Differences are never added
+//! automatically: their two statements, and the description, are written by hand.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use sqllogictest::{Condition, Connection, Record};
 use super::answer::{Answer, Engine, Failure};
 use super::script::{Script, Statement, Step, expecting};
 
-/// The sessions of a database by their names in a script.
+/// The sessions of a database, by their names in a script.
 struct Sessions<E, C> {
     connect: C,
     open: BTreeMap<String, E>,
@@ -21,7 +21,7 @@ impl<E: Engine, C: FnMut() -> Result<E, Failure>> Sessions<E, C> {
         Self { connect, open: BTreeMap::new() }
     }
 
-    /// What a statement comes to, where the engine is one that runs it.
+    /// Returns the result of a statement, if this engine runs it.
     fn answer(&mut self, statement: &Statement<'_>) -> Option<Result<Answer, Failure>> {
         if !statement.is_for(E::NAME) {
             return None;
@@ -35,7 +35,7 @@ impl<E: Engine, C: FnMut() -> Result<E, Failure>> Sessions<E, C> {
     }
 }
 
-/// The steps of a script with the answers of both.
+/// Returns the steps of a script with the answers of both engines.
 pub fn rewritten<P: Engine, O: Engine>(
     script: &Script,
     postgres: impl FnMut() -> Result<P, Failure>,
@@ -43,7 +43,7 @@ pub fn rewritten<P: Engine, O: Engine>(
 ) -> Vec<Step> {
     let (mut postgres, mut pangea) = (Sessions::new(postgres), Sessions::new(pangea));
     let mut steps: Vec<Step> = Vec::new();
-    // Where a known difference begins, and what PostgreSQL answers.
+    // The start of a known difference, and PostgreSQL's answer.
     let mut difference: Option<(usize, Step)> = None;
     for step in &script.steps {
         let Some(statement) = Statement::of(step) else {
@@ -78,7 +78,7 @@ pub fn rewritten<P: Engine, O: Engine>(
     steps
 }
 
-/// Takes back what the last comment says of a difference.
+/// Removes the description of a difference from the last comment.
 fn no_difference(steps: &mut Vec<Step>) {
     if let Some(Record::Comment(lines)) = steps.last_mut() {
         lines.retain(|line| !line.trim().starts_with("Difference:"));

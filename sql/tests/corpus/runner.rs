@@ -1,4 +1,4 @@
-//! Running a script, on whatever answers.
+//! Runs a script on any engine.
 
 use std::future::ready;
 
@@ -7,7 +7,7 @@ use sqllogictest::{Record, RecordOutput, Runner};
 use super::answer::{Engine, Failure, Scripted};
 use super::script::{Script, Statement};
 
-/// Runs a script, and tells all in which an engine's answers are others.
+/// Runs a script, and returns all differences from the expected answers.
 pub fn run<E: Engine + Send>(
     script: &Script,
     mut connect: impl FnMut() -> Result<E, Failure>,

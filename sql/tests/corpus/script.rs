@@ -1,24 +1,24 @@
-//! Scripts of statements, and what each of them is about.
+//! Scripts of statements, and the features that they cover.
 //!
 //! ```text
 //!   # Section: Types                   a part of docs/SQL.md
-//!   # Feature: smallint, integer       a row of its table; what follows belongs to it
-//!   # Note: ..                         something that users should know of it
+//!   # Feature: smallint, integer       a row of its table; the following statements belong to it
+//!   # Note: ..                         a remark for users
 //!
-//!   query i                            the types of the columns, a letter each (answer.rs)
-//!   select 1 + 1                       the first is the feature's example in docs/SQL.md, or
-//!   ----                               the one that `# Example` is before
+//!   query i                            the types of the columns, one letter each (answer.rs)
+//!   select 1 + 1                       the first statement is the example in docs/SQL.md,
+//!   ----                               or the one after `# Example`
 //!   2
 //!
-//!   # Difference: ..                   what is known to differ, and proves that it does:
+//!   # Difference: ..                   a known difference, proved by two statements:
 //!   skipif pangea
-//!   query i                            what PostgreSQL answers,
+//!   query i                            PostgreSQL's answer,
 //!   select ..
 //!   ----
 //!   1
 //!
 //!   onlyif pangea
-//!   statement error (0A000)            and what Pangea does
+//!   statement error (0A000)            and Pangea's
 //!   select ..
 //! ```
 
@@ -35,15 +35,15 @@ pub type Step = Record<Letter>;
 
 /// A file of statements.
 pub struct Script {
-    /// Its name without what says that it is one.
+    /// Its file name without the extension.
     pub name: String,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What it says.
+    /// Its content.
     pub steps: Vec<Step>,
 }
 
-/// The scripts in the order of their names.
+/// Returns the scripts, sorted by name.
 pub fn scripts() -> Vec<Script> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql/tests/corpus/features");
     let mut paths: Vec<PathBuf> =
@@ -66,20 +66,20 @@ impl Script {
 
 /// A statement of a script.
 pub struct Statement<'a> {
-    /// Where it stands.
+    /// Its location in the script.
     pub place: String,
-    /// Whose session runs it.
+    /// The session that runs it.
     pub connection: &'a Connection,
-    /// Which engines run it.
+    /// The engines that run it.
     pub conditions: &'a [Condition],
     /// Its text.
     pub sql: &'a str,
-    /// The SQLSTATE that it should fail with.
+    /// The expected SQLSTATE of its error.
     pub code: Option<&'a str>,
 }
 
 impl<'a> Statement<'a> {
-    /// The statement of a step that has one.
+    /// Returns the statement of a step, if it has one.
     pub fn of(step: &'a Step) -> Option<Self> {
         match step {
             Record::Statement { loc, connection, conditions, sql, expected, .. } => {
@@ -96,7 +96,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// Whether an engine runs it.
+    /// Returns whether an engine runs it.
     pub fn is_for(&self, engine: &str) -> bool {
         self.conditions.iter().all(|condition| match condition {
             Condition::OnlyIf { label } => label == engine,
@@ -105,7 +105,7 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// The step with an answer as what is expected.
+/// Returns the step with an answer as its expectation.
 pub fn expecting(step: &Step, answer: Result<Answer, Failure>) -> Step {
     let statement = Statement::of(step).expect("steps with a statement have answers");
     let (Record::Statement { loc, .. } | Record::Query { loc, .. }) = step else {
@@ -136,11 +136,11 @@ pub fn expecting(step: &Step, answer: Result<Answer, Failure>) -> Step {
     Record::Statement { loc, conditions, connection, sql, expected, retry: None }
 }
 
-/// The text of a script.
+/// Returns the text of a script.
 pub fn text(steps: &[Step]) -> String {
     let mut text = String::new();
     for step in steps {
-        // What belongs to the next statement is no part of its own text.
+        // Directives of the next statement are not part of the text of this one.
         let shown = step.to_string();
         text.push_str(shown.trim_end_matches('\n'));
         text.push('\n');
@@ -151,33 +151,33 @@ pub fn text(steps: &[Step]) -> String {
     format!("{}\n", text.trim_end())
 }
 
-/// What is known to differ.
+/// A known difference.
 #[derive(Debug)]
 pub struct Difference {
-    /// What users should know.
+    /// The description for users.
     pub what: String,
-    /// Whether Pangea refuses, where PostgreSQL does not.
+    /// Whether Pangea refuses a statement that PostgreSQL accepts.
     pub is_refused: bool,
 }
 
 /// A row of the page.
 #[derive(Debug)]
 pub struct Feature {
-    /// The heading of its part of the page.
+    /// The heading of its section of the page.
     pub section: String,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What users should know of it.
+    /// Remarks for users.
     pub notes: Vec<String>,
     /// One of its statements.
     pub example: String,
-    /// How many of its statements are as in PostgreSQL.
+    /// Number of its statements that PostgreSQL answers identically.
     pub same: usize,
-    /// The others.
+    /// The known differences.
     pub differences: Vec<Difference>,
 }
 
-/// The features of a script. Panics where the script is not in form.
+/// Returns the features of a script. Panics if the script is malformed.
 pub fn features(script: &Script) -> Vec<Feature> {
     let mut features: Vec<Feature> = Vec::new();
     let mut section = String::new();

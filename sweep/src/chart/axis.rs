@@ -1,27 +1,27 @@
-//! Axes: where they begin and end, and what stands at them.
+//! Axes: their ends and ticks.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// Numbers at an axis, about.
+/// The approximate number of ticks of an axis.
 const TICKS: f64 = 6.0;
-/// A logarithmic axis with fewer decades than this has numbers between them too.
+/// A logarithmic axis with fewer decades than this also has ticks between the powers of ten.
 const FEW_DECADES: f64 = 2.0;
 
 /// An axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
     is_log: bool,
-    /// The ends, as places: numbers, or their logarithms.
+    /// The ends in coordinates: numbers, or their logarithms.
     from: f64,
     to: f64,
-    /// Where numbers stand.
+    /// The values of the ticks.
     pub ticks: Vec<f64>,
 }
 
 impl Scale {
-    /// From zero to what holds all values.
+    /// Creates an axis from zero to the maximum of all values.
     pub(super) fn from_zero(values: impl Iterator<Item = f64>) -> Self {
         let most = values.fold(0.0, f64::max);
         let most = if most > 0.0 { most } else { 1.0 };
@@ -31,7 +31,7 @@ impl Scale {
         Self { is_log: false, from: 0.0, to: count as f64 * step, ticks }
     }
 
-    /// With a number at each of these values, and a little room beside them.
+    /// Creates an axis with a tick at each of these values, and a small margin on both sides.
     pub(super) fn at(values: impl Iterator<Item = f64>) -> Self {
         let mut ticks: Vec<f64> = values.collect();
         ticks.sort_by(f64::total_cmp);
@@ -39,7 +39,7 @@ impl Scale {
         let (from, to) = (ticks.first().copied(), ticks.last().copied());
         let (from, to) = (from.unwrap_or(0.0), to.unwrap_or(1.0));
         let wide = if to > from { to - from } else { 1.0 };
-        // Numbers too close to the one before would cover it.
+        // A label too close to the previous one would cover it.
         let mut kept: Vec<f64> = Vec::new();
         for tick in ticks {
             if kept.last().is_none_or(|last| tick - last > wide / 24.0) {
@@ -49,15 +49,15 @@ impl Scale {
         Self { is_log: false, from: from - wide * 0.03, to: to + wide * 0.03, ticks: kept }
     }
 
-    /// For so many names, each in the middle of its place.
+    /// Creates an axis for a number of names, each in the middle of its slot.
     pub(super) fn of_names(count: usize) -> Self {
         let count = count.max(1);
         let ticks = (0..count).map(|at| at as f64).collect();
         Self { is_log: false, from: -0.5, to: count as f64 - 0.5, ticks }
     }
 
-    /// Logarithmic, from the power of ten below all values to that above. Zero and less have no
-    /// place on it.
+    /// Creates a logarithmic axis, from the power of ten below all values to the one above. It has
+    /// no coordinates for zero and negative values.
     pub(super) fn log(values: impl Iterator<Item = f64>) -> Self {
         let all: Vec<f64> = values.filter(|value| *value > 0.0).collect();
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -74,12 +74,12 @@ impl Scale {
         Self { is_log: true, from, to, ticks }
     }
 
-    /// Where the axis itself is: of amounts, zero.
+    /// Returns the value at the start of the axis; for amounts, that is zero.
     pub(super) fn floor(&self) -> f64 {
         self.value(self.from)
     }
 
-    /// The end of the axis.
+    /// Returns the value at the end of the axis.
     pub(super) fn ceiling(&self) -> f64 {
         self.value(self.to)
     }
@@ -121,14 +121,14 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// The next of 1, 2, 5, 10, ... times a power of ten.
+/// Returns the next of 1, 2, 5, 10, ... times a power of ten.
 fn step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     let part = [1.0, 2.0, 5.0].into_iter().find(|part| part * power >= least * 0.999);
     part.unwrap_or(10.0) * power
 }
 
-/// A number as people write it: 12,000 and 0.25.
+/// Formats a number for humans: 12,000 and 0.25.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if size < 1e-9 {

@@ -1,4 +1,4 @@
-//! Bars: side by side, or on top of each other.
+//! Bars, either grouped or stacked.
 
 use plotters::prelude::*;
 
@@ -7,9 +7,9 @@ use super::{Area, Drawn, Plot, colour, legend, plot};
 use crate::plan::Kind;
 use crate::series::{Chart, Dot, Origin};
 
-/// The part of a name's place that its bars take.
+/// The fraction of a name's slot that its bars fill.
 const WIDE: f64 = 0.76;
-/// How much of its colour a predicted bar has.
+/// The opacity of a predicted bar.
 const PALE: f64 = 0.45;
 
 /// Draws bars.
@@ -36,7 +36,7 @@ pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
     Ok(())
 }
 
-/// Full where it was measured, pale where it was predicted, hollow where a paper states it.
+/// Returns the fill of a bar: solid if measured, pale if predicted, hollow if stated by a paper.
 pub(super) fn fill(origin: Origin, colour: RGBColor) -> ShapeStyle {
     match origin {
         Origin::Measured => colour.filled(),
@@ -45,7 +45,7 @@ pub(super) fn fill(origin: Origin, colour: RGBColor) -> ShapeStyle {
     }
 }
 
-/// The parts of a pile: from, to, and whose.
+/// Returns the segments of a stack: from, to, and the index of the line.
 fn stack(chart: &Chart, at: usize) -> impl Iterator<Item = (f64, f64, usize)> + '_ {
     let mut from = 0.0;
     dots(chart, at).map(move |(index, dot)| {

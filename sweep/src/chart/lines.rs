@@ -10,10 +10,10 @@ use super::axis::Scale;
 use super::{Area, Drawn, INK, LABEL, Plot, broken, colour, plot, style, width};
 use crate::series::{Chart, Dot, Line, Origin};
 
-/// A row of a name at the end of a line, and what is between two names.
+/// The height of a row of a name at the end of a line, and the gap between two names.
 const ROW_HIGH: i32 = 30;
 const NAME_GAP: i32 = 6;
-/// A name that is wider has several rows.
+/// Wider names are broken into several rows.
 const NAME_WIDE_MAX: i32 = 360;
 
 /// Draws lines.
@@ -31,7 +31,7 @@ pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
     let right = rows.map(|row| width(&row, LABEL)).max().unwrap_or(0) + 50;
     let mut plot = plot(chart, area, (&x, &y), (right, 0))?;
     let mut ends = Vec::new();
-    // A paper's lines first, so that ours are not covered.
+    // A paper's lines are drawn first, so that they do not cover the measured ones.
     let mut order: Vec<usize> = (0..chart.lines.len()).collect();
     order.sort_by_key(|index| (chart.lines[*index].origin != Origin::Paper, *index));
     for index in order {
@@ -74,7 +74,7 @@ fn one(line: &Line, index: usize, colour: RGBColor, plot: &mut Plot<'_>) -> Draw
     Ok(())
 }
 
-/// Marks a point. Shapes differ too, for those who print without colours.
+/// Marks a point. The shapes differ too, for prints without colours.
 fn mark(
     plot: &mut Plot<'_>,
     at: (f64, f64),
@@ -102,7 +102,7 @@ fn mark(
     Ok(())
 }
 
-/// Writes each name beside the end of its line, as near as others allow.
+/// Writes each name next to the end of its line, as close as the other names allow.
 fn name_ends(
     chart: &Chart,
     area: &Area<'_>,
@@ -130,12 +130,13 @@ fn name_ends(
     Ok(())
 }
 
-/// Moves things of these tops and heights apart that cover each other, as little as that takes,
-/// each group around its middle, and none out of `room`; above all not above it.
+/// Moves overlapping boxes with these tops and heights apart by the smallest distance, each group
+/// around its middle and within `room`. If the room is too small, they exceed its bottom, but never
+/// its top.
 fn spread(wishes: &[(i32, i32)], room: Range<i32>) -> Vec<i32> {
-    /// Things that stand together.
+    /// Adjacent boxes.
     struct Group {
-        /// The sum of the tops that its things wish for it.
+        /// The sum of the tops of the group that its boxes prefer.
         sum: i64,
         count: i64,
         high: i64,

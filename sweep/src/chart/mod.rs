@@ -1,8 +1,9 @@
-//! Drawing: a chart's numbers become SVG, and SVG becomes PNG.
+//! Drawing: converts a chart's numbers to SVG, and SVG to PNG.
 //!
-//! The picture is drawn twice as large as it is shown, since the library that draws it counts in
-//! whole pixels. Colours are few and named here; the report's style sheet knows them by their
-//! values and has darker and lighter ones for them, so that one SVG fits both kinds of screens.
+//! The picture is drawn at twice the size at which it is shown, because the drawing library counts
+//! in whole pixels. Colours are few and defined here. The report's style sheet matches them by
+//! value and replaces them with darker and lighter ones, so that one SVG fits both kinds of
+//! screens.
 
 mod axis;
 mod bars;
@@ -20,18 +21,18 @@ use axis::Scale;
 pub(crate) use axis::number;
 pub use raster::png;
 
-/// Size of the drawing, in its own pixels: twice those that are seen.
+/// The size of the drawing, in its own pixels: twice the visible size.
 const SIZE: (u32, u32) = (1520, 800);
 /// Text.
 const INK: RGBColor = RGBColor(0x1f, 0x23, 0x28);
-/// Text that matters less, and what a paper states.
+/// Secondary text, and values stated by a paper.
 const MUTED: RGBColor = RGBColor(0x59, 0x63, 0x6e);
-/// Lines behind the data.
+/// Grid lines behind the data.
 const GRID: RGBColor = RGBColor(0xdd, 0xe1, 0xe6);
-/// A time in which something was wrong.
+/// The shading of the time of a fault.
 const SHADE: RGBColor = RGBColor(0xf3, 0xe3, 0xd8);
-/// Colours that also those tell apart who see few, after Okabe and Ito, and then lighter and darker
-/// ones: as many as a waterfall has parts, and some more.
+/// Colours that can be distinguished with colour blindness, after Okabe and Ito, and then lighter
+/// and darker ones: as many as a waterfall has parts, and some more.
 const PALETTE: [RGBColor; 14] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -51,14 +52,14 @@ const PALETTE: [RGBColor; 14] = [
 /// Font sizes of labels at axes and lines, and of numbers.
 const LABEL: i32 = 27;
 const NUMBER: i32 = 25;
-/// The mean width of a letter, in parts of the font size.
+/// The mean width of a letter, as a fraction of the font size.
 const LETTER: f64 = 0.53;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Plot<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Scale, Scale>>;
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-/// The chart as an SVG document.
+/// Returns the chart as an SVG document.
 pub fn svg(chart: &Chart) -> String {
     let mut text = String::new();
     {
@@ -73,14 +74,14 @@ pub fn svg(chart: &Chart) -> String {
     accessible(&text, chart)
 }
 
-/// What somebody hears who does not see the picture.
+/// Returns the description of the chart for screen readers.
 pub fn description(chart: &Chart) -> String {
     let lines: Vec<&str> = chart.lines.iter().map(|line| line.name.as_str()).collect();
     let Chart { title, x_label, y_label, .. } = chart;
     format!("{title}: {y_label} over {x_label}; {}. A table follows.", lines.join("; "))
 }
 
-/// The document with a title and a description, which the drawing library does not write.
+/// Adds a title and a description to the document, which the drawing library does not write.
 fn accessible(text: &str, chart: &Chart) -> String {
     let start = text.find("<svg").expect("a drawing is an SVG element");
     let open = start + text[start..].find('>').expect("elements are closed") + 1;
@@ -94,11 +95,11 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The colour of a line by its number among those that are no paper's.
+/// Returns the colour of a line, by its index among the lines that are not a paper's.
 fn colour(chart: &Chart, index: usize) -> RGBColor {
     match (chart.lines[index].origin, chart.kind) {
         (Origin::Paper, _) => return MUTED,
-        // The sum of the others.
+        // The sum of the other lines.
         (_, Kind::Timeline) if index == 0 => return INK,
         _ => {}
     }
@@ -106,7 +107,7 @@ fn colour(chart: &Chart, index: usize) -> RGBColor {
     PALETTE[before % PALETTE.len()]
 }
 
-/// How wide a text is, about: fonts differ, and none is asked.
+/// Returns the approximate width of a text: fonts differ, and none is loaded.
 fn width(text: &str, size: i32) -> i32 {
     (text.chars().count() as f64 * f64::from(size) * LETTER) as i32
 }
@@ -116,7 +117,8 @@ fn style(size: i32, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'static> {
     TextStyle { font, color: colour.to_backend_color(), pos: Pos::new(h, v) }
 }
 
-/// The coordinate system with its axes, grid and labels, and so much room at its right and above.
+/// Returns the coordinate system with its axes, grid and labels, and this margin on its right and
+/// above it.
 fn plot<'a>(
     chart: &Chart,
     area: &Area<'a>,
@@ -144,7 +146,7 @@ fn plot<'a>(
         .label_style(("sans-serif", NUMBER).into_font().color(&MUTED))
         .x_label_formatter(&|value| match chart.names.is_empty() {
             true => axis::number(*value),
-            // Names are written beneath the axis, in several lines where they are long.
+            // Names are written below the axis, in several lines if they are long.
             false => String::new(),
         })
         .draw()?;
@@ -152,7 +154,7 @@ fn plot<'a>(
     Ok(plot)
 }
 
-/// The names beneath the axis, broken where they are wider than their place.
+/// Writes the names below the axis, broken if they are wider than their slot.
 fn write_names(chart: &Chart, area: &Area<'_>, plot: &Plot<'_>, y: &Scale) -> Drawn {
     let place = |x: f64| plot.backend_coord(&(x, y.floor()));
     let room = place(1.0).0 - place(0.0).0 - 8;
@@ -166,7 +168,7 @@ fn write_names(chart: &Chart, area: &Area<'_>, plot: &Plot<'_>, y: &Scale) -> Dr
     Ok(())
 }
 
-/// A text in lines that fit, broken at spaces.
+/// Breaks a text at spaces into lines that fit.
 fn broken(text: &str, size: i32, room: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -181,7 +183,7 @@ fn broken(text: &str, size: i32, room: i32) -> Vec<String> {
     lines
 }
 
-/// A row of names above the plot, each with its colour. Returns how high it is.
+/// Draws a row of names above the plot, each with its colour. Returns its height.
 fn legend(chart: &Chart, area: &Area<'_>) -> Result<i32, DrawingAreaErrorKind<std::io::Error>> {
     const HIGH: i32 = 42;
     const SWATCH: i32 = 22;

@@ -1,4 +1,5 @@
-//! PNG of an SVG, the same on every machine: with a font that comes along, and not the system's.
+//! Converts an SVG to a PNG that is identical on every machine: it uses a bundled font instead of
+//! the system's.
 
 use std::sync::Arc;
 
@@ -8,14 +9,14 @@ use resvg::usvg::{Options, Tree, fontdb};
 use super::{INK, LABEL, SIZE, escape};
 use crate::series::Chart;
 
-/// How high the title is above the drawing.
+/// The height of the title above the drawing.
 pub(super) const TITLE: u32 = 64;
 
-/// The picture of a chart on white, under its title: a page that shows the SVG writes the title
-/// beside it, a picture stands alone.
+/// Returns the picture of a chart on white, below its title. A page that shows the SVG has the
+/// title next to it, but a picture is used without a page.
 ///
 /// # Panics
-/// When `svg` is not the chart's drawing.
+/// If `svg` is not the chart's drawing.
 pub fn png(chart: &Chart, svg: &str) -> Vec<u8> {
     let svg = titled(&chart.title, svg);
     let mut fonts = fontdb::Database::new();
@@ -32,7 +33,7 @@ pub fn png(chart: &Chart, svg: &str) -> Vec<u8> {
     pixels.encode_png().expect("a picture in memory has its format")
 }
 
-/// The drawing under a line with its title.
+/// Returns the drawing below a line with its title.
 fn titled(title: &str, drawing: &str) -> String {
     let (width, height) = (SIZE.0, SIZE.1 + TITLE);
     let drawing = drawing.replacen("<svg", &format!("<svg y=\"{TITLE}\""), 1);

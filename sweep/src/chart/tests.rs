@@ -1,4 +1,4 @@
-//! Pictures: what must be in them, and that they can be read.
+//! Tests of the contents and the legibility of pictures.
 
 use super::*;
 use crate::results::Spread;
@@ -79,7 +79,7 @@ fn bars_stand_over_names() {
         for text in ["near", "far away", "exact", "greedy", "0"] {
             assert!(texts.iter().any(|it| it == text), "{kind:?}: {text} in {texts:?}");
         }
-        // The pile is as high as its parts together.
+        // The height of a stack is the sum of its segments.
         let most = if kind == Kind::Stacked { "15" } else { "10" };
         assert!(texts.iter().any(|it| it == most), "{kind:?}: {texts:?}");
     }
@@ -120,6 +120,6 @@ fn a_png_has_letters_without_fonts_of_the_system() {
         assert!(above.filter(|pixel| pixel.green() < 100).count() > 300, "the title is there");
         pixels.pixels().iter().filter(|pixel| pixel.green() < 100).count()
     };
-    // Cut to the same width, so that only the letters differ.
+    // Cropped to the same width, so that only the letters differ.
     assert!(dark("MMMMMMMMMM") > dark("..........") + 200);
 }

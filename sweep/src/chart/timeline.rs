@@ -1,4 +1,4 @@
-//! Commits over the time of a run, and what happened meanwhile.
+//! Commits over the time of a run, with the events during it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -7,9 +7,9 @@ use super::axis::Scale;
 use super::{Area, Drawn, INK, NUMBER, SHADE, SIZE, colour, legend, plot, style};
 use crate::series::Chart;
 
-/// Labels that would lie over each other go below each other, in so many rows.
+/// The number of rows for labels; labels that would overlap are placed in different rows.
 const LABEL_ROWS: usize = 3;
-/// Beside a label, in pixels.
+/// The gap next to a label, in pixels.
 const GAP: i32 = 8;
 
 /// Draws a timeline.
@@ -32,11 +32,11 @@ pub(super) fn draw(chart: &Chart, area: &Area<'_>) -> Drawn {
         let stroke = colour(chart, index).stroke_width(thick);
         plot.draw_series([PathElement::new(path, stroke)])?;
     }
-    // Where one label ends, in each row: what finds no room has its shade alone.
+    // The end of the last label in each row. An event whose label does not fit is only shaded.
     let mut ends = [i32::MIN; LABEL_ROWS];
     for (at, mark) in chart.marks.iter().enumerate() {
         if chart.marks[..at].iter().any(|before| before.what == mark.what) {
-            // Its name stands beside the first of them.
+            // The label is next to the first of them.
             continue;
         }
         let (x, y) = plot.backend_coord(&(mark.from, high));

@@ -1,13 +1,14 @@
-//! `[[fault]]`: what happens to nodes while a run is measured, as the option `fault` has it.
+//! `[[fault]]`: faults of nodes during a measured run, converted to the option `fault`.
 
 use super::read::{Bound, Table};
 use crate::options::Value;
 use crate::wrong::Wrong;
 
-/// What can happen, and to how many regions: one, or two that are cut from each other as well.
+/// The kinds of faults, and the possible numbers of regions: one, or also two that are cut from
+/// each other.
 const KINDS: [(&str, &[usize]); 3] = [("kill", &[1]), ("cut", &[1, 2]), ("slow", &[1])];
 
-/// The faults as one option, if there are any.
+/// Returns the faults as one option, if there are any.
 pub fn read(tables: &[Table<'_>]) -> Result<Option<Bound>, Wrong> {
     let Some(first) = tables.first() else { return Ok(None) };
     let faults = tables.iter().map(one).collect::<Result<Vec<_>, _>>()?;
@@ -15,7 +16,7 @@ pub fn read(tables: &[Table<'_>]) -> Result<Option<Bound>, Wrong> {
     Ok(Some(Bound { name: "fault".to_owned(), value, line: first.line() }))
 }
 
-/// `kill:region-1@3+2`: what, whom, from which second on, for how many.
+/// Formats a fault as `kill:region-1@3+2`: its kind, region, start and duration in seconds.
 fn one(table: &Table<'_>) -> Result<String, Wrong> {
     table.allow(&["what", "at", "for", "node", "regions"])?;
     let missing = |key: &str| Wrong::new(table.line(), format!("[[fault]] has no {key}"));

@@ -1,18 +1,18 @@
-//! `[[figure]]`: what is drawn of the runs.
+//! `[[figure]]`: the figures of the results.
 
 use super::read::Table;
 use crate::measure;
 use crate::options::Value;
 use crate::wrong::{Wrong, unknown};
 
-/// How it is drawn.
+/// The kind of figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Lines over a number.
     Line,
-    /// Bars, those of one x side by side.
+    /// Bars; those with the same x are next to each other.
     Bar,
-    /// Bars of several measures on top of each other.
+    /// Stacked bars of several measures.
     Stacked,
     /// Commits over the time of a run, by region.
     Timeline,
@@ -32,64 +32,64 @@ impl Kind {
     }
 }
 
-/// Values that a paper states.
+/// Values stated by a paper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paper {
-    /// What they are of.
+    /// The name of the values.
     pub label: String,
-    /// Where the paper states them.
+    /// The reference to the paper.
     pub source: String,
     /// The numbers: x and y.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What no system of some kind can exceed: a model's line.
+/// A model's line: an upper bound for all systems of some kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ceiling {
-    /// What it is of.
+    /// The name of the line.
     pub label: String,
-    /// Where it is from.
+    /// The reference of the model.
     pub source: String,
-    /// At most so much of what is measured for each of x.
+    /// The upper bound of the measure, for each unit of x.
     pub per_x: f64,
 }
 
-/// What is drawn.
+/// A figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// Where it stands.
+    /// The line in the plan.
     pub line: usize,
-    /// Its title.
+    /// The title.
     pub title: String,
-    /// What its reader should know.
+    /// Notes for the reader.
     pub note: String,
-    /// How it is drawn.
+    /// The kind of figure.
     pub kind: Kind,
     /// The option along the x axis. A timeline has none.
     pub x: Option<String>,
-    /// What is measured: paths into a run's results.
+    /// The measures: paths into a run's results.
     pub y: Vec<String>,
-    /// Options that tell one line from another.
+    /// The options that distinguish the lines.
     pub series: Vec<String>,
-    /// Options of which the best is taken: that with the most throughput.
+    /// Options of which only the best value is shown: the one with the highest throughput.
     pub best_of: Vec<String>,
-    /// The runs that it is of: those with these values.
+    /// The selected runs: those with these values.
     pub only: Vec<(String, Value)>,
     /// Whether the x axis is logarithmic.
     pub is_log_x: bool,
-    /// Whether the y axis is.
+    /// Whether the y axis is logarithmic.
     pub is_log_y: bool,
-    /// What stands at the x axis, where not the option's own.
+    /// The label of the x axis, if not the option's own.
     pub x_label: Option<String>,
-    /// The same of the y axis.
+    /// The label of the y axis, if not the measure's own.
     pub y_label: Option<String>,
-    /// The option by whose number everything is divided: of which y is for each.
+    /// The option by whose number all values are divided.
     pub per: Option<String>,
-    /// Values of options: y is how many times less a run has than the one with these.
+    /// Values of options that select a reference run: y is the ratio of the reference to a run.
     pub slowdown_from: Vec<(String, Value)>,
-    /// What models have.
+    /// The lines of models.
     pub ceilings: Vec<Ceiling>,
-    /// What a paper has.
+    /// The lines of a paper.
     pub paper: Vec<Paper>,
 }
 
@@ -175,7 +175,7 @@ impl Figure {
     }
 }
 
-/// The tables of a list, each read.
+/// Reads all tables of a list.
 fn all_of<T>(
     table: &Table<'_>,
     key: &str,

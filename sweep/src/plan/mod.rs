@@ -1,17 +1,16 @@
-//! Plans: what is to be run and what is to be drawn of it, as a TOML file says it.
+//! Plans: the runs and the figures, as described by a TOML file.
 //!
 //! ```text
 //!   [base]    options of every run
 //!   [[case]]  options that go together, under a name    \
-//!   [[series]] the same, once more                       >  axes: a point for each combination
+//!   [[series]] a second axis of this kind                >  axes: a point for each combination
 //!   [sweep]   an option and the values that it takes    /
-//!   [[fault]] what happens to nodes while a run is measured
-//!   [[figure]] what is drawn
+//!   [[fault]] a fault of nodes during a measured run
+//!   [[figure]] a figure of the report
 //! ```
 //!
-//! Axes vary the faster the later they come: cases slowest, then series, then those of `[sweep]` in
-//! the order of the file. What an axis sets stands above what `[base]` says; two axes never set the
-//! same option.
+//! Later axes vary faster: cases are the slowest, then series, then those of `[sweep]` in the order
+//! of the file. Options of an axis override those of `[base]`. Two axes never set the same option.
 
 mod fault;
 mod figure;
@@ -24,62 +23,63 @@ use crate::options::{Engine, Value};
 use crate::wrong::{Wrong, unknown};
 use read::{Choices, Item, Table};
 
-/// Measured so often at most: more tell nothing new.
+/// The maximum number of repeats: more provide no information.
 const REPEATS_MAX: u32 = 100;
-/// What every key at the top of a plan is.
+/// The keys at the top of a plan.
 const KEYS: [&str; 11] = [
     "title", "note", "engine", "repeats", "tune", "base", "sweep", "case", "series", "fault",
     "figure",
 ];
 
-/// A plan as its file has it. What its options mean is not known here.
+/// A plan as described by its file. The meaning of its options is unknown to this crate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What it is about.
+    /// The title.
     pub title: String,
-    /// What a reader of the report should know.
+    /// Notes for the reader of the report.
     pub note: String,
-    /// What makes the numbers, where no option says otherwise.
+    /// The engine, unless an option overrides it.
     pub engine: Engine,
-    /// How often each point is run.
+    /// The number of runs of each point.
     pub repeats: u32,
-    /// Options of which every value is run once, and the best one as often as it says above.
+    /// Options of which every value is run once, and only the best one is run `repeats` times.
     pub tune: Vec<String>,
     /// Options of every run.
     pub base: Vec<Bound>,
-    /// What varies, the slowest first.
+    /// The axes, slowest first.
     pub axes: Vec<Axis>,
-    /// What is drawn.
+    /// The figures.
     pub figures: Vec<Figure>,
 }
 
-/// Something that varies.
+/// An axis of variation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
     /// Its name: `case`, `series`, or that of an option.
     pub name: String,
-    /// Where it stands.
+    /// The line in the plan.
     pub line: usize,
-    /// What it goes through.
+    /// The values of the axis.
     pub steps: Vec<Step>,
 }
 
 /// One of the values of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What figures call it.
+    /// The name of the value in figures.
     pub label: Value,
     /// The options that it sets.
     pub bound: Vec<Bound>,
-    /// Those of them of which it has one of several values: others of the same label have the rest.
+    /// Those of its options that have several values in the plan: other steps with the same label
+    /// have the other values.
     pub finer: Vec<(String, Value)>,
 }
 
 impl Plan {
-    /// Reads a plan.
+    /// Parses a plan.
     ///
     /// # Errors
-    /// When it is no plan, with the line of what is wrong.
+    /// If the plan is invalid; the error has the line of the problem.
     ///
     /// ```
     /// let text = "title = 'T'\n[base]\nworkload = 'bank'\n[sweep]\nrtt = [0, 50]\n";
@@ -136,7 +136,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Every name that a figure can use: those of axes, and of options.
+    /// Returns all names that a figure can use: those of axes and of options.
     pub fn coordinates(&self) -> Vec<&str> {
         let axes = self.axes.iter().map(|axis| axis.name.as_str());
         let steps = self.axes.iter().flat_map(|axis| &axis.steps).flat_map(|step| &step.bound);
@@ -179,7 +179,7 @@ impl Plan {
     }
 }
 
-/// An axis of tables that have names.
+/// Returns an axis of named tables.
 fn named(name: &str, tables: &[Table<'_>]) -> Result<Axis, Wrong> {
     let mut steps: Vec<Step> = Vec::new();
     for table in tables {
@@ -193,7 +193,7 @@ fn named(name: &str, tables: &[Table<'_>]) -> Result<Axis, Wrong> {
     Ok(Axis { name: name.to_owned(), line: tables[0].line(), steps })
 }
 
-/// The steps of one name: one, or one for each combination where options have several values.
+/// Returns the steps of one name: one, or one for each combination if options have several values.
 fn steps_of(label: &Value, table: &Table<'_>) -> Result<Vec<Step>, Wrong> {
     let mut steps = vec![Step { label: label.clone(), bound: Vec::new(), finer: Vec::new() }];
     for Choices { values, is_list } in table.choices(&["name"])? {
@@ -211,7 +211,7 @@ fn steps_of(label: &Value, table: &Table<'_>) -> Result<Vec<Step>, Wrong> {
     Ok(steps)
 }
 
-/// The axes of `[sweep]`.
+/// Returns the axes of `[sweep]`.
 fn swept(item: Item<'_>, axes: &mut Vec<Axis>) -> Result<(), Wrong> {
     for item in item.table("[sweep]")?.items() {
         item.leaves("", &mut |name, item| {

@@ -1,4 +1,4 @@
-//! TOML as plans use it: each value with the line that it stands in, in the order of the file.
+//! TOML as used by plans: each value with its line, in the order of the file.
 
 use std::str::FromStr;
 
@@ -8,22 +8,22 @@ use toml::de::{DeTable, DeValue};
 use crate::options::Value;
 use crate::wrong::{Wrong, unknown};
 
-/// An option and its value, and where they stand.
+/// An option with its value and line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
     /// The option's name.
     pub name: String,
-    /// What it is set to.
+    /// The option's value.
     pub value: Value,
-    /// Where.
+    /// The line in the plan.
     pub line: usize,
 }
 
 /// The values that an option takes, one after the other.
 pub struct Choices {
-    /// One at least.
+    /// At least one value.
     pub values: Vec<Bound>,
-    /// Whether they were a list, be it of one.
+    /// Whether they were given as a list, possibly of one value.
     pub is_list: bool,
 }
 
@@ -41,16 +41,16 @@ pub struct Item<'t> {
 /// A table.
 #[derive(Clone)]
 pub struct Table<'t> {
-    /// As a plan names it: `[base]`.
+    /// The name of the table in the plan: `[base]`.
     name: String,
     line: usize,
     items: Vec<Item<'t>>,
 }
 
-/// Reads a file.
+/// Parses a file.
 ///
 /// # Errors
-/// When it is not TOML.
+/// If it is not valid TOML.
 pub fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Wrong> {
     DeTable::parse(text).map_err(|error| {
         let place = error.span().map_or(0, |span| span.start);
@@ -63,10 +63,10 @@ fn line_of(text: &str, place: usize) -> usize {
 }
 
 impl<'t> Table<'t> {
-    /// A table of a file.
+    /// Creates a table of a file.
     pub fn new(text: &'t str, name: &str, line: usize, table: &'t DeTable<'t>) -> Self {
         let mut entries: Vec<_> = table.iter().collect();
-        // The parser sorts by name; what varies fastest is what comes last in the file.
+        // The parser sorts by name, but the order of the file determines the order of the axes.
         entries.sort_by_key(|(key, _)| key.span().start);
         let item = |(key, value): (&'t Spanned<_>, &'t Spanned<DeValue<'t>>)| {
             let line = line_of(text, key.span().start);
@@ -77,25 +77,25 @@ impl<'t> Table<'t> {
         Self { name: name.to_owned(), line, items }
     }
 
-    /// The line that it begins in, or that of its first key.
+    /// Returns the line at which the table begins, or that of its first key.
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// What is in it.
+    /// Returns the items of the table.
     pub fn items(&self) -> impl Iterator<Item = Item<'t>> {
         self.items.iter().copied()
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn find(&self, key: &str) -> Option<Item<'t>> {
         self.items().find(|item| item.key == key)
     }
 
-    /// Refuses keys that mean nothing.
+    /// Rejects unknown keys.
     ///
     /// # Errors
-    /// With the first of them.
+    /// The first unknown key.
     pub fn allow(&self, keys: &[&str]) -> Result<(), Wrong> {
         let Some(item) = self.items().find(|item| !keys.contains(&item.key)) else {
             return Ok(());
@@ -104,19 +104,19 @@ impl<'t> Table<'t> {
         Err(Wrong::new(item.line, unknown(&what, item.key, keys.iter().copied())))
     }
 
-    /// The text of a key that must be there.
+    /// Returns the text of a required key.
     ///
     /// # Errors
-    /// When it is not there, or no text.
+    /// If it is missing or not a text.
     pub fn text(&self, key: &str) -> Result<String, Wrong> {
         let missing = || Wrong::new(self.line, format!("{} has no {key}", self.name));
         self.find(key).ok_or_else(missing)?.text()
     }
 
-    /// All options that it sets, those in tables of their own by their path.
+    /// Returns all options that the table sets. Those in nested tables are named by their path.
     ///
     /// # Errors
-    /// When a value can't be one of an option.
+    /// If a value is invalid for an option.
     pub fn options(&self, except: &[&str]) -> Result<Vec<Bound>, Wrong> {
         let mut found = Vec::new();
         for item in self.items().filter(|item| !except.contains(&item.key)) {
@@ -130,10 +130,10 @@ impl<'t> Table<'t> {
 }
 
 impl Table<'_> {
-    /// All options that it sets, each to one value or to several.
+    /// Returns all options that the table sets, each to one value or to several.
     ///
     /// # Errors
-    /// When a value can't be one of an option, or a list has none, or one twice.
+    /// If a value is invalid for an option, or a list is empty or has a duplicate.
     pub fn choices(&self, except: &[&str]) -> Result<Vec<Choices>, Wrong> {
         let mut found = Vec::new();
         for item in self.items().filter(|item| !except.contains(&item.key)) {
@@ -152,10 +152,10 @@ impl Table<'_> {
 }
 
 impl<'t> Item<'t> {
-    /// The values of a list, each as that of an option.
+    /// Returns the values of a list, each as that of an option.
     ///
     /// # Errors
-    /// When it is no list, has no value, or one twice.
+    /// If it is not a list, is empty, or has a duplicate.
     pub fn values(&self, name: &str) -> Result<Vec<Bound>, Wrong> {
         let mut values: Vec<Bound> = Vec::new();
         for element in self.each()? {
@@ -177,7 +177,7 @@ impl<'t> Item<'t> {
         Wrong::new(self.line, format!("{} must be {expected}, not {found}", self.key))
     }
 
-    /// Hands on every value below this key that is no table, with its path.
+    /// Calls `each` for every value below this key that is not a table, with its path.
     ///
     /// # Errors
     /// Those of `each`.
@@ -192,27 +192,27 @@ impl<'t> Item<'t> {
         below.items().try_for_each(|item| item.leaves(&format!("{name}."), each))
     }
 
-    /// A text.
+    /// Returns the value as a text.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is not a text.
     pub fn text(&self) -> Result<String, Wrong> {
         let text = self.value.get_ref().as_str();
         Ok(text.ok_or_else(|| self.wrong("a text"))?.trim().to_owned())
     }
 
-    /// A number.
+    /// Returns the value as a number.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is not a number.
     pub fn number(&self) -> Result<f64, Wrong> {
         number(self.value.get_ref()).ok_or_else(|| self.wrong("a number"))
     }
 
-    /// A whole number within limits.
+    /// Returns the value as a whole number within limits.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is not a whole number within the limits.
     pub fn count(&self, least: u32, most: u32) -> Result<u32, Wrong> {
         let number = self.number()?;
         let is_one =
@@ -221,20 +221,20 @@ impl<'t> Item<'t> {
         if is_one { Ok(number as u32) } else { Err(wrong()) }
     }
 
-    /// One of a few words.
+    /// Returns the value as one of a few words.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is not one of them.
     pub fn one_of<T>(&self, named: impl Fn(&str) -> Option<T>, all: &[&str]) -> Result<T, Wrong> {
         let text = self.text()?;
         let what = || Wrong::new(self.line, unknown(self.key, &text, all.iter().copied()));
         named(&text).ok_or_else(what)
     }
 
-    /// A text, or several.
+    /// Returns the value as one text or several.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is neither.
     pub fn texts(&self) -> Result<Vec<String>, Wrong> {
         match self.value.get_ref().as_array() {
             None => Ok(vec![self.text()?]),
@@ -242,10 +242,10 @@ impl<'t> Item<'t> {
         }
     }
 
-    /// Two numbers.
+    /// Returns the value as two numbers.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is not two numbers.
     pub fn pair(&self) -> Result<(f64, f64), Wrong> {
         match &self.each()?[..] {
             [x, y] => Ok((x.number()?, y.number()?)),
@@ -253,10 +253,10 @@ impl<'t> Item<'t> {
         }
     }
 
-    /// The elements of a list.
+    /// Returns the elements of a list.
     ///
     /// # Errors
-    /// When it is no list.
+    /// If it is not a list.
     pub fn each(&self) -> Result<Vec<Self>, Wrong> {
         let list = self.value.get_ref().as_array().ok_or_else(|| self.wrong("a list"))?;
         let element = |value: &'t Spanned<DeValue<'t>>| {
@@ -266,29 +266,29 @@ impl<'t> Item<'t> {
         Ok(list.iter().map(element).collect())
     }
 
-    /// A table.
+    /// Returns the value as a table.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is not a table.
     pub fn table(&self, name: &str) -> Result<Table<'t>, Wrong> {
         let table = self.value.get_ref().as_table();
         let table = table.ok_or_else(|| self.wrong("a table"))?;
         Ok(Table::new(self.text, name, self.line, table))
     }
 
-    /// Tables under one name, as `[[name]]` makes them.
+    /// Returns the tables under one name, as written with `[[name]]`.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is not a list of tables.
     pub fn tables(&self) -> Result<Vec<Table<'t>>, Wrong> {
         let name = format!("[[{}]]", self.key);
         self.each()?.iter().map(|element| element.table(&name)).collect()
     }
 
-    /// What an option can be set to.
+    /// Returns the value of an option.
     ///
     /// # Errors
-    /// When it is a list, a table or a date.
+    /// If it is a list, a table or a date.
     pub fn value(&self) -> Result<Value, Wrong> {
         let value = self.value.get_ref();
         if let Some(is_there) = value.as_bool() {

@@ -1,4 +1,4 @@
-//! What plans may say, and what is said of what they may not.
+//! Tests of valid plans, and of the messages for invalid ones.
 
 use super::*;
 

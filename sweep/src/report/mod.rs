@@ -1,10 +1,10 @@
-//! The report: one page that needs nothing but itself, and its figures as files of their own.
+//! The report: one self-contained page, and its figures as separate files.
 //!
 //! ```text
-//!   report.html      everything; works from a disk, on paper, in light and in dark
+//!   report.html      the whole report; works offline, in print, and in light and dark mode
 //!   figures/*.svg    each picture
-//!   figures/*.png    the same for documents that take no SVG
-//!   runs/NNN.json    what each run wrote (not by this module)
+//!   figures/*.png    the same, for documents that do not support SVG
+//!   runs/NNN.json    the results of each run (written by the runs)
 //! ```
 
 mod runs;
@@ -26,29 +26,29 @@ use crate::tune;
 
 const STYLE: &str = include_str!("style.css");
 
-/// Everything that the page is made of.
+/// The contents of the page.
 pub(crate) struct Material<'a> {
-    /// What was to be run.
+    /// The plan.
     pub plan: &'a Plan,
     /// Its points.
     pub checked: &'a Checked,
-    /// What came of them.
+    /// The results of the points.
     pub results: &'a Results,
-    /// Where.
+    /// The machine and the program.
     pub facts: &'a Facts,
 }
 
 /// A figure with its pictures.
 struct Drawn<'a> {
     figure: &'a Figure,
-    /// The name of its files, without the ending, and their content.
+    /// The name of each picture's files, without the extension, and its contents.
     charts: Vec<(String, Chart, String)>,
 }
 
-/// Writes the page and the pictures, and says where the page is.
+/// Writes the page and the pictures, and returns the path of the page.
 ///
 /// # Errors
-/// When files can't be written.
+/// If the files cannot be written.
 pub fn write(
     plan: &Plan,
     checked: &Checked,
@@ -153,7 +153,7 @@ impl<'a> Material<'a> {
         }
     }
 
-    /// When the first and the last run ended.
+    /// Returns the times at which the first and the last run ended.
     fn ended(&self) -> Option<(String, String)> {
         let keys = self.checked.points.iter().map(|point| point.key(&self.facts.build));
         let all = keys.flat_map(|key| {
@@ -164,7 +164,7 @@ impl<'a> Material<'a> {
         Some((all.iter().min()?.clone(), all.iter().max()?.clone()))
     }
 
-    /// How many runs there are of how many.
+    /// Returns the number of completed runs and the total, as text.
     fn counted(&self) -> String {
         let mut keys: Vec<String> =
             self.checked.points.iter().map(|point| point.key(&self.facts.build)).collect();
@@ -253,7 +253,7 @@ fn section(number: usize, drawn: &Drawn<'_>) -> Markup {
     }
 }
 
-/// What says where a number is from.
+/// Returns the badge for the origin of a number.
 pub(crate) fn badge(engine: Engine) -> Markup {
     match engine {
         Engine::Real => html! { span.badge.measured { "measured" } },
@@ -267,7 +267,7 @@ fn paragraphs(text: &str) -> impl Iterator<Item = String> {
         .filter(|part| !part.is_empty())
 }
 
-/// A title as the name of a file.
+/// Returns a title as the name of a file.
 fn slug(title: &str) -> String {
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let mut slug: String = title.chars().map(letter).collect();

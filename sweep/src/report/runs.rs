@@ -1,4 +1,4 @@
-//! Each run with everything that is known of it, folded away.
+//! All details of each run, collapsed.
 
 use maud::{Markup, html};
 use serde_json::Value;
@@ -9,10 +9,10 @@ use crate::measure;
 use crate::points::Point;
 use crate::results::Entry;
 
-/// Latencies that are shown.
+/// The quantiles of latencies that are shown.
 const QUANTILES: [&str; 6] = ["p50", "p90", "p95", "p99", "p999", "max"];
 
-/// All runs.
+/// Renders all runs.
 pub(super) fn all(material: &Material<'_>) -> Markup {
     let Material { checked, results, facts, .. } = material;
     html! {
@@ -46,7 +46,7 @@ fn one(point: &Point, entry: &Entry, name: &str) -> Markup {
     }
 }
 
-/// What a run's results say.
+/// Renders the details of a run's results.
 fn known(results: &Value) -> Markup {
     let check = &results["check"];
     html! {
@@ -77,7 +77,7 @@ fn known(results: &Value) -> Markup {
     }
 }
 
-/// Throughput and latencies, of all, of each region, and of each kind of transaction.
+/// Throughput and latencies, in total, of each region, and of each kind of transaction.
 fn parts(results: &Value) -> Markup {
     let mut rows: Vec<(String, &Value)> = vec![("all".to_owned(), results)];
     for part in ["regions", "transactions"] {
@@ -127,7 +127,7 @@ fn amount(value: &Value) -> String {
     value.as_f64().map_or_else(|| "–".to_owned(), number)
 }
 
-/// A table of few numbers as a sentence; or one number.
+/// Renders a small table of numbers as a sentence, or one number.
 fn pairs(title: &str, table: &Value, unit: &str) -> Markup {
     let words = match table {
         Value::Object(table) => {

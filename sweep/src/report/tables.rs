@@ -1,4 +1,4 @@
-//! Tables: the values of each figure, and every run in one line.
+//! Tables: the values of each figure, and one line for every run.
 
 use maud::{Markup, html};
 
@@ -8,7 +8,7 @@ use crate::plan::Kind;
 use crate::results::Spread;
 use crate::series::{Chart, Dot, Line, Origin};
 
-/// What of each run is in the table of all.
+/// The columns of the table of all runs.
 const COLUMNS: [(&str, &str); 8] = [
     ("throughput_per_sec", "txn/s"),
     ("latency_ms.p50", "p50 ms"),
@@ -20,7 +20,7 @@ const COLUMNS: [(&str, &str); 8] = [
     ("memory_mb", "memory MB"),
 ];
 
-/// What a picture's signs mean.
+/// Returns the legend of a picture's symbols.
 pub(super) fn caption(chart: &Chart) -> String {
     let has = |origin| chart.lines.iter().any(|line| line.origin == origin);
     let has_spread = chart.lines.iter().flat_map(|line| &line.dots).any(|dot| dot.y.count > 1);
@@ -43,7 +43,7 @@ pub(super) fn caption(chart: &Chart) -> String {
     parts.join(" ")
 }
 
-/// The values of a picture.
+/// Renders the values of a picture.
 pub(super) fn of_chart(chart: &Chart) -> Markup {
     if chart.kind == Kind::Timeline {
         return stalls(chart);
@@ -96,7 +96,7 @@ fn spread(spread: &Spread) -> Markup {
     }
 }
 
-/// Of a timeline: how much, and how long there was nothing.
+/// Renders the values of a timeline: commits and pauses.
 fn stalls(chart: &Chart) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(format!("Pauses of {}", chart.title)) {
@@ -130,7 +130,7 @@ fn pause(chart: &Chart, line: &Line) -> String {
     chart.pauses_secs.get(&line.name).map_or_else(|| "–".to_owned(), |secs| number(*secs))
 }
 
-/// Every point in one line.
+/// Renders one line for every point.
 pub(super) fn summary(material: &Material<'_>) -> Markup {
     let Material { plan, checked, results, facts } = material;
     let mut axes: Vec<&str> = plan.axes.iter().map(|axis| axis.name.as_str()).collect();
@@ -176,7 +176,7 @@ pub(super) fn summary(material: &Material<'_>) -> Markup {
 fn summary_cell(path: &str, found: Option<Spread>) -> Markup {
     match found {
         None => html! { "–" },
-        // Of another database's servers nobody counts what they send to each other.
+        // The traffic between the servers of another database is not measured.
         Some(found) if path == "wan_bytes_per_txn" && found.max == 0.0 => html! { "–" },
         Some(found) if path == "throughput_per_sec" => spread(&found),
         Some(found) if path.starts_with("shares.") => {

@@ -1,4 +1,4 @@
-//! A sweep from its plan to its page, with made-up numbers.
+//! A sweep from its plan to its page, with generated numbers.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -22,15 +22,15 @@ const PLAN: &str = "title = 'Distance & <skew>'\nnote = '''Made up.\n\nTwice.'''
     y = ['shares.valid', 'shares.ordered']\nonly = {zipf = 0.9}\n\
     [[figure]]\ntitle = 'Time'\nkind = 'timeline'\nseries = 'rtt'\nonly = {zipf = 0.3}\n";
 
-/// Runs that take no time. The throughput tells which run it was.
+/// Runs that take no time. The throughput identifies the run.
 #[derive(Default)]
 struct Fake {
     runs: RefCell<Vec<String>>,
-    /// The run of this number is interrupted.
+    /// The number of the run that is interrupted.
     interrupted_at: Option<usize>,
-    /// Runs of this round trip fail.
+    /// The round trip whose runs fail.
     failing: Option<f64>,
-    /// Runs after so many fail.
+    /// The number of runs after which all others fail.
     failing_after: Option<usize>,
 }
 
@@ -120,7 +120,7 @@ fn refused(text: &str) -> String {
     Checked::new(&plan, &Fake::default(), &facts()).unwrap_err().to_string()
 }
 
-/// The page as XML: HTML's elements without an end are given one.
+/// Checks the page as XML, after closing HTML's void elements.
 fn assert_well_formed(page: &str) {
     let body = page.strip_prefix("<!DOCTYPE html>").unwrap();
     let mut text = String::new();
@@ -202,7 +202,7 @@ fn the_best_of_what_is_tuned_is_run_again_and_the_rest_is_not() {
     let best = ["rtt=0, zipf=0.9", "rtt=50, zipf=0.9"];
     assert_eq!(runs[6..], [best, best, best].concat());
     let page = std::fs::read_to_string(&finished.report).unwrap();
-    // Runs 7, 9 and 11, and not the third, by which it was chosen.
+    // Runs 7, 9 and 11, but not the third, by which the point was chosen.
     for words in [
         "12 of 12: one of each point, then 3 of the best zipf",
         "909 <span class=\"spread\">(907–911)</span>",
@@ -240,7 +240,8 @@ fn an_interrupted_sweep_has_a_report_and_goes_on_where_it_was() {
     let finished = sweep(PLAN, &mut fake, directory.path(), true).unwrap();
     assert_eq!((finished.done, finished.left), (18, 0));
     assert_eq!(fake.runs.borrow().len(), 14);
-    // A plan that has grown runs only what is new; new words for the same options are nothing new.
+    // After a plan has grown, only the new points are run; a new label for the same options does
+    // not make a point new.
     let grown =
         PLAN.replace("zipf = [0.3, 0.9]", "zipf = [0.3, 0.9, 1.2]").replace("Made up", "Or");
     sweep(&grown, &mut fake, directory.path(), true).unwrap();
@@ -260,7 +261,7 @@ fn a_plan_that_was_edited_overwrites_no_result_of_the_one_before() {
         files.map(text).collect::<std::collections::BTreeSet<_>>()
     };
     let before = texts();
-    // The new points are the first, so that the others come later than they did.
+    // The new points come first, so that the others have later positions than before.
     let edited = PLAN.replace("zipf = [0.3, 0.9]", "zipf = [1.2, 0.3, 0.9]");
     sweep(&edited, &mut fake, directory.path(), true).unwrap();
     assert_eq!((before.len(), fake.runs.borrow().len()), (18, 27));
@@ -280,7 +281,7 @@ fn a_run_that_fails_its_check_has_no_throughput_and_says_why() {
     assert!(page.contains("Failed runs"));
     assert!(page.contains("rtt=50, zipf=0.3, run 1: check failed: replicas &lt;differ&gt;"));
     assert!(page.contains("6 failed"));
-    // It is a finding: going on does not hide it.
+    // A failure is a result: resuming does not hide it.
     let mut again = Fake::default();
     sweep(PLAN, &mut again, directory.path(), true).unwrap();
     assert!(again.runs.into_inner().is_empty());
@@ -316,7 +317,7 @@ fn values_are_for_each_of_something_or_times_less_than_another_runs() {
         charts[0].lines.iter().map(values).collect::<Vec<_>>()
     };
     let named = |name: &str, values: [f64; 2]| (name.to_owned(), values.to_vec());
-    // What others are compared with is in no line of it.
+    // The reference of the others is in no line of the figure.
     assert_eq!(
         lines(&plan.figures[0]),
         [

@@ -1,12 +1,13 @@
-//! Running a graph of jobs on the workers of a pool.
+//! Runs a graph of jobs on the workers of a pool.
 //!
-//! A node runs when its counter of unfinished predecessors is zero (Minerva §4). Who ends a node
-//! counts its followers down and keeps those that became free, so that it knows its next jobs
-//! while it runs one and can fetch what they will read; it gives half of them away when somebody
-//! has nothing to do.
+//! A node of the graph runs when its counter of unfinished predecessors is zero (Minerva §4). The
+//! worker that finishes a node decrements the counters of its successors and keeps those that
+//! became ready. It therefore knows its next jobs while it runs one and can prefetch their rows. If
+//! another worker is idle, it gives half of them away.
 //!
-//! A pool may run the workers one after the other on one thread: the first then does everything. It
-//! only ever waits while another worker holds a node, which is then on another thread and will end.
+//! A pool may run the workers one after the other on one thread; the first worker then runs all
+//! jobs. A worker waits only while another worker holds a node, which then runs on another thread
+//! and will finish.
 
 use std::collections::VecDeque;
 use std::hint::spin_loop;
@@ -16,24 +17,24 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::schedule::Graph;
 use crate::pool::{Pool, each};
 
-/// A worker takes so many nodes at a time, and keeps so many: as many jobs as are worth looking
-/// ahead, while what waits for one of them does not wait long.
+/// The maximum number of nodes that a worker takes at once and keeps. Enough jobs for a useful
+/// prefetch, and few enough that their successors do not wait long.
 const KEPT_MAX: usize = 4;
 
-/// Who has nothing to do looks so often for something before it sleeps: some microseconds, as a
-/// wake-up takes.
+/// The number of polls of an idle worker before it sleeps. They take some microseconds, like a
+/// wake-up.
 const LOOKS: usize = 200;
 
-/// What runs a job: given the worker's scratch space, the job, and those that it will most likely
-/// be given after it.
+/// The function that runs a job. Its arguments are the worker's scratch space, the job, and the
+/// jobs that this worker will most likely run next.
 pub(super) type Run<'a, S, R> =
     dyn Fn(&mut S, usize, &mut dyn Iterator<Item = usize>) -> R + Sync + 'a;
 
-/// Calls `job` once for each job of the graph, after all that it waits for, and returns the results
+/// Calls `job` once for each job of the graph, after all its predecessors, and returns the results
 /// in the order of the jobs. Each worker has a scratch space that its jobs use one after the other.
 ///
 /// # Panics
-/// When a job panics.
+/// If a job panics.
 pub(super) fn run<S: Default, R: Send>(
     pool: &dyn Pool,
     graph: &Graph,
@@ -57,22 +58,22 @@ pub(super) fn run<S: Default, R: Send>(
 struct Dispatch<'a> {
     graph: &'a Graph,
     workers: usize,
-    /// How many unfinished predecessors each node has.
+    /// The number of unfinished predecessors of each node.
     waits: Vec<AtomicU32>,
-    /// How many nodes have not ended.
+    /// The number of unfinished nodes.
     left: AtomicUsize,
     ready: Mutex<Ready>,
-    /// How many nodes are ready and nobody's: to know without the lock.
+    /// The number of ready nodes that no worker holds. Readable without the lock.
     ready_count: AtomicUsize,
-    /// How many workers have nothing to do.
+    /// The number of idle workers.
     idle: AtomicUsize,
     changed: Condvar,
 }
 
-/// What is free to be taken.
+/// The ready nodes that no worker holds.
 struct Ready {
     nodes: VecDeque<u32>,
-    /// A worker panicked, so some nodes will never be ready.
+    /// Whether a worker panicked, so that some nodes will never become ready.
     is_broken: bool,
 }
 
@@ -108,11 +109,12 @@ impl<'a> Dispatch<'a> {
                 results.push((at, job(&mut scratch, at, &mut next)));
             }
             for &follower in self.graph.followers(at) {
-                // AcqRel: who counts down to zero sees what all the others did.
+                // AcqRel: the worker that decrements the counter to zero sees the effects of all
+                // predecessors.
                 if self.waits[follower as usize].fetch_sub(1, Ordering::AcqRel) != 1 {
                     continue;
                 }
-                // A joint takes no time, and others wait for it.
+                // A joint takes no time and has successors that wait for it, so it goes first.
                 match follower as usize >= jobs {
                     true => mine.push_front(follower),
                     false => mine.push_back(follower),
@@ -120,7 +122,7 @@ impl<'a> Dispatch<'a> {
             }
             self.give(&mut mine);
             if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                // Under the lock, so that nobody is between looking at `left` and waiting.
+                // Taken so that no worker is between checking `left` and waiting.
                 let _ready = self.ready();
                 self.changed.notify_all();
             }
@@ -128,8 +130,8 @@ impl<'a> Dispatch<'a> {
         results
     }
 
-    /// Gives away what is more than a worker keeps, and half of the rest when somebody has nothing
-    /// to do.
+    /// Gives away the nodes above the limit that a worker keeps, or half of its nodes if another
+    /// worker is idle.
     fn give(&self, mine: &mut VecDeque<u32>) {
         let is_wanted = self.idle.load(Ordering::Relaxed) > 0;
         let kept = if is_wanted { mine.len().div_ceil(2) } else { KEPT_MAX };
@@ -144,8 +146,8 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Takes the worker's share of what is ready: the first of it, or nothing when all nodes have
-    /// ended. The others are added to `mine`.
+    /// Takes the worker's share of the ready nodes. Returns the first and appends the others to
+    /// `mine`. Returns `None` when all nodes have finished.
     fn take(&self, mine: &mut VecDeque<u32>) -> Option<u32> {
         let has_ended = |ready: &Ready| ready.is_broken || self.left.load(Ordering::Acquire) == 0;
         let mut ready = self.ready();
@@ -179,7 +181,7 @@ impl<'a> Dispatch<'a> {
     }
 }
 
-/// Sends all workers home when one panics: what it held will never end.
+/// Ends all workers if one panics, because the node that it held will never finish.
 struct Alarm<'a, 'b>(&'a Dispatch<'b>);
 
 impl Drop for Alarm<'_, '_> {

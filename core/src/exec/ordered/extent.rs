@@ -1,4 +1,4 @@
-//! How far a scan gets within a footprint.
+//! The part of a scan that a footprint covers.
 
 use std::cmp::Ordering;
 
@@ -6,10 +6,10 @@ use crate::key::{Direction, KeyRange};
 use crate::txn::{Footprint, RangeLock, Scan};
 
 /// The part of a scan's range, from the end where the scan starts, that a footprint's range locks
-/// cover without a gap. Empty when the first key is not covered.
+/// cover without a gap. Empty if the first key is not covered.
 ///
-/// The footprint of a run has ranges only as far as its scans went, while a program asks for the
-/// whole range again and breaks off on its own: it may do so anywhere within this part.
+/// The footprint of a run has ranges only as far as its scans went. A program, however, requests
+/// the whole range again and ends the scan itself; it may do so anywhere within this part.
 pub(in crate::exec) fn locked_part(footprint: &Footprint, scan: &Scan) -> KeyRange {
     let is_read = |lock: &&RangeLock| lock.table == scan.table && lock.mode.reads();
     let locks = footprint.ranges.iter().filter(is_read);
@@ -20,7 +20,7 @@ pub(in crate::exec) fn locked_part(footprint: &Footprint, scan: &Scan) -> KeyRan
 }
 
 fn up_from_start<'a>(locks: impl Iterator<Item = &'a RangeLock>, range: &KeyRange) -> KeyRange {
-    // The locks are in ascending order of their starts, so one walk finds how far they reach.
+    // The locks ascend by their starts, so one pass finds how far they cover the range.
     let mut reached = Some(&range.start);
     for lock in locks {
         let is_met = reached.is_some_and(|to| lock.range.start <= *to);
@@ -38,7 +38,7 @@ fn up_from_start<'a>(locks: impl Iterator<Item = &'a RangeLock>, range: &KeyRang
 fn down_from_end<'a>(locks: impl Iterator<Item = &'a RangeLock>, range: &KeyRange) -> KeyRange {
     let mut locks: Vec<&KeyRange> = locks.map(|lock| &lock.range).collect();
     locks.sort_unstable_by(|a, b| cmp_ends(b.end.as_ref(), a.end.as_ref()));
-    // No start yet for a range without an end.
+    // `None` as long as nothing of a range without an end is covered.
     let mut reached = range.end.as_ref();
     for lock in locks {
         let is_met = cmp_ends(lock.end.as_ref(), reached).is_ge();
@@ -52,7 +52,7 @@ fn down_from_end<'a>(locks: impl Iterator<Item = &'a RangeLock>, range: &KeyRang
     }
 }
 
-/// Orders the ends of ranges: no end comes last.
+/// Orders the ends of ranges. An open end comes last.
 fn cmp_ends(a: Option<&Vec<u8>>, b: Option<&Vec<u8>>) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => a.cmp(b),
@@ -90,7 +90,7 @@ mod tests {
             let footprint = Footprint::new(vec![], locks.iter().map(lock).collect());
             let direction = if is_reverse { Direction::Reverse } else { Direction::Forward };
             let part = locked_part(&footprint, &Scan { table, range: range.clone(), direction });
-            // Byte 12 stands for all keys beyond the ends.
+            // Byte 12 represents all keys after the ends.
             let mut keys: Vec<u8> = (0..=12).filter(|&k| range.contains(&[k])).collect();
             if is_reverse {
                 keys.reverse();

@@ -1,4 +1,4 @@
-//! One job at its place: the context that keeps a program within its footprint.
+//! Execution of one job: the context that confines a program to its footprint.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ use crate::txn::{
 };
 use crate::value::Value;
 
-/// What all jobs of one call have in common.
+/// The parameters that all jobs of one call share.
 pub(super) struct Runner<'a> {
     pub registry: &'a Registry,
     pub store: &'a Store,
@@ -28,50 +28,51 @@ pub(super) struct Runner<'a> {
     pub jobs: &'a [Job<'a>],
     pub header: &'a (dyn Fn(&Job<'_>) -> RecordHeader + Sync),
     pub told: Told,
-    /// What a result may be, or the words of an abort.
+    /// Maximum size in bytes of a result or of an abort's message.
     pub result_bytes_max: usize,
 }
 
-/// What a job has of other shards.
+/// The inputs of a job from other shards.
 pub(super) struct Others<'a> {
     pub beyond: Beyond<'a>,
-    /// The first change of what a certified transaction read, on any shard.
+    /// The first stale read of a certified transaction, on any shard.
     pub change: Option<&'a Change>,
 }
 
-/// How a try of a job ended.
+/// The result of one attempt of a job.
 pub(super) enum Attempt {
-    /// For good; what it wrote is kept, and told where somebody asked.
+    /// The job finished. Its writes are in the store; they are also returned if the caller
+    /// requested them.
     Ended { outcome: Result<Vec<u8>, Abort>, writes: Vec<Write> },
-    /// It touched more than it has locks for, and changed nothing.
+    /// Footprint violation: the attempt was rolled back.
     LeftItsFootprint,
 }
 
 /// Memory that a worker's jobs use one after the other.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// What the job has written to this shard's rows.
+    /// The job's writes to rows of this shard.
     written: Written,
-    /// And to rows of other shards.
+    /// The job's writes to rows of other shards.
     elsewhere: OwnWrites,
-    /// So many of the next jobs have been asked what they will look up.
+    /// The number of next jobs whose rows have been prefetched.
     ahead: usize,
 }
 
 impl Scratch {
-    /// A job that was asked what it will look up is not run.
+    /// Skips a job whose rows have been prefetched.
     pub fn skip(&mut self) {
         self.ahead = self.ahead.saturating_sub(1);
     }
 }
 
-/// So many rows are fetched from memory before the jobs that look them up run: enough that no group
-/// of them is small, few enough that they are still in the caches nearest to the core when their
-/// job runs.
+/// The number of rows to prefetch before the jobs that look them up run. Large enough for full
+/// groups of loads, and small enough that the rows are still in the innermost caches when their job
+/// runs.
 const AHEAD_ROWS: usize = 64;
 
 impl Runner<'_> {
-    /// Fetches from memory what some of the next jobs will look up, if that was not done yet.
+    /// Prefetches the rows of some next jobs into the CPU cache, unless this was done already.
     pub fn warm(&self, mut next: impl Iterator<Item = usize>, scratch: &mut Scratch) {
         if scratch.ahead > 0 {
             return;
@@ -97,8 +98,9 @@ impl Runner<'_> {
         self.attempt(place, footprint, None, scratch)
     }
 
-    /// Runs a job within its locks where rows of it are on other shards: what is there of them came
-    /// along, and what it writes there is written there.
+    /// Runs a job within its locks if some of its rows are on other shards. Remote reads come from
+    /// `others`; the writes to rows of other shards are dropped, because those shards run the job
+    /// too.
     pub fn run_with(
         &self,
         place: usize,
@@ -109,7 +111,7 @@ impl Runner<'_> {
         self.attempt(place, Some(footprint), Some(others), scratch)
     }
 
-    /// Runs a job while no other runs, so that it may touch anything.
+    /// Runs a job without a footprint, while no other job runs.
     pub fn run_alone(
         &self,
         place: usize,
@@ -150,9 +152,10 @@ impl Runner<'_> {
                     writes_now: false,
                 };
                 let outcome = call(self.registry, *procedure, args, &mut locked);
-                // It was no mistake of the procedure's: other replicas may not have made it.
+                // A panic of the store is not the procedure's error and may not occur on other
+                // replicas, so it must not become an abort.
                 assert!(!locked.writes_now, "the store has failed while a procedure wrote");
-                // Even if the program went on: what it did from there on was not its to decide.
+                // This holds even if the program ignored the interruption and continued.
                 if locked.has_left {
                     self.store.take_back(written);
                     return Attempt::LeftItsFootprint;
@@ -186,7 +189,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Ends a job, and tells what it wrote to this shard's rows, where somebody wants to know.
+    /// Ends a job and returns its writes to this shard's rows, if the caller requested them.
     fn keep(&self, written: &mut Written) -> Vec<Write> {
         let writes = match self.told {
             Told::Outcomes => Vec::new(),
@@ -196,8 +199,8 @@ impl Runner<'_> {
         writes
     }
 
-    /// Lets a call commit unless it has written too much; a load may write what it likes, because
-    /// its writes are not logged.
+    /// Lets a call commit unless its writes exceed the limit. A bulk load may write any amount,
+    /// because its writes are not logged.
     fn within_limits(
         &self,
         procedure: ProcedureId,
@@ -210,7 +213,8 @@ impl Runner<'_> {
         }
     }
 
-    /// What a certified transaction read that is no longer current, on this shard or another.
+    /// The first read of a certified transaction, on this shard or another, that is no longer
+    /// current.
     fn changed(&self, certified: &Certified, others: Option<&Others<'_>>) -> Option<Change> {
         match others {
             None => first_change(&certified.reads, self),
@@ -218,12 +222,12 @@ impl Runner<'_> {
         }
     }
 
-    /// What a certified transaction read of this shard's rows that is no longer current.
+    /// The first read of a certified transaction among this shard's rows that is no longer current.
     pub fn changed_here(&self, reads: &ReadSet) -> Option<Change> {
         first_change(reads, self)
     }
 
-    /// Writes what a certified transaction wants of this shard's rows.
+    /// Applies the writes of a certified transaction to this shard's rows.
     fn apply(
         &self,
         certified: &Certified,
@@ -242,8 +246,8 @@ impl Runner<'_> {
         }
     }
 
-    /// What a found version is to a certified transaction. Deletions older than this version may be
-    /// reclaimed on some replica, so they count as nothing.
+    /// Converts a found version for certification. Deletions older than this version may be
+    /// reclaimed on some replicas, so they count as absent.
     fn standing(&self, found: &Version) -> Standing {
         match &found.value {
             None if found.version < self.version => Standing::ABSENT,
@@ -274,19 +278,19 @@ impl Above for &Write {
     }
 }
 
-/// The context of a job: reads and writes within its footprint, in the store itself.
+/// The context of a job: reads and writes the store directly, within its footprint.
 struct Locked<'a> {
     runner: &'a Runner<'a>,
     header: RecordHeader,
-    /// None when nothing else runs.
+    /// `None` if no other job runs.
     footprint: Option<&'a Footprint>,
-    /// What is on other shards; None where there are none.
+    /// The rows of other shards; `None` if no row of the job is on another shard.
     beyond: Option<Beyond<'a>>,
     has_left: bool,
     written: &'a mut Written,
-    /// What it writes to rows of other shards, which is written there.
+    /// The job's writes to rows of other shards. Those shards apply them.
     elsewhere: &'a mut OwnWrites,
-    /// The store is being written to.
+    /// Whether a write to the store is in progress.
     writes_now: bool,
 }
 
@@ -300,7 +304,7 @@ impl Locked<'_> {
         if self.has_left { Err(Stop::Interrupted) } else { Ok(()) }
     }
 
-    /// Whether the job itself wrote a row of this shard.
+    /// Whether the job itself wrote this row of this shard.
     fn is_own(&self, table: TableId, key: &HashedKey) -> bool {
         let Runner { store, version, .. } = self.runner;
         store.is_written_by((table, key), *version, self.header.writer())
@@ -337,7 +341,7 @@ impl Context for Locked<'_> {
         }
         let key = HashedKey::from(key);
         let beyond = self.beyond.filter(|beyond| !beyond.is_here(table, key.key()));
-        // What it wrote itself, a program may look at.
+        // A program may read its own writes without a lock for reading.
         if let Some(own) = beyond.and_then(|_| self.elsewhere.find(table, &key)) {
             return Ok(own.value.clone());
         }
@@ -380,7 +384,7 @@ impl Context for Locked<'_> {
             };
             value.map_or(ControlFlow::Continue(()), |value| visit(key, value))
         });
-        // A scan that breaks has not looked past the row where it broke.
+        // A scan that breaks has not read past the row where it broke.
         self.has_left = !has_broken && within.range != scan.range;
         if self.has_left { Err(Stop::Interrupted) } else { Ok(()) }
     }

@@ -1,48 +1,51 @@
-//! Ordered execution: locks granted strictly in the given order (Calvin §3.2; Minerva §4, "OCC and
-//! Deterministic Locking").
+//! Ordered execution: locks are granted strictly in the given order (Calvin §3.2; Minerva §4, "OCC
+//! and Deterministic Locking").
 //!
-//! The order of the jobs is the serial order. Each job's locks are known before it runs: its
-//! footprint, of keys and of ranges, shared and exclusive. A job runs when every earlier job whose
-//! locks conflict with its own has ended, so it reads what it would read if all earlier ones had
-//! run alone, and no two jobs ever wait for each other.
+//! The order of the jobs is the serial order. The locks of each job are known before it runs: its
+//! footprint of keys and ranges, shared and exclusive. A job runs when all earlier jobs with
+//! conflicting locks have finished. It therefore reads the same values as in serial execution, and
+//! deadlocks are impossible.
 //!
 //! ```text
 //!   jobs in order --> footprints --> graph --> workers --> store, all at one version
 //!                        |        (schedule)  (dispatch)
 //!                        ^                        |
-//!                        `--- next pass <-- those that touched more than their footprint
+//!                        `--- next pass <-- jobs that violated their footprint
 //! ```
 //!
-//! **Restarts.** A program whose keys depend on data may touch something outside of its footprint.
-//! It is stopped there, has changed nothing, and takes part in the next pass: after all jobs of
-//! this one, in order among its like, with the footprint that a reconnaissance run found at the
-//! state between the passes, added to the one that it had. A job that comes without a footprint
-//! gets one the same way before the first pass and keeps its place (Calvin §3.2.1). So the serial
-//! order is (pass, place among the jobs). The first job of a later pass sees just the state of its
-//! reconnaissance, so each pass ends at least one job; after [`PASSES_MAX`] passes the rest run
-//! alone, in order, with nothing to check.
+//! **Restarts.** A program whose keys depend on data may access a row outside its footprint. It is
+//! interrupted there, rolled back, and repeated in the next pass: after all jobs of this pass, in
+//! order among the restarted jobs. Its new footprint is the old one plus that of a reconnaissance
+//! run at the state between the passes. A job without a footprint gets one in the same way before
+//! the first pass and keeps its place (Calvin §3.2.1). The serial order is therefore (pass, place
+//! among the jobs). The first job of a later pass sees exactly the state of its reconnaissance, so
+//! each pass finishes at least one job. After [`PASSES_MAX`] passes the remaining jobs run
+//! serially, without footprints.
 //!
-//! **Determinism.** A job is stopped at its footprint's edge even where nothing runs beside it, so
-//! results, restarts and pass numbers follow from the jobs and the store alone, not from the number
-//! of workers or from timing. With one worker there is no lock table: jobs run in order.
-//! There is one exception: with one worker a job is not held to a footprint that its procedure
-//! calls certain ([`Procedure::is_footprint_certain`]), as to compute and to check it takes longer
-//! than much of what runs. One that leaves it all the same ends in its place there, and is
-//! restarted with several workers: replicas may differ then, for which the procedure is to blame.
+//! **Determinism.** A job is interrupted at the edge of its footprint even if no other job runs
+//! concurrently. Results, restarts and pass numbers therefore depend only on the jobs and the
+//! store, not on the number of workers or on timing. With one worker there is no lock table: jobs
+//! run in order.
+//!
+//! There is one exception. With one worker, a job is not checked against a footprint that its
+//! procedure calls certain ([`Procedure::is_footprint_certain`]), because computing and checking it
+//! would cost more than many programs. If the job violates that footprint anyway, it finishes at
+//! its place with one worker and is restarted with several. Replicas may then diverge, which is a
+//! bug of the procedure.
 //!
 //! [`Procedure::is_footprint_certain`]: crate::txn::Procedure::is_footprint_certain
 //!
-//! **Writes** go to the rows at once: a job has its locks, and nobody reads at a version that is
-//! not published. What a job wrote that is stopped or aborts is taken back before its locks are let
-//! go ([`crate::store`]).
+//! **Writes** go directly to the rows: a job holds its locks, and no reader uses a version that is
+//! not published. The writes of a job that is interrupted or aborts are rolled back before its
+//! locks are released ([`crate::store`]).
 //!
-//! **Certified** jobs are checked at their place, and their writes applied if all that they read is
-//! still current. They touch just what they name, so they never restart.
+//! **Certified** jobs are checked at their place. Their writes are applied if all their reads are
+//! still current. They access only the rows that they name, so they never restart.
 //!
-//! What differs from the papers: there is no lock manager with a queue for each key. All jobs are
-//! known, so the waiting is a graph that is computed at once, on all workers, before the first job
-//! starts; at run time each job has one atomic counter. Ranges are locked too, which neither paper
-//! does.
+//! Differences from the papers: there is no lock manager with a queue for each key. All jobs are
+//! known in advance, so the waits form a graph. It is computed in parallel on all workers before
+//! the first job starts; at run time each job has one atomic counter. Ranges are locked too, which
+//! neither paper covers.
 
 mod dispatch;
 mod extent;
@@ -70,61 +73,62 @@ use crate::pool::{Pool, map};
 use crate::store::{RecordHeader, Store};
 use crate::txn::{Abort, Footprint, Program, Registry, Write};
 
-/// After so many passes, what is left runs without footprints, one job at a time. Data-dependent
-/// keys settle in two passes unless they depend on each other in a chain.
+/// The maximum number of passes with footprints. The remaining jobs then run without footprints,
+/// one at a time. Data-dependent keys need two passes, unless they depend on each other in a chain.
 pub const PASSES_MAX: u32 = 4;
 
-/// Up to so many jobs, a graph and a wake-up of workers cost more than they save.
+/// Up to this number of jobs, a graph and a wake-up of workers cost more than they save.
 const IN_ORDER_JOBS_MAX: usize = 2;
 
-/// A transaction with its place in the order.
+/// A transaction at its place in the order.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// Its name, which goes into the headers of what it writes.
+    /// The id of the transaction, stored in the headers of its writes.
     pub txn: TxnId,
-    /// What to run or to check.
+    /// The program to run or to check.
     pub program: &'a Program,
-    /// What it will touch, where that is known. A certified program needs none.
+    /// The footprint, if it is known. A certified program needs none.
     pub footprint: Option<&'a Footprint>,
 }
 
-/// What a caller of [`execute`] is told.
+/// The results that a caller of [`execute`] requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// How the jobs ended.
+    /// Only the outcomes of the jobs.
     Outcomes,
-    /// And what they wrote.
+    /// The outcomes and the writes.
     Writes,
 }
 
-/// What became of a job.
+/// The result of a finished job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// What the program returned, or why it aborted.
+    /// The program's result, or the reason for its abort.
     pub outcome: Result<Vec<u8>, Abort>,
-    /// What it wrote, each key once, in the order of first writing: nothing for one that aborted,
-    /// and nothing where nobody wants to be told.
+    /// The writes, each key once, in the order of its first write. Empty after an abort, and if the
+    /// caller requested only outcomes.
     pub writes: Vec<Write>,
-    /// The pass in which it ended, from 1. The serial order is (passes, place among the jobs).
+    /// The pass in which the job finished, from 1. The serial order is (passes, place among the
+    /// jobs).
     pub passes: u32,
 }
 
-/// Runs jobs, with the same results as one after the other, and writes to the store at `version`,
-/// which must not be published yet. They read the newest versions up to `version`.
+/// Runs jobs with the same results as serial execution and writes to the store at `version`, which
+/// must not be published yet. Jobs read the newest versions up to `version`.
 ///
-/// The header of a job names it ([`RecordHeader::writer`]), and no other job of the version, of this call
-/// or another one, has its name where both write a key.
+/// The header of a job contains its id ([`RecordHeader::writer`]). Two jobs of one version that
+/// write the same key must have different ids, even in different calls.
 ///
-/// Every replica that has the same store gets the same results, whatever its pool.
+/// Every replica with the same store gets the same results, whatever its pool.
 ///
-/// A certified job that read a local write of another transaction ([`Seen::Local`]) counts it as
-/// current when that one is the newest writer and wrote it when it was first executed: its header
-/// is not flagged ([`RecordHeader::is_flagged`]).
+/// A certified job may have read a local write of another transaction ([`Seen::Local`]). That read
+/// is current if the transaction is the newest writer and wrote the row in its first execution, so
+/// that its header is not flagged ([`RecordHeader::is_flagged`]).
 ///
 /// [`Seen::Local`]: crate::txn::Seen::Local
 ///
 /// # Panics
-/// When the store has a newer version of a key that a job writes.
+/// If the store has a newer version of a key that a job writes.
 pub fn execute(
     pool: &dyn Pool,
     registry: &Registry,
@@ -153,8 +157,8 @@ pub fn execute(
                 Attempt::Ended { outcome, writes } => {
                     finished[tried.place] = Some(Finished { outcome, writes, passes });
                 }
-                // Also one whose procedure calls its footprint certain, and is wrong. To stop here
-                // would stop every start that runs the same epoch again.
+                // Includes a job whose procedure wrongly calls its footprint certain. A panic would
+                // recur at every restart that runs the same epoch again.
                 Attempt::LeftItsFootprint => restarted.push(tried),
             }
         }
@@ -169,12 +173,12 @@ pub fn execute(
     finished.into_iter().map(|done| done.expect("a job ends in some pass")).collect()
 }
 
-/// Whether a procedure's runs stay within what it declares.
+/// Whether a procedure guarantees that its runs stay within the footprint that it declares.
 fn is_certain(registry: &Registry, procedure: ProcedureId) -> bool {
     registry.procedure(procedure).is_some_and(|code| code.is_footprint_certain())
 }
 
-/// A job that has not ended.
+/// An unfinished job.
 struct Pending<'a> {
     place: usize,
     locks: Locks<'a>,
@@ -199,7 +203,8 @@ impl<'a> Pending<'a> {
     }
 }
 
-/// Runs, at the state before the pass, the jobs whose footprint is not known or was left.
+/// Runs a reconnaissance, at the state before the pass, of the jobs whose footprint is unknown or
+/// was violated.
 fn find_footprints(pool: &dyn Pool, runner: &Runner<'_>, pending: &mut [Pending<'_>], pass: u32) {
     let needs_one = |job: &Pending<'_>| pass > 1 || matches!(job.locks, Locks::Unknown);
     if !pending.iter().any(needs_one) {
@@ -223,7 +228,7 @@ fn find_footprints(pool: &dyn Pool, runner: &Runner<'_>, pending: &mut [Pending<
     }
 }
 
-/// Tries each pending job once, as if in order.
+/// Attempts each pending job once, with the result of serial execution.
 fn run_pass(pool: &dyn Pool, runner: &Runner<'_>, pending: &[Pending<'_>]) -> Vec<Attempt> {
     if pool.workers() == 1 || pending.len() <= IN_ORDER_JOBS_MAX {
         let mut scratch = Scratch::default();

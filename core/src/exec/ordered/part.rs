@@ -1,4 +1,5 @@
-//! What a job has of other shards (Calvin §3.2, phases 3 and 4), as it goes from shard to shard.
+//! Remote reads (Calvin §3.2, phases 3 and 4): the inputs of a job from other shards, and their
+//! encoding.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -11,17 +12,17 @@ use crate::key::Key;
 use crate::txn::Write;
 use crate::value::Value;
 
-/// What one shard has for a transaction, for those shards that write in it. The same on every
-/// replica of the shard.
+/// The remote reads that one participant sends to the active participants of a transaction. The
+/// same on every replica of the shard.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
-    /// The shard's rows within the footprint of a call. What is not among them is not there.
+    /// The shard's rows within the footprint of a call. A row that is missing does not exist.
     Rows(Vec<Write>),
-    /// They are more than can be sent: so many bytes, and perhaps more. The transaction aborts on
-    /// every shard that would run it.
+    /// The rows exceed the size limit: they have at least this number of bytes. The transaction
+    /// aborts on every shard that would run it.
     TooLarge(u64),
-    /// Whether what a certified transaction read of the shard's rows is still current, and else
-    /// what has changed.
+    /// The first read of a certified transaction on the shard that is no longer current; `None` if
+    /// all are current.
     Certified(Option<Change>),
 }
 
@@ -32,12 +33,12 @@ mod what {
     pub const TOO_LARGE: u8 = 3;
 }
 
-/// What of a transaction over several shards may be so many bytes, on all of them alike.
+/// Size limits in bytes of a transaction on several shards. The same on all shards.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// One shard's rows for others.
+    /// Maximum size of one shard's rows for other shards.
     pub part: usize,
-    /// Its result.
+    /// Maximum size of the transaction's result.
     pub result: usize,
 }
 
@@ -47,7 +48,7 @@ impl Default for Limits {
     }
 }
 
-/// Rows for other shards, as they are found. How much is counted is the same on every replica.
+/// Collects rows for other shards. The counted size is the same on every replica.
 pub(super) struct Gathered {
     rows: BTreeMap<(TableId, Key), Value>,
     bytes: usize,
@@ -55,12 +56,12 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// None yet, and so many bytes at most.
+    /// Creates an empty collection of at most `most` bytes.
     pub fn up_to(most: usize) -> Self {
         Self { rows: BTreeMap::new(), bytes: 0, most }
     }
 
-    /// Adds a row. Breaks where they are too many, and need not be gathered any more.
+    /// Adds a row. Breaks when the rows exceed the limit; no more need be added then.
     pub fn add(&mut self, table: TableId, key: &Key, value: Value) -> ControlFlow<()> {
         let bytes = bytes_of(1, key.len() + value.len());
         if self.rows.insert((table, key.clone()), value).is_none() {
@@ -69,12 +70,12 @@ impl Gathered {
         if self.is_too_large() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Whether they are too many.
+    /// Whether the rows exceed the limit.
     pub fn is_too_large(&self) -> bool {
         self.bytes > self.most
     }
 
-    /// What is sent of them.
+    /// The message to other shards.
     pub fn part(self) -> Part {
         if self.is_too_large() {
             return Part::TooLarge(self.bytes as u64);
@@ -85,7 +86,7 @@ impl Gathered {
 }
 
 impl Part {
-    /// Whether it is of a call, and not of a certified transaction.
+    /// Whether these are the rows of a call, and not the result of certification.
     pub(super) fn is_of_call(&self) -> bool {
         match self {
             Self::Rows(_) | Self::TooLarge(_) => true,
@@ -93,7 +94,7 @@ impl Part {
         }
     }
 
-    /// Appends the part to `out`. [`Part::decode`] is the inverse.
+    /// Appends the encoding to `out`. [`Part::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Rows(rows) => {
@@ -115,10 +116,10 @@ impl Part {
         }
     }
 
-    /// Reads what [`Part::encode`] wrote.
+    /// Decodes the bytes that [`Part::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         const WHAT: &str = "part";
         match from.u8(WHAT)? {

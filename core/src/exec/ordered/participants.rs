@@ -1,20 +1,20 @@
-//! Which shards a transaction concerns (Calvin §3.2, phase 1).
+//! The participants of a transaction (Calvin §3.2, phase 1).
 
 use crate::ids::ShardId;
 use crate::partition::{Partitions, ShardSet};
 use crate::txn::Footprint;
 
-/// The shards that a transaction concerns.
+/// The shards that participate in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Participants {
-    /// Those on which it writes, which run it.
+    /// The active participants: the shards on which the transaction writes, and which run it.
     pub active: ShardSet,
-    /// All that have rows that it touches.
+    /// All shards with rows that the transaction reads.
     pub reading: ShardSet,
 }
 
 impl Participants {
-    /// Those of a transaction that `home` took.
+    /// The participants of a transaction that shard `home` accepted.
     pub fn of(partitions: &Partitions, footprint: &Footprint, home: ShardId) -> Self {
         let everyone = ShardSet::all(partitions.shards());
         let (mut active, mut reading) = (ShardSet::default(), ShardSet::default());
@@ -27,7 +27,7 @@ impl Participants {
             .iter()
             .map(|lock| (partitions.shards_of(lock.table, &lock.range), lock.mode));
         for (shards, mode) in points.chain(ranges) {
-            // What is everywhere, each reads for itself.
+            // Each shard reads its own copy of a table that is on every shard.
             if let Some(shards) = shards.filter(|_| mode.reads()) {
                 reading = reading.union(shards);
             }

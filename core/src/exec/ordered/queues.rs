@@ -1,14 +1,16 @@
-//! The locks of one shard (Calvin §3.2): asked for in the serial order, and granted strictly in it.
+//! The lock manager of one shard (Calvin §3.2): locks are requested in the serial order and granted
+//! strictly in that order.
 //!
 //! ```text
-//!   row 7     [4 writes] <- 6 <- 9          one that writes holds it alone
-//!   row 8     [5] [6] <- 9 writes           those that only read hold it together
-//!   1 to 9    [3] <- 8 writes               a range has a queue of its own; who wants a row of it,
-//!                                           or a range that overlaps it, waits for whom it names
+//!   row 7     [4 writes] <- 6 <- 9          a writer holds the lock exclusively
+//!   row 8     [5] [6] <- 9 writes           readers share the lock
+//!   1 to 9    [3] <- 8 writes               a range has its own queue; requests for a row in it,
+//!                                           or for an overlapping range, wait for those in it
 //! ```
 //!
-//! Whoever asks is behind all that asked before and are in its way, so that nobody waits for
-//! anybody later, and no wait is a circle. What a release costs does not depend on how many wait.
+//! A request waits for all earlier requests that conflict with it and never for a later one, so
+//! deadlocks are impossible. The cost of a release does not depend on the number of waiting
+//! requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,37 +19,39 @@ use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
 use crate::txn::{Footprint, RangeLock};
 
-/// For so many requests after the last range of a table its rows are noted.
+/// The number of requests after the last range lock of a table during which row locks of the table
+/// are recorded.
 const NOTED_FOR: u64 = if cfg!(test) { 64 } else { 4_096 };
 
-/// Who waits for what.
+/// The queues of all locks.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    /// From the first that has not released its locks.
+    /// All requests from the first one that has not released its locks.
     requests: VecDeque<Request>,
-    /// The number of that.
+    /// The number of the first of these requests.
     first: u64,
-    /// By the hash of a row's name, or of a range. Where two have one hash, one waits for no need.
+    /// Queues by the hash of a row or range. A hash collision causes an unnecessary wait and is
+    /// otherwise harmless.
     queues: HashMap<u64, Queue>,
-    /// Of the tables of which ranges were locked.
+    /// The tables with range locks.
     ranged: HashMap<TableId, Ranged>,
 }
 
 #[derive(Debug)]
 struct Request {
-    /// How many of those before it have to release something.
+    /// The number of queues and earlier requests that this request still waits for.
     waits: usize,
     is_released: bool,
-    /// The queues that it is in.
+    /// The queues that contain the request.
     places: Vec<u64>,
-    /// Who waits for it beside those queues.
+    /// Later requests that wait for this one because of ranges, outside the queues.
     before: Vec<u64>,
 }
 
-/// Who wants one row or range, in their order, and whether they write.
+/// The requests for one row or range, in order, each with whether it writes.
 #[derive(Debug)]
 enum Queue {
-    /// One has it, and nobody waits: nearly always.
+    /// The common case: one request holds the lock, and none waits.
     One((u64, bool)),
     Many(Box<Line>),
 }
@@ -55,16 +59,16 @@ enum Queue {
 #[derive(Debug)]
 struct Line {
     entries: VecDeque<(u64, bool)>,
-    /// So many of the first hold it.
+    /// The number of requests at the front that hold the lock.
     held: usize,
 }
 
-/// What is locked of a table, or waited for.
+/// The locks of one table, held or waited for, that conflict checks of ranges need.
 #[derive(Debug)]
 struct Ranged {
-    /// Rows that requests before this one want are not noted below.
+    /// The first request whose row locks are recorded below.
     since: u64,
-    /// The last request that wanted a range.
+    /// The last request for a range.
     last: u64,
     rows: BTreeMap<Key, Noted>,
     ranges: BTreeMap<KeyRange, Noted>,
@@ -72,14 +76,14 @@ struct Ranged {
 
 #[derive(Clone, Copy, Debug)]
 struct Noted {
-    /// Its queue.
+    /// The hash of the queue.
     hash: u64,
-    /// By so many requests.
+    /// The number of requests for this row or range.
     count: usize,
 }
 
 impl Queues {
-    /// The next request. Returns whether it has all of these locks at once.
+    /// Adds the next request. Returns whether all of its locks are granted at once.
     pub fn ask(&mut self, locks: &Footprint) -> bool {
         let number = self.first + self.requests.len() as u64;
         let mut waits = self.wait_for_ranges(number, locks);
@@ -89,7 +93,7 @@ impl Queues {
             ranges_of(locks).map(|lock| (range_hash(lock.table, &lock.range), lock.mode.writes()));
         let mut places: Vec<(u64, bool)> = places.chain(ranges).collect();
         places.sort_unstable();
-        // The last of a hash writes, if one of them does.
+        // If any request for a hash writes, the merged one does.
         places.dedup_by(|later, kept| {
             let is_same = later.0 == kept.0;
             if is_same {
@@ -112,18 +116,18 @@ impl Queues {
         waits == 0
     }
 
-    /// Whether a request has all of its locks, or had them.
+    /// Whether a request holds all of its locks, or held them before.
     pub fn has_all(&self, number: u64) -> bool {
         number < self.first || self.requests[(number - self.first) as usize].waits == 0
     }
 
-    /// Whether a request had its locks, and needs them no more.
+    /// Whether a request has released its locks.
     pub fn is_released(&self, number: u64) -> bool {
         number < self.first || self.requests[(number - self.first) as usize].is_released
     }
 
-    /// A request that has all of its locks, which are these, needs them no more. Adds who has all
-    /// of theirs now to `granted`.
+    /// Releases the locks of a request, which must hold all of them. `locks` is its footprint.
+    /// Appends the requests that now hold all of their locks to `granted`.
     pub fn release(&mut self, number: u64, locks: &Footprint, granted: &mut Vec<u64>) {
         let request = self.request(number);
         assert!(request.waits == 0 && !request.is_released, "it holds what it releases");
@@ -155,8 +159,9 @@ impl Queues {
         &mut self.requests[(number - self.first) as usize]
     }
 
-    /// What a request has of ranges and of tables of which there are ranges: lets it wait for those
-    /// before it that are in its way, and notes it. Returns for how many it waits.
+    /// Makes a request wait for conflicting earlier requests because of ranges, and records it.
+    /// Covers its ranges, and its rows in tables with range locks. Returns the number of requests
+    /// that it waits for.
     fn wait_for_ranges(&mut self, number: u64, locks: &Footprint) -> usize {
         if locks.ranges.is_empty() && self.ranged.is_empty() {
             return 0;
@@ -212,7 +217,7 @@ impl Queues {
         }
     }
 
-    /// Takes back what was noted of a request.
+    /// Removes the record of a request.
     fn unnote(&mut self, number: u64, locks: &Footprint) {
         if self.ranged.is_empty() {
             return;
@@ -230,12 +235,12 @@ impl Queues {
     }
 }
 
-/// Those that hold a key.
+/// The ranges that are not empty.
 fn ranges_of(locks: &Footprint) -> impl Iterator<Item = &RangeLock> {
     locks.ranges.iter().filter(|lock| !lock.range.is_empty())
 }
 
-/// Those in a queue whom one that writes, or does not, has to wait for.
+/// The requests in a queue that conflict with a request that does or does not write.
 fn conflicting(queues: &HashMap<u64, Queue>, hash: u64, writes: bool) -> impl Iterator<Item = u64> {
     let queue = queues.get(&hash);
     let (one, many) = match queue {
@@ -247,7 +252,7 @@ fn conflicting(queues: &HashMap<u64, Queue>, hash: u64, writes: bool) -> impl It
     entries.filter(move |(_, other)| writes || *other).map(|(number, _)| *number)
 }
 
-/// One less has it.
+/// Decrements the number of requests for a row or range.
 fn take_back<K: Ord>(noted: &mut BTreeMap<K, Noted>, key: &K) {
     let one = noted.get_mut(key).expect("it was noted");
     one.count -= 1;
@@ -269,7 +274,7 @@ impl Ranged {
 }
 
 impl Queue {
-    /// The next request, behind another. Returns whether it holds the lock at once.
+    /// Appends the next request. Returns whether it holds the lock at once.
     fn push(&mut self, number: u64, writes: bool) -> bool {
         if let Self::One(one) = *self {
             *self = Self::Many(Box::new(Line { entries: VecDeque::from([one]), held: 1 }));
@@ -281,8 +286,8 @@ impl Queue {
         holds
     }
 
-    /// One that holds the lock goes. Adds who holds it now, and did not before, to `freed`, and
-    /// returns whether anybody is left.
+    /// Removes a request that holds the lock. Appends the requests that now acquire the lock to
+    /// `freed`. Returns whether any request is left.
     fn remove(&mut self, number: u64, freed: &mut Vec<u64>) -> bool {
         let line = match self {
             Self::One((one, _)) => {
@@ -296,7 +301,8 @@ impl Queue {
         assert!(at < line.held, "it holds what it releases");
         line.entries.remove(at);
         line.held -= 1;
-        // Who came after those that read together wants to write.
+        // While earlier readers share the lock, the first waiting request is a writer, so no other
+        // acquires it.
         if line.held == 0 {
             let readers = || line.entries.iter().take_while(|(_, writes)| !writes).count();
             line.held = match line.entries.front() {
@@ -319,7 +325,7 @@ mod tests {
 
     const TABLES: u32 = 2;
 
-    /// Keys and ranges of one table or two, with how they are used.
+    /// Keys and ranges of one or two tables, with lock modes.
     fn locks() -> impl Strategy<Value = Footprint> {
         let mode = prop_oneof![Just(Mode::Shared), Just(Mode::Write), Just(Mode::Exclusive)];
         let table = (0..TABLES).prop_map(TableId);
@@ -356,7 +362,7 @@ mod tests {
         })
     }
 
-    /// Who asked, and who has not released, as lists.
+    /// A model with lists of all requests and of the released ones.
     struct Model {
         all: Vec<Footprint>,
         released: BTreeSet<usize>,
@@ -375,8 +381,9 @@ mod tests {
     }
 
     proptest! {
-        /// In any order of asking and releasing, nobody has what somebody earlier is in the way of,
-        /// and nobody waits for anything else, but at the first range of a table.
+        /// In any order of requests and releases, no request holds a lock that conflicts with an
+        /// unreleased earlier request. Apart from the first range of a table, no request waits
+        /// without a conflict.
         #[test]
         fn locks_are_granted_in_the_order_in_which_they_were_asked_for(
             all in prop::collection::vec(locks(), 1..40),
@@ -385,7 +392,8 @@ mod tests {
             let mut queues = Queues::default();
             let mut model = Model { all: Vec::new(), released: BTreeSet::new() };
             let mut granted: BTreeSet<u64> = BTreeSet::new();
-            // Ranges of each table are known from the start, with nobody before.
+            // The first request locks a range of each table, so row locks are recorded from the
+            // start.
             let mut waiting = all.into_iter().fuse();
             let first = (0..TABLES).map(|table| {
                 let range = KeyRange { start: vec![200], end: Some(vec![201]) };
@@ -451,7 +459,8 @@ mod tests {
             assert_eq!(queues.ranged.len(), usize::from(number <= NOTED_FOR), "{number}");
             queues.release(number, locks, &mut granted);
         }
-        // What came before it is not noted now: the next range waits for it.
+        // Earlier row locks are no longer recorded, so the next range waits for all of those
+        // requests.
         assert!(queues.ask(&without) && !queues.ask(&with_range));
     }
 
@@ -472,7 +481,8 @@ mod tests {
         let mut queues = Queues::default();
         let all = [one(1), one(8), several(0, 3), several(5, 7), one(6), one(9)];
         let has: Vec<bool> = all.iter().map(|locks| queues.ask(locks)).collect();
-        // What the first two have was not noted, and the next ones can't tell.
+        // The row locks of the first two requests were not recorded, so the ranges must wait for
+        // both.
         assert_eq!(has, [true, true, false, false, false, true]);
         let mut granted = Vec::new();
         queues.release(0, &all[0], &mut granted);

@@ -1,9 +1,9 @@
-//! Who waits for whom: the lock table of one pass, as a graph.
+//! The lock table of one pass, as a graph of waits.
 //!
-//! Every job claims **places**: each key that it locks, and, in tables where ranges are locked,
-//! each segment that its ranges cover. A place is nothing but a 64-bit hash; two that collide make
-//! jobs wait that need not, and change no result. Sorted by place and then by job, the claims of
-//! one place are the queue of its lock, and one walk over the queue gives the edges.
+//! Every job claims **places**: each key that it locks and, in tables with range locks, each
+//! segment that its ranges cover. A place is just a 64-bit hash. A collision causes an unnecessary
+//! wait and never changes a result. Sorted by place and then by job, the claims of one place are
+//! the queue of its lock. One walk over the queue yields the edges.
 //!
 //! ```text
 //!   table with locked ranges [b, g) and [d, k):
@@ -14,16 +14,18 @@
 //!     key e, written     intends          and on its own key: exclusive
 //! ```
 //!
-//! The bounds of all ranges of a table cut it into segments, so that a key in a segment is in each
-//! range that covers the segment. Ranges claim segments; keys *intend* in their segment, as in
-//! multi-granularity locking: intents never conflict with each other, because keys settle that on
-//! their own places, but do with ranges. Thus a range is locked against keys that no job names yet.
+//! The bounds of all ranges of a table cut it into segments, so a key in a segment is in each range
+//! that covers the segment. Ranges claim segments. Keys *intend* in their segment, as in
+//! multi-granularity locking: intents conflict with ranges, but not with each other, because keys
+//! conflict on their own places. A range is therefore also locked against keys that no job names
+//! yet.
 //!
 //! **Joints.** Many readers after many writers of a segment would need an edge for each pair. A
-//! joint is a node without a job between the two groups, so that the edges grow as the claims do.
+//! joint is a node without a job between the two groups, so the number of edges grows linearly with
+//! the claims.
 //!
-//! All steps are data-parallel: claims are collected by chunks of jobs and ordered by parts of the
-//! places. The graph depends on the jobs alone, not on the number of workers.
+//! All steps are data-parallel: claims are collected by chunks of jobs and sorted by partitions of
+//! the places. The graph depends only on the jobs, not on the number of workers.
 
 use std::collections::BTreeMap;
 
@@ -34,17 +36,18 @@ use crate::planted::{Bug, is_planted};
 use crate::pool::{Pool, each};
 use crate::txn::{Certified, Footprint, Mode};
 
-/// What a job has locks for.
+/// The locks of a job.
 pub(super) enum Locks<'a> {
     /// Not known yet.
     Unknown,
-    /// The caller's.
+    /// The footprint given by the caller.
     Given(&'a Footprint),
-    /// The procedure's own, or what a reconnaissance run found.
+    /// The footprint that the procedure declares, or that a reconnaissance run found.
     Found(Footprint),
-    /// Just what the transaction names.
+    /// Exactly the rows and ranges that the transaction names.
     Certified(&'a Certified),
-    /// None: jobs run one at a time, and this one stays within what its procedure declares.
+    /// No locks: jobs run one at a time, and this one stays within the footprint that its procedure
+    /// declares.
     NotNeeded,
 }
 
@@ -88,21 +91,21 @@ enum Source<'a> {
     Certified(&'a Certified),
 }
 
-/// Nodes that wait for others: the jobs, by their position, and after them the joints. Edges lead
-/// from earlier jobs to later ones, so there is no cycle and no deadlock.
+/// Nodes with their waits. The jobs come first, by position, and then the joints. Edges lead from
+/// earlier jobs to later ones, so there is no cycle and no deadlock.
 #[derive(Debug)]
 pub(super) struct Graph {
-    /// How many nodes are jobs.
+    /// The number of nodes that are jobs.
     pub jobs: usize,
-    /// For each node, how many edges lead to it.
+    /// The number of edges that lead to each node.
     pub waits: Vec<u32>,
-    /// Where each node's followers begin; one more than there are nodes.
+    /// The offsets at which each node's followers begin, and the end of the last.
     starts: Vec<u32>,
     followers: Vec<u32>,
 }
 
 impl Graph {
-    /// The graph of these jobs' locks, in this order.
+    /// Builds the graph of these jobs' locks, in this order.
     pub fn new(pool: &dyn Pool, jobs: &[&Locks<'_>]) -> Self {
         let tables = Segments::of_tables(jobs);
         let parts = pool.workers().clamp(1, PARTS_MAX).next_power_of_two();
@@ -127,18 +130,19 @@ impl Graph {
         Self::assemble(jobs.len(), &queued)
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.waits.len()
     }
 
-    /// The nodes that wait for `node`; one may be there more than once, and then waits as often.
+    /// The nodes that wait for `node`. A node may occur more than once, and then waits for that
+    /// many edges.
     pub fn followers(&self, node: usize) -> &[u32] {
         &self.followers[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
-    /// How many rounds the jobs take on so many workers, if each job takes one round and is begun
-    /// as soon as it may be. Joints take none.
+    /// The number of rounds that the jobs take on `workers` workers if each job takes one round and
+    /// starts as early as possible. Joints take no time.
     pub fn rounds(&self, workers: usize) -> usize {
         let mut waits = self.waits.clone();
         let ready = |waits: &[u32]| (0..waits.len()).filter(|&node| waits[node] == 0).collect();
@@ -147,7 +151,7 @@ impl Graph {
         while !ready.is_empty() {
             let mut next = Vec::new();
             let mut left = workers;
-            // The list grows with the joints that are passed, whose followers are of this round.
+            // The list grows by the followers of joints, which belong to this round.
             let mut at = 0;
             while let Some(&node) = ready.get(at) {
                 at += 1;
@@ -204,15 +208,15 @@ impl Graph {
     }
 }
 
-/// More parts than this are not worth their empty lists.
+/// The maximum number of partitions. More would mostly be empty.
 const PARTS_MAX: usize = 64;
 
 fn part_of(place: u64, parts: usize) -> usize {
-    // Not the lowest bits, which a hash of short keys leaves poor.
+    // Avoids the lowest bits, which are poorly distributed for hashes of short keys.
     (place >> 32) as usize & (parts - 1)
 }
 
-/// One job's wish for one place. Ordered as the queues are.
+/// One job's claim on one place. Sorts in the order of the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     place: u64,
@@ -220,19 +224,20 @@ struct Claim {
     kind: Kind,
 }
 
-/// The modes of multi-granularity locking; the intents are for keys in segments.
+/// The modes of multi-granularity locking. Intents are for keys in segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     IntentShared,
     IntentExclusive,
     Shared,
-    /// Shares the place with those that read keys in it, and writes keys in it itself.
+    /// Reads the whole place and writes some keys in it. Compatible only with jobs that read keys
+    /// in it.
     SharedIntentExclusive,
     Exclusive,
 }
 
 impl Kind {
-    /// What one job needs that has both claims on a place.
+    /// The mode of a job that has both claims on a place.
     fn and(self, other: Self) -> Self {
         match (self.min(other), self.max(other)) {
             (Self::IntentShared, stronger) => stronger,
@@ -274,13 +279,13 @@ fn segment_place(table: TableId, segment: usize) -> u64 {
     row_hash(table, &segment.to_le_bytes()) ^ NOT_A_KEY
 }
 
-/// A table that has locked ranges, cut at their bounds. Segment i goes from bound i up to the next.
+/// The segments of a table with range locks. Segment i extends from bound i to the next.
 pub(super) struct Segments<'a> {
     bounds: Vec<&'a [u8]>,
 }
 
-/// So many segments may be claimed by the ranges of one table, or so many for each range, before
-/// segments are made larger.
+/// Segments are enlarged while the ranges of one table claim more segments than this number, and
+/// more than [`SEGMENT_CLAIMS_PER_RANGE`] for each range.
 const SEGMENT_CLAIMS_MIN: usize = 1 << 14;
 const SEGMENT_CLAIMS_PER_RANGE: usize = 16;
 
@@ -304,20 +309,20 @@ impl<'a> Segments<'a> {
         let claims = |segments: &Self| {
             ranges.iter().map(|range| segments.of_range(range).len()).sum::<usize>()
         };
-        // Ranges that all overlap would claim a square of their number. Larger segments are as
-        // safe: what conflicts still meets, and some that does not meets too.
+        // If all ranges overlap, the number of claims would grow quadratically. Larger segments are
+        // as safe: all conflicts are still found, along with some false ones.
         while segments.bounds.len() > 1 && claims(&segments) > claims_max {
             segments.bounds = segments.bounds.iter().copied().step_by(2).collect();
         }
         segments
     }
 
-    /// The segment that a key is in. None below the first bound, where no range is.
+    /// The segment that contains a key. `None` below the first bound, where no range is.
     pub fn of_key(&self, key: &[u8]) -> Option<usize> {
         self.bounds.partition_point(|bound| *bound <= key).checked_sub(1)
     }
 
-    /// The segments that a range has keys in.
+    /// The segments that overlap a range.
     pub fn of_range(&self, range: &KeyRange) -> std::ops::Range<usize> {
         if range.is_empty() {
             return 0..0;
@@ -331,10 +336,10 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Marks a node that is a joint, numbered within its part.
+/// Marks a node that is a joint, numbered within its partition.
 const JOINT: u32 = 1 << 31;
 
-/// The edges that one part of the places makes.
+/// The edges that one partition of the places yields.
 #[derive(Debug, Default)]
 struct Edges {
     edges: Vec<(u32, u32)>,
@@ -363,29 +368,29 @@ fn edges_of(claims: &[Claim]) -> Edges {
     edges
 }
 
-/// The queue of one lock, as far as later jobs have to know it.
+/// The queue of one lock, as far as later jobs depend on it.
 #[derive(Default)]
 struct Queue {
-    /// The last job that had the place for itself.
+    /// The last job with an exclusive claim.
     exclusive: Option<u32>,
-    /// Since then: those that share the place,
+    /// Later jobs that share the place.
     shared: Group,
-    /// those that write keys in it,
+    /// Later jobs that write keys in it.
     writers: Group,
-    /// and those that read keys in it, who are only in the way of the next exclusive one.
+    /// Later jobs that read keys in it. They conflict only with the next exclusive job.
     readers: Vec<u32>,
 }
 
-/// Jobs that don't conflict with each other, but with all of another group.
+/// Jobs that conflict with all jobs of another group but not with each other.
 #[derive(Default)]
 struct Group {
     open: Vec<u32>,
-    /// Stands for all that were there when the other group came.
+    /// The node that represents all members up to the last conflicting job.
     closed: Option<u32>,
 }
 
 impl Group {
-    /// Who stands for the whole group so far.
+    /// Closes the group so far and returns the node that represents it.
     fn close(&mut self, edges: &mut Edges) -> Option<u32> {
         match self.open[..] {
             [] => {}

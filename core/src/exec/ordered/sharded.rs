@@ -1,34 +1,36 @@
 //! Ordered execution on one of several shards (Calvin §3.2).
 //!
-//! Every shard is given the transactions that concern it, in the serial order, and locks its own
-//! rows alone, in that order. A transaction goes through the paper's five phases:
+//! Every shard receives the transactions that it participates in, in the serial order, and locks
+//! only its own rows, in that order. A transaction goes through the paper's five phases:
 //!
 //! ```text
-//!   1 footprint     which shards it reads on, and on which of them it writes: those are active
-//!   2 local reads   when its locks are granted: this shard's rows within the footprint
-//!   3 serve         they go to the active shards; one that is not active has done its part
-//!   4 collect       an active shard waits for the rows of all others, and holds its locks
-//!   5 run, apply    the program, with all of the rows; what it writes here is written
+//!   1 footprint     the shards on which it reads, and those on which it writes: the active ones
+//!   2 local reads   once its locks are granted: this shard's rows within the footprint
+//!   3 serve         sends them to the active shards; a passive shard is then done
+//!   4 collect       an active shard holds its locks and waits for the rows of all other shards
+//!   5 run, apply    runs the program with all rows; writes to this shard's rows are applied
 //! ```
 //!
-//! All active shards run the same program on the same rows, so they come to the same end, and there
-//! is nothing to agree on. One that lacks rows holds up those behind it that want its locks, and
-//! nobody else of its epoch.
+//! All active shards run the same program on the same rows, so they get the same result and need no
+//! agreement on it. A transaction that waits for rows blocks only later transactions that conflict
+//! with its locks, not the others of its epoch.
 //!
-//! **Footprints are given**: by the procedure's declaration, or with the transaction, where a
-//! reconnaissance found it (§3.2.1). A run that leaves it ends as [`Went::Left`] on every active
-//! shard, having changed nothing; who took it takes it again, with what a new reconnaissance finds.
-//! Unlike in [`execute`](super::execute) it can't be run again at once, for what it wants next may
-//! be on a shard that has gone on.
+//! **Footprints are given**: the procedure declares the footprint, or it is sent with the
+//! transaction after a reconnaissance found it (§3.2.1). A run that violates its footprint ends as
+//! [`Went::Left`] on every active shard, without effects. The node that accepted the transaction
+//! submits it again with the result of a new reconnaissance. Unlike in [`execute`](super::execute),
+//! it cannot run again at once, because the rows that it needs next may be on a shard that has
+//! already proceeded.
 //!
-//! **Certified** transactions bring no rows: each shard says whether what was read of its rows is
-//! still current, and the writes are applied where all say so.
+//! **Certified** transactions exchange no rows. Each shard reports whether the reads of its rows
+//! are still current, and the writes are applied if all shards report so.
 //!
-//! **Limits.** Where one shard's rows of a transaction are more than can be sent, it says so in
-//! their place, and all active shards abort it with 54000. So they do where its result is too long.
+//! **Limits.** If one shard's rows for a transaction exceed the size of a message, the shard
+//! reports that in their place. All active shards then abort the transaction with 54000. They do
+//! the same if its result is too large.
 //!
-//! **Determinism.** What a transaction reads follows from its place and from the rows, however
-//! messages come and whatever runs beside it. When it runs does not.
+//! **Determinism.** The values that a transaction reads depend only on its place and the rows, not
+//! on the arrival of messages or on concurrent execution. Only the time of its execution varies.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -57,111 +59,112 @@ use crate::txn::{
     SqlState, Write,
 };
 
-/// The transactions of one shard that have not ended there, in the serial order.
+/// The unfinished transactions of one shard, in the serial order.
 #[derive(Debug)]
 pub struct Sharded {
     partitions: Arc<Partitions>,
     here: ShardId,
     pending: VecDeque<Pending>,
-    /// The number of the first of them.
+    /// The number of the first transaction in `pending`.
     first: u64,
     numbers: HashMap<TxnId, u64>,
     locks: Queues,
-    /// For which something may be done now.
+    /// Numbers of transactions that may be able to proceed.
     ready: BinaryHeap<Reverse<u64>>,
-    /// What other shards have served, also of transactions whose turn has not come here.
+    /// Remote reads received from other shards, including those for transactions not yet pushed
+    /// here.
     parts: BTreeMap<TxnId, BTreeMap<ShardId, Part>>,
     limits: Limits,
 }
 
-/// A transaction for which something is left to do here.
+/// A transaction that is not finished on this shard.
 #[derive(Debug)]
 struct Pending {
     txn: TxnId,
     version: SnapshotVersion,
     program: Program,
-    /// All that it may touch, on any shard.
+    /// The whole footprint, on all shards.
     footprint: Footprint,
-    /// Whether somebody said so.
+    /// Whether the footprint was given or declared.
     is_known: bool,
-    /// What of it is here, where that is not all of it.
+    /// The part of the footprint on this shard; `None` if that is all of it.
     part_here: Option<Footprint>,
     shards: Participants,
-    /// Whether this shard's rows were served.
+    /// Whether this shard's rows were sent.
     is_served: bool,
-    /// They were too many: so many bytes.
+    /// The size in bytes of this shard's rows, if they exceeded the limit.
     too_large: Option<u64>,
-    /// Whether it runs, or has run.
+    /// Whether the program runs or has run.
     runs: bool,
 }
 
-/// Rows for other shards.
+/// Remote reads for other shards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Served {
-    /// For which transaction.
+    /// The transaction.
     pub txn: TxnId,
-    /// The version that it writes at.
+    /// The version at which the transaction writes.
     pub version: SnapshotVersion,
-    /// To whom they go.
+    /// The receivers.
     pub to: ShardSet,
-    /// What they are.
+    /// The rows, or the result of certification.
     pub part: Part,
 }
 
-/// A transaction that ended here.
+/// A transaction that finished on this shard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
-    /// Which.
+    /// The transaction.
     pub txn: TxnId,
-    /// The version that it wrote at.
+    /// The version at which it wrote.
     pub version: SnapshotVersion,
-    /// The shards that run it.
+    /// The active shards.
     pub active: ShardSet,
-    /// How.
+    /// The outcome.
     pub went: Went,
 }
 
-/// How a transaction ended on one shard.
+/// The outcome of a transaction on one shard.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Went {
-    /// It ran here, and its writes are applied. All shards that ran it have the same result.
+    /// The program ran and its writes are applied. The result is the same on all active shards.
     Ran(Result<Vec<u8>, Abort>),
-    /// It touched something outside of its footprint, and changed nothing anywhere.
+    /// Footprint violation: rolled back on every shard.
     Left,
-    /// It did not run here: this shard's rows were read for others.
+    /// Passive participant: this shard only sent its rows to others.
     Served,
 }
 
-/// What a shard does next for a transaction.
+/// The next action of a shard for a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Act {
-    /// Where it is among the pending.
+    /// The index of the transaction in `pending`.
     at: usize,
-    /// Whether its rows are read for others.
+    /// Whether its rows are read for other shards.
     serves: bool,
-    /// Whether all that it needs is there, so that it ends.
+    /// Whether all of its inputs are complete, so that it runs and finishes.
     runs: bool,
 }
 
-/// What came of an act.
+/// The results of an action.
 struct Acted {
     served: Option<Served>,
     went: Option<Went>,
 }
 
-/// The shards that a transaction concerns which `home` took and that touches so much: those that
-/// have to be given it.
+/// The participants of a transaction with this footprint that shard `home` accepted. The
+/// transaction must be sent to all of them.
 pub fn concerned(partitions: &Partitions, footprint: &Footprint, home: ShardId) -> ShardSet {
     Participants::of(partitions, footprint, home).all()
 }
 
 impl Sharded {
-    /// Nothing is pending.
+    /// Creates a queue without transactions.
     pub fn new(partitions: Arc<Partitions>, here: ShardId) -> Self {
         Self::within(Limits::default(), partitions, here)
     }
 
-    /// The same with other limits.
+    /// Like [`Sharded::new`], with other limits.
     pub(super) fn within(limits: Limits, partitions: Arc<Partitions>, here: ShardId) -> Self {
         assert!(here.0 < partitions.shards(), "a shard is one of those that there are");
         Self {
@@ -177,13 +180,15 @@ impl Sharded {
         }
     }
 
-    /// The next transaction of the serial order. `home` is the shard of the node that took it, and
-    /// runs it where it writes nowhere. Nothing comes of one that does not concern this shard.
+    /// Adds the next transaction of the serial order. `home` is the shard of the node that accepted
+    /// it; it runs a transaction that has no writes. A transaction in which this shard does not
+    /// participate is ignored.
     ///
-    /// One whose footprint is neither given nor declared concerns its home alone, which refuses it.
+    /// If the footprint is neither given nor declared, the only participant is the home shard,
+    /// which aborts the transaction.
     ///
     /// # Panics
-    /// When the version is before that of an earlier one.
+    /// If the version is below that of an earlier transaction.
     pub fn push(
         &mut self,
         registry: &Registry,
@@ -233,7 +238,7 @@ impl Sharded {
         });
     }
 
-    /// Another shard has served a transaction. What it served before counts once.
+    /// Receives remote reads of a transaction from another shard. Duplicates have no effect.
     pub fn receive(&mut self, txn: TxnId, from: ShardId, part: Part) {
         self.parts.entry(txn).or_default().insert(from, part);
         if let Some(number) = self.numbers.get(&txn)
@@ -243,35 +248,36 @@ impl Sharded {
         }
     }
 
-    /// Forgets what has come of a transaction that has ended here: it came twice.
+    /// Drops remote reads that arrived again after their transaction finished here.
     pub fn forget(&mut self, txn: TxnId) {
         self.parts.remove(&txn);
     }
 
-    /// How many transactions have not ended here.
+    /// The number of unfinished transactions.
     #[expect(clippy::len_without_is_empty, reason = "nobody asks for that")]
     pub fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Whether something can be done now, perhaps.
+    /// Whether some transaction may be able to proceed.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// The version of the first transaction that has not ended here: all before it are complete.
+    /// The version of the first unfinished transaction; all versions before it are complete.
     pub fn oldest(&self) -> Option<SnapshotVersion> {
         self.pending.front().map(|pending| pending.version)
     }
 
-    /// Whose rows the first transaction lacks that has not ended here, and its version.
+    /// The version of the first unfinished transaction and the shards whose rows it waits for.
     pub fn lacking(&self) -> Option<(SnapshotVersion, ShardSet)> {
         let first = self.pending.front()?;
         let lacks = self.lacks(first);
         (!lacks.is_empty()).then_some((first.version, lacks))
     }
 
-    /// Does what can be done now, of so many transactions at most: what they serve others wait for.
+    /// Carries out all possible actions, for at most `most` transactions so that other shards soon
+    /// receive their rows.
     pub fn go_on(
         &mut self,
         pool: &dyn Pool,
@@ -315,15 +321,15 @@ impl Sharded {
         (served, ended)
     }
 
-    /// The first so many things that can be done now, in the order. Who runs gives its locks to
-    /// those who wait for them, and they may run behind it.
+    /// Returns the first `most` possible actions, in the serial order. A transaction that runs
+    /// releases its locks at once; those that acquire them may run after it in the same list.
     fn acts(&mut self, most: usize) -> Vec<Act> {
         let mut acts = Vec::new();
         let mut granted = Vec::new();
         while acts.len() < most
             && let Some(Reverse(number)) = self.ready.pop()
         {
-            // What came twice was told twice.
+            // Remote reads that arrived twice queued their transaction twice.
             let Some(at) = number.checked_sub(self.first) else { continue };
             let at = at as usize;
             let pending = &self.pending[at];
@@ -349,7 +355,7 @@ impl Sharded {
         acts
     }
 
-    /// Does acts of one version, as if in order.
+    /// Carries out actions of one version with the result of serial execution.
     fn act_all(&self, pool: &dyn Pool, runner: &Runner<'_>, acts: &[Act]) -> Vec<Acted> {
         if pool.workers() == 1 || acts.len() <= IN_ORDER_JOBS_MAX {
             let mut scratch = Scratch::default();
@@ -383,13 +389,13 @@ impl Sharded {
             (true, true) => Some(self.run(runner, place, pending, part, scratch)),
         };
         if went.is_none() || went == Some(Went::Served) {
-            // It was not given to the runner.
+            // The program does not run in this action.
             scratch.skip();
         }
         Acted { served, went }
     }
 
-    /// Phase 2: this shard's rows of a transaction.
+    /// Phase 2: reads this shard's rows of a transaction.
     fn read(&self, runner: &Runner<'_>, pending: &Pending) -> Part {
         let Footprint { points, ranges } = pending.locks();
         if let Program::Certified(Certified { reads, .. }) = &pending.program {
@@ -397,7 +403,7 @@ impl Sharded {
         }
         let mut rows = Gathered::up_to(self.limits.part);
         let at = runner.version;
-        // What all shards have, the others read for themselves.
+        // Rows that are on all shards are not sent: each shard reads its own copy.
         let is_ours = |lock: &&PointLock| {
             lock.mode.reads() && self.partitions.shard_of(lock.table, &lock.key) == Some(self.here)
         };
@@ -426,7 +432,7 @@ impl Sharded {
         rows.part()
     }
 
-    /// Phase 5.
+    /// Phase 5: runs the program.
     fn run(
         &self,
         runner: &Runner<'_>,
@@ -456,16 +462,18 @@ impl Sharded {
                     rows.extend(came.iter().map(named));
                 }
                 Part::Rows(_) => {}
-                // Of several, the first shard's, on all that run it.
+                // The first shard that exceeds the limit determines the abort, identically on all
+                // active shards.
                 Part::TooLarge(bytes) => {
                     scratch.skip();
                     return Went::Ran(Err(part_too_large(shard, *bytes, self.limits.part)));
                 }
-                // Of several, that of the first shard is told: all tell the same.
+                // The first shard with a stale read determines the abort, identically on all active
+                // shards.
                 Part::Certified(found) => change = change.or(found.as_ref()),
             }
         }
-        // And last what each sees for itself.
+        // Reads of tables that are on all shards come last; each shard checks them on its own copy.
         let everywhere = match &pending.program {
             Program::Certified(Certified { reads, .. }) => {
                 runner.changed_here(&self.reads_of(None, reads))
@@ -478,21 +486,21 @@ impl Sharded {
         Went::of(runner.run_with(place, &pending.footprint, &others, scratch))
     }
 
-    /// Whose rows of a transaction are needed here and have not come.
+    /// The shards whose rows this shard needs for a transaction and has not received.
     fn lacks(&self, pending: &Pending) -> ShardSet {
         let Participants { active, reading } = pending.shards;
         if !active.contains(self.here) {
             return ShardSet::default();
         }
         let came = self.parts.get(&pending.txn).into_iter().flatten();
-        // A part of the other kind is nobody's.
+        // Ignores parts of the wrong kind.
         let is_call = matches!(pending.program, Program::Call { .. });
         let fits = |(_, part): &(&ShardId, &Part)| part.is_of_call() == is_call;
         let came = came.filter(fits).map(|(shard, _)| *shard).collect();
         reading.except(self.here).without(came)
     }
 
-    /// What of a footprint is here.
+    /// The part of a footprint on this shard.
     fn of_here(&self, footprint: &Footprint) -> Footprint {
         let holds = |lock: &&PointLock| self.partitions.holds(self.here, lock.table, &lock.key);
         let points = footprint.points.iter().filter(holds).cloned().collect();
@@ -503,7 +511,7 @@ impl Sharded {
         Footprint { points, ranges: footprint.ranges.iter().filter(reaches).cloned().collect() }
     }
 
-    /// What of a read set is on one shard alone, or, of none, what is everywhere.
+    /// The part of a read set that is only on one shard, or, for `None`, on all shards.
     fn reads_of(&self, shard: Option<ShardId>, reads: &ReadSet) -> ReadSet {
         let is_of = |table, key: &[u8]| self.partitions.shard_of(table, key) == shard;
         let points = reads.points.iter().filter(|read| is_of(read.table, &read.key));
@@ -536,18 +544,18 @@ impl Pending {
         Job { txn: self.txn, program: &self.program, footprint: Some(&self.footprint) }
     }
 
-    /// What it locks here.
+    /// The locks of the transaction on this shard.
     fn locks(&self) -> &Footprint {
         self.part_here.as_ref().unwrap_or(&self.footprint)
     }
 
-    /// To whom `here` serves its rows.
+    /// The shards to which `here` sends its rows.
     fn to(&self, here: ShardId) -> ShardSet {
         self.shards.active.except(here)
     }
 }
 
-/// A program came to its place of which nobody said what it would touch.
+/// The abort of a transaction without a footprint.
 fn no_footprint() -> Abort {
     let message = "a transaction over several shards must declare what it touches";
     Abort::new(SqlState::INTERNAL_ERROR, message)

@@ -26,7 +26,7 @@ const AT: SnapshotVersion = SnapshotVersion(6);
 
 type Rows = BTreeMap<(u32, u8), Option<u8>>;
 
-/// Runs programs with their footprints on a fresh store; answers and the rows afterwards.
+/// Runs programs with their footprints on a new store. Returns the results and the rows afterwards.
 fn execute_on(
     rows: &Rows,
     pool: &dyn Pool,
@@ -49,7 +49,7 @@ fn execute_on(
     (finished, after)
 }
 
-/// What the rows become by what was told, in the serial order.
+/// The rows after applying the reported writes in the serial order.
 fn written(rows: &Rows, finished: &[Finished]) -> Model {
     let mut model = Model::new(rows);
     let mut order: Vec<&Finished> = finished.iter().collect();
@@ -63,7 +63,8 @@ fn written(rows: &Rows, finished: &[Finished]) -> Model {
     model
 }
 
-/// Once all is published and reclaimed, the store is as if it had been given the rows alone.
+/// Asserts that, once all versions are published and reclaimed, the store equals a new one with the
+/// same rows.
 fn assert_nothing_is_left(store: &Store, after: &Model) {
     store.publish(AT);
     store.reclaim(AT);
@@ -80,7 +81,7 @@ fn assert_nothing_is_left(store: &Store, after: &Model) {
     assert_eq!(size(store), size(&fresh));
 }
 
-/// The same on pools of every kind, which must not make a difference.
+/// Runs programs on pools of every kind and asserts that the results are equal.
 fn execute_everywhere(
     rows: &Rows,
     work: &[(Program, Option<Footprint>)],
@@ -107,7 +108,7 @@ fn with_covering(ops: &[Op]) -> (Program, Option<Footprint>) {
     (program(ops), Some(covering(ops)))
 }
 
-/// More steps of one program, of which one may panic.
+/// Several lists of steps of one program. One step may panic.
 fn longer() -> impl Strategy<Value = Vec<Op>> {
     (prop::collection::vec(ops(), 1..5), prop::option::weighted(0.3, any::<prop::sample::Index>()))
         .prop_map(|(parts, panics)| {
@@ -123,11 +124,11 @@ fn longer() -> impl Strategy<Value = Vec<Op>> {
 enum Known {
     Nothing,
     Everything,
-    /// What another program would need.
+    /// The footprint of another program.
     SomethingElse(Vec<Op>),
-    /// What a run on the first state found.
+    /// The footprint that a run on the initial state found.
     FirstRun,
-    /// The program is certified, from a run on the first state.
+    /// The program is certified with the reads and writes of a run on the initial state.
     Certified,
 }
 
@@ -159,8 +160,8 @@ proptest! {
         prop_assert_eq!(after, model);
     }
 
-    /// Programs with longer lists of steps, which panic at random places, in several calls at one
-    /// version, as slices of an epoch are.
+    /// Programs with longer lists of steps panic at random places. They run in several calls at one
+    /// version, like the slices of an epoch.
     #[test]
     fn what_aborts_and_what_is_stopped_was_never_there(
         rows in rows(),
@@ -245,7 +246,7 @@ proptest! {
             prop_assert!((1..=PASSES_MAX).contains(&done.passes));
             let (ops, known) = &programs[place];
             match (known, &done.outcome) {
-                // It wrote what it would have written had it run here, or nothing.
+                // It wrote what a run at its place would have written, or nothing.
                 (Known::Certified, Ok(_)) => {
                     let again = model.run(ops);
                     prop_assert_eq!(again, runs[place].result.clone().map_err(Stop::Abort));
@@ -265,7 +266,8 @@ proptest! {
 
 #[test]
 fn a_job_that_leaves_its_footprint_runs_after_the_others_with_what_it_found() {
-    // Key 1 says 0, so a run before the pass writes key 2; then the first job makes it say 1.
+    // Key 1 has the value 0, so a run before the pass writes key 2. Then the first job sets key 1
+    // to 1.
     let rows = Rows::from([((1, 1), Some(0))]);
     let follow = [Op::Follow(1, 1)];
     let first_run = {
@@ -291,7 +293,8 @@ fn a_job_that_leaves_its_footprint_runs_after_the_others_with_what_it_found() {
 
 #[test]
 fn jobs_whose_keys_depend_on_each_other_in_a_chain_end_alone_after_the_last_pass() {
-    // Key 1 names the key to write, and each job counts it up: every pass settles one job.
+    // The value of key 1 names the key to write, and each job increments it, so each pass finishes
+    // one job.
     let next = [Op::Follow(1, 1), Op::CopySum(1, 1, 9, 1)];
     let work: Vec<_> = (0..6).map(|_| (program(&next), None)).collect();
     let (finished, after) = execute_everywhere(&Rows::new(), &work);
@@ -300,7 +303,7 @@ fn jobs_whose_keys_depend_on_each_other_in_a_chain_end_alone_after_the_last_pass
     assert_eq!(after.rows[&(TableId(1), key(1))][0], 6);
 }
 
-/// A node with several workers stopped here, and with each start again.
+/// A node with several workers used to panic here, and again at each restart.
 #[test]
 fn a_program_that_leaves_what_it_calls_certain_is_restarted_as_any() {
     use crate::txn::{Context, Procedure, Registry};

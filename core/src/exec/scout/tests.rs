@@ -1,4 +1,4 @@
-//! What a reconnaissance over several shards finds is what one on a store with all rows finds.
+//! A reconnaissance over several shards finds the same footprint as one on a store with all rows.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ const AT: SnapshotVersion = SnapshotVersion(5);
 
 type Row = (u32, u8);
 
-/// Divided by hash, by order, and in part everywhere.
+/// Partitionings by hash, by range, and with one table on all shards.
 fn partitions(kind: u8) -> Partitions {
     let hash = Rule::Hash { prefix_bytes: 1 };
     let ranges = Rule::Ranges { starts: vec![vec![3], vec![7]] };
@@ -34,7 +34,7 @@ fn survives(wanted: &Wanted, found: &Found) {
     assert_eq!(Found::decode(&mut Reader::new(&b)).as_ref(), Ok(found));
 }
 
-/// A store for each shard.
+/// Creates a store for each shard.
 fn divide(rows: &BTreeMap<Row, Option<u8>>, partitions: &Partitions) -> Vec<Store> {
     let of_shard = |shard: u16| {
         let holds = |(table, k): Row| partitions.holds(ShardId(shard), TableId(table), &[k]);
@@ -43,8 +43,7 @@ fn divide(rows: &BTreeMap<Row, Option<u8>>, partitions: &Partitions) -> Vec<Stor
     (0..3).map(of_shard).collect()
 }
 
-/// Asks the other shards, which answer with so many bytes at a time, until nothing is wanted any
-/// more.
+/// Queries the other shards, which answer with `most` bytes at a time, until no row is missing.
 fn scout_all(
     registry: &Registry,
     program: &Program,
@@ -92,7 +91,7 @@ proptest! {
     }
 }
 
-/// The first rows of each shard are known, down to different keys.
+/// The known rows of the shards end at different keys.
 #[test]
 fn a_scan_backwards_without_an_end_sees_the_rows_of_all_shards() {
     use crate::txn::Procedure;
@@ -121,7 +120,8 @@ fn a_scan_backwards_without_an_end_sees_the_rows_of_all_shards() {
     }
 }
 
-/// Single rows had no limit: one answer was larger than a frame, and asked for again for ever.
+/// Single rows once had no size limit: an answer exceeded the frame size and was requested again
+/// forever.
 #[test]
 fn an_answer_has_as_much_as_fits_and_says_how_much_that_is() {
     let rows: BTreeMap<Row, Option<u8>> = (0..10).map(|k| ((0, k), Some(1))).collect();
@@ -130,7 +130,7 @@ fn an_answer_has_as_much_as_fits_and_says_how_much_that_is() {
     let scan = Scan { table: TableId(0), range, direction: Direction::Forward };
     let points = [1, 2, 3, 200].map(|k| (TableId(0), Key::from(&[k][..]))).into();
     let wanted = Wanted { points, ranges: vec![scan.clone(), scan] };
-    // A row is of ten bytes.
+    // A row has ten bytes.
     let look = |most| {
         let found = wanted.look_up_to(most, &store, AT);
         survives(&wanted, &found);
@@ -145,13 +145,13 @@ fn an_answer_has_as_much_as_fits_and_says_how_much_that_is() {
     let mut known = Known::default();
     known.learn(ShardId(0), &wanted, wanted.look_up_to(20, &store, AT));
     assert_eq!((known.points.len(), known.rows.len(), known.bytes), (2, 2, 2 * (9 + 10)));
-    // Somebody says that it has answered more than it was asked.
+    // A malformed answer claims to cover more rows than were requested.
     let found = Found { points: usize::MAX, ..Found::default() };
     known.learn(ShardId(0), &wanted, found);
     assert_eq!(known.points.len(), 4);
 }
 
-/// Writes as many values of a megabyte as its argument says.
+/// Writes as many values of one megabyte as its argument says.
 struct Megabytes;
 
 impl crate::txn::Procedure for Megabytes {
@@ -183,7 +183,7 @@ fn a_program_that_writes_too_much_is_told_so() {
     assert_eq!(abort.code.as_str(), "54000");
 }
 
-/// What it says that it will look up is asked for as a message can hold it.
+/// Hinted rows are requested in batches that fit into a message.
 #[test]
 fn hints_are_asked_for_some_at_a_time() {
     struct Hints;

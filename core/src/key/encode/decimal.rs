@@ -1,9 +1,9 @@
-//! Numbers of any precision as keys.
+//! Arbitrary-precision numbers as keys.
 //!
-//! A [`Decimal`] is a number in one normal form, whatever scale it was written with: no zeros
-//! before or after its digits, and the point before the first one, so 0.012300 is `123 E -1`. Its
-//! encoding is a class byte, which sorts the signs and the special values; for a number other than
-//! zero there follow the exponent, the digits two to a byte, and a byte that ends them:
+//! A [`Decimal`] is a number in a normal form that does not depend on its scale. It has no zeros
+//! before or after its digits, and the point is before the first digit: 0.012300 is `123 E -1`. Its
+//! encoding begins with a class byte, which sorts the signs and the special values. A number other
+//! than zero continues with the exponent, the digits two to a byte, and a terminator:
 //!
 //! ```text
 //!   -Infinity  negative ...  zero  positive ...  Infinity  NaN
@@ -30,14 +30,14 @@ const CLASS_POSITIVE: u8 = 4;
 const CLASS_INFINITY: u8 = 5;
 const CLASS_NAN: u8 = 6;
 
-/// Exponents up to this size take one byte.
+/// Exponents up to this absolute value take one byte.
 const SHORT_EXPONENT_MAX: i32 = 100;
 const SHORT_EXPONENT_BIAS: i32 = 128;
 const LONG_NEGATIVE: u8 = 0;
 const LONG_POSITIVE: u8 = u8::MAX;
 const DIGITS_END: u8 = 0;
 
-/// A numeric value in normal form: equal numbers are equal here, whatever their scale.
+/// A numeric value in normal form: equal numbers are equal, whatever their scale.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Decimal(Repr);
 
@@ -45,7 +45,8 @@ pub struct Decimal(Repr);
 enum Repr {
     NegativeInfinity,
     Zero,
-    /// The value 0.d1 d2 d3 ... times 10 to the exponent; the first and last digit are not zero.
+    /// The value 0.d1 d2 d3 ... times 10 to the power of the exponent. The first and last digits
+    /// are not zero.
     Finite {
         is_negative: bool,
         digits: Vec<u8>,
@@ -55,7 +56,7 @@ enum Repr {
     NaN,
 }
 
-/// A number that is malformed, or beyond what a PostgreSQL numeric can hold.
+/// An error for a number that is malformed or exceeds the limits of a PostgreSQL numeric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecimalError;
 
@@ -68,11 +69,11 @@ impl fmt::Display for DecimalError {
 impl std::error::Error for DecimalError {}
 
 impl Decimal {
-    /// Not a number: equal to itself, and the largest.
+    /// Not a number. Equal to itself, and the largest value.
     pub const NAN: Self = Self(Repr::NaN);
-    /// After every number.
+    /// Greater than every number.
     pub const INFINITY: Self = Self(Repr::Infinity);
-    /// Before every number.
+    /// Less than every number.
     pub const NEGATIVE_INFINITY: Self = Self(Repr::NegativeInfinity);
     /// Zero, of any sign and scale.
     pub const ZERO: Self = Self(Repr::Zero);
@@ -82,11 +83,11 @@ impl Decimal {
     /// PostgreSQL's limit of digits after the point.
     const FRACTION_DIGITS_MAX: usize = 16_383;
 
-    /// The number whose decimal digits (0 to 9 each, most significant first) are `digits`, with the
-    /// point before the last `scale` of them. A negative scale stands for zeros after the digits.
+    /// Creates a number from its decimal digits (0 to 9 each, most significant first), with the
+    /// point before the last `scale` of them. A negative scale means zeros after the digits.
     ///
     /// # Errors
-    /// When something is not a digit, or the number is beyond PostgreSQL's limits.
+    /// If an element is not a digit, or the number exceeds PostgreSQL's limits.
     pub fn from_digits(is_negative: bool, digits: &[u8], scale: i32) -> Result<Self, DecimalError> {
         if digits.iter().any(|&digit| digit > 9) {
             return Err(DecimalError);
@@ -101,7 +102,7 @@ impl Decimal {
         Ok(Self(Repr::Finite { is_negative, digits: significant.to_vec(), exponent }))
     }
 
-    /// The exponent, when a number of this many digits stays within PostgreSQL's limits.
+    /// The exponent, if a number with this many digits is within PostgreSQL's limits.
     fn checked_exponent(exponent: i64, digits: usize) -> Option<i32> {
         let is_small_enough = exponent <= Self::INTEGER_DIGITS_MAX as i64;
         let is_fine_enough = digits as i64 - exponent <= Self::FRACTION_DIGITS_MAX as i64;
@@ -133,7 +134,7 @@ impl Decimal {
         }
     }
 
-    /// Reads what [`Decimal::encode`] wrote, each byte combined with `mask` by exclusive or.
+    /// Decodes the bytes that [`Decimal::encode`] wrote, each XORed with `mask`.
     pub(super) fn decode(from: &mut Reader<'_>, mask: u8) -> Result<Self, DecodeError> {
         let is_negative = match from.u8(WHAT)? ^ mask {
             CLASS_NEGATIVE_INFINITY => return Ok(Self::NEGATIVE_INFINITY),
@@ -157,7 +158,7 @@ impl Decimal {
         if digits.last() == Some(&0) {
             digits.pop();
         }
-        // Other spellings of the same number are refused.
+        // Rejects other encodings of the same number.
         let is_normal = digits.first().is_some_and(|&d| d != 0) && digits.last() != Some(&0);
         let exponent = Self::checked_exponent(i64::from(exponent), digits.len());
         let exponent = exponent.filter(|_| is_normal).ok_or(DecodeError::new(WHAT))?;
@@ -184,8 +185,8 @@ fn decode_exponent(from: &mut Reader<'_>, mask: u8) -> Result<i32, DecodeError> 
 impl FromStr for Decimal {
     type Err = DecimalError;
 
-    /// Reads an optional sign and digits with an optional point, or `NaN`, `Infinity`, `-Infinity`
-    /// in PostgreSQL's spelling. No exponents, no spaces.
+    /// Parses an optional sign and digits with an optional point, or `NaN`, `Infinity` or
+    /// `-Infinity` in PostgreSQL's spelling. Exponents and spaces are not accepted.
     fn from_str(text: &str) -> Result<Self, DecimalError> {
         match text {
             "NaN" => return Ok(Self::NAN),
@@ -206,7 +207,7 @@ impl FromStr for Decimal {
 }
 
 impl fmt::Display for Decimal {
-    /// Writes the number with no more digits than it needs.
+    /// Writes the number with the minimum number of digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (is_negative, digits, exponent) = match &self.0 {
             Repr::NegativeInfinity => return f.write_str("-Infinity"),

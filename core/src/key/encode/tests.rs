@@ -1,4 +1,5 @@
-//! The order of the bytes is the order of the columns; what is written is read; nothing panics.
+//! Tests of the key encoding: bytes sort like columns, decoding inverts encoding, and no input
+//! panics.
 
 use std::cmp::Ordering;
 
@@ -7,7 +8,7 @@ use proptest::sample::select;
 
 use super::*;
 
-/// A column's value, with the comparison that PostgreSQL would make.
+/// A column's value, with PostgreSQL's comparison.
 #[derive(Clone, Debug)]
 enum Value {
     Bool(bool),
@@ -16,7 +17,8 @@ enum Value {
     I64(i64),
     F32(f32),
     F64(f64),
-    /// Sign, digits and scale, with the same number as an integer in units of 10^-20.
+    /// Sign, digits and scale of a number, which can also be compared as an integer in units of
+    /// 10^-20.
     Numeric(bool, Vec<u8>, i32),
     Special(Special),
     Text(String),
@@ -47,7 +49,7 @@ fn units(is_negative: bool, digits: &[u8], scale: i32) -> i128 {
     if is_negative { -units } else { units }
 }
 
-/// PostgreSQL's float comparison: NaN equals NaN and is after everything.
+/// PostgreSQL's float comparison: NaN equals NaN and is greater than every number.
 fn compare_floats(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
@@ -126,7 +128,7 @@ fn is_same_value(kind: u8, order: Order, expected: &Value, decoder: &mut KeyDeco
     read.compare(expected) == Ordering::Equal
 }
 
-/// Values of one type, close enough to each other that many are equal or share a prefix.
+/// Values of one type, so similar that many are equal or share a prefix.
 fn value(kind: u8) -> BoxedStrategy<Value> {
     let floats = [0.0, -0.0, 1.5, -1.5, f64::MAX, f64::MIN, f64::NAN, -f64::NAN];
     let floats = select([&floats[..], &[f64::INFINITY, f64::NEG_INFINITY, 5e-324]].concat());
@@ -186,7 +188,8 @@ type Row = Vec<Option<Value>>;
 fn two_rows() -> impl Strategy<Value = (Vec<Column>, Row, Row)> {
     prop::collection::vec(column(), 1..4).prop_flat_map(|columns| {
         let row = columns.iter().map(|&column| cell(column)).collect::<Vec<_>>();
-        // Columns of the second row repeat the first's half of the time, so that later ones matter.
+        // Half of the columns of the second row repeat the first row's, so that later columns
+        // matter.
         let other = (row.clone(), prop::collection::vec(any::<bool>(), columns.len()));
         (Just(columns), row, other).prop_map(|(columns, first, (second, repeats))| {
             let pick = |((a, b), repeat): ((&Option<Value>, Option<Value>), bool)| {
@@ -282,7 +285,7 @@ proptest! {
     }
 }
 
-/// The encoding of what `bytes` decode to, if they do, and how many bytes are left.
+/// Decodes `bytes` and encodes the result again. Also returns the number of bytes left.
 fn reencode(columns: &[Column], bytes: &[u8]) -> Option<(Key, usize)> {
     let mut decoder = KeyDecoder::new(bytes);
     let mut encoder = KeyEncoder::new();
@@ -315,7 +318,7 @@ fn reencode(columns: &[Column], bytes: &[u8]) -> Option<(Key, usize)> {
 fn numerics_of_every_size_sort_by_value() {
     let huge = format!("1{}", "0".repeat(131_071));
     let tiny = format!("0.{}1", "0".repeat(16_382));
-    // Around the exponents where the encoding changes from one byte to five.
+    // Includes the exponents at which the encoding changes from one byte to five.
     let [e100, e101, e102] = [99, 100, 101].map(|zeros| format!("1{}", "0".repeat(zeros)));
     let [f100, f101, f102] = [100, 101, 102].map(|zeros| format!("0.{}1", "0".repeat(zeros)));
     let ascending = [

@@ -1,4 +1,4 @@
-//! A transaction's writes against a model, and taken back.
+//! Tests of in-place writes and of undoing them, against a model.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -16,16 +16,16 @@ const KEYS: u8 = 24;
 const TABLES: u32 = 2;
 
 type TestStore = Store;
-/// The number of a table and of a key.
+/// The numbers of a table and a key.
 type Place = (u32, u8);
 
-/// Short keys and long ones, and values in place and on the heap.
+/// Short and long keys; values are inline or on the heap.
 fn key(number: u8) -> Key {
     let long = [number; 30];
     Key::from(if number.is_multiple_of(3) { &long[..] } else { &long[..2] })
 }
 
-/// A version of a writer whose value has a length, or a deletion.
+/// A version of this writer with a value of this length, or a deletion.
 fn written_by(writer: u64, at: u64, len: Option<usize>) -> Version {
     let bytes = vec![writer as u8; len.unwrap_or(0)];
     let value = len.map(|_| Value::from(bytes));
@@ -46,13 +46,13 @@ struct Put {
     len: Option<usize>,
 }
 
-/// A version's number, its writer, and its value, or whether that is cold.
+/// A version's number, its writer, and its value, or whether the value is cold.
 type Had = (u64, u64, Option<Result<Vec<u8>, ()>>);
 
-/// All that a store has, and what it says of it.
+/// The observable state of a store.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    /// What a reader at each version sees of each key, from a floor on.
+    /// The versions of each key that readers see, from a floor on.
     versions: Vec<(u64, Place, Option<Had>)>,
     order: Vec<(u32, Vec<Key>)>,
     lens: Vec<usize>,
@@ -93,7 +93,7 @@ fn see(store: &TestStore, from: u64, upto: u64) -> Seen {
     }
 }
 
-/// The bytes that the rows take, counted one by one.
+/// The memory of the rows, computed by visiting each.
 fn count_bytes(store: &TestStore) -> usize {
     let other = Store::new();
     for id in store.table_ids() {
@@ -117,7 +117,8 @@ fn places_and_lens(most: usize) -> impl Strategy<Value = Vec<(Place, Option<usiz
     prop::collection::vec(((0..TABLES, 0..KEYS), len), 0..most)
 }
 
-/// What a transaction does, and whether it is kept. It scans before each of these of its writes.
+/// The writes of a transaction, and whether it is kept. It scans before each write listed in
+/// `scans`.
 #[derive(Clone, Debug)]
 struct Txn {
     writes: Vec<(Place, Option<usize>)>,
@@ -134,8 +135,8 @@ fn txn() -> impl Strategy<Value = Txn> {
     })
 }
 
-/// How a store is: whether writers overwrite, around a point or not, and whether values may be
-/// cold.
+/// The kind of a store: whether writers overwrite, whether there is a point, and whether values may
+/// be cold.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     overwrites: bool,
@@ -166,8 +167,8 @@ fn filled(kind: Kind, before: &[Vec<(Place, Option<usize>)>]) -> Arc<TestStore> 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Transactions of one version, some of which are taken back: the store is what those that were
-    /// kept alone would have made of it.
+    /// Runs transactions of one version, some of which are undone. The store must equal one with
+    /// only the transactions that were kept.
     #[test]
     fn what_is_taken_back_was_never_there(
         (overwrites, has_point, is_cold) in (any::<bool>(), any::<bool>(), any::<bool>()),
@@ -214,7 +215,7 @@ proptest! {
                 }
             } else {
                 store.take_back(&mut written);
-                // What was overwritten is less to have, and is not needed.
+                // Overwritten versions are not restored, because they are not needed.
                 let now = see(&store, 4, 5);
                 prop_assert!(now.bytes <= start.bytes);
                 let bytes = if kind.overwrites { now.bytes } else { start.bytes };
@@ -233,7 +234,7 @@ proptest! {
     }
 }
 
-/// A scan sees the rows of a transaction.
+/// Asserts that a scan sees the rows of a transaction.
 fn scans_see(store: &TestStore, own: &BTreeMap<Place, Option<usize>>) -> Result<(), TestCaseError> {
     for table in 0..TABLES {
         let mut keys = Vec::new();
@@ -249,7 +250,8 @@ fn scans_see(store: &TestStore, own: &BTreeMap<Place, Option<usize>>) -> Result<
     Ok(())
 }
 
-/// Published and reclaimed, both have the same left, and gone back both have nothing more.
+/// Asserts that both stores have the same rows after publishing and reclaiming, and after a
+/// rollback.
 fn end_alike(store: &TestStore, model: &TestStore) -> Result<(), TestCaseError> {
     for store in [store, model] {
         store.publish(SnapshotVersion(5));

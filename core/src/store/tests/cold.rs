@@ -1,8 +1,8 @@
-//! What may happen to a row while its value is put away, fetched or removed.
+//! Tests of concurrent changes of a row while its value is evicted, fetched or removed.
 
 use super::*;
 
-/// A cold store that does something once, in the midst of what it is asked for.
+/// A cold store that runs a function once, in the middle of a request.
 #[derive(Clone, Debug, Default)]
 struct Interrupted {
     memory: ColdMemory,
@@ -44,7 +44,7 @@ impl Cold for Interrupted {
     }
 }
 
-/// A store that puts away all that it may.
+/// A store that evicts all values that it may.
 fn cold_store() -> (Arc<Store>, Interrupted) {
     let cold = Interrupted::default();
     (Arc::new(Store::with_cold(Box::new(cold.clone()), 0)), cold)
@@ -62,7 +62,7 @@ fn write(store: &Store, at: u64, rows: &[(&[u8], u8)]) {
     store.publish(SnapshotVersion(at));
 }
 
-/// What a reader of the newest version sees, without bringing anything back.
+/// The rows visible to a reader of the newest version, without loading values.
 fn seen(store: &Store) -> Vec<(Key, u8)> {
     let mut seen = Vec::new();
     store.scan_passing(TABLE, &KeyRange::all(), store.published(), |key, version| {
@@ -72,7 +72,7 @@ fn seen(store: &Store) -> Vec<(Key, u8)> {
     seen
 }
 
-/// The clock comes by: what was not used since the last time is chosen.
+/// Passes the clock hand over all values: those not used since the last pass are chosen.
 fn choose(store: &Store) -> Chosen {
     store.choose_cold();
     let chosen = store.choose_cold();
@@ -80,7 +80,7 @@ fn choose(store: &Store) -> Chosen {
     chosen
 }
 
-/// How many rows have a mark, and how many the store says that have one, here and to others.
+/// Asserts that the rows with a placeholder match the store's counter and its map for other nodes.
 fn check_counts(store: &Store, keys: &[&[u8]]) {
     let is_cold: Vec<bool> = keys.iter().map(|key| store.is_cold(TABLE, key)).collect();
     let map = store.cold_map();
@@ -89,8 +89,8 @@ fn check_counts(store: &Store, keys: &[&[u8]]) {
     assert_eq!(is_cold.iter().filter(|is| **is).count() as u64, store.cold_counts().cold);
 }
 
-/// A row of which the store went back to a value that was not in memory counted as one that is, and
-/// one that vanished as one that is not.
+/// After a rollback, a row whose value was not in memory was once counted as warm, and a row that
+/// vanished as cold.
 #[test]
 fn a_store_that_goes_back_knows_which_rows_are_left_without_their_value() {
     let (store, cold) = cold_store();
@@ -111,8 +111,8 @@ fn a_store_that_goes_back_knows_which_rows_are_left_without_their_value() {
     check_counts(&store, &keys);
 }
 
-/// What was chosen before the store went back was once taken for a copy of what was written later
-/// under the same number.
+/// A value chosen before a rollback was once taken for a copy of a later write with the same
+/// version number.
 #[test]
 fn what_was_chosen_before_the_store_went_back_is_not_taken_for_what_came_after() {
     let (store, _) = cold_store();
@@ -127,7 +127,7 @@ fn what_was_chosen_before_the_store_went_back_is_not_taken_for_what_came_after()
     assert_eq!(seen(&store), [(key(b"a"), 1), (key(b"k"), 3)]);
 }
 
-/// The same, where the cold store is just being written to.
+/// The same while the cold store is being written.
 #[test]
 fn what_is_being_put_away_while_the_store_goes_back_is_not_taken_for_what_came_after() {
     let (store, cold) = cold_store();
@@ -148,8 +148,8 @@ fn what_is_being_put_away_while_the_store_goes_back_is_not_taken_for_what_came_a
     assert_eq!(seen(&store), [(key(b"a"), 1), (key(b"k"), 3)]);
 }
 
-/// A value that was fetched before the store went back was once brought to the row that has another
-/// one under the same number since.
+/// A value fetched before a rollback was once stored in a row that had another value with the same
+/// version number since.
 #[test]
 fn what_was_fetched_before_the_store_went_back_is_not_brought_to_what_came_after() {
     let (store, cold) = cold_store();
@@ -168,8 +168,9 @@ fn what_was_fetched_before_the_store_went_back_is_not_brought_to_what_came_after
     assert_eq!(seen(&store), [(key(b"a"), 1), (key(b"k"), 3)]);
 }
 
-/// A value with a copy was written to while the clock had chosen it, and its copy removed though
-/// the value was still there. When the store went back to it, it was put away without a copy: lost.
+/// A value with a copy was overwritten after the clock had chosen it, and its copy was removed
+/// although the version still existed. After a rollback to it, the value was evicted without a copy
+/// and lost.
 #[test]
 fn a_copy_is_kept_as_long_as_the_store_may_go_back_to_it() {
     let (store, _) = cold_store();
@@ -187,7 +188,7 @@ fn a_copy_is_kept_as_long_as_the_store_may_go_back_to_it() {
     assert_eq!(seen(&store), [(key(b"k"), 1)]);
 }
 
-/// What somebody had chosen long ago once took the place of the copy of a later version: lost.
+/// A value chosen long ago once replaced the copy of a later version, which was lost.
 #[test]
 fn what_was_chosen_long_ago_does_not_take_the_place_of_a_later_copy() {
     let (store, _) = cold_store();
@@ -201,7 +202,7 @@ fn what_was_chosen_long_ago_does_not_take_the_place_of_a_later_copy() {
     assert_eq!(seen(&store), [(key(b"k"), 2)]);
 }
 
-/// A store that is cleared and filled again while something is put away has no copy of it.
+/// A store that is cleared and filled again during an eviction has no copy of the evicted value.
 #[test]
 fn what_is_put_away_while_the_store_is_cleared_has_no_copy() {
     let (store, cold) = cold_store();
@@ -217,7 +218,7 @@ fn what_is_put_away_while_the_store_is_cleared_has_no_copy() {
     check_counts(&store, &[b"k"]);
 }
 
-/// Whoever applied and reclaimed once waited until the disk had what was put away.
+/// Writers and reclamation once waited until evicted values were on disk.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "tests may use threads")]
 fn nobody_who_reclaims_waits_for_the_cold_store() {
@@ -240,7 +241,7 @@ fn nobody_who_reclaims_waits_for_the_cold_store() {
     assert_eq!(cold.memory.len(), 1);
 }
 
-/// Where memory was enough again, copies of rows that went stayed in the file.
+/// When memory was below its limit again, copies of removed rows once stayed in the file.
 #[test]
 fn copies_that_are_not_needed_are_removed_though_nothing_is_put_away() {
     let cold = ColdMemory::default();
@@ -258,8 +259,8 @@ fn copies_that_are_not_needed_are_removed_though_nothing_is_put_away() {
     assert!(store.evict() && cold.is_empty(), "{} are left", cold.len());
 }
 
-/// A deletion that was looked at while it had a later version was never reclaimed when that was
-/// given up.
+/// A deletion that reclamation visited while it had a later version was never reclaimed after that
+/// version was rolled back.
 #[test]
 fn a_deletion_that_is_newest_again_is_reclaimed() {
     let store = store_at(0);

@@ -1,4 +1,4 @@
-//! Random work on the store and on a model that finds everything by looking at everything.
+//! Random operations on the store and on a model that searches all of its rows.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::hash::hash_bytes;
 use crate::store::table::Row;
 use crate::txn::Taken;
 
-/// Every version of every key, newest first.
+/// All versions of all keys, newest first.
 #[derive(Default)]
 struct Model {
     rows: BTreeMap<(TableId, Key), Vec<Version>>,
@@ -44,7 +44,7 @@ impl Model {
         self.rows.retain(|_, versions| !versions.is_empty());
     }
 
-    /// What a scan visits.
+    /// The rows that a scan visits.
     fn scan(&self, table: TableId, range: &KeyRange, at: SnapshotVersion) -> Vec<(Key, Version)> {
         let rows = self.rows.iter().filter(|((t, key), _)| *t == table && range.contains(key));
         let visible = |versions: &Vec<Version>| {
@@ -56,26 +56,26 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Write at the next version: table, key, and the value's length or a deletion.
+    /// Writes at the next version: table, key, and the value's length or a deletion.
     Write(Vec<(u32, u8, Option<usize>)>),
-    /// The same, as one batch, with this many workers.
+    /// The same as one batch, with this many workers.
     Batch(usize, Vec<(u32, u8, Option<usize>)>),
     Publish,
     Pin(usize),
     Unpin(usize),
-    /// Reclaim up to a version, so many records at a time.
+    /// Reclaims up to a version, this many keys at a time.
     Reclaim(u64, usize),
-    /// Go so many versions back.
+    /// Rolls back by this many versions.
     Retreat(u64),
-    /// Choose values that can be put away.
+    /// Chooses values to evict.
     Choose,
-    /// Put away what was chosen once.
+    /// Evicts values that were chosen earlier.
     PutAway(usize),
-    /// Both, until there is nothing left.
+    /// Chooses and evicts until no value is left.
     Evict,
-    /// Fetch the values of so many keys after one.
+    /// Fetches the values of this many keys from one on.
     Fetch(u32, u8, u8),
-    /// Scan a range, up to so many rows.
+    /// Scans a range, up to this many rows.
     Scan {
         table: u32,
         from: u8,
@@ -117,7 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Short keys and long ones, so that both kinds of [`Key`] are covered.
+/// Short and long keys, so that both kinds of [`Key`] are covered.
 fn key_of(number: u8) -> Key {
     let long = [number; 40];
     key(if number.is_multiple_of(3) { &long } else { &long[..2] })
@@ -129,7 +129,7 @@ struct Run {
     cold: ColdMemory,
     chosen: Vec<Chosen>,
     pins: Vec<Pin>,
-    /// Counts writes, so that each has a header of its own.
+    /// The number of writes, so that each has a different header.
     written: usize,
     reclaimed: SnapshotVersion,
 }
@@ -176,7 +176,7 @@ impl Run {
                 let end = to.map(|to| key_of(to).to_vec());
                 let range = KeyRange { start: key_of(*from).to_vec(), end };
                 let direction = if *is_reverse { Direction::Reverse } else { Direction::Forward };
-                // From a version back, where it is still there, to one that is not published yet.
+                // From an old version, if it still exists, to one that is not published yet.
                 let at = (self.store.published().0 + 1).saturating_sub(*back);
                 let at = SnapshotVersion(at).max(self.reclaimed);
                 self.check_scan(TableId(*table), &range, direction, at, *rows);
@@ -210,7 +210,7 @@ impl Run {
         let oldest = self.pins.iter().map(Pin::version).min();
         let allowed = floor.min(oldest.unwrap_or(self.store.published()));
         self.reclaimed = self.reclaimed.max(allowed);
-        // Each write leaves at most one record to look at.
+        // Each write leaves at most one key to visit.
         let steps = self.written / most + 1;
         let reclaimed: usize = (0..=steps).map(|_| self.store.reclaim_at_most(floor, most)).sum();
         assert_eq!(reclaimed, self.model.reclaim(allowed), "reclaimed at {allowed}");
@@ -225,7 +225,7 @@ impl Run {
         self.pins.retain(|pin| pin.version() <= upto);
     }
 
-    /// The store knows how many rows are cold, and tells others which.
+    /// Asserts that the store's count and map of cold rows are correct.
     fn check_counts(&self) {
         let is_cold = |(table, key): &&(TableId, Key)| self.store.is_cold(*table, key);
         let cold: Vec<_> = self.model.rows.keys().filter(is_cold).collect();
@@ -256,7 +256,7 @@ impl Run {
         assert_eq!(found, expected, "{table} {range:?} {direction:?} at {at}");
     }
 
-    /// The live rows of a table, part by part, at a version that is published.
+    /// Checks an unordered scan of the live rows of a table at a published version.
     fn check_sweep(&self, table: TableId, at: SnapshotVersion) {
         let Ok(pin) = self.store.pin_at(at) else {
             return assert!(at > self.store.published());
@@ -276,7 +276,7 @@ impl Run {
         assert_eq!(found, live, "{table} at {at}");
     }
 
-    /// Every key and every scan at every version that readers may use, and the next one.
+    /// Checks all keys and scans at all versions that readers may use, and at the next one.
     fn check(&self) {
         for at in self.reclaimed.0..=self.store.published().0 + 1 {
             let at = SnapshotVersion(at);
@@ -299,7 +299,7 @@ impl Run {
         }
     }
 
-    /// With everything reclaimed, the store is what one filled with the live rows would be.
+    /// Asserts that, once everything is reclaimed, the store equals one filled with the live rows.
     fn check_at_rest(&mut self) {
         self.pins.clear();
         self.store.publish(self.store.published().next());
@@ -311,7 +311,7 @@ impl Run {
         }
         let at = self.store.published();
         assert_eq!(self.store.digest(at), fresh.digest(at));
-        // All is read, and so in memory.
+        // The check reads all rows, so they are in memory afterwards.
         let kept = self.store.cold_counts().cold;
         self.check();
         assert_eq!(self.store.cold_counts().cold, 0, "of {kept}");
@@ -319,7 +319,7 @@ impl Run {
         self.check_copies();
     }
 
-    /// What the cold store has is what the rows say that it has.
+    /// Asserts that the cold store contains exactly the copies recorded in the rows.
     fn check_copies(&mut self) {
         self.chosen.drain(..).for_each(|chosen| {
             self.store.put_away(chosen);

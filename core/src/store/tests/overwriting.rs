@@ -1,6 +1,6 @@
-//! Random work on a store whose writers overwrite, beside all that may need what they overwrite:
-//! pins, a checkpoint, a return to an earlier version, and values that are not in memory. The model
-//! keeps everything.
+//! Random operations on a store whose writers overwrite, together with everything that may need
+//! overwritten versions: pins, a checkpoint, rollbacks, and values that are not in memory. The
+//! model keeps all versions.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::store::table::Row;
 
 const KEYS: u8 = 12;
 
-/// The values of every key, oldest first.
+/// All values of each key, oldest first.
 type Model = BTreeMap<u8, Vec<(SnapshotVersion, Option<Value>)>>;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The next version: keys, and the lengths of their values, or deletions.
+    /// Writes the next version: keys, and the lengths of their values, or deletions.
     Write(Vec<(u8, Option<usize>)>),
-    /// The store will not go back to before so many versions more.
+    /// Advances the version to before which the store never rolls back.
     Decide(u64),
-    /// It goes back by so many versions, as far as it may.
+    /// Rolls back by this many versions, as far as allowed.
     GoBack(u64),
     Pin(u64),
     Unpin(usize),
-    /// A checkpoint begins, or ends.
+    /// Begins or ends a checkpoint.
     Checkpoint,
     Reclaim(usize),
     Choose,
@@ -59,7 +59,7 @@ struct Run {
     store: Arc<Store>,
     cold: ColdMemory,
     model: Model,
-    /// The store does not go back to before this.
+    /// The store does not roll back to before this version.
     final_upto: SnapshotVersion,
     pins: Vec<Pin>,
     checkpoint: Option<Pin>,
@@ -124,7 +124,7 @@ impl Run {
             let header = header(self.written);
             batch.push((TABLE, key_of(key), Version { version: next, header, value }));
         }
-        // While it is half written readers see what they saw.
+        // While the version is half written, readers still see the same rows.
         let half = batch.split_off(batch.len() / 2);
         self.store.apply_batch(&Sequential, next, batch);
         self.check();
@@ -135,7 +135,7 @@ impl Run {
     fn go_back(&mut self, upto: SnapshotVersion) {
         self.store.retreat_to(upto);
         self.has_gone_back = true;
-        // Other values may have their versions from now on.
+        // From now on, other values may have these versions.
         self.chosen.clear();
         self.model.values_mut().for_each(|all| all.retain(|(version, _)| *version <= upto));
         self.pins.retain(|pin| {
@@ -149,7 +149,7 @@ impl Run {
         all.iter().rev().find(|(version, _)| *version <= at)?.1.clone()
     }
 
-    /// What each reader may see, and whoever reads what is final or later.
+    /// Checks the view of each pin, and of readers at final and later versions.
     fn check(&self) {
         let pinned = self.pins.iter().chain(&self.checkpoint).map(Pin::version);
         let open = (self.final_upto.0..=self.store.published().0).map(SnapshotVersion);
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Nobody needs anything but the newest versions: there is nothing else, in memory or not.
+    /// Without readers, only the newest versions are left, in memory or not.
     fn check_at_rest(&mut self) {
         self.pins.clear();
         if let Some(pin) = self.checkpoint.take() {
@@ -194,7 +194,7 @@ impl Run {
             table.with_row(hash_bytes(&key), &key, has_copy).unwrap_or(false)
         };
         let copies = (0..KEYS).filter(has_copy).count();
-        // Copies of what was gone back from stay until their keys are put away again.
+        // Copies of versions that were rolled back stay until their keys are evicted again.
         assert!(copies == self.cold.len() || self.has_gone_back && copies < self.cold.len());
     }
 }
@@ -226,7 +226,7 @@ proptest! {
     }
 }
 
-/// What was overwritten may have been put away before.
+/// An overwritten value may have been evicted before.
 #[test]
 fn the_copy_of_a_value_that_is_overwritten_goes_and_the_new_one_can_be_put_away() {
     let cold = ColdMemory::default();
@@ -243,7 +243,7 @@ fn the_copy_of_a_value_that_is_overwritten_goes_and_the_new_one_can_be_put_away(
     assert!(store.is_cold(TABLE, &key) && cold.len() == 1);
     let checkpoint = store.pin_checkpoint(two).unwrap();
     (3..=6).for_each(write);
-    // The mark of what the checkpoint reads is behind newer versions.
+    // The placeholder that the checkpoint reads is older than other versions.
     let seen = |at| store.read(TABLE, &key, at).unwrap().value.unwrap();
     assert_eq!((seen(two)[0], seen(SnapshotVersion(6))[0]), (2, 6));
     store.reclaim(store.published());

@@ -9,14 +9,16 @@ const ACCOUNTS: u64 = 200;
 const VERSIONS: u64 = 400;
 const TOTAL: u64 = ACCOUNTS * 100;
 
-/// Where each version's balances are: keys come and go, so that runs split and join under scans.
+/// The key of an account's balance. It changes between versions, so that runs are split and joined
+/// during scans.
 fn account_key(account: u64, epoch: u64) -> Key {
     let mut bytes = account.to_be_bytes().to_vec();
     bytes.push((epoch % 3) as u8);
     key(&bytes)
 }
 
-/// The writes of one version: every third account moves to another key, and one gives to another.
+/// The writes of one version: every third account moves to another key, and one account pays
+/// another.
 fn writes_of(number: u64, balances: &mut [u64]) -> Vec<(TableId, Key, Version)> {
     let (from, to) = ((number * 7 % ACCOUNTS) as usize, (number * 13 % ACCOUNTS) as usize);
     let amount = balances[from].min(number % 10);
@@ -40,13 +42,13 @@ fn writes_of(number: u64, balances: &mut [u64]) -> Vec<(TableId, Key, Version)> 
     writes
 }
 
-/// What a reader at a pinned version finds: how many accounts, with how much in all.
+/// The number of accounts that a reader at a pinned version finds, and their total balance.
 fn audit(pin: &Pin, direction: Direction) -> (u64, u64) {
     let (mut accounts, mut total) = (0, 0);
     let (store, at) = (pin.store(), pin.version());
     store.scan(TABLE, &KeyRange::all(), direction, at, |key, seen| {
         assert!(seen.version <= at, "a version after the snapshot");
-        // A deletion may have been reclaimed since the scan came by it.
+        // A deletion may have been reclaimed since the scan visited it.
         if let Some(value) = &seen.value {
             assert_eq!(store.read(TABLE, key, at).as_ref(), Some(seen), "the two indexes agree");
             accounts += 1;
@@ -58,7 +60,7 @@ fn audit(pin: &Pin, direction: Direction) -> (u64, u64) {
     (accounts, total)
 }
 
-/// The same part by part.
+/// The same with an unordered scan.
 fn swept(pin: &Pin) -> (u64, u64) {
     let sweep = pin.sweep(TABLE);
     let mut taken = Taken::default();
@@ -71,7 +73,7 @@ fn read_until(done: &AtomicBool, store: &Arc<Store>, direction: Direction) -> u6
     let mut audits = 0;
     let mut newest = SnapshotVersion::ZERO;
     loop {
-        // Asked before the audit, so that every reader makes one after the last version too.
+        // Read before the audit, so that each reader makes one after the last version too.
         let is_last = done.load(Ordering::Acquire);
         let pin = store.pin();
         assert!(pin.version() >= newest, "published versions only grow");
@@ -85,7 +87,7 @@ fn read_until(done: &AtomicBool, store: &Arc<Store>, direction: Direction) -> u6
     }
 }
 
-/// Ends the other threads when the writer ends, by a panic too.
+/// Ends the other threads when the writer ends, even by a panic.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -131,8 +133,8 @@ const WRITERS: u64 = 4;
 const KEYS_PER_WRITER: u64 = 40;
 const ROUNDS: u64 = 300;
 
-/// One of several writers whose keys lie between each other's: in each round it deletes a key or
-/// brings it back, so that keys come back while their deletion is being reclaimed.
+/// One of several writers with interleaved keys. In each round it deletes a key or inserts it
+/// again, so that keys are inserted while their deletion is being reclaimed.
 fn toggle(store: &Store, writer: u64, round: u64) {
     for i in 0..KEYS_PER_WRITER {
         let name = key(&(i * WRITERS + writer).to_be_bytes());

@@ -1,24 +1,25 @@
-//! A transaction that was lost, or done twice, is found; one of which nobody knows is allowed for.
+//! Tests: a transaction that was lost or applied twice is detected, and unknown outcomes are
+//! tolerated.
 
 use super::*;
 use crate::workload::Settings;
 use crate::workload::tests::{Bench, small};
 use crate::workload::ycsb::{Op, operations};
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
     Once,
-    /// It was acknowledged, and is not there.
+    /// It was acknowledged but has no effect.
     Lost,
     Twice,
-    /// It is there, and nobody was told.
+    /// It was applied but not acknowledged.
     Untold,
-    /// It is not there, and nobody was told.
+    /// It has no effect and was not acknowledged.
     LostUntold,
 }
 
-/// A workload whose clients call one after the other, and what they know.
+/// A workload whose clients call one after the other, with their knowledge.
 struct Run {
     bench: Bench,
     ledger: Ledger,
@@ -30,7 +31,7 @@ impl Run {
         Self { bench: Bench::new(name, settings), ledger: Ledger::default(), clock: 1 }
     }
 
-    /// Makes a call that would commit.
+    /// Makes a call, if it commits.
     fn call(&mut self, call: &Call, done: Done) {
         let before = self.bench.model.clone();
         let Ok(result) = self.bench.run(call) else { return };
@@ -76,7 +77,8 @@ impl Run {
     }
 }
 
-/// Workloads, transactions that leave a trace, and what names a lost one.
+/// Workloads, labels of transactions that leave a trace, and the part of the message that names a
+/// lost one.
 const TRACES: [(&str, &str, &str); 14] = [
     ("tpcc", "new-order", "orders of the load and of New-Orders committed"),
     ("tpcc", "payment", "rows of the load and of Payments committed"),
@@ -115,7 +117,7 @@ fn a_lost_transaction_is_found_and_named() {
 
 #[test]
 fn a_transaction_that_is_done_twice_is_found_where_it_leaves_two_traces() {
-    // What YCSB writes blindly, or inserts, is the same when it is written again.
+    // YCSB's blind writes and inserts have the same result if they are applied twice.
     let adds = |name: &str| !["ycsb-a", "ycsb-d", "ycsb-e"].contains(&name);
     for (name, label, named) in TRACES.into_iter().filter(|(name, ..)| adds(name)) {
         let mut run = Run::new(name, &settings(label));
@@ -137,7 +139,7 @@ fn what_nobody_knows_of_may_be_there_or_not_and_no_more_than_that() {
             run.call(&untold, done);
             run.check().unwrap_or_else(|violation| panic!("{name}, {done:?}: {violation}"));
         }
-        // One that nobody knows of is no excuse for one that was acknowledged and is lost.
+        // A call with unknown outcome does not excuse an acknowledged one that is lost.
         let mut run = Run::new(name, &settings(label));
         run.many(60);
         let (untold, lost) = (run.next(label), run.next(label));
@@ -171,14 +173,14 @@ fn money_that_may_have_been_taken_out_lowers_what_accounts_must_hold() {
 #[test]
 fn deliveries_that_found_nothing_are_not_missed_and_others_are() {
     let mut run = Run::new("tpcc", &Settings { warehouses: 1, ..small() });
-    // Nine orders wait in each district at first.
+    // Nine orders per district are undelivered at first.
     for _ in 0..12 {
         let delivery = run.next("delivery");
         run.call(&delivery, Done::Once);
         run.check().unwrap_or_else(|violation| panic!("{violation}"));
     }
     assert_eq!(run.ledger.commits().delivered, 90);
-    // One that finds something is missed even so.
+    // A lost Delivery is still detected if it found an order.
     for _ in 0..9 {
         let order = run.next("new-order");
         run.call(&order, Done::Once);
@@ -202,7 +204,7 @@ fn a_row_may_hold_any_of_the_writes_that_were_under_way_together() {
     assert_eq!(marks(&ledger), [11, 12, 14], "the second had ended when this began");
     ledger.add("write", &row(15), 31, Fate::Committed { at: 32 });
     assert_eq!(marks(&ledger), [11, 15]);
-    // What is told late is not newer for that.
+    // A late acknowledgement does not make a write newer.
     ledger.add("write", &row(16), 1, Fate::Committed { at: 33 });
     assert_eq!(marks(&ledger), [11, 15, 16]);
 }

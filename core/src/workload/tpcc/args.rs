@@ -5,29 +5,29 @@ use super::rows::{Date, Row, small};
 use super::tables::{DISTRICTS, District, Warehouse};
 use crate::codec::{DecodeError, Reader, Writer};
 
-/// Lines in an order (clause 2.4.1.3).
+/// The maximum number of lines in an order (clause 2.4.1.3).
 pub const LINES_MAX: usize = 15;
-/// Characters in a last name.
+/// The maximum number of characters in a last name.
 const LAST_NAME_MAX: usize = 16;
-/// The most that can be ordered on a line (clause 2.4.1.5).
+/// The maximum quantity of a line (clause 2.4.1.5).
 const QUANTITY_MAX: u64 = 10;
 /// The largest payment in cents (clause 2.5.1.3).
 const AMOUNT_MAX: u64 = 500_000;
-/// Carriers, from 1 (clause 2.7.1.2).
+/// The highest carrier number; the lowest is 1 (clause 2.7.1.2).
 const CARRIER_MAX: u64 = 10;
 
-/// What a transaction is told.
+/// The arguments of a transaction.
 pub trait Args<'a>: Sized {
     /// Appends the arguments to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Reads what [`Args::encode`] wrote.
+    /// Decodes the bytes that [`Args::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed, or a value is out of its bounds.
+    /// If the bytes are malformed, or a value is out of its bounds.
     fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError>;
 
-    /// Reads arguments that nothing follows.
+    /// Decodes arguments, which must end the input.
     ///
     /// # Errors
     /// As [`Args::read`].
@@ -66,11 +66,11 @@ impl Args<'_> for District {
 /// One line of a New-Order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Which item.
+    /// The item.
     pub item: u32,
-    /// From which warehouse.
+    /// The warehouse that supplies it.
     pub supply: Warehouse,
-    /// How many.
+    /// The ordered quantity.
     pub quantity: u8,
 }
 
@@ -83,17 +83,17 @@ pub struct NewOrderArgs {
     pub customer: u32,
     /// `O_ENTRY_D`.
     pub entry: Date,
-    /// How many of `lines` there are.
+    /// The number of used elements of `all_lines`.
     pub line_count: usize,
-    /// The lines, in an array so that decoding them allocates nothing.
+    /// The lines, in an array so that decoding needs no allocation.
     pub all_lines: [Line; LINES_MAX],
 }
 
 impl NewOrderArgs {
-    /// A line that fills the array behind the last.
+    /// The filler of unused elements of the array.
     pub const NO_LINE: Line = Line { item: 0, supply: Warehouse(0), quantity: 0 };
 
-    /// The lines that there are.
+    /// The lines of the order.
     pub fn lines(&self) -> &[Line] {
         &self.all_lines[..self.line_count]
     }
@@ -128,12 +128,12 @@ impl Args<'_> for NewOrderArgs {
     }
 }
 
-/// How a customer is named.
+/// The selection of a customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who<'a> {
     /// By number.
     Number(u32),
-    /// By last name: the one in the middle of those who have it, by first name.
+    /// By last name: the middle one of the customers with this name, ordered by first name.
     LastName(&'a [u8]),
 }
 
@@ -167,7 +167,7 @@ impl<'a> Args<'a> for Who<'a> {
 /// The arguments of Payment (clause 2.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaymentArgs<'a> {
-    /// The district that is paid.
+    /// The district that receives the payment.
     pub district: District,
     /// The district of the customer.
     pub customer_district: District,
@@ -222,9 +222,9 @@ impl<'a> Args<'a> for OrderStatusArgs<'a> {
 /// The arguments of Delivery (clause 2.7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryArgs {
-    /// The warehouse that delivers.
+    /// The delivering warehouse.
     pub warehouse: Warehouse,
-    /// Who carries.
+    /// The carrier.
     pub carrier: u8,
     /// `OL_DELIVERY_D`.
     pub date: Date,
@@ -247,9 +247,9 @@ impl Args<'_> for DeliveryArgs {
 /// The arguments of Stock-Level (clause 2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StockLevelArgs {
-    /// Whose last orders are looked at.
+    /// The district whose last orders are checked.
     pub district: District,
-    /// Below which quantity a stock is low.
+    /// The quantity below which stock is low.
     pub threshold: u32,
 }
 

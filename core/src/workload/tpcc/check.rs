@@ -1,14 +1,14 @@
-//! The twelve consistency conditions of clause 3.3.2, and that every row is there.
+//! The twelve consistency conditions of clause 3.3.2, and the completeness of all tables.
 //!
-//! A warehouse is gathered into `Facts` (counts and sums by district, order and customer), each
-//! table scanned once; a condition is then a comparison of facts. The columns are looked for where
-//! the partitioning put them.
+//! A warehouse is summarized in `Facts` (counts and sums by district, order and customer) with one
+//! scan of each table. A condition is then a comparison of facts. Each column is read from the
+//! table to which the partitioning assigned it.
 //!
 //! **Condition 11** of the specification, `count(ORDER) - count(NEW-ORDER) = 2100` in a district,
-//! holds of the initial database alone: every Delivery takes a row from NEW-ORDER. It names
-//! CUSTOMER too, and that is what makes it hold always: what was delivered is in
-//! `C_DELIVERY_CNT`. Here it is `count(ORDER) - count(NEW-ORDER) = delivered by the load +
-//! sum(C_DELIVERY_CNT)`.
+//! holds only for the initial database, because every Delivery removes a row from NEW-ORDER. The
+//! condition also names CUSTOMER, which makes a general form possible: the number of delivered
+//! orders is in `C_DELIVERY_CNT`. The condition checked here is `count(ORDER) - count(NEW-ORDER) =
+//! delivered by the load + sum(C_DELIVERY_CNT)`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::codec::DecodeError;
 use crate::ids::TableId;
 use crate::key::KeyRange;
 
-/// What the conditions look at, of one warehouse.
+/// The facts about one warehouse that the conditions compare.
 struct Facts {
     warehouse: Warehouse,
     ytd: i64,
@@ -37,9 +37,9 @@ struct Facts {
     /// In the order of their keys.
     orders: Vec<OrderFacts>,
     customers: Vec<CustomerFacts>,
-    /// Rows that refer to a row that is not there.
+    /// The number of rows that refer to a row that does not exist.
     strays: i64,
-    /// Entries of the index by customer.
+    /// The number of entries in the index by customer.
     indexed_orders: i64,
 }
 
@@ -59,7 +59,7 @@ struct DistrictFacts {
     lines: i64,
     /// Sum of `C_DELIVERY_CNT`.
     deliveries: i64,
-    /// Rows of HISTORY, of the district's customers.
+    /// The number of HISTORY rows of the district's customers.
     payments: i64,
 }
 
@@ -80,14 +80,14 @@ struct CustomerFacts {
     delivered: i64,
 }
 
-/// What [`District::row_key`] made, within its warehouse.
+/// Decodes a key that [`District::row_key`] created, within its warehouse.
 fn row_key(key: &[u8]) -> Result<(u8, u32), DecodeError> {
     let (district, number) = split_row_key(key)?;
     let is_district = (1..=DISTRICTS).contains(&district.number);
     if is_district { Ok((district.number, number)) } else { Err(DecodeError::new("district")) }
 }
 
-/// Visits the rows of a range until one can't be read.
+/// Visits the rows of a range until one cannot be decoded.
 fn scan(
     rows: &dyn Rows,
     table: TableId,
@@ -250,7 +250,7 @@ impl Facts {
         found.ok().map(|position| &mut self.customers[position])
     }
 
-    /// Demands something of each district.
+    /// Checks a rule for each district.
     fn each_district(
         &self,
         rule: &str,
@@ -262,7 +262,7 @@ impl Facts {
         })
     }
 
-    /// Demands something of each order.
+    /// Checks a rule for each order.
     fn each_order(
         &self,
         rule: &str,
@@ -276,7 +276,7 @@ impl Facts {
         })
     }
 
-    /// Demands something of each customer.
+    /// Checks a rule for each customer.
     fn each_customer(
         &self,
         rule: &str,
@@ -291,7 +291,7 @@ impl Facts {
     }
 }
 
-/// Where something is, in words.
+/// A location, for messages.
 #[derive(Clone, Copy)]
 struct Place {
     warehouse: Warehouse,
@@ -402,7 +402,7 @@ const CONDITIONS: [Condition; 12] = [
     },
 ];
 
-/// The first violation of each condition in each warehouse, and what was counted.
+/// The first violation of each condition in each warehouse. Adds counts to `report`.
 pub(super) fn violations(
     warehouses: u32,
     scale: &Scale,
@@ -436,14 +436,14 @@ pub(super) fn violations(
     violations
 }
 
-/// What a report calls the rows of ORDER, and those of HISTORY.
+/// The names of the numbers of ORDER and HISTORY rows in a report.
 const ORDERS: &str = "orders";
 const PAYMENTS: &str = "payments";
-/// What it calls the orders that Deliveries have delivered.
+/// The name of the number of delivered orders in a report.
 const DELIVERED: &str = "orders delivered";
 
-/// What is left behind by what has committed: an order for each New-Order, a row of HISTORY for
-/// each Payment, and the orders that Deliveries said they had delivered.
+/// Checks the traces of committed transactions: an order for each New-Order, a HISTORY row for each
+/// Payment, and the orders that Deliveries reported as delivered.
 pub(super) fn check_commits(
     tpcc: &Tpcc,
     rule: &Rule<'_>,
@@ -469,8 +469,8 @@ pub(super) fn check_commits(
     rule.within((DELIVERED, fact(DELIVERED)), "orders that Deliveries have named", said..=most)
 }
 
-/// The rows that transactions neither add nor take away are there (clause 1.2.1), the two indexes
-/// hold what they index, and no row refers to one that is not there.
+/// Checks that tables without inserts and deletes are complete (clause 1.2.1), that both indexes
+/// match their tables, and that all references are valid.
 fn cardinalities(facts: &Facts, scale: &Scale, rows: &dyn Rows) -> Result<(), Violation> {
     let rule = Rule { rule: "TPC-C cardinality", place: &Place::of(facts.warehouse) };
     let of_warehouse = facts.warehouse.range();

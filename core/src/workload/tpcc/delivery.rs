@@ -1,8 +1,8 @@
-//! Delivery (clause 2.7): the oldest order of each district that waits is delivered.
+//! Delivery (clause 2.7): delivers the oldest undelivered order of each district.
 //!
-//! All ten districts in one transaction, as clause 2.7.2 allows. The specification lets it run
-//! deferred, from a queue; here it is a transaction like the others, and its result is the record
-//! that clause 2.7.2.2 wants in a file.
+//! All ten districts are in one transaction, as clause 2.7.2 allows. The specification allows
+//! deferred execution from a queue. Here a Delivery is a transaction like the others, and its
+//! result is the record that clause 2.7.2.2 requires in a file.
 
 use super::super::malformed;
 use super::args::{Args, DeliveryArgs};
@@ -13,10 +13,10 @@ use crate::codec::{Reader, Writer};
 use crate::key::{Direction, Key, KeyRange};
 use crate::txn::{Context, Footprint, Procedure, Stop};
 
-/// What its calls are counted as.
+/// The label of its calls.
 pub(super) const DELIVERY: &str = "delivery";
 
-/// How many orders a Delivery that returned this has delivered.
+/// The number of orders delivered by a Delivery with this result.
 pub(super) fn delivered(result: &[u8]) -> u64 {
     let mut reader = Reader::new(result);
     let numbers = std::iter::from_fn(|| reader.varint("order").ok());
@@ -25,8 +25,8 @@ pub(super) fn delivered(result: &[u8]) -> u64 {
 
 /// Delivers an order in each district of a warehouse.
 ///
-/// Takes [`DeliveryArgs`]. Returns the number of the order delivered in each district, 0 where none
-/// waited.
+/// Takes [`DeliveryArgs`]. Returns the number of the order delivered in each district, 0 if no
+/// order was undelivered.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery;
 
@@ -45,7 +45,8 @@ impl Procedure for Delivery {
             result.put_varint(oldest.unwrap_or(0).into());
             found.extend(oldest.map(|number| (district, number)));
         }
-        // Step by step for all districts, so that what each step reads can be fetched at once.
+        // Step by step for all districts, so that the reads of each step can be prefetched
+        // together.
         let key = |&(district, number): &(District, u32)| Key::from(&district.row_key(number)[..]);
         let rows: Vec<_> = found.iter().map(|order| (ORDER, key(order))).collect();
         session.fetch(&rows);
@@ -71,7 +72,7 @@ impl Procedure for Delivery {
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = DeliveryArgs::decode(args) else { return Some(Footprint::default()) };
         let mut touches = Touches::with_capacity(0, 4);
-        // Which orders wait is read, and whose they are too.
+        // The undelivered orders and their customers are known only from reads.
         for table in [NEW_ORDER, ORDER, ORDER_LINE, CUSTOMER_ACCOUNT] {
             touches.writes_range(table, args.warehouse.range());
         }

@@ -3,14 +3,14 @@
 use super::super::dice::{Dice, scatter};
 use super::Scale;
 
-/// Three-digit numbers become last names, a syllable a digit (clause 4.3.2.3).
+/// Three-digit numbers become last names, with one syllable for each digit (clause 4.3.2.3).
 const SYLLABLES: [&str; 10] =
     ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
-/// How many last names there are.
+/// The number of different last names.
 pub const LAST_NAMES: u64 = 1_000;
 const ALPHANUMERIC: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// The constants C of the non-uniform distribution (clause 2.1.6), for one database.
+/// The constants C of the non-uniform distribution (clause 2.1.6) for one database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Skew {
     /// For last names in the load.
@@ -25,13 +25,13 @@ impl Skew {
     const LAST_NAME_A: u64 = 255;
     const CUSTOMER_A: u64 = 1_023;
     const ITEM_A: u64 = 8_191;
-    /// How far the two constants for last names are apart (clause 2.1.6.1): from 65 to 119, but
-    /// neither 96 nor 112.
+    /// The range of the difference between the two constants for last names (clause 2.1.6.1): from
+    /// 65 to 119, except 96 and 112.
     const DELTA_FIRST: u64 = 65;
     const DELTA_LAST: u64 = 119;
     const DELTAS_EXCLUDED: [u64; 2] = [96, 112];
 
-    /// The constants of the database that is loaded from `seed`.
+    /// The constants of the database loaded from `seed`.
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(scatter(seed));
         let last_name_load = dice.between(0, Self::LAST_NAME_A);
@@ -39,7 +39,7 @@ impl Skew {
             .filter(|delta| !Self::DELTAS_EXCLUDED.contains(delta))
             .collect();
         let delta = deltas[dice.below(deltas.len() as u64) as usize];
-        // One of the two directions always stays within 0 ..= 255.
+        // At least one of the two directions stays within 0 ..= 255.
         let last_name_run = match last_name_load.checked_sub(delta) {
             Some(lower) => lower,
             None => last_name_load + delta,
@@ -48,23 +48,23 @@ impl Skew {
         Self { last_name_load, last_name_run, customer, item: dice.between(0, Self::ITEM_A) }
     }
 
-    /// The number of a last name for the load, of customers past the first thousand.
+    /// The number of a last name for the load, for customers after the first thousand.
     pub fn last_name_load(&self, dice: &mut Dice) -> u64 {
         nurand(dice, Self::LAST_NAME_A, self.last_name_load, 0, LAST_NAMES - 1)
     }
 
-    /// The number of a last name that a transaction asks for, of those that the load gave.
+    /// The number of a last name for a transaction, among those of the load.
     pub fn last_name(&self, scale: &Scale, dice: &mut Dice) -> u64 {
         let last = LAST_NAMES.min(scale.customers.into()) - 1;
         nurand(dice, Self::LAST_NAME_A, self.last_name_run, 0, last)
     }
 
-    /// A customer that a transaction asks for.
+    /// A customer for a transaction.
     pub fn customer(&self, scale: &Scale, dice: &mut Dice) -> u32 {
         nurand(dice, Self::CUSTOMER_A, self.customer, 1, scale.customers.into()) as u32
     }
 
-    /// An item that a transaction asks for.
+    /// An item for a transaction.
     pub fn item(&self, scale: &Scale, dice: &mut Dice) -> u32 {
         nurand(dice, Self::ITEM_A, self.item, 1, scale.items.into()) as u32
     }
@@ -76,7 +76,7 @@ fn nurand(dice: &mut Dice, a: u64, c: u64, first: u64, last: u64) -> u64 {
     (mixed + c) % (last - first + 1) + first
 }
 
-/// The last name with a number below [`LAST_NAMES`].
+/// The last name with this number, which must be below [`LAST_NAMES`].
 pub fn last_name(number: u64) -> String {
     let digit = |power: u64| SYLLABLES[(number / power % 10) as usize];
     [digit(100), digit(10), digit(1)].concat()
@@ -87,7 +87,8 @@ pub fn text(dice: &mut Dice, len_min: u64, len_max: u64) -> Vec<u8> {
     let len = dice.between(len_min, len_max) as usize;
     let mut text = Vec::with_capacity(len);
     while text.len() < len {
-        // Ten characters of 6.4 bits' worth from one draw: a load makes some gigabytes of text.
+        // Each draw yields ten characters from 6.4 bits each, because a load creates some gigabytes
+        // of text.
         let mut bits = dice.bits();
         for _ in 0..10.min(len - text.len()) {
             text.push(ALPHANUMERIC[(bits % ALPHANUMERIC.len() as u64) as usize]);
@@ -114,7 +115,7 @@ pub fn data(dice: &mut Dice) -> Vec<u8> {
     data
 }
 
-/// The numbers from 1 to `count` in a random order (Fisher and Yates).
+/// The numbers from 1 to `count` in random order (Fisher and Yates).
 pub fn permutation(dice: &mut Dice, count: u32) -> Vec<u32> {
     let mut numbers: Vec<u32> = (1..=count).collect();
     for last in (1..numbers.len()).rev() {
@@ -152,7 +153,7 @@ mod tests {
             counts[skew.item(&Scale::FULL, &mut dice) as usize] += 1;
         }
         assert_eq!(counts[0], 0);
-        // Of uniform numbers, some 1 in 60,000 would come 11 times; NURand has favourites.
+        // With uniform numbers, about 1 in 60,000 would occur 11 times; NURand prefers some.
         assert!(counts.iter().filter(|count| **count > 10).count() > 100);
         let tiny = Scale { items: 7, customers: 3, ..Scale::TINY };
         for _ in 0..1_000 {

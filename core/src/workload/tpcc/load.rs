@@ -1,7 +1,7 @@
 //! The initial database (clause 4.3.3), in pieces that can be loaded in any order.
 //!
-//! Each piece draws its rows from the seed and from its own place, so two pieces agree on what they
-//! share (the permutation of a district's customers) without reading each other's rows.
+//! Each piece draws its rows from the seed and its own position. Two pieces therefore agree on
+//! shared data (the permutation of a district's customers) without reading each other's rows.
 
 use super::super::dice::Dice;
 use super::super::{bounded, ended, malformed};
@@ -24,7 +24,7 @@ use crate::txn::{Context, Footprint, Procedure, Stop};
 
 /// The first payment of each customer, in cents.
 const FIRST_PAYMENT: u64 = 1_000;
-/// Rows that one piece may be of, so that no call runs for too long.
+/// The maximum number of rows of a piece, so that no call runs for too long.
 const PIECE_MAX: u32 = 10_000;
 
 /// A piece of the initial database. Intervals include both ends.
@@ -49,10 +49,11 @@ impl Piece {
     const CUSTOMERS: u8 = 3;
     const ORDERS: u8 = 4;
 
-    /// Every piece of a database.
+    /// All pieces of a database.
     pub fn all(warehouses: u32, scale: &Scale) -> Vec<Self> {
         let Scale { items, customers, orders } = *scale;
-        // Pieces of some 8,000 rows: customers come with four more, orders with some eleven.
+        // Pieces of about 8,000 rows: a customer comes with four more rows, an order with about
+        // eleven.
         let mut pieces: Vec<Self> = steps(items, 8_000, Self::Items).collect();
         for warehouse in (1..=warehouses).map(Warehouse) {
             pieces.push(Self::Sites(warehouse));
@@ -66,7 +67,7 @@ impl Piece {
     }
 }
 
-/// `1 ..= count` in steps, each as an interval.
+/// Divides `1 ..= count` into intervals of `step` numbers.
 fn steps<T>(count: u32, step: u32, piece: impl Fn(u32, u32) -> T) -> impl Iterator<Item = T> {
     (1..=count).step_by(step as usize).map(move |a| piece(a, count.min(a + step - 1)))
 }
@@ -118,13 +119,13 @@ impl Args<'_> for Piece {
 /// The arguments of [`Load`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadArgs {
-    /// What the rows are drawn from.
+    /// The seed from which rows are drawn.
     pub seed: u64,
-    /// How much there is of everything.
+    /// The number of rows of each kind.
     pub scale: Scale,
-    /// The date of everything that was before.
+    /// The date of all events before the start.
     pub date: Date,
-    /// What to load.
+    /// The piece to load.
     pub piece: Piece,
 }
 
@@ -152,7 +153,7 @@ impl Args<'_> for LoadArgs {
 
 /// Loads a piece of the database.
 ///
-/// Takes [`LoadArgs`]. Returns nothing.
+/// Takes [`LoadArgs`]. Returns an empty result.
 #[derive(Clone, Copy, Debug)]
 pub struct Load;
 
@@ -210,7 +211,7 @@ impl Procedure for Load {
     }
 }
 
-/// What a row's randomness is for: each use is a sequence of its own.
+/// The uses of random numbers: each has its own sequence.
 mod part {
     pub const ITEM: u64 = 1;
     pub const SITE: u64 = 2;
@@ -306,7 +307,7 @@ fn customers(
     let place = [district.warehouse.0.into(), u64::from(district.number)];
     for number in numbers {
         let dice = &mut Dice::of(args.seed, &[part::CUSTOMER, place[0], place[1], number.into()]);
-        // The first thousand have each name once, so that every name exists.
+        // The first thousand customers have different names, so that every name exists.
         let name = match u64::from(number) - 1 {
             name @ 0..LAST_NAMES => name,
             LAST_NAMES.. => skew.last_name_load(dice),
@@ -374,7 +375,7 @@ fn orders(
     let dice = &mut Dice::of(args.seed, &[part::PERMUTATION, place[0], place[1]]);
     let customers = draw::permutation(dice, args.scale.customers);
     for number in numbers {
-        // A piece that asks for more orders than the scale has gets those that there are.
+        // A piece with more orders than the scale loads only those that exist.
         let Some(&customer) = customers.get(number as usize - 1) else { break };
         let dice = &mut Dice::of(args.seed, &[part::ORDER, place[0], place[1], number.into()]);
         let is_delivered = number <= args.scale.orders_delivered();

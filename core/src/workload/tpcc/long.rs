@@ -1,8 +1,9 @@
-//! A long transaction, which TPC-C does not have: many New-Orders, of one terminal, as one.
+//! A long transaction, which is an extension of TPC-C: many New-Orders of one terminal in one
+//! transaction.
 //!
-//! Each is a New-Order in full (clause 2.4), with an order number of its own, so that every
-//! consistency condition holds as it does after as many transactions. Nothing of it is rolled back:
-//! of fifty orders one in a hundred each would be two transactions in five.
+//! Each is a complete New-Order (clause 2.4) with its own order number, so that every consistency
+//! condition holds as after separate transactions. None of them is rolled back: if one in a hundred
+//! orders were, two in five transactions of fifty orders would be.
 
 use super::super::{bounded, ended, malformed};
 use super::args::{Args, NewOrderArgs};
@@ -12,17 +13,17 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::txn::{Context, Footprint, Procedure, Stop};
 
-/// Orders in a transaction at most.
+/// The maximum number of orders in a transaction.
 pub const ORDERS_MAX: u64 = 100;
 
 /// Enters many orders.
 ///
-/// Takes their number and [`NewOrderArgs`] for each. Returns what [`NewOrder`] does, for one after
-/// the other, each prefixed by its length.
+/// Takes their number and [`NewOrderArgs`] for each. Returns the results of [`NewOrder`] for each
+/// order, prefixed by their lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct LongOrder;
 
-/// The arguments.
+/// Encodes the arguments.
 pub(super) fn encode(orders: &[NewOrderArgs]) -> Vec<u8> {
     let mut out = Vec::new();
     out.put_varint(orders.len() as u64);
@@ -38,7 +39,7 @@ fn decode(args: &[u8]) -> Result<Vec<NewOrderArgs>, DecodeError> {
     Ok(orders)
 }
 
-/// The arguments of each order. Malformed ones are none: [`LongOrder::run`] aborts.
+/// The arguments of each order. Empty for malformed arguments, for which [`LongOrder::run`] aborts.
 fn each(args: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let encoded = |order: NewOrderArgs| {
         let mut out = Vec::new();

@@ -1,9 +1,10 @@
 //! TPC-C: wholesale order entry, as in its specification, revision 5.11.
 //!
-//! Warehouses of ten districts of 3,000 customers order 100,000 items. Five transactions: New-Order
-//! ([`new_order`]), Payment ([`payment`]), Order-Status ([`order_status`]), Delivery ([`delivery`])
-//! and Stock-Level ([`stock_level`]); the initial database ([`load`]); twelve conditions that hold
-//! between any two transactions ([`check`]).
+//! Each warehouse has ten districts of 3,000 customers and stock of 100,000 items. The modules:
+//! - the five transactions: New-Order ([`new_order`]), Payment ([`payment`]), Order-Status
+//!   ([`order_status`]), Delivery ([`delivery`]) and Stock-Level ([`stock_level`]);
+//! - the initial database ([`load`]);
+//! - the twelve conditions that hold between any two transactions ([`check`]).
 //!
 //! ```text
 //!   warehouse 1 --- 10 district 1 --- 3,000 customer 1 --- 1+ history
@@ -13,8 +14,8 @@
 //!     stock * --- 1 item 100,000         0-1 new-order
 //! ```
 //!
-//! **Partitioned by column**, as clause 1.4.5 allows, so that what never changes is not copied,
-//! shipped and versioned with what always does, and a New-Order, which reads the taxes, does not
+//! **Partitioned by column**, as clause 1.4.5 allows. Columns that never change are not copied,
+//! sent and versioned with those that always do. A New-Order, which reads the taxes, does not
 //! depend on a Payment, which adds to the sums:
 //!
 //! | table | static columns | changed by Payment | changed by New-Order | by Delivery |
@@ -24,24 +25,25 @@
 //! | CUSTOMER | `CUSTOMER` | `CUSTOMER_ACCOUNT`, `CUSTOMER_DATA` | | `CUSTOMER_ACCOUNT` |
 //! | STOCK | `STOCK_INFO` | | `STOCK` | |
 //!
-//! Every other table is one table of the store and every row one record, order lines too: clause
-//! 1.4.2 wants as many logical operations as the profiles name. Rows are compact ([`rows`]), keys
-//! are fixed-width ([`tables`]). Two secondary indexes: customers by last name, and orders by
-//! customer.
+//! Every other table is one table of the store, and every row one record. This includes order
+//! lines, because clause 1.4.2 requires the number of logical operations that the profiles name.
+//! Rows are compact ([`rows`]), and keys have a fixed width ([`tables`]). There are two secondary
+//! indexes: customers by last name, and orders by customer.
 //!
-//! **Footprints** follow from the arguments alone. An order's number is read from its district, so
-//! its rows are declared as ranges over the district; a customer who is named by last name can be
-//! anybody in the district. Both are no wider than what such transactions wait for anyway: the
-//! next order number, and the sum of the district.
+//! **Footprints** depend only on the arguments. An order's number is read from its district, so its
+//! rows are declared as ranges over the district. A customer selected by last name can be any
+//! customer of the district. Both are no wider than the existing conflicts of these transactions:
+//! on the next order number, and on the sum of the district.
 //!
-//! With [`Settings::long`], so many transactions in a hundred are long ones ([`long`]), which the
-//! specification does not have.
+//! With [`Settings::long`], that percentage of the transactions is long ([`long`]), which is an
+//! extension of the specification.
 //!
-//! What differs from the specification: no keying and think times (drivers are closed loops, or
-//! open ones with a rate), no terminals (results hold what one would show), the district of a
-//! Delivery's queue is not simulated (it runs like any other), and the scale can be made small
-//! ([`Scale`]), with which names and cardinalities shrink in proportion. Condition 11 is extended:
-//! see [`check`].
+//! Differences from the specification:
+//! - There are no keying and think times: drivers are closed loops, or open ones with a rate.
+//! - There are no terminals: results contain the data that a terminal would show.
+//! - The queue of Deliveries is not simulated: a Delivery runs like any other transaction.
+//! - The scale can be reduced ([`Scale`]); names and cardinalities then shrink in proportion.
+//! - Condition 11 is extended: see [`check`].
 
 pub mod args;
 pub mod check;
@@ -70,43 +72,43 @@ use args::Args;
 use rows::Date;
 pub use terminal::Terminal;
 
-/// Which transactions.
+/// The mix of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// 45 % New-Order, 43 % Payment, 4 % each of the others (clause 5.2.3).
     Standard,
     /// 50 % New-Order, 50 % Payment, as in the evaluation of Minerva (§6).
     NewOrderPayment,
-    /// New-Order alone, as in the evaluation of Calvin (§6.1). Remote warehouses are of another
+    /// Only New-Order, as in the evaluation of Calvin (§6.1). Remote warehouses are on another
     /// shard than the home warehouse.
     NewOrder,
 }
 
-/// How much there is of everything.
+/// The number of rows of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Scale {
-    /// Items.
+    /// Number of items.
     pub items: u32,
-    /// Customers of a district.
+    /// Customers of each district.
     pub customers: u32,
-    /// Orders of a district in the initial database; not more than customers, because each customer
-    /// has one at most.
+    /// Orders of each district in the initial database. At most the number of customers, because
+    /// each customer has at most one.
     pub orders: u32,
 }
 
 impl Scale {
-    /// The specification's (clause 1.2.1).
+    /// The scale of the specification (clause 1.2.1).
     pub const FULL: Self = Self::of_items(100_000);
-    /// Enough for every kind of row and little more, for simulation: some 8,000 rows a warehouse.
+    /// Little more than one row of each kind, for simulation: about 8,000 rows in a warehouse.
     pub const TINY: Self = Self { items: 100, customers: 30, orders: 30 };
 
-    /// With so many items, and customers and orders in proportion.
+    /// A scale with this number of items, and customers and orders in proportion.
     pub const fn of_items(items: u32) -> Self {
         let customers = (items as u64 * 3 / 100) as u32;
         Self { items, customers, orders: customers }
     }
 
-    /// How many of the first orders of a district are delivered: 2,100 of 3,000 (clause 4.3.3.1).
+    /// The number of a district's first orders that are delivered: 2,100 of 3,000 (clause 4.3.3.1).
     pub fn orders_delivered(&self) -> u32 {
         self.orders - self.orders / 10 * 3
     }
@@ -127,23 +129,23 @@ pub struct Tpcc {
     scale: Scale,
     own_region: bool,
     shards: u32,
-    /// How many in a hundred are long, and how many orders such a one is.
+    /// The percentage of long transactions, and the number of orders in each.
     long: (u32, u32),
 }
 
-/// How many orders a call of this label has delivered that returned this.
+/// The number of orders that a call with this label and result has delivered.
 pub(super) fn delivered(label: &str, result: &[u8]) -> u64 {
     if label == delivery::DELIVERY { delivery::delivered(result) } else { 0 }
 }
 
-/// Warehouses at most.
+/// The maximum number of warehouses.
 const WAREHOUSES_MAX: u64 = 100_000;
 
 impl Tpcc {
-    /// A mix, over as many warehouses as the settings say.
+    /// Creates a mix over the number of warehouses in the settings.
     ///
     /// # Errors
-    /// When a setting is out of its bounds.
+    /// If a setting is out of its bounds.
     pub fn new(mix: Mix, settings: &Settings) -> Result<Self, InvalidSettings> {
         let Settings { seed, warehouses, scale, own_region, shards, .. } = *settings;
         let Settings { long, long_times, .. } = *settings;
@@ -190,7 +192,7 @@ impl Tpcc {
         load::Piece::all(self.warehouses, &self.scale).into_iter().map(call).collect()
     }
 
-    /// What one client does.
+    /// The transactions of one client.
     pub fn terminal(&self, client: Client) -> Terminal {
         Terminal::new(self, client)
     }

@@ -1,9 +1,9 @@
 //! New-Order (clause 2.4): a customer orders 5 to 15 items, 1 % of them from another warehouse.
 //!
-//! The heart of the benchmark, and what it counts. Each line reads the item and both halves of its
-//! stock, and writes the half that changes; the order gets its number from the district. One order
-//! in a hundred names an item that does not exist and is rolled back, after everything else was
-//! done (clause 2.4.2.3).
+//! This is the main transaction of the benchmark, and the one that it counts. Each line reads the
+//! item and both halves of its stock, and writes the half that changes. The order gets its number
+//! from the district. One order in a hundred names an item that does not exist and is rolled back
+//! after all other work (clause 2.4.2.3).
 
 use super::super::malformed;
 use super::args::{Args, LINES_MAX, Line, NewOrderArgs};
@@ -20,21 +20,21 @@ use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
 use crate::txn::{Abort, Context, Footprint, Procedure, SqlState, Stop};
 
-/// A stock that falls below this many is filled up (clause 2.4.2.2).
+/// Stock that falls below this quantity is refilled (clause 2.4.2.2).
 const QUANTITY_LEFT_MIN: u32 = 10;
-/// By how much it is filled up.
+/// The quantity of a refill.
 const QUANTITY_REFILL: u32 = 91;
-/// The result, about.
+/// The approximate length of the result.
 const RESULT_LEN_GUESS: usize = 512;
 /// Tax and discount are in ten-thousandths.
 const ONE: u64 = 10_000;
 
 /// Enters an order.
 ///
-/// Takes [`NewOrderArgs`]. Returns what the terminal shows (clause 2.4.3.3): the order's number,
-/// its total, both taxes, the customer's discount, credit and last name; then for each line its
-/// amount, the item's price and name, the quantity left, and B or G. Aborts with P0001 when an
-/// item does not exist.
+/// Takes [`NewOrderArgs`]. Returns the data that the terminal shows (clause 2.4.3.3): the order's
+/// number, its total, both taxes, and the customer's discount, credit and last name. Each line
+/// follows with its amount, the item's price and name, the remaining quantity, and B or G. Aborts
+/// with P0001 if an item does not exist.
 #[derive(Clone, Copy, Debug)]
 pub struct NewOrder;
 
@@ -78,9 +78,10 @@ impl Procedure for NewOrder {
         stock.sort_unstable();
         stock.iter().for_each(|key| touches.writes(STOCK, key));
         stock.iter().for_each(|key| touches.reads(STOCK_INFO, key));
-        // Nobody writes items, so the whole table costs less than a key for each line.
+        // Items are never written, so a lock on the whole table costs less than one for each line.
         touches.reads_range(ITEM, KeyRange::all());
-        // The order's number is read, so its rows can be anywhere in the district.
+        // The order's number is known only from a read, so its rows can be anywhere in the
+        // district.
         for table in [ORDER, NEW_ORDER, ORDER_LINE] {
             touches.inserts_range(table, district.range());
         }
@@ -127,7 +128,7 @@ pub(super) fn run(args: &NewOrderArgs, session: &mut Session<'_>) -> Result<Vec<
     Ok(result)
 }
 
-/// Says which rows the order will be.
+/// Names the rows of the order for a prefetch.
 fn fetch_order(args: &NewOrderArgs, order: u32, session: &mut Session<'_>) {
     let NewOrderArgs { district, customer, .. } = *args;
     let key = Key::from(&district.row_key(order)[..]);
@@ -142,7 +143,7 @@ fn fetch_order(args: &NewOrderArgs, order: u32, session: &mut Session<'_>) {
     session.fetch_to_write(&rows[..3 + args.line_count]);
 }
 
-/// One line of the order, numbered from 1; returns its amount.
+/// Runs one line of the order, numbered from 1. Returns its amount.
 fn run_line(
     args: &NewOrderArgs,
     line: &Line,
@@ -189,7 +190,7 @@ fn run_line(
     Ok(amount)
 }
 
-/// The sum of the lines less the discount plus the taxes, in cents, half a cent rounded up.
+/// The sum of the lines minus the discount plus the taxes, in cents. Half a cent is rounded up.
 fn total(sum: u64, discount: u32, tax: u32) -> u64 {
     let discounted = sum * ONE.saturating_sub(discount.into());
     (discounted * (ONE + u64::from(tax)) + ONE * ONE / 2) / (ONE * ONE)
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_total_takes_the_discount_and_adds_the_taxes() {
-        // 100.00 less 10 % is 90.00; with 5 % and 3 % of tax that is 97.20.
+        // 100.00 minus 10 % is 90.00; plus 5 % and 3 % tax it is 97.20.
         assert_eq!(total(10_000, 1_000, 800), 9_720);
         assert_eq!(total(1, 0, 4_999), 1);
         assert_eq!(total(1, 0, 5_000), 2);

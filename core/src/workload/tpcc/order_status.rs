@@ -1,4 +1,4 @@
-//! Order-Status (clause 2.6): a customer asks for their last order. Read-only.
+//! Order-Status (clause 2.6): shows the last order of a customer. Read-only.
 
 use super::super::malformed;
 use super::args::{Args, OrderStatusArgs, Who};
@@ -12,10 +12,10 @@ use crate::txn::{Context, Footprint, Procedure, Stop};
 
 /// Shows a customer's last order.
 ///
-/// Takes [`OrderStatusArgs`]. Returns what the terminal shows (clause 2.6.3.3): the customer's
-/// number and the records of the customer, the account, the order and each of its lines, each
-/// with its length; the order's number (0 when there is none) comes before its record. Aborts
-/// with P0002 when nobody has the name.
+/// Takes [`OrderStatusArgs`]. Returns the data that the terminal shows (clause 2.6.3.3): the
+/// customer's number and the records of the customer, the account, the order and its lines. Each
+/// record is prefixed by its length. The order's number (0 if there is no order) precedes its
+/// record. Aborts with P0002 if no customer has the name.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderStatus;
 

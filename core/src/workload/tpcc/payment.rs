@@ -1,7 +1,8 @@
-//! Payment (clause 2.5): a customer pays; the warehouse and the district count it.
+//! Payment (clause 2.5): a customer pays, and the amount is added to the sums of the warehouse and
+//! the district.
 //!
-//! 15 % of payments are for a customer of another warehouse, 60 % name the customer by last name.
-//! `W_YTD` is the hottest row of the benchmark, and has a table of its own so that New-Orders,
+//! 15 % of payments are for a customer of another warehouse, and 60 % select the customer by last
+//! name. `W_YTD` is the hottest row of the benchmark. It has its own table so that New-Orders,
 //! which read the tax of the same warehouse, do not depend on it.
 
 use std::io::Write;
@@ -19,19 +20,19 @@ use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
 use crate::txn::{Context, Footprint, Procedure, Stop};
 
-/// Characters in `C_DATA` at most.
+/// The maximum number of characters in `C_DATA`.
 const DATA_LEN_MAX: usize = 500;
-/// Characters of `C_DATA` that the terminal shows.
+/// The number of characters of `C_DATA` that the terminal shows.
 const DATA_LEN_SHOWN: usize = 200;
-/// The result, about.
+/// The approximate length of the result.
 const RESULT_LEN_GUESS: usize = 768;
 
 /// Books a payment.
 ///
-/// Takes [`PaymentArgs`]. Returns what the terminal shows (clause 2.5.3.3): the records of the
-/// warehouse, the district and the customer, each with its length, the customer's number and
-/// account, and, of a customer with bad credit, the front of their data. Aborts with P0002 when
-/// nobody has the name.
+/// Takes [`PaymentArgs`]. Returns the data that the terminal shows (clause 2.5.3.3): the records of
+/// the warehouse, the district and the customer, each prefixed by its length, and the customer's
+/// number and account. For a customer with bad credit, the start of `C_DATA` follows. Aborts with
+/// P0002 if no customer has the name.
 #[derive(Clone, Copy, Debug)]
 pub struct Payment;
 
@@ -75,8 +76,8 @@ impl Procedure for Payment {
                 touches.writes(CUSTOMER_DATA, &key);
                 touches.inserts_range(HISTORY, KeyRange::prefix(&key));
             }
-            // Who it is shows in the index alone, so it can be anybody in the district. The
-            // payments of a district wait for each other anyway, at its sum.
+            // Only the index identifies the customer, who can be anyone in the district. The
+            // payments of a district conflict anyway, on its sum.
             Who::LastName(last) => {
                 let namesakes = KeyRange::prefix(&district.name_prefix(last));
                 touches.reads_range(CUSTOMER_BY_NAME, namesakes);
@@ -124,8 +125,8 @@ fn run(args: &PaymentArgs<'_>, session: &mut Session<'_>) -> Result<Vec<u8>, Sto
         date: args.date,
         data: &[warehouse_name, b"    ", district_name].concat(),
     };
-    // History has no key of its own (clause 1.3.1). The customer's count of payments makes one that
-    // no two payments share, whoever sends them and however often.
+    // HISTORY has no key in the specification (clause 1.3.1). The customer's number of payments
+    // gives each payment a unique key, whoever sends it and however often.
     let history_key = customer_district.row_of_row_key(customer, account.payments);
     session.put(HISTORY, &history_key, &history)?;
 

@@ -1,33 +1,35 @@
-//! What the records hold. Numbers are varints: money in cents, tax and discount in ten-thousandths.
+//! The records of the tables. Numbers are varints: money is in cents, tax and discount in
+//! ten-thousandths.
 //!
-//! What the frequent programs need of a row comes first in it, and they read no further.
+//! The columns that the frequent programs need come first in a record; these programs decode no
+//! further.
 
 use super::super::bounded;
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::time::Timestamp;
 
-/// A date and time, in seconds from the driver's origin.
+/// A date and time, in seconds since the driver's epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Date {
     /// Seconds.
     pub seconds: u32,
 }
 
-/// What a record holds, decoded without copying its strings.
+/// The content of a record, decoded without copying its strings.
 pub trait Row<'a>: Sized {
     /// Appends the record to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Reads what [`Row::encode`] wrote.
+    /// Decodes the bytes that [`Row::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError>;
 
-    /// Reads a whole record.
+    /// Decodes a whole record.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// If the bytes are malformed.
     fn decode(record: &'a [u8]) -> Result<Self, DecodeError> {
         Self::read(&mut Reader::new(record))
     }
@@ -50,17 +52,17 @@ impl Row<'_> for Date {
     }
 }
 
-/// A number that fits 32 bits.
+/// Decodes a number that fits into 32 bits.
 pub fn small(from: &mut Reader<'_>, what: &'static str) -> Result<u32, DecodeError> {
     Ok(bounded(from.varint(what)?, 0, u32::MAX.into(), what)? as u32)
 }
 
-/// Appends a signed number, small ones of either sign in few bytes.
+/// Appends a signed number; small absolute values take few bytes.
 pub fn put_signed(value: i64, out: &mut Vec<u8>) {
     out.put_varint(((value << 1) ^ (value >> 63)) as u64);
 }
 
-/// Reads what [`put_signed`] wrote.
+/// Decodes the bytes that [`put_signed`] wrote.
 pub fn signed(from: &mut Reader<'_>, what: &'static str) -> Result<i64, DecodeError> {
     let bits = from.varint(what)?;
     Ok((bits >> 1) as i64 ^ -((bits & 1) as i64))
@@ -80,7 +82,7 @@ impl Row<'_> for Number {
     }
 }
 
-/// Where somebody is: five strings, kept as they are encoded.
+/// An address: five strings, not decoded further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address<'a> {
     /// Two streets, city, state, zip code.
@@ -101,14 +103,14 @@ impl<'a> Row<'a> for Address<'a> {
     }
 }
 
-/// What does not change of a warehouse, or of a district.
+/// The static columns of a warehouse or a district.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site<'a> {
     /// `W_TAX`, `D_TAX`.
     pub tax: u32,
     /// `W_NAME`, `D_NAME`.
     pub name: &'a [u8],
-    /// Where it is.
+    /// The address.
     pub address: Address<'a>,
 }
 
@@ -126,18 +128,18 @@ impl<'a> Row<'a> for Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// The row without its address.
+    /// Decodes only the columns before the address.
     pub fn tax_and_name(from: &mut Reader<'a>) -> Result<(u32, &'a [u8]), DecodeError> {
         Ok((small(from, "tax")?, from.bytes("name")?))
     }
 }
 
-/// What a New-Order needs of a customer; the front of the row.
+/// The columns of a customer that New-Order needs, at the start of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms<'a> {
     /// `C_DISCOUNT`.
     pub discount: u32,
-    /// `C_CREDIT` is BC and not GC.
+    /// Whether `C_CREDIT` is BC rather than GC.
     pub is_bad_credit: bool,
     /// `C_LAST`.
     pub last: &'a [u8],
@@ -157,7 +159,7 @@ impl<'a> Row<'a> for Terms<'a> {
     }
 }
 
-/// What does not change of a customer.
+/// The static columns of a customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Customer<'a> {
     /// Discount, credit and last name.
@@ -166,7 +168,7 @@ pub struct Customer<'a> {
     pub first: &'a [u8],
     /// `C_MIDDLE`.
     pub middle: &'a [u8],
-    /// Where they live.
+    /// The address.
     pub address: Address<'a>,
     /// `C_PHONE`.
     pub phone: &'a [u8],
@@ -200,7 +202,7 @@ impl<'a> Row<'a> for Customer<'a> {
     }
 }
 
-/// What changes of a customer.
+/// The columns of a customer that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     /// `C_BALANCE`.
@@ -231,18 +233,18 @@ impl Row<'_> for Account {
     }
 }
 
-/// A payment. Who paid is in the key.
+/// A payment. The key identifies the paying customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History<'a> {
-    /// `H_W_ID`: to which warehouse.
+    /// `H_W_ID`: the warehouse that received the payment.
     pub warehouse: u32,
-    /// `H_D_ID`: to which of its districts.
+    /// `H_D_ID`: the district that received the payment.
     pub district: u8,
     /// `H_AMOUNT`.
     pub amount: u64,
     /// `H_DATE`.
     pub date: Date,
-    /// `H_DATA`: the names of both, or whatever the load made up. The rest of the record.
+    /// `H_DATA`: the names of both, or random text from the load. The rest of the record.
     pub data: &'a [u8],
 }
 
@@ -273,7 +275,7 @@ pub struct Order {
     pub customer: u32,
     /// `O_ENTRY_D`.
     pub entry: Date,
-    /// `O_CARRIER_ID`, once it is delivered.
+    /// `O_CARRIER_ID`, once the order is delivered.
     pub carrier: Option<u8>,
     /// `O_OL_CNT`.
     pub lines: u8,
@@ -302,7 +304,7 @@ impl Row<'_> for Order {
 /// One line of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrderLine<'a> {
-    /// `OL_DELIVERY_D`, once it is delivered.
+    /// `OL_DELIVERY_D`, once the order is delivered.
     pub delivery: Option<Date>,
     /// `OL_AMOUNT`.
     pub amount: u64,
@@ -370,7 +372,7 @@ impl<'a> Row<'a> for Item<'a> {
     }
 }
 
-/// What changes of an item in a warehouse.
+/// The columns of an item in a warehouse that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stock {
     /// `S_QUANTITY`.
@@ -383,11 +385,11 @@ pub struct Stock {
     pub remote_orders: u32,
 }
 
-// Of a fixed width, and short enough to be held in the row itself: it is read and written more
-// often than everything else.
+// Fixed width, and short enough to be stored inline in the row, because it is read and written more
+// often than all other records.
 impl Row<'_> for Stock {
     fn encode(&self, out: &mut Vec<u8>) {
-        // At most what is filled up to: some hundred.
+        // At most slightly above the refill, about a hundred.
         out.put_u16(u16::try_from(self.quantity).unwrap_or(u16::MAX));
         for number in [self.ytd, self.orders, self.remote_orders] {
             out.put_u32(number);
@@ -404,7 +406,7 @@ impl Row<'_> for Stock {
     }
 }
 
-/// What does not change of an item in a warehouse.
+/// The static columns of an item in a warehouse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StockInfo<'a> {
     /// `S_DIST_01` to `S_DIST_10`.
@@ -436,7 +438,7 @@ impl<'a> StockInfo<'a> {
     }
 }
 
-/// Whether a line is of a brand: `I_DATA` and `S_DATA` say so (clause 2.4.2.2).
+/// Whether a line is a brand item, according to `I_DATA` and `S_DATA` (clause 2.4.2.2).
 pub fn is_original(data: &[u8]) -> bool {
     const ORIGINAL: &[u8; 8] = b"ORIGINAL";
     // A bit for each of its letters.
@@ -452,7 +454,7 @@ pub fn is_original(data: &[u8]) -> bool {
         let place = u32::from(byte.wrapping_sub(b'A'));
         place < u32::BITS && LETTERS >> place & 1 == 1
     };
-    // Wherever it is, it has one of each eight places.
+    // Any occurrence covers one of every eight positions.
     (ORIGINAL.len() - 1..data.len()).step_by(ORIGINAL.len()).any(|last| {
         let first = last + 1 - ORIGINAL.len();
         is_letter(data[last]) && (first..=last).any(|start| data[start..].starts_with(ORIGINAL))

@@ -1,4 +1,4 @@
-//! What the five transactions share: typed access to rows, and how a customer is found.
+//! Common code of the five transactions: typed access to rows, and the selection of a customer.
 
 use std::ops::ControlFlow;
 
@@ -11,49 +11,49 @@ use crate::key::{Direction, Key, KeyRange};
 use crate::txn::{Abort, Context, Footprint, Mode, PointLock, RangeLock, Scan, SqlState, Stop};
 use crate::value::Value;
 
-/// Customers of one district who share a last name, about: a guess that saves allocations.
+/// The approximate number of customers of one district with the same last name. Saves allocations.
 const NAMESAKES_GUESS: usize = 16;
-/// Most rows are shorter than this.
+/// Most rows are shorter than this. In bytes.
 const ROW_LEN_GUESS: usize = 128;
 
-/// A context that speaks in rows.
+/// A context with typed access to rows.
 pub struct Session<'a> {
     cx: &'a mut dyn Context,
     scratch: Vec<u8>,
 }
 
-/// Decodes a row that is there.
+/// Decodes a record.
 pub fn row<'a, R: Row<'a>>(record: &'a [u8]) -> Result<R, Stop> {
     R::decode(record).map_err(malformed)
 }
 
 impl<'a> Session<'a> {
-    /// Speaks with `cx`.
+    /// Creates a session on `cx`.
     pub fn new(cx: &'a mut dyn Context) -> Self {
         Self { cx, scratch: Vec::with_capacity(ROW_LEN_GUESS) }
     }
 
-    /// Says which rows are about to be read.
+    /// Names rows that are about to be read.
     pub fn fetch(&mut self, rows: &[(TableId, Key)]) {
         self.cx.fetch(rows);
     }
 
-    /// Says which rows are about to be written that were not read.
+    /// Names rows that are about to be written without having been read.
     pub fn fetch_to_write(&mut self, rows: &[(TableId, Key)]) {
         self.cx.fetch_to_write(rows);
     }
 
-    /// A record, if it is there.
+    /// A record, if it exists.
     pub fn find(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         self.cx.get(table, key)
     }
 
-    /// A record that must be there.
+    /// A record, which must exist.
     pub fn record(&mut self, table: TableId, key: &[u8]) -> Result<Value, Stop> {
         self.cx.get(table, key)?.ok_or_else(|| missing(table, key))
     }
 
-    /// A row without strings, which must be there.
+    /// A row without strings, which must exist.
     pub fn row<R: for<'r> Row<'r>>(&mut self, table: TableId, key: &[u8]) -> Result<R, Stop> {
         row(&self.record(table, key)?)
     }
@@ -91,7 +91,7 @@ impl<'a> Session<'a> {
         result
     }
 
-    /// The last number in the first key of a range, from the given end.
+    /// The last number in the first key of a range, in this direction.
     pub fn first_number(
         &mut self,
         table: TableId,
@@ -106,8 +106,8 @@ impl<'a> Session<'a> {
         found.transpose().map_err(malformed)
     }
 
-    /// The number of the customer that is meant. Of those who share a last name, ordered by first
-    /// name, the one at n / 2 rounded up (clauses 2.5.2.2 and 2.6.2.2).
+    /// The number of the selected customer. Among customers with the same last name, ordered by
+    /// first name, it is the one at n / 2 rounded up (clauses 2.5.2.2 and 2.6.2.2).
     pub fn customer(&mut self, district: District, who: Who<'_>) -> Result<u32, Stop> {
         let last = match who {
             Who::Number(number) => return Ok(number),
@@ -126,14 +126,14 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What becomes of a program that needs a row that is not there.
+/// The abort of a program that needs a row that does not exist.
 fn missing(table: TableId, key: &[u8]) -> Stop {
     let message = format!("there is no such row in table {table}");
     let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     Abort::new(SqlState::NO_DATA_FOUND, message).with_detail(format!("key {key}")).into()
 }
 
-/// A footprint in the making.
+/// A builder of footprints.
 #[derive(Default)]
 pub struct Touches {
     points: Vec<PointLock>,
@@ -141,32 +141,32 @@ pub struct Touches {
 }
 
 impl Touches {
-    /// Nothing yet, with room for so many keys and ranges.
+    /// Creates an empty footprint with capacity for these numbers of keys and ranges.
     pub fn with_capacity(points: usize, ranges: usize) -> Self {
         Self { points: Vec::with_capacity(points), ranges: Vec::with_capacity(ranges) }
     }
 
-    /// Reads a key.
+    /// Adds a read of a key.
     pub fn reads(&mut self, table: TableId, key: &[u8]) {
         self.points.push(PointLock { table, key: Key::from(key), mode: Mode::Shared });
     }
 
-    /// Writes a key, or reads and writes it.
+    /// Adds a write of a key, with or without a read.
     pub fn writes(&mut self, table: TableId, key: &[u8]) {
         self.points.push(PointLock { table, key: Key::from(key), mode: Mode::Exclusive });
     }
 
-    /// Reads within a range.
+    /// Adds reads within a range.
     pub fn reads_range(&mut self, table: TableId, range: KeyRange) {
         self.ranges.push(RangeLock { table, range, mode: Mode::Shared });
     }
 
-    /// Writes within a range, and looks at nothing there.
+    /// Adds writes within a range, without reads.
     pub fn inserts_range(&mut self, table: TableId, range: KeyRange) {
         self.ranges.push(RangeLock { table, range, mode: Mode::Write });
     }
 
-    /// Writes within a range, or reads and writes there.
+    /// Adds writes within a range, with or without reads.
     pub fn writes_range(&mut self, table: TableId, range: KeyRange) {
         self.ranges.push(RangeLock { table, range, mode: Mode::Exclusive });
     }

@@ -1,5 +1,5 @@
-//! Stock-Level (clause 2.8): of the items in a district's last 20 orders, how many are low in
-//! stock? Read-only.
+//! Stock-Level (clause 2.8): counts the items of a district's last 20 orders whose stock is low.
+//! Read-only.
 
 use super::super::malformed;
 use super::args::{Args, StockLevelArgs};
@@ -10,12 +10,12 @@ use crate::codec::Writer;
 use crate::key::{Key, KeyRange};
 use crate::txn::{Context, Footprint, Procedure, Stop};
 
-/// How many of a district's last orders are looked at.
+/// The number of a district's last orders that are checked.
 const ORDERS_LOOKED_AT: u64 = 20;
-/// Lines in that many orders, about.
+/// The approximate number of lines in these orders.
 const LINES_GUESS: usize = 256;
 
-/// Counts the items that are low in stock.
+/// Counts the items whose stock is low.
 ///
 /// Takes [`StockLevelArgs`]. Returns the count.
 #[derive(Clone, Copy, Debug)]

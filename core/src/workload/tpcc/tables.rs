@@ -1,6 +1,6 @@
-//! Table numbers, and keys: fixed-width big-endian numbers one after the other.
+//! Table numbers, and keys: sequences of fixed-width big-endian numbers.
 //!
-//! All keys but those of the index by last name fit in [`Key`] without an allocation.
+//! All keys except those of the index by last name fit into a [`Key`] without an allocation.
 
 use crate::codec::DecodeError;
 use crate::ids::TableId;
@@ -22,15 +22,15 @@ pub const CUSTOMER: TableId = TableId(45);
 pub const CUSTOMER_ACCOUNT: TableId = TableId(46);
 /// W, D, C: `C_DATA`.
 pub const CUSTOMER_DATA: TableId = TableId(47);
-/// W, D, last name, first name, C: nothing.
+/// W, D, last name, first name, C: empty.
 pub const CUSTOMER_BY_NAME: TableId = TableId(48);
 /// W, D, C of the customer, number of the customer's payment: a payment.
 pub const HISTORY: TableId = TableId(49);
 /// W, D, O: an order.
 pub const ORDER: TableId = TableId(50);
-/// W, D, C, O: nothing.
+/// W, D, C, O: empty.
 pub const ORDER_BY_CUSTOMER: TableId = TableId(51);
-/// W, D, O: nothing. The orders that wait for delivery.
+/// W, D, O: empty. The undelivered orders.
 pub const NEW_ORDER: TableId = TableId(52);
 /// W, D, O, number of the line: an order line.
 pub const ORDER_LINE: TableId = TableId(53);
@@ -58,7 +58,7 @@ pub struct District {
 }
 
 impl Warehouse {
-    /// The key of the warehouse, and the prefix of the keys of all that is in it.
+    /// The key of the warehouse, which is also the prefix of all keys in it.
     pub fn key(self) -> [u8; 4] {
         self.0.to_be_bytes()
     }
@@ -74,25 +74,25 @@ impl Warehouse {
         [a, b, c, d, e, f, g, h]
     }
 
-    /// The keys of everything in the warehouse.
+    /// The range of all keys in the warehouse.
     pub fn range(self) -> KeyRange {
         KeyRange::prefix(&self.key())
     }
 }
 
 impl District {
-    /// The key of the district, and the prefix of the keys of all that is in it.
+    /// The key of the district, which is also the prefix of all keys in it.
     pub fn key(self) -> [u8; 5] {
         let [a, b, c, d] = self.warehouse.key();
         [a, b, c, d, self.number]
     }
 
-    /// The keys of everything in the district.
+    /// The range of all keys in the district.
     pub fn range(self) -> KeyRange {
         KeyRange::prefix(&self.key())
     }
 
-    /// The key of a numbered thing in the district: a customer, an order.
+    /// The key of a numbered row in the district: a customer, an order.
     pub fn row_key(self, number: u32) -> [u8; 9] {
         let mut key = [0; 9];
         key[..5].copy_from_slice(&self.key());
@@ -100,7 +100,7 @@ impl District {
         key
     }
 
-    /// The key of a numbered thing of a numbered thing: an order of a customer.
+    /// The key of a numbered row that belongs to another: an order of a customer.
     pub fn row_of_row_key(self, outer: u32, inner: u32) -> [u8; 13] {
         let mut key = [0; 13];
         key[..9].copy_from_slice(&self.row_key(outer));
@@ -115,8 +115,9 @@ impl District {
         key
     }
 
-    /// The key of a customer in the index by name. Names hold no zero byte, so a name that begins
-    /// another comes before it, and customers of one last name are in the order of their first.
+    /// The key of a customer in the index by name. Names contain no zero byte. A name that is a
+    /// prefix of another therefore sorts before it, and customers with the same last name are
+    /// ordered by first name.
     pub fn name_key(self, last: &[u8], first: &[u8], customer: u32) -> Key {
         let mut key = self.name_prefix(last);
         key.extend_from_slice(first);
@@ -125,7 +126,7 @@ impl District {
         Key::from(&key[..])
     }
 
-    /// What the keys of all customers with this last name begin with.
+    /// The prefix of the keys of all customers with this last name.
     pub fn name_prefix(self, last: &[u8]) -> Vec<u8> {
         let mut prefix = Vec::with_capacity(48);
         prefix.extend_from_slice(&self.key());
@@ -141,7 +142,7 @@ pub fn last_number(key: &[u8]) -> Result<u32, DecodeError> {
     Ok(u32::from_be_bytes(*bytes))
 }
 
-/// The district and the number of a key that [`District::row_key`] made, or that begins so.
+/// Decodes the district and number of a key that begins with one of [`District::row_key`].
 pub fn split_row_key(key: &[u8]) -> Result<(District, u32), DecodeError> {
     let ([a, b, c, d, number], rest) = key.split_first_chunk().ok_or(DecodeError::new("key"))?;
     let row = rest.first_chunk().ok_or(DecodeError::new("key"))?;

@@ -1,4 +1,4 @@
-//! What one terminal does: the mix of clause 5.2.3 with the inputs of clause 2.
+//! A terminal: the mix of clause 5.2.3 with the inputs of clause 2.
 
 use bytes::Bytes;
 
@@ -15,16 +15,16 @@ use super::tables::{DISTRICTS, District, Warehouse};
 use super::{Mix, Scale, Tpcc, long};
 use crate::time::Timestamp;
 
-/// Orders that name an item that does not exist, of a hundred (clause 2.4.1.4).
+/// The percentage of orders that name an item that does not exist (clause 2.4.1.4).
 const ROLLBACK_PERCENT: u64 = 1;
-/// Order lines supplied by another warehouse, of a hundred (clause 2.4.1.5).
+/// The percentage of order lines supplied by another warehouse (clause 2.4.1.5).
 const REMOTE_LINE_PERCENT: u64 = 1;
-/// Payments for a customer of another warehouse, of a hundred (clause 2.5.1.2).
+/// The percentage of payments for a customer of another warehouse (clause 2.5.1.2).
 const REMOTE_PAYMENT_PERCENT: u64 = 15;
-/// Customers named by last name, of a hundred (clauses 2.5.1.2 and 2.6.1.2).
+/// The percentage of customers selected by last name (clauses 2.5.1.2 and 2.6.1.2).
 const BY_NAME_PERCENT: u64 = 60;
 
-/// One client's transactions. A terminal has a home warehouse, and a district of it for
+/// Generates one client's transactions. A terminal has a home warehouse, and a district of it for
 /// Stock-Level.
 #[derive(Clone, Debug)]
 pub struct Terminal {
@@ -33,12 +33,12 @@ pub struct Terminal {
     skew: Skew,
     home: District,
     reach: Reach,
-    /// Warehouse `w` is on shard `(w - 1) % shards`, where that matters.
+    /// Warehouse `w` is on shard `(w - 1) % shards`. 1 if shards do not matter.
     shards: u32,
     long: (u32, u32),
 }
 
-/// The warehouses that remote ones are drawn from: `first`, and every `step`th after it.
+/// The warehouses from which remote ones are drawn: `first`, and every `step`th after it.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
     first: u32,
@@ -47,9 +47,9 @@ struct Reach {
 }
 
 impl Terminal {
-    /// Warehouse `w` is in region `(w - 1) % regions`. The terminals of a region take its
-    /// warehouses in turn, and then their districts; where a region has no warehouse, all
-    /// warehouses.
+    /// Creates a terminal. Warehouse `w` is in region `(w - 1) % regions`. The terminals of a
+    /// region are assigned to its warehouses round robin, and then to their districts. In a region
+    /// without warehouses they are assigned to all warehouses.
     pub(super) fn new(tpcc: &Tpcc, client: Client) -> Self {
         let Tpcc { mix, seed, warehouses, scale, own_region, shards, long } = *tpcc;
         let (first, step, turn) = match client.region() < warehouses {
@@ -68,7 +68,7 @@ impl Terminal {
         Self { mix, scale, skew: Skew::new(seed), home, reach, shards, long }
     }
 
-    /// The home warehouse, and the district of it that Stock-Level looks at.
+    /// The home warehouse, with the district that Stock-Level checks.
     pub fn home(&self) -> District {
         self.home
     }
@@ -98,8 +98,8 @@ impl Terminal {
         District { warehouse: self.home.warehouse, number }
     }
 
-    /// Any warehouse within reach but the home warehouse, if there is another, and of another shard
-    /// if there is one of another.
+    /// Draws a warehouse within reach other than the home warehouse, if there is one. Prefers one
+    /// on another shard.
     fn remote(&self, dice: &mut Dice) -> Warehouse {
         let home = self.home.warehouse;
         let Reach { first, step, count } = self.reach;
@@ -133,7 +133,7 @@ impl Terminal {
         NewOrderArgs { district, customer, entry, line_count, all_lines }
     }
 
-    /// Many orders as one transaction, none of which is rolled back.
+    /// Many orders in one transaction, none of which is rolled back.
     fn long_order(&self, orders: u32, dice: &mut Dice, entry: Date) -> Call {
         let order = |_| {
             let mut order = self.new_order(dice, entry);
@@ -180,7 +180,7 @@ impl Terminal {
         StockLevelArgs { district: self.home, threshold: dice.between(10, 20) as u32 }
     }
 
-    /// A last name, where the customer is named by it.
+    /// The last name of the customer, if it is selected by name.
     fn name(&self, dice: &mut Dice) -> Option<String> {
         let is_by_name = dice.percent(BY_NAME_PERCENT);
         is_by_name.then(|| draw::last_name(self.skew.last_name(&self.scale, dice)))

@@ -1,4 +1,4 @@
-//! The conditions hold, are broken by what breaks them, and the mix is what it should be.
+//! Tests: the conditions hold, each is violated by matching damage, and the mix is correct.
 
 mod footprints;
 mod profiles;
@@ -64,7 +64,7 @@ fn all_conditions_hold_after_the_load_and_after_2000_transactions_of_the_standar
 
 type Damage = fn(&mut Model);
 
-/// What breaks each condition, and which conditions it breaks.
+/// Damages, and the conditions that each violates.
 const DAMAGES: [(&str, Damage, &[u32]); 13] = [
     ("the warehouse's sum is off by a cent", |model| add(model, WAREHOUSE_YTD, 1), &[1, 8]),
     ("a number is skipped", |model| add(model, DISTRICT_NEXT_ORDER, 1), &[2]),

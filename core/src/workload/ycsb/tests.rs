@@ -1,4 +1,4 @@
-//! The mixes, the keys they touch, and what is lost when a write is.
+//! Tests of the mixes, their keys, and the traces of lost writes.
 
 use super::*;
 use crate::workload::model::Model;
@@ -13,7 +13,7 @@ fn generator(mix: Mix, settings: &Settings, client: Client) -> Generator {
     Ycsb::new(mix, settings).expect("valid settings").generator(client)
 }
 
-/// How many reads, writes, modifications and scans of 10,000.
+/// The number of reads, writes, modifications and scans among 10,000 operations.
 fn kinds(mix: Mix) -> [u32; 4] {
     let mut generator = generator(mix, &small(), Client::new(0, 1, 1));
     let (mut dice, mut kinds) = (Dice::new(1), [0; 4]);

@@ -1,9 +1,10 @@
-//! What is left of transactions that wrote.
+//! The traces of committed transactions.
 //!
-//! Read-modify-writes count themselves, and inserted rows can be counted, so mixes D, E and F tell
-//! of each one. A blind write is random bytes, whose first eight tell it from all others; it can be
-//! missed until another write takes its place. So of mixes A and B some rows are watched: what they
-//! hold in the end must be a write that nothing acknowledged has come after for certain.
+//! Read-modify-writes count themselves, and inserted rows can be counted, so mixes D, E and F leave
+//! a trace of each transaction. A blind write is random bytes, of which the first eight distinguish
+//! it from all others. Its loss is visible until another write replaces it. Some rows of mixes A
+//! and B are therefore watched: at the end, each must contain a write that no acknowledged write
+//! certainly followed.
 
 use super::super::check::{Rows, Rule, Violation};
 use super::super::commits::{Commits, Newest, Watch, Written, plus};
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::codec::{DecodeError, Reader, Writer};
 
-/// Rows that are watched at most: what is kept and compared of them is some hundred kilobytes.
+/// The maximum number of watched rows. Their data take a few hundred kilobytes.
 const WATCHED_MAX: u64 = 4_096;
 
 impl Ycsb {
@@ -49,21 +50,22 @@ impl Ycsb {
     }
 }
 
-/// What tells a value from others: its first eight bytes. Those of loaded values are 0.
+/// The mark that distinguishes a value from others: its first eight bytes. The mark of loaded
+/// values is 0.
 pub fn mark(value: &[u8]) -> Option<u64> {
     value.first_chunk::<COUNTER_LEN>().map(|first| u64::from_le_bytes(*first))
 }
 
-/// What the arguments of [`super::Run`] write: of the rows whose number `step` divides, the value's
-/// mark.
+/// The writes of the arguments of [`super::Run`], with the value's mark for each row whose number
+/// is divisible by `step`.
 pub(in super::super) fn written(args: &[u8], step: u64) -> Written {
     let mut written = Written::default();
-    // Nothing of malformed arguments is written.
+    // Malformed arguments write nothing.
     let _ = for_each_op::<DecodeError>(args, |op| {
         let (Op::Write { row, value } | Op::Modify { row, value }) = op else { return Ok(()) };
         written.rows += 1;
         if step > 0 && row % step == 0 {
-            // The last write of a row is the one that stays.
+            // Only the last write of a row remains.
             written.watched.retain(|(other, _)| *other != row);
             written.watched.push((row, mark(value).ok_or(DecodeError::new("value"))?));
         }
@@ -72,10 +74,10 @@ pub(in super::super) fn written(args: &[u8], step: u64) -> Written {
     written
 }
 
-/// Whether rows hold what they may. `held` tells the mark of what a row holds.
+/// Checks that rows have one of their possible values. `held` returns the mark of a row's value.
 ///
 /// # Errors
-/// The first row that does not, and how many there are.
+/// The first row with another value, and the number of these rows.
 pub fn check_newest(newest: &[Newest], held: impl Fn(u64) -> Option<u64>) -> Result<(), Violation> {
     let found = newest.iter().map(|it| (it, held(it.row)));
     let wrong = found.filter(|(it, held)| held.is_none_or(|mark| !it.marks.contains(&mark)));
@@ -100,10 +102,10 @@ pub fn reads_of(rows: &[u64]) -> Vec<u8> {
     args
 }
 
-/// The marks of the values that [`super::Run`] returned for so many reads.
+/// Decodes the marks of the values that [`super::Run`] returned for `count` reads.
 ///
 /// # Errors
-/// When these are not so many values.
+/// If the result does not have this number of values.
 pub fn marks_read(result: &[u8], count: usize) -> Result<Vec<Option<u64>>, DecodeError> {
     let from = &mut Reader::new(result);
     let marks = (0..count).map(|_| from.bytes("value").map(mark)).collect();

@@ -1,4 +1,4 @@
-//! Startup packets and a session's messages that are nearly right.
+//! Fuzzing of startup packets and session messages, with inputs that are almost valid.
 
 use std::fmt::Debug;
 
@@ -6,7 +6,7 @@ use super::tests::{assert_faithful, bodies, frame, openings};
 use super::*;
 use crate::fuzzing::{Outcome, Target, run, size};
 
-/// Makes the length of each frame right, as far as they lead no further than the end.
+/// Corrects the length of each frame so that none reaches past the end.
 fn mend_messages(bytes: &mut [u8]) {
     let mut at = 1;
     while let Some(len) = bytes.get(at..).and_then(length) {
@@ -16,10 +16,11 @@ fn mend_messages(bytes: &mut [u8]) {
     }
 }
 
-/// What came of a stream of messages: in words, with what was said again, byte for byte.
+/// The messages decoded from a stream, as text, and how it ended. Each message was checked to
+/// re-encode to its input.
 type Said = (Vec<String>, Result<(), Malformed>);
 
-/// The messages in these bytes, which come so many at a time.
+/// Decodes the messages in these bytes, which arrive `step` at a time.
 fn messages(bytes: &[u8], step: usize) -> Said {
     let mut input = BytesMut::new();
     let mut said = Vec::new();
@@ -43,7 +44,7 @@ fn messages(bytes: &[u8], step: usize) -> Said {
 
 fn look_at_messages(bytes: &[u8]) -> Outcome {
     let (said, ended) = messages(bytes, usize::MAX);
-    // A quarter of the inputs is enough.
+    // Checking a quarter of the inputs is enough.
     if bytes.len().is_multiple_of(4) {
         assert_eq!(messages(bytes, 5), (said.clone(), ended.clone()), "however the bytes are cut");
     }
@@ -64,7 +65,7 @@ fn messages_of_a_session() {
         mend: mend_messages,
         look: look_at_messages,
         bytes_max: 16 << 10,
-        // A value of four bytes takes 32 in its message, and what it is in words as much again.
+        // A value of four bytes takes 32 in its message, and its text form as much again.
         bytes_per_byte: 512,
     });
 }
@@ -76,7 +77,7 @@ fn mend_opening(bytes: &mut [u8]) {
     }
 }
 
-/// The first words of it: what comes after is the client's.
+/// The first words of the debug text; the rest depends on the client's input.
 fn alike(of: &impl Debug) -> String {
     format!("{of:?}").split_inclusive(['(', ' ']).take(4).collect()
 }
@@ -93,7 +94,7 @@ fn look_at_opening(bytes: &[u8]) -> Outcome {
     let mut said = BytesMut::new();
     match opening {
         Opening::Session(startup) => {
-            // Parameters that come twice, or in another order, are said once and in order.
+            // Duplicate or unordered parameters are re-encoded once and in order.
             PgWireFrontendMessage::Startup(startup).encode(&mut said).expect("it is said");
             let understood = |mut bytes| super::opening(&mut bytes).expect("it is understood");
             assert_eq!(understood(said), understood(BytesMut::from(taken)), "it survives");
@@ -117,7 +118,7 @@ fn openings_of_a_connection() {
         mend: mend_opening,
         look: look_at_opening,
         bytes_max: 16 << 10,
-        // A parameter of two empty texts takes a node of a tree.
+        // A parameter of two empty texts takes a tree node.
         bytes_per_byte: 512,
     });
 }

@@ -1,8 +1,8 @@
-//! Frames of every type: whole, cut, stretched and with random bytes changed.
+//! Frames of every type: complete, truncated, extended and randomly mutated.
 
 use super::*;
 
-/// Frames to change: enough that a check that is left out is found many times over.
+/// The number of mutated frames: enough to detect a missing check many times over.
 const MUTATIONS: usize = 20_000;
 const SEED: u64 = 42;
 
@@ -16,7 +16,7 @@ fn packet(body: &[u8]) -> Vec<u8> {
     [&len.to_be_bytes()[..], body].concat()
 }
 
-/// One of each type, with something in every field.
+/// A frame of each type, with a value in every field.
 pub(super) fn bodies() -> Vec<(u8, Vec<u8>)> {
     let bind = [
         &b"p\0s\0"[..],
@@ -41,7 +41,7 @@ pub(super) fn bodies() -> Vec<(u8, Vec<u8>)> {
     ]
 }
 
-/// One of each kind of startup packet.
+/// A startup packet of each kind.
 pub(super) fn openings() -> Vec<Vec<u8>> {
     let version = 196_608u32.to_be_bytes();
     vec![
@@ -53,7 +53,7 @@ pub(super) fn openings() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What is understood. What is not text is as little so as what is malformed.
+/// Decodes a message. Invalid text counts as malformed.
 fn read(bytes: &[u8]) -> Result<Option<PgWireFrontendMessage>, Malformed> {
     match message(&mut BytesMut::from(bytes))? {
         Some(Incoming::Message(message)) => Ok(Some(message)),
@@ -62,7 +62,7 @@ fn read(bytes: &[u8]) -> Result<Option<PgWireFrontendMessage>, Malformed> {
     }
 }
 
-/// What was understood says again what was sent, byte for byte.
+/// Asserts that a decoded message re-encodes to its input, byte for byte.
 pub(super) fn assert_faithful(message: &PgWireFrontendMessage, sent: &[u8]) {
     let mut said = BytesMut::new();
     message.encode(&mut said).unwrap();
@@ -95,7 +95,7 @@ fn a_frame_that_is_not_whole_yet_is_waited_for() {
 #[test]
 fn a_frame_that_ends_within_a_field_or_after_the_last_is_malformed() {
     for (kind, body) in bodies() {
-        // All that CopyData holds is data.
+        // CopyData may contain any bytes.
         let is_free = kind == b'd';
         for len in 0..body.len() {
             let is_read = read(&frame(kind, &body[..len])).is_ok();

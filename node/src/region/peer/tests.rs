@@ -1,4 +1,4 @@
-//! Nodes that keep versions, and others that are not there.
+//! Tests with nodes that pin versions, and nodes that do not exist.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::client::{Answer, ClientQuery, Query};
 use crate::transport::tests::{config, loopback};
 use crate::transport::{Transport, TransportEvent};
 
-/// How long a test waits for what must happen.
+/// Timeout for events that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A node that keeps every version, as this number.
+/// A node that pins every version, with this pin number.
 fn node(listen: SocketAddr, number: u64) -> Transport {
     let mut config = config(0, &[], 1);
     config.listen = listen;
@@ -23,7 +23,7 @@ fn node(listen: SocketAddr, number: u64) -> Transport {
     Transport::start(config, Arc::new(on_event)).unwrap()
 }
 
-/// An address at which nobody ever answers, as long as this is kept.
+/// An address that accepts connections but never answers, as long as this exists.
 fn silent() -> TcpListener {
     TcpListener::bind(loopback(0)).unwrap()
 }
@@ -36,14 +36,15 @@ async fn held(peers: &[Peer]) -> Result<u64, String> {
     hold_on_one(peers, SnapshotVersion(1)).await.map(|hold| hold.number)
 }
 
-/// Each statement waited a second for a neighbour that was off since this node had started.
+/// Each statement used to wait a second for the near node of another shard if it had been down
+/// since this node started.
 #[tokio::test]
 async fn a_node_that_does_not_answer_is_waited_for_once() {
     let (silent, far) = (silent(), node(loopback(0), 7));
     let peers = [peer("near", silent.local_addr().unwrap()), peer("far", far.local_address())];
     assert_eq!(held(&peers).await, Ok(7));
     let began = Instant::now();
-    // For longer than a failure is remembered.
+    // Runs for longer than a failure is remembered.
     while began.elapsed() < 2 * AWAY_FOR {
         let asked = Instant::now();
         assert_eq!(held(&peers).await, Ok(7));

@@ -1,19 +1,19 @@
-//! The emulated wide area, measured.
+//! Measurements of the emulated WAN.
 //!
-//! A loaded machine makes single frames late, so upper bounds are on the best of many, and lower
-//! bounds, which the emulation must keep by itself, on all.
+//! A loaded machine delays single frames, so upper bounds are checked on the best of many frames.
+//! The emulation itself must guarantee lower bounds, so these are checked on all.
 
 use super::*;
 use crate::transport::LinkSettings;
 
-/// How much later than its delay the best of many frames may be.
+/// The maximum lateness of the best of many frames.
 const PRECISION: Duration = Duration::from_millis(1);
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// How long each of `count` frames took, sent one after the other has arrived.
+/// The latencies of `count` frames, each sent after the previous one has arrived.
 fn one_way(from: &TestNode, to: &TestNode, lane: Lane, count: usize) -> Vec<Duration> {
     let measure = |_| {
         let sent = Instant::now();
@@ -83,7 +83,8 @@ fn a_burst_is_delayed_together_and_stays_in_order_under_jitter() {
     }
     let took = last - sent;
     assert!(took >= ms(20), "{took:?}");
-    // Not a delay each: together they take one, its jitter, and what a loaded machine adds.
+    // The frames overlap: together they take one delay, its jitter, and the time added by a loaded
+    // machine.
     assert!(took < enqueued + ms(500), "{took:?}");
 }
 
@@ -128,7 +129,8 @@ fn a_delay_that_is_changed_holds_for_what_is_sent_from_then_on() {
 
 #[test]
 fn a_handshake_on_its_way_holds_up_nobody() {
-    // While the hello is held for its delay, links were once locked: reading them took as long.
+    // Links were once locked while the hello waited for its delay, so that reading them took as
+    // long.
     let wan = flat_wan(2, Span::from_ms(1_900));
     let start = |me, peers: &[(NodeId, SocketAddr)]| {
         let mut config = config(me, peers, 2);
@@ -144,7 +146,7 @@ fn a_handshake_on_its_way_holds_up_nobody() {
         dialer.transport.links();
         assert!(before.elapsed() < ms(900), "after {looks} looks");
         looks += 1;
-        // Only a pause: no event is due.
+        // This is only a pause; no event is due.
         let _ = dialer.events.lock().unwrap().recv_timeout(ms(10));
     }
     assert!(began.elapsed() >= ms(3_800), "there and back: {:?}", began.elapsed());
@@ -159,7 +161,7 @@ fn a_short_cut_holds_frames_and_loses_none() {
         nodes[0].send(&nodes[1], Lane::Control, vec![number]);
         nodes[0].send(&nodes[1], Lane::Bulk, vec![number]);
     }
-    // The other direction works on: ten round trips of it are longer than the delay.
+    // The other direction still works: its ten round trips take longer than the delay.
     one_way(&nodes[1], &nodes[0], Lane::Control, 10);
     let is_frame = |event: &TransportEvent| matches!(event, TransportEvent::Frame { .. });
     nodes[1].assert_none("a frame came through a cut", is_frame);
@@ -193,7 +195,7 @@ fn cut_long(cut: usize) {
     from.send(to, Lane::Bulk, &b"lost"[..]);
     to.wait_down(from);
     from.wait_down(to);
-    // The dialer tries at least twice a second, and must not get through.
+    // The dialer retries at least twice a second, and must not get through.
     let is_up = |event: &TransportEvent| matches!(event, TransportEvent::PeerUp(_));
     to.assert_none_for(ms(1_200), "a session through a cut", is_up);
     from.assert_none("a session through a cut", is_up);

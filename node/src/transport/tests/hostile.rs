@@ -1,4 +1,4 @@
-//! What must harm nobody: strangers, wrong hellos, malformed frames.
+//! Inputs that must not affect others: strangers, wrong hellos, malformed frames.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +8,7 @@ use crate::transport::frame::{self, Kind};
 use crate::transport::hello::{ClientHello, Hello, LaneName, PeerHello, SessionId};
 use crate::transport::{CLIENTS_MAX, SILENCE_MAX};
 
-/// Node 0 as node 1 would like it to be.
+/// A valid hello from node 0 to node 1.
 fn hello() -> PeerHello {
     PeerHello {
         cluster: "test".to_owned(),
@@ -37,7 +37,7 @@ fn with_byte(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     bytes
 }
 
-/// Says `bytes` to a node and returns what it answers before it hangs up.
+/// Sends `bytes` to a node, and returns its answer after it has closed the connection.
 fn say(node: &TestNode, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(node.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -48,7 +48,7 @@ fn say(node: &TestNode, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Each stranger, by what the operator is told of it.
+/// The hello of each stranger, with the expected report to the operator.
 fn strangers() -> Vec<(&'static str, Vec<u8>)> {
     let oversized = (1u32 << 30).to_le_bytes();
     let mut endless = frame::encode(Kind::Hello, &[]);
@@ -102,7 +102,7 @@ fn a_stranger_that_says_nothing_is_shown_out() {
     let node = TestNode::start(config(1, &[], 2));
     let mut silent = TcpStream::connect(node.address()).unwrap();
     let mut slow = TcpStream::connect(node.address()).unwrap();
-    // The deadline is for the whole hello: a byte now and then does not move it.
+    // The deadline is for the whole hello: a byte now and then does not extend it.
     slow.write_all(b"P").unwrap();
     for stream in [&mut silent, &mut slow] {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -143,12 +143,12 @@ fn a_peer_that_is_refused_tells_its_own_operator_once() {
     wrong.cluster = "other".to_owned();
     let wrong = TestNode::start(wrong);
     wrong.wait_trouble("cluster \"other\" is not \"test\"");
-    // It goes on trying, and node 1 goes on saying so.
+    // Node 0 keeps retrying, and node 1 keeps refusing it.
     (0..5).for_each(|_| right.wait_trouble("cluster \"other\" is not \"test\""));
     wrong.assert_none("told twice", |event| matches!(event, TransportEvent::Trouble { .. }));
 }
 
-/// Node 0 by hand: both lanes of a session with node 1, not yet welcomed.
+/// A hand-written node 0: both lanes of a session with node 1, not yet welcomed.
 fn knock(node: &TestNode, session: SessionId) -> [TcpStream; 2] {
     [LaneName::Control, LaneName::Bulk].map(|lane| {
         let mut stream = TcpStream::connect(node.address()).unwrap();
@@ -159,7 +159,7 @@ fn knock(node: &TestNode, session: SessionId) -> [TcpStream; 2] {
     })
 }
 
-/// Node 0 by hand: both lanes of a session with node 1, welcomed.
+/// A hand-written node 0: both lanes of a session with node 1, welcomed.
 fn lanes(node: &TestNode, session: SessionId) -> [TcpStream; 2] {
     knock(node, session).map(|mut stream| {
         let mut welcome = [0; frame::HEADER_LEN];
@@ -193,7 +193,7 @@ fn a_peer_that_breaks_the_protocol_loses_its_session_and_no_other() {
         ("a pong to no ping", frame::encode(Kind::Pong, &[0xff; 8])),
         ("a pong to no ping", frame::encode(Kind::Pong, &[1])),
     ];
-    // Node 2 is the honest one: node 0 is played by hand.
+    // Node 2 is well-behaved; node 0 is hand-written.
     let honest = TestNode::start(config(2, &[], 3));
     let node = TestNode::start(config(1, &[(NodeId(2), honest.address())], 3));
     node.wait_up(&honest);
@@ -228,7 +228,7 @@ fn a_peer_that_connects_anew_replaces_its_session_and_an_old_attempt_does_not() 
     let up = |_, event| matches!(event, TransportEvent::PeerUp(NodeId(0))).then_some(());
     let _first = lanes(&node, attempt(5));
     node.wait("PeerUp", up);
-    // The first session's host is gone without a word: its connections still look alive.
+    // The first session's host has vanished: its connections still look alive.
     let began = Instant::now();
     let [mut control, _bulk] = lanes(&node, attempt(6));
     node.wait("PeerDown", |_, event| match event {

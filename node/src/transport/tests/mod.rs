@@ -1,4 +1,4 @@
-//! Transports against each other, and against strangers, on loopback.
+//! Tests of transports against each other, and against strangers, on loopback.
 
 mod emulation;
 mod hostile;
@@ -18,18 +18,18 @@ use pangea_core::topology::Topology;
 
 use super::{Compression, Transport, TransportConfig, TransportEvent, Wan};
 
-/// How long a test waits for what must happen.
+/// Timeout for events that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// A transport whose events a test takes one by one.
+/// A transport with a queue of its events.
 pub(crate) struct TestNode {
     pub id: NodeId,
     pub transport: Transport,
-    /// With the moment of each event.
+    /// The events with their times.
     events: Mutex<Receiver<(Instant, TransportEvent)>>,
 }
 
@@ -38,8 +38,8 @@ pub(crate) fn topology(nodes: usize) -> Arc<Topology> {
     Arc::new(Topology::one_node_per_region("test", &regions[..nodes], Span::ZERO))
 }
 
-/// A node's configuration, listening on a port of the system's choice. Only peers with higher ids
-/// are dialed, so the others' addresses don't matter.
+/// A node's configuration, with a port chosen by the operating system. Only peers with higher ids
+/// are dialed, so the addresses of the others are irrelevant.
 pub(crate) fn config(me: u16, peers: &[(NodeId, SocketAddr)], nodes: usize) -> TransportConfig {
     let topology = topology(nodes);
     let address = |id: NodeId| peers.iter().find(|(peer, _)| *peer == id).map(|&(_, at)| at);
@@ -66,14 +66,14 @@ impl TestNode {
         let (sender, events) = channel();
         let sender = Mutex::new(sender);
         let on_event = move |event| {
-            // The test may be over.
+            // The test may have ended.
             let _ = sender.lock().unwrap().send((Instant::now(), event));
         };
         let transport = Transport::start(config, Arc::new(on_event)).unwrap();
         Self { id, transport, events: Mutex::new(events) }
     }
 
-    /// The next event that `pick` takes; what it does not take is skipped.
+    /// Waits for the next event that `pick` accepts, and skips all others.
     pub(crate) fn wait<T>(
         &self,
         what: &str,
@@ -106,7 +106,7 @@ impl TestNode {
         });
     }
 
-    /// The next frame and when it came; the session must not end before it.
+    /// Waits for the next frame, and returns it with its time. The session must not end before it.
     pub(crate) fn wait_frame(&self) -> (Instant, NodeId, Lane, Bytes) {
         self.wait("Frame", |at, event| match event {
             TransportEvent::Frame { from, lane, bytes } => Some((at, from, lane, bytes)),
@@ -115,7 +115,7 @@ impl TestNode {
         })
     }
 
-    /// The next trouble whose reason contains `text`.
+    /// Waits for the next trouble whose reason contains `text`.
     pub(crate) fn wait_trouble(&self, text: &str) {
         self.wait(&format!("trouble that says {text:?}"), |_, event| match event {
             TransportEvent::Trouble { reason, .. } => reason.contains(text).then_some(()),
@@ -123,12 +123,12 @@ impl TestNode {
         });
     }
 
-    /// Asserts that nothing among the events so far satisfies `is_bad`.
+    /// Asserts that no event so far satisfies `is_bad`.
     pub(crate) fn assert_none(&self, what: &str, is_bad: impl Fn(&TransportEvent) -> bool) {
         self.assert_none_for(Duration::ZERO, what, is_bad);
     }
 
-    /// Asserts that nothing among the events so far, and for `time` to come, satisfies `is_bad`.
+    /// Asserts that no event so far, and within `time` from now, satisfies `is_bad`.
     pub(crate) fn assert_none_for(
         &self,
         time: Duration,
@@ -152,10 +152,11 @@ impl TestNode {
     }
 }
 
-/// A cluster whose nodes are all up, each configured by `change`.
+/// Starts a cluster, each node configured by `change`, and waits until all nodes are connected.
 pub(crate) fn cluster(nodes: usize, change: impl Fn(&mut TransportConfig)) -> Vec<TestNode> {
     let mut started: Vec<TestNode> = Vec::new();
-    // The highest id dials nobody: it starts first, and its port is known to the next.
+    // The node with the highest id dials no other, so it starts first, and the next one gets its
+    // port.
     for id in (0..nodes as u16).rev() {
         let addresses: Vec<_> = started.iter().map(|node| (node.id, node.address())).collect();
         let mut config = config(id, &addresses, nodes);
@@ -173,7 +174,7 @@ pub(crate) fn cluster(nodes: usize, change: impl Fn(&mut TransportConfig)) -> Ve
     started
 }
 
-/// An emulated wide area with the same delay everywhere.
+/// An emulated WAN with the same delay everywhere.
 pub(crate) fn flat_wan(nodes: usize, one_way: Span) -> Wan {
     Wan { one_way: vec![vec![one_way; nodes]; nodes], jitter: Span::ZERO, bandwidth_bits: None }
 }

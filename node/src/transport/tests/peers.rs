@@ -1,8 +1,8 @@
-//! Frames between peers: intact, in order, compressed where it pays.
+//! Frames between peers arrive intact and in order, and are compressed if that is worthwhile.
 
 use super::*;
 
-/// A frame that says its number and whose bytes follow from it.
+/// A frame that contains its number, with pseudo-random bytes derived from it.
 fn numbered(seed: u64, number: u32) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(seed ^ u64::from(number));
     let len = match number % 500 {

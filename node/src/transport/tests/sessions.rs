@@ -1,4 +1,4 @@
-//! How sessions end and begin again.
+//! Ends and restarts of sessions.
 
 use super::*;
 use crate::transport::CONTROL_QUEUE_BYTES_MAX;
@@ -45,7 +45,8 @@ fn a_queue_that_overflows_resets_the_connection_and_the_next_session_is_empty() 
     assert_eq!(nodes[1].wait_frame().3, &b"first"[..]);
 }
 
-/// The thread was gone, and with it what the peer said on that lane, while the other lane went on.
+/// A panic once ended only its lane's thread: messages on that lane were lost, while the other lane
+/// continued.
 #[test]
 fn a_thread_that_panics_ends_its_session_and_is_told_of() {
     for lane in [Lane::Control, Lane::Bulk] {
@@ -53,7 +54,7 @@ fn a_thread_that_panics_ends_its_session_and_is_told_of() {
         let sender = Mutex::new(sender);
         let on_event = move |event: TransportEvent| {
             assert!(!matches!(event, TransportEvent::Frame { .. }), "a bug in taking it");
-            // The test may be over.
+            // The test may have ended.
             let _ = sender.lock().unwrap().send(event);
         };
         let poisoned = Transport::start(config(1, &[], 2), Arc::new(on_event)).unwrap();
@@ -111,7 +112,7 @@ fn a_stop_leaves_no_thread_behind_and_frees_the_port() {
         let address = node.address();
         let began = Instant::now();
         node.transport.stop();
-        // No wait of the transport's own, such as for a hello, is sat out.
+        // The stop does not wait for any timeout of the transport, such as that of a hello.
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         assert!(std::net::TcpListener::bind(address).is_ok(), "the port is free");
     }

@@ -1,5 +1,5 @@
-//! Replicas that forget entries while others are away, in disorder: messages wait, connections
-//! break, replicas crash, and leadership changes at any moment.
+//! Replicas that truncate entries while others are unreachable, in disorder: messages are delayed,
+//! connections break, replicas crash, and leadership changes at any moment.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,21 +7,21 @@ use fastrand::Rng;
 
 use super::*;
 
-/// So many entries that a majority has on disk are kept.
+/// The number of entries that are retained although a majority has them on disk.
 const KEPT: u64 = 4;
 
-/// What a replica's user has, and its disk.
+/// The state of a replica's user, and its disk.
 #[derive(Default)]
 struct User {
     /// All records so far.
     log: Vec<Record<u32>>,
-    /// How many entries it has made use of, in order.
+    /// The number of entries that it has applied, in order.
     applied: u64,
-    /// How many it has made use of after a crash.
+    /// The number of entries that it still has after a crash.
     durable: u64,
-    /// The number of the last entry that it was handed or told to skip.
+    /// The number of the last entry that it received or was told to skip.
     told: u64,
-    /// Entries that it was handed and has not made use of.
+    /// Entries that it has received and not applied.
     waiting: BTreeMap<u64, u32>,
 }
 
@@ -30,15 +30,15 @@ struct World {
     topology: Topology,
     replicas: Vec<Option<Agreement<u32>>>,
     users: Vec<User>,
-    /// What is under way, by sender and receiver, in order.
+    /// The messages in flight, by sender and receiver, in order.
     links: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
     is_cut: Vec<bool>,
-    /// Every entry that was handed out anywhere.
+    /// Every entry that any replica has returned.
     decided: BTreeMap<u64, u32>,
     next: u32,
     /// How often a replica skipped entries.
     skips: u64,
-    /// How often one led that lacked entries.
+    /// How often a replica with missing entries led.
     lacking_leaders: u64,
 }
 
@@ -81,7 +81,7 @@ impl World {
         self.disconnect(id);
     }
 
-    /// What was under way from and to it is lost.
+    /// Drops the messages in flight from it and to it.
     fn disconnect(&mut self, id: usize) {
         self.links.retain(|(from, to), _| *from != id && *to != id);
     }
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// As Minerva does.
+    /// Truncates entries by the same rule as Minerva.
     fn compact(&mut self, id: usize) {
         let mut durable: Vec<u64> = self.users.iter().map(|user| user.durable).collect();
         durable.sort_unstable_by(|a, b| b.cmp(a));
@@ -157,7 +157,7 @@ impl World {
         self.drain(id);
     }
 
-    /// A replica takes what another has made of the entries.
+    /// A replica installs the state of another.
     fn take_checkpoint(&mut self, id: usize, from: usize) {
         if self.is_linked(id, from) && self.users[from].applied > self.users[id].applied {
             self.users[id].applied = self.users[from].applied;
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Mends everything, and sees all replicas come to the same place and decide more.
+    /// Heals everything, and checks that all replicas reach the same state and decide more.
     fn heal(&mut self) {
         for id in self.ids() {
             if self.replicas[id].is_none() {
@@ -257,8 +257,8 @@ impl World {
     }
 }
 
-/// Replicas agree whatever they forget, understand all that they say to each other, and skip
-/// nothing that is not with a majority.
+/// Replicas agree whatever they truncate, accept all messages of each other, and skip only entries
+/// that are applied on a majority.
 #[test]
 fn replicas_that_forget_agree_in_disorder() {
     for nodes in [3, 5] {

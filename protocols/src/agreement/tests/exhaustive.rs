@@ -1,5 +1,5 @@
-//! Every order in which three replicas of a log can take what happens to them, where that is
-//! little: see [`crate::exhaustive`].
+//! Every order of events that three replicas of a log can see, for few events: see
+//! [`crate::exhaustive`].
 
 use pangea_core::planted::{Bug, is_planted};
 use xxhash_rust::xxh3::Xxh3;
@@ -8,14 +8,14 @@ use super::super::storage::State;
 use super::*;
 use crate::exhaustive::{self, Act, Bounds, Brain, Happened, Out, Sent, View};
 
-/// A replica and its user, who makes what it hands out durable before it sends anything.
+/// A replica and its user, which persists the records before it sends any message.
 struct Replica {
     agreement: Agreement<u32>,
-    /// How many records were written.
+    /// The number of records written.
     head: usize,
     decided: Vec<(u64, u32)>,
-    /// From which records it started and what has happened to it since, in order: `omnipaxos` does
-    /// not show its state.
+    /// A digest of the records from which it started and of all events since, in order, because
+    /// `omnipaxos` does not expose its state.
     history: u64,
 }
 
@@ -63,7 +63,7 @@ impl Brain for Replica {
 
     fn step(&mut self, event: &Happened<'_>) -> Out {
         match event {
-            // Its user minds the disk.
+            // Its user handles the disk.
             Happened::Durable(_) | Happened::PeerDown(_) => return Out::default(),
             Happened::Message { from, bytes } => {
                 let said = self.agreement.on_message(NodeId((*from).into()), bytes, &|_| true);
@@ -111,7 +111,7 @@ impl Brain for Replica {
     }
 }
 
-/// The first of three leads, and the second may ask for leadership.
+/// The first of three replicas leads, and the second may campaign.
 const CALM: Bounds = Bounds {
     proposals: 2,
     campaigns: 1,

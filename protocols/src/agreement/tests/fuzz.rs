@@ -3,7 +3,7 @@
 use super::*;
 use crate::fuzzing::{Outcome, Target, run};
 
-/// Three replicas of which the first leads, with three entries decided and one on its way.
+/// Three replicas of which the first leads, with three entries decided and one in flight.
 fn in_the_middle() -> Cluster {
     let mut cluster = Cluster::new();
     cluster.replicas[0].campaign();
@@ -13,7 +13,7 @@ fn in_the_middle() -> Cluster {
     cluster
 }
 
-/// What replicas say to each other from their start on, with whom it is for before it.
+/// The messages between the replicas from their start on, each after a byte for its receiver.
 fn seeds() -> Vec<Vec<u8>> {
     let mut cluster = Cluster::new();
     let mut seeds = Vec::new();
@@ -44,11 +44,11 @@ fn seeds() -> Vec<Vec<u8>> {
     }
     seeds.sort();
     seeds.dedup();
-    // Of each kind, not every heartbeat.
+    // Some of each kind, not every heartbeat.
     seeds.into_iter().step_by(5).collect()
 }
 
-/// The first byte says who receives it; the other one of the two said it.
+/// The first byte selects the receiver; the other one of the two is the sender.
 fn look(input: &[u8]) -> Outcome {
     let Some((to, bytes)) = input.split_first() else { return Outcome::refused("nothing") };
     let (to, from) = (usize::from(to & 1), usize::from(to & 1 ^ 1));
@@ -60,14 +60,14 @@ fn look(input: &[u8]) -> Outcome {
             assert_eq!(postcard::to_stdvec(&again).expect("it is encoded"), encoded);
         }
     }
-    // A replica takes 20 MB for its outbox from the start, which no message is to blame for.
+    // A replica allocates 20 MB for its outbox at the start, which no message causes.
     let mut made = None;
     allocation_counter::opt_out(|| made = Some(in_the_middle()));
     let mut cluster = made.expect("it was made");
     cluster.say(from, to, bytes);
     let replica = &mut cluster.replicas[to];
     let drained = replica.drain();
-    // Whatever it believes by now, it goes on.
+    // Whatever state it is in now, it must continue.
     (0..60).for_each(|_| replica.on_tick());
     replica.drain();
     match cluster.refused.first() {
@@ -83,7 +83,7 @@ fn messages() {
         seeds: seeds().into_iter().filter(|seed| matches!(look(seed), Outcome::Taken(_))).collect(),
         mend: |_| {},
         look,
-        // What serde takes beforehand for a list is up to 1 MiB; there are three copies of it.
+        // Serde reserves up to 1 MiB for a list; there are three copies of it.
         bytes_max: 3 << 20,
         bytes_per_byte: 256,
     });

@@ -1,5 +1,4 @@
-//! Which epochs are for good, and going back where others have run on what is void (§3.1.1,
-//! asynchronous).
+//! Confirms epochs, and rolls back if epochs were run on void slices (§3.1.1, asynchronous).
 //!
 //! ```text
 //!   master of group 0       node of shard 1
@@ -25,12 +24,12 @@ use super::{Own, Received, Shards, Stream};
 use crate::inputs::ProposalName;
 
 impl Calvin {
-    /// The last epoch that was run here and is for good.
+    /// The last epoch that this node has run and confirmed.
     pub(in super::super) fn confirmed(&self) -> SnapshotVersion {
         self.state.inputs.mastery.confirmed.epoch
     }
 
-    /// Confirms the epochs that were run and of which all cuts are decided.
+    /// Confirms the epochs that have run and of which all cuts are decided.
     pub(in super::super) fn confirm_divided(&mut self, cx: &mut Cx<'_, Self>) {
         self.tell_decided(cx);
         loop {
@@ -58,7 +57,8 @@ impl Calvin {
             self.shards().records.insert(epoch, position);
             self.keep_records();
         }
-        // What may have to be given up, no reader sees: its nodes would not go back all at once.
+        // No reader sees an epoch that may be rolled back, because the nodes would not roll back
+        // all at once.
         cx.store.publish(epoch);
         self.state.inputs.confirm(cx, epoch, &cut);
         self.checkpoint_if_due(cx);
@@ -68,7 +68,7 @@ impl Calvin {
         self.read_released(cx);
     }
 
-    /// Tells the other shards that slices are of decided cuts which were sent before they were.
+    /// Announces to the other shards that the cuts of slices sent early are now decided.
     fn tell_decided(&mut self, cx: &mut Cx<'_, Self>) {
         let before = self.state.inputs.decided_before();
         let shards = self.shards();
@@ -93,7 +93,7 @@ impl Calvin {
         }
     }
 
-    /// A source tells that what it sent early is decided.
+    /// Handles a source's announcement that slices sent early are decided.
     pub(super) fn on_decided(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -112,14 +112,14 @@ impl Calvin {
             came.for_each(|(_, slice)| slice.is_decided = true);
             stream.raise_decided();
         } else if !std::mem::replace(&mut stream.is_asked_again, true) {
-            // What it tells of is not what is here: some of it was lost with a connection.
+            // It refers to a slice that this node does not have: some were lost with a connection.
             cx.mark("calvin.decided_after_gap");
             self.subscribe(cx, shard);
         }
     }
 
-    /// A slice has come for an epoch of which one is here that is not known to be decided. Returns
-    /// whether it is of another cut, and has its place now.
+    /// Handles a slice for an epoch of which this node has an undecided one. Returns whether the
+    /// new slice is of another cut and replaces it.
     pub(super) fn is_replaced(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -154,7 +154,8 @@ impl Calvin {
         true
     }
 
-    /// The group's own cuts from an epoch on are void that this node has sent to others.
+    /// Handles that cuts of this node's group from an epoch on, which it has sent to other shards,
+    /// are void.
     pub(in super::super) fn void_own(&mut self, cx: &mut Cx<'_, Self>, from: SnapshotVersion) {
         if self.shards().given >= from {
             self.go_back(cx, SnapshotVersion(from.0 - 1));
@@ -176,8 +177,8 @@ impl Calvin {
         (self.shards().sliced, self.shards().sliced_heads) = (sliced, heads);
     }
 
-    /// What was run after this epoch was run on what is void: goes back to it, or to what is
-    /// complete before it. What was served of later epochs is served again.
+    /// Rolls back to this epoch, or to the last complete one before it, because later epochs ran on
+    /// void slices. The rows of later epochs are sent again.
     pub(in super::super) fn go_back(&mut self, cx: &mut Cx<'_, Self>, upto: SnapshotVersion) {
         cx.mark("calvin.went_back");
         let upto = upto.min(self.state.inputs.cut.applied);
@@ -199,8 +200,8 @@ impl Calvin {
         }
     }
 
-    /// A peer's checkpoint is of decided epochs: goes back to what is for good, as others may have
-    /// gone another way from there.
+    /// Rolls back to the confirmed epoch before a peer's checkpoint is installed. The checkpoint
+    /// contains only decided epochs, which may differ from those that ran here early.
     pub(in super::super) fn go_back_to_confirmed(&mut self, cx: &mut Cx<'_, Self>) {
         let confirmed = self.confirmed();
         let is_early = self.state.shards.as_ref().is_some_and(|it| it.given > confirmed);
@@ -209,7 +210,7 @@ impl Calvin {
         }
     }
 
-    /// An epoch was run: says whose the other shards' transactions in it are, if that is news.
+    /// Reports the master terms of the other shards in an epoch that has run, if they are new.
     pub(super) fn note_reigns(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         for (shard, stream) in &mut self.shards().streams {
             let reign = stream.reign_of(&stream.came[&epoch]);
@@ -222,12 +223,12 @@ impl Calvin {
 }
 
 impl Stream {
-    /// Whose transactions are in a slice.
+    /// The master whose transactions are in a slice, and the first number of its master term.
     fn reign_of(&self, slice: &Slice) -> Option<(NodeId, u64)> {
         Some((self.group[slice.cut.name.proposer.index()], slice.cut.first?))
     }
 
-    /// Slices are of decided cuts as far as each one is.
+    /// Advances `decided` over all received slices of decided cuts without a gap.
     pub(super) fn raise_decided(&mut self) {
         while self.came.get(&self.decided.next()).is_some_and(|slice| slice.is_decided) {
             self.decided = self.decided.next();
@@ -236,7 +237,7 @@ impl Stream {
 }
 
 impl Shards {
-    /// Takes what other shards have to do with an epoch that is confirmed, for its record.
+    /// Takes the messages from and to other shards of a confirmed epoch, for its log record.
     fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Line)) -> OfShards {
         let mut of_shards = OfShards::default();
         for (shard, stream) in &mut self.streams {
@@ -254,7 +255,7 @@ impl Shards {
     }
 }
 
-/// The rows that each shard served, as if it had sent them at once.
+/// The rows that each shard sent, as if in one message.
 fn by_shard(at: (SnapshotVersion, Line), received: Received) -> Vec<(ShardId, Items)> {
     let mut of: BTreeMap<ShardId, Vec<Item>> = BTreeMap::new();
     let is_part = |(_, item): &((ShardId, TxnId), Item)| matches!(item, Item::Part(..));

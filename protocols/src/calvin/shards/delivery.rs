@@ -1,4 +1,4 @@
-//! What the nodes of a region send each other, so that nothing is lost.
+//! Reliable delivery between the nodes of a region.
 //!
 //! ```text
 //!   receiver                       sender
@@ -27,16 +27,17 @@ use super::slice::{Line, Slice};
 use super::{AHEAD_MAX, Sent, Shards, Stream};
 use crate::inputs::PROGRESS;
 
-/// A replica that is so many epochs and more behind others of its shard is not asked any more.
+/// A replica that is at least this number of epochs behind others of its shard is no longer used as
+/// a source.
 const STRAGGLES: u64 = 64;
 
-/// What is sent at once to who subscribes, in full messages.
+/// The maximum size of the backlog sent at once to a new subscriber, in full messages.
 const BACKLOG_MESSAGES: usize = 4;
-/// While the replica of the region is away for longer than this, another one is asked.
+/// If the replica of the region is unreachable for longer than this, another one is used.
 const PATIENCE: Span = Span::from_ms(300);
 
 impl Calvin {
-    /// A node of another shard is connected.
+    /// Handles a new connection to a node of another shard.
     pub(in super::super) fn on_neighbour_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let Some(shards) = &mut self.state.shards else { return };
         shards.up.insert(peer);
@@ -53,7 +54,7 @@ impl Calvin {
         }
     }
 
-    /// A connection to a node of another shard is lost.
+    /// Handles the loss of a connection to a node of another shard.
     pub(in super::super) fn on_neighbour_down(&mut self, cx: &Cx<'_, Self>, peer: NodeId) {
         let Some(shards) = &mut self.state.shards else { return };
         shards.up.remove(&peer);
@@ -69,7 +70,8 @@ impl Calvin {
         }
     }
 
-    /// Where a replica has been away for some time or is far behind, another one is asked.
+    /// Switches to another replica if the present source has been unreachable for some time or is
+    /// far behind.
     pub(in super::super) fn ask_others(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(shards) = &mut self.state.shards else { return };
         shards.streams.values_mut().for_each(|stream| stream.is_asked_again = false);
@@ -90,8 +92,8 @@ impl Calvin {
         self.return_to_own_region(cx);
     }
 
-    /// A source that is far behind the other replicas of its shard, and not ahead of this node,
-    /// stops it for no need.
+    /// Leaves a source that is far behind the other replicas of its shard and not ahead of this
+    /// node: it would stop this node needlessly.
     fn leave_stragglers(&mut self, cx: &mut Cx<'_, Self>) {
         let (applied, straggles) = (self.confirmed(), self.straggles());
         let streams = &self.shards().streams;
@@ -103,12 +105,13 @@ impl Calvin {
         });
         for (shard, other, before) in leave.collect::<Vec<_>>() {
             cx.mark("calvin.straggler_left");
-            cx.send(before, Message::Unsubscribe);
+            cx.send(before, Message::Unsubscribe {});
             self.turn_to(cx, shard, other);
         }
     }
 
-    /// The region's own replica is there again, has all that this node lacks, and keeps up.
+    /// Returns to the region's own replica once it is connected, has everything that this node
+    /// needs, and keeps up.
     fn return_to_own_region(&mut self, cx: &mut Cx<'_, Self>) {
         let (applied, straggles) = (self.confirmed(), self.straggles());
         let shards = self.shards();
@@ -126,25 +129,25 @@ impl Calvin {
         let back: Vec<_> =
             back.map(|(shard, stream)| (*shard, stream.replicas[0], stream.source)).collect();
         for (shard, own, before) in back {
-            cx.send(before, Message::Unsubscribe);
+            cx.send(before, Message::Unsubscribe {});
             self.turn_to(cx, shard, own);
         }
     }
 
-    /// How many epochs a replica is behind others when it is not asked any more: more than are run
-    /// between two times that each says how far it is.
+    /// The number of epochs behind others at which a replica is no longer used: more than run
+    /// between two progress reports of each.
     fn straggles(&self) -> u64 {
         STRAGGLES + 2 * PROGRESS.us / self.state.inputs.settings.epoch.us
     }
 
-    /// Takes what another shard sends from this replica of it.
+    /// Switches to this replica as the source of another shard's messages.
     fn turn_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, source: NodeId) {
         self.shards().stream(shard).source = source;
         self.subscribe(cx, shard);
         self.look_again(cx, shard);
     }
 
-    /// Asks for all that is not here.
+    /// Requests everything that this node does not have.
     pub(super) fn subscribe(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
         self.subscribe_to(cx, shard, false);
     }
@@ -152,16 +155,16 @@ impl Calvin {
     fn subscribe_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, goes_on: bool) {
         let confirmed = self.confirmed();
         let shards = self.shards();
-        // A result may come long after its epoch.
+        // An outcome may arrive long after its epoch.
         let items = shards.told_upto().get(&shard).map_or(confirmed, |told| confirmed.min(*told));
         let stream = shards.stream(shard);
-        // What is not known to be decided may be another slice there.
+        // A slice that is not known to be decided may be a different one on the new source.
         let (slices, source) = (stream.decided.max(stream.missed), stream.source);
         cx.mark("calvin.subscribed");
         cx.send(source, Message::Subscribe { slices, items, goes_on });
     }
 
-    /// A node of another shard wants what is for its shard.
+    /// Handles the subscription of a node of another shard.
     pub(super) fn on_subscribe(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -186,15 +189,15 @@ impl Calvin {
             let done = sent.entry(epoch).or_default();
             for message in stream.after(epoch, (slices, items), *done, message_bytes) {
                 if left == 0 {
-                    // What comes meanwhile is kept.
+                    // Messages created in the meantime are retained.
                     stream.subscribers.remove(&from);
                     stream.paused.insert(from, sent);
                     cx.mark("calvin.more");
-                    return cx.send(from, Message::More);
+                    return cx.send(from, Message::More {});
                 }
                 left = left.saturating_sub(message.payload_bytes());
                 match &message {
-                    Message::Items(_) => done.items += 1,
+                    Message::Items { .. } => done.items += 1,
                     _ => done.slice += 1,
                 }
                 cx.send(from, message);
@@ -203,12 +206,12 @@ impl Calvin {
         stream.subscribers.insert(from);
         let decided = stream.slices.values().rev().find(|slice| slice.is_decided);
         if let Some(last) = decided.filter(|last| goes_on && may_be_early && last.epoch > slices) {
-            // Of what was sent before, this may have been told to subscribers alone.
+            // The announcement of earlier slices as decided may have been sent only to subscribers.
             cx.send(from, Message::Decided { upto: last.epoch, name: last.cut.name });
         }
     }
 
-    /// What this node has subscribed to is not all that there is.
+    /// Handles the report that this node's subscription was not served completely.
     pub(super) fn on_more(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
@@ -217,14 +220,14 @@ impl Calvin {
         }
     }
 
-    /// A part of what another shard has sequenced for this one.
+    /// Handles a chunk of a slice from another shard.
     pub(super) fn on_piece(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, piece: Piece) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
         let may_be_next = piece.epoch > stream.decided && piece.epoch <= stream.upto.next();
         if stream.source != from || !may_be_next {
-            // The first of them stands for all.
+            // The first chunk stands for all.
             if piece.is_first() {
                 self.on_slice_out_of_turn(cx, from, piece.epoch);
             }
@@ -238,7 +241,7 @@ impl Calvin {
         }
     }
 
-    /// What another shard has sequenced for this one.
+    /// Handles a slice from another shard.
     pub(super) fn on_slice(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, slice: Slice) {
         let confirmed = self.confirmed();
         let shards = self.shards();
@@ -252,7 +255,7 @@ impl Calvin {
         if slice.shard != shard || !is_of_it || !is_proposer {
             return cx.mark("calvin.slice_of_another");
         }
-        // What is early, and what takes its place, is as the source says.
+        // Only the source may send early slices and their replacements.
         let may_be_early = stream.source == from;
         let is_next = slice.epoch == stream.upto.next();
         let follows = is_next && slice.is_decided && stream.decided == stream.upto;
@@ -271,7 +274,7 @@ impl Calvin {
         }
     }
 
-    /// A slice does not follow what came before.
+    /// Handles a slice that does not follow the previous ones.
     fn on_slice_out_of_turn(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -288,22 +291,23 @@ impl Calvin {
             return cx.mark("calvin.slice_after_unsubscribed");
         }
         cx.mark("calvin.slice_after_gap");
-        // Once: what is on its way behind it comes after the same gap.
+        // Only once: the messages in flight after it are after the same gap.
         if !std::mem::replace(&mut stream.is_asked_again, true) {
             self.subscribe(cx, shard);
         }
     }
 
-    /// What another shard has served for this one.
+    /// Handles rows and outcomes from another shard.
     pub(super) fn on_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: Items) {
         if items.epoch.0 > self.shards().stream(shard).upto.0 + AHEAD_MAX {
-            // Slices come before what is served of their epochs.
+            // Slices arrive before the rows of their epochs.
             return cx.mark("calvin.items_too_far_ahead");
         }
         self.take_items(cx, shard, &items);
     }
 
-    /// A node of another shard stands still: where it is a source, another one is asked.
+    /// Handles the report of another shard's node that it is frozen: switches to another replica if
+    /// it is a source.
     pub(super) fn on_source_frozen(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -323,26 +327,27 @@ impl Calvin {
         let other = stream.replicas.iter().find(goes_on).copied();
         if let Some(other) = other.filter(|_| stream.source == from) {
             cx.mark("calvin.source_frozen");
-            cx.send(from, Message::Unsubscribe);
+            cx.send(from, Message::Unsubscribe {});
             self.turn_to(cx, shard, other);
         }
     }
 
-    /// Where this node stands still: it serves nothing of later epochs. Those that it was given
-    /// before it was told are run to their end.
+    /// The epoch at which this node is frozen: it sends no rows of later ones. Epochs that were
+    /// passed to the executor before the freeze run to their end.
     fn frozen_from(&self) -> Option<SnapshotVersion> {
         let shards = self.state.shards.as_ref()?;
         self.state.inputs.turns.frozen().map(|at| at.max(shards.given))
     }
 
-    /// Tells the nodes of other shards that this one stands still.
+    /// Informs the nodes of other shards that this one is frozen.
     pub(in super::super) fn tell_frozen(&mut self, cx: &mut Cx<'_, Self>) {
         let (Some(shards), Some(at)) = (&self.state.shards, self.frozen_from()) else { return };
         shards.up.iter().for_each(|node| cx.send(*node, Message::Frozen { at }));
     }
 
-    /// All members of a shard's group have what was sent to it for epochs up to `upto`. The
-    /// region's own replica may be no member now: what it may lack is kept for as long as cuts are.
+    /// Handles the progress report of another shard's node: all members of its group have persisted
+    /// the messages for epochs up to `upto`. The region's own replica may not be a member at the
+    /// moment. The messages that it may need are retained for as long as cuts are.
     pub(super) fn on_kept(
         &mut self,
         from: NodeId,
@@ -368,15 +373,16 @@ impl Calvin {
         self.keep_records();
     }
 
-    /// The log keeps what may have to be sent again after a restart.
+    /// Retains the log records of messages that may have to be sent again after a restart.
     pub(super) fn keep_records(&mut self) {
         let first = self.shards().records.values().min().copied();
         self.state.inputs.collection.kept_from = first;
     }
 
-    /// A source does not have any more what this node lacks. Another replica may; if none does,
-    /// only a checkpoint leads on. Where this node has run all those epochs itself, what it lacks
-    /// is how some of its transactions ended that the source would have to tell.
+    /// Handles a source's report that it no longer has the epochs that this node needs. Another
+    /// replica may have them; if none does, this node can only continue from a checkpoint. If this
+    /// node has itself run all those epochs, only outcomes of its own transactions are missing,
+    /// which the source would have to send.
     pub(super) fn on_missed(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, upto: SnapshotVersion) {
         cx.mark("calvin.missed");
         let applied = self.confirmed();
@@ -392,7 +398,7 @@ impl Calvin {
         let is_run = upto <= applied;
         if !is_run && let Some(other) = stream.replicas.iter().find(may_have).copied() {
             cx.mark("calvin.other_replica_has_it");
-            cx.send(from, Message::Unsubscribe);
+            cx.send(from, Message::Unsubscribe {});
             return self.turn_to(cx, shard, other);
         }
         stream.upto = stream.upto.max(upto);
@@ -406,15 +412,17 @@ impl Calvin {
         if is_run {
             return;
         }
-        // What is half written here must be in it, unless this node can go back.
+        // The checkpoint must contain the partly applied epochs, unless this node can roll back.
         let given = self.shards().given;
         let least = if self.state.inputs.is_asynchronous() { upto } else { upto.max(given) };
         self.state.inputs.want_checkpoint(least);
     }
 
-    /// Tells the nodes of other shards what all replicas of this shard have, how far this one is,
-    /// and for whom it waits. Not those of the region alone: their neighbour may be away. Who may
-    /// have to tell how a transaction of this node ended keeps its epoch until it has.
+    /// Reports to the nodes of other shards the last epoch that all replicas of this shard have
+    /// persisted, this node's progress, and the node for which it waits. Nodes of other regions are
+    /// included, because the node of this shard in their region may be unreachable. An epoch counts
+    /// only after all outcomes of this node's transactions in it have arrived, so that the shard
+    /// that sends them retains it until then.
     pub(in super::super) fn tell_kept(&mut self, cx: &mut Cx<'_, Self>) {
         let upto = self.state.inputs.durable_everywhere();
         let (applied, waits_for) = (self.confirmed(), self.waits_for());
@@ -434,17 +442,19 @@ impl Calvin {
         }
     }
 
-    /// What a replica of this shard sees of the other groups, which may be more than is seen here.
+    /// Handles a report on the other groups by a replica of this shard, which may see more than
+    /// this node.
     pub(super) fn on_others(&mut self, least: SnapshotVersion, most: SnapshotVersion) {
         let inputs = &mut self.state.inputs;
         let last = inputs.last_epoch();
-        // Further ahead than that none is.
+        // No group can be further ahead than that.
         inputs.follow(most.min(SnapshotVersion(last.0 + AHEAD_MAX)));
         let shards = self.shards();
         shards.others = shards.others.max(least.min(last));
     }
 
-    /// Tells the group's coordinator how far the others are: its neighbours may be away.
+    /// Reports the other groups' progress to the group's coordinator, which may not reach the other
+    /// nodes of its region.
     pub(in super::super) fn tell_others(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(leader) = self.leader() else { return };
         let Some(shards) = &mut self.state.shards else { return };
@@ -454,14 +464,15 @@ impl Calvin {
         }
     }
 
-    /// Who coordinates the group, unless it is this node or not known.
+    /// The group's coordinator, unless it is this node or unknown.
     fn leader(&self) -> Option<NodeId> {
         let inputs = &self.state.inputs;
         let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.me);
         leader.map(|leader| inputs.node(leader))
     }
 
-    /// Says at once that the others are further, where the coordinator does not see that itself.
+    /// Reports at once that other groups are further ahead, if the coordinator does not notice it
+    /// itself.
     pub(in super::super) fn tell_behind(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &self.state.inputs;
         let round_trip_us = inputs.topology.round_trip_max().us;
@@ -481,7 +492,8 @@ impl Calvin {
 }
 
 impl Stream {
-    /// What there is of an epoch for who has slices and items up to these, after what was sent.
+    /// The remaining messages of an epoch for a subscriber that has slices and items up to these,
+    /// after those already sent.
     fn after(
         &self,
         epoch: SnapshotVersion,
@@ -492,28 +504,28 @@ impl Stream {
         let slice = self.slices.get(&epoch).filter(|_| epoch > slices);
         let slice = slice.into_iter().flat_map(|slice| slice.messages(message_bytes));
         let served = self.items.get(&epoch).filter(|_| epoch > items).into_iter().flatten();
-        let served = served.skip(sent.items).map(|items| Message::Items(items.clone()));
+        let served = served.skip(sent.items).map(|items| Message::Items { items: items.clone() });
         slice.skip(sent.slice).chain(served).collect()
     }
 
-    /// Whether a replica may have all after an epoch: it has not said otherwise.
+    /// Whether a replica may have all epochs after `applied`: it has not reported otherwise.
     fn may_have(&self, node: NodeId, applied: SnapshotVersion) -> bool {
         self.missed_at.get(&node).is_none_or(|missed| *missed <= applied)
     }
 
-    /// The replica that is furthest, of those that are there and may have all after `applied`, and
-    /// how far it is.
+    /// The most advanced of the connected replicas that may have all epochs after `applied`, and
+    /// its progress.
     fn furthest(&self, applied: SnapshotVersion) -> Option<(NodeId, SnapshotVersion)> {
         let all = self.replicas.iter().filter(|node| self.may_have(**node, applied));
         let all = all.filter_map(|node| Some((*node, *self.applied.get(node)?)));
-        // Of equals the nearest.
+        // The nearest among equals.
         all.rev().max_by_key(|(_, upto)| *upto)
     }
 }
 
 impl Shards {
-    /// Up to which epoch each shard has told how this node's transactions ended, where one of an
-    /// epoch that is confirmed is not known.
+    /// For each shard, the last epoch before the first confirmed one in which an outcome of this
+    /// node's transactions is missing.
     fn told_upto(&self) -> BTreeMap<ShardId, SnapshotVersion> {
         let mut awaited = BTreeMap::<SnapshotVersion, ShardSet>::new();
         for mine in self.mine.values().filter(|mine| mine.confirmed.is_some()) {
@@ -533,7 +545,7 @@ impl Shards {
         self.streams.get_mut(&shard).expect("there is one for each other shard")
     }
 
-    /// Keeps and sends what was sequenced for another shard.
+    /// Retains and sends a slice for another shard.
     pub(super) fn send_slice(&mut self, cx: &mut Cx<'_, Calvin>, shard: ShardId, slice: Slice) {
         let messages = slice.messages(self.message_bytes);
         if messages.len() > 1 {
@@ -548,7 +560,7 @@ impl Shards {
         }
     }
 
-    /// Keeps and sends what was served for another shard.
+    /// Retains and sends rows and outcomes for another shard.
     pub(super) fn send_items(
         &mut self,
         cx: &mut Cx<'_, Calvin>,
@@ -559,7 +571,7 @@ impl Shards {
         let (epoch, _) = at;
         let stream = self.stream(shard);
         for node in &stream.subscribers {
-            all.iter().for_each(|items| cx.send(*node, Message::Items(items.clone())));
+            all.iter().for_each(|items| cx.send(*node, Message::Items { items: items.clone() }));
         }
         if epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
             stream.items.entry(epoch).or_default().extend(all);

@@ -1,5 +1,6 @@
-//! Running an epoch together (§3.1, §3.2): each group's batches are cut into slices, the slices of
-//! all groups make the serial order, and each shard runs what concerns it.
+//! Distributed execution of an epoch (§3.1, §3.2): each group's batches are cut into slices, the
+//! slices of all groups form the serial order, and each shard runs the transactions that it
+//! participates in.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use super::slice::{OfCut, Part as OfBatch, Slice};
 use super::{EPOCHS_MAX, Own, PENDING_MAX};
 
 impl Calvin {
-    /// §3.1: cuts the group's next epochs into what concerns each shard.
+    /// §3.1: cuts the group's next epochs into one slice for each shard.
     pub(super) fn slice_epochs(&mut self, cx: &mut Cx<'_, Self>) {
         loop {
             let epoch = self.shards().sliced.next();
@@ -28,7 +29,7 @@ impl Calvin {
         }
     }
 
-    /// Cuts one epoch into slices. Its batches are all here.
+    /// Cuts one epoch into slices. Its batches have all arrived.
     pub(in super::super) fn slice_epoch(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -88,12 +89,12 @@ impl Calvin {
         cx.end_work(Work::Slice, count);
     }
 
-    /// Gives the next epoch to the executor, if it is not in too many and all shards' slices are
-    /// here.
+    /// Passes the next epoch to the executor, if the limit of running epochs allows it and the
+    /// slices of all shards have arrived. Returns whether it did.
     pub(super) fn give_epoch(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         let applied = self.state.inputs.cut.applied;
         let is_frozen = self.is_frozen();
-        // What is half written when a peer's checkpoint comes must be in it.
+        // A peer's checkpoint must contain all epochs that are partly applied when it arrives.
         let is_transfer = self.state.inputs.wants_checkpoint();
         let registry = self.state.registry.clone();
         let me = self.state.inputs.node(self.state.inputs.me);
@@ -135,8 +136,8 @@ impl Calvin {
         true
     }
 
-    /// Runs some of what can be run of the epochs that were given, and ends those of which that was
-    /// the last.
+    /// Runs some of the transactions that are ready, and ends the epochs of which they were the
+    /// last.
     pub(in super::super) fn run_given(&mut self, cx: &mut Cx<'_, Self>) {
         let given = self.shards().given;
         if self.state.inputs.cut.applied == given {
@@ -155,7 +156,8 @@ impl Calvin {
         let count = served.len() + ended.len();
         cx.end_work(Work::Order, count);
         if is_more {
-            // What others wait for is sent before, and what they have sent is taken.
+            // First the messages that other nodes wait for are sent, and those that have arrived
+            // are handled.
             cx.mark("calvin.epoch_in_steps");
             cx.resume();
         } else if oldest.is_some() {
@@ -168,7 +170,7 @@ impl Calvin {
         self.end_divided_epochs(cx, given, oldest);
     }
 
-    /// Ends the epochs that were given and are before the oldest of which something is left to do.
+    /// Ends the epochs that were passed to the executor and are before the oldest unfinished one.
     fn end_divided_epochs(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -187,7 +189,8 @@ impl Calvin {
         }
     }
 
-    /// Phase 3, and results for who took a transaction and does not run it.
+    /// §3.2, phase 3: sends rows to the active participants, and outcomes to the shards that
+    /// sequenced a transaction and do not run it.
     fn serve(&mut self, cx: &mut Cx<'_, Self>, served: Vec<Served>, ended: &[Ended]) {
         let shards = self.shards();
         let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<Item>> = BTreeMap::new();
@@ -200,7 +203,7 @@ impl Calvin {
             }
         }
         for Ended { txn, version, active, went } in ended {
-            // Of those that ran it, the first tells.
+            // The first of the active participants sends the outcome.
             let home = shards.shard_of(txn.node());
             if active.iter().next() == Some(shards.here) && !active.contains(home) {
                 let results = items.entry((*version, home)).or_default();
@@ -214,7 +217,7 @@ impl Calvin {
         }
     }
 
-    /// Of the transactions that have ended, those of a replica whose turn it is to stand still.
+    /// Retains the outcomes of the transactions of a replica that has the checkpoint turn.
     pub(super) fn keep_of_others(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
         let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, Went)>> = BTreeMap::new();
         for Ended { txn, version, went, .. } in ended {
@@ -230,8 +233,8 @@ impl Calvin {
         }
     }
 
-    /// The epoch's writes are all in this shard's store: makes them visible, and answers those that
-    /// need not wait until it is confirmed.
+    /// Ends an epoch whose writes are all in this shard's store: advances the applied epoch, and
+    /// answers the clients that need not wait for its confirmation.
     fn end_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         cx.begin_work();
         let shards = self.shards();
@@ -242,7 +245,7 @@ impl Calvin {
         let batches = slices.flat_map(|slice| &slice.batches);
         let count = batches.map(|batch| batch.requests.len()).sum();
         let received = shards.received.get(&epoch).and_then(|lines| lines.get(&line));
-        // What came twice.
+        // Rows that arrived twice.
         for (_, txn) in received.into_iter().flat_map(BTreeMap::keys) {
             shards.sharded.forget(*txn);
         }
@@ -256,7 +259,7 @@ impl Calvin {
 }
 
 impl super::super::batch::Request {
-    /// The same request under the name that all shards know it by.
+    /// The same request under the name that all shards use for it.
     fn named(self, sequencer: NodeId) -> Self {
         Self { txn: TxnId::new(sequencer, self.txn.sequence()), ..self }
     }

@@ -1,5 +1,5 @@
-//! What one shard tells another of an epoch's transactions: rows for those that run there (§3.2,
-//! phase 3), and results for those that were taken there and ran elsewhere.
+//! Rows and outcomes that one shard sends to another: rows for the transactions that run there
+//! (§3.2, phase 3), and outcomes of those that were sequenced there and ran elsewhere.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -10,21 +10,21 @@ use pangea_core::txn::Write;
 use super::slice::Line;
 use crate::inputs::number;
 
-/// One of them.
+/// The rows or the outcome of one transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
-    /// The sender's rows of a transaction.
+    /// The sender's rows for a transaction.
     Part(TxnId, Part),
-    /// How a transaction ended.
+    /// The outcome of a transaction.
     Result(TxnId, Went),
 }
 
-/// Some of an epoch, as they were sent.
+/// Rows and outcomes of an epoch, in one message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Items {
     /// The epoch.
     pub epoch: SnapshotVersion,
-    /// Which epoch of this number: what was sequenced up to it.
+    /// The lineage of the epoch.
     pub line: Line,
     bytes: Bytes,
 }
@@ -39,14 +39,14 @@ mod what {
 const WHAT: &str = "items";
 
 impl Items {
-    /// These items.
+    /// Encodes these rows and outcomes.
     pub fn new((epoch, line): (SnapshotVersion, Line), items: &[Item]) -> Self {
         let mut out = Vec::new();
         items.iter().for_each(|item| item.encode(&mut out));
         Self { epoch, line, bytes: out.into() }
     }
 
-    /// About how long they are.
+    /// The approximate size in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -58,10 +58,10 @@ impl Items {
         out.put_bytes(&self.bytes);
     }
 
-    /// Reads what [`Items::encode`] wrote.
+    /// Decodes the bytes that [`Items::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// Returns an error if the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
         let epoch = SnapshotVersion(number(from, WHAT)?);
         let line = Line(from.u64(WHAT)?);
@@ -69,10 +69,10 @@ impl Items {
         items.read().map(|_| items)
     }
 
-    /// The items.
+    /// The decoded rows and outcomes.
     ///
     /// # Errors
-    /// When the bytes are malformed, which those that were decoded are not.
+    /// Returns an error if the bytes are malformed, which those from [`Items::decode`] are not.
     pub fn read(&self) -> Result<Vec<Item>, DecodeError> {
         let from = &mut Reader::new(&self.bytes);
         let mut items = Vec::new();
@@ -84,7 +84,7 @@ impl Items {
 }
 
 impl Item {
-    /// About how many bytes it takes.
+    /// The approximate encoded size in bytes.
     pub(in super::super) fn weight(&self) -> usize {
         const HEAD: usize = 24;
         HEAD + match self {

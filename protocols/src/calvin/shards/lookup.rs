@@ -1,8 +1,8 @@
-//! Reconnaissance where rows are on other shards (§3.2.1).
+//! Reconnaissance if rows are on other shards (§3.2.1).
 //!
-//! The program is run on this node's rows; what it wants to see of other shards, their nodes in
-//! this region are asked for, and then it is run again, until it has seen all. They answer with as
-//! much as a message should hold, and are asked for the rest.
+//! The program runs on this node's rows. The rows that it reads on other shards are requested from
+//! their nodes in this region, and the program runs again, until it has all of them. A reply
+//! contains as many rows as fit in a message, and the rest is requested again.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,15 @@ use pangea_core::work::Work;
 use super::super::batch::Unplaced;
 use super::super::{Calvin, Message};
 
-/// So often a transaction is taken again that leaves its footprint. Then rows that it follows
-/// change faster than they can be looked up.
+/// The maximum number of times that a transaction is sequenced again after it left its footprint.
+/// After that, the rows that it follows change faster than they can be looked up.
 const TRIES_MAX: u32 = 16;
 
 /// Reconnaissances that wait for rows.
 #[derive(Default)]
 pub(in super::super) struct Lookups {
     waiting: BTreeMap<u64, Lookup>,
-    /// The name of the last.
+    /// The name of the last one.
     token: u64,
 }
 
@@ -33,7 +33,7 @@ struct Lookup {
     ticket: Ticket,
     program: Program,
     known: Known,
-    /// What was asked for, and has not come.
+    /// The requested rows that have not arrived.
     asked: BTreeMap<ShardId, Wanted>,
     /// How often the transaction has left its footprint.
     tries: u32,
@@ -48,15 +48,15 @@ fn left_too_often(times: u32) -> Abort {
 }
 
 impl Lookups {
-    /// How many there are.
+    /// The number of waiting reconnaissances.
     pub(in super::super) fn len(&self) -> usize {
         self.waiting.len()
     }
 }
 
 impl Calvin {
-    /// Finds out what a transaction would touch, where that is not told well enough, and puts it
-    /// into the order.
+    /// Sequences a transaction. If its declaration is not sufficient, a reconnaissance finds its
+    /// footprint first.
     pub(in super::super) fn look_up(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -68,7 +68,7 @@ impl Calvin {
             cx.mark("calvin.left_too_often");
             return cx.reply(ticket, Outcome::Aborted(left_too_often(tries)));
         }
-        // What was declared and left is not all.
+        // A declaration that was left before is not complete.
         if tries == 0
             && let Some(footprint) = self.told(&program)
         {
@@ -82,7 +82,7 @@ impl Calvin {
         self.scout(cx, lookup);
     }
 
-    /// The shards that a transaction concerns.
+    /// The shards in a footprint.
     pub(in super::super) fn concerned(
         &self,
         footprint: &Footprint,
@@ -91,8 +91,8 @@ impl Calvin {
         concerned(&shards.partitions, footprint, shards.here)
     }
 
-    /// The footprint that a program declares, if it is narrow enough: whole ranges of other shards'
-    /// rows would have to be sent.
+    /// The footprint that a program declares, if it is narrow enough: otherwise other shards would
+    /// have to send whole ranges of rows.
     fn told(&self, program: &Program) -> Option<Footprint> {
         let Program::Call { procedure, args } = program else { return None };
         let declared = declared_footprint(&self.state.registry, *procedure, args)?;
@@ -118,7 +118,7 @@ impl Calvin {
             Scouted::Footprint(footprint) => {
                 let Lookup { ticket, program, tries, .. } = lookup;
                 let footprint = match self.told(&program) {
-                    // What it declares it may touch, whatever it would touch now.
+                    // It may touch everything that it declares, whatever it touches now.
                     Some(Footprint { mut points, mut ranges }) => {
                         points.extend(footprint.points);
                         ranges.extend(footprint.ranges);
@@ -129,7 +129,8 @@ impl Calvin {
                 let shards = self.concerned(&footprint);
                 let footprint = Some(footprint);
                 let request = Unplaced { program, footprint, shards, tries };
-                // It goes to all of these shards with its footprint, in one batch, whatever it is.
+                // The request is sent to all of these shards with its footprint, in one batch,
+                // whatever the size.
                 match check_request(request.weight()) {
                     Ok(()) => self.sequence(cx, ticket, request),
                     Err(abort) => {
@@ -156,7 +157,7 @@ impl Calvin {
         }
     }
 
-    /// Asks a shard again whose answers may be lost.
+    /// Repeats the requests to a shard whose replies may be lost.
     pub(super) fn look_again(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
         let shards = self.shards();
         let node = shards.streams[&shard].source;
@@ -167,13 +168,13 @@ impl Calvin {
         }
     }
 
-    /// Another node of the region wants to see rows.
+    /// Handles the row request of another node of the region.
     pub(super) fn on_look(&self, cx: &mut Cx<'_, Self>, from: NodeId, token: u64, wanted: &Wanted) {
         let found = wanted.look(cx.store, self.state.inputs.cut.applied);
         cx.send(from, Message::Found { token, found });
     }
 
-    /// Rows that a reconnaissance wanted to see.
+    /// Handles the rows requested by a reconnaissance.
     pub(super) fn on_found(
         &mut self,
         cx: &mut Cx<'_, Self>,

@@ -1,4 +1,5 @@
-//! What is larger than a frame should be goes in pieces, or in several messages.
+//! Splits data that is larger than a frame should be: slices into chunks, and rows into several
+//! messages.
 //!
 //! An epoch has as many batches as its group could replicate, which after a pause are many.
 
@@ -11,21 +12,21 @@ use super::items::{Item, Items};
 use super::slice::{Line, Slice};
 use crate::inputs::number;
 
-/// A part of a slice's bytes. The parts come one after the other.
+/// A chunk of an encoded slice. The chunks are sent in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     /// The slice's epoch.
     pub epoch: SnapshotVersion,
     /// Whether its cut is decided.
     pub is_decided: bool,
-    /// Which part, from 0.
+    /// The number of the chunk, from 0.
     number: u64,
-    /// Of how many.
+    /// The number of chunks of the slice.
     count: u64,
     bytes: Bytes,
 }
 
-/// The pieces of a slice that have come.
+/// The received chunks of a slice.
 #[derive(Default)]
 pub(in super::super) struct Pieces {
     epoch: SnapshotVersion,
@@ -35,25 +36,25 @@ pub(in super::super) struct Pieces {
 const WHAT: &str = "piece";
 
 impl Slice {
-    /// What is sent of it, no message of which has more bytes than `most`.
+    /// The messages for this slice, each with at most `most` bytes of it.
     pub(in super::super) fn messages(&self, most: usize) -> Vec<Message> {
         let bytes = self.bytes();
         if bytes.len() <= most {
-            return vec![Message::Slice(self.clone())];
+            return vec![Message::Slice { slice: self.clone() }];
         }
         let count = bytes.len().div_ceil(most) as u64;
         let piece = |(number, part): (usize, &[u8])| {
             let (number, bytes) = (number as u64, bytes.slice_ref(part));
             let Self { epoch, is_decided, .. } = *self;
-            Message::Piece(Piece { epoch, is_decided, number, count, bytes })
+            Message::Piece { piece: Piece { epoch, is_decided, number, count, bytes } }
         };
         bytes.chunks(most).enumerate().map(piece).collect()
     }
 }
 
 impl Items {
-    /// The items as several, none of which has many more bytes than `most` unless a single item
-    /// has.
+    /// Splits the rows and outcomes into several messages of approximately at most `most` bytes,
+    /// unless a single entry is larger.
     pub(in super::super) fn split(
         at: (SnapshotVersion, Line),
         items: &[Item],
@@ -81,7 +82,7 @@ impl Piece {
         self.number == 0
     }
 
-    /// About how long it is.
+    /// The approximate size in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -94,10 +95,10 @@ impl Piece {
         out.put_bytes(bytes);
     }
 
-    /// Reads what [`Piece::encode`] wrote.
+    /// Decodes the bytes that [`Piece::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// Returns an error if the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
         let is_decided = decode_flag(from)?;
         let epoch = SnapshotVersion(number(from, WHAT)?);
@@ -110,7 +111,7 @@ impl Piece {
     }
 }
 
-/// Whether a cut is decided.
+/// Decodes whether a cut is decided.
 pub(in super::super) fn decode_flag(from: &mut Reader<'_>) -> Result<bool, DecodeError> {
     match from.u8(WHAT)? {
         0 => Ok(false),
@@ -120,8 +121,8 @@ pub(in super::super) fn decode_flag(from: &mut Reader<'_>) -> Result<bool, Decod
 }
 
 impl Pieces {
-    /// Adds one, which is passed over where it does not follow the last. Returns the slice's bytes
-    /// after its last one.
+    /// Adds a chunk; one that does not follow the last is ignored. Returns the slice's bytes after
+    /// its last chunk.
     pub fn add(&mut self, piece: Piece) -> Option<Bytes> {
         if piece.is_first() {
             *self = Self { epoch: piece.epoch, came: Vec::new() };
@@ -142,10 +143,10 @@ pub(in super::super) mod tests {
     use pangea_core::exec::ordered::{Part, Went};
     use pangea_core::ids::{NodeId, TxnId};
 
-    /// The pieces of a slice.
+    /// The chunks of a slice.
     pub fn pieces() -> Vec<Piece> {
         let piece = |message| match message {
-            Message::Piece(piece) => piece,
+            Message::Piece { piece } => piece,
             other => panic!("{other:?}"),
         };
         slice().messages(7).into_iter().map(piece).collect()
@@ -156,7 +157,7 @@ pub(in super::super) mod tests {
         let all = pieces();
         assert!(all.len() > 2);
         let mut came = Pieces::default();
-        // The connection is lost, and all comes again.
+        // The connection is lost, and all chunks arrive again.
         for piece in &all[..2] {
             assert_eq!(came.add(piece.clone()), None);
         }
@@ -165,7 +166,7 @@ pub(in super::super) mod tests {
         let wholes: Vec<Bytes> = wholes.collect();
         assert_eq!(wholes, [slice().bytes().clone()]);
         assert_eq!(came.add(all[all.len() - 1].clone()), None, "it was taken");
-        assert_eq!(slice().messages(1 << 20), [Message::Slice(slice())]);
+        assert_eq!(slice().messages(1 << 20), [Message::Slice { slice: slice() }]);
     }
 
     #[test]

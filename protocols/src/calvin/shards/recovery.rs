@@ -1,5 +1,5 @@
-//! Restart and checkpoint transfer of one of several shards (§5): what the other shards sent for an
-//! epoch is in its record, and so is what they were sent.
+//! Restart and checkpoint transfer of one of several shards (§5). The record of an epoch contains
+//! the messages that the other shards sent for it, and those that they were sent.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,20 @@ use super::slice::Slice;
 use super::{Shards, Stream};
 use crate::inputs::INTACT;
 
-/// What a peer keeps for other shards, by epoch, and as it came.
+/// The messages that a peer retains for other shards, by epoch, with the encoded records as
+/// received.
 pub(in super::super) type HandedOn = Vec<(SnapshotVersion, Bytes, OfShards)>;
 
 impl OfShards {
-    /// Adds what another shard was sent for an epoch.
+    /// Adds the messages sent to another shard for an epoch.
     pub(super) fn add_sent(&mut self, shard: ShardId, stream: &Stream, epoch: SnapshotVersion) {
         self.sent.extend(stream.slices.get(&epoch).map(|slice| (shard, slice.clone())));
         let items = stream.items.get(&epoch).into_iter().flatten();
         self.served.extend(items.map(|items| (shard, items.clone())));
     }
 
-    /// Whether it can be what a replica of this shard has sent for an epoch that it has run.
+    /// Whether it can be the messages that a replica of this shard has sent for an epoch that it
+    /// has run.
     fn is_handed_on(&self, shards: &Shards, epoch: SnapshotVersion) -> bool {
         let is_other = |shard: &ShardId| shards.streams.contains_key(shard);
         let is_sent = |slice: &Slice| slice.shard == shards.here && slice.epoch == epoch;
@@ -39,7 +41,7 @@ impl OfShards {
 }
 
 impl Calvin {
-    /// Goes on from the checkpoint, if there is one, and runs the epochs that the log has.
+    /// Continues from the checkpoint, if there is one, and replays the epochs in the log.
     pub(in super::super) fn replay_shards(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -57,7 +59,7 @@ impl Calvin {
             let is_known = epoch <= self.state.inputs.cut.applied;
             let next = self.state.inputs.cut.applied.next();
             let cut = match cut {
-                // It came with a checkpoint that was not whole yet.
+                // It arrived with a checkpoint that was not complete yet.
                 None if !is_known => continue,
                 Some(_) if epoch > next => continue,
                 Some(cut) if !is_known && !self.state.inputs.follows_rules(cx, epoch, &cut) => {
@@ -72,7 +74,7 @@ impl Calvin {
             }
             if is_known {
                 if epoch > last.next() {
-                    // What was sent between them is not here.
+                    // The messages sent for the epochs between them are not here.
                     first = Some(epoch);
                 }
                 last = epoch;
@@ -93,19 +95,20 @@ impl Calvin {
             stream.dropped = SnapshotVersion::ZERO;
             stream.drop_upto(first);
         }
-        // Records are kept for the shard that lacks most: of the others, more was dropped.
+        // Records are retained for the shard that is furthest behind; for the others, more was
+        // truncated.
         for (shard, upto) in dropped {
             shards.stream(shard).drop_upto(upto);
         }
         if last < checkpoint {
-            // What led to it is not here.
+            // The records of the epochs before it are not here.
             shards.streams.values_mut().for_each(|stream| stream.drop_upto(checkpoint));
         }
         shards.given = applied;
         self.keep_records();
     }
 
-    /// Runs an epoch again.
+    /// Replays an epoch.
     fn replay_epoch(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -125,7 +128,7 @@ impl Calvin {
         }
     }
 
-    /// What was sent for an epoch that is in the checkpoint may have to be sent again.
+    /// Retains the messages of an epoch in the checkpoint, which may have to be sent again.
     fn keep_sent(&mut self, epoch: SnapshotVersion, of_shards: OfShards) {
         let shards = self.shards();
         for (shard, slice) in of_shards.sent {
@@ -142,7 +145,7 @@ impl Calvin {
         }
     }
 
-    /// What the other shards sent for an epoch.
+    /// Restores the messages that the other shards sent for an epoch.
     fn take_of_record(&mut self, epoch: SnapshotVersion, of_shards: OfShards) {
         let shards = self.shards();
         for slice in of_shards.came {
@@ -159,8 +162,9 @@ impl Calvin {
         }
     }
 
-    /// What this node keeps for other shards of the epochs that it has run: whoever takes its state
-    /// takes that too. Else nobody might have it any more, where this one is lost.
+    /// The messages that this node retains for other shards, of epochs that it has run. A replica
+    /// that installs this node's state receives them too. Otherwise no replica might have them if
+    /// this one is lost.
     pub(in super::super) fn kept_for_others(&self) -> Bytes {
         let Some(shards) = &self.state.shards else { return Bytes::new() };
         let applied = self.confirmed();
@@ -178,7 +182,7 @@ impl Calvin {
         out.into()
     }
 
-    /// Reads what a peer has handed on with its checkpoint of this version.
+    /// Decodes the messages that a peer sent with its checkpoint of this version.
     pub(in super::super) fn read_handed_on(
         &self,
         bytes: &Bytes,
@@ -205,14 +209,14 @@ impl Calvin {
         (last == self.state.shards.as_ref().map(|_| version)).then_some(all).ok_or_else(wrong)
     }
 
-    /// Keeps from now on what the sender of a checkpoint keeps for other shards, of the epochs that
-    /// are jumped over.
+    /// Retains from now on the messages that the sender of a checkpoint retains for other shards,
+    /// of the skipped epochs.
     pub(in super::super) fn keep_handed_on(&mut self, cx: &mut Cx<'_, Self>, handed_on: HandedOn) {
         let applied = self.state.inputs.cut.applied;
         let Some((.., last)) = handed_on.last() else { return };
         for (shard, upto) in last.dropped.clone() {
             let stream = self.shards().stream(shard);
-            // What was served of an epoch that did not end is not all.
+            // The rows sent for an unfinished epoch are incomplete.
             stream.items.split_off(&applied.next());
             stream.paused.clear();
             if upto > applied {
@@ -230,7 +234,7 @@ impl Calvin {
         self.keep_records();
     }
 
-    /// A checkpoint of a peer was installed: what is here of the epochs in it is of no use.
+    /// Drops the state of the epochs in a peer's checkpoint that was installed.
     pub(in super::super) fn move_shards(&mut self, cx: &mut Cx<'_, Self>) {
         let (applied, heads) = (self.state.inputs.cut.applied, self.state.inputs.cut.heads.clone());
         if self.state.shards.is_none() {
@@ -241,9 +245,9 @@ impl Calvin {
         let over: Vec<TxnId> = over.map(|(txn, _)| *txn).collect();
         over.into_iter().for_each(|txn| self.lose_result(cx, txn));
         for stream in self.shards().streams.values_mut() {
-            // They are to ask for what was jumped over.
+            // They must request the skipped messages again.
             for node in std::mem::take(&mut stream.subscribers) {
-                cx.send(node, Message::More);
+                cx.send(node, Message::More {});
             }
         }
     }

@@ -1,13 +1,13 @@
-//! What became of the requests that clients wait for here.
+//! The outcomes of requests whose clients wait on this node.
 //!
-//! One is known by the name that its sequencer gave it, from the moment that a cut of the group
-//! names it. It may have run on other shards alone; then one of these tells how it ended.
+//! A request is known by the name that its sequencer gave it, from the moment that a cut of the
+//! group contains it. It may run only on other shards; then one of these sends its outcome.
 //!
-//! | whose | how it ended | told |
+//! | request | outcome | answered |
 //! |---|---|---|
-//! | in a batch of this node | it ran | when its epoch was run here, early or not |
-//! | in a batch of this node | it left its footprint | when that is confirmed: then it is taken again |
-//! | in the master's batch, forwarded | either | when that is confirmed: it can't be lost |
+//! | in a batch of this node | it ran | when its epoch has run on this node, early or not |
+//! | in a batch of this node | it left its footprint | when the epoch is confirmed: then it is sequenced again |
+//! | in the master's batch, forwarded | either | when the epoch is confirmed: it can't be lost |
 
 use pangea_core::exec::ordered::{Ended, Went};
 use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
@@ -24,13 +24,13 @@ use super::items::{Item, Items};
 use super::slice::Line;
 use crate::inputs::outcome_unknown;
 
-/// A request of this node that a cut has named.
+/// A request of this node that a cut contains.
 pub(in super::super) struct Mine {
     pub whose: Whose,
     pub epoch: SnapshotVersion,
-    /// The shards that it concerns: one of them tells how it ended.
+    /// The participating shards, one of which sends the outcome.
     pub shards: ShardSet,
-    /// The line that its epoch was confirmed with, since it was. Its result has not come then.
+    /// The lineage with which its epoch was confirmed; set if its outcome had not arrived then.
     pub confirmed: Option<Line>,
 }
 
@@ -41,7 +41,7 @@ impl Mine {
 }
 
 impl Calvin {
-    /// Whether somebody waits here for a request of a batch of the group, and why.
+    /// Whether and why a client waits on this node for a request in a batch of the group.
     pub(super) fn whose(&self, request: &Request) -> Option<Whose> {
         let me = self.state.inputs.me;
         match request.origin {
@@ -54,7 +54,7 @@ impl Calvin {
         }
     }
 
-    /// Transactions have ended here.
+    /// Records the outcomes of transactions that have ended on this node.
     pub(super) fn note_ended(&mut self, cx: &mut Cx<'_, Self>, ended: Vec<Ended>) {
         self.keep_of_others(cx, &ended);
         for Ended { txn, went, .. } in ended {
@@ -70,7 +70,7 @@ impl Calvin {
         }
     }
 
-    /// What another shard has sent for an epoch.
+    /// Handles rows and outcomes that another shard has sent for an epoch.
     pub(super) fn take_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: &Items) {
         let Items { epoch, line, .. } = *items;
         let (applied, confirmed) = (self.state.inputs.cut.applied, self.confirmed());
@@ -108,7 +108,7 @@ impl Calvin {
         }
     }
 
-    /// An epoch is given to the executor: takes what has come for it.
+    /// Uses the rows and outcomes that arrived before their epoch was passed to the executor.
     pub(super) fn take_received_before(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("it is given");
@@ -123,7 +123,7 @@ impl Calvin {
         }
     }
 
-    /// A shard that ran a transaction of this node tells how it ended.
+    /// Records the outcome of a local transaction, sent by a shard that ran it.
     fn note_result(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -131,7 +131,7 @@ impl Calvin {
         (txn, went): (TxnId, Went),
     ) {
         let applied = self.state.inputs.cut.applied;
-        // All replicas of the shard are told.
+        // All replicas of the shard receive it.
         let Some(mine) = self.shards().mine.get(&txn) else { return };
         let is_of_line = mine.confirmed.is_none_or(|confirmed| confirmed == line);
         if mine.epoch != epoch || !is_of_line {
@@ -146,7 +146,7 @@ impl Calvin {
         }
     }
 
-    /// An epoch was run: answers who need not wait for more.
+    /// Answers the clients that need not wait longer, after an epoch has run.
     pub(super) fn answer_early(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         for txn in self.shards().own[&epoch].mine.clone() {
             self.answer_if_ran(cx, epoch, txn);
@@ -161,19 +161,19 @@ impl Calvin {
         }
     }
 
-    /// An epoch is confirmed: its requests are settled, or wait for their results.
+    /// Answers the requests of a confirmed epoch, or marks them as waiting for their outcomes.
     pub(super) fn settle_confirmed(
         &mut self,
         cx: &mut Cx<'_, Self>,
         (epoch, line): (SnapshotVersion, Line),
         mine: Vec<TxnId>,
     ) {
-        // Whoever ran them may not tell any more.
+        // The shards that ran them may no longer have the outcomes.
         let streams = self.shards().streams.iter();
         let missed = streams.filter(|(_, stream)| stream.missed >= epoch).map(|(shard, _)| *shard);
         let missed: ShardSet = missed.collect();
         for txn in mine {
-            // Those of an earlier life are for nobody.
+            // No client waits for those from before a restart.
             let Some(Mine { whose, shards, .. }) = self.shards().mine.get(&txn) else { continue };
             let (whose, may_be_lost) = (*whose, shards.without(missed) != *shards);
             if self.shards().results.contains_key(&txn) {
@@ -190,7 +190,7 @@ impl Calvin {
         }
     }
 
-    /// Nobody will tell how a transaction of this node ended.
+    /// Answers a client whose outcome no shard will send any more.
     pub(super) fn lose_result(&mut self, cx: &mut Cx<'_, Self>, txn: TxnId) {
         if let Some((ticket, _)) = self.take_mine(txn) {
             cx.mark("calvin.outcome_unknown");
@@ -198,8 +198,8 @@ impl Calvin {
         }
     }
 
-    /// A request of this node is over: who waits for it, and the program where it may be taken
-    /// again.
+    /// Removes a finished local request. Returns the waiting client, and the program if it may have
+    /// to be sequenced again.
     fn take_mine(&mut self, txn: TxnId) -> Option<(Ticket, Option<Again>)> {
         self.shards().results.remove(&txn);
         match self.shards().mine.remove(&txn)?.whose {
@@ -208,10 +208,10 @@ impl Calvin {
         }
     }
 
-    /// Answers the client of a request that was run, or takes it again.
+    /// Answers the client of a request that has run, or sequences the request again.
     fn settle_mine(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion, txn: TxnId) {
         let went = self.shards().results.remove(&txn).expect("it has come");
-        // Nobody waits for one of an earlier life.
+        // No client waits for one from before a restart.
         let Some((ticket, again)) = self.take_mine(txn) else { return };
         let outcome = match went {
             Went::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
@@ -223,11 +223,11 @@ impl Calvin {
                 Outcome::Committed { txn, version, result: Vec::new() }
             }
             Went::Left | Went::Served => {
-                // §3.2.1: what the reconnaissance found is not so any more.
+                // §3.2.1: the footprint that the reconnaissance found is no longer valid.
                 cx.mark("calvin.restarted");
                 self.state.counters.txns_restarted += 1;
                 let Some(Again { program, tries }) = again else {
-                    // One that brings what it read and writes leaves nothing.
+                    // A certified transaction can't leave its footprint.
                     return cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
                 };
                 return self.look_up(cx, ticket, program, tries + 1);
@@ -236,7 +236,7 @@ impl Calvin {
         cx.reply_of_run(ticket, outcome, FirstRun::Absent);
     }
 
-    /// Whether somebody waits for a request of this node.
+    /// Whether a client waits for a request of this node.
     fn is_awaited(&self, txn: TxnId, whose: Whose) -> bool {
         let in_flight = &self.state.sequencer.in_flight;
         match whose {

@@ -1,5 +1,5 @@
-//! What an epoch of one shard's sequencers has for another shard (§3.1: "all transaction inputs
-//! that the recipient will need to participate in").
+//! A slice: the requests of an epoch of one shard's sequencers for another shard (§3.1: "all
+//! transaction inputs that the recipient will need to participate in").
 //!
 //! ```text
 //!   +-------+-------+-----+-------+---------+--
@@ -10,12 +10,13 @@
 //!          how many sequence numbers are passed over, and the request as in a batch
 //! ```
 //!
-//! A slice is encoded once. The same bytes go to the shard's node and into its log.
+//! A slice is encoded once. The same bytes are sent to the shard's node and written to its log.
 //!
-//! A master sends the slices of its fixed cuts before they are decided (§3.1.1). Those of an epoch
-//! may then be of several cuts, of which one will be decided, and each says which it is of. As a
-//! cut is proposed behind all before it, its name says which those are, too: so the names of the
-//! cuts that all groups have for an epoch, its **line**, stand for all that was sequenced up to it.
+//! A master sends the slices of its fixed cuts before they are decided (§3.1.1). There may then be
+//! slices of several cuts for one epoch, of which one will be decided, and each slice names its
+//! cut. A cut is proposed after all cuts before it, so its name identifies those, too. Therefore
+//! the names of all groups' cuts for an epoch, its **lineage**, identify everything that was
+//! sequenced up to it.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
@@ -25,39 +26,40 @@ use super::super::Cut;
 use super::super::batch::Request;
 use crate::inputs::{ProposalName, number};
 
-/// One slice.
+/// A slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
     /// The epoch.
     pub epoch: SnapshotVersion,
-    /// Whose sequencers took the requests.
+    /// The shard whose sequencers accepted the requests.
     pub shard: ShardId,
-    /// Of which of that group's cuts it is.
+    /// The cut of that shard's group.
     pub cut: OfCut,
-    /// Whether the cut is decided, as far as the sender knows. Not in its bytes: in a log it is.
+    /// Whether the cut is decided, as far as the sender knows. Not encoded, because it is decided
+    /// in any log.
     pub is_decided: bool,
-    /// In the order of their turns, and then of their sequencers.
+    /// Sorted by turn, and then by sequencer.
     pub batches: Vec<Part>,
     bytes: Bytes,
 }
 
-/// A cut, as other groups know it.
+/// A cut, as known to other groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfCut {
-    /// No other cut of any group has the same.
+    /// The name, unique among the cuts of all groups.
     pub name: ProposalName,
-    /// Where replication is asynchronous, the number of the first transaction of its reign.
+    /// The number of the first transaction of its master term, if replication is asynchronous.
     pub first: Option<u64>,
 }
 
-/// Which cuts all groups have for an epoch, in a word.
+/// The lineage of an epoch: a hash of the names of all groups' cuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line(pub u64);
 
 impl Line {
-    /// That of these cuts, in the order of their groups.
+    /// The lineage of these cuts, in the order of their groups.
     pub fn of(cuts: impl Iterator<Item = ProposalName>) -> Self {
-        // FNV-1a: it is in logs and messages, and the same in every build.
+        // FNV-1a, because the value is in logs and messages and must be the same in every build.
         const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
         const PRIME: u64 = 0x0100_0000_01b3;
         let words = cuts.flat_map(|it| [u64::from(it.proposer.0), it.incarnation, it.nonce]);
@@ -67,7 +69,7 @@ impl Line {
 }
 
 impl OfCut {
-    /// What others know of a cut.
+    /// The part of a cut that other groups know.
     pub fn new(cut: &Cut) -> Self {
         Self { name: cut.name, first: cut.reign.map(|reign| reign.first) }
     }
@@ -83,10 +85,10 @@ impl OfCut {
     }
 }
 
-/// What concerns a shard of a sequencer's batch.
+/// The requests of one batch that a shard participates in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// How many batches of the sequencer come before it in the epoch.
+    /// The number of the sequencer's batches before it in the epoch.
     pub turn: u64,
     /// The sequencer.
     pub sequencer: NodeId,
@@ -108,20 +110,20 @@ impl Slice {
         Self { epoch, shard, cut, is_decided: true, batches, bytes: out.into() }
     }
 
-    /// The same, of a cut that is decided or not, as far as the sender knows.
+    /// The same slice, of a cut that is decided or not as far as the sender knows.
     pub fn said_to_be(self, is_decided: bool) -> Self {
         Self { is_decided, ..self }
     }
 
-    /// The slice as bytes.
+    /// The encoded slice.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Reads one, of a decided cut. Its requests' arguments stay slices of `bytes`.
+    /// Decodes a slice of a decided cut. The arguments of its requests remain slices of `bytes`.
     ///
     /// # Errors
-    /// When the bytes are malformed.
+    /// Returns an error if the bytes are malformed.
     pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
         let epoch = SnapshotVersion(number(from, WHAT)?);
@@ -174,7 +176,7 @@ pub(in super::super) mod tests {
     use super::super::super::batch::tests::batch;
     use super::*;
 
-    /// One of two batches.
+    /// A slice of two batches.
     pub fn slice() -> Slice {
         let requests = batch().requests;
         let sequencer = requests[0].txn.node();

@@ -1,13 +1,13 @@
-//! Back-pressure: which node of another shard is behind, so that this one waits
-//! ([`crate::inputs`] knows of those of the same shard).
+//! Back-pressure: detects the nodes of other shards that are behind, for which this one has to wait
+//! ([`crate::inputs`] detects those of the same shard).
 //!
 //! ```text
 //!   slices of all shards -> rows for the first transaction -> results for clients here
 //! ```
 //!
-//! Who waits itself tells whom for (`Kept`): then that node is named, and not the one between. It
-//! may be this one. A shard that is slow as a whole is named by the node that this one asks, which
-//! is that of its region while it can be.
+//! A node that waits reports the node for which it waits (`Kept`). That node is then named instead
+//! of the intermediate one, and it may be this one. If a shard is slow as a whole, the named node
+//! is the one that this node is subscribed to, which is that of its region while it can be.
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::topology::Topology;
@@ -20,20 +20,20 @@ use crate::inputs::{Awaited, BEHIND_MAX, too_far_behind, too_many_in_flight};
 const _: () = assert!(BEHIND_MAX <= AHEAD_MAX, "who may not go on refuses");
 
 impl Calvin {
-    /// Who is where.
+    /// The placement of all nodes.
     fn topology(&self) -> &Topology {
         let shards = self.state.shards.as_ref();
         shards.map_or(&self.state.inputs.topology, |shards| &shards.topology)
     }
 
-    /// Why a request is not taken, where another node is too far behind.
+    /// The error for a request that is rejected because another node is too far behind.
     pub(in super::super) fn refusal(&self) -> Option<Abort> {
         let inputs = &self.state.inputs;
         let late = inputs.waits.refuses(inputs.node(inputs.me))?;
         Some(too_far_behind(late, self.topology()))
     }
 
-    /// Why a request is not taken, where too many wait.
+    /// The error for a request that is rejected because too many wait.
     pub(in super::super) fn too_many_in_flight(&self) -> Abort {
         too_many_in_flight(self.state.inputs.waits.late.first(), self.topology())
     }
@@ -45,7 +45,7 @@ impl Calvin {
         late.filter(|node| *node != inputs.node(inputs.me))
     }
 
-    /// What decided epochs wait for that nodes of other shards have to send.
+    /// The inputs of decided epochs that nodes of other shards have to send.
     pub(in super::super) fn awaited_of_others(&self) -> Vec<Awaited> {
         let Some(shards) = &self.state.shards else { return Vec::new() };
         let inputs = &self.state.inputs;
@@ -78,8 +78,8 @@ impl Calvin {
 }
 
 impl Shards {
-    /// The shards that have yet to come to the first epoch of which the result of a request of this
-    /// node is missing.
+    /// The shards that have not reached the first epoch in which an outcome of a local request is
+    /// missing.
     fn awaited_results(&self) -> Vec<(ShardId, SnapshotVersion)> {
         let unresolved = self.mine.values().filter(|mine| mine.confirmed.is_some());
         let Some(epoch) = unresolved.map(|mine| mine.epoch).min() else { return Vec::new() };
@@ -89,7 +89,7 @@ impl Shards {
 }
 
 impl Stream {
-    /// To which epoch the replica that is asked has said that it has run.
+    /// The last epoch that the source has reported to have run.
     fn reached(&self) -> SnapshotVersion {
         self.applied.get(&self.source).copied().unwrap_or_default()
     }

@@ -12,14 +12,15 @@ use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, Seen, Sq
 
 use super::super::Timer;
 use super::super::batch::Unplaced;
+use super::super::messages::Taken;
 use super::super::options::Replication;
 use super::{Did, Message, Node, Options, TABLE, submit};
 
-/// They are far apart: what is sent comes when a test says so.
+/// Three distant replicas: a message arrives when a test says so.
 struct Cluster {
     nodes: Vec<Node>,
     wire: Vec<(u16, u16, Message)>,
-    /// Nothing comes from it and nothing reaches it.
+    /// A node that is disconnected in both directions.
     away: Option<u16>,
     replies: BTreeMap<u16, Vec<Outcome>>,
     marks: Vec<(u16, &'static str)>,
@@ -30,7 +31,7 @@ fn options() -> Options {
 }
 
 impl Cluster {
-    /// Node 0 is the master.
+    /// Creates the cluster; node 0 is the master.
     fn new() -> Self {
         let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));
         let mut cluster = Self {
@@ -59,12 +60,12 @@ impl Cluster {
         assert_eq!(did.stopped, None);
     }
 
-    /// Node 0 starts again, with its log.
+    /// Restarts node 0 with its log.
     fn start_again(&mut self) {
         self.start_with(0, &options());
     }
 
-    /// A node starts again, with its log and these settings.
+    /// Restarts a node with its log and these settings.
     fn start_with(&mut self, me: u16, options: &Options) {
         let place = usize::from(me);
         let (log, now_us) = (self.nodes[place].log.clone(), self.nodes[place].now_us);
@@ -74,7 +75,7 @@ impl Cluster {
         self.note(me, did);
     }
 
-    /// All nodes start again, with their logs and these settings.
+    /// Restarts all nodes with their logs and these settings.
     fn start_all(&mut self, options: &Options) {
         for node in 0..3 {
             self.start_with(node, options);
@@ -87,7 +88,7 @@ impl Cluster {
         }
     }
 
-    /// The connections of node 0 are made anew.
+    /// Reconnects node 0.
     fn connect_again(&mut self) {
         for (a, b) in [(1, 0), (2, 0), (0, 1), (0, 2)] {
             if a != 0 {
@@ -102,7 +103,7 @@ impl Cluster {
         self.note(node, did);
     }
 
-    /// Delivers all that is on its way, and what that leads to.
+    /// Delivers all messages in flight, and those that follow from them.
     fn deliver(&mut self) {
         while !self.wire.is_empty() {
             for (from, to, message) in std::mem::take(&mut self.wire) {
@@ -113,7 +114,7 @@ impl Cluster {
         }
     }
 
-    /// So many ticks of 10 ms pass.
+    /// Lets `ticks` of 10 ms pass.
     fn wait(&mut self, ticks: u64) {
         for _ in 0..ticks {
             for node in 0..3 {
@@ -126,7 +127,7 @@ impl Cluster {
         }
     }
 
-    /// A client of a node appends something, whose batch is made at once.
+    /// A client of a node appends a value, in a batch that is closed at once.
     fn append(&mut self, node: u16, bytes: &'static [u8]) {
         self.step(node, Input::Submit(submit(&[bytes])));
         self.step(node, Input::Timer(Timer::Batch));
@@ -193,7 +194,7 @@ fn a_request_goes_to_the_master_and_is_answered_where_it_came_when_it_is_run_the
     cluster.assert_equal();
 }
 
-/// What nobody else had is as if it had never been, and is never run again.
+/// Epochs that no other replica had are undone, and never run again.
 #[test]
 fn a_deposed_master_goes_back_and_what_it_had_answered_is_never_sequenced_again() {
     let mut cluster = Cluster::new();
@@ -226,7 +227,7 @@ fn a_deposed_master_goes_back_and_what_it_had_answered_is_never_sequenced_again(
     cluster.assert_equal();
 }
 
-/// The log of a master that crashed has cuts that it had fixed, and answered.
+/// The log of a crashed master contains cuts that it had fixed and answered.
 #[test]
 fn a_master_that_starts_again_proposes_what_it_had_answered() {
     let mut cluster = Cluster::new();
@@ -234,7 +235,7 @@ fn a_master_that_starts_again_proposes_what_it_had_answered() {
     cluster.wait(5);
     cluster.append(0, b"b");
     assert_eq!(cluster.results(0).pop().unwrap(), b"ab");
-    // Nothing of that has left it.
+    // No message about that has left it.
     cluster.wire.clear();
     let before = cluster.nodes[0].store.published();
     cluster.start_again();
@@ -250,8 +251,8 @@ fn a_master_that_starts_again_proposes_what_it_had_answered() {
     assert_eq!(cluster.nodes[0].store.line(), 0, "nothing was given up");
 }
 
-/// Batches that a failover had made void were once put into a cut when replication was set back to
-/// synchronous right after it: what a client had seen to be lost came back.
+/// Story: batches that a failover had made void were put into a cut when replication was set back
+/// to synchronous right after it. Transactions that a client had seen as lost came back.
 #[test]
 fn what_a_failover_gave_up_is_not_sequenced_by_synchronous_replication() {
     let mut cluster = Cluster::new();
@@ -279,8 +280,9 @@ fn what_a_failover_gave_up_is_not_sequenced_by_synchronous_replication() {
     cluster.assert_equal();
 }
 
-/// What the master had fixed and answered is proposed by it under the new setting, or given up.
-/// Requests of the new life once passed for void with it, and their epoch had nobody to answer.
+/// The cuts that the master had fixed and answered are proposed under the new setting, or
+/// discarded. Story: requests of the new run were taken for void along with them, and their epoch
+/// had no client to answer.
 #[test]
 fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() {
     let mut cluster = Cluster::new();
@@ -303,8 +305,8 @@ fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() 
     cluster.assert_equal();
 }
 
-/// A batch of a synchronous life that no cut had named, and that a reign then passed over, was once
-/// kept for one that is still to be run when replication was synchronous again.
+/// Story: a batch from a synchronous run that no cut contained, and that a master term then
+/// skipped, was still expected to run when replication was synchronous again.
 #[test]
 fn what_a_reign_has_passed_over_is_waited_for_by_nobody() {
     let mut cluster = Cluster::new();
@@ -329,7 +331,8 @@ fn what_a_reign_has_passed_over_is_waited_for_by_nobody() {
     cluster.assert_equal();
 }
 
-/// A master that took nothing for a while was once sent all that waited, each time that it said so.
+/// Story: a master that accepted no requests for a while was sent all waiting requests each time
+/// that it replied so.
 #[test]
 fn where_nothing_is_taken_one_request_asks_for_all() {
     let mut cluster = Cluster::new();
@@ -351,11 +354,12 @@ fn where_nothing_is_taken_one_request_asks_for_all() {
     let tokens = forwarded(&mut cluster);
     assert_eq!(tokens.len(), 1, "until that is answered");
     let term = cluster.nodes[0].calvin.state.inputs.mastery.reign.expect("it reigns").term;
-    cluster.step(1, Input::Message { from: NodeId(0), message: Message::Taken { term, tokens } });
+    cluster.step(1, Input::Message { from: NodeId(0), message: Message::Taken { taken: Taken { term, tokens } } });
     assert_eq!(forwarded(&mut cluster).len(), 2, "the others");
 }
 
-/// A master that is too far ahead makes no batches, and once collected without an end.
+/// Story: a master that is too far ahead creates no batches, and collected requests without a
+/// limit.
 #[test]
 fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
     const LARGE: &[u8] = &[7; 1_000];
@@ -386,8 +390,8 @@ fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
     assert!(cluster.marks.contains(&(0, "calvin.not_taken")));
 }
 
-/// It once deposed whoever had led meanwhile, as its own log knew of nobody else, and what that one
-/// had run early was lost, too.
+/// Story: it deposed the replica that had led in the meantime, because its own log knew of no
+/// other. The epochs that that replica had run early were lost, too.
 #[test]
 fn a_master_that_was_away_for_long_does_not_depose_the_one_that_took_its_place() {
     let mut cluster = Cluster::new();
@@ -412,8 +416,8 @@ fn a_master_that_was_away_for_long_does_not_depose_the_one_that_took_its_place()
     cluster.assert_equal();
 }
 
-/// An interactive transaction that has read what is void once stayed in the batch that was being
-/// collected: versions of the same numbers came, and it was taken to have read those.
+/// Story: an interactive transaction that had read void versions stayed in the batch that was being
+/// collected. Other versions got the same numbers, and it was taken to have read those.
 #[test]
 fn what_has_read_what_is_void_comes_into_no_batch() {
     let mut cluster = Cluster::new();
@@ -444,8 +448,8 @@ fn what_has_read_what_is_void_comes_into_no_batch() {
     assert_eq!(cluster.nodes[0].calvin.state.sequencer.current.len(), 1);
 }
 
-/// What a peer's checkpoint skipped may hold a request whose taking was not heard of yet. Its
-/// client once waited until the next failover.
+/// Epochs skipped by a peer's checkpoint may contain a request of which the master's reply has not
+/// arrived yet. Story: its client waited until the next failover.
 #[test]
 fn a_checkpoint_leaves_no_client_waiting_for_what_it_skipped() {
     let mut cluster = Cluster::new();
@@ -459,7 +463,7 @@ fn a_checkpoint_leaves_no_client_waiting_for_what_it_skipped() {
     cluster.assert_equal();
 }
 
-/// What would be fixed behind a peer's checkpoint that no disk here holds could not be found in its
+/// A cut fixed after a peer's checkpoint that is not durable on this node could not be found in its
 /// place by a restart.
 #[test]
 fn nobody_reigns_before_its_disk_holds_what_a_checkpoint_brought() {

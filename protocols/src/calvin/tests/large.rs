@@ -1,5 +1,5 @@
-//! Transactions that are too large for two shards: each is refused, on both alike, and what comes
-//! after it goes on. No message is larger than a frame, whatever a client does.
+//! Transactions that are too large for two shards: each is rejected, identically on both, and later
+//! ones continue. No message is larger than a frame, whatever a client does.
 
 use pangea_core::ids::{ProcedureId, TxnId};
 use pangea_core::partition::ShardSet;
@@ -12,7 +12,7 @@ use super::super::{Message, Timer};
 use super::*;
 
 const MIB: usize = 1 << 20;
-/// What nodes can send each other, as their transport has it.
+/// The maximum frame size of the nodes' transport.
 const FRAME_BYTES: usize = 64 * MIB;
 
 /// Keys below this are on the first shard.
@@ -26,12 +26,12 @@ fn lock(key: Key, mode: Mode) -> PointLock {
     PointLock { table: TABLE, key, mode }
 }
 
-/// A row of each shard that a test writes to.
+/// A row of each shard, which a test writes.
 fn ends() -> [Key; 2] {
     [row(0, 255), row(255, 255)]
 }
 
-/// Rows of a megabyte: the first byte of their keys, and how many.
+/// Writes rows of a megabyte. Arguments: the first byte of their keys, and their number.
 struct Fill;
 
 impl Procedure for Fill {
@@ -51,8 +51,8 @@ impl Procedure for Fill {
     }
 }
 
-/// Reads rows that [`Fill`] wrote, and writes on both shards how many there are. Says so before, or
-/// does not.
+/// Reads rows that [`Fill`] wrote, and writes their number on both shards. It declares its
+/// footprint or does not.
 struct Count {
     is_declared: bool,
 }
@@ -80,7 +80,7 @@ impl Procedure for Count {
     }
 }
 
-/// Writes as many keys of a megabyte, on both shards.
+/// Writes this number of keys of a megabyte, on both shards.
 struct Keys;
 
 impl Procedure for Keys {
@@ -109,13 +109,13 @@ fn submission(name: &str, args: Vec<u8>) -> Submission {
     Submission { ticket: Ticket(1), request }
 }
 
-/// The two nodes of one region.
+/// The two nodes of a region.
 struct Pair {
     nodes: Vec<Node>,
     wire: Vec<(u16, u16, Message)>,
     replies: Vec<Outcome>,
     marks: Vec<&'static str>,
-    /// The longest of each message, and of those that answer reconnaissances.
+    /// The lengths of the longest message and of the longest reply to a reconnaissance.
     longest: usize,
     longest_found: usize,
 }
@@ -156,7 +156,7 @@ impl Pair {
         self.note(node, did);
     }
 
-    /// 10 ms pass, and all that is sent comes.
+    /// Lets 10 ms pass and delivers all messages.
     fn tick(&mut self) {
         for node in 0..2 {
             self.nodes[usize::from(node)].now_us += 10_000;
@@ -178,7 +178,7 @@ impl Pair {
         }
     }
 
-    /// How a call ends that a node is given.
+    /// The outcome of a call on a node.
     fn call(&mut self, node: u16, name: &str, args: Vec<u8>) -> Outcome {
         self.step(node, Input::Submit(vec![submission(name, args)]));
         for _ in 0..100 {
@@ -198,7 +198,7 @@ impl Pair {
         }
     }
 
-    /// It is too large, and both nodes go on.
+    /// Checks that a call is rejected as too large, and that both nodes continue.
     fn is_refused(&mut self, node: u16, name: &str, args: Vec<u8>, mark: &str) -> String {
         let before = self.marks.iter().filter(|it| **it == mark).count();
         let Outcome::Aborted(abort) = self.call(node, name, args) else { panic!("it commits") };
@@ -212,7 +212,7 @@ impl Pair {
         abort.message
     }
 
-    /// Starts both again, which come to what they were.
+    /// Restarts both nodes and checks that they reach the same state.
     fn start_again(&mut self) {
         (0..20).for_each(|_| self.tick());
         for me in 0..2 {
@@ -238,8 +238,8 @@ fn start(me: u16, log: Vec<(LogPosition, Bytes)>, options: &Options) -> (Node, D
     Node::start_with(me, topology, log, procedures(), options)
 }
 
-/// Rows that were too large for a frame were sent again and again, with each connection, and
-/// nothing of the two shards went on any more.
+/// Story: rows that were too large for a frame were sent again with each connection, and neither
+/// shard made progress any more.
 #[test]
 fn rows_that_are_too_many_to_be_sent_are_a_refusal_on_all_shards() {
     let mut pair = Pair::new();
@@ -266,7 +266,7 @@ fn a_reconnaissance_is_answered_in_parts() {
     assert!(message.contains("reads and writes"), "{message}");
 }
 
-/// Its batch could be sent to nobody, and so could none after it.
+/// Story: its batch could not be sent to any peer, and neither could later ones.
 #[test]
 fn a_footprint_that_is_too_large_to_be_sent_is_a_refusal() {
     let mut pair = Pair::new();
@@ -280,8 +280,9 @@ fn a_footprint_that_is_too_large_to_be_sent_is_a_refusal() {
     pair.commits(0, "keys", vec![2]);
 }
 
-/// What a neighbour lacks was sent by whole epochs, however much one is: more than may wait for a
-/// connection ended it, and the next one began with the same.
+/// Story: the backlog of another shard's node was sent by whole epochs, whatever their size. A
+/// connection was closed when more was queued than it may have, and the next one began with the
+/// same epoch.
 #[test]
 fn an_epoch_that_is_much_is_sent_some_messages_at_a_time() {
     for replication in [Replication::Synchronous, Replication::Asynchronous] {
@@ -299,7 +300,7 @@ fn an_epoch_that_is_much_is_sent_some_messages_at_a_time() {
         pair.marks.clear();
         pair.step(0, Input::PeerUp(NodeId(1)));
         pair.step(1, Input::PeerUp(NodeId(0)));
-        // A message has two batches, and there are four at a time.
+        // A message has two batches, and four messages are sent at a time.
         let mut most: usize = 0;
         while !pair.wire.is_empty() {
             for (from, to, message) in std::mem::take(&mut pair.wire) {

@@ -1,5 +1,5 @@
-//! Messages that no honest peer says at that time, between those that nodes say to each other: a
-//! node may stop with a reason, and must not panic.
+//! Messages that no correct peer sends at that time, between the messages of the nodes. A node may
+//! stop with a reason, and must not panic.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,14 @@ use pangea_core::txn::{Footprint, Mode, Outcome, PointLock, Program, Scan, Write
 use pangea_core::value::Value;
 
 use super::super::batch::{Batch, Request};
+use super::super::messages::{ColdWords, Taken};
 use super::super::options::{Checkpoints, Replication};
 use super::super::shards::items::{Item, Items};
 use super::super::shards::slice::{Line, OfCut, Part as OfBatch, Slice};
 use super::super::{Message, Options, Timer};
 use super::{Did, Node, TABLE, submit};
 use crate::agreement::Term;
-use crate::inputs::{self, Bid, Heads, ProposalName};
+use crate::inputs::{self, Bid, ChunkNumber, Heads, ProposalName};
 
 const REGIONS: [&str; 3] = ["a", "b", "c"];
 const ROUNDS: usize = 120;
@@ -33,7 +34,7 @@ struct Confusion {
     nodes: Vec<Node>,
     shards: u16,
     wire: Vec<(u16, u16, Message)>,
-    /// What was said, to be said again.
+    /// The messages sent, to be repeated.
     said: Vec<(u16, u16, Message)>,
     marks: BTreeSet<&'static str>,
     committed: usize,
@@ -125,7 +126,7 @@ impl Confusion {
         if self.rng.u8(..4) == 0 && !self.said.is_empty() {
             let at = self.rng.usize(..self.said.len());
             let (from, to, message) = self.said[at].clone();
-            // A vote that comes again is a vote that was cast.
+            // A repeated vote is a vote that was cast.
             if !matches!(message, Message::Inputs(inputs::Message::Agreement { .. })) {
                 self.step(to, Input::Message { from: NodeId(from), message });
             }
@@ -139,7 +140,7 @@ impl Confusion {
         }
     }
 
-    /// About where a node is.
+    /// An epoch near that of a node.
     fn epoch(&mut self, node: u16) -> SnapshotVersion {
         let applied = self.nodes[usize::from(node)].calvin.state.inputs.cut.applied.0;
         SnapshotVersion((applied + self.rng.u64(..12)).saturating_sub(self.rng.u64(..8)))
@@ -237,21 +238,21 @@ impl Confusion {
         let name = ProposalName { proposer: NodeId(self.rng.u16(..4)), incarnation: 1, nonce: 2 };
         match self.rng.u8(..26) {
             0 => Message::Subscribe { slices: epoch, items: other, goes_on: flag },
-            1 => Message::Unsubscribe,
-            2 | 3 => Message::Slice(self.slice(from, to)),
+            1 => Message::Unsubscribe {},
+            2 | 3 => Message::Slice { slice: self.slice(from, to) },
             4 => self.slice(from, to).messages(9).swap_remove(0),
             5 => Message::Decided { upto: epoch, name },
-            6 => Message::More,
-            7 | 8 => Message::Items(self.items(to)),
+            6 => Message::More {},
+            7 | 8 => Message::Items { items: self.items(to) },
             9 => Message::Kept { upto: epoch, applied: other, waits_for: node },
             10 => Message::Missed { upto: epoch },
             11 => Message::Frozen { at: epoch },
             12 => Message::AskOutcomes { after: epoch, is_wanted: flag },
-            13 => Message::Outcomes(self.items(to)),
+            13 => Message::Outcomes { items: self.items(to) },
             14 => Message::Others { least: epoch, most: other },
             15 => Message::Warm { token, keys: vec![(TABLE, self.key())] },
             16 => Message::Warmed { token, took: Span::from_us(1_u64 << self.rng.u8(..48)) },
-            17 => Message::Cold { words: 64, is_all: flag, changes: vec![(63, u64::MAX)] },
+            17 => Message::Cold { map: ColdWords { words: 64, is_all: flag, changes: vec![(63, u64::MAX)] } },
             18 => Message::Look {
                 token,
                 wanted: Wanted { points: [(TABLE, self.key())].into(), ranges: vec![scan] },
@@ -272,7 +273,7 @@ impl Confusion {
             21 => {
                 let reign = self.nodes[usize::from(from)].calvin.state.inputs.mastery.reign;
                 let term = reign.map(|reign| reign.term).unwrap_or_default();
-                Message::Taken { term, tokens: self.tokens(to) }
+                Message::Taken { taken: Taken { term, tokens: self.tokens(to) } }
             }
             22 => Message::NotTaken { tokens: self.tokens(to) },
             _ => Message::Inputs(self.of_inputs((from, to), (epoch, other))),
@@ -291,7 +292,7 @@ impl Confusion {
             0..=2 => Of::Batch { bytes: self.batch(from).encode() },
             3 => {
                 let mut heads = self.heads();
-                // Who is told that it has forgotten its own batches stops.
+                // A node that learns that it has lost its own batches stops.
                 if let Some(own) = heads.get_mut(usize::from(to / self.shards)) {
                     *own = Bid(0);
                 }
@@ -307,13 +308,12 @@ impl Confusion {
             11 => Of::CheckpointRequest { transfer: token, index },
             12 => Of::CheckpointChunk {
                 transfer: token,
-                index,
-                is_last: token % 2 > 0,
+                number: ChunkNumber { index, is_last: token % 2 > 0 },
                 payload: Bytes::from_static(&[1, 2, 3]),
             },
             13 => Of::CheckpointAck { transfer: token, index },
             14 => Of::CheckpointGone { transfer: token },
-            15 => Of::Wish,
+            15 => Of::Wish {},
             _ => Of::Yield { term: Term::default() },
         }
     }

@@ -1,4 +1,4 @@
-//! How a transaction ended that ran on another shard, which may tell long after its epoch.
+//! The outcome of a transaction that ran on another shard, which may arrive long after its epoch.
 
 use pangea_core::exec::ordered::Went;
 use pangea_core::txn::{Certified, ReadSet, Write};
@@ -7,12 +7,12 @@ use super::super::Timer;
 use super::super::shards::items::{Item, Items};
 use super::*;
 
-/// The shard that is to run it, and one that it does not concern.
+/// The shard that runs it, and one that does not participate.
 const RUNS: u16 = 1;
 const OTHER: u16 = 2;
 
-/// A node of the first of three shards that has run an epoch, in which a request of it is for the
-/// second one alone; and what it says to the others then.
+/// A node of the first of three shards that has run an epoch in which one of its requests is only
+/// for the second one; and the messages that it then sends to the others.
 fn awaiting() -> (Node, Did) {
     let topology = Topology::one_node_per_region("t", &["eu"], Span::ZERO);
     let topology = topology.divided(Partitions::new(3, Rule::Hash { prefix_bytes: 8 }));
@@ -36,7 +36,7 @@ fn awaiting() -> (Node, Did) {
     {
         let epoch = SnapshotVersion(epoch);
         let slice = Slice::new(epoch, ShardId(other), OfCut::default(), Vec::new());
-        let did = node.step(Input::Message { from: NodeId(other), message: Message::Slice(slice) });
+        let did = node.step(Input::Message { from: NodeId(other), message: Message::Slice { slice } });
         assert_eq!(did.replies, []);
     }
     assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "it was run here");
@@ -44,7 +44,7 @@ fn awaiting() -> (Node, Did) {
     (node, told)
 }
 
-/// The epoch of the request, and which line that is of.
+/// The epoch of the request and its lineage.
 fn awaited(node: &Node) -> (SnapshotVersion, Line) {
     let mine = node.calvin.state.shards.as_ref().unwrap().mine.values().next().unwrap();
     (mine.epoch, mine.confirmed.expect("its epoch was confirmed"))
@@ -57,8 +57,8 @@ fn missed(node: &mut Node, from: u16, upto: SnapshotVersion) -> Vec<Outcome> {
     did.replies
 }
 
-/// A shard was told that it need not keep the epoch, and with the next connection that it had not
-/// kept the result.
+/// Story: a shard was informed that it need not retain the epoch, and replied after the next
+/// reconnect that it had not retained the outcome.
 #[test]
 fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
     let (mut node, did) = awaiting();
@@ -83,13 +83,14 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
 
     let row = node.calvin.state.shards.as_ref().unwrap().mine.keys().next().copied().unwrap();
     let items = Items::new((epoch, line), &[Item::Result(row, Went::Ran(Ok(Vec::new())))]);
-    let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items(items) });
+    let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items { items } });
     assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
     let did = node.step(Input::Timer(Timer::Progress));
     assert!(kept(&did, RUNS) >= epoch, "it came");
 }
 
-/// Every result that had not come was told as unknown, and a checkpoint was taken for nothing.
+/// Story: every missing outcome was reported as unknown, and a checkpoint was installed for no
+/// reason.
 #[test]
 fn a_shard_that_has_dropped_what_was_run_takes_away_its_own_results_alone() {
     let (mut node, _) = awaiting();
@@ -102,7 +103,7 @@ fn a_shard_that_has_dropped_what_was_run_takes_away_its_own_results_alone() {
     assert!(!node.calvin.state.inputs.wants_checkpoint(), "all of it was run here");
 }
 
-/// What was not run here is another matter: only a checkpoint has it.
+/// Epochs that did not run here are another matter: only a checkpoint has them.
 #[test]
 fn who_lacks_what_it_has_not_run_wants_a_checkpoint() {
     let (mut node, _) = awaiting();

@@ -1,12 +1,12 @@
-//! Back-pressure that names who is slow: a node alone in its region's shard, and another one that
-//! does not send what it has.
+//! Back-pressure that names the slow node: a node that is the only one of its group, and another
+//! one that does not send its messages.
 
 use pangea_core::txn::{Abort, Certified, ReadSet, Write};
 
 use super::super::Timer;
 use super::*;
 
-/// A node of the first of so many shards, each of which has one replica.
+/// A node of the first of `shards` shards, each of which has one replica.
 fn start(shards: u16) -> Node {
     let topology = Topology::one_node_per_region("t", &["eu"], Span::ZERO);
     let topology = topology.divided(Partitions::new(shards, Rule::Hash { prefix_bytes: 8 }));
@@ -17,7 +17,7 @@ fn start(shards: u16) -> Node {
     node
 }
 
-/// A transaction that writes a row of the first shard alone.
+/// A transaction that writes a row of the first shard only.
 fn write(node: &Node) -> Vec<Submission> {
     let partitions = &node.calvin.state.shards.as_ref().unwrap().partitions;
     let mut keys = (0u8..=255).map(|byte| Key::from(&[byte; 8][..]));
@@ -28,7 +28,7 @@ fn write(node: &Node) -> Vec<Submission> {
     vec![Submission { ticket: Ticket(node.now_us), request }]
 }
 
-/// How requests ended, and what was marked.
+/// The outcomes of requests, and the marks.
 #[derive(Default)]
 struct Seen {
     committed: usize,
@@ -42,7 +42,7 @@ impl Seen {
     }
 }
 
-/// So many times 10 ms, with a request in each.
+/// Lets `times` intervals of 10 ms pass, with a request in each.
 fn go_on(node: &mut Node, times: u64, seen: &mut Seen) {
     for time in 0..times {
         node.now_us += 10_000;
@@ -67,12 +67,12 @@ fn note(did: Did, seen: &mut Seen) {
     }
 }
 
-/// Another shard has sequenced nothing for this one up to an epoch.
+/// Another shard sends empty slices up to an epoch.
 fn send_slices(node: &mut Node, from: u16, upto: u64, seen: &mut Seen) {
     let first = node.calvin.state.shards.as_ref().unwrap().streams[&ShardId(from)].upto.0 + 1;
     for epoch in first..=upto {
         let slice = Slice::new(SnapshotVersion(epoch), ShardId(from), OfCut::default(), Vec::new());
-        let message = Message::Slice(slice);
+        let message = Message::Slice { slice };
         note(node.step(Input::Message { from: NodeId(from), message }), seen);
     }
 }
@@ -121,7 +121,7 @@ fn requests_are_refused_in_the_name_of_a_shard_that_is_far_behind_until_it_has_c
     assert_eq!((seen.committed, seen.refused.len()), (taken + 1, 140), "and all goes on");
 }
 
-/// Who sends nothing because it waits for another is not to blame.
+/// A node that sends nothing because it waits for another is not to blame.
 #[test]
 fn the_node_is_named_for_which_the_one_between_waits() {
     let (mut node, mut seen) = (start(3), Seen::default());

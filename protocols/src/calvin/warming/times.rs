@@ -1,12 +1,12 @@
-//! How long it takes until a node has fetched what it is asked for (§4.1).
+//! The time that a node takes to fetch requested rows (§4.1).
 
 /// Four for each doubling, from 16 us to a second.
 const BUCKETS: usize = 64;
 const LEAST_LOG: u32 = 4;
-/// When so many times are known, each counts half: disks change.
+/// When this number of times is recorded, each counts half from then on, because disks change.
 const TIMES_MAX: u32 = 1_024;
 
-/// Past times, in buckets whose width is about a fifth of them.
+/// A histogram of past times; the width of a bucket is about a fifth of its times.
 #[derive(Clone, Debug)]
 pub(super) struct Times {
     counts: [u32; BUCKETS],
@@ -20,7 +20,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// It took so long once more.
+    /// Records a time, in microseconds.
     pub fn add(&mut self, us: u64) {
         self.counts[bucket_of(us)] += 1;
         self.total += 1;
@@ -30,7 +30,8 @@ impl Times {
         }
     }
 
-    /// No more than this, in microseconds, in so many of a hundred cases; nothing before the first.
+    /// An upper bound in microseconds for `percent` of the recorded times; `None` if there are
+    /// none.
     pub fn within(&self, percent: u64) -> Option<u64> {
         let needed = (u64::from(self.total) * percent).div_ceil(100);
         let mut seen = 0;
@@ -49,7 +50,7 @@ fn bucket_of(us: u64) -> usize {
     ((u64::from(log - LEAST_LOG) * 4 + quarter) as usize).min(BUCKETS - 1)
 }
 
-/// What is below the next bucket.
+/// The upper end of a bucket, in microseconds.
 fn upper_us(bucket: usize) -> u64 {
     let (log, quarter) = (bucket / 4 + LEAST_LOG as usize, bucket as u64 % 4);
     (5 + quarter) << (log - 2)

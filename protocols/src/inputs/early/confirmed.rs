@@ -1,4 +1,4 @@
-//! Which of the fixed cuts are for good, and which are void.
+//! Confirms fixed cuts or marks them void.
 
 use pangea_core::ids::{ShardId, SnapshotVersion};
 use pangea_core::planted::{Bug, is_planted};
@@ -10,8 +10,8 @@ use super::Early;
 use crate::agreement::Term;
 
 impl<H: Host> Inputs<H> {
-    /// A cut was decided under a number that is fixed here, perhaps. Returns whether that is all:
-    /// it is the one that was fixed.
+    /// Compares a decided cut with the fixed one of the same number, if there is one. Returns true
+    /// if they are the same: then no more is to be done.
     pub(crate) fn confirm_or_give_up(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -28,11 +28,12 @@ impl<H: Host> Inputs<H> {
         false
     }
 
-    /// What was fixed from an epoch on is void.
+    /// Discards the cuts that were fixed from an epoch on: they are void.
     pub(crate) fn give_up(&mut self, cx: &mut Cx<'_, H>, from: SnapshotVersion) {
         let kept = self.mastery.early.partition_point(|early| early.epoch < from);
         let void = self.mastery.early.split_off(kept);
-        // If it still leads, as nobody has told it otherwise: not on with what its log has.
+        // This replica may still lead because it has received no newer term. It must not continue
+        // from its log.
         self.mastery.opened = Term::default();
         if void.is_empty() {
             return;
@@ -46,12 +47,13 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// From where on cuts are void that were handed out, if some are since the last call.
+    /// The first epoch whose cut became void after it was returned to the protocol, if any since
+    /// the last call.
     pub(crate) fn take_void(&mut self) -> Option<SnapshotVersion> {
         self.mastery.void_from.take()
     }
 
-    /// The store goes back to this epoch: later ones are run again, of other cuts perhaps.
+    /// Rolls the store back to this epoch. Later epochs run again, possibly with other cuts.
     pub(crate) fn retreat(&mut self, cx: &mut Cx<'_, H>, upto: SnapshotVersion) {
         assert!(upto <= self.cut.applied && upto >= self.mastery.confirmed.epoch, "not for good");
         cx.mark("calvin.retreated");
@@ -66,20 +68,20 @@ impl<H: Host> Inputs<H> {
             reign = cut.reign.map(|it| (cut.name.proposer, it)).or(reign);
         }
         if let Some((proposer, reign)) = reign {
-            // The next epoch may be of the same reign as this one, and would be no news.
+            // The next epoch may have the same master term as this one, and would not be reported.
             cx.reign(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
         }
         self.mastery.reign_applied = reign;
     }
 
-    /// The cuts up to an epoch that are not confirmed.
+    /// The unconfirmed cuts up to an epoch.
     fn cuts_upto(&self, upto: SnapshotVersion) -> Vec<Cut<H::Rules>> {
         let early = self.mastery.early.iter().map(|early| (early.epoch, &early.cut));
         let all = early.chain(self.cut.waiting.iter().map(|(epoch, cut)| (*epoch, cut)));
         all.filter(|(epoch, _)| *epoch <= upto).map(|(_, cut)| cut.clone()).collect()
     }
 
-    /// How far the logs are in the cuts up to an epoch, which are all known here.
+    /// The log heads after the cuts up to an epoch, which are all known here.
     pub(crate) fn heads_at(&self, upto: SnapshotVersion) -> Heads {
         let mut heads = self.mastery.confirmed.heads.clone();
         for cut in self.cuts_upto(upto) {
@@ -88,13 +90,14 @@ impl<H: Host> Inputs<H> {
         heads
     }
 
-    /// The last epoch before all that is fixed here and not decided; nothing where all is.
+    /// The last epoch before the first one that is fixed and not decided; `None` if all are
+    /// decided.
     pub(crate) fn decided_before(&self) -> Option<SnapshotVersion> {
         let first = self.mastery.early.iter().find(|early| !early.is_decided);
         first.map(|early| SnapshotVersion(early.epoch.0 - 1))
     }
 
-    /// Gives up all that is fixed: nobody here can tell what was decided in its place.
+    /// Discards all undecided fixed cuts: this replica can't learn which cuts were decided instead.
     pub(crate) fn give_up_all(&mut self, cx: &mut Cx<'_, H>) {
         self.mastery.opened = Term::default();
         let from = self.mastery.early.iter().find(|early| !early.is_decided);
@@ -103,12 +106,13 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Everything up to a version came with a checkpoint, decided cuts that wait for batches too.
+    /// Drops the fixed cuts up to a version that a checkpoint covers, including decided cuts that
+    /// wait for batches.
     pub(crate) fn skip_early(&mut self, upto: SnapshotVersion) {
         self.mastery.early.retain(|early| early.epoch > upto);
     }
 
-    /// An epoch was applied: says whose it is, if that is news.
+    /// Reports the master term of an applied epoch if it is new.
     pub(crate) fn note_reign(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -122,12 +126,12 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// The shard whose log this is.
+    /// The shard of this log.
     fn shard(&self) -> ShardId {
         self.topology.nodes[self.me.index()].shard
     }
 
-    /// The store is at a version that a peer has brought.
+    /// Forgets the applied master term, because the store now has a version installed from a peer.
     pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, H>) {
         self.mastery.reign_applied = None;
         if self.is_asynchronous() {
@@ -135,7 +139,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// What is applied is decided.
+    /// Marks the applied epoch as confirmed.
     pub(crate) fn confirm_applied(&mut self) {
         let confirmed = &mut self.mastery.confirmed;
         confirmed.epoch = self.cut.applied;
@@ -143,7 +147,7 @@ impl<H: Host> Inputs<H> {
         confirmed.is_member.clone_from(&self.cut.is_member);
     }
 
-    /// The next epoch that was run early, if it is decided now.
+    /// Confirms and returns the next epoch that ran early, if it is decided now.
     pub(crate) fn take_confirmed(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -156,7 +160,7 @@ impl<H: Host> Inputs<H> {
         Some((epoch, cut))
     }
 
-    /// An epoch was run, and what it came to is for good.
+    /// Confirms an epoch that ran: its results are final.
     pub(crate) fn confirm(
         &mut self,
         cx: &mut Cx<'_, H>,

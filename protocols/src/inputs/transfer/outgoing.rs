@@ -1,4 +1,4 @@
-//! The side of a checkpoint transfer that has it.
+//! The sending side of a checkpoint transfer.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -14,67 +14,69 @@ use pangea_core::time::{Span, Timestamp};
 
 use super::Transfer;
 use crate::inputs::state::SourceLog;
-use crate::inputs::{Bid, Event, Heads, Host, Inputs, Message, encode_heads};
+use crate::inputs::{Bid, ChunkNumber, Event, Heads, Host, Inputs, Message, encode_heads};
 
-/// So many chunks may be on their way: other batches wait behind them.
+/// The maximum number of chunks in flight: batches queue behind them.
 const CHUNKS_AHEAD: u64 = 16;
 
-/// And so many bytes, or one chunk: rows may be large, and what waits for a connection has a limit
-/// beyond which it is closed.
+/// The maximum bytes in flight, unless a single chunk is larger. Rows may be large, and a
+/// connection is closed when its queue exceeds a limit.
 const BYTES_AHEAD: usize = 8 << 20;
 
-/// A peer that is not connected may come back for the rest for this long.
+/// How long the transfer of a disconnected peer is retained.
 const KEEP: Span = Span::from_ms(30_000);
 
-/// A checkpoint on its way to a peer.
+/// A checkpoint in transfer to a peer.
 pub(crate) struct Outgoing {
-    /// The number that the receiver has given it.
+    /// The number that the receiver gave to the transfer.
     transfer: u64,
     pin: Pin,
     meta: Bytes,
-    /// What the protocol hands on beside the rows.
+    /// The protocol's state, which is sent in addition to the rows.
     handed_on: Bytes,
-    /// Where the next chunk begins; before that where those begin that are not acknowledged. The
-    /// first chunk is apart.
+    /// The start of the next chunk, preceded by the starts of the unacknowledged chunks. The first
+    /// chunk is separate.
     cursors: VecDeque<Cursor>,
-    /// How large the chunks are that are not acknowledged.
+    /// The sizes of the unacknowledged chunks in bytes.
     sizes: VecDeque<usize>,
-    /// A chunk is closed when it is this large.
+    /// The size in bytes at which a chunk is closed.
     chunk_bytes: usize,
-    /// The first chunk that is not acknowledged.
+    /// The first unacknowledged chunk.
     acknowledged: u64,
     next_index: u64,
 }
 
-/// What a peer will lack that takes a checkpoint, and which nobody need keep for it: it may have
-/// been removed. It is kept here until it is a member again, for [`KEEP`] after its last word.
+/// The batches that a peer needs after its checkpoint. No other rule retains them, because the peer
+/// may have been removed. They are retained until it is a member again, for up to [`KEEP`] after
+/// its last message.
 pub(crate) struct Kept {
-    /// It has all up to these heads, or will.
+    /// The peer has everything up to these heads, or will have it.
     heads: Heads,
-    /// When it last asked for a part, acknowledged one or got on behind them, or was lost.
+    /// When the peer last requested or acknowledged a chunk or made progress after them, or was
+    /// disconnected.
     pub(crate) heard: Timestamp,
 }
 
 impl Transfer {
-    /// The batches of a source after this one are kept for a peer.
+    /// The lowest batch number after which a source's batches are retained for a peer.
     pub(crate) fn least_kept(&self, source: usize) -> Option<Bid> {
         self.kept.values().map(|kept| kept.heads[source]).min()
     }
 }
 
-/// Where a chunk begins.
+/// The start of a chunk.
 #[derive(Clone, Debug)]
 enum Cursor {
-    /// In what the protocol hands on, after so many bytes.
+    /// In the protocol's state, at this offset in bytes.
     HandedOn(usize),
-    /// At this row, a table and a key in it.
+    /// At this row: a table and a key in it.
     Row(TableId, Vec<u8>),
-    /// There is no more.
+    /// After the last chunk.
     End,
 }
 
 impl<H: Host> Inputs<H> {
-    /// A peer is behind, or lacks the rest of a checkpoint.
+    /// Handles the request of a peer that is behind or needs the rest of a checkpoint.
     pub(crate) fn on_checkpoint_request(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -99,7 +101,7 @@ impl<H: Host> Inputs<H> {
         None
     }
 
-    /// Begins to send a peer the state, with what the protocol hands on beside it.
+    /// Starts to send the state to a peer, with the protocol's state in addition.
     pub(crate) fn send_checkpoint(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -143,7 +145,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A part has come to the peer.
+    /// Handles the acknowledgement of a chunk.
     pub(crate) fn on_checkpoint_ack(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -165,16 +167,16 @@ impl<H: Host> Inputs<H> {
         while outgoing.may_send() {
             let (transfer, index) = (outgoing.transfer, outgoing.next_index);
             let payload = outgoing.next_payload();
-            let is_last = outgoing.is_sent();
-            cx.send(node, Message::CheckpointChunk { transfer, index, is_last, payload }.into());
+            let number = ChunkNumber { index, is_last: outgoing.is_sent() };
+            cx.send(node, Message::CheckpointChunk { transfer, number, payload }.into());
         }
         if outgoing.is_sent() && outgoing.acknowledged == outgoing.next_index {
             self.transfer.outgoing.remove(&to);
         }
     }
 
-    /// A peer that has what is being sent to it has turned elsewhere for it, and acknowledges no
-    /// more: the versions that were kept for it can go.
+    /// Stops a transfer to a peer that has already reached its version. The peer obtained it
+    /// elsewhere and sends no more acknowledgements, so the pinned version can be released.
     pub(crate) fn stop_obsolete_transfer(&mut self, peer: NodeId, applied: SnapshotVersion) {
         let outgoing = &mut self.transfer.outgoing;
         if outgoing.get(&peer).is_some_and(|outgoing| outgoing.pin.version() <= applied) {
@@ -182,7 +184,7 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// A peer tells how far it is.
+    /// Retains fewer batches for a peer that has reported its progress.
     pub(crate) fn keep_less(&mut self, peer: NodeId) {
         let heads = &self.collection.heads[peer.index()];
         if let Some(kept) = self.transfer.kept.get_mut(&peer) {
@@ -190,8 +192,8 @@ impl<H: Host> Inputs<H> {
         }
     }
 
-    /// Peers that have not come back for the rest will not. Nor will one catch up, with all here,
-    /// for which more is kept than a member may need.
+    /// Drops the transfers of peers that have not returned in time, and the batches of peers for
+    /// which more is retained than a member may need: those will not catch up.
     pub(crate) fn stop_abandoned_transfers(&mut self, now: Timestamp) {
         let is_up = &self.replication.is_up;
         let (logs, confirmed) = (&self.replication.logs, &self.mastery.confirmed.heads);
@@ -220,14 +222,14 @@ impl Outgoing {
         matches!(self.cursors.back(), Some(Cursor::End))
     }
 
-    /// Whether there is a next chunk, and room for it on its way.
+    /// Whether there is a next chunk and the limits in flight allow it.
     fn may_send(&self) -> bool {
         let has_room = self.next_index < self.acknowledged + CHUNKS_AHEAD
             && self.sizes.iter().sum::<usize>() < BYTES_AHEAD;
         !self.is_sent() && has_room
     }
 
-    /// Chunks before `index` have come.
+    /// Records that the chunks before `index` have arrived.
     fn acknowledge(&mut self, index: u64) {
         let news = index.saturating_sub(self.acknowledged);
         self.cursors.drain(..news as usize);
@@ -235,7 +237,7 @@ impl Outgoing {
         self.acknowledged += news;
     }
 
-    /// Goes back to the chunk `index`, and says whether it can.
+    /// Rewinds to the chunk `index`. Returns whether that is possible.
     fn rewind(&mut self, index: u64) -> bool {
         if !(self.acknowledged..=self.next_index).contains(&index) {
             return false;
@@ -247,7 +249,7 @@ impl Outgoing {
         true
     }
 
-    /// What the next chunk holds.
+    /// The payload of the next chunk.
     fn next_payload(&mut self) -> Bytes {
         let cursor = self.cursors.back().cloned().expect("there is always one");
         let (payload, next) = match cursor {
@@ -266,7 +268,7 @@ impl Outgoing {
         payload
     }
 
-    /// The rows from there on, as many as fit a chunk, and where the next chunk begins.
+    /// The rows from there on that fit in a chunk, and the start of the next chunk.
     fn rows_from(&self, first_table: TableId, first_key: Vec<u8>) -> (Bytes, Cursor) {
         let mut next = Cursor::End;
         let mut out = Vec::with_capacity(self.chunk_bytes + self.chunk_bytes / 8);

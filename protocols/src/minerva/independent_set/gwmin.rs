@@ -3,12 +3,12 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// A vertex as it was when it was put in line. Ordered by weight / cost; of equal ones the lowest
+/// A vertex as of the time when it was queued. Ordered by weight / cost; among equals the lowest
 /// vertex is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Candidate {
     weight: u64,
-    /// How many vertices are gone if this one is taken: its degree plus one.
+    /// The number of vertices removed if this one is taken: its degree plus one.
     cost: u32,
     vertex: u32,
 }
@@ -42,7 +42,7 @@ pub(super) fn gwmin(weights: &[u64], adjacency: &[Vec<u32>]) -> Vec<u32> {
     let mut cheaper = Vec::new();
     while let Some(next) = line.pop() {
         let vertex = next.vertex as usize;
-        // Costs only fall, so of a vertex's entries the newest comes out first.
+        // Costs only fall, so the newest of a vertex's entries comes out first.
         if !is_left[vertex] {
             continue;
         }

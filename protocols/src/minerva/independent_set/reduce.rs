@@ -1,4 +1,4 @@
-//! Reductions: rules that decide a vertex without trying, and keep the best set.
+//! Reductions: rules that decide a vertex without branching, and preserve the best set.
 //!
 //! | rule | when | then |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! Independent Set Problem on Large Real-World Graphs" (2019).
 //!
 //! Weights compare as (count, tie) in the ordered group of the parent module. A tie is a sum of
-//! +e_v and -e_v; every rule gives each e_v to one vertex at most, and only ever compares different
-//! vertices, so the lowest v and its sign say all.
+//! +e_v and -e_v. Every rule gives each e_v to at most one vertex, and only compares different
+//! vertices. Therefore the lowest v and its sign determine the comparison.
 
 use std::collections::VecDeque;
 
@@ -21,17 +21,17 @@ use pangea_core::hash::HashMap;
 
 use super::Graph;
 
-/// Domination is looked for at vertices of at most this degree: it costs the degree squared.
+/// Domination is checked at vertices of at most this degree, because it costs the degree squared.
 const DOMINATION_DEGREE_MAX: u32 = 16;
 
-/// What a vertex adds to a set. Never negative.
+/// The weight that a vertex adds to a set. Never negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Weight {
-    /// Transactions.
+    /// The number of transactions.
     pub count: u64,
-    /// The lowest original vertex that the tie has a term for,
+    /// The lowest original vertex for which the tie has a term.
     pub lead: u32,
-    /// and whether that term counts for the vertex.
+    /// Whether that term is positive.
     pub is_plus: bool,
 }
 
@@ -54,7 +54,7 @@ impl Weight {
     }
 }
 
-/// A graph whose vertices are numbered anew.
+/// A graph whose vertices are renumbered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Problem {
     pub weights: Vec<Weight>,
@@ -77,7 +77,7 @@ impl Problem {
         chosen.iter().map(|&vertex| self.weights[vertex as usize].count).sum()
     }
 
-    /// The problem of some of the vertices, which are in ascending order.
+    /// The subproblem of some of the vertices, which are in ascending order.
     pub fn induced(&self, kept: &[u32]) -> Self {
         const GONE: u32 = u32::MAX;
         let mut names = vec![GONE; self.len()];
@@ -118,14 +118,14 @@ impl Problem {
     }
 }
 
-/// What reductions leave, and how to come back.
+/// The remaining kernel, and the steps to map its solution back.
 #[derive(Debug)]
 pub(super) struct Reduced {
-    /// What is undecided.
+    /// The undecided vertices.
     pub kernel: Problem,
-    /// What the decided vertices weigh, whatever is chosen in the kernel.
+    /// The weight of the decided vertices, whatever is chosen in the kernel.
     pub offset: u64,
-    /// The kernel's vertices by their former names.
+    /// The kernel's vertices by their original names.
     names: Vec<u32>,
     trail: Vec<Step>,
     vertices: usize,
@@ -134,14 +134,14 @@ pub(super) struct Reduced {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(u32),
-    /// The first is in the set just when the second is not.
+    /// The first is in the set exactly if the second is not.
     Unless(u32, u32),
-    /// The first is in the set just when the second is.
+    /// The first is in the set exactly if the second is.
     With(u32, u32),
 }
 
 impl Reduced {
-    /// The set of the original problem that a set of the kernel stands for, in ascending order.
+    /// The set of the original problem that corresponds to a set of the kernel, in ascending order.
     pub fn replay(&self, in_kernel: &[u32]) -> Vec<u32> {
         let mut is_chosen = vec![false; self.vertices];
         for &vertex in in_kernel {
@@ -182,7 +182,7 @@ struct Reducer {
     count_around: Vec<u64>,
     /// The exclusive or of the neighbours' marks: equal for vertices with the same neighbours.
     hash_around: Vec<u64>,
-    /// A vertex that had this hash, to be looked at again: candidates for twins.
+    /// A vertex that had this hash, to be checked again: candidates for twins.
     by_hash: HashMap<u64, u32>,
     queue: VecDeque<u32>,
     is_queued: Vec<bool>,
@@ -271,7 +271,8 @@ impl Reducer {
         self.reweigh(neighbour, self.weight(neighbour).minus(light));
     }
 
-    /// A vertex with the same neighbours. They don't conflict: no vertex neighbours itself.
+    /// A vertex with the same neighbours. They don't conflict, because no vertex is its own
+    /// neighbour.
     fn find_twin(&mut self, vertex: u32) -> Option<u32> {
         let hash = self.hash_around[vertex as usize];
         let twin = self.by_hash.insert(hash, vertex)?;

@@ -1,32 +1,32 @@
-//! Branch and bound on what the reductions leave.
+//! Branch and bound on the kernel that the reductions leave.
 //!
 //! A node of the search takes its vertex of the highest degree into the set or leaves it out,
-//! reduces what is left, and splits it into components. A branch whose bound does not exceed what
-//! is already found is not entered. The bound is a clique cover: a set has at most one vertex of
+//! reduces the remaining graph, and splits it into components. A branch whose bound does not exceed
+//! the best set found is not entered. The bound is a clique cover: a set has at most one vertex of
 //! each clique.
 //!
 //! Among sets of equal weight the search takes any. The rule for ties is applied afterwards, vertex
-//! by vertex: where the set at hand is not as the rule prefers, a search finds out whether an
-//! equally heavy set is, given all that was settled before.
+//! by vertex. If the present set does not follow the rule at a vertex, a search determines whether
+//! an equally heavy set does, given all earlier choices.
 
 use super::gwmin::gwmin;
 use super::reduce::{Problem, reduce};
 
-/// Deeper, the search gives up: a stack is finite.
+/// The maximum depth of the search, because the stack is finite.
 const DEPTH_MAX: u32 = 256;
 
-/// The size, in vertices and ends of edges, of a node that counts as one of the budget. A node
-/// costs what it copies: larger ones count as more, and the many tiny components of a kernel as
+/// The size, in vertices and ends of edges, of a node that counts as one of the budget. The cost of
+/// a node is what it copies: larger ones count as more, and the many tiny components of a kernel as
 /// little.
 const NODE_SIZE: u64 = 256;
 
-/// What a node counts beside its size.
+/// The fixed cost of a node in addition to its size.
 const NODE_SIZE_MIN: u64 = 16;
 
 /// A search with a budget.
 #[derive(Debug)]
 pub(super) struct Search {
-    /// In units of size.
+    /// The remaining budget, in units of size.
     work_left: u64,
     is_exhausted: bool,
 }
@@ -41,8 +41,8 @@ impl Search {
         self.is_exhausted
     }
 
-    /// The best set of each component, together; small components first, so that one that is too
-    /// hard leaves the others proven.
+    /// The union of the best sets of all components. Small components come first, so that one that
+    /// is too hard leaves the others proven.
     pub fn solve_apart(&mut self, problem: &Problem) -> Vec<u32> {
         let mut components = problem.components();
         components.sort_by_key(Vec::len);
@@ -81,8 +81,8 @@ impl Search {
         chosen
     }
 
-    /// A set as heavy as `chosen` that holds what is settled, and holds `vertex` or not as
-    /// `wanted`.
+    /// A set as heavy as `chosen` that contains the settled vertices, and contains `vertex` exactly
+    /// if `wanted`.
     fn as_heavy(
         &mut self,
         settled: &Settled<'_>,
@@ -122,7 +122,7 @@ impl Search {
                 (kept, part, bound)
             })
             .collect();
-        // How much can be reached if every part that is not solved yet reaches its bound.
+        // The weight if every unsolved component reaches its bound.
         let mut reach = reduced.offset + parts.iter().map(|(_, _, bound)| bound).sum::<u64>();
         if reach <= floor {
             return None;
@@ -139,7 +139,7 @@ impl Search {
     }
 
     /// A heaviest set of one component and its weight, if it is heavier than `floor`; without a
-    /// floor any weight will do.
+    /// floor any weight suffices.
     fn branch(
         &mut self,
         part: Problem,
@@ -167,7 +167,7 @@ impl Search {
             let rest = part.induced(&kept);
             let found = match to_beat.map(|to_beat| to_beat.checked_sub(gained)) {
                 Some(Some(floor)) => self.heavier(rest, floor, depth + 1),
-                // Nothing has to be gained from the rest, so an empty set of it will do.
+                // No weight is needed from the rest, so an empty set of it suffices.
                 _ => Some(self.heavier(rest, 0, depth + 1).unwrap_or_default()),
             };
             if let Some(found) = found {
@@ -180,7 +180,7 @@ impl Search {
         best
     }
 
-    /// Pays for a node, if there is enough left.
+    /// Pays for a node, if the budget suffices.
     fn spend(&mut self, problem: &Problem, depth: u32) -> bool {
         let edges: usize = problem.adjacency.iter().map(Vec::len).sum();
         let cost = NODE_SIZE_MIN + (problem.len() + edges) as u64;
@@ -198,13 +198,14 @@ fn gwmin_of(problem: &Problem) -> Vec<u32> {
     gwmin(&counts, &problem.adjacency)
 }
 
-/// No set is heavier: cliques cover all vertices, and the heaviest of each comes first.
+/// An upper bound on the weight of any set: cliques cover all vertices, and the heaviest of each
+/// comes first.
 fn clique_cover_bound(problem: &Problem) -> u64 {
     let mut order: Vec<u32> = (0..problem.len() as u32).collect();
     order.sort_by_key(|&vertex| std::cmp::Reverse(problem.weights[vertex as usize].count));
     let mut clique_of: Vec<Option<usize>> = vec![None; problem.len()];
     let mut sizes: Vec<u32> = Vec::new();
-    // How many neighbours of the vertex at hand are in a clique.
+    // The number of the present vertex's neighbours in each clique.
     let mut met: Vec<u32> = Vec::new();
     let mut bound = 0;
     for vertex in order {
@@ -225,7 +226,7 @@ fn clique_cover_bound(problem: &Problem) -> u64 {
     bound
 }
 
-/// What the rule for ties has settled.
+/// The vertices that the rule for ties has settled.
 #[derive(Clone)]
 struct Settled<'a> {
     problem: &'a Problem,

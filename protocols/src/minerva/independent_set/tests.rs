@@ -1,5 +1,5 @@
-//! Tests of both solvers: against trying everything, against an integer linear programming solver,
-//! and on graphs like those of real conflicts.
+//! Tests of both solvers: against exhaustive enumeration, against an integer linear programming
+//! solver, and on graphs like those of real conflicts.
 
 mod oracle;
 mod shapes;
@@ -27,7 +27,7 @@ fn is_independent(graph: &Graph, chosen: &[u32]) -> bool {
     chosen.iter().all(|&a| chosen.iter().all(|b| graph.neighbours(a).binary_search(b).is_err()))
 }
 
-/// The best set by its definition: heaviest, then the lowest vertex that two sets differ in.
+/// The best set by its definition: heaviest, then the lowest vertex in which two sets differ.
 fn best_of_all(graph: &Graph) -> Vec<u32> {
     let members = |set: u32| (0..graph.len() as u32).filter(move |v| set >> v & 1 == 1);
     let sets = (0..1u32 << graph.len()).filter(|&set| {
@@ -107,7 +107,8 @@ fn the_paper_s_example_is_solved_as_in_the_paper() {
 
 #[test]
 fn greedy_compares_fractions_exactly() {
-    // 2^53 + 1 over 1 more than 2^53 over 1: doubles can't tell, and would take the lowest.
+    // 2^53 + 1 over 1 is more than 2^53 over 1: doubles can't distinguish them, and would take the
+    // lowest.
     let graph = Graph::new(vec![1 << 53, (1 << 53) + 1], [(0, 1)]);
     assert_eq!(greedy(&graph).chosen, [1]);
 }

@@ -1,11 +1,11 @@
-//! Lists made by hand: each anomaly is caught by its name, and right ones pass.
+//! Histories of lists made by hand: each anomaly is found by its name, and right histories pass.
 
 use super::*;
 use crate::check::list_append::{self, Lists};
 use crate::check::observed::{Observed, Versions};
 use crate::record::Outcome::{Aborted, Committed, Unknown};
 
-/// What a transaction did to lists.
+/// An operation of a transaction on lists.
 #[derive(Clone, Debug)]
 enum Did {
     Append { list: u64, value: u64 },
@@ -20,7 +20,7 @@ fn read(list: u64, values: &[u64]) -> Did {
     Did::Read { list, values: values.to_vec() }
 }
 
-/// Transactions that are not held to real time, numbered from 1.
+/// Transactions exempt from real-time order, numbered from 1.
 fn txns(all: &[(Outcome, &[Did])]) -> Observed {
     let mut observed = Observed::default();
     for (outcome, did) in all {
@@ -45,7 +45,7 @@ fn found(observed: &Observed, lists: &[(u64, &[u64])]) -> Result<(), (&'static s
     held.map_err(|violation| (violation.anomaly, violation.story))
 }
 
-/// Holds a transaction to real time.
+/// Applies real-time order to a transaction.
 fn hold(observed: &mut Observed, at: usize, begin: i64, end: Option<i64>) {
     let txn = &mut observed.recorded.txns[at];
     (txn.begin, txn.end, txn.is_held) = (begin, end, true);
@@ -214,8 +214,8 @@ fn real_time_order_goes_through_transactions_in_between_and_never_from_open_ones
     assert_eq!(found(&four, backwards), Ok(()), "an open one may take place at any time");
 }
 
-/// One that nobody knows of has begun when its client asked, and takes place then or at any time
-/// after it.
+/// A transaction of unknown outcome begins when its client sent it, and takes place then or at any
+/// later time.
 #[test]
 fn what_an_unknown_one_gave_is_not_seen_before_it_began_and_may_come_late() {
     let all: &[(Outcome, &[Did])] = &[(Committed, &[read(1, &[10])]), (Unknown, &[append(1, 10)])];
@@ -229,7 +229,7 @@ fn what_an_unknown_one_gave_is_not_seen_before_it_began_and_may_come_late() {
     assert_eq!(anomaly, "G1c-realtime", "{story}");
     hold(&mut seen, 1, 51, Some(60));
     assert_eq!(found(&seen, lists).unwrap_err().0, "G1c-realtime", "an end says nothing");
-    // Its client gave up long before a reader began who did not see it yet.
+    // Its client stopped waiting long before a reader began that did not see it yet.
     let mut late = txns(&[(Unknown, &[append(1, 10)]), (Committed, &[read(1, &[])])]);
     hold(&mut late, 1, 100, Some(110));
     for end in [None, Some(20)] {
@@ -260,22 +260,24 @@ fn versions_that_disagree_with_what_readers_saw_are_caught() {
     assert_eq!(versions(7, 6, 7), Err("version order"));
 }
 
-/// Found by trying every order: two appends of one transaction were in the final list the other way
-/// round, and nothing was said.
+/// Found by trying every order: two appends of one transaction were swapped in the final list, and
+/// the checker reported no anomaly.
 #[test]
 fn g0_a_transaction_whose_own_appends_are_out_of_order() {
     let all: &[(Outcome, &[Did])] = &[(Committed, &[append(1, 10), append(1, 11)])];
     assert_found("G0", "out of the order of T1", all, &[(1, &[11, 10])]);
 }
 
-/// Found by trying every order: of an own append that was read twice, one was taken for another's.
+/// Found by trying every order: if an own append was read twice, one was taken for another
+/// transaction's.
 #[test]
 fn an_own_append_is_read_once_and_at_the_end() {
     let all: &[(Outcome, &[Did])] = &[(Committed, &[append(1, 10), read(1, &[10, 10])])];
     assert_found("internal", "elsewhere", all, &[(1, &[10])]);
 }
 
-/// Found by trying every order: what a read had missed was looked for behind its own appends only.
+/// Found by trying every order: values that a read had missed were searched only after its own
+/// appends.
 #[test]
 fn lost_update_whose_writer_reads_after_it_wrote() {
     let all: &[(Outcome, &[Did])] =

@@ -1,5 +1,5 @@
-//! Tests of the checkers: histories made by hand, and agreement with checkers that are slow and
-//! plainly right.
+//! Tests of the checkers: histories made by hand, and agreement with slow checkers that are
+//! obviously right.
 
 mod agreement;
 mod lists;
@@ -8,7 +8,7 @@ mod speed;
 
 use crate::record::{Atom, Name, Outcome, Recorded, Txn};
 
-/// A committed transaction that did nothing and is not held to real time.
+/// A committed transaction without operations, exempt from real-time order.
 fn txn_by_hand() -> Txn {
     Txn {
         id: 0,

@@ -1,5 +1,5 @@
-//! Registers and rows made by hand, in the form of files: each anomaly by its name, under the
-//! models that rule it out and under no other.
+//! Histories of registers and rows made by hand, in the form of files: each anomaly is found by its
+//! name, under the models that rule it out and under no other.
 
 use crate::check::model::Model;
 use crate::check::recorded::{Verdict, check};
@@ -29,7 +29,8 @@ fn verdict(lines: &[Line<'_>], model: Model) -> Verdict {
     check(&recorded, model, "test")
 }
 
-/// The anomaly is found by its name under these models, with these words, and under no others.
+/// Asserts that the anomaly is found by its name under these models, with these words, and under no
+/// others.
 #[track_caller]
 fn assert_found(lines: &[Line<'_>], anomaly: &str, words: &str, models: &[Model]) {
     for model in Model::ALL {
@@ -45,12 +46,12 @@ fn assert_found(lines: &[Line<'_>], anomaly: &str, words: &str, models: &[Model]
     }
 }
 
-/// All at the same time.
+/// Transactions that all run at the same time.
 fn together<'a>(ops: &[&'a str]) -> Vec<Line<'a>> {
     ops.iter().map(|ops| ("committed", (0, 100), *ops)).collect()
 }
 
-/// One after the other.
+/// Transactions that run one after the other.
 fn in_turn<'a>(ops: &[&'a str]) -> Vec<Line<'a>> {
     (0..).zip(ops).map(|(at, ops)| ("committed", (10 * at, 10 * at + 5), *ops)).collect()
 }
@@ -75,7 +76,7 @@ fn a_serial_history_holds_under_every_model() {
 
 #[test]
 fn g0_two_writers_in_different_orders_on_two_keys() {
-    // Who read which and then wrote tells the orders of x and y.
+    // Reads before writes determine the orders of x and y.
     let mut lines = together(&[
         r#"{"write":{"key":"x","value":1}},{"write":{"key":"y","value":1}}"#,
         r#"{"write":{"key":"x","value":2}},{"write":{"key":"y","value":2}}"#,
@@ -204,7 +205,7 @@ fn g2_item_write_skew() {
 
 #[test]
 fn g2_write_skew_by_phantoms() {
-    // Each counts the doctors on call and puts itself on the list of those who left.
+    // Each counts the doctors on call and adds itself to the list of those who left.
     let lines = together(&[
         r#"{"scan":{"from":10,"to":20,"rows":[]}},{"insert":{"key":11,"value":1}}"#,
         r#"{"scan":{"from":10,"to":20,"rows":[]}},{"insert":{"key":12,"value":2}}"#,
@@ -246,8 +247,8 @@ fn a_stale_read_is_serializable_and_not_strictly_so() {
     assert_found(&lines, "G-single-realtime", words, &[StrictSerializable]);
 }
 
-/// One that nobody knows of has begun when its client asked, and takes place then or at any time
-/// after it.
+/// A transaction of unknown outcome begins when its client sent it, and takes place then or at any
+/// later time.
 #[test]
 fn what_an_unknown_one_gave_is_not_seen_before_it_began_and_may_come_late() {
     let seen = |begin, end| {
@@ -281,14 +282,14 @@ fn the_order_of_blind_writes_follows_from_real_time() {
 
 #[test]
 fn what_is_found_gone_was_never_there_or_was_deleted() {
-    // T3 comes after the row's insertion, as it read y, and so after its deletion.
+    // T3 follows the row's insertion, because it read y, and therefore also its deletion.
     let lines = together(&[
         r#"{"insert":{"key":1,"value":7}},{"write":{"key":"y","value":1}}"#,
         r#"{"delete":{"key":1}},{"write":{"key":"z","value":1}}"#,
         r#"{"read":{"key":"y","value":1}},{"scan":{"to":9,"rows":[]}},
            {"read":{"key":"z","value":null}}"#,
     ]);
-    // It saw the deletion and not z.
+    // It saw the deletion but not z.
     assert_found(
         &lines,
         "G-single",

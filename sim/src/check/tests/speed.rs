@@ -1,4 +1,4 @@
-//! A million operations.
+//! The time to check a million operations.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::record::{Names, Op, Range, Seen};
 const TXNS: usize = 250_000;
 const OPS: usize = 4;
 const CLIENTS: usize = 16;
-/// Keys in use at a time; all move on together, as those of the workload list-append do.
+/// Keys in use at a time; all are replaced together, as in the workload list-append.
 const KEYS: u64 = 64;
 const TXNS_PER_ERA: usize = 1_000;
-/// What a user is promised on one core.
+/// The promised limit on one core.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ enum Data {
     Rows,
 }
 
-/// What a serial database with `CLIENTS` transactions open at a time answers.
+/// Draws the history of a serial database with `CLIENTS` open transactions at a time.
 fn history(data: Data) -> Recorded {
     let mut dice = Dice::fork(1, "speed", 0);
     let mut names = Names::default();
@@ -98,7 +98,7 @@ fn assert_fast(data: Data, model: Model) {
     }
 }
 
-/// Lets one of the first transactions read what is the end of the last list or register, so that
+/// Lets one of the first transactions read the final value of the last list or register, so that
 /// nearly all others are in cycles with it.
 fn spoil(recorded: &mut Recorded) {
     let ops = recorded.txns.iter().rev().flat_map(|txn| txn.ops.iter().rev());

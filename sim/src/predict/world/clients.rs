@@ -1,5 +1,5 @@
-//! Clients: in a closed loop each calls again when it was answered; in an open one calls come at
-//! random times, whatever is in flight, and a latency begins when its call was due.
+//! Clients. In a closed loop each client calls again once it has its answer. In an open loop calls
+//! arrive at random times, regardless of the calls in flight, and latency counts from the arrival.
 
 use pangea_core::ids::Ticket;
 use pangea_core::protocol::{Protocol, Request, Submission};
@@ -8,9 +8,11 @@ use pangea_core::workload::{Client as Seat, Generator};
 
 use super::{Event, Pace, Settings, World};
 
-/// Clients begin one after the other in this time: those that begin together stay long in step.
+/// Clients start one after the other within this time, because simultaneous clients stay in step
+/// for long.
 const START_NS: u64 = 1_000_000_000;
-/// Calls of a region in flight at a time, as in a benchmark: beyond it nobody keeps up.
+/// The maximum number of calls of a region in flight, as in a benchmark. Above it the cluster is
+/// overloaded.
 const IN_FLIGHT_MAX: usize = 100_000;
 
 pub(super) struct Client {
@@ -21,7 +23,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Number `number` of those that draw, who does what the client at `seat` does.
+    /// Creates client `number`, which has its own generator and the workload of the client at
+    /// `seat`.
     pub(super) fn new(settings: &Settings, seat: usize, number: usize) -> Self {
         let (clients, places) = (settings.clients as u32, settings.nodes() as u32);
         let seat = Seat::new(seat as u32, clients, places);
@@ -35,7 +38,7 @@ impl Client {
     }
 }
 
-/// When a region commits.
+/// The times of a region's commits.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Commits {
     last_ns: u64,
@@ -43,7 +46,7 @@ pub(super) struct Commits {
 }
 
 impl Commits {
-    /// From now on nothing is known.
+    /// Starts at `now_ns` without history.
     pub(super) fn begin(now_ns: u64) -> Self {
         Self { last_ns: now_ns, longest_pause_ns: 0 }
     }
@@ -53,14 +56,14 @@ impl Commits {
         self.last_ns = now_ns;
     }
 
-    /// The longest time until now in which it committed nothing.
+    /// The longest time until now without a commit.
     pub(super) fn longest_pause_ns(&self, now_ns: u64) -> u64 {
         self.longest_pause_ns.max(now_ns - self.last_ns)
     }
 }
 
 impl<P: Protocol> World<'_, P> {
-    /// Lets the clients begin.
+    /// Starts the clients.
     pub(super) fn start_clients(&mut self) {
         match self.settings.pace {
             Pace::Closed => {
@@ -81,7 +84,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// The time between two calls of a region, which know nothing of each other.
+    /// Draws the time between two calls of a region; arrivals are independent.
     fn gap_ns(&mut self) -> u64 {
         let Pace::Open { per_sec } = self.settings.pace else {
             unreachable!("calls arrive in an open loop")
@@ -90,7 +93,7 @@ impl<P: Protocol> World<'_, P> {
         (-(1.0 - self.rng.f64()).ln() * regions / per_sec * 1e9) as u64
     }
 
-    /// A region's next call is due.
+    /// Starts a region's next call, which is due.
     pub(super) fn arrive(&mut self, region: usize) {
         let gap = self.gap_ns();
         self.at(self.now_ns + gap, Event::Arrive(region));
@@ -101,7 +104,7 @@ impl<P: Protocol> World<'_, P> {
             Some(client) => client,
             None if self.in_flight[region] >= IN_FLIGHT_MAX => return,
             None => {
-                // One more who does what a client of this region does: they take turns.
+                // Adds a client with the workload of a client of this region, chosen round robin.
                 let (regions, number) = (self.nodes.len(), self.clients.len());
                 let clients = (self.settings.clients + regions - 1 - region) / regions;
                 let seat = region + regions * (number % clients);
@@ -112,7 +115,7 @@ impl<P: Protocol> World<'_, P> {
         self.call(vec![(client, true)]);
     }
 
-    /// Clients learn how their calls ended, and call again where that is what they do.
+    /// Delivers the outcomes of calls to clients, which call again in a closed loop.
     pub(super) fn tell(&mut self, told: Vec<(usize, bool)>) {
         for &(client, is_committed) in &told {
             let Client { node, began_ns, .. } = self.clients[client];

@@ -1,10 +1,10 @@
-//! A region that is lost while the others work, and what is left of what it had acknowledged.
+//! The loss of a region, and the check of the transactions that it had acknowledged.
 //!
-//! Its node does nothing from that moment on: what waits in it, on its links and in its clients is
-//! gone. The others hear that their connections ended, after the way from there. At the end every
-//! survivor has to hold all that any node had acknowledged, the lost one included: the same rows at
-//! the newest version that it had answered with. But for what a master had answered before anybody
-//! else had it: that may be lost, and how much it is is told ([`crate::reigns`]).
+//! From that moment its node does nothing: its queues, messages in flight and clients are lost. The
+//! other nodes notice that their connections ended after the one-way delay. At the end every
+//! survivor must have all transactions that any node had acknowledged, including the lost one: the
+//! same rows at the newest acknowledged version. Transactions that a master acknowledged before any
+//! other node had them may be lost; their number is reported ([`crate::reigns`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,16 +17,17 @@ use super::{Event, World};
 use crate::predict::outcome::Survived;
 use crate::reigns::{Lines, Reign};
 
-/// Where the rows are held readable, for the comparison at the end: this often, and so many times.
+/// The interval of pins, which keep rows readable for the comparison at the end, and the number of
+/// pins retained.
 const PIN_NS: u64 = 50_000_000;
 const PINS: usize = 40;
 
-/// What is known of a loss.
+/// The state of a loss.
 pub(super) struct Losing {
-    /// The node that is lost, once it is.
+    /// The lost node, once it is lost.
     pub(super) node: Option<usize>,
     was_coordinator: bool,
-    /// With which versions each node has acknowledged transactions, and how many that wrote.
+    /// By node: the versions of acknowledged transactions, and the number of those that wrote.
     acknowledged: Vec<BTreeMap<SnapshotVersion, u64>>,
     lines: Lines,
     pins: VecDeque<Vec<Pin>>,
@@ -43,14 +44,14 @@ impl Losing {
         }
     }
 
-    /// A node has acknowledged a transaction.
+    /// Records that a node has acknowledged a transaction.
     pub(super) fn on_answer(&mut self, node: NodeId, txn: TxnId, version: SnapshotVersion) {
         let count = self.acknowledged[node.index()].entry(version).or_default();
-        // One that only read has no number.
+        // A read-only transaction has no number.
         *count += u64::from(txn.sequence() > 0);
     }
 
-    /// A node says whose a shard's versions from one on are.
+    /// Records a node's report of the master term of a shard's versions from one on.
     pub(super) fn on_reign(
         &mut self,
         node: NodeId,
@@ -74,7 +75,7 @@ impl<P: Protocol> World<'_, P> {
         self.losing.node == Some(node)
     }
 
-    /// Keeps what is published now readable for a while.
+    /// Keeps the currently published versions readable for a while.
     pub(super) fn pin(&mut self) {
         if self.settings.loss.is_none() || self.losing.node.is_some() {
             return;
@@ -86,13 +87,13 @@ impl<P: Protocol> World<'_, P> {
         self.at(self.now_ns + PIN_NS, Event::Pin);
     }
 
-    /// The node that coordinates, as far as one knows that is there.
+    /// Returns the coordinator as known to one of the remaining nodes.
     pub(super) fn coordinator(&self) -> Option<NodeId> {
         let there = (0..self.nodes.len()).filter(|node| !self.is_lost(*node));
         there.into_iter().find_map(|node| self.nodes[node].protocol.status().coordinator)
     }
 
-    /// A region is gone.
+    /// Loses a region.
     pub(super) fn lose(&mut self) {
         let loss = self.settings.loss.expect("somebody asked for it");
         let coordinator = self.coordinator().map(NodeId::index);
@@ -105,13 +106,13 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// A survivor notices.
+    /// Notifies a survivor of the loss.
     pub(super) fn notice(&mut self, peer: usize) {
         let lost = self.losing.node.expect("a region was lost");
         self.nodes[peer].inbox.peers.push_back(Input::PeerDown(NodeId(lost as u16)));
     }
 
-    /// What came of the loss.
+    /// Returns the effect of the loss.
     pub(super) fn survived(&self) -> Option<Survived> {
         let lost = self.losing.node?;
         let of_lost = &self.losing.acknowledged[lost];
@@ -125,7 +126,7 @@ impl<P: Protocol> World<'_, P> {
         })
     }
 
-    /// Whether the lost node ran a version that nobody had agreed on, and nobody has.
+    /// Whether the lost node ran a version before agreement that was never agreed on.
     fn is_void(&self, lost: usize, version: SnapshotVersion) -> bool {
         let lines = &self.losing.lines;
         let lines_then = lines.up_to(NodeId(lost as u16), version);
@@ -139,7 +140,7 @@ impl<P: Protocol> World<'_, P> {
         others.map(|(_, node)| node.store.published()).any(|published| published >= version)
     }
 
-    /// What is wrong with the survivors' rows.
+    /// Returns an error in the survivors' rows, if any.
     fn wrong_after(&self, lost: usize) -> Option<String> {
         let name = |node: usize| self.settings.place(node);
         let survivors: Vec<usize> = (0..self.nodes.len()).filter(|node| *node != lost).collect();
@@ -151,7 +152,8 @@ impl<P: Protocol> World<'_, P> {
             let digest = self.nodes[node].store.digest(newest);
             for survivor in survivors.iter().filter(|survivor| **survivor != node) {
                 let store = &self.nodes[*survivor].store;
-                // What a survivor has acknowledged lately may be on its way to the others.
+                // Transactions that a survivor acknowledged recently may still be in flight to the
+                // others.
                 let is_there = store.published() >= newest;
                 if node == lost && !is_there {
                     return Some(format!(

@@ -1,4 +1,4 @@
-//! What was done in the measured time, in words of the report.
+//! Summarises the measured time as a [`Prediction`].
 
 use pangea_core::protocol::Protocol;
 

@@ -1,4 +1,4 @@
-//! How often a statement is run until it is known what it touches, where tables are divided.
+//! The number of runs that the reconnaissance of a statement takes if tables are partitioned.
 
 use super::*;
 use crate::copy::Rows;
@@ -6,16 +6,16 @@ use crate::error::{SqlError, code};
 use crate::testing::{Shards, program};
 use crate::types::SqlType;
 
-/// In batches of as many as the first, as many again, and twice as many.
+/// Three batches: `ROWS_FIRST` rows, as many again, and twice as many.
 const ROWS: usize = 4 * ROWS_FIRST;
 const BATCHES: usize = 3;
 
-/// What is made of each number.
+/// Formats each number with `row`.
 fn listed(numbers: std::ops::Range<usize>, row: impl Fn(usize) -> String) -> String {
     numbers.map(row).collect::<Vec<_>>().join(",")
 }
 
-/// Tables with as many rows, but for one that refers to others.
+/// Creates tables with `ROWS` rows each, and an empty `child` that references `base`.
 fn shards() -> Shards {
     let values = listed(0..ROWS, |at| format!("({at}, {at})"));
     Shards::with(&[
@@ -42,7 +42,7 @@ fn a_statement_is_run_as_often_as_it_has_batches_and_not_as_rows() {
     let moved = listed(0..ROWS, |at| format!("({}, {at}, {at})", at + ROWS));
     let children = listed(0..ROWS, |at| format!("({at}, {}, {}, {at})", at / 2, at + 1));
     let named = |of: &str| format!("where {of} = any ('{{{all}}}'::int[])");
-    // Rows that an index leads to come in batches of 8, 16, .. 128, and the rest.
+    // Rows found by an index are read in batches of 8, 16, .. 128, and the rest.
     let by_index = 6;
     let cases = [
         (BATCHES, format!("insert into plain values {}", new(2))),
@@ -50,12 +50,13 @@ fn a_statement_is_run_as_often_as_it_has_batches_and_not_as_rows() {
         (BATCHES, format!("insert into keyed values {}", new(3))),
         (BATCHES, format!("insert into keyed values {old} on conflict do nothing")),
         (BATCHES, format!("insert into keyed values {old} on conflict (a) do update set n = 0")),
-        // Entries of the index, and the rows that they lead to.
+        // First the index entries, then the rows that they refer to.
         (
             2 * BATCHES,
             format!("insert into keyed values {moved} on conflict (u) do update set n = 0"),
         ),
-        // All that is referred to by its key and entries of the index; and the rows of those.
+        // First all referenced rows and index entries by key, then the rows that the entries refer
+        // to.
         (BATCHES + 2, format!("insert into child values {children}")),
         (
             BATCHES,
@@ -72,7 +73,7 @@ fn a_statement_is_run_as_often_as_it_has_batches_and_not_as_rows() {
     ];
     for (most, sql) in cases {
         let shown = sql.get(..60).unwrap_or(&sql);
-        // And once with all that it looks at.
+        // One more run has all rows that it reads.
         assert_eq!(shards.runs(&program(&sql, None), most + 1), Some(most + 1), "{shown}");
     }
 }

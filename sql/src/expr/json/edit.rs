@@ -1,4 +1,4 @@
-//! Changes of `jsonb`: `||`, `-`, `#-`, `jsonb_set`, `jsonb_insert`, `jsonb_strip_nulls`.
+//! Modification of `jsonb`: `||`, `-`, `#-`, `jsonb_set`, `jsonb_insert`, `jsonb_strip_nulls`.
 
 use super::{JsonFunction, array, place, text, tree};
 use crate::error::{SqlError, code};
@@ -9,7 +9,8 @@ fn invalid(message: &str) -> SqlError {
     SqlError::new(code::INVALID_PARAMETER, message)
 }
 
-/// Objects are merged; all else is a list, where what is no array counts as a list of itself.
+/// `||`: merges two objects; concatenates anything else as arrays, with a non-array as an array of
+/// one element.
 pub(super) fn concat(left: &Json, right: &Json) -> Json {
     if let (Json::Object(a), Json::Object(b)) = (left, right) {
         return object([a.as_slice(), b].concat());
@@ -21,7 +22,7 @@ pub(super) fn concat(left: &Json, right: &Json) -> Json {
     Json::Array([list(left), list(right)].concat())
 }
 
-/// Without a key or a string, a place, or any of an array of keys.
+/// `-`: deletes a key or string, the element at an index, or each of an array of keys.
 pub(super) fn delete(json: &Json, what: &Datum) -> Result<Json, SqlError> {
     if json.is_scalar() {
         return Err(invalid("cannot delete from scalar"));
@@ -54,7 +55,7 @@ pub(super) fn delete(json: &Json, what: &Datum) -> Result<Json, SqlError> {
     })
 }
 
-/// What happens at the end of a path.
+/// The modification at the end of a path.
 enum Change<'a> {
     Delete,
     Set { value: &'a Json, is_created: bool },
@@ -146,7 +147,7 @@ fn changed_item(
     let mut items = items.to_vec();
     let is_last = at + 1 == steps.len();
     let Some(found) = json::index(asked, items.len()) else {
-        // Beyond either end, what is new goes there.
+        // A new element with an index past either end is inserted at that end.
         match change {
             Change::Set { value, is_created: true } | Change::Insert { value, .. } if is_last => {
                 let end = if asked < 0 { 0 } else { items.len() };
@@ -172,7 +173,7 @@ fn changed_item(
     Ok(Json::Array(items))
 }
 
-/// Without the members that are null.
+/// Removes object members that are null, at all levels.
 pub(super) fn strip_nulls(json: &Json) -> Json {
     match json {
         Json::Array(items) => Json::Array(items.iter().map(strip_nulls).collect()),

@@ -1,4 +1,4 @@
-//! Values of SQL as JSON: `to_json`, `json_build_object` and their like.
+//! Conversion of SQL values to JSON: `to_json`, `json_build_object` and similar functions.
 
 use super::made;
 use crate::error::{SqlError, code};
@@ -9,14 +9,14 @@ use crate::types::json::{self, Json, Parts, put_string};
 use crate::types::text::format;
 use crate::types::zone::Zone;
 
-/// A value as `json`.
+/// Returns a value as `json`.
 pub(super) fn text(base: SqlType, value: &Datum, zone: &Zone) -> Result<String, SqlError> {
     let mut out = String::new();
     put(base, value, zone, &mut out);
     Ok(out)
 }
 
-/// A value as `jsonb`.
+/// Returns a value as `jsonb`.
 pub(super) fn tree(base: SqlType, value: &Datum, zone: &Zone) -> Result<Json, SqlError> {
     match value {
         Datum::Jsonb(json) => Ok((**json).clone()),
@@ -58,7 +58,7 @@ fn put_items(base: SqlType, dims: &[usize], items: &[Datum], zone: &Zone, out: &
     out.push(']');
 }
 
-/// As XML Schema has it: a T before the time, and an offset with minutes.
+/// Formats a timestamp as in XML Schema: with a T before the time, and an offset with minutes.
 fn timestamp(base: SqlType, micros: i64, zone: &Zone) -> String {
     let shown = format(base, &Datum::Timestamp(micros), zone);
     if micros == INFINITY || micros == MINUS_INFINITY {
@@ -75,7 +75,7 @@ fn timestamp(base: SqlType, micros: i64, zone: &Zone) -> String {
     format!("{shown}{minutes}{era}")
 }
 
-/// `json_build_array`, of values that are JSON.
+/// `json_build_array`; the values are JSON already.
 pub(super) fn array(args: &[Datum], is_binary: bool) -> Result<Datum, SqlError> {
     if is_binary {
         return made(Json::Array(args.iter().map(|arg| super::tree(arg).clone()).collect()));
@@ -84,7 +84,7 @@ pub(super) fn array(args: &[Datum], is_binary: bool) -> Result<Datum, SqlError> 
     Ok(Datum::Text(format!("[{}]", parts.join(", "))))
 }
 
-/// `json_build_object`, of keys that are texts and values that are JSON.
+/// `json_build_object`; the keys are text and the values are JSON already.
 pub(super) fn object(args: &[Datum], is_binary: bool) -> Result<Datum, SqlError> {
     let mut members = Vec::with_capacity(args.len() / 2);
     let mut shown = Vec::with_capacity(args.len() / 2);
@@ -113,7 +113,7 @@ pub(super) fn object(args: &[Datum], is_binary: bool) -> Result<Datum, SqlError>
     Ok(Datum::Text(format!("{{{}}}", shown.join(", "))))
 }
 
-/// `row_to_json`, of names and values that are JSON.
+/// `row_to_json`, from names and values that are JSON already.
 pub(super) fn row(args: &[Datum]) -> Datum {
     let mut out = String::from("{");
     for (at, pair) in args.chunks(2).enumerate() {
@@ -126,7 +126,7 @@ pub(super) fn row(args: &[Datum]) -> Datum {
     Datum::Text(out)
 }
 
-/// A `json` without the members that are null, and without blanks.
+/// Returns a `json` text without the members that are null, and without blanks.
 pub(super) fn strip_nulls(text: &str) -> Result<String, SqlError> {
     let mut out = String::with_capacity(text.len());
     put_stripped(text, &mut out)?;

@@ -1,4 +1,4 @@
-//! The plans that a node has kept change nothing of what a program reads.
+//! Plans cached by a node must not change the rows that a program reads.
 
 use pangea_core::exec::ordered::Finished;
 
@@ -33,7 +33,7 @@ const SETUP: [&str; 17] = [
     "create role r",
 ];
 
-/// Statements as they are said again and again.
+/// Statements that run repeatedly.
 const STATEMENTS: [&str; 22] = [
     "call p(7)",
     "call nested(1)",
@@ -103,9 +103,10 @@ fn what_a_program_reads_does_not_depend_on_the_plans_that_are_kept() {
     }
 }
 
-/// A replica that had run a CALL before a foreign key was dropped read the parent's record once
-/// more, by the plan that it had kept: what another had found the call to touch did not hold it, so
-/// the call left that here, and ran behind all others of its slice, and ran at its place there.
+/// A replica that had run a CALL before a foreign key was dropped read the parent's record again,
+/// because of its cached plan. The footprint found by another replica did not contain that record.
+/// On this replica the call violated its footprint and ran after all other transactions of its
+/// slice; on the other replica it ran at its place in the order.
 #[test]
 fn a_call_whose_plan_is_old_runs_at_its_place() {
     let sql = "call p(7)";

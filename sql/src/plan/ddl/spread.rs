@@ -1,4 +1,4 @@
-//! Planning where the rows of a table are, in a cluster that divides tables (Calvin §3).
+//! Planning of the placement of a table's rows, in a cluster that partitions tables (Calvin §3).
 //!
 //! ```sql
 //! CREATE TABLE orders (shop int, id int, .., PRIMARY KEY (shop, id)) PARTITION BY HASH (shop);
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Rows with the same values in the columns of HASH are on one shard: a transaction that touches
-//! those alone is one shard's. Rows of one range are on one shard too: the first range is on shard
-//! 0, the next on shard 1, and so on. A table that says nothing is spread by its whole key. A
-//! cluster that has all rows on each node takes the same statements, and nothing follows from them
-//! there.
+//! only those rows involves one shard. Rows of one range are on one shard too: the first range is
+//! on shard 0, the next on shard 1, and so on. A table without a clause is hashed by its whole
+//! primary key. A cluster in which each node has all rows accepts the same statements; they have no
+//! effect there.
 
 use std::fmt;
 
@@ -27,9 +27,10 @@ use crate::expr::Expr;
 use crate::syntax;
 use crate::types::SqlType;
 
-/// The storage parameter of tables that are on every node.
+/// The storage parameter of tables that are stored on every node.
 const REPLICATED: &str = "replicated";
-/// Those of PostgreSQL's tables, beside what is said of autovacuum: nothing follows from them here.
+/// PostgreSQL's other storage parameters of tables, except those of autovacuum. They have no effect
+/// here.
 const STORAGE_PARAMETERS: &[&str] = &[
     "fillfactor",
     "oids",
@@ -41,8 +42,8 @@ const STORAGE_PARAMETERS: &[&str] = &[
 ];
 
 impl Planner<'_> {
-    /// Notes in a new table, and in the numbers of its indexes, where its rows are to be. Returns
-    /// what each range of its primary key but the first begins with, where it has ranges.
+    /// Sets the partitioning rule of a new table, and of the numbers of its indexes. Returns the
+    /// start of each range of its primary key except the first; empty if the table has no ranges.
     pub(super) fn spread(
         &mut self,
         create: &ast::CreateTable,
@@ -80,7 +81,7 @@ impl Planner<'_> {
         Ok(starts)
     }
 
-    /// What ranges begin with, as values of the columns.
+    /// Binds the starts of ranges as values of the columns.
     fn starts(
         &mut self,
         starts: &[ast::Expr],
@@ -108,12 +109,12 @@ impl Planner<'_> {
     }
 }
 
-/// The number that a table with a rule has until it is stored.
+/// Returns the number that encodes the rule of a table until the table is stored.
 fn number_of(rule: &Rule) -> TableId {
     rule.number(TableId(0)).expect("a rule that a number can say")
 }
 
-/// Whether `WITH (replicated)` says so. PostgreSQL's own parameters are passed over.
+/// Whether `WITH (replicated)` is set. PostgreSQL's own parameters are ignored.
 fn is_replicated(options: &CreateTableOptions) -> Result<bool, SqlError> {
     let CreateTableOptions::With(options) = options else { return Ok(false) };
     let mut is_replicated = false;
@@ -143,11 +144,11 @@ fn is_replicated(options: &CreateTableOptions) -> Result<bool, SqlError> {
     Ok(is_replicated)
 }
 
-/// How PARTITION BY says it.
+/// The partitioning method of PARTITION BY.
 #[derive(Clone, Copy)]
 enum Strategy<'a> {
     Hash,
-    /// With what each range but the first begins with.
+    /// The starts of all ranges except the first.
     Range(&'a [ast::Expr]),
 }
 
@@ -161,10 +162,10 @@ impl fmt::Display for Strategy<'_> {
 }
 
 impl<'a> Strategy<'a> {
-    /// With the columns, as if a function was called with them.
+    /// Returns the method, and the columns as the arguments of a function call.
     fn of(by: &'a ast::Expr) -> Result<(Self, &'a ast::Function), SqlError> {
         let other = || SqlError::unsupported("this form of PARTITION BY");
-        // What SPLIT AT VALUES is in the tree: see `syntax::ranges`.
+        // The form of SPLIT AT VALUES in the syntax tree: see `syntax::ranges`.
         let (called, starts) = match by {
             ast::Expr::InList { expr, list, negated: false } => (&**expr, Some(&list[..])),
             by => (by, None),
@@ -192,7 +193,7 @@ impl<'a> Strategy<'a> {
     }
 }
 
-/// The rule of PARTITION BY HASH.
+/// Returns the rule of PARTITION BY HASH.
 fn by_hash(columns: &[usize], table: &Table) -> Result<Rule, SqlError> {
     if columns.len() == table.primary_key.len() {
         return Ok(Rule::OF_WHOLE_KEY);
@@ -210,7 +211,8 @@ fn by_hash(columns: &[usize], table: &Table) -> Result<Rule, SqlError> {
     }
 }
 
-/// The columns that a partitioning names, by position: the first of the primary key.
+/// Returns the positions of the partition columns, which must be the first columns of the primary
+/// key.
 fn key_columns(
     by: Strategy<'_>,
     function: &ast::Function,
@@ -240,7 +242,7 @@ fn key_columns(
     Ok(columns)
 }
 
-/// The columns that a partitioning names, whichever they are.
+/// Returns the positions of the partition columns, without checks.
 fn columns_of(
     by: Strategy<'_>,
     function: &ast::Function,
@@ -264,7 +266,7 @@ fn columns_of(
     if columns.is_empty() { Err(no_columns()) } else { Ok(columns) }
 }
 
-/// The values of SPLIT AT VALUES for each range, which are one for each of so many columns.
+/// Returns the values of one start in SPLIT AT VALUES, which must be one for each column.
 fn values_of(start: &ast::Expr, width: usize) -> Result<&[ast::Expr], SqlError> {
     let mut inner = start;
     while let ast::Expr::Nested(nested) = inner {
@@ -283,7 +285,7 @@ fn values_of(start: &ast::Expr, width: usize) -> Result<&[ast::Expr], SqlError> 
     }
 }
 
-/// A column that says where rows are stays as it is.
+/// Fails if the column is part of the partition key, which must not change.
 pub(in super::super) fn check_column(
     table: &Table,
     at: usize,
@@ -302,7 +304,7 @@ pub(in super::super) fn check_column(
     }
 }
 
-/// So does a primary key that ranges are of.
+/// Fails if the primary key is partitioned by range, and must not change.
 pub(in super::super) fn check_key(table: &Table) -> Result<(), SqlError> {
     match table.ranges() {
         Some(_) => {
@@ -313,13 +315,13 @@ pub(in super::super) fn check_key(table: &Table) -> Result<(), SqlError> {
     }
 }
 
-/// How many bytes a column takes in a key, where that does not depend on its value.
+/// Returns the number of bytes of a column in a key; `None` if it depends on the value.
 fn key_bytes(ty: SqlType) -> Option<usize> {
     match ty {
         SqlType::Bool => Some(1),
         SqlType::Int2 => Some(2),
         SqlType::Int4 | SqlType::Date => Some(4),
-        // A real is a double precision in keys.
+        // A real is encoded as a double precision.
         SqlType::Int8
         | SqlType::Float4
         | SqlType::Float8

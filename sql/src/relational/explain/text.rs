@@ -1,4 +1,4 @@
-//! Expressions of DataFusion's in PostgreSQL's words.
+//! DataFusion expressions in PostgreSQL's syntax.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::types::SqlType;
 type Physical = Arc<dyn PhysicalExpr>;
 
 impl Shower<'_> {
-    /// An expression.
+    /// Displays an expression.
     #[recursive::recursive]
     pub(super) fn text(&self, expr: &Physical) -> String {
         if let Some(column) = expr.downcast_ref::<Column>() {
@@ -78,7 +78,7 @@ impl Shower<'_> {
         shown + " END"
     }
 
-    /// An expression of a type, as far as that is known.
+    /// Displays an expression of a type, if the type is known.
     fn text_of(&self, expr: &Physical, base: Option<SqlType>) -> String {
         match expr.downcast_ref::<Literal>() {
             Some(literal) => self.literal(literal.value(), base),
@@ -123,7 +123,7 @@ impl Shower<'_> {
 
     fn call(&self, call: &ScalarFunctionExpr) -> String {
         let function = call.fun().inner();
-        // The bytes that a value is compared by are the value's.
+        // The comparison key of a value is displayed as the value.
         if function.downcast_ref::<KeyOf>().is_some()
             && let Some(value) = call.args().first()
         {
@@ -137,7 +137,7 @@ impl Shower<'_> {
         self.names(columns).shown(&computed.expr, Some(computed.base))
     }
 
-    /// The type of an expression, where that is known.
+    /// Returns the type of an expression if it is known.
     pub(super) fn type_of(&self, expr: &Physical) -> Option<SqlType> {
         if let Some(column) = expr.downcast_ref::<Column>() {
             return self.known.get(column.name()).and_then(|(_, base)| *base);
@@ -147,7 +147,7 @@ impl Shower<'_> {
         computed.or_else(|| call.downcast_ref::<KeyOf>().map(|key| key.base))
     }
 
-    /// What rows are sorted by.
+    /// Displays the sort keys.
     pub(super) fn sort_keys(&self, ordering: &LexOrdering) -> Vec<String> {
         ordering
             .iter()
@@ -164,7 +164,7 @@ impl Shower<'_> {
             .collect()
     }
 
-    /// The call of an aggregate.
+    /// Displays the call of an aggregate.
     pub(super) fn called(
         &self,
         function: &AggregateFunctionExpr,
@@ -182,7 +182,7 @@ impl Shower<'_> {
         format!("{}({distinct}{args}){filter}", function.fun().name())
     }
 
-    /// The call of a window function.
+    /// Displays the call of a window function.
     pub(super) fn window(&self, window: &dyn WindowExpr) -> String {
         let args: Vec<String> = window.expressions().iter().map(|arg| self.text(arg)).collect();
         let name = window.name();

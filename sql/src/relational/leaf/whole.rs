@@ -1,4 +1,4 @@
-//! A scan that reads all of its table.
+//! Full table scans.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::plan::path::Paths;
 use crate::relational::chunk::{Chunk, Layout};
 
 impl Scan {
-    /// What becomes of the rows of its table.
+    /// Returns the mapping from the rows of its table to columns.
     pub(super) fn layout(&self, paths: &Paths, filter: Option<Expr>) -> Arc<Layout> {
         Arc::new(Layout::new(&paths.table, &self.projection, filter, self.schema.clone()))
     }
 
-    /// Reading its table with all cores, where all of it is read, and its rows may come in any
-    /// order or are few.
+    /// Starts a parallel scan on all cores. Returns `None` unless the whole table is read and
+    /// either its rows may come in any order or its condition leaves few of them.
     pub(super) fn whole(
         &self,
         paths: &Paths,

@@ -8,9 +8,9 @@ use crate::catalog::role::{PRIVILEGES, Privileges};
 use crate::error::{SqlError, code};
 use crate::syntax::name;
 
-/// The names of others, of what there is not.
+/// Names of PostgreSQL's other privileges, on kinds of objects that are not supported.
 const OTHER_PRIVILEGES: [&str; 5] = ["connect", "execute", "set", "temp", "temporary"];
-/// What else GRANT is on in PostgreSQL.
+/// Other kinds of objects that GRANT names in PostgreSQL.
 const OTHER_OBJECTS: [&str; 12] = [
     "DATABASE",
     "DOMAIN",
@@ -27,7 +27,7 @@ const OTHER_OBJECTS: [&str; 12] = [
 ];
 
 impl Words<'_> {
-    /// GRANT and REVOKE, of privileges and of roles.
+    /// Parses GRANT and REVOKE, of privileges and of roles.
     pub(super) fn grant(&mut self, is_grant: bool) -> Result<RoleStatement, SqlError> {
         let direction = if is_grant { "TO" } else { "FROM" };
         let mut is_option = !is_grant && self.take("GRANT OPTION FOR");
@@ -64,7 +64,7 @@ impl Words<'_> {
         self.role_name()
     }
 
-    /// What may come last. Whether dependents go too.
+    /// Parses the clauses that may come last. Returns whether CASCADE is specified.
     fn ending(&mut self, is_grant: bool) -> Result<bool, SqlError> {
         if self.take("GRANTED BY") {
             return Err(SqlError::unsupported("GRANTED BY"));

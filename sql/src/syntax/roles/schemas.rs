@@ -9,9 +9,9 @@ use crate::syntax::name;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SchemaStatement {
     Create {
-        /// That of its owner where nothing is said.
+        /// If `None`, the schema has the name of its owner.
         name: Option<String>,
-        /// The user where nothing is said.
+        /// If `None`, the current user.
         owner: Option<RoleName>,
         if_not_exists: bool,
     },
@@ -27,7 +27,7 @@ pub(crate) enum SchemaStatement {
 }
 
 impl SchemaStatement {
-    /// PostgreSQL's tag.
+    /// Returns PostgreSQL's command tag.
     pub(super) fn tag(&self) -> &'static str {
         match self {
             Self::Create { .. } => "CREATE SCHEMA",
@@ -38,7 +38,7 @@ impl SchemaStatement {
 }
 
 impl Words<'_> {
-    /// What comes after `CREATE SCHEMA`.
+    /// Parses the rest of a statement after `CREATE SCHEMA`.
     pub(super) fn create_schema(&mut self) -> Result<RoleStatement, SqlError> {
         let if_not_exists = self.take("IF NOT EXISTS");
         let is_unnamed = self.take("AUTHORIZATION");
@@ -52,7 +52,7 @@ impl Words<'_> {
         Ok(RoleStatement::Schema(create))
     }
 
-    /// What comes after `ALTER SCHEMA`.
+    /// Parses the rest of a statement after `ALTER SCHEMA`.
     pub(super) fn alter_schema(&mut self) -> Result<RoleStatement, SqlError> {
         let name = name(&self.ident()?);
         if self.take("RENAME TO") {
@@ -63,7 +63,7 @@ impl Words<'_> {
         Ok(RoleStatement::Schema(SchemaStatement::Own { name, owner }))
     }
 
-    /// What comes after `DROP SCHEMA`.
+    /// Parses the rest of a statement after `DROP SCHEMA`.
     pub(super) fn drop_schemas(&mut self) -> Result<RoleStatement, SqlError> {
         let if_exists = self.take("IF EXISTS");
         let names = self.schemas()?;

@@ -1,17 +1,17 @@
-//! `{1,NULL,"a b"}`: braces, commas, quotes.
+//! The syntax of array literals, `{1,NULL,"a b"}`: braces, commas, quotes.
 
 use super::check_dimensions;
 use crate::error::{SqlError, code};
 
-/// The dimensions, and the words in order; nothing for an unquoted NULL.
+/// The dimensions, and the texts of the elements in order. `None` is an unquoted NULL.
 type Words = (Vec<usize>, Vec<Option<String>>);
 
-/// PostgreSQL's blanks between the parts of an array.
+/// Returns whether a character is a blank between the parts of an array in PostgreSQL.
 fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}')
 }
 
-/// Appends a value's text, with quotes where it needs them.
+/// Appends the text of an element, quoted if needed.
 pub(super) fn put_quoted(text: &str, out: &mut String) {
     let is_special = |c: char| matches!(c, '{' | '}' | ',' | '"' | '\\') || is_blank(c);
     let is_plain = !text.is_empty() && !text.eq_ignore_ascii_case("null");
@@ -29,7 +29,7 @@ pub(super) fn put_quoted(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// What was read last.
+/// The token that was read last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Open,
@@ -38,21 +38,21 @@ enum After {
     Word,
 }
 
-/// How far the reading has come.
+/// The state of the parser.
 struct Reading {
-    /// How many parts each dimension has, once one of them is complete.
+    /// Length of each dimension, once one of its subarrays is complete.
     dims: Vec<Option<usize>>,
-    /// How many parts of each open dimension were read.
+    /// Number of parts read of each open dimension.
     counts: Vec<usize>,
-    /// Whether values were found, which are all at one depth.
+    /// Whether elements were found. All of them must be at one depth.
     has_words: bool,
     after: After,
 }
 
-/// Reads a literal's words.
+/// Parses the texts of a literal.
 ///
 /// # Errors
-/// When it is malformed.
+/// If it is malformed.
 pub(super) fn read(text: &str) -> Result<Words, SqlError> {
     let malformed = |detail: String| {
         let message = format!("malformed array literal: \"{text}\"");
@@ -122,7 +122,7 @@ impl Reading {
     }
 
     fn open(&mut self) -> Result<(), Option<SqlError>> {
-        // A brace beside values, or deeper than the values before it.
+        // A brace next to elements, or at a greater depth than the elements before it.
         let is_too_deep = self.has_words && self.counts.len() >= self.dims.len();
         if !matches!(self.after, After::Open | After::Comma) || is_too_deep {
             return Err(None);
@@ -166,7 +166,7 @@ impl Reading {
     }
 }
 
-/// A value's text and what follows it.
+/// Parses the text of an element. Returns it with the rest of the literal.
 fn read_word<'a>(
     text: &'a str,
     malformed: &dyn Fn(String) -> SqlError,
@@ -191,7 +191,7 @@ fn read_word<'a>(
             Some(_) => Err(malformed("Unexpected array element.".to_owned())),
         };
     }
-    // What a backslash stands before is kept, a blank at the end too.
+    // Escaped characters are retained, even a blank at the end.
     let (mut kept, mut has_escape) = (0, false);
     loop {
         let (at, c) = chars.next().ok_or_else(end)?;

@@ -1,21 +1,21 @@
-//! What interval literals say: PostgreSQL's `DecodeInterval` and `DecodeISO8601Interval`.
+//! Interval literals: PostgreSQL's `DecodeInterval` and `DecodeISO8601Interval`.
 //!
-//! The words of a literal are read from the last to the first, so that a unit is known before the
-//! number that it counts.
+//! The words of a literal are read from the last to the first, so that a unit is known before its
+//! number.
 
 use super::{Interval, MONTHS_PER_YEAR, out_of_range};
 use crate::error::{SqlError, code};
 use crate::types::datetime::{MICROS_PER_DAY, MICROS_PER_SECOND};
 
-/// Units are told apart by so many letters.
+/// Number of letters that distinguish units.
 const UNIT_LETTERS: usize = 10;
-/// The most words of a literal, as in PostgreSQL.
+/// Maximum number of words in a literal, as in PostgreSQL.
 const WORDS_MAX: usize = 25;
 
-/// What is wrong with a literal.
+/// The error in a literal.
 enum Wrong {
     Format,
-    /// A field is out of its range.
+    /// A field is out of range.
     Field,
 }
 
@@ -35,7 +35,7 @@ enum Unit {
     Millennium,
 }
 
-/// Reads an interval whose last number without a unit counts `unit`s.
+/// Parses an interval whose last number without a unit counts `unit`s.
 pub(super) fn parse(text: &str, unit: &str) -> Result<Interval, SqlError> {
     let last = Unit::named(unit).unwrap_or(Unit::Second);
     let decoded = match words(text).and_then(|words| decode(&words, last)) {
@@ -79,7 +79,7 @@ impl Unit {
     }
 }
 
-/// The parts as they are summed up.
+/// The sums of the fields.
 #[derive(Default)]
 struct Sums {
     years: i64,
@@ -126,7 +126,7 @@ impl Sums {
         Some(())
     }
 
-    /// Adds a number of a unit.
+    /// Adds a number of units.
     fn add(&mut self, unit: Unit, count: i64, fraction: f64) -> Option<()> {
         let micros = match unit {
             Unit::Microsecond => 1,
@@ -172,7 +172,7 @@ impl Sums {
 
 #[derive(Debug, PartialEq)]
 enum Word {
-    /// `12:30:01.5`, perhaps with a sign.
+    /// `12:30:01.5`, with an optional sign.
     Clock(String),
     /// `12`, `1.5`, `.5`, `-7`, `1-2`.
     Number(String),
@@ -224,7 +224,7 @@ fn decode(words: &[Word], last: Unit) -> Result<Sums, Wrong> {
             Word::Clock(clock) => {
                 let micros = clock_micros(clock)?;
                 sums.add_micros(micros, 1).ok_or(Wrong::Field)?;
-                // What stands before a time counts days.
+                // A number before a time counts days.
                 unit = Some(Unit::Day);
                 vec![Unit::Hour, Unit::Minute, Unit::Second]
             }
@@ -263,7 +263,7 @@ fn decode(words: &[Word], last: Unit) -> Result<Sums, Wrong> {
     Ok(sums)
 }
 
-/// A number of a unit, or `years-months`.
+/// Parses a number of a unit, or `years-months`.
 fn numbers(text: &str, unit: Unit) -> Result<(Unit, i64, f64), Wrong> {
     let is_negative = text.starts_with('-');
     let digits = text.trim_start_matches(['+', '-']);
@@ -286,7 +286,7 @@ fn numbers(text: &str, unit: Unit) -> Result<(Unit, i64, f64), Wrong> {
     Ok((unit, count, if is_negative { -fraction } else { fraction }))
 }
 
-/// `.5`, or nothing.
+/// Parses `.5`, or an empty text as 0.
 fn fraction_of(text: &str) -> Result<f64, Wrong> {
     let Some(digits) = text.strip_prefix('.') else {
         return if text.is_empty() { Ok(0.0) } else { Err(Wrong::Format) };
@@ -297,7 +297,7 @@ fn fraction_of(text: &str) -> Result<f64, Wrong> {
     format!("0.{digits}0").parse().map_err(|_| Wrong::Format)
 }
 
-/// `12:30`, `12:30:01.5`, or with two parts and a fraction minutes and seconds.
+/// Parses `12:30` or `12:30:01.5`. Two parts with a fraction are minutes and seconds.
 fn clock_micros(text: &str) -> Result<i64, Wrong> {
     let is_negative = text.starts_with('-');
     let digits = text.trim_start_matches(['+', '-']);
@@ -332,7 +332,7 @@ fn clock_micros(text: &str) -> Result<i64, Wrong> {
     Ok(if is_negative { -total } else { total })
 }
 
-/// `P1Y2M3DT4H5M6S`, or the alternative form `P0001-02-03T04:05:06`.
+/// Parses `P1Y2M3DT4H5M6S`, or the alternative form `P0001-02-03T04:05:06`.
 fn iso_8601(text: &str) -> Result<Sums, Wrong> {
     let body = text.strip_prefix('P').ok_or(Wrong::Format)?;
     let (date, time) = match body.split_once('T') {
@@ -368,7 +368,7 @@ fn iso_8601(text: &str) -> Result<Sums, Wrong> {
     Ok(sums)
 }
 
-/// Numbers, each with the letter of its unit after it.
+/// Parses numbers, each followed by the letter of its unit.
 fn designated(text: &str, units: &[(char, Unit)], sums: &mut Sums) -> Result<(), Wrong> {
     let mut rest = text;
     while !rest.is_empty() {

@@ -1,17 +1,18 @@
-//! JSON texts: to trees, to their parts, or only looked through.
+//! Parsing of JSON texts: to trees, to their parts, or only for validation.
 
 use super::{DEPTH_MAX, Json, object, too_deep};
 use crate::error::{SqlError, code};
 use crate::types::check_parted;
 use crate::types::numeric::Numeric;
 
-/// The most bits of all numbers of a text: a few characters with an exponent stand for many digits.
+/// Maximum number of bits of all numbers in a text. A few characters with an exponent can stand for
+/// many digits.
 const NUMBER_BITS_MAX: u64 = 1 << 30;
 
-/// Reads a text into its normal form.
+/// Parses a text to its normal form.
 ///
 /// # Errors
-/// When it is not JSON, holds a zero character, or is nested too deep.
+/// If it is not JSON, contains a zero character, or is nested too deeply.
 pub fn parse(text: &str) -> Result<Json, SqlError> {
     check_parted(text)?;
     let mut parser = Parser { text, at: 0, is_built: true, bits: 0 };
@@ -20,31 +21,31 @@ pub fn parse(text: &str) -> Result<Json, SqlError> {
     Ok(json)
 }
 
-/// Looks through a text.
+/// Validates a text.
 ///
 /// # Errors
-/// When it is not JSON, or nested too deep.
+/// If it is not JSON, or is nested too deeply.
 pub fn check(text: &str) -> Result<(), SqlError> {
     let mut parser = Parser { text, at: 0, is_built: false, bits: 0 };
     parser.value(0)?;
     parser.end()
 }
 
-/// The parts of a text, themselves texts.
+/// The parts of a text, as texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parts<'a> {
-    /// Not an array and not an object.
+    /// Neither an array nor an object.
     Scalar(&'a str),
-    /// The values of an array.
+    /// The elements of an array.
     Array(Vec<&'a str>),
     /// The keys and values of an object.
     Object(Vec<(String, &'a str)>),
 }
 
-/// The parts of a text that is JSON.
+/// Returns the parts of a JSON text.
 ///
 /// # Errors
-/// When a key holds what no text can.
+/// If a key contains a character that a text cannot contain.
 pub fn parts(text: &str) -> Result<Parts<'_>, SqlError> {
     check_parted(text)?;
     let mut parser = Parser { text, at: 0, is_built: false, bits: 0 };
@@ -83,10 +84,10 @@ pub fn parts(text: &str) -> Result<Parts<'_>, SqlError> {
     }
 }
 
-/// The string that a text is; nothing where it is another value.
+/// Parses a text that is a JSON string. Returns `None` for any other value.
 ///
 /// # Errors
-/// When it holds what no text can.
+/// If it contains a character that a text cannot contain.
 pub fn string_of(text: &str) -> Result<Option<String>, SqlError> {
     let mut parser = Parser { text, at: 0, is_built: true, bits: 0 };
     parser.skip_blanks();
@@ -107,9 +108,9 @@ fn malformed(detail: impl Into<String>) -> SqlError {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// Whether values are wanted; else they are looked through, and null.
+    /// Whether values are built. Otherwise they are only validated, and the result is null.
     is_built: bool,
-    /// How many bits the numbers so far take.
+    /// Number of bits of the numbers so far.
     bits: u64,
 }
 
@@ -136,7 +137,7 @@ impl<'a> Parser<'a> {
         is_there
     }
 
-    /// The error of what stands where something else should.
+    /// Returns the error of an unexpected token.
     fn unexpected(&mut self, expected: &str) -> SqlError {
         let Some(first) = self.peek() else {
             return malformed("The input string ended unexpectedly.");
@@ -147,7 +148,7 @@ impl<'a> Parser<'a> {
             return malformed(format!("Expected {expected}, but found \"{first}\"."));
         }
         self.is_built = false;
-        // A word that is not JSON is the error, whatever should stand there.
+        // If the token itself is invalid, that is the error, whatever was expected.
         match self.scalar() {
             Ok(_) => {
                 let found = &self.text[start..self.at];
@@ -237,7 +238,7 @@ impl<'a> Parser<'a> {
         let is_number = rest.starts_with(|c: char| c == '-' || c.is_ascii_digit());
         let is_part = |c: char| is_word(c) || is_number && matches!(c, '-' | '+' | '.');
         let end = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
-        // What no token begins with is one by itself.
+        // A character that begins no token is a token of its own.
         let end = end.max(rest.chars().next().map_or(0, char::len_utf8));
         let token = &rest[..end];
         let json = match token {
@@ -266,7 +267,7 @@ impl<'a> Parser<'a> {
         Ok(number)
     }
 
-    /// A string, whose quote is here; empty where no values are wanted.
+    /// Parses a string that begins here. Returns an empty string if no values are built.
     fn string(&mut self) -> Result<String, SqlError> {
         let start = self.at;
         let mut out = String::new();
@@ -299,7 +300,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The character after a backslash, and the length of what stands for it.
+    /// Returns the character that an escape sequence denotes, and the length of the sequence.
     fn escape(&self, rest: &str) -> Result<(char, usize), SqlError> {
         let Some(c) = rest.chars().next() else {
             return Err(malformed(format!("Token \"{}\" is invalid.", self.rest())));
@@ -350,7 +351,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Whether a text is a number as JSON writes them.
+/// Returns whether a text is a number in JSON's syntax.
 pub(super) fn is_json_number(text: &str) -> bool {
     let unsigned = text.strip_prefix('-').unwrap_or(text);
     let (mantissa, exponent) = match unsigned.find(['e', 'E']) {

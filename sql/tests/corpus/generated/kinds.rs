@@ -1,4 +1,4 @@
-//! The types of generated values, and the parts that expressions of each are made of.
+//! The types of generated values, and the templates of expressions of each type.
 
 /// A type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Kind {
     Big,
     /// `numeric`
     Numeric,
-    /// `double precision`, whose values here are sums of few powers of two: exact in any order
+    /// `double precision`. Values are sums of few powers of two, and therefore exact in any order
     Float,
     /// `text`
     Text,
@@ -34,7 +34,7 @@ impl Kind {
     pub const ALL: [Self; 11] =
         [Bool, Int, Big, Numeric, Float, Text, Date, Timestamp, Interval, Array, Json];
 
-    /// Values as SQL, none of them NULL.
+    /// Returns values as SQL, none of them NULL.
     pub fn literals(self) -> &'static [&'static str] {
         match self {
             Bool => &["true", "false", "(1 = 1)"],
@@ -60,13 +60,13 @@ impl Kind {
         }
     }
 
-    /// Whether values that are equal look alike: 1.5 and 1.50 don't, and neither do 1 day and
+    /// Returns whether equal values are displayed identically. 1.5 and 1.50 are not, nor 1 day and
     /// 24 hours.
     pub fn is_shown_alike(self) -> bool {
         !matches!(self, Numeric | Float | Interval | Json)
     }
 
-    /// Its name, for casts of NULL.
+    /// Returns its name, for casts of NULL.
     pub fn name(self) -> &'static str {
         match self {
             Bool => "bool",
@@ -84,8 +84,8 @@ impl Kind {
     }
 }
 
-/// What an expression can be made of: its kind, its text with a hole for each part, the kinds of
-/// the parts. No part fails whatever its values are, so that the order of evaluation is free.
+/// Templates of expressions: the kind, the text with a hole for each operand, and the kinds of the
+/// operands. No template fails for any operand values, so the order of evaluation does not matter.
 pub const PARTS: &[(Kind, &str, &[Kind])] = &[
     (Int, "({} + {})", &[Int, Int]),
     (Int, "({} - {})", &[Int, Int]),
@@ -202,7 +202,8 @@ pub const PARTS: &[(Kind, &str, &[Kind])] = &[
     (Bool, "({} < {})", &[Date, Timestamp]),
 ];
 
-/// Aggregates that give the same whatever the order of rows: the kind, the text, the argument.
+/// Aggregates that do not depend on the order of rows: the kind, the text, and the kind of the
+/// argument.
 pub const AGGREGATES: &[(Kind, &str, Kind)] = &[
     (Big, "count({})", Int),
     (Big, "count({})", Text),
@@ -229,7 +230,7 @@ pub const AGGREGATES: &[(Kind, &str, Kind)] = &[
     (Bool, "bool_or({})", Bool),
 ];
 
-/// Aggregates that are told in which order, where the argument stands twice.
+/// Aggregates with an explicit order. Their argument occurs twice.
 pub const ORDERED_AGGREGATES: &[(Kind, &str, Kind)] = &[
     (Text, "string_agg({}, ',' order by {})", Text),
     (Array, "array_agg({} order by {} desc)", Int),

@@ -1,9 +1,9 @@
-//! Statements that are drawn from seeds, and answered by both.
+//! Statements generated from seeds, run on Pangea and on PostgreSQL.
 //!
-//! `kinds.rs` has the parts of expressions as a table, `queries.rs` and `writes.rs` put them
-//! together, `tables.rs` has the tables. Statements are made so that PostgreSQL's answer is the
-//! only one: no value depends on the order of rows that tie, and no part fails at some values. Rows
-//! are compared as they come where the statement orders them, and else whatever their order.
+//! `kinds.rs` has templates of expressions, `queries.rs` and `writes.rs` combine them, and
+//! `tables.rs` has the tables. PostgreSQL's answer to a generated statement is the only correct
+//! one: no value depends on the order of rows that tie, and no template fails for some values. Rows
+//! are compared in order if the statement orders them, and otherwise in any order.
 
 mod kinds;
 mod queries;
@@ -21,10 +21,10 @@ use queries::{Generated, Generator};
 /// The seeds of each run.
 const SEEDS: Range<u64> = 0..3_000;
 
-/// Seeds to run in place of [`SEEDS`], such as `5000..9000`.
+/// Environment variable with seeds to run instead of [`SEEDS`], such as `5000..9000`.
 const VARIABLE: &str = "PANGEA_CORPUS_SEEDS";
 
-/// The most differences that are told.
+/// Maximum number of differences that are reported.
 const TOLD_MAX: usize = 10;
 
 fn seeds() -> Range<u64> {
@@ -39,7 +39,7 @@ struct Both {
     postgres: Postgres,
 }
 
-/// An answer with its rows in an order of their own, where they have none.
+/// Returns an answer for comparison. Rows without an order are sorted.
 fn comparable(answer: Result<Answer, Failure>, is_ordered: bool) -> Result<Answer, String> {
     let mut answer = answer.map_err(|failure| failure.code)?;
     if let Answer::Rows { lines, .. } = &mut answer
@@ -62,13 +62,13 @@ impl Both {
         both
     }
 
-    /// What differs; nothing where nothing does.
+    /// Returns the difference between the answers, or `None` if they agree.
     fn difference(&mut self, statement: &Generated) -> Option<String> {
         let theirs = self.postgres.answer(&statement.sql);
         let ours = self.pangea.answer(&statement.sql);
         let shown = format!("PostgreSQL: {}\nPangea:     {}", show(&theirs), show(&ours));
         let [theirs, ours] = [theirs, ours].map(|it| comparable(it, statement.is_ordered));
-        // What takes PostgreSQL too long tells nothing.
+        // A statement that takes PostgreSQL too long is not compared.
         let is_late = theirs.as_ref().is_err_and(|code| code == "57014");
         (ours != theirs && !is_late).then_some(shown)
     }
@@ -109,7 +109,7 @@ fn generated_statements_are_answered_as_postgresql_does() {
             differences.push(format!("{replay}\n{sql}\n{what}\n"));
         }
     }
-    // The shortest first: it says the most.
+    // The shortest statement is the easiest to debug.
     differences.sort_by_key(String::len);
     let count = differences.len();
     differences.truncate(TOLD_MAX);

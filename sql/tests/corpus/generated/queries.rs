@@ -1,18 +1,18 @@
-//! Random queries of random parts. One seed is one statement.
+//! Random queries, combined from random parts. One seed yields one statement.
 
 use fastrand::Rng;
 
 use super::kinds::{AGGREGATES, Kind, ORDERED_AGGREGATES, PARTS};
 use super::tables::TABLES;
 
-/// A column that an expression may name.
+/// A column that an expression may reference.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Its name, with that of its relation.
+    /// Its name, qualified with that of its relation.
     pub name: String,
     /// Its type.
     pub kind: Kind,
-    /// Whether no two rows of the relation have the same in it.
+    /// Whether all rows of the relation have distinct values in it.
     pub is_unique: bool,
 }
 
@@ -21,26 +21,26 @@ pub struct Column {
 pub struct Generated {
     /// Its text.
     pub sql: String,
-    /// Whether its rows come in one order only.
+    /// Whether the order of its rows is fully determined.
     pub is_ordered: bool,
 }
 
-/// Draws statements.
+/// Generates statements.
 pub struct Generator {
     pub(super) rng: Rng,
     names: usize,
-    /// How many queries may still be put in others.
+    /// Number of queries that may still be nested in others.
     queries: usize,
 }
 
-/// The queries inside of one statement, so that it ends.
+/// Maximum number of queries inside of one statement, so that generation ends.
 const QUERIES_MAX: usize = 4;
 
-/// The columns of a query inside of another.
+/// Maximum number of columns of a nested query.
 const COLUMNS_MAX: usize = 3;
 
 impl Generator {
-    /// The generator of one statement.
+    /// Returns the generator of one statement.
     pub fn new(seed: u64) -> Self {
         Self { rng: Rng::with_seed(seed), names: 0, queries: QUERIES_MAX }
     }
@@ -54,7 +54,7 @@ impl Generator {
     }
 
     pub(super) fn kind(&mut self) -> Kind {
-        // Numbers and texts are what most columns are.
+        // Most columns are numbers or texts.
         if self.chance(40) {
             *self.pick(&[Kind::Int, Kind::Text, Kind::Numeric])
         } else {
@@ -78,7 +78,7 @@ impl Generator {
         may
     }
 
-    /// A query with its order, or without one.
+    /// Returns a query with or without ORDER BY.
     pub fn statement(&mut self) -> Generated {
         let kinds = self.kinds();
         let mut sql = String::new();
@@ -99,7 +99,8 @@ impl Generator {
         if self.chance(50) {
             return Generated { sql, is_ordered: false };
         }
-        // By every column: rows that tie are the same rows, but for equal values that look unlike.
+        // Orders by every column. Rows that tie are identical, except for equal values that are
+        // displayed differently.
         let orders = ["", " desc", " nulls first", " desc nulls last"];
         let keys: Vec<String> =
             (1..=kinds.len()).map(|at| format!("{at}{}", self.pick(&orders))).collect();
@@ -116,7 +117,8 @@ impl Generator {
         Generated { sql, is_ordered }
     }
 
-    /// A query whose columns have these kinds. It may name the columns of queries around it.
+    /// Returns a query with columns of these kinds. It may reference columns of the enclosing
+    /// queries.
     fn query(&mut self, kinds: &[Kind], outer: &[Column], depth: u32) -> String {
         if depth > 0 && self.chance(12) && self.may_nest(depth) {
             let left = self.select(kinds, outer, depth - 1);
@@ -180,7 +182,7 @@ impl Generator {
         format!("select {distinct}{} from {from}{filter}", values.join(", "))
     }
 
-    /// A select whose columns are keys of groups and aggregates.
+    /// Returns a SELECT whose columns are grouping keys and aggregates.
     fn grouped(&mut self, kinds: &[Kind], from: &str, scope: &[Column], depth: u32) -> String {
         let mut keys: Vec<String> = Vec::new();
         let mut values = Vec::new();
@@ -216,13 +218,13 @@ impl Generator {
         sql
     }
 
-    /// An aggregate of a kind, with a condition now and then.
+    /// Returns an aggregate of a kind, sometimes with a filter.
     fn aggregate(&mut self, scope: &[Column], kind: Kind) -> String {
         let plain: Vec<_> = AGGREGATES.iter().filter(|row| row.0 == kind).collect();
         let ordered: Vec<_> = ORDERED_AGGREGATES.iter().filter(|row| row.0 == kind).collect();
         let all = [plain, ordered].concat();
         if all.is_empty() {
-            // Nothing adds up to this kind.
+            // No aggregate returns this kind.
             return self.literal(kind);
         }
         let (_, text, argument) = self.pick(&all);
@@ -234,7 +236,7 @@ impl Generator {
         sql
     }
 
-    /// A window function whose values don't depend on the order of rows that tie.
+    /// Returns a window function whose values do not depend on the order of rows that tie.
     fn window(&mut self, scope: &[Column]) -> (Kind, String) {
         let by = self.pick(scope).name.clone();
         let unique: Vec<String> =
@@ -269,7 +271,7 @@ impl Generator {
         (kind, format!("{function} over ({partition}order by {}{frame})", unique.join(", ")))
     }
 
-    /// Relations that are joined, and the columns that they have together.
+    /// Returns joined relations and their columns.
     fn from(&mut self, outer: &[Column], depth: u32) -> (String, Vec<Column>) {
         let (mut from, mut scope) = self.relation(outer, depth);
         while scope.len() < 12 && self.chance(40) {
@@ -290,7 +292,7 @@ impl Generator {
                 self.join(&from, &scope, &right, &columns)
             };
             scope.extend(columns);
-            // A row may now be there several times, or be missing.
+            // The join may repeat a row or omit it.
             scope.iter_mut().for_each(|column| column.is_unique = false);
         }
         (from, scope)
@@ -308,7 +310,7 @@ impl Generator {
         }
         let (a, b) = *self.pick(&pairs);
         let mut on = format!("{} = {}", a.name, b.name);
-        // PostgreSQL joins fully by equalities alone.
+        // PostgreSQL supports only equalities in full joins.
         if join != "full join" && self.chance(35) {
             let both = [scope, columns].concat();
             on.push_str(&format!(" and {}", self.condition(&both, 0)));
@@ -316,12 +318,12 @@ impl Generator {
         format!("{left} {join} {right} on {on}")
     }
 
-    /// A table or a query in its place.
+    /// Returns a table or a subquery.
     fn relation(&mut self, outer: &[Column], depth: u32) -> (String, Vec<Column>) {
         let name = self.name();
         if depth > 0 && self.chance(20) && self.may_nest(depth) {
             let kinds = self.kinds();
-            // No LATERAL: it sees what is around the whole query alone.
+            // Without LATERAL it sees only the columns outside of the enclosing query.
             let query = self.query(&kinds, outer, depth - 1);
             let columns = output_columns(&kinds, &name);
             return (format!("({query}) {}", alias(&name, &columns)), columns);
@@ -343,7 +345,7 @@ impl Generator {
         (*self.pick(kind.literals())).to_owned()
     }
 
-    /// An expression of a kind over the columns of a scope.
+    /// Returns an expression of a kind over the columns in scope.
     pub(super) fn expression(
         &mut self,
         scope: &[Column],
@@ -389,7 +391,7 @@ impl Generator {
         }
     }
 
-    /// A query of one value.
+    /// Returns a scalar subquery.
     fn scalar(&mut self, scope: &[Column], kind: Kind, depth: u32) -> String {
         let (from, columns) = self.from(scope, depth);
         let visible = [&columns, scope].concat();
@@ -406,7 +408,7 @@ impl Generator {
         self.expression(scope, Kind::Bool, 2, depth)
     }
 
-    /// Two values that are compared, or a value with what a query finds.
+    /// Returns a comparison of two values, or of a value with the result of a query.
     fn comparison(&mut self, scope: &[Column], size: u32, depth: u32) -> String {
         let kind = self.kind();
         let value = self.expression(scope, kind, size - 1, depth);
@@ -438,7 +440,7 @@ impl Generator {
     }
 }
 
-/// The columns of a query under a name.
+/// Returns the columns of a query with an alias.
 fn output_columns(kinds: &[Kind], name: &str) -> Vec<Column> {
     let column = |(at, kind): (usize, &Kind)| Column {
         name: format!("{name}.c{at}"),

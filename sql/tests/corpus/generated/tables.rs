@@ -1,4 +1,4 @@
-//! The tables that generated statements are about.
+//! The tables of generated statements.
 
 use fastrand::Rng;
 
@@ -10,9 +10,9 @@ pub struct Table {
     pub name: &'static str,
     /// Its columns and their kinds; the first is the primary key.
     pub columns: &'static [(&'static str, Kind)],
-    /// Columns that no two rows have the same in.
+    /// Columns with a unique constraint.
     pub unique: &'static [&'static str],
-    /// A condition that all rows meet.
+    /// A condition that all rows satisfy.
     pub check: &'static str,
 }
 
@@ -65,7 +65,7 @@ pub const TABLES: &[Table] = &[
 
 const ROWS: u32 = 14;
 
-/// What makes the tables and fills them, the same each time.
+/// Returns the statements that create and fill the tables. They are the same in each run.
 pub fn statements() -> Vec<String> {
     let mut rng = Rng::with_seed(1);
     let mut statements = Vec::new();
@@ -93,7 +93,7 @@ pub fn statements() -> Vec<String> {
                 })
                 .collect();
             let values = values.join(", ");
-            // Two rows may come to be alike where that is forbidden.
+            // Random rows may violate a unique constraint.
             statements.push(format!("insert into {name} values ({values}) on conflict do nothing"));
         }
     }

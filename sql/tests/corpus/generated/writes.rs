@@ -1,11 +1,11 @@
-//! Random writes, of random parts too.
+//! Random writes, combined from random parts.
 
 use super::kinds::Kind;
 use super::queries::{Column, Generated, Generator};
 use super::tables::{TABLES, Table};
 
 impl Generator {
-    /// A write. It is taken back, so that each seed finds the same rows.
+    /// Returns a write. It is rolled back, so that each seed finds the same rows.
     pub fn write(&mut self) -> Generated {
         let table = self.pick(TABLES);
         let columns: Vec<Column> = table
@@ -43,15 +43,16 @@ impl Generator {
     }
 
     fn update(&mut self, table: &Table, columns: &[Column]) -> String {
-        // PostgreSQL looks at each row when it is written, Pangea at all rows when all are: values
-        // that are unique in the end may not be so in between.
+        // PostgreSQL checks uniqueness row by row, Pangea after all rows. Values that are unique in
+        // the end may collide in between. Therefore unique columns are not updated.
         let mut free = table.columns[1..].to_vec();
         free.retain(|(name, _)| !table.unique.contains(name));
         let (column, kind) = *self.pick(&free);
         let value = self.expression(columns, kind, 2, 1);
         let condition = self.condition(columns, 1);
         if self.chance(30) {
-            // One row of the other at most: which of several would be written is anybody's guess.
+            // Joins at most one row of the other table. With several, it is undefined which of them
+            // is used.
             let other = self.pick(TABLES);
             let key = format!("x.id::text = {}.id::text", table.name);
             return format!(
@@ -67,7 +68,7 @@ impl Generator {
         for row in 0..self.rng.u32(1..4) {
             let mut values = Vec::new();
             for (at, (_, kind)) in table.columns.iter().enumerate() {
-                // Half of the keys are taken.
+                // Half of the keys exist already.
                 let key = row + self.rng.u32(..2) * 100;
                 values.push(match (at, kind) {
                     (0, Kind::Text) => format!("'k{key}'"),

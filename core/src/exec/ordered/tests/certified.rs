@@ -1,4 +1,5 @@
-//! Certified jobs: what is current, and who won.
+//! Tests of certified jobs: which reads are current, and which transaction is reported as the
+//! winner.
 
 use super::*;
 use crate::exec::testing::value;
@@ -22,7 +23,7 @@ fn certified(reads: ReadSet) -> (Program, Option<Footprint>) {
     (Program::Certified(Certified { reads, writes: vec![write], line: 0 }), None)
 }
 
-/// What becomes of a transaction that read this, after another job: nothing, or DETAIL.
+/// Certifies these reads after another job. Returns the DETAIL of the abort, or `None` on success.
 fn check(rows: &Rows, before: &[Op], reads: ReadSet) -> Option<String> {
     let work = [with_covering(before), certified(reads)];
     let (finished, after) = execute_everywhere(rows, &work);

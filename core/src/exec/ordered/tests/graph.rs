@@ -1,4 +1,4 @@
-//! The graph of locks: whatever conflicts is ordered.
+//! Tests of the graph of locks: any two conflicting jobs are ordered.
 
 use super::*;
 use crate::exec::ordered::schedule::Segments;
@@ -22,7 +22,7 @@ fn locks() -> impl Strategy<Value = Footprint> {
         .prop_map(|(points, ranges)| Footprint::new(points, ranges))
 }
 
-/// By the definition: a lock of one and a lock of the other meet, and one of them is exclusive.
+/// The definition of a conflict: two locks overlap, and one of them is exclusive.
 fn conflict(a: &Footprint, b: &Footprint) -> bool {
     let of = |footprint: &Footprint| {
         let points =
@@ -40,7 +40,7 @@ fn conflict(a: &Footprint, b: &Footprint) -> bool {
     })
 }
 
-/// Which jobs each job waits for, directly or not.
+/// For each job, the jobs that it waits for, directly or indirectly.
 fn waits_for(graph: &Graph) -> Vec<Vec<bool>> {
     let mut before = vec![vec![false; graph.nodes()]; graph.nodes()];
     let mut waits = graph.waits.clone();

@@ -1,4 +1,4 @@
-//! Shards that run an order of transactions together come to what one store alone comes to.
+//! Shards that run an order of transactions together get the same result as a single store.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ struct Shard {
     ended: BTreeMap<TxnId, Ended>,
 }
 
-/// All shards, and what is under way between them.
+/// All shards, and the messages in flight between them.
 struct Shards {
     partitions: Arc<Partitions>,
     all: Vec<Shard>,
-    /// From whom, to whom.
+    /// Sender, receiver, transaction and message.
     under_way: Vec<(ShardId, ShardId, TxnId, Part)>,
-    /// How many of the transactions each shard was given.
+    /// The number of transactions pushed to each shard.
     given: Vec<usize>,
 }
 
-/// A transaction as all shards are given it.
+/// A transaction as pushed to all shards.
 struct Work {
     version: SnapshotVersion,
     program: Program,
@@ -61,7 +61,7 @@ impl Shards {
 
     fn go_on(&mut self, at: usize, pool: &dyn Pool) {
         let Shard { sharded, store, ended } = &mut self.all[at];
-        // A few at a time.
+        // Few at a time, to test the limit.
         let (served, over) = sharded.go_on(pool, &registry(), store, &header_of, 3);
         for it in over {
             assert!(ended.insert(it.txn, it).is_none(), "a transaction ends once");
@@ -72,7 +72,7 @@ impl Shards {
         }
     }
 
-    /// Does everything, in the order that `dice` says.
+    /// Runs everything, in an order drawn from `dice`.
     fn run(&mut self, work: &[Work], pool: &dyn Pool, dice: &mut fastrand::Rng) {
         loop {
             let can_give: Vec<usize> =
@@ -93,7 +93,7 @@ impl Shards {
                 _ if !self.under_way.is_empty() => {
                     let at = dice.usize(..self.under_way.len());
                     let (from, to, txn, part) = match dice.u8(..4) {
-                        // It comes twice.
+                        // The message arrives twice.
                         0 => self.under_way[at].clone(),
                         _ => self.under_way.swap_remove(at),
                     };
@@ -108,7 +108,7 @@ impl Shards {
         }
     }
 
-    /// All rows; where all shards have a table, theirs are the same.
+    /// All rows. Asserts that tables on all shards are identical.
     fn rows(&self, at: SnapshotVersion) -> Model {
         let mut all = Model::default();
         for (here, shard) in self.all.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Shards {
         all
     }
 
-    /// How a transaction ended, on whose shards that ran it all agree.
+    /// The outcome of a transaction. Asserts that all shards that ran it agree.
     fn went(&self, of: TxnId) -> Option<Went> {
         let ran = self.all.iter().filter_map(|shard| shard.ended.get(&of));
         let ran = ran.map(|ended| &ended.went).filter(|went| **went != Went::Served);
@@ -158,13 +158,14 @@ fn partitions() -> impl Strategy<Value = Partitions> {
     })
 }
 
-/// None, or so few that most transactions that read on one shard and write on another are beyond.
+/// No limits, or limits so low that most transactions that read on one shard and write on another
+/// exceed them.
 fn limits() -> impl Strategy<Value = Limits> {
     let some = (0usize..40, 0usize..12).prop_map(|(part, result)| Limits { part, result });
     prop_oneof![2 => Just(Limits { part: usize::MAX, result: usize::MAX }), 1 => some]
 }
 
-/// The last version that any work is at.
+/// The version of the last transactions.
 const LAST: SnapshotVersion = SnapshotVersion(30);
 
 fn work_of(
@@ -226,13 +227,13 @@ proptest! {
                 (Known::Certified, Went::Ran(Err(Abort { code, .. }))) => {
                     prop_assert_eq!(code.as_str(), "40001");
                 }
-                // All shards say so, and nothing of it is anywhere.
+                // All shards agree on the abort, and there are no effects.
                 (_, Went::Ran(Err(Abort { code, .. }))) if code.as_str() == "54000" => {
                     prop_assert!(limits.part < usize::MAX);
                 }
                 (_, Went::Ran(result)) => {
                     let (result, expected) = (result.map_err(Stop::Abort), model.run(ops));
-                    // The words of an abort may be too many, too.
+                    // The message of an abort may exceed the limit, too.
                     let code = |stop: Stop| match stop {
                         Stop::Abort(abort) => Some(abort.code),
                         Stop::Interrupted => None,
@@ -253,7 +254,7 @@ proptest! {
     }
 }
 
-/// A row on each of two shards, and a program that reads all and writes on both.
+/// Runs a program that reads all rows of two shards and writes on both.
 fn reads_all(limits: Limits, pool: &dyn Pool) -> (Vec<Went>, Model, Model) {
     let starts = vec![vec![5]];
     let partitions = Partitions::new(2, Rule::Everywhere)
@@ -268,7 +269,7 @@ fn reads_all(limits: Limits, pool: &dyn Pool) -> (Vec<Went>, Model, Model) {
         limit: 9,
         to: Some(to),
     };
-    // Of the first shard's rows a sum is on the second one, and the other way round.
+    // Writes a sum of the first shard's rows to the second one, and the other way round.
     let (program, footprint) = with_covering(&[range(0, 5, 7), range(5, 7, 2)]);
     let after = with_covering(&[put(1, 9)]);
     let work = [(program, footprint), after].map(|(program, footprint)| Work {
@@ -283,13 +284,13 @@ fn reads_all(limits: Limits, pool: &dyn Pool) -> (Vec<Went>, Model, Model) {
     (went, shards.rows(LAST), Model::new(&rows))
 }
 
-/// One shard's rows that others need were once as large as they were: in a frame that can't be sent
-/// they were waited for by all, for ever.
+/// The rows of one shard for others once had no size limit: they filled a frame that could not be
+/// sent, and all shards waited for it forever.
 #[test]
 fn where_a_shard_would_have_to_send_too_much_all_abort_alike_and_go_on() {
     for workers in 1..3 {
         let pool = Backwards(workers);
-        // Five rows of ten bytes on the first shard, two of them read on the second.
+        // Five rows of ten bytes on the first shard; the second shard reads two of them.
         let (went, _, _) = reads_all(Limits { part: 50, result: 14 }, &pool);
         assert!(matches!(went[0], Went::Ran(Ok(_))), "{went:?}");
         let (went, rows, mut before) = reads_all(Limits { part: 49, result: 14 }, &pool);

@@ -1,4 +1,5 @@
-//! Which transactions wait for each other, by their footprints: what the partitioning is for.
+//! Conflicts between transactions according to their footprints: the purpose of the column
+//! partitioning.
 
 use crate::key::KeyRange;
 use crate::txn::{Footprint, Procedure};
@@ -17,7 +18,7 @@ fn footprint<'a>(procedure: &dyn Procedure, args: &impl Args<'a>) -> Footprint {
     procedure.footprint(&bytes).expect("TPC-C declares its footprints")
 }
 
-/// Whether one of them has to wait for the other.
+/// Whether one of the two must wait for the other.
 fn conflict(a: &Footprint, b: &Footprint) -> bool {
     let all = |of: &Footprint| {
         let points = of.points.iter().map(|p| (p.table, KeyRange::point(&p.key), p.mode));

@@ -1,4 +1,4 @@
-//! Each transaction does what its profile in clause 2 says, no more and no less.
+//! Tests that each transaction does exactly what its profile in clause 2 specifies.
 
 use super::*;
 use crate::codec::{DecodeError, Reader};
@@ -63,7 +63,7 @@ fn a_new_order_takes_stock_and_enters_the_order_and_its_lines() {
     assert_eq!(order, expected);
     record(&model, NEW_ORDER, &home.row_key(31));
     record(&model, ORDER_BY_CUSTOMER, &home.row_of_row_key(4, 31));
-    // 12 - 2 leaves ten; 12 - 3 would leave less, so 91 come in.
+    // 12 - 2 leaves ten; 12 - 3 would leave less, so 91 are added.
     let stock: Stock = read(&model, STOCK, &Warehouse(1).stock_key(7));
     assert_eq!(stock, Stock { quantity: 10, ytd: 102, orders: 6, remote_orders: 1 });
     let stock: Stock = read(&model, STOCK, &Warehouse(2).stock_key(8));
@@ -96,7 +96,8 @@ fn a_new_order_takes_stock_and_enters_the_order_and_its_lines() {
     }
 }
 
-/// The order's number and the sum of its lines, from the result; the total must follow from them.
+/// Decodes the order's number and the sum of its lines, and checks that the total follows from
+/// them.
 fn shown_total(result: &[u8]) -> Result<(u64, u64), DecodeError> {
     let from = &mut Reader::new(result);
     let (number, total) = (from.varint("number")?, from.varint("total")?);
@@ -216,7 +217,7 @@ fn a_payment_is_booked_on_the_warehouse_the_district_and_the_customer() {
 
 #[test]
 fn of_namesakes_the_one_in_the_middle_by_first_name_is_meant() {
-    // Clause 2.5.2.2: n / 2 rounded up, from 1.
+    // Clause 2.5.2.2: n / 2 rounded up, counted from 1.
     for (namesakes, meant) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)] {
         let mut model = loaded();
         let firsts = ["ANNA", "BEA", "CLEO", "DORA", "EVE"];
@@ -225,7 +226,7 @@ fn of_namesakes_the_one_in_the_middle_by_first_name_is_meant() {
             let key = district(2, 4).name_key(name, first.as_bytes(), 30 - customer);
             model.put(CUSTOMER_BY_NAME, key, Some(Value::copy_from(&[])));
         }
-        // A name that goes on is another name.
+        // A longer name with the same prefix is a different name.
         let key = district(2, 4).name_key(b"SOMEBODYELSE", b"A", 29);
         model.put(CUSTOMER_BY_NAME, key, Some(Value::copy_from(&[])));
         run(&mut model, &payment::Payment, &payment_by(Who::LastName(name))).expect("it commits");
@@ -304,7 +305,7 @@ fn stock_level_counts_the_low_items_of_the_last_twenty_orders() {
         let keys_of = |order| keys(model, ORDER_LINE, &KeyRange::prefix(&home.row_key(order)));
         orders.flat_map(keys_of).map(|key| line_of(model, &key).1).collect()
     };
-    // Order 10 is too old to be looked at and order 11 is not; each gets an item of its own.
+    // Order 10 is too old to be checked, order 11 is not; each gets a different item.
     let (old, last) = (101, 102);
     for (order, item) in [(10, old), (11, last)] {
         let line = OrderLine { delivery: None, amount: 1, item, supply: 1, quantity: 1, info: &[] };

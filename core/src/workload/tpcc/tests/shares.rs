@@ -1,4 +1,4 @@
-//! The mix of transactions and of their inputs, and where terminals live.
+//! Tests of the mix of transactions and inputs, and of the assignment of terminals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::workload::tpcc::tables::{District, Warehouse};
 use crate::workload::tpcc::{Mix, Scale, Tpcc};
 use crate::workload::{Client, Settings};
 
-/// How many of a hundred.
+/// A part as a percentage of the whole.
 fn percent(part: u32, whole: u32) -> f64 {
     100.0 * f64::from(part) / f64::from(whole)
 }
@@ -121,7 +121,7 @@ fn remote_warehouses_are_of_another_shard_where_new_orders_are_alone() {
     }
     let percent = f64::from(spanning) / f64::from(orders) * 100.0;
     assert!((8.0..11.0).contains(&percent), "a tenth spans two shards: {percent} %");
-    // With one shard, or two of one warehouse each, there is one other.
+    // With one shard, or with two of one warehouse each, there is one other warehouse.
     for (warehouses, shards) in [(2, 1), (2, 2), (1, 4), (5, 4)] {
         let few = Settings { warehouses, shards, ..settings };
         let few = Tpcc::new(Mix::NewOrder, &few).expect("valid settings");

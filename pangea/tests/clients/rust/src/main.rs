@@ -1,4 +1,4 @@
-//! `clients DRIVER PORT`: what applications in Rust do with a database.
+//! `clients DRIVER PORT`: typical uses of a database by Rust applications.
 
 mod with_sqlx;
 mod with_tokio_postgres;

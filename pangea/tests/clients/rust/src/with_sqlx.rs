@@ -1,4 +1,4 @@
-//! sqlx: a pool, migrations, rows as structures, types in binary, nested transactions, streams and
+//! sqlx: a pool, migrations, rows as structures, binary types, nested transactions, streams and
 //! COPY.
 
 use std::time::Duration;
@@ -40,8 +40,8 @@ pub async fn run(url: &str) {
     pool.close().await;
 }
 
-/// There are no advisory locks. None is needed: the table of migrations has a primary key, and of
-/// two transactions that apply the same migration one is refused.
+/// Pangea has no advisory locks, and none is needed here: the table of migrations has a primary
+/// key, so one of two transactions that apply the same migration fails.
 
 fn without_lock() -> Migrator {
     let mut migrator = Migrator { migrations: MIGRATIONS.migrations.clone(), ..Migrator::DEFAULT };
@@ -53,14 +53,14 @@ async fn migrations(pool: &PgPool) {
     let refused = MIGRATIONS.run(pool).await.unwrap_err().to_string();
     assert!(refused.contains("pg_advisory_lock"), "{refused}");
     without_lock().run(pool).await.unwrap();
-    // Again: there is nothing to do.
+    // A second run has nothing to do.
     without_lock().run(pool).await.unwrap();
     let count: i64 = sqlx::query_scalar("select count(*) from _sqlx_migrations where success")
         .fetch_one(pool)
         .await
         .unwrap();
     assert_eq!(count, 2);
-    // Several that find the same to do: each migration happens once.
+    // Several concurrent runs: each migration is applied once.
     without_lock().undo(pool, 0).await.unwrap();
     let tries = (0..3).map(|_| async { without_lock().run(pool).await });
     let results = futures_util::future::join_all(tries).await;
@@ -199,7 +199,7 @@ async fn streams(pool: &PgPool) {
         sum += i64::from(number);
     }
     assert_eq!(sum, 5000 * 5001 / 2);
-    // One that is left in its middle: the connection is of use afterwards.
+    // A stream is dropped in the middle: the connection remains usable.
     let mut numbers = sqlx::query("select * from generate_series(1, 5000)").fetch(pool);
     numbers.try_next().await.unwrap();
     drop(numbers);

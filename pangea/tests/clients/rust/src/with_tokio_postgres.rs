@@ -1,4 +1,4 @@
-//! tokio-postgres: pipelines, prepared statements, types in binary, cancellation, COPY in binary,
+//! tokio-postgres: pipelines, prepared statements, binary types, cancellation, binary COPY,
 //! notices.
 
 use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
@@ -32,7 +32,7 @@ async fn connect(url: &str) -> (Client, mpsc::UnboundedReceiver<AsyncMessage>) {
         let next = |cx: &mut std::task::Context<'_>| connection.poll_message(cx);
         let mut messages = futures_util::stream::poll_fn(next);
         while let Some(message) = messages.try_next().await.unwrap() {
-            // Who does not ask for notices has gone.
+            // The receiver is gone if the test does not need notices.
             let _ = sender.send(message);
         }
     });
@@ -109,7 +109,7 @@ async fn types(client: &Client) {
     assert_eq!((row.get::<_, Option<&str>>(18), row.get::<_, u32>(19)), (None, 7));
 }
 
-/// Statements that are sent before the one before has its answer.
+/// Statements that are sent before the previous one has completed.
 async fn pipeline(client: &Client) {
     let asked = (0..200_i32).map(|number| async move {
         let row = client.query_one("select $1::int4 * 2", &[&number]).await.unwrap();
@@ -117,7 +117,7 @@ async fn pipeline(client: &Client) {
     });
     let answers = future::join_all(asked).await;
     assert_eq!(answers, (0..200).map(|number| number * 2).collect::<Vec<i32>>());
-    // One that fails in the middle harms none of the others.
+    // A statement that fails in the middle does not affect the others.
     let (good, bad, after) = future::join3(
         client.query_one("select 1", &[]),
         client.query_one("select 1 / $1::int4", &[&0_i32]),
@@ -157,8 +157,8 @@ async fn cancel(client: &Client) {
     let token = client.cancel_token();
     let sink = client.copy_in("copy points (id) from stdin").await.unwrap();
     pin_mut!(sink);
-    // Returns once it is sent. Where the server has the end of the COPY before it has that, a
-    // commit may be under way, whose outcome nobody knows then.
+    // This returns once the request is sent. If the server receives the end of the COPY before the
+    // request, a commit may be in progress, whose outcome is then unknown.
     token.cancel_query(NoTls).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     let sent = sink.send(bytes::Bytes::from_static(b"1000\n")).await;

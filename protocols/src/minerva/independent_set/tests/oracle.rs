@@ -1,10 +1,10 @@
-//! Against an integer linear programming solver: the method that the paper names (§4).
+//! Tests against an integer linear programming solver: the method that the paper names (§4).
 
 use good_lp::{Expression, ProblemVariables, Solution as _, SolverModel, constraint, variable};
 
 use super::*;
 
-/// A generator that needs no dependency; any seed gives another graph.
+/// A generator without dependencies; any seed gives another graph.
 pub(super) struct Dice(pub u64);
 
 impl Dice {

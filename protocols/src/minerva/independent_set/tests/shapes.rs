@@ -1,10 +1,10 @@
-//! Graphs as conflicts make them: hot keys, few replicas, long chains of keys.
+//! Graphs of realistic conflicts: hot keys, few replicas, long chains of keys.
 
 use super::oracle::Dice;
 use super::*;
 
-/// Chains of three replicas that touch keys of a skewed distribution; one key in a chain of weight
-/// 1.
+/// Chains of three replicas that access keys of a skewed distribution; a chain of weight 1 accesses
+/// one key.
 fn hot_keys(chains: u64, keys: u64, seed: u64) -> Graph {
     let mut dice = Dice(seed);
     let mut touched: Vec<Vec<u32>> = vec![Vec::new(); keys as usize];
@@ -13,7 +13,7 @@ fn hot_keys(chains: u64, keys: u64, seed: u64) -> Graph {
         let weight = 1 + dice.below(3);
         weights.push(weight);
         for _ in 0..weight {
-            // The product of two dice is small more often than large.
+            // The product of two uniform draws is small more often than large.
             let key = dice.below(keys) * dice.below(keys) / keys;
             touched[key as usize].push(chain as u32);
         }

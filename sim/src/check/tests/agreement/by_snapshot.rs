@@ -1,9 +1,8 @@
-//! Every order of beginnings and commits.
+//! Tries every order of begins and commits.
 //!
-//! A history is what snapshot isolation promises when all beginnings and commits can be put in a
-//! line, such that each transaction reads the database as it is at its beginning, with its own
-//! writes (Berenson et al. 1995, §4.2), and nothing that it writes was written between its
-//! beginning and its commit (first committer wins).
+//! A history satisfies snapshot isolation if all begins and commits can be ordered so that each
+//! transaction reads the database as of its begin, with its own writes (Berenson et al. 1995,
+//! §4.2), and none of its keys was written between its begin and its commit (first committer wins).
 
 use super::*;
 
@@ -13,7 +12,7 @@ struct Active<'a> {
     began: usize,
 }
 
-/// Whether some order explains everything.
+/// Whether some order explains the history.
 pub fn has_order(history: &Recorded) -> bool {
     let may_be = |txn: &&Txn| txn.outcome != Outcome::Aborted && !txn.is_final;
     let left: Vec<&Txn> = history.txns.iter().filter(may_be).collect();
@@ -25,7 +24,7 @@ pub fn has_order(history: &Recorded) -> bool {
 struct Now {
     state: State,
     time: usize,
-    /// When each key was last written.
+    /// The time of the last write of each key.
     written: BTreeMap<Name, usize>,
 }
 

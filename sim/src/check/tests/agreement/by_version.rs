@@ -1,12 +1,12 @@
-//! Every order of versions, and Adya's graph of each (Adya 1999, §3.1).
+//! Tries every order of versions, and builds Adya's graph of each (Adya 1999, §3.1).
 //!
-//! Nothing is inferred: for each order of the writers of every key, what a read returned is looked
-//! for among the contents of all versions; where several fit, each is tried. The graph's cycles are
-//! found by its transitive closure.
+//! No order is inferred. For each order of the writers of every key, the result of a read is
+//! compared with the contents of all versions; if several match, each is tried. Cycles are found by
+//! transitive closure.
 
 use super::*;
 
-/// What one dependency is.
+/// The kind of a dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Depends,
@@ -16,7 +16,7 @@ enum Why {
 
 type Edges = Vec<(usize, usize, Why)>;
 
-/// Whether some order of versions shows nothing that the model rules out.
+/// Whether some order of versions shows no phenomenon that the model rules out.
 pub fn is_possible(history: &Recorded, model: Model) -> bool {
     let unknown: Vec<usize> = with_outcome(history, Outcome::Unknown);
     (0..1u32 << unknown.len()).any(|chosen| {
@@ -32,7 +32,7 @@ fn with_outcome(history: &Recorded, outcome: Outcome) -> Vec<usize> {
     (0..history.txns.len()).filter(|txn| history.txns[*txn].outcome == outcome).collect()
 }
 
-/// All keys, and whether each is a list.
+/// Returns all keys, and whether each is a list.
 fn keys(history: &Recorded) -> BTreeMap<Name, bool> {
     let mut keys = BTreeMap::new();
     for op in history.txns.iter().flat_map(|txn| &txn.ops) {
@@ -95,14 +95,14 @@ fn permute(begun: &mut Vec<usize>, left: &[usize], all: &mut Vec<Vec<usize>>) {
     }
 }
 
-/// Tries every combination of what reads may have seen.
+/// Tries every combination of the versions that reads may have seen.
 fn choose(reads: &[Vec<Edges>], edges: &Edges, then: &mut dyn FnMut(&Edges) -> bool) -> bool {
     let Some((first, rest)) = reads.split_first() else { return then(edges) };
     first.iter().any(|more| choose(rest, &[&edges[..], more].concat(), then))
 }
 
-/// For each read of a key, what follows from each version that it may have seen. None when a read
-/// returned what no version has.
+/// For each read of a key, returns the edges that follow from each version that it may have seen.
+/// `None` if a read returned a value that no version has.
 fn reads(
     history: &Recorded,
     present: &[usize],
@@ -136,7 +136,8 @@ fn reads(
             if fitting.is_empty() {
                 return None;
             }
-            // A register that it had itself written tells nothing of others.
+            // A read of a register that the transaction has written itself implies nothing about
+            // others.
             if txn.is_final || (!is_list && !own.is_empty()) {
                 continue;
             }
@@ -153,7 +154,8 @@ fn edges_of(reader: usize, order: &[usize], seen: usize, why: Why) -> Edges {
     before.into_iter().chain(next.map(|writer| (reader, *writer, why))).collect()
 }
 
-/// What an operation saw of a key, and whether it was a scan that did not find it.
+/// Returns the value of a key that an operation saw, and whether it was a scan that did not find
+/// the key.
 fn seen_of(op: &Op, key: Name, history: &Recorded) -> Option<(Seen, bool)> {
     match op {
         Op::Read { key: read, seen } if *read == key => Some((seen.clone(), false)),
@@ -179,7 +181,7 @@ fn is_ruled_out(txns: usize, edges: &Edges, model: Model) -> bool {
         Model::ReadCommitted => related(&|why| why == Why::Depends),
         Model::RepeatableRead => related(&|why| why != Why::Predicate),
         Model::Serializable => related(&|_| true),
-        // A dependency, and then perhaps one rw (Cerone and Gotsman 2018, Theorem 4).
+        // A dependency, then at most one rw (Cerone and Gotsman 2018, Theorem 4).
         Model::SnapshotIsolation => {
             let depends = related(&|why| why == Why::Depends);
             let rw = related(&|why| why != Why::Depends);

@@ -1,4 +1,4 @@
-//! Small histories, as databases of several kinds would leave them.
+//! Draws small histories, as databases of several kinds produce them.
 
 use super::*;
 use crate::record::Range;
@@ -7,7 +7,7 @@ const TXNS_MAX: u64 = 5;
 const KEYS: u64 = 3;
 const OPS_MAX: u64 = 3;
 
-/// What a history is about.
+/// The data of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Lists,
@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// For seeds.
+    /// The name, used to fork the generator.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lists => "lists",
@@ -26,18 +26,18 @@ impl Kind {
     }
 }
 
-/// How the database runs transactions.
+/// The way in which the database runs transactions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
-    /// One after the other.
+    /// One transaction after the other.
     Serially,
-    /// Each reads what there was at its beginning.
+    /// Each transaction reads the state at its begin.
     OnSnapshots,
-    /// One operation at a time.
+    /// One operation at a time, interleaved.
     Torn,
 }
 
-/// A history whose operations took effect in an order that is drawn.
+/// Draws a history whose operations took effect in a drawn order.
 pub fn drawn(dice: &mut Dice, kind: Kind) -> Recorded {
     let mut recorded = Recorded::default();
     let count = dice.between(1, TXNS_MAX) as usize;
@@ -73,7 +73,7 @@ pub fn drawn(dice: &mut Dice, kind: Kind) -> Recorded {
         let op = draw_op(dice, kind, now, value, &mut recorded.names);
         let is_aborted = recorded.txns[txn].outcome == Outcome::Aborted;
         snapshot.apply(&op);
-        // What aborts leaves a trace only where transactions are torn into operations.
+        // An aborted transaction leaves a trace only if operations are interleaved.
         let is_seen_at_once = match runs {
             Runs::Serially => !is_aborted,
             Runs::Torn => true,
@@ -123,8 +123,8 @@ fn scan(range: Range, now: &State, names: &Names) -> Op {
     Op::Scan { range, rows: inside.map(|(key, value)| (*key, *value)).collect() }
 }
 
-/// Gives transactions their times, or holds none to them. Some databases also say in which order
-/// they took place, some of these lie, and some say the same of several.
+/// Gives transactions their times, or exempts all from real-time order. Some databases also report
+/// an order, some of these reports are wrong, and some report the same position for several.
 fn time(dice: &mut Dice, recorded: &mut Recorded, times: &[(i64, i64)]) {
     let is_held = dice.between(0, 2) > 0;
     let slack = dice.between(0, 30);
@@ -154,7 +154,7 @@ fn add_final(recorded: &mut Recorded, kind: Kind, state: &State) {
     recorded.txns.push(Txn { id, is_final: true, ops, ..super::super::txn_by_hand() });
 }
 
-/// Changes one thing that somebody saw.
+/// Changes one value that a transaction read.
 pub fn spoil(dice: &mut Dice, recorded: &mut Recorded) {
     let written = recorded.txns.iter().flat_map(|txn| &txn.ops).filter_map(|op| match op {
         Op::Write { key, value } => Some((*key, *value)),

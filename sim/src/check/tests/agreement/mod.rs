@@ -1,10 +1,10 @@
-//! The checker against three that try everything, on small histories that are right, wrong, or made
-//! wrong.
+//! Compares the checker with three exhaustive ones, on small histories that are right, wrong, or
+//! made wrong.
 //!
-//! - [`by_order`] puts transactions into every order: serializable and strictly so, by definition.
-//! - [`by_snapshot`] puts every beginning and every commit into every order: snapshot isolation.
+//! - [`by_order`] tries every order of transactions: serializable and strictly so, by definition.
+//! - [`by_snapshot`] tries every order of begins and commits: snapshot isolation.
 //! - [`by_version`] tries every order of the versions of every key, and every version that a read
-//!   may have seen, and draws Adya's graph: all models but the strict one.
+//!   may have seen, and builds Adya's graph: all models but the strict one.
 
 mod by_order;
 mod by_snapshot;
@@ -31,7 +31,7 @@ struct State {
 }
 
 impl State {
-    /// The state after a transaction, if it reads just what there is.
+    /// Returns the state after a transaction, if its reads match the state.
     fn after(&self, txn: &Txn, names: &Names) -> Option<Self> {
         let mut state = self.clone();
         for op in &txn.ops {
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// What a read of a key returns.
+    /// Returns the result of a read of a key.
     fn seen(&self, key: Name, is_list: bool) -> Seen {
         match self.rows.get(&key) {
             _ if is_list => Seen::List(self.lists.get(&key).cloned().unwrap_or_default()),
@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-/// How many histories were right and how many wrong.
+/// The numbers of wrong and right histories.
 #[derive(Debug, Default)]
 struct Tally([u64; 2]);
 
@@ -99,14 +99,14 @@ impl Tally {
     }
 }
 
-/// A history as a file has it.
+/// Formats a history as in a file.
 fn in_words(history: &Recorded) -> String {
     let mut text = Vec::new();
     write(history, &mut text).expect("memory can be written to");
     String::from_utf8(text).expect("JSON is text")
 }
 
-/// The histories of one kind of data that all tests see.
+/// Visits the histories of one kind of data that all tests use.
 fn each(kind: Kind, mut visit: impl FnMut(u64, &mut Recorded)) {
     for seed in 0..HISTORIES {
         let dice = &mut Dice::fork(seed, kind.name(), 0);
@@ -118,7 +118,7 @@ fn each(kind: Kind, mut visit: impl FnMut(u64, &mut Recorded)) {
     }
 }
 
-/// Agrees on serializability, strict or not.
+/// Checks agreement on serializability, strict and plain.
 fn agree_by_order(kind: Kind) {
     let (mut plain, mut strict) = (Tally::default(), Tally::default());
     each(kind, |seed, history| {
@@ -131,7 +131,7 @@ fn agree_by_order(kind: Kind) {
     strict.assert_both(HISTORIES / 8);
 }
 
-/// Agrees on the weaker models, and that the ways to try everything agree among themselves.
+/// Checks agreement on the weaker models, and agreement of the exhaustive checkers with each other.
 fn agree_by_version(kind: Kind) {
     let mut tallies = [(); 4].map(|()| Tally::default());
     each(kind, |seed, history| {

@@ -1,0 +1,42 @@
+//! The corpus of `sql/tests/corpus`, which also runs on PostgreSQL.
+
+#[path = "../../../../sql/tests/corpus/answer.rs"]
+mod answer;
+#[path = "../../../../sql/tests/corpus/pangea.rs"]
+mod pangea;
+#[path = "../../../../sql/tests/corpus/runner.rs"]
+mod runner;
+#[expect(dead_code, reason = "some of it is for the tests of that crate")]
+#[path = "../../../../sql/tests/corpus/script.rs"]
+mod script;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use pangea_node::driver::Handle;
+use pangea_protocols::calvin::Calvin;
+use pangea_sql::Shared;
+
+use super::Region;
+
+impl pangea::Ground for Region {
+    type Node = Handle<Calvin>;
+
+    fn node(&self) -> (Handle<Calvin>, Arc<Shared>) {
+        (self.nodes[0].handle().clone(), self.shared[0].clone())
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+}
+
+/// Runs the whole corpus on this number of nodes, and returns the differences.
+pub fn check(nodes: usize) -> Vec<String> {
+    let scripts = script::scripts();
+    let run = |script: &script::Script| {
+        let database = pangea::Database::new(Region::start(nodes), &script.name);
+        runner::run(script, || database.connect())
+    };
+    scripts.iter().flat_map(run).collect()
+}

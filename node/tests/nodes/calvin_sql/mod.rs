@@ -1,0 +1,142 @@
+//! The scripts of `sql/tests/slt` on Calvin: on one node, and with tables partitioned over two.
+
+mod corpus;
+mod many;
+mod ranges;
+#[path = "../../../../sql/tests/sessions/script/mod.rs"]
+mod script;
+mod views;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::support::cluster::addresses;
+use pangea_core::txn::Registry;
+use pangea_node::config::Config;
+use pangea_node::node::Node;
+use pangea_protocols::calvin::Calvin;
+use pangea_sql::Shared;
+use script::{Ground, scripts, session};
+use tokio::runtime::Runtime;
+
+/// One region with several nodes.
+struct Region {
+    nodes: Vec<Node<Calvin>>,
+    /// The state shared by the sessions of each node.
+    shared: Vec<Arc<Shared>>,
+    runtime: Runtime,
+}
+
+/// The configuration of a node, with a data directory or without durable state.
+fn config(node: usize, addresses: &[SocketAddr], dir: Option<&Path>) -> Config {
+    let row = |(id, addresses): (usize, &[SocketAddr])| {
+        let (peer, sql) = (addresses[0], addresses[1]);
+        format!(
+            "{{ id = {id}, region = \"here\", shard = {id}, peer = \"{peer}\", sql = \"{sql}\" }}"
+        )
+    };
+    let rows: Vec<String> = addresses.chunks(2).enumerate().map(row).collect();
+    let (dir, durability) = match dir {
+        Some(dir) => (dir.join(node.to_string()), "os"),
+        None => (PathBuf::from("none"), "memory"),
+    };
+    let text = format!(
+        "cluster = \"scripts\"\nprotocol = \"calvin\"\nnode = {node}\ndata_dir = {dir:?}\n\
+         durability = {durability:?}\nworkers = 1\nregions = [\"here\"]\nnodes = [{}]\n\
+         [calvin]\nepoch_ms = 1\n",
+        rows.join(", ")
+    );
+    Config::parse("node.toml", &text).unwrap()
+}
+
+impl Region {
+    fn start(count: usize) -> Self {
+        Self::start_at(&addresses::<4>()[..2 * count], None)
+    }
+
+    /// Starts a node for each pair of addresses.
+    fn start_at(addresses: &[SocketAddr], dir: Option<&Path>) -> Self {
+        let registry = Arc::new(Registry::new(pangea_sql::procedures()));
+        let start = |node| Node::start(&config(node, addresses, dir), registry.clone()).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
+        let nodes = 0..addresses.len() / 2;
+        let (nodes, shared) = nodes.map(|node| (start(node), Arc::default())).unzip();
+        Self { nodes, shared, runtime }
+    }
+}
+
+impl Ground for Region {
+    /// Assigns sessions to the nodes round robin. With several nodes they use strict reads, to see
+    /// what other sessions have just committed.
+    fn session(&mut self, number: usize) -> script::Session {
+        let node = number % self.nodes.len();
+        let setting = (self.nodes.len() > 1).then_some(("reads", "strict"));
+        session(Arc::new(self.nodes[node].handle().clone()), &self.shared[node], setting)
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+}
+
+/// Intended differences from the in-memory engine, for which the scripts are written: a text in the
+/// difference, and the reason.
+const OTHERWISE: [(&str, &str); 11] = [
+    ("/as_of.slt:", "nodes remember a moment of each second"),
+    ("/pangea.slt:", "it shows the cluster"),
+    ("explain select * from t\n", "how many rows a table has is guessed from one shard"),
+    ("explain (format json) select * from t join u using (a)\n", "the same"),
+    ("it's) of table wide was deleted.]", "who deleted a row is not known when it is gone"),
+    ("Table gone was deleted.]", "the same"),
+    ("by transaction 1.", "the other node's transactions have its number"),
+    ("show timezone; show reads\n", "sessions have strict reads here"),
+    ("      Version: v", "versions are those of epochs"),
+    ("Steps: measured in a run on snapshot v", "the same"),
+    (
+        "! 54000 3 ranges need 3 shards, and there are 2",
+        "that is said before their order is looked at",
+    ),
+];
+
+fn is_known(difference: &str) -> bool {
+    OTHERWISE.iter().any(|(what, _)| difference.contains(what))
+}
+
+fn check_scripts(nodes: usize) {
+    let sql = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql");
+    let all = scripts(&sql);
+    let differences: Vec<String> = all
+        .iter()
+        .flat_map(|path| script::run(path, &mut Region::start(nodes)))
+        .filter(|difference| !is_known(difference))
+        .collect();
+    assert!(differences.is_empty(), "{}: {}", differences.len(), differences.join("\n"));
+}
+
+#[test]
+fn every_script_sees_the_same_on_calvin() {
+    check_scripts(1);
+}
+
+#[test]
+fn every_script_sees_the_same_where_tables_are_on_two_nodes() {
+    check_scripts(2);
+}
+
+fn check_corpus(nodes: usize) {
+    let answers = corpus::check(nodes);
+    assert!(answers.is_empty(), "{} answers: {}", answers.len(), answers.join("\n"));
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does_on_calvin() {
+    check_corpus(1);
+}
+
+#[test]
+fn the_corpus_is_answered_as_postgresql_does_where_tables_are_on_two_nodes() {
+    check_corpus(2);
+}

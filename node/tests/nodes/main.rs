@@ -1,0 +1,11 @@
+//! Nodes and the PostgreSQL server, with real sockets, logs and clients.
+
+mod calvin_sql;
+mod insight;
+mod log;
+mod minerva;
+mod network;
+mod node;
+mod pgwire;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,16 @@
+//! The commands of `pangea` as they are typed.
+
+mod advise;
+mod arguments;
+mod bench;
+mod calibrate;
+mod demo;
+mod embedded;
+#[path = "../processes/mod.rs"]
+mod processes;
+mod prompt;
+mod script;
+mod start_errors;
+#[path = "../support/mod.rs"]
+mod support;
+mod torture;

@@ -1,0 +1,174 @@
+//! `pangea torture`: real processes under SQL clients and faults, and the check that detects
+//! violations.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::support::{pangea, processes_of, run, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// Runs it with its nodes below a directory, and checks that no files or processes of theirs are
+/// left.
+fn torture(directory: &Path, arguments: &str) -> Output {
+    let output = start(directory, arguments).wait_with_output().unwrap();
+    assert_left_nothing(directory);
+    output
+}
+
+fn start(directory: &Path, arguments: &str) -> Child {
+    // As from a terminal: under nohup SIGHUP is ignored, and children inherit that.
+    Command::new("env")
+        .arg("--default-signal=HUP")
+        .arg(pangea())
+        .args(["torture", "--rtt", "10", "--data-dir"])
+        .arg(directory.join("nodes"))
+        .args(arguments.split(' '))
+        .env("TMPDIR", directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn assert_left_nothing(directory: &Path) {
+    assert_eq!(processes_of(directory), [] as [u32; 0]);
+    assert_eq!(std::fs::read_dir(directory.join("nodes")).unwrap().count(), 0);
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Returns the lines of a history.
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn check(path: &Path) -> Output {
+    run(&["check", path.to_str().unwrap()])
+}
+
+/// Runs every kind of fault within some seconds. Then removes one value from a list that a client
+/// read, and the last value of every list from the final reads.
+#[test]
+fn what_clients_see_under_faults_is_serializable_and_a_wrong_read_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("history.jsonl");
+    let arguments = format!("--secs 15 --seed 1 --history {}", path.display());
+    let output = torture(directory.path(), &arguments);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.contains("replicas    equal") && stdout.contains("it holds"), "{stdout}");
+    assert_checkpoints(&stdout);
+    for fault in ["kills", "pauses", "cuts", "full stops"] {
+        assert!(stdout.contains(fault), "{stdout}");
+    }
+    let history = lines(&path);
+    let count = |outcome: &str| history.iter().filter(|txn| txn["outcome"] == outcome).count();
+    assert!(count("committed") > 100 && count("unknown") > 0, "{stdout}");
+    for kind in ["append", "write", "delete", "scan"] {
+        let has =
+            |txn: &&Value| txn["ops"].as_array().unwrap().iter().any(|op| op[kind] != json!(null));
+        assert!(history.iter().any(|txn| has(&txn) && txn["outcome"] == "committed"), "{kind}");
+    }
+
+    let mut wrong = history.clone();
+    let list = wrong.iter_mut().filter(|txn| txn["outcome"] == "committed" && txn["final"] != true);
+    let list = list.flat_map(|txn| txn["ops"].as_array_mut().unwrap());
+    let list = list.filter_map(|op| op.pointer_mut("/read/value")?.as_array_mut());
+    list.filter(|list| list.len() > 2).last().expect("a list of three was read").remove(0);
+    assert_caught(&path, &wrong);
+
+    let mut wrong = history;
+    let finals = wrong.iter_mut().filter(|txn| txn["final"] == true);
+    let ops = finals.flat_map(|txn| txn["ops"].as_array_mut().unwrap());
+    for list in ops.filter_map(|op| op.pointer_mut("/read/value")?.as_array_mut()) {
+        list.pop();
+    }
+    assert_caught(&path, &wrong);
+}
+
+/// Checks that every node has taken checkpoints.
+fn assert_checkpoints(stdout: &str) {
+    let (_, of_each) = stdout.split_once("of each node ").expect(stdout);
+    let (least, _) = of_each.split_once(" to ").expect(stdout);
+    assert!(least.parse::<u64>().expect(stdout) > 0, "{stdout}");
+}
+
+/// Calvin's nodes with half of the tables each, and few of their rows in memory.
+#[test]
+fn divided_nodes_take_checkpoints_under_faults_and_stay_serializable() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = "--protocol calvin --partitions 2 --secs 12 --seed 2 --memory-mb 1";
+    let output = torture(directory.path(), arguments);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stdout.contains("replicas    equal") && stdout.contains("it holds"), "{stdout}");
+    assert_checkpoints(&stdout);
+}
+
+/// Checks that a history is found to violate the model.
+fn assert_caught(beside: &Path, history: &[Value]) {
+    let path = beside.with_file_name("wrong.jsonl");
+    let lines: Vec<String> = history.iter().map(ToString::to_string).collect();
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    let output = check(&path);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{stdout}{stderr}");
+    assert!(stdout.contains("FAILED"), "{stdout}{stderr}");
+}
+
+<<<<<<< HEAD:pangea/tests/commands/torture.rs
+/// With `durability = memory`, a full stop loses all data, as docs/protocols/README.md describes.
+=======
+/// With `durability = memory` a full stop loses everything, as docs/protocols/README.md says.
+>>>>>>> docsA:pangea/tests/torture.rs
+#[test]
+fn a_database_that_forgets_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let output =
+        torture(directory.path(), "--secs 4 --seed 1 --faults full-stop --durability memory");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("SIGKILL all") && stderr.contains("does not exist"), "{stderr}");
+    assert!(stderr.contains("the history is in"), "{stderr}");
+}
+
+#[test]
+fn an_interrupt_stops_everything_and_keeps_what_was_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("history.jsonl");
+    let arguments = format!("--secs 600 --faults pause,kill --history {}", path.display());
+    let torture = start(directory.path(), &arguments);
+    let is_written = || std::fs::metadata(&path).is_ok_and(|file| file.len() > 0);
+    wait_until("something is recorded", is_written);
+    kill_process(Pid::from_child(&torture), Signal::INT).unwrap();
+    let output = torture.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert_left_nothing(directory.path());
+    // Without the final reads, possibly no transaction has read the order in which two registers
+    // were written.
+    let checked = check(&path);
+    let (stdout, stderr) = (text(&checked.stdout), text(&checked.stderr));
+    let is_well = checked.status.success() || stdout.contains("verdict     OPEN");
+    assert!(is_well, "{stdout}{stderr}{}", std::fs::read_to_string(&path).unwrap());
+}
+
+/// A stopped node cannot detect that the process that started it has exited; the system wakes it
+/// up.
+#[test]
+fn no_node_outlives_a_torture_that_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut torture = start(directory.path(), "--secs 600 --faults pause");
+    let is_stopped = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+    };
+    wait_until("a node is stopped", || processes_of(directory.path()).iter().any(is_stopped));
+    torture.kill().unwrap();
+    torture.wait().unwrap();
+    wait_until("all nodes are gone", || processes_of(directory.path()).is_empty());
+}

@@ -1,0 +1,4 @@
+//! Runs with planted bugs, which need the feature `planted`.
+
+mod planted;
+mod shrink;

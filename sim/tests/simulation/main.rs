@@ -1,0 +1,20 @@
+//! Tests of the simulator, its checkers and the protocols. They are one binary, so that code that
+//! is generic over the protocol is compiled once.
+
+mod asynchronous_runs;
+mod calvin_checkpoints;
+mod calvin_runs;
+mod calvin_stragglers;
+mod catalog_runs;
+mod drawn;
+mod kept_seeds;
+mod marks;
+mod minerva_runs;
+mod predictions;
+mod proof;
+mod register_runs;
+mod rejoin_runs;
+mod runs;
+mod scenarios;
+mod toy;
+mod toy_runs;

@@ -1,0 +1,16 @@
+//! Checks docs/PROOF.md against the code.
+
+use pangea_core::planted::Bug;
+
+#[test]
+fn the_table_of_planted_bugs_has_them_all() {
+    let text = include_str!("../../../docs/PROOF.md");
+    let (_, rest) = text.split_once("<!-- planted: begin -->").expect("the table's begin");
+    let (table, _) = rest.split_once("<!-- planted: end -->").expect("the table's end");
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(rows.len(), Bug::ALL.len(), "write the table anew: see docs/PROOF.md");
+    for bug in Bug::ALL {
+        let row = format!("| `{bug}` | {} |", bug.mistake());
+        assert!(rows.iter().any(|line| line.starts_with(&row)), "{row} is missing");
+    }
+}

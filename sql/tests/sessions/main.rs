@@ -1,0 +1,11 @@
+//! Sessions on the engine in memory.
+
+mod certified;
+mod depth;
+mod online;
+mod procedures;
+mod replay;
+mod robust;
+mod script;
+mod slt;
+mod strict;

@@ -1,0 +1,91 @@
+//! With strict reads, a statement waits for a fresh snapshot if that can change its result. Also
+//! tests the warnings of settings outside of a transaction block.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use pangea_core::workload::{Settings, Workload, procedures};
+use pangea_sql::Shared;
+use pangea_sql::memory::MemoryEngine;
+use pangea_sql::native::Native;
+use pangea_sql::notice::Severity;
+use pangea_sql::session::{Response, Session};
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("the memory engine never waits"),
+    }
+}
+
+/// Returns how often a successful statement waits for a fresh snapshot.
+fn waits(engine: &MemoryEngine, session: &mut Session, sql: &str) -> u64 {
+    let before = engine.fresh_count();
+    let responses = ready(session.simple_query(sql));
+    assert!(!matches!(responses.last(), Some(Response::Error(_))), "{responses:?}");
+    engine.fresh_count() - before
+}
+
+#[test]
+fn a_strict_read_of_a_table_waits_for_a_fresh_snapshot_and_nothing_else_does() {
+    let engine = MemoryEngine::new();
+    let plans = Arc::new(Shared::default());
+    let mut session = Session::new(Arc::new(engine.clone()), plans, &BTreeMap::new()).unwrap();
+    let mut waits = |sql: &str| waits(&engine, &mut session, sql);
+    assert_eq!(waits("create table t (a int primary key)"), 0);
+    assert_eq!(waits("select * from t"), 0);
+    assert_eq!(waits("set reads = strict"), 0);
+    assert_eq!(waits("select * from t"), 1);
+    assert_eq!(waits("select count(*) from t where a = 1"), 1);
+    // The result is the same at any time.
+    assert_eq!(waits("select 1, now(), version()"), 0);
+    // These statements read at their place in the order.
+    assert_eq!(waits("insert into t values (1) returning a"), 0);
+    assert_eq!(waits("update t set a = a + 1"), 0);
+    // A transaction reads one snapshot.
+    assert_eq!(waits("begin; select * from t; select * from t; commit"), 1);
+    assert_eq!(waits("show tables"), 1);
+}
+
+#[test]
+fn a_strict_call_of_a_program_that_only_reads_waits_too() {
+    let programs: Vec<Arc<Native>> = procedures().into_iter().map(Native::program).collect();
+    let engine = MemoryEngine::with_procedures(procedures());
+    let shared = Arc::new(Shared::default().with_procedures(&programs));
+    let mut session = Session::new(Arc::new(engine.clone()), shared, &BTreeMap::new()).unwrap();
+    let mut waits = |sql: &str| waits(&engine, &mut session, sql);
+    let bank = Workload::named("bank", &Settings::default()).unwrap();
+    let load = bank.load_calls().swap_remove(0);
+    let hex: String = load.args.iter().map(|byte| format!("{byte:02x}")).collect();
+    let load = format!("call pangea.{}('\\x{hex}')", load.procedure);
+    assert_eq!(waits(&load), 0);
+    assert_eq!(waits("call pangea.bank_audit('')"), 0);
+    assert_eq!(waits("set reads = strict"), 0);
+    assert_eq!(waits("call pangea.bank_audit('')"), 1, "it would run on a snapshot");
+    assert_eq!(waits(&load), 0, "it runs at its place in the order");
+}
+
+#[test]
+fn what_is_set_for_a_transaction_is_a_warning_where_none_is_open() {
+    let (engine, plans) = (MemoryEngine::new(), Arc::new(Shared::default()));
+    let mut session = Session::new(Arc::new(engine), plans, &BTreeMap::new()).unwrap();
+    let mut warnings = |sql: &str| {
+        let responses = ready(session.simple_query(sql));
+        assert!(!matches!(responses.last(), Some(Response::Error(_))), "{responses:?}");
+        let notices = session
+            .take_notices()
+            .into_iter()
+            .filter(|notice| notice.severity == Severity::Warning);
+        notices.map(|notice| notice.code.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings("set transaction isolation level serializable"), ["25P01"]);
+    assert_eq!(warnings("set transaction read only"), ["25P01"]);
+    assert!(warnings("begin").is_empty());
+    assert!(warnings("set transaction isolation level serializable").is_empty());
+    assert!(warnings("commit").is_empty());
+    let lasting = "set session characteristics as transaction isolation level serializable";
+    assert!(warnings(lasting).is_empty());
+}
