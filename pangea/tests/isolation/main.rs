@@ -29,10 +29,8 @@ use support::demo::Demo;
 use tokio_postgres::{Client, NoTls};
 
 use history::{History, Isolation, Seen, ask};
+use pangea_protocols::NAMES;
 use script::{SESSIONS, Script};
-
-/// The protocols.
-const PROTOCOLS: [&str; 2] = ["minerva", "calvin"];
 
 /// The isolation levels that a client can request. All are serializable.
 const LEVELS: [&str; 4] = ["read uncommitted", "read committed", "repeatable read", "serializable"];
@@ -195,7 +193,7 @@ async fn run_all(
 
 #[test]
 fn no_anomaly_happens_at_any_level() {
-    for protocol in PROTOCOLS {
+    for &protocol in NAMES {
         Regions::with(protocol, async |regions| {
             for level in LEVELS {
                 let all = run_all(regions, Isolation::Asked, level).await;
@@ -208,7 +206,7 @@ fn no_anomaly_happens_at_any_level() {
 
 #[test]
 fn without_isolation_every_script_is_found_out() {
-    Regions::with(PROTOCOLS[0], async |regions| {
+    Regions::with(NAMES[0], async |regions| {
         let all = run_all(regions, Isolation::None, "serializable").await;
         let unnoticed: Vec<&str> =
             all.iter().filter(|(_, wrong)| wrong.is_empty()).map(|(what, _)| &what[..]).collect();
@@ -218,7 +216,7 @@ fn without_isolation_every_script_is_found_out() {
 
 #[test]
 fn rows_are_found_as_the_variants_say() {
-    Regions::with(PROTOCOLS[0], async |regions| {
+    Regions::with(NAMES[0], async |regions| {
         for Variant { name, plan, places } in &VARIANTS {
             for (_, condition) in places {
                 let explain = format!("explain select v from t where {condition}");
@@ -233,7 +231,7 @@ fn rows_are_found_as_the_variants_say() {
 fn every_protocol_and_every_script_is_here() {
     let output = support::run(&["demo", "--protocol", "none-such"]);
     let refusal = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(refusal.contains(&format!("[possible values: {}]", PROTOCOLS.join(", "))), "{refusal}");
+    assert!(refusal.contains(&format!("[possible values: {}]", NAMES.join(", "))), "{refusal}");
     let files = std::fs::read_dir(scripts()).unwrap().flatten();
     let mut names: Vec<String> =
         files.map(|file| file.path().file_stem().unwrap().to_str().unwrap().to_owned()).collect();

@@ -23,17 +23,15 @@ pub const PLUMBING: &[(&str, &str)] = &[
     ("messages.rs", "what the phases say to each other"),
     ("options.rs", "settings of the phases"),
     ("header.rs", "what is kept with a record"),
+    ("marks.rs", "names of what each phase counts for a swarm"),
+    ("batch.rs", "the bytes that replication and the log carry"),
 ];
 
 /// Files of one protocol's folder that are not a phase of a paper: path, reason.
 pub const NO_PHASE: &[(&str, &str)] = &[
-    ("protocols/src/minerva/batch.rs", "the bytes that replication and the log carry"),
     ("protocols/src/minerva/given.rs", "write sets in those bytes, beside the arguments"),
     ("protocols/src/minerva/bench.rs", "a door to the phases, for benchmarks"),
-    ("protocols/src/minerva/marks.rs", "names of what each phase counts for a swarm"),
     ("protocols/src/minerva/resolution.rs", "the bytes in which commit tells recovery an outcome"),
-    ("protocols/src/calvin/batch.rs", "the bytes that replication and the log carry"),
-    ("protocols/src/calvin/marks.rs", "names of what each phase counts for a swarm"),
     ("protocols/src/calvin/warming/times.rs", "how long nodes took, for warming to predict it"),
 ];
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use pangea_protocols::calvin::{self, Calvin};
-use pangea_protocols::minerva::{self, Minerva};
+use pangea_core::protocol::Protocol;
+use pangea_protocols::{NAMES, WithProtocol, with_protocol};
 use pangea_sim::{Report, Scenario, Settings, run};
 
 fn files() -> Vec<PathBuf> {
@@ -21,12 +21,13 @@ fn every_scenario_passes_with_all_of_its_faults() {
     assert!(files.len() >= 10, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        let scenario = Scenario::read(&text, &["minerva"]).unwrap();
+        let scenario = Scenario::read(&text, NAMES).unwrap();
         for seed in 0..3 {
             let settings = Settings { seed, ..Settings::default() };
             let settings = scenario.apply(settings).unwrap();
             let rules = settings.rules.as_ref().map_or(0, Vec::len) as u64;
-            for report in [minerva(&settings), calvin(&settings)] {
+            for name in NAMES {
+                let report = with_protocol(name, Simulated(&settings)).unwrap();
                 assert!(report.violation.is_none(), "{}: {report}", file.display());
                 assert_eq!(report.counts.faults.values().sum::<u64>(), rules, "{report}");
                 assert!(report.counts.committed > 0, "{report}");
@@ -35,12 +36,13 @@ fn every_scenario_passes_with_all_of_its_faults() {
     }
 }
 
-fn minerva(settings: &Settings) -> Report {
-    let options = minerva::Options { checkpoint_bytes: 100_000, ..minerva::Options::default() };
-    run::<Minerva>(settings, &options).unwrap()
-}
+/// One run with frequent checkpoints.
+struct Simulated<'a>(&'a Settings);
 
-fn calvin(settings: &Settings) -> Report {
-    let options = calvin::Options { checkpoint_bytes: 300_000, ..calvin::Options::default() };
-    run::<Calvin>(settings, &options).unwrap()
+impl WithProtocol for Simulated<'_> {
+    type Output = Report;
+
+    fn run<P: Protocol>(self) -> Report {
+        run::<P>(self.0, &P::scaled_down_options()).unwrap()
+    }
 }
