@@ -33,7 +33,7 @@ impl Temporary {
     /// If it cannot be created.
     pub fn new(within: &Path) -> Result<Self, Failure> {
         tidy(within);
-        let cant = |error| Failure::failed("can't make a temporary directory", error);
+        let cant = |error| Failure::failed("can't create a temporary directory", error);
         let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(within);
         let directory = made.map_err(cant)?;
         let lock = OsDisk.lock(&directory.path().join(LOCK)).map_err(cant)?;

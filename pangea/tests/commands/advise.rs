@@ -36,7 +36,7 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
     let output = advise(directory.path(), work, REGIONS, line);
     let stderr = words(&output);
     assert!(output.status.success(), "{stderr}");
-    assert!(stderr.contains("no --costs of minerva: measuring for 4 s"), "{stderr}");
+    assert!(stderr.contains("no --costs of minerva: measuring them for 4 s"), "{stderr}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = json["rows"].as_array().unwrap();
     assert!(rows.len() >= 3, "{json}");
