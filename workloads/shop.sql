@@ -1,9 +1,9 @@
 -- A small shop with warehouses in every region.
 --
--- Orders take from the stock and are one CALL; customers look at what they ordered; prices change
--- now and then; a report asks for what sells. What must hold in the end: no stock is negative, an
--- item's stock and what was ordered of it are what there was, and every order that a client saw
--- commit is there, once.
+-- An order is one CALL and reduces the stock. Customers read their orders, prices change now and
+-- then, and a report finds the bestsellers. At the end, these checks must hold: no stock is
+-- negative, stock and ordered pieces of each item add up to the initial stock, and every order
+-- that a client saw commit exists exactly once.
 --
 --   pangea bench --workload workloads/shop.sql --rtt 100 --clients 120
 --   pangea bench --workload workloads/shop.sql --define items=100,skew=1.2
@@ -72,8 +72,8 @@ CALL place_order(:id, :customer, :item, :pieces, :region, :placed);
 \set customer random(1, :customers)
 SELECT id, item, quantity, paid FROM orders WHERE customer = :customer ORDER BY placed DESC LIMIT 10;
 
--- A price is looked at, thought about and changed: somebody else may have done so meanwhile, and
--- then it is done again.
+-- Reads a price and then changes it. If another client changed it in between, the transaction is
+-- retried.
 -- transaction reprice weight 1
 \set item random_zipfian(1, :items, :skew)
 BEGIN;

@@ -5,6 +5,7 @@
 //! failing on violations. The allowed exceptions are in `allowed`.
 
 mod allowed;
+mod language;
 mod links;
 mod manifests;
 mod phases;
@@ -88,4 +89,19 @@ fn every_dependency_has_a_reason() {
 fn the_prose_points_at_what_is_there() {
     let Repository { docs, paths, .. } = Repository::read();
     expect_none("Links and names of files in the documents.", links::check(&docs, &paths));
+}
+
+#[test]
+fn comments_and_documents_are_in_plain_english() {
+    let Repository { rust, docs, .. } = Repository::read();
+    let findings = [language::check_comments(&rust), language::check_documents(&docs)].concat();
+    expect_none("The measures of language.rs hold.", findings);
+}
+
+#[test]
+fn shared_code_names_the_paper_that_it_cites() {
+    let repository = Repository::read();
+    let shipped: Vec<Source> = repository.shipped(&["protocols"]).into_iter().cloned().collect();
+    let findings = language::check_citations(&repository.rust, &purity::protocols(&shipped));
+    expect_none("A section is cited with its paper.", findings);
 }

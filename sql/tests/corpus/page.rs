@@ -5,10 +5,11 @@ use super::script::Feature;
 const HEAD: &str = "\
 # SQL
 
-What Pangea takes of PostgreSQL 15's SQL. This page is generated from the scripts in
-`sql/tests/corpus/features`, whose answers are PostgreSQL's own: rows, types of columns, SQLSTATE.
-A feature is supported when each of its statements is answered alike. What is known to differ is
-proved by a statement too, and said here. [TESTING.md](TESTING.md#the-corpus-of-sql) has the rest.
+This page lists the parts of PostgreSQL 15's SQL that Pangea supports. It is generated from the
+scripts in `sql/tests/corpus/features`. Their expected answers (rows, column types, SQLSTATE) are
+those of PostgreSQL. A feature is supported if Pangea answers each of its statements identically.
+A statement also proves each known difference. See
+[TESTING.md](TESTING.md#the-corpus-of-sql) for details.
 ";
 
 /// Returns the page.
@@ -16,8 +17,8 @@ pub fn page(features: &[Feature]) -> String {
     let same: usize = features.iter().map(|feature| feature.same).sum();
     let differences: usize = features.iter().map(|feature| feature.differences.len()).sum();
     let mut page = format!(
-        "{HEAD}\n{same} statements of {} features are answered as PostgreSQL answers them; \
-         {differences} are not.\n",
+        "{HEAD}\n{same} statements of {} features have the same answer as in PostgreSQL; \
+         {differences} do not.\n",
         features.len()
     );
     let mut section = "";
@@ -25,7 +26,7 @@ pub fn page(features: &[Feature]) -> String {
         if feature.section != section {
             section = &feature.section;
             page.push_str(&format!(
-                "\n## {section}\n\n| feature | supported | for example | to know | statements |\n\
+                "\n## {section}\n\n| feature | supported | example | notes | statements |\n\
                  |---|---|---|---|---|\n"
             ));
         }
