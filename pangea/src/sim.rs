@@ -272,8 +272,7 @@ impl Arguments {
         if self.history.is_some() && !is_recorded {
             let name = &self.workload;
             let message = format!(
-                "--history: the format does not support histories of {name}; try \
-                                   list-append"
+                "--history: the format does not support histories of {name}; try list-append"
             );
             return Err(Failure::Usage(message));
         }

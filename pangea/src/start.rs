@@ -196,10 +196,9 @@ async fn first_password(engine: Arc<dyn Engine>, authentication: Authentication)
     }
     match set_first_password(&*engine, &password).await {
         Ok(true) => tracing::info!("the password of {BOOTSTRAP} was set from {PASSWORD_VARIABLE}"),
-        Ok(false) => tracing::info!(
-            "{BOOTSTRAP} already has a password: {PASSWORD_VARIABLE} is \
-                                     ignored"
-        ),
+        Ok(false) => {
+            tracing::info!("{BOOTSTRAP} already has a password: {PASSWORD_VARIABLE} is ignored")
+        }
         Err(error) => tracing::error!("the password of {BOOTSTRAP} could not be set: {error}"),
     }
 }

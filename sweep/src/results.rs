@@ -177,10 +177,8 @@ impl Results {
     /// If the file cannot be written.
     pub fn keep(&mut self, entry: Entry) -> io::Result<()> {
         let path_of = |number: usize| self.directory.join(format!("{number:03}.json"));
-        let path = (1..).map(path_of).find(|path| !path.exists()).expect(
-            "there is always a free \
-                                                                          number",
-        );
+        let path =
+            (1..).map(path_of).find(|path| !path.exists()).expect("there is always a free number");
         let text = serde_json::to_string_pretty(&entry).expect("names and numbers") + "\n";
         let half = path.with_extension("half");
         let mut file = fs::File::create(&half)?;

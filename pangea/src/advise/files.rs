@@ -261,8 +261,7 @@ impl Places {
             let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             if name.is_empty() || !name.chars().all(is_plain) || name.parse::<f64>().is_ok() {
                 let message = format!(
-                    "{name:?} is not a region name: use letters, digits, - and \
-                                       _, and not a number"
+                    "{name:?} is not a region name: use letters, digits, - and _, and not a number"
                 );
                 return Err((line, message));
             }

@@ -228,10 +228,7 @@ fn costs(question: &Question<'_>) -> Result<BTreeMap<&'static str, Arc<Costs>>, 
         let name = calibrated_protocol(&text).map_err(wrong)?;
         let known = question.protocols().into_iter().find(|known| *known == name);
         let known = known.ok_or_else(|| {
-            wrong(format!(
-                "protocol {name} is not among the protocols \
-                                                       to choose from"
-            ))
+            wrong(format!("protocol {name} is not among the protocols to choose from"))
         })?;
         let costs = Costs::parse(&text, with_protocol(known, MessageKinds)?).map_err(wrong)?;
         let of = &costs.calibration.workload;

@@ -77,8 +77,7 @@ pub fn check(
     };
     let name = candidate.name();
     crate::warn(&format!(
-        "running on real nodes: {name}, {clients} clients; then with a region \
-                          killed"
+        "running on real nodes: {name}, {clients} clients; then with a region killed"
     ));
     check.measured = run(question, candidate, clients, rate, None)?.map(|ran| ran.does);
     if check.measured.is_ok()

@@ -101,8 +101,7 @@ pub async fn all(
             }
             if unknown > 0 {
                 workload.push_str(&format!(
-                    "; {unknown} calls of unknown outcome may or may not be \
-                                            included"
+                    "; {unknown} calls of unknown outcome may or may not be included"
                 ));
             }
             let digests: Vec<String> = digests.iter().map(|it| format!("{it:016x}")).collect();

@@ -288,8 +288,8 @@ impl fmt::Display for Costs {
             let peers = self.links.len() - 1;
             writeln!(
                 f,
-                "               {over:.2} times the {payload:.0} bytes of a txn in compressed \
-                 batches, for each of {peers} peers"
+                "               {over:.2} times the {payload:.0} bytes of a txn's compressed \
+                 batch, for each of {peers} peers"
             )?;
         }
         self.fmt_links(f)

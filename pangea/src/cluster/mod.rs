@@ -176,8 +176,7 @@ impl Cluster {
             let fresh = fresh.map_err(|_| {
                 let seconds = USABLE_DEADLINE.as_secs();
                 Failure::Failed(format!(
-                    "{region} did not reach agreement with the other nodes \
-                                         within {seconds} s"
+                    "{region} did not reach agreement with the other nodes within {seconds} s"
                 ))
             })?;
             fresh.map_err(|error| Failure::failed(format!("{region} can't be used"), error))?;

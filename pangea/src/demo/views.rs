@@ -97,8 +97,7 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
             if let Some(WaitsFor { node, what, epochs }) = status.waits_for.first() {
                 let node = region(node);
                 below += &format!(
-                    "\n{name} waits for {what} of {node}, which is {epochs} epochs \
-                                   behind"
+                    "\n{name} waits for {node}, which is {epochs} epochs behind with {what}"
                 );
             }
             for (cell, counter) in [(5, "txns_committed"), (6, "txns_aborted")] {
@@ -160,7 +159,7 @@ mod tests {
                     "the members at us-east are us-east, ap",
                     "ap-northeast is cut off from us-east, eu-west",
                     "us-east is cut off from eu",
-                    "us-east waits for acknowledgements of eu-west, which is 1000 epochs behind",
+                    "us-east waits for eu-west, which is 1000 epochs behind with acknowledgements",
                 ],
             ),
         ] {

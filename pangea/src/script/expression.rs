@@ -169,12 +169,8 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
             words.push(Word::Sign(sign));
             at += sign.len();
         } else if c == '\'' {
-            let end = super::scan::quoted(text, at).map_err(|what| {
-                format!(
-                    "{what} is not \
-                                                                            terminated"
-                )
-            });
+            let end =
+                super::scan::quoted(text, at).map_err(|what| format!("{what} is not terminated"));
             let end = end?.expect("a string begins here");
             let inner = text[at + 1..end - 1].replace("''", "'");
             words.push(Word::Value(Value::Text(inner)));

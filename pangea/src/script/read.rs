@@ -149,8 +149,7 @@ impl Reader<'_> {
         let scope = self.scope();
         if scope.names.iter().any(|known| known == name) {
             return Err(wrong(format!(
-                "{name} is already set, and its value is the same for all \
-                                      parts"
+                "{name} is already set, and its value is the same for all parts"
             )));
         }
         let constants = &self.script.constants;
@@ -302,10 +301,7 @@ impl Reader<'_> {
         if count > TRANSACTIONS_MAX {
             return Err(Wrong::new(
                 1,
-                format!(
-                    "{count} transactions; at most {TRANSACTIONS_MAX} are \
-                                              allowed"
-                ),
+                format!("{count} transactions; at most {TRANSACTIONS_MAX} are allowed"),
             ));
         }
         let is_idle = |define: &&Define| !script.constants.iter().any(|it| it.0 == define.name);

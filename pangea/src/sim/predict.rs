@@ -462,8 +462,7 @@ fn parse_matrix(text: &str) -> Result<Matrix, String> {
         let read = |cell: &String| match cell.parse::<f64>() {
             Ok(ms) if (0.0..=ROUND_TRIP_MS_MAX).contains(&ms) => Ok(one_way(ms)),
             _ => Err(format!(
-                "line {at}: {cell:?} is not a round trip from 0 to {ROUND_TRIP_MS_MAX} \
-                             ms"
+                "line {at}: {cell:?} is not a round trip from 0 to {ROUND_TRIP_MS_MAX} ms"
             )),
         };
         delays.push(row[1..].iter().map(read).collect::<Result<Vec<_>, _>>()?);

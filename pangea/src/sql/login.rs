@@ -45,8 +45,7 @@ pub async fn log_in(client: &mut Client, config: &Config) -> io::Result<()> {
             Message::ErrorResponse(error) => return Err(refused(&mut error.fields())),
             _ => {
                 return Err(io::Error::other(
-                    "the server requires an unsupported authentication \
-                                              method",
+                    "the server requires an unsupported authentication method",
                 ));
             }
         };

@@ -259,8 +259,8 @@ impl<'a, C: Commands> Prompt<'a, C> {
             return Ok(());
         }
         self.lines.warn(
-            "The statement is still running. Ctrl-C cancels it; commands like \\help work in \
-                   the meantime.",
+            "The statement is still running. Ctrl-C cancels it; commands like \\help work in the \
+             meantime.",
         )
     }
 

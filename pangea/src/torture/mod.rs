@@ -196,8 +196,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (plan, faults) = (arguments.plan()?, arguments.faults()?);
     if arguments.faults.is_empty() && arguments.durability == Durability::Memory {
         crate::warn(
-            "Faults are limited to pause and cut: with --durability memory, a killed node \
-                     loses all data.",
+            "Faults are limited to pause and cut: with --durability memory, a killed node loses \
+             all data.",
         );
     }
     let (path, temporary) = match &arguments.history {

@@ -299,8 +299,7 @@ impl<'t> Item<'t> {
         }
         let wrong = || {
             self.wrong(
-                "a number, a string, true or false (lists are only for [sweep], cases and \
-                        series)",
+                "a number, a string, true or false (lists are only for [sweep], cases and series)",
             )
         };
         number(value).map(Value::Number).ok_or_else(wrong)
