@@ -92,8 +92,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .with_ansi(false)
         .init();
     if let Some(error) = not_kept {
-        tracing::warn!(%error, "freed memory is returned to the system at once, which costs \
-                                performance");
+        tracing::warn!(
+            %error,
+            "freed memory is returned to the system at once, which costs performance"
+        );
     }
     let config = Config::read_of(&arguments.config, Some(crate::protocol::NAMES));
     let mut config = config.map_err(|error| Failure::Usage(error.to_string()))?;

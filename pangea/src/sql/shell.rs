@@ -76,7 +76,7 @@ impl Shell {
 
     /// Runs SQL concurrently.
     pub fn start(&mut self, sql: String) {
-        assert!(self.running.is_none(), "no query is running");
+        assert!(self.running.is_none(), "a query is already running");
         let canceller = Cancellers::default();
         let (server, client) = (self.server.clone(), self.client.take());
         let (sender, shown) = channel(SHOWN_MAX);

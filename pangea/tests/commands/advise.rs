@@ -54,7 +54,7 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
         let is_early = set.iter().any(|it| it == "calvin.replication=asynchronous");
         assert_eq!(loss["lost_txns"].as_u64().unwrap() > 0, is_early, "{row}");
         let pauses = loss["pauses_ms"].as_array().unwrap();
-        assert_eq!(pauses.len(), 2, "those that are left: {row}");
+        assert_eq!(pauses.len(), 2, "eligible: {row}");
         assert!(pauses.iter().all(|it| it[1].as_f64().unwrap() > 0.0), "{row}");
     }
     let strict = rows.iter().find(|row| row["guarantee"] == "strict-serializable").unwrap();

@@ -42,7 +42,7 @@ fn a_run_has_a_throughput_latencies_and_a_check() {
         let (now, peak) = (&json["memory_mb"][region], &json["memory_peak_mb"][region]);
         assert!(number(peak) >= number(now) * 0.99 && number(now) > 10.0, "{peak} and {now}");
     }
-    assert!(json["stages_us_per_txn"].is_null(), "nobody asked for stages");
+    assert!(json["stages_us_per_txn"].is_null(), "stages were not requested");
     let again = number(&json["transactions"]["write"]["reexecuted"]);
     assert!((0.0..=1.0).contains(&again), "{again}");
 }
@@ -107,7 +107,7 @@ fn stages_are_all_of_the_cpu_time_and_every_one_of_a_commit_is_there() {
     }
     assert!(number(&json["stages_ms_per_epoch"]["stale"]) > 0.0);
     let mut counters = json["counters"]["region-1"].as_object().unwrap().keys();
-    assert!(counters.all(|name| !name.starts_with("meter_")), "what is metered is told by stage");
+    assert!(counters.all(|name| !name.starts_with("meter_")), "metered time is reported by stage");
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.contains("stale check") && stdout.contains("region-1 to region-2"), "{stdout}");
     let long = json["transactions"]["long-write"]["committed"].as_u64().unwrap();
@@ -130,7 +130,7 @@ fn nodes_can_be_in_the_process_of_their_clients() {
     }
     assert!(number(&json["cpu_us_per_txn"]["us-east"]) > 0.0);
     assert!(number(&json["cpu_us_per_txn"]["load"]) > 0.0);
-    assert_eq!(number(&json["fsyncs_per_txn"]["us-east"]), 0.0, "nothing is durable");
+    assert_eq!(number(&json["fsyncs_per_txn"]["us-east"]), 0.0, "no fsyncs are needed");
     assert!(json["cores_used"].as_f64().unwrap() < 1.2, "{}", json["cores_used"]);
     assert!(json["wan_bytes_over_payload"].is_null());
 
@@ -368,7 +368,7 @@ fn a_sweep_has_a_report_goes_on_where_it_was_and_ends_with_a_signal() {
     assert!(again.status.success());
     let stderr = String::from_utf8_lossy(&again.stderr);
     assert!(!stderr.contains("1/2"), "nothing is run again: {stderr}");
-    assert_eq!(run_all(&[]).status.code(), Some(2), "results are there, and nobody said --resume");
+    assert_eq!(run_all(&[]).status.code(), Some(2), "results exist, and --resume is missing");
     // A long run, ended by a signal once its nodes are running.
     std::fs::write(&path, text.replace("secs = 1", "secs = 60")).unwrap();
     std::fs::remove_dir_all(&out).unwrap();
@@ -430,7 +430,7 @@ fn divided_tables_are_checked_as_one_also_after_a_region_or_a_node_was_lost() {
         assert!(stdout.contains("of each of 2 partitions identical"), "{line}: {stdout}");
         let is_alone = line.contains("--regions 1");
         let wan = number(&json["wan_bytes_per_txn"]);
-        assert_eq!(wan > 0.0, !is_alone, "{line}: what stays in a region is not counted");
+        assert_eq!(wan > 0.0, !is_alone, "{line}: traffic within a region is not counted");
     }
 }
 

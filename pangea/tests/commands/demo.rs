@@ -108,7 +108,7 @@ fn every_region_writes_while_any_one_link_is_lost() {
             while !demo.line().contains("is cut") {}
             for (id, client) in clients.iter().enumerate() {
                 let insert = format!("INSERT INTO t VALUES ({})", turn * 3 + id);
-                let what = format!("{a} and {b} are apart, {id} writes");
+                let what = format!("{a} and {b} are cut off from each other, {id} writes");
                 client.batch_execute(&insert).await.expect(&what);
             }
             writeln!(stdin, "\\heal").unwrap();
@@ -167,7 +167,7 @@ fn a_directory_of_other_regions_is_refused_untouched_with_what_it_was_made_with(
         assert!(stderr.contains("was created with --regions us-east,ca-central"), "{stderr}");
         assert!(stderr.contains(data_dir) && stderr.contains(regions), "{stderr}");
     }
-    assert_eq!(files(data.path()), before, "a refusal changes nothing");
+    assert_eq!(files(data.path()), before, "a rejected start changes nothing");
 }
 
 /// Story: a second demo on a directory changed the ports that the nodes of the first would use at
@@ -208,7 +208,7 @@ fn a_directory_in_use_is_refused_untouched() {
             .all(|lock| std::fs::File::open(data.path().join(lock)).unwrap().try_lock().is_ok())
     });
     refused();
-    assert_eq!(seen(), before, "a refusal changes nothing");
+    assert_eq!(seen(), before, "a rejected start changes nothing");
     demo.signal(Signal::TERM);
     demo.process.wait().unwrap();
 }

@@ -265,7 +265,7 @@ fn a_terminal_that_goes_away_leaves_nothing() {
     assert_eq!(processes_of(directory.path()).len(), 2);
     terminal.process.kill().unwrap();
     terminal.process.wait().unwrap();
-    wait_until("all is gone", || {
+    wait_until("all processes have ended", || {
         processes_of(directory.path()).is_empty()
             && std::fs::read_dir(directory.path()).unwrap().count() == 0
     });

@@ -105,7 +105,7 @@ fn conflicts_are_tried_again_and_every_commit_is_accounted_for() {
     assert!(output.status.success(), "{}", words(&output));
     assert_eq!(json["throughput_per_sec_of_runs"].as_array().unwrap().len(), 2);
     let rate = json["throughput_per_sec"].as_f64().unwrap();
-    assert!(rate > 0.0 && rate < 40.0, "it comes at random, ten a second: {rate}");
+    assert!(rate > 0.0 && rate < 40.0, "calls arrive at random, ten a second: {rate}");
     assert_eq!(json["settings"]["rate_per_sec"], 10.0);
 }
 
@@ -119,7 +119,7 @@ fn a_killed_node_comes_back_and_its_sessions_too() {
     let victim = json["faults"][0]["what"].as_str().unwrap().strip_prefix("kill ").unwrap();
     let steps = json["timeline"]["regions"][victim].as_array().unwrap();
     let last: u64 = steps[steps.len() - 10..].iter().map(|it| it.as_u64().unwrap()).sum();
-    assert!(last > 0, "clients of {victim} work again: {steps:?}");
+    assert!(last > 0, "clients of {victim} make progress again: {steps:?}");
     let check = json["check"]["workload"].as_str().unwrap();
     let held = ["stock_and_orders", "every_order_once"];
     assert!(held.iter().all(|name| check.contains(name)), "{check}");

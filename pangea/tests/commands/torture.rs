@@ -142,7 +142,7 @@ fn an_interrupt_stops_everything_and_keeps_what_was_recorded() {
     let arguments = format!("--secs 600 --faults pause,kill --history {}", path.display());
     let torture = start(directory.path(), &arguments);
     let is_written = || std::fs::metadata(&path).is_ok_and(|file| file.len() > 0);
-    wait_until("something is recorded", is_written);
+    wait_until("the history is not empty", is_written);
     kill_process(Pid::from_child(&torture), Signal::INT).unwrap();
     let output = torture.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));

@@ -118,7 +118,7 @@ fn pangea_is_killed_and_cut_off_in_a_lab_and_its_sessions_come_back() {
         assert!(number(&json, "/stalls_ms/region-3") >= 1_000.0, "{}", json["stalls_ms"]);
         let steps = json["timeline"]["regions"]["region-3"].as_array().unwrap();
         let last: u64 = steps.iter().rev().take(10).filter_map(Value::as_u64).sum();
-        assert!(last > 0, "{fault}: its clients work again at the end: {steps:?}");
+        assert!(last > 0, "{fault}: its clients make progress again at the end: {steps:?}");
     }
 }
 
