@@ -344,7 +344,7 @@ mod tests {
         assert!((over - 1_700.0 / 1_500.0).abs() < 1e-9, "{over}");
         assert_eq!(costs.fsyncs_per_sec["a"], 25.0);
         assert_eq!(costs.cpu_us_per_txn["b"], 60.0);
-        assert!(costs.stages_ms_per_epoch.is_none(), "nobody metered");
+        assert!(costs.stages_ms_per_epoch.is_none(), "stages were not metered");
         let text = costs.to_string();
         assert!(text.contains("1.13 times the 150 bytes"), "{text}");
         assert!(text.contains("a to b"), "{text}");

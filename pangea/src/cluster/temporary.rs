@@ -115,7 +115,7 @@ mod tests {
         let within = within.path();
         let left = abandoned(within, "pangea-left");
         let held = Temporary::new(within).unwrap();
-        assert!(!left.exists(), "nobody holds it");
+        assert!(!left.exists(), "the lock is free");
 
         let other_name = abandoned(within, "postgres-1");
         let has_more = abandoned(within, "pangea-more");
