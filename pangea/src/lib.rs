@@ -46,11 +46,29 @@
 //! whose procedures have other names or numbers. The code of procedures with the same name is not
 //! compared.
 
+mod advise;
+mod allocator;
+mod bench;
+mod calibrate;
+mod check;
+mod cluster;
+#[doc(hidden)]
+pub mod command_line;
+mod demo;
+mod drive;
 mod embedded;
-#[doc(hidden)]
-pub mod failure;
-#[doc(hidden)]
-pub mod protocol;
+mod failure;
+mod lab;
+mod protocol;
+mod regions;
+mod script;
+mod signals;
+mod sim;
+mod sizes;
+mod sql;
+mod start;
+mod table;
+mod torture;
 
 pub use embedded::{Builder, Cluster, Connection, Error};
 pub use pangea_core::ids::TableId;
@@ -62,3 +80,5 @@ pub use pangea_sql::error::SqlError;
 pub use pangea_sql::native::{Rows, Sql, SqlProcedure, raise};
 pub use pangea_sql::types::SqlType;
 pub use pangea_sql::types::datum::Datum;
+
+use command_line::{runtime, say, warn};

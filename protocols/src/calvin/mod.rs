@@ -106,7 +106,7 @@ mod tests;
 mod warming;
 
 use pangea_core::choice::{Guarantee, TortureSetting, Variant};
-use pangea_core::ids::{NodeId, SnapshotVersion};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
 
@@ -114,7 +114,7 @@ pub use crate::inputs::Timer;
 use crate::inputs::{Event, Host};
 use batch::Batch;
 pub use messages::Message;
-use messages::{ColdWords, Taken};
+use messages::Taken;
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
 use state::State;
 
@@ -205,23 +205,7 @@ impl Protocol for Calvin {
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Resume => self.go_on(cx),
         }
-        self.read_released(cx);
-        self.pace(cx);
-        self.lead(cx);
-        self.state.inputs.settle_agreement(cx);
-        self.note_void(cx);
-        self.confirm_epochs(cx);
-        match self.state.shards {
-            None => self.run_ready_epochs(cx),
-            Some(_) => self.advance_shards(cx, is_resumed),
-        }
-        self.confirm_epochs(cx);
-        if self.state.running.is_none() {
-            self.state.inputs.end_rejoin(cx);
-        }
-        if self.go_on_alone(cx) {
-            self.state.inputs.settle_agreement(cx);
-        }
+        self.make_progress(cx, is_resumed);
     }
 
     fn status(&self) -> Status {
@@ -240,6 +224,15 @@ impl Protocol for Calvin {
 impl Host for Calvin {
     type Batch = Batch;
     type Rules = Rules;
+}
+
+/// The sender of a message.
+#[derive(Clone, Copy)]
+enum Sender {
+    /// A replica of this node's shard, by its number in the group.
+    Replica(NodeId),
+    /// A node of another shard.
+    Shard(ShardId),
 }
 
 /// The value that is agreed on.
@@ -273,31 +266,122 @@ impl Calvin {
         self.on_warmer_down(cx, peer);
     }
 
+    /// Makes all progress that an input has made possible. The chapter explains the order ("After
+    /// each input"); the numbers are its.
+    fn make_progress(&mut self, cx: &mut Cx<'_, Self>, is_resumed: bool) {
+        self.read_released(cx); // 1
+        self.pace(cx); // 2
+        self.lead(cx); // 3
+        self.state.inputs.settle_agreement(cx); // 4
+        self.note_void(cx); // 5
+        self.confirm_epochs(cx); // 6
+        match self.state.shards {
+            None => self.run_ready_epochs(cx), // 7
+            Some(_) => self.advance_shards(cx, is_resumed),
+        }
+        self.confirm_epochs(cx); // 8
+        if self.state.running.is_none() {
+            self.state.inputs.end_rejoin(cx); // 9
+        }
+        if self.go_on_alone(cx) {
+            self.state.inputs.settle_agreement(cx); // 10
+        }
+    }
+
+    /// Hands a message to its phase, by its sender: a replica of this node's group, or a node of
+    /// another shard. A message that such a sender never sends is refused at the end.
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        let inputs = &mut self.state.inputs;
-        match (message, inputs.group.member(from)) {
-            (Message::Inputs(message), Some(replica)) => {
-                let event = inputs.on_message(cx, replica, message);
+        match (message, self.sender(from)) {
+            // The input log, and asynchronous replication.
+            (Message::Inputs(message), Sender::Replica(replica)) => {
+                let event = self.state.inputs.on_message(cx, replica, message);
                 self.on_event(cx, event);
             }
-            (Message::Forward { requests }, Some(replica)) => {
+            (Message::Forward { requests }, Sender::Replica(replica)) => {
                 self.on_forward(cx, replica, requests);
             }
-            (Message::Taken { taken: Taken { term, tokens } }, Some(_)) => self.on_taken(cx, term, &tokens),
-            (Message::NotTaken { tokens }, Some(replica)) => {
+            (Message::Taken { taken: Taken { term, tokens } }, Sender::Replica(_)) => {
+                self.on_taken(cx, term, &tokens);
+            }
+            (Message::NotTaken { tokens }, Sender::Replica(replica)) => {
                 self.on_not_taken(cx, replica, &tokens);
             }
+            (Message::Others { least, most }, Sender::Replica(_)) if self.is_partitioned() => {
+                self.on_others(least, most);
+            }
+            // Shards.
+            (Message::Subscribe { slices, items, goes_on }, Sender::Shard(_)) => {
+                self.on_subscribe(cx, from, (slices, items), goes_on);
+            }
+            (Message::Unsubscribe {}, Sender::Shard(shard)) => self.on_unsubscribe(from, shard),
+            (Message::Slice { slice }, Sender::Shard(_)) => self.on_slice(cx, from, slice),
+            (Message::Piece { piece }, Sender::Shard(_)) => self.on_piece(cx, from, piece),
+            (Message::Decided { upto, name }, Sender::Shard(_)) => {
+                self.on_decided(cx, from, upto, name);
+            }
+            (Message::More {}, Sender::Shard(_)) => self.on_more(cx, from),
+            (Message::Items { items }, Sender::Shard(shard)) => self.on_items(cx, shard, items),
+            (Message::Kept { upto, applied, waits_for }, Sender::Shard(_)) => {
+                self.on_kept(from, (upto, applied), waits_for);
+            }
+            (Message::Missed { upto }, Sender::Shard(_)) => self.on_missed(cx, from, upto),
+            (Message::Frozen { at }, Sender::Shard(_)) => self.on_source_frozen(cx, from, at),
+            (Message::Look { token, wanted }, Sender::Shard(_)) => {
+                self.on_look(cx, from, token, &wanted);
+            }
+            (Message::Found { token, found }, Sender::Shard(shard)) => {
+                self.on_found(cx, shard, token, found);
+            }
+            // Warming and checkpoints, of any node.
             (Message::Warm { token, keys }, _) => self.on_warm(cx, from, token, keys),
             (Message::Warmed { token, took }, _) => self.on_warmed(cx, from, token, took),
-            (Message::Cold { map: ColdWords { words, is_all, changes } }, _) => {
-                self.on_cold(from, words, is_all, &changes);
-            }
+            (Message::Cold { map }, _) => self.on_cold(from, map),
             (Message::AskOutcomes { after, is_wanted }, _) => {
                 self.on_ask_outcomes(cx, from, after, is_wanted);
             }
             (Message::Outcomes { items }, _) => self.on_outcomes(cx, from, &items),
-            (message, _) => self.on_neighbour(cx, from, message),
+            // Of a node that never sends it.
+            (
+                Message::Inputs(_)
+                | Message::Forward { .. }
+                | Message::Taken { .. }
+                | Message::NotTaken { .. }
+                | Message::Others { .. },
+                Sender::Shard(_),
+            ) => cx.mark("calvin.not_of_the_group"),
+            (
+                Message::Subscribe { .. }
+                | Message::Unsubscribe {}
+                | Message::Slice { .. }
+                | Message::Piece { .. }
+                | Message::Decided { .. }
+                | Message::More {}
+                | Message::Items { .. }
+                | Message::Kept { .. }
+                | Message::Missed { .. }
+                | Message::Frozen { .. }
+                | Message::Look { .. }
+                | Message::Found { .. }
+                | Message::Others { .. },
+                Sender::Replica(_),
+            ) => cx.mark(match self.is_partitioned() {
+                true => "calvin.not_to_its_own_shard",
+                false => "calvin.not_divided",
+            }),
         }
+    }
+
+    /// The relation of a node to this one.
+    fn sender(&self, node: NodeId) -> Sender {
+        match (self.state.inputs.group.member(node), &self.state.shards) {
+            (Some(replica), _) => Sender::Replica(replica),
+            (None, Some(shards)) => Sender::Shard(shards.shard_of(node)),
+            (None, None) => unreachable!("without partitions all nodes are of one group"),
+        }
+    }
+
+    fn is_partitioned(&self) -> bool {
+        self.state.shards.is_some()
     }
 
     fn on_event(&mut self, cx: &mut Cx<'_, Self>, event: Option<Event<Self>>) {

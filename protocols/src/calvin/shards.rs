@@ -91,7 +91,7 @@ use pangea_core::time::Timestamp;
 use pangea_core::topology::Topology;
 
 use super::scheduler::Whose;
-use super::{Calvin, Cut, Message};
+use super::{Calvin, Cut};
 use crate::inputs::{CAUGHT_UP, Heads};
 use items::{Item, Items};
 use lookup::Lookups;
@@ -285,7 +285,7 @@ impl Shards {
     }
 
     /// The shard of a node.
-    fn shard_of(&self, node: NodeId) -> ShardId {
+    pub fn shard_of(&self, node: NodeId) -> ShardId {
         self.topology.nodes[node.index()].shard
     }
 
@@ -388,53 +388,6 @@ impl Calvin {
     /// The additional state of a node of a partitioned cluster.
     fn shards(&mut self) -> &mut Shards {
         self.state.shards.as_mut().expect("asked of divided tables alone")
-    }
-
-    /// Handles a message of a node of another shard, or one of this shard that does not belong to
-    /// the input log.
-    pub(super) fn on_neighbour(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        let Some(shards) = &self.state.shards else {
-            return cx.mark("calvin.not_divided");
-        };
-        let shard = shards.shard_of(from);
-        if shard == shards.here {
-            return match message {
-                Message::Others { least, most } => self.on_others(least, most),
-                _ => cx.mark("calvin.not_to_its_own_shard"),
-            };
-        }
-        match message {
-            Message::Subscribe { slices, items, goes_on } => {
-                self.on_subscribe(cx, from, (slices, items), goes_on);
-            }
-            Message::Unsubscribe {} => {
-                let stream = self.shards().stream(shard);
-                stream.subscribers.remove(&from);
-                stream.paused.remove(&from);
-            }
-            Message::Slice { slice } => self.on_slice(cx, from, slice),
-            Message::Decided { upto, name } => self.on_decided(cx, from, upto, name),
-            Message::Piece { piece } => self.on_piece(cx, from, piece),
-            Message::More {} => self.on_more(cx, from),
-            Message::Items { items } => self.on_items(cx, shard, items),
-            Message::Kept { upto, applied, waits_for } => {
-                self.on_kept(from, (upto, applied), waits_for);
-            }
-            Message::Missed { upto } => self.on_missed(cx, from, upto),
-            Message::Frozen { at } => self.on_source_frozen(cx, from, at),
-            Message::Look { token, wanted } => self.on_look(cx, from, token, &wanted),
-            Message::Found { token, found } => self.on_found(cx, shard, token, found),
-            Message::Warm { .. }
-            | Message::Warmed { .. }
-            | Message::Cold { .. }
-            | Message::Others { .. }
-            | Message::Inputs(_)
-            | Message::Forward { .. }
-            | Message::AskOutcomes { .. }
-            | Message::Outcomes { .. }
-            | Message::Taken { .. }
-            | Message::NotTaken { .. } => cx.mark("calvin.not_of_the_group"),
-        }
     }
 
     /// Makes all possible progress. Transactions run once for all inputs that arrived together,

@@ -344,18 +344,13 @@ impl Calvin {
     }
 
     /// Handles a node's report of its cold rows.
-    pub(super) fn on_cold(
-        &mut self,
-        from: NodeId,
-        words: usize,
-        is_all: bool,
-        changes: &[(usize, u64)],
-    ) {
+    pub(super) fn on_cold(&mut self, from: NodeId, changed: ColdWords) {
+        let ColdWords { words, is_all, changes } = changed;
         let map = self.state.warming.maps.entry(from).or_default();
         if is_all {
             *map = ColdMap::default();
         }
-        map.change(words, changes);
+        map.change(words, &changes);
     }
 
     /// Reports this node's cold rows to a node that has just connected.

@@ -94,7 +94,7 @@ impl Calvin {
     }
 
     /// Handles a source's announcement that slices sent early are decided.
-    pub(super) fn on_decided(
+    pub(in super::super) fn on_decided(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,

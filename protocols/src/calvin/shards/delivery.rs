@@ -164,8 +164,15 @@ impl Calvin {
         cx.send(source, Message::Subscribe { slices, items, goes_on });
     }
 
+    /// Forgets the subscription of a node of another shard, which gets the slices elsewhere now.
+    pub(in super::super) fn on_unsubscribe(&mut self, from: NodeId, shard: ShardId) {
+        let stream = self.shards().stream(shard);
+        stream.subscribers.remove(&from);
+        stream.paused.remove(&from);
+    }
+
     /// Handles the subscription of a node of another shard.
-    pub(super) fn on_subscribe(
+    pub(in super::super) fn on_subscribe(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -212,7 +219,7 @@ impl Calvin {
     }
 
     /// Handles the report that this node's subscription was not served completely.
-    pub(super) fn on_more(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
+    pub(in super::super) fn on_more(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         if shards.stream(shard).source == from {
@@ -221,7 +228,7 @@ impl Calvin {
     }
 
     /// Handles a chunk of a slice from another shard.
-    pub(super) fn on_piece(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, piece: Piece) {
+    pub(in super::super) fn on_piece(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, piece: Piece) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
@@ -242,7 +249,7 @@ impl Calvin {
     }
 
     /// Handles a slice from another shard.
-    pub(super) fn on_slice(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, slice: Slice) {
+    pub(in super::super) fn on_slice(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, slice: Slice) {
         let confirmed = self.confirmed();
         let shards = self.shards();
         let (shard, topology) = (shards.shard_of(from), shards.topology.clone());
@@ -298,7 +305,7 @@ impl Calvin {
     }
 
     /// Handles rows and outcomes from another shard.
-    pub(super) fn on_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: Items) {
+    pub(in super::super) fn on_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: Items) {
         if items.epoch.0 > self.shards().stream(shard).upto.0 + AHEAD_MAX {
             // Slices arrive before the rows of their epochs.
             return cx.mark("calvin.items_too_far_ahead");
@@ -308,7 +315,7 @@ impl Calvin {
 
     /// Handles the report of another shard's node that it is frozen: switches to another replica if
     /// it is a source.
-    pub(super) fn on_source_frozen(
+    pub(in super::super) fn on_source_frozen(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -348,7 +355,7 @@ impl Calvin {
     /// Handles the progress report of another shard's node: all members of its group have persisted
     /// the messages for epochs up to `upto`. The region's own replica may not be a member at the
     /// moment. The messages that it may need are retained for as long as cuts are.
-    pub(super) fn on_kept(
+    pub(in super::super) fn on_kept(
         &mut self,
         from: NodeId,
         (upto, applied): (SnapshotVersion, SnapshotVersion),
@@ -383,7 +390,7 @@ impl Calvin {
     /// replica may have them; if none does, this node can only continue from a checkpoint. If this
     /// node has itself run all those epochs, only outcomes of its own transactions are missing,
     /// which the source would have to send.
-    pub(super) fn on_missed(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, upto: SnapshotVersion) {
+    pub(in super::super) fn on_missed(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, upto: SnapshotVersion) {
         cx.mark("calvin.missed");
         let applied = self.confirmed();
         let shards = self.shards();
@@ -444,7 +451,7 @@ impl Calvin {
 
     /// Handles a report on the other groups by a replica of this shard, which may see more than
     /// this node.
-    pub(super) fn on_others(&mut self, least: SnapshotVersion, most: SnapshotVersion) {
+    pub(in super::super) fn on_others(&mut self, least: SnapshotVersion, most: SnapshotVersion) {
         let inputs = &mut self.state.inputs;
         let last = inputs.last_epoch();
         // No group can be further ahead than that.

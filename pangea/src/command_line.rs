@@ -1,0 +1,111 @@
+//! Pangea's command line.
+//!
+//! | command | purpose | module |
+//! |---|---|---|
+//! | `start` | one node of a cluster | [`start`] |
+//! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
+//! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
+//! | `calibrate` | a cluster on this machine whose costs are measured | [`calibrate`] |
+//! | `advise` | recommends a protocol and settings for a workload in given regions | [`advise`] |
+//! | `torture` | a cluster on this machine under faults, with the clients' observations checked | [`torture`] |
+//! | `sim` | a cluster in virtual time, under faults | [`sim`] |
+//! | `check` | checks a recorded history of any database against a model | [`check`] |
+//! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
+//! | `lab` | regions on this machine for any software | [`lab`] |
+//!
+//! Only [`protocol`](crate::protocol) maps the name of a protocol to its code. An error is one line on stderr that
+//! includes the remedy. The exit code is 0 on success, 1 if something failed, including a check, 2
+//! if the command is invalid, and 130 if it was interrupted.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Failure;
+use crate::{advise, bench, calibrate, check, demo, lab, sim, sql, start, torture};
+
+/// One database in every region: PostgreSQL-compatible, geo-replicated, serializable.
+#[derive(Debug, Parser)]
+#[command(name = "pangea", version, propagate_version = true)]
+#[command(
+    after_help = "Try it:\n  pangea demo          three regions on this machine, and a prompt"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Start(start::Arguments),
+    Demo(demo::Arguments),
+    Bench(Box<bench::CommandLine>),
+    Calibrate(Box<calibrate::Arguments>),
+    Advise(advise::Arguments),
+    Torture(torture::Arguments),
+    Sim(Box<sim::Arguments>),
+    Check(check::Arguments),
+    Sql(sql::Arguments),
+    Lab(lab::Arguments),
+}
+
+/// Runs the command that the program was started with.
+pub fn run() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Start(arguments) => start::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
+        Command::Advise(arguments) => advise::run(&arguments),
+        Command::Torture(arguments) => torture::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Sql(arguments) => sql::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            warn(&format!("pangea: {failure}"));
+            failure.exit_code()
+        }
+    }
+}
+
+/// Writes a line to stdout.
+pub(crate) fn say(line: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    let said = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    said.map_err(|error| Failure::failed("can't write to stdout", error))
+}
+
+/// Writes a line to stderr. Errors are ignored, because they could not be reported.
+pub(crate) fn warn(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Creates a runtime for commands that communicate with nodes. The nodes do nearly all of the work.
+pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    runtime.map_err(|error| Failure::failed("can't start threads", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_shows_examples() {
+        let mut command = Arguments::command();
+        command.build();
+        command.clone().debug_assert();
+        for subcommand in command.get_subcommands().filter(|it| it.get_name() != "help") {
+            let help = subcommand.clone().render_long_help().to_string();
+            let name = format!("pangea {} ", subcommand.get_name());
+            assert!(help.contains("Examples:") && help.contains(&name), "{help}");
+        }
+    }
+}
