@@ -111,7 +111,7 @@ impl Function {
             Self::Random | Self::Zipfian | Self::Gaussian | Self::Exponential => {
                 let (first, last) = (arguments[0].int()?, arguments[1].int()?);
                 if first > last {
-                    return Err(format!("the range from {first} to {last} is empty"));
+                    return Err(format!("the range {first} to {last} is empty"));
                 }
                 let parameter = arguments.get(2).map_or(Ok(0.0), Value::double)?;
                 let offset = self.offset(first, last, parameter, &mut draw.dice)?;
@@ -122,10 +122,7 @@ impl Function {
                 let us = |at: usize| moment(&arguments[at]);
                 let (first, last) = (us(0)?, us(1)?);
                 if first > last {
-                    return Err(format!(
-                        "the range from {} to {} is empty",
-                        arguments[0], arguments[1]
-                    ));
+                    return Err(format!("the range {} to {} is empty", arguments[0], arguments[1]));
                 }
                 let offset = draw.dice.between(0, first.abs_diff(last));
                 value::timestamp(first.wrapping_add_unsigned(offset)).map(Value::Text)

@@ -387,7 +387,7 @@ mod tests {
             ("1 / 0", "/: division by zero"),
             ("'a' + 1", "+: expected a number, found the string 'a'"),
             ("9223372036854775807 + 1", "exceeds 64 bits"),
-            ("random(3, 1)", "random: the range from 3 to 1 is empty"),
+            ("random(3, 1)", "random: the range 3 to 1 is empty"),
         ] {
             let error = value(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
