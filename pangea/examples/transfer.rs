@@ -32,7 +32,7 @@ impl SqlProcedure for Transfer {
                     where id = $1 and balance >= $2 returning balance";
         let taken = cx.sql(take, &[from.clone(), amount.clone()])?;
         let Some(left) = taken.rows.into_iter().next() else {
-            return Err(raise(format!("account {from:?} has not that much")));
+            return Err(raise(format!("account {from:?} has insufficient funds")));
         };
         let give = "update account set balance = balance + $2 where id = $1";
         if cx.sql(give, &[to.clone(), amount.clone()])?.count == 0 {

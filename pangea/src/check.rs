@@ -31,21 +31,21 @@ const PROGRESS_TICK: Duration = Duration::from_millis(250);
   record-something | pangea check - --model serializable
   pangea sim --seed 7 --history run.jsonl && pangea check run.jsonl
 
-A history is one JSON object a line, one line a transaction (broken here to fit):
+A history has one JSON object per line, one line per transaction (wrapped here to fit):
 
   {\"client\": 1, \"begin\": 10, \"end\": 25, \"outcome\": \"committed\",
    \"ops\": [{\"append\": {\"key\": \"x\", \"value\": 5}},
            {\"read\": {\"key\": \"x\", \"value\": [5]}}]}
 
-docs/HISTORY.md describes it, and the models. The exit code is 0 when the history is what the model
-promises, 1 when it is not or nobody can tell, and 2 when the file is not a history.")]
+docs/HISTORY.md describes the format and the models. The exit code is 0 if the history satisfies the
+model, 1 if it does not or if the search was inconclusive, and 2 if the file is not a history.")]
 pub struct Arguments {
     /// History file, or - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Consistency model to check the history against
     #[arg(long, value_name = "M", default_value_t = Model::StrictSerializable)]
-    #[arg(help = format!("What the history is held to: {}", models()))]
+    #[arg(help = format!("Model to check the history against: {}", models()))]
     model: Model,
 }
 
@@ -71,7 +71,7 @@ pub fn check_file(name: String, file: PathBuf, model: Model) -> Result<(), Failu
         let recorded = open_and_read(&file)?;
         if recorded.txns.is_empty() {
             let name = file.display();
-            return Err(Failure::Usage(format!("{name}: there is no transaction in it")));
+            return Err(Failure::Usage(format!("{name}: the history has no transactions")));
         }
         let checking = spinner("checking");
         let verdict = check(&recorded, model, model.name());
@@ -88,10 +88,12 @@ pub fn check_file(name: String, file: PathBuf, model: Model) -> Result<(), Failu
     let (counts, verdict, weaker, elapsed) = done?;
     say(&format!("{name}: {counts}\n  checked     {model}, in {:.1} s", elapsed.as_secs_f64()))?;
     match verdict {
-        Verdict::Holds => say("  verdict     it holds"),
+        Verdict::Holds => say("  verdict     the model holds"),
         Verdict::Open => {
-            say("  verdict     OPEN: no anomaly was found, and no order of all writes either")?;
-            Err(Failure::Failed(format!("{name}: nobody can tell whether {model} holds")))
+            say(
+                "  verdict     OPEN: no anomaly was found, but no valid order of all writes either",
+            )?;
+            Err(Failure::Failed(format!("{name}: it is undetermined whether {model} holds")))
         }
         Verdict::Broken(Violation { anomaly, story, .. }) => {
             say(&format!("  verdict     FAILED: {anomaly}: {story}"))?;

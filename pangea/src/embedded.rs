@@ -156,7 +156,7 @@ impl Builder {
         let mut names: Vec<&str> = procedures.iter().map(|it| it.name()).collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            let message = format!("there are two procedures called {:?}", twice[0]);
+            let message = format!("procedure {:?} is defined twice", twice[0]);
             return Err(Error::Cluster(message));
         }
         Ok(Arc::new(Registry::new(procedures)))
@@ -167,7 +167,8 @@ impl Builder {
             Some(directory) => (directory.clone(), "fsync"),
             None => {
                 let made = tempfile::tempdir();
-                let made = made.map_err(|error| failed("no temporary directory", error))?;
+                let made =
+                    made.map_err(|error| failed("can't create a temporary directory", error))?;
                 (temporary.insert(made).path().to_owned(), "memory")
             }
         };
@@ -184,7 +185,7 @@ impl Builder {
             let nodes = &nodes;
             let file =
                 File { cluster, protocol, node, data_dir, durability, workers, regions, nodes };
-            let text = toml::to_string(&file).expect("it has nothing that TOML lacks");
+            let text = toml::to_string(&file).expect("it can be written as TOML");
             Config::parse("the program's cluster", &text)
         };
         let configs: Result<Vec<_>, _> = (0..nodes.len()).map(config).collect();
@@ -372,7 +373,7 @@ impl<P: Protocol> Running for Embedded<P> {
         Box::pin(async move {
             let engine = self.node.handle();
             let Some(procedure) = engine.registry().id(name) else {
-                let message = format!("there is no procedure called {name:?}");
+                let message = format!("procedure {name:?} does not exist");
                 return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
             };
             let program = Program::Call { procedure, args: args.to_vec().into() };
@@ -412,7 +413,8 @@ impl WithProtocol for Start<'_> {
         let listener = runtime.block_on(tokio::net::TcpListener::bind(sql));
         let listener =
             listener.map_err(|error| failed(&format!("can't listen on {sql}"), error))?;
-        let sql = listener.local_addr().map_err(|error| failed("no address", error))?;
+        let sql =
+            listener.local_addr().map_err(|error| failed("can't get the SQL address", error))?;
         let node = Node::<P>::start(config, registry);
         let node = node.map_err(|error| failed("the node can't start", error))?;
         let shared = Shared::with_results_max(security.results_bytes_max)

@@ -88,7 +88,7 @@ impl WithProtocol for ScaledDown {
     type Output = toml::Table;
 
     fn run<P: Protocol>(self) -> toml::Table {
-        toml::Table::try_from(P::scaled_down_options()).expect("settings are a table of TOML")
+        toml::Table::try_from(P::scaled_down_options()).expect("settings are a TOML table")
     }
 }
 
@@ -200,7 +200,7 @@ impl std::fmt::Display for WrongOption {
 }
 
 fn read_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, WrongOption> {
-    let text = toml::to_string(table).expect("what came from TOML");
+    let text = toml::to_string(table).expect("it was read from TOML");
     toml::from_str(&text).map_err(|error| {
         // The parser reports the position, not the key.
         let place = error.span().map_or(0, |span| span.start);

@@ -48,7 +48,7 @@ const NOT_RECORDED: [&str; 9] = [
 ];
 
 /// The progress bar of the search for the smallest failing run.
-const SHRINK_BAR: &str = "{pos} runs of {len} at most; smallest: {msg}";
+const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 /// The maximum number of runs of that search.
 const SHRINK_RUNS_MAX: u64 = 1_000;
 /// Arguments that a scenario sets in its file.
@@ -110,16 +110,16 @@ const NOT_PREDICTED: [&str; 20] = [
   pangea sim --seed 7 --shrink small.toml
   pangea sim --predict --costs costs.toml --workload tpcc-nopay --clients 4000 --replicas 3,5,7
 
-Some settings of the protocol are scaled down, so that a run of seconds has checkpoints and large
-epochs; the report names them all, and --set overrides them.
+Some settings of the protocol are scaled down, so that a run of a few seconds includes checkpoints
+and large epochs. The report lists all of them, and --set overrides them.
 
-A swarm draws everything else from the seed too: what clients do, the cluster, faults, and the
-protocol's settings. It tells which of the protocol's marks no run has hit. --shrink makes a seed
-that fails as small as it can be, and writes it down as a scenario.
+A swarm also draws everything else from the seed: the workload, the cluster, the faults and the
+protocol's settings. It reports the marks of the protocol that no run has hit. --shrink reduces the
+run of a failing seed as far as possible, and writes it as a scenario.
 
-A seed is everything: the same seed gives the same trace, byte for byte. Each failure is printed
-with the command that replays it, and the exit code is 1 then. Ctrl-C ends a swarm with what it has
-found so far, and exit code 130.")]
+Runs are deterministic: the same seed and options give the same trace, byte for byte. Each failure
+is printed with the command that replays it, and the exit code is then 1. Ctrl-C ends a swarm with
+the results so far and exit code 130.")]
 #[command(group = clap::ArgGroup::new("which"))]
 pub struct Arguments {
     /// Commit protocol
@@ -159,7 +159,7 @@ pub struct Arguments {
     history: Option<PathBuf>,
     /// Workload of the clients
     #[arg(long, value_name = "NAME")]
-    #[arg(help = format!("What clients do: {}", workload::NAMES.join(", ")))]
+    #[arg(help = format!("Workload of the clients: {}", workload::NAMES.join(", ")))]
     #[arg(default_value_t = Settings::default().workload)]
     workload: String,
     /// Number of nodes, each in its own region
@@ -185,7 +185,7 @@ pub struct Arguments {
     accounts: u32,
     /// Kinds of faults that may happen [default: all]
     #[arg(long, value_name = "A,B,C|none", value_parser = faults)]
-    #[arg(help = format!("Which faults may happen, of {}, or none [default: all]", fault_names()))]
+    #[arg(help = format!("Faults that may happen, of {}, or none [default: all]", fault_names()))]
     faults: Option<Faults>,
     /// Maximum number of faults
     #[arg(long, value_name = "N", default_value_t = Settings::default().faults_max)]
@@ -230,7 +230,7 @@ fn faults(text: &str) -> Result<Faults, String> {
     match text {
         "none" => Ok(Faults(Vec::new())),
         _ if text.split(',').any(|name| name == "none") => {
-            Err("none stands alone, and means that no fault happens".to_owned())
+            Err("none can't be combined with faults: it means that no fault happens".to_owned())
         }
         _ => text.split(',').map(str::parse).collect::<Result<_, _>>().map(Faults),
     }
@@ -239,9 +239,9 @@ fn faults(text: &str) -> Result<Faults, String> {
 /// Without clients, there is no operation that could be wrong.
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("there must be one".to_owned()),
+        Ok(0) => Err("must be at least 1".to_owned()),
         Ok(count) => Ok(count),
-        Err(_) => Err("it is no number of clients".to_owned()),
+        Err(_) => Err("expected a number".to_owned()),
     }
 }
 
@@ -254,7 +254,7 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     let (start, end) = text.split_once("..").ok_or_else(wrong)?;
     let start: u64 = start.parse().map_err(|_| wrong())?;
     let end: u64 = end.parse().map_err(|_| wrong())?;
-    if start < end { Ok(start..end) } else { Err(format!("there is no seed in {text}")) }
+    if start < end { Ok(start..end) } else { Err(format!("the range {text} is empty")) }
 }
 
 impl Arguments {
@@ -271,12 +271,14 @@ impl Arguments {
         let is_recorded = !NOT_RECORDED.iter().any(|name| self.workload.starts_with(name));
         if self.history.is_some() && !is_recorded {
             let name = &self.workload;
-            let message = format!("--history: histories of {name} have no form; try list-append");
+            let message = format!(
+                "--history: the format does not support histories of {name}; try list-append"
+            );
             return Err(Failure::Usage(message));
         }
         if self.partitions > SIMULATED_SHARDS_MAX {
             let message = format!(
-                "--partitions {}: at most {SIMULATED_SHARDS_MAX} where faults are simulated, and \
+                "--partitions {}: at most {SIMULATED_SHARDS_MAX} if faults are simulated, and \
                  {SHARDS_MAX} with --predict",
                 self.partitions
             );
@@ -339,7 +341,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return with_protocol(&arguments.protocol, arguments.prediction()?)?;
     }
     if let Some(option) = arguments.predict.sizes_given() {
-        return Err(Failure::Usage(format!("--{option} goes with --predict alone")));
+        return Err(Failure::Usage(format!("--{option} requires --predict")));
     }
     let read = |path: &PathBuf| read_scenario(path, &arguments.protocol);
     let scenario = arguments.scenario.as_ref().map(read).transpose()?;
@@ -414,7 +416,9 @@ fn run_one<P: Protocol>(
     let history = history.transpose()?;
     let run = move || pangea_sim::run::<P>(&settings, &of_run).map_err(Failure::Usage);
     let Some(report) = unless_interrupted(run)? else {
-        return Err(Failure::Interrupted(format!("interrupted before seed {seed} was done")));
+        return Err(Failure::Interrupted(format!(
+            "interrupted before the run of seed {seed} ended"
+        )));
     };
     let report = report?;
     say(&report.to_string())?;
@@ -461,20 +465,22 @@ fn shrink_to<P: Protocol>(
     let shrunk = unless_interrupted(run)?;
     bar.finish_and_clear();
     let Some(Shrunk { report, runs }) = shrunk else {
-        return Err(Failure::Interrupted("interrupted before the smallest was found".to_owned()));
+        return Err(Failure::Interrupted(
+            "interrupted before the smallest failing run was found".to_owned(),
+        ));
     };
     let text = Scenario::text(&report.settings, P::NAME, &table);
     let shown = path.display();
     std::fs::write(path, text)
         .map_err(|error| Failure::failed(format!("can't write {shown}"), error))?;
     say(&format!(
-        "\nsmallest of {runs} runs: {}, {} events; it is in {shown}\n{report}",
+        "\nsmallest of {runs} runs: {}, {} events; written to {shown}\n{report}",
         size(&report.settings),
         report.events
     ))?;
     let scenario = Some(shown.to_string());
     let of_file = Settings { scenario, given: Vec::new(), ..report.settings };
-    let violation = report.violation.expect("only what fails is kept").to_string();
+    let violation = report.violation.expect("only failing runs are kept").to_string();
     Ok((violation, of_file.replay_command(P::NAME) + " --trace"))
 }
 
@@ -482,7 +488,7 @@ fn shrink_to<P: Protocol>(
 fn size(settings: &Settings) -> String {
     let faults = settings.rules.as_ref().map_or(settings.faults_max as usize, Vec::len);
     let Settings { nodes, clients_per_node, duration, .. } = settings;
-    format!("{faults} faults, {nodes} nodes, {clients_per_node} clients of each, {duration}")
+    format!("{faults} faults, {nodes} nodes, {clients_per_node} clients per node, {duration}")
 }
 
 fn create(path: &Path) -> Result<File, Failure> {
@@ -494,7 +500,7 @@ fn create(path: &Path) -> Result<File, Failure> {
 fn write_history(report: &Report, path: &Path, file: File) -> Result<(), Failure> {
     let what = || format!("can't write {}", path.display());
     let Some(recorded) = &report.recorded else {
-        crate::warn(&format!("{}: an answer in the history can't be read", what()));
+        crate::warn(&format!("{}: a response in the history can't be decoded", what()));
         return Ok(());
     };
     let mut output = BufWriter::new(file);
@@ -545,7 +551,7 @@ fn run_many<P: Protocol>(
     let (failed, seeds) = (summary.failures.len(), summary.seeds);
     let is_early = time.is_none() && seeds < all;
     let stopped = match broken_off {
-        Some(why) => format!("broken off after {seeds} seeds, by {why}; "),
+        Some(why) => format!("aborted after {seeds} seeds: {why}; "),
         None if is_early => format!("stopped after {seeds} of {all} seeds: "),
         None => String::new(),
     };
@@ -569,7 +575,7 @@ pub fn unless_interrupted<T: Send + 'static>(
         tokio::select! {
             done = receiver => match done {
                 Ok(done) => Ok(Some(done)),
-                Err(_) => Err(Failure::Failed("it broke off".to_owned())),
+                Err(_) => Err(Failure::Failed("the worker thread panicked".to_owned())),
             },
             () = signals.received() => Ok(None),
         }

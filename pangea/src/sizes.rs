@@ -99,7 +99,7 @@ impl Sizes {
         match self.all().into_iter().find(is_idle) {
             None => Ok(()),
             Some(Size { option, of, .. }) => Err(Failure::Usage(format!(
-                "--{option} says nothing of --workload {workload}: it is of {}",
+                "--{option} does not apply to --workload {workload}, only to {}",
                 of.join(", ")
             ))),
         }
@@ -206,9 +206,9 @@ mod tests {
         assert!(sizes("--hot 5 --customers 9").check("smallbank").is_ok());
         assert!(sizes("--hot 5 --shards 9 --remote 1").check("calvin-micro").is_ok());
         let cases = [
-            ("--zipf 1", "tpcc", "it is of ycsb, mako-micro, tiga-micro"),
-            ("--remote 1", "tiga-micro", "it is of calvin-micro, mako-micro"),
-            ("--customers 7", "bank", "it is of smallbank"),
+            ("--zipf 1", "tpcc", "only to ycsb, mako-micro, tiga-micro"),
+            ("--remote 1", "tiga-micro", "only to calvin-micro, mako-micro"),
+            ("--customers 7", "bank", "only to smallbank"),
         ];
         for (line, workload, words) in cases {
             let error = sizes(line).check(workload).unwrap_err();

@@ -28,9 +28,9 @@ pub use shell::Shell;
   pangea sql postgres://pangea@127.0.0.1:5432/pangea -c 'SELECT 1'
   pangea sql postgres://pangea@127.0.0.1:5432/pangea < schema.sql
 
-Statements end with a semicolon; the last one of a script need not. \\q or Ctrl-D leaves, Ctrl-C
-cancels the statement that runs. A script ends at its first error, which is shown with its line,
-with exit code 1.")]
+Statements end with a semicolon, which is optional for the last one of a script. \\q or Ctrl-D
+exits; Ctrl-C cancels the running statement. A script ends at its first error, which is shown with
+its line number, and the exit code is then 1.")]
 pub struct Arguments {
     /// Server to connect to: postgres://user@host:port/database
     #[arg(value_name = "URL")]
@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let url = &arguments.url;
     let config: tokio_postgres::Config = url
         .parse()
-        .map_err(|error| Failure::Usage(format!("{url:?} is no PostgreSQL URL: {error}")))?;
+        .map_err(|error| Failure::Usage(format!("{url:?} is not a PostgreSQL URL: {error}")))?;
     let runtime = crate::runtime(1)?;
     let result = runtime.block_on(async {
         let signals = Signals::new()?;
@@ -109,10 +109,10 @@ fn interrupted() -> Failure {
 }
 
 /// The help text of the prompt.
-const HELP: &str = "  \\q               leave
-  \\help            this
-  Ctrl-C           cancel the statement that runs
-  Anything else is SQL, and ends with a semicolon.";
+const HELP: &str = "  \\q               exit
+  \\help            show this text
+  Ctrl-C           cancel the running statement
+  Anything else is SQL and ends with a semicolon.";
 
 /// The prompt's only command is `\q`.
 struct QuitAlone;
@@ -134,7 +134,7 @@ impl Commands for QuitAlone {
     async fn run(&mut self, command: &str, _: &mut Shell) -> Result<String, String> {
         match command {
             "\\help" | "\\h" | "\\?" => Ok(HELP.to_owned()),
-            _ => Err(format!("{command} is no command; \\q leaves, and anything else is SQL")),
+            _ => Err(format!("{command} is not a command; \\q exits, and anything else is SQL")),
         }
     }
 }

@@ -50,15 +50,18 @@ pub const UP: &str = "up:";
   pangea start --config node.toml --log debug 2> node.log
   pangea start --config node.toml --replace
 
-The file's keys are described in docs/CONFIG.md. When the node serves and has agreed with its peers,
-it prints a line with its addresses to stdout, which begins with \"ready:\". Where that takes longer
-than 2 s, a line before it begins with \"up:\" and says what it waits for. Its log goes to stderr.
-With --replace, a node whose disk is lost or damaged takes its place again: it fetches everything
-from the other nodes, all of which must be up, and takes clients when it has it. What is in its data
-directory is set aside there, and not removed. Give it once; a start without it goes on.
+The keys of the file are described in docs/CONFIG.md. When the node serves and has agreed with its
+peers, it prints a line with its addresses to stdout, which begins with \"ready:\". If that takes
+longer than 2 s, it first prints a line that begins with \"up:\" and names what it waits for. The
+log goes to stderr.
 
-The first superuser, pangea, gets the password of the environment's PANGEA_SUPERUSER_PASSWORD, if it
-has none yet.
+With --replace, a node whose disk was lost or damaged rejoins its cluster: it fetches all data from
+the other nodes, all of which must be up, and then accepts clients. The previous contents of its
+data directory are set aside there, not removed. Give --replace once; a restart without it
+continues.
+
+The first superuser, pangea, gets the password in the environment variable
+PANGEA_SUPERUSER_PASSWORD, if it does not have one yet.
 
 SIGINT (Ctrl-C), SIGTERM and SIGHUP stop it cleanly.")]
 pub struct Arguments {
@@ -89,7 +92,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .with_ansi(false)
         .init();
     if let Some(error) = not_kept {
-        tracing::warn!(%error, "freed memory goes back to the system at once: slower than need be");
+        tracing::warn!(
+            %error,
+            "freed memory is returned to the system at once, which costs performance"
+        );
     }
     let config = Config::read_of(&arguments.config, Some(crate::protocol::NAMES));
     let mut config = config.map_err(|error| Failure::Usage(error.to_string()))?;
@@ -159,13 +165,13 @@ async fn serve<P: Protocol>(
     let stdin = if stop_with_stdin { Some(stdin_closed()?) } else { None };
     tokio::select! {
         said = say_how_it_is(config, node.handle()) => said?,
-        () = signals.received() => tracing::info!("stopping: asked to by a signal"),
+        () = signals.received() => tracing::info!("stopping: received a signal"),
         () = stdin_or_never(stdin) => tracing::info!("stopping: stdin was closed"),
         // The reason is returned when the node is stopped.
         () = closed.notified() => return Ok(()),
         ended = &mut clients => {
             let why = ended.map_or_else(|error| error.to_string(), |end| format!("{end:?}"));
-            return Err(Failure::failed("the SQL server ended", why));
+            return Err(Failure::failed("the SQL server stopped", why));
         }
     }
     goodbye.notify_one();
@@ -187,12 +193,14 @@ async fn first_password(engine: Arc<dyn Engine>, authentication: Authentication)
         return;
     };
     if password.is_empty() {
-        tracing::warn!("{PASSWORD_VARIABLE} is empty: it is passed over");
+        tracing::warn!("{PASSWORD_VARIABLE} is empty and is ignored");
         return;
     }
     match set_first_password(&*engine, &password).await {
-        Ok(true) => tracing::info!("{BOOTSTRAP} has the password of {PASSWORD_VARIABLE}"),
-        Ok(false) => tracing::info!("{BOOTSTRAP} has a password: {PASSWORD_VARIABLE} is not it"),
+        Ok(true) => tracing::info!("the password of {BOOTSTRAP} was set from {PASSWORD_VARIABLE}"),
+        Ok(false) => {
+            tracing::info!("{BOOTSTRAP} already has a password: {PASSWORD_VARIABLE} is ignored")
+        }
         Err(error) => tracing::error!("the password of {BOOTSTRAP} could not be set: {error}"),
     }
 }

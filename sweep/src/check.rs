@@ -11,10 +11,10 @@ use crate::wrong::{Wrong, unknown};
 /// Options that a sweep sets itself, and their replacements.
 const TAKEN: [(&str, &str); 5] = [
     ("json", "each run writes runs/NNN.json"),
-    ("repeats", "say repeats = 3 at the top of the plan: each is a cluster of its own"),
+    ("repeats", "set repeats = 3 at the top of the plan: each repeat has its own cluster"),
     ("data-dir", "it is an option of the sweep"),
     ("keep", "runs leave nothing behind"),
-    ("predict", "say engine = \"predicted\""),
+    ("predict", "set engine = \"predicted\""),
 ];
 
 /// A plan that has passed the checks.
@@ -46,8 +46,8 @@ impl Checked {
             if need.memory_mb > facts.memory_mb {
                 let (needed, free) = (need.memory_mb, facts.memory_mb);
                 return Err(wrong(format!(
-                    "the run \"{point}\" needs about {needed:.0} MB of memory, and {free:.0} MB \
-                     are free: take fewer regions or less data"
+                    "the run \"{point}\" needs about {needed:.0} MB of memory, but only {free:.0} \
+                     MB are free: use fewer regions or less data"
                 )));
             }
             point.inputs = need.inputs;
@@ -90,14 +90,14 @@ fn check_name(name: &str, choices: &[Choice]) -> Result<(), String> {
 /// them.
 fn check_options(point: &Point, choices: &[Choice]) -> Result<(), String> {
     if !point.options.contains_key("workload") {
-        return Err("no workload is said; add workload = \"ycsb-a\" to [base]".to_owned());
+        return Err("no workload is set; add workload = \"ycsb-a\" to [base]".to_owned());
     }
     for (name, value) in point.options.iter().filter(|(name, _)| !is_setting(name)) {
         let engine = point.engine;
         let Some(choice) = choices.iter().find(|it| it.engine == engine && it.name == *name) else {
             let other = Engine::ALL.into_iter().find(|it| *it != engine).expect("there are two");
             return Err(format!(
-                "--{name} is of {}, and the run \"{point}\" is {}: set {}.{name} in its place",
+                "--{name} is an option of {}, but the run \"{point}\" is {}: set {}.{name} instead",
                 other.command(),
                 engine.name(),
                 other.name()
@@ -105,7 +105,7 @@ fn check_options(point: &Point, choices: &[Choice]) -> Result<(), String> {
         };
         match (choice.is_flag, value) {
             (true, Value::Flag(_)) | (false, Value::Number(_) | Value::Text(_)) => {}
-            (true, _) => return Err(format!("--{name} is true or false, not {value}")),
+            (true, _) => return Err(format!("--{name} must be true or false, not {value}")),
             (false, _) => return Err(format!("--{name} needs a value, not {value}")),
         }
     }

@@ -35,28 +35,28 @@ const fn measure(
 const ALL: [Measure; 32] = [
     measure("throughput_per_sec", "transactions a second", &[]),
     measure("latency_ms", "latency, ms", QUANTILES),
-    measure("late_ms", "calls made late by, ms", QUANTILES),
+    measure("late_ms", "lateness of calls, ms", QUANTILES),
     measure("shares", "share of transactions", SHARES),
     measure("cpu_us_per_txn", "CPU time of a transaction, µs", &[]),
     measure("cores_used", "cores busy", &[]),
     measure("memory_mb", "memory, MB", &[]),
-    measure("memory_peak_mb", "memory at its peak, MB", &[]),
+    measure("memory_peak_mb", "peak memory, MB", &[]),
     measure("fsyncs_per_sec", "fsyncs a second", &[]),
     measure("fsyncs_per_txn", "fsyncs for a transaction", &[]),
     measure("links", "between two nodes", &[]),
     measure("payload_bytes_per_txn", "compressed bytes of a transaction's batch", &[]),
-    measure("wan_bytes_over_payload", "bytes sent, by those of batches to each peer", &[]),
+    measure("wan_bytes_over_payload", "bytes sent, relative to compressed batches", &[]),
     measure("stages_us_per_txn", "CPU time of a transaction, µs", &[]),
     measure("stages_ms_per_epoch", "CPU time of an epoch on a node, ms", &[]),
-    measure("waterfall", "time of a transaction, ms", BARS),
-    measure("retries", "aborts that were done again", &[]),
-    measure("reexecuted", "share of transactions run again", &[]),
+    measure("waterfall", "latency of a transaction, ms", BARS),
+    measure("retries", "retried aborts", &[]),
+    measure("reexecuted", "share of re-executed transactions", &[]),
     measure("wan_bytes_per_txn", "bytes between nodes for a transaction", &[]),
-    measure("wan_bytes_per_txn_uncompressed", "bytes before compression, a transaction", &[]),
+    measure("wan_bytes_per_txn_uncompressed", "uncompressed bytes for a transaction", &[]),
     measure("wan_frames_per_txn", "frames between nodes for a transaction", &[]),
     measure("link_bytes_per_txn", "bytes between regions for a transaction", &[]),
     measure("link_packets_per_txn", "packets between regions for a transaction", &[]),
-    measure("router_cpu_us_per_txn", "CPU time of the lab's router, a transaction, µs", &[]),
+    measure("router_cpu_us_per_txn", "CPU time of the lab's router for a transaction, µs", &[]),
     measure("link_overruns", "packets dropped by a busy machine", &[]),
     measure("load_secs", "loading, s", &[]),
     measure("shed", "calls not made", &[]),
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(find(&results, "memory_mb"), Some(3.0));
         assert_eq!(find(&results, "regions.a.throughput_per_sec"), Some(4.0));
         assert_eq!(find(&results, "latency_ms.p99"), None);
-        assert_eq!(find(&results, "regions"), None, "names are no numbers");
+        assert_eq!(find(&results, "regions"), None, "names are not numbers");
     }
 
     #[test]

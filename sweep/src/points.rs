@@ -122,7 +122,7 @@ pub fn expand(plan: &Plan) -> Result<Vec<Point>, Wrong> {
     let count = plan.axes.iter().try_fold(1_usize, |all, axis| all.checked_mul(axis.steps.len()));
     let Some(count) = count.filter(|count| *count <= POINTS_MAX) else {
         let line = plan.axes.first().map_or(1, |axis| axis.line);
-        let message = format!("more than {POINTS_MAX} combinations; take some values away");
+        let message = format!("more than {POINTS_MAX} combinations; remove some values");
         return Err(Wrong::new(line, message));
     };
     (0..count).map(|index| point(plan, steps_at(plan, index))).collect()
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(shown, expected);
         assert_eq!(points[4].coordinate("clients"), Some(Value::Number(100.0)));
         for (wrong, said) in [
-            ("clients=[1, 1]", "line 4: clients takes 1 twice"),
+            ("clients=[1, 1]", "line 4: clients has the value 1 twice"),
             ("clients=[]", "line 4: clients has no values"),
         ] {
             let text = format!("title='T'\n[[case]]\nname='a'\n{wrong}\n");

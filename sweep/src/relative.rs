@@ -44,8 +44,8 @@ impl Relative<'_> {
     pub fn label(&self, measure: String) -> String {
         let Figure { per, slowdown_from, .. } = self.figure;
         match (per, slowdown_from.is_empty()) {
-            (_, false) => "times less".to_owned(),
-            (Some(per), true) => format!("{measure}, by {per}"),
+            (_, false) => "slowdown factor".to_owned(),
+            (Some(per), true) => format!("{measure}, divided by {per}"),
             (None, true) => measure,
         }
     }
@@ -83,7 +83,7 @@ impl Figure {
             }
         }
         if !self.slowdown_from.is_empty() && self.reference_of(point, points).is_none() {
-            return Err(format!("no run is there for \"{point}\" to be compared with"));
+            return Err(format!("there is no run to compare \"{point}\" with"));
         }
         Ok(())
     }

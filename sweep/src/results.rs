@@ -96,7 +96,7 @@ impl Results {
             let path = file?.path();
             if path.extension().is_some_and(|ending| ending == "json") {
                 let entry: Entry = serde_json::from_slice(&fs::read(&path)?).map_err(|error| {
-                    io::Error::other(format!("{} is no result: {error}", path.display()))
+                    io::Error::other(format!("{} is not a result: {error}", path.display()))
                 })?;
                 entries.insert((entry.key.clone(), entry.repeat), entry);
             }
@@ -177,7 +177,8 @@ impl Results {
     /// If the file cannot be written.
     pub fn keep(&mut self, entry: Entry) -> io::Result<()> {
         let path_of = |number: usize| self.directory.join(format!("{number:03}.json"));
-        let path = (1..).map(path_of).find(|path| !path.exists()).expect("numbers don't end");
+        let path =
+            (1..).map(path_of).find(|path| !path.exists()).expect("there is always a free number");
         let text = serde_json::to_string_pretty(&entry).expect("names and numbers") + "\n";
         let half = path.with_extension("half");
         let mut file = fs::File::create(&half)?;

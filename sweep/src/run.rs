@@ -55,7 +55,8 @@ impl fmt::Display for SweepError {
         match self {
             Self::NotEmpty(path) => write!(
                 f,
-                "{} has results already: --resume goes on with them, --out takes another place",
+                "{} already has results: continue with --resume, or use another directory with \
+                 --out",
                 path.display()
             ),
             Self::Io(path, error) => write!(f, "can't use {}: {error}", path.display()),

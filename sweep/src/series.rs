@@ -123,13 +123,13 @@ pub fn check(figure: &Figure, points: &[Point]) -> Result<(), Wrong> {
         let mut apart = point.labels.keys().filter(differs);
         if let Some(name) = apart.find(|name| !figure.best_of.contains(name)) {
             return wrong(format!(
-                "\"{point}\" and \"{other}\" are at one place: add {name} to series, only or \
+                "\"{point}\" and \"{other}\" have the same position: add {name} to series, only or \
                  best_of"
             ));
         }
     }
     match places.is_empty() {
-        true => wrong("no run of this plan is in it: look at x and only".to_owned()),
+        true => wrong("it has no run of this plan: check x and only".to_owned()),
         false => Ok(()),
     }
 }
@@ -225,7 +225,7 @@ fn measured(x: &str, points: &[&Point], relative: &Relative<'_>, names: &[String
     // The lines are in the order of the plan.
     let mut lines: Vec<Group<'_>> = Vec::new();
     for point in points {
-        let value = point.coordinate(x).expect("only points that have it are in the figure");
+        let value = point.coordinate(x).expect("only points with the option are in the figure");
         let at = match names.is_empty() {
             true => value.number(),
             false => names.iter().position(|name| *name == value.to_string()).map(|at| at as f64),
@@ -306,8 +306,8 @@ fn best_words<'a>(
         });
         if let Some(number) = number.filter(|_| least < most) {
             match (number == least, number == most) {
-                (true, _) => word.push_str(", the fewest tried"),
-                (_, true) => word.push_str(", the most tried"),
+                (true, _) => word.push_str(", the lowest tried"),
+                (_, true) => word.push_str(", the highest tried"),
                 _ => {}
             }
         }

@@ -39,7 +39,7 @@ pub fn unknown<'a>(what: &str, word: &str, known: impl IntoIterator<Item = &'a s
     let likest = known.iter().copied().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     match likest.filter(|name| likeness(name) >= LIKENESS_MIN) {
         Some(name) => format!("there is no {what} {word:?}; did you mean {name:?}?"),
-        None => format!("there is no {what} {word:?}; there are {}", known.join(", ")),
+        None => format!("there is no {what} {word:?}; expected one of {}", known.join(", ")),
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
         let said = |word| unknown("option", word, ["rtt", "zipf", "clients", "warehouses"]);
         assert_eq!(said("client"), "there is no option \"client\"; did you mean \"clients\"?");
         assert!(said("warehosues").ends_with("did you mean \"warehouses\"?"));
-        let all = "there is no option \"q\"; there are clients, rtt, warehouses, zipf";
+        let all = "there is no option \"q\"; expected one of clients, rtt, warehouses, zipf";
         assert_eq!(said("q"), all);
     }
 }

@@ -120,20 +120,20 @@ impl Row {
 
     fn can_be_taken(&self, need: &Need) -> Result<(), String> {
         if self.guarantee < need.guarantee {
-            return Err(format!("is {} only", self.guarantee));
+            return Err(format!("is only {}", self.guarantee));
         }
         if let Some(wrong) = self.failed_for_real() {
             return Err(format!("failed on real nodes ({wrong})"));
         }
         if let Some(wrong) = self.loss.as_ref().and_then(|loss| loss.wrong.as_ref()) {
-            return Err(format!("loses with a region ({wrong})"));
+            return Err(format!("fails when a region is lost ({wrong})"));
         }
         if let Some(loss) = self.loss.as_ref().filter(|loss| loss.lost_txns > 0) {
-            return Err(format!("loses {} with region {}", loss.lost(), loss.region));
+            return Err(format!("loses {} when region {} is lost", loss.lost(), loss.region));
         }
         let throughput = self.does.throughput_per_sec;
         if let Some(rate) = need.rate_per_sec.filter(|rate| throughput < rate * KEPT_UP) {
-            return Err(format!("keeps up with {throughput:.0} of {rate:.0} calls a second"));
+            return Err(format!("completes only {throughput:.0} of {rate:.0} calls a second"));
         }
         match throughput == 0.0 {
             true => Err("commits nothing".to_owned()),
@@ -248,7 +248,8 @@ fn none(rows: &[Row], need: &Need) -> [String; 3] {
     };
     let reason = |row: &Row| {
         let why = row.can_be_taken(need).err();
-        let why = why.unwrap_or_else(|| "could not be run here, and others failed".to_owned());
+        let why =
+            why.unwrap_or_else(|| "could not be run here, and other choices failed".to_owned());
         format!("{} {why}", row.name())
     };
     let reasons: Vec<String> = rows.iter().take(3).map(reason).collect();
@@ -258,10 +259,11 @@ fn none(rows: &[Row], need: &Need) -> [String; 3] {
     };
     [
         format!(
-            "Take none of these: none is {wanted} without losing anything with a region{real}."
+            "Take none of these: none is {wanted} without data loss when a region is lost{real}."
         ),
-        format!("The reasons: {}.", reasons.join("; ")),
-        "Ask for less in the file of the workload, or give the nodes more cores or closer regions."
+        format!("Reasons: {}.", reasons.join("; ")),
+        "Reduce the requirements in the workload file, or use more cores per node or closer \
+         regions."
             .to_owned(),
     ]
 }
@@ -305,7 +307,7 @@ fn ran_alike<'a>(one: &'a Row, other: &'a Row) -> Option<(&'a Does, &'a Does)> {
 
 fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
     let Some(next) = next else {
-        return format!("No other choice gives {} and can be taken.", need.guarantee);
+        return format!("No other eligible choice is {}.", need.guarantee);
     };
     let throughput = compared(
         next.does.throughput_per_sec,
@@ -325,7 +327,7 @@ fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
     );
     let differences: Vec<String> = [throughput, median, bytes].into_iter().flatten().collect();
     let does = match differences.is_empty() {
-        true => format!("does the same within {:.0} %", ALIKE * 100.0),
+        true => format!("performs the same within {:.0} %", ALIKE * 100.0),
         false => format!("has {}", differences.join(", ")),
     };
     let guarantee = match next.guarantee == row.guarantee {
@@ -338,17 +340,17 @@ fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
 fn expect(row: &Row, next: Option<usize>, rows: &[Row]) -> String {
     let loss = match (&row.loss, row.pause_ms()) {
         (Some(loss), Some(ms)) => format!(
-            "When {} is lost the other regions commit nothing for {:.1} s at most and nothing \
-             acknowledged is lost",
+            "When {} is lost, the other regions commit nothing for at most {:.1} s, and no \
+             acknowledged transaction is lost",
             loss.region,
             ms / 1e3
         ),
-        _ => "What the loss of a region does was not looked at".to_owned(),
+        _ => "The effect of the loss of a region was not examined".to_owned(),
     };
     let Some(check) = &row.check else {
         return match row.is_measured {
-            true => format!("{loss}; all of this was measured, on this machine."),
-            false => format!("{loss}; this is predicted, and was not run for real."),
+            true => format!("{loss}; all numbers were measured on this machine."),
+            false => format!("{loss}; this is predicted and was not run on real nodes."),
         };
     };
     let Ok(measured) = &check.measured else { return format!("{loss}.") };
@@ -359,14 +361,14 @@ fn expect(row: &Row, next: Option<usize>, rows: &[Row]) -> String {
         None => format!("with {} clients", check.clients),
     };
     let mut text = format!(
-        "{loss}; {load} on this machine {predicted:.0} a second were predicted and {:.0} measured \
-         ({error:+.0} %)",
+        "{loss}; {load} on this machine, {predicted:.0} transactions a second were predicted and \
+         {:.0} were measured ({error:+.0} %)",
         measured.throughput_per_sec
     );
     let other = next.and_then(|next| rows[next].check.as_ref()?.measured.as_ref().ok());
     let by = other.map_or(1.0, |it| it.throughput_per_sec / measured.throughput_per_sec);
     if by > 1.0 + TURNED {
-        text.push_str(", where the next best was faster, so that their order is not certain");
+        text.push_str("; the next best was faster there, so their order is uncertain");
     }
     text.push('.');
     text

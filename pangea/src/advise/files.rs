@@ -138,17 +138,20 @@ impl Work {
                 number @ (Value::Integer(_) | Value::Float(_)) => {
                     options.push(format!("--{key}={number}"));
                 }
-                _ => return Err((line, format!("{key} is a number, a word, true or false"))),
+                _ => {
+                    return Err((line, format!("{key} must be a number, a string, true or false")));
+                }
             }
         }
         let line = |key: &str| table.get(key).map_or(1, |it| line_at(text, it.span().start));
         let word = |key: &str| match table.get(key).map(Spanned::get_ref) {
             None => Ok(None),
             Some(Value::String(word)) => Ok(Some(word.clone())),
-            Some(other) => Err((line(key), format!("{key} is a name in quotes, not {other}"))),
+            Some(other) => Err((line(key), format!("{key} must be a string, not {other}"))),
         };
         let workload = word("workload")?;
-        let workload = workload.ok_or((1, "there is no workload = \"...\"".to_owned()))?;
+        let workload =
+            workload.ok_or((1, "the workload is missing: add workload = \"...\"".to_owned()))?;
         let guarantee = match word("guarantee")? {
             None => Guarantee::Serializable,
             Some(name) => {
@@ -198,7 +201,7 @@ fn load(
         None => Ok(None),
         Some(Value::Integer(number)) => Ok(Some(*number as f64)),
         Some(Value::Float(number)) => Ok(Some(*number)),
-        Some(other) => Err((line(key), format!("{key} is a number, not {other}"))),
+        Some(other) => Err((line(key), format!("{key} must be a number, not {other}"))),
     };
     let within = |key: &str, value: f64, most: f64, is_whole: bool| {
         let least = if is_whole { 1.0 } else { 0.1 };
@@ -208,7 +211,7 @@ fn load(
             false => Err((
                 line(key),
                 format!(
-                    "{key} = {value} can't be reached: {least} at least, and {most} in all \
+                    "{key} = {value}: must be at least {least}, and at most {most} in all \
                      {regions} regions together"
                 ),
             )),
@@ -217,12 +220,12 @@ fn load(
     let (clients, rate) = ("clients_per_region", "rate_per_region");
     match (number(clients)?, number(rate)?) {
         (Some(_), Some(_)) => {
-            let message = format!("{clients} or {rate}: a load has one of them");
+            let message = format!("only one of {clients} and {rate} can be set");
             Err((line(rate), message))
         }
         (Some(value), None) => Ok((within(clients, value, CLIENTS_MAX, true)? as u32, None)),
         (None, Some(value)) => Ok((CLIENTS_OF_RATE, Some(within(rate, value, RATE_MAX, false)?))),
-        (None, None) => Err((1, format!("there is no load: {clients} = N, or {rate} = N"))),
+        (None, None) => Err((1, format!("the load is missing: add {clients} = N or {rate} = N"))),
     }
 }
 
@@ -257,18 +260,20 @@ impl Places {
             let name = name.get_ref();
             let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             if name.is_empty() || !name.chars().all(is_plain) || name.parse::<f64>().is_ok() {
-                let message = format!("{name:?} is no name of letters, digits and -");
+                let message = format!(
+                    "{name:?} is not a region name: use letters, digits, - and _, and not a number"
+                );
                 return Err((line, message));
             }
             if names[..at].contains(name) {
-                return Err((line, format!("region {name:?} is named twice")));
+                return Err((line, format!("region {name:?} is listed twice")));
             }
         }
         let count = names.len();
         if !REPLICAS.contains(&count) {
             let line = line_at(text, file.regions.span().start);
             let (least, most) = (REPLICAS.start(), REPLICAS.end());
-            return Err((line, format!("{count} regions; there must be {least} to {most}")));
+            return Err((line, format!("{count} regions; there must be from {least} to {most}")));
         }
         let round_trips = match &file.round_trips_ms {
             Some(matrix) => matrix_of(text, &names, matrix)?,
@@ -277,11 +282,11 @@ impl Places {
         let cores = file.cores.as_ref().map_or(CORES_DEFAULT, |cores| *cores.get_ref());
         if !(1..=CORES_MAX).contains(&cores) {
             let line = file.cores.map_or(1, |cores| line_at(text, cores.span().start));
-            return Err((line, format!("cores = {cores}: a node has 1 to {CORES_MAX}")));
+            return Err((line, format!("cores = {cores}: must be from 1 to {CORES_MAX}")));
         }
         if let Some(none) = file.bandwidth_mbit.as_ref().filter(|it| *it.get_ref() == 0) {
             let line = line_at(text, none.span().start);
-            return Err((line, "bandwidth_mbit = 0: leave it out for no limit".to_owned()));
+            return Err((line, "bandwidth_mbit = 0: omit it for no limit".to_owned()));
         }
         let bandwidth_mbit = file.bandwidth_mbit.map(Spanned::into_inner);
         Ok(Self { regions: names, round_trips, cores, bandwidth_mbit })
@@ -328,18 +333,18 @@ fn matrix_of(
             let (ms, to) = (*cell.get_ref(), &names[b]);
             let line = line_at(text, cell.span().start);
             if !(0.0..=ms_max).contains(&ms) {
-                let message = format!("{from} to {to}: {ms} ms; it must be from 0 to {ms_max}");
+                let message = format!("{from} to {to}: {ms} ms; must be from 0 to {ms_max}");
                 return Err((line, message));
             }
             if a == b && ms != 0.0 {
-                return Err((line, format!("{from} to itself: {ms} ms; it must be 0")));
+                return Err((line, format!("{from} to itself: {ms} ms; must be 0")));
             }
             if b < a {
                 let back = *rows[b].get_ref()[a].get_ref();
                 if back != ms {
                     let message = format!(
-                        "{from} to {to} is {ms} ms, and {to} to {from} {back} ms: a round trip is \
-                         the same both ways"
+                        "{from} to {to} is {ms} ms, but {to} to {from} is {back} ms: round trips \
+                         must be symmetric"
                     );
                     return Err((line, message));
                 }
@@ -356,7 +361,10 @@ fn known_matrix(line: usize, names: &[String]) -> Result<Vec<RoundTrip>, (usize,
     for (at, b) in names.iter().enumerate() {
         if !regions::NAMES.contains(&b.as_str()) {
             let message = unknown("cloud region", b, regions::NAMES);
-            return Err((line, format!("{message}. Others need round_trips_ms = [[..], ..]")));
+            return Err((
+                line,
+                format!("{message}. Other regions need round_trips_ms = [[..], ..]"),
+            ));
         }
         for a in &names[..at] {
             let ms = regions::round_trip_ms(a, b).expect("both are known");
@@ -387,17 +395,17 @@ mod tests {
     fn wrong_work_is_refused_by_its_line() {
         let smallbank = "workload = \"smallbank\"\n";
         for (text, line, said) in [
-            ("clients_per_region = 5\n".to_owned(), 1, "there is no workload"),
+            ("clients_per_region = 5\n".to_owned(), 1, "the workload is missing"),
             ("workload = \"smalbank\"\nclients_per_region = 5".to_owned(), 1, "smalbank"),
-            (smallbank.to_owned(), 1, "there is no load"),
+            (smallbank.to_owned(), 1, "the load is missing"),
             (format!("{smallbank}clients_per_regoin = 5"), 2, "\"clients_per_region\"?"),
-            (format!("{smallbank}clients_per_region = 0"), 2, "can't be reached"),
-            (format!("{smallbank}clients_per_region = 1.5"), 2, "can't be reached"),
+            (format!("{smallbank}clients_per_region = 0"), 2, "must be at least"),
+            (format!("{smallbank}clients_per_region = 1.5"), 2, "must be at least"),
             (format!("{smallbank}clients_per_region = 60000"), 2, "65536 in all 3 regions"),
-            (format!("{smallbank}rate_per_region = 1e6"), 2, "can't be reached"),
+            (format!("{smallbank}rate_per_region = 1e6"), 2, "must be at least"),
             (format!("{smallbank}\nclients_per_region = 5\nrate_per_region = 1"), 4, "one of"),
-            (format!("{smallbank}clients_per_region = \"5\""), 2, "is a number"),
-            (format!("{smallbank}clients_per_region = 5\nwarehouses = 2"), 3, "says nothing of"),
+            (format!("{smallbank}clients_per_region = \"5\""), 2, "must be a number"),
+            (format!("{smallbank}clients_per_region = 5\nwarehouses = 2"), 3, "does not apply to"),
             (format!("{smallbank}clients_per_region = 5\nhot = -1"), 3, "--hot"),
             (format!("{smallbank}guarantee = \"serialisable\""), 2, "\"serializable\"?"),
             (format!("{smallbank}clients_per_region = "), 2, ""),
@@ -421,10 +429,10 @@ mod tests {
     fn wrong_regions_are_refused_by_their_line() {
         let abc = "regions = [\"a\", \"b\", \"c\"]\n";
         for (text, line, said) in [
-            ("regions = [\"a\",\n\"b\",\n\"a\"]\n".to_owned(), 3, "region \"a\" is named twice"),
-            ("regions = [\"a\", \"b\"]\n".to_owned(), 1, "2 regions; there must be 3 to 15"),
-            ("regions = [\"a\", \"b\", \"3\"]\n".to_owned(), 1, "is no name"),
-            (abc.to_owned(), 1, "Others need round_trips_ms"),
+            ("regions = [\"a\",\n\"b\",\n\"a\"]\n".to_owned(), 3, "region \"a\" is listed twice"),
+            ("regions = [\"a\", \"b\"]\n".to_owned(), 1, "2 regions; there must be from 3 to 15"),
+            ("regions = [\"a\", \"b\", \"3\"]\n".to_owned(), 1, "is not a region name"),
+            (abc.to_owned(), 1, "Other regions need round_trips_ms"),
             (format!("{abc}round_trip = 4"), 2, "unknown field `round_trip`"),
             (format!("{abc}round_trips_ms = [[0, 1, 2]]"), 2, "1 rows for 3 regions"),
             (
@@ -435,7 +443,7 @@ mod tests {
             (
                 format!("{abc}round_trips_ms = [\n[0, 1, 2],\n[1, 0, 3],\n[2, 4, 0]]"),
                 5,
-                "c to b is 4 ms, and b to c 3 ms",
+                "c to b is 4 ms, but b to c is 3 ms",
             ),
             (
                 format!("{abc}round_trips_ms = [\n[5, 1, 2],\n[1, 0, 3],\n[2, 3, 0]]"),

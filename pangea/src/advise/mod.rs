@@ -58,10 +58,10 @@ const CALIBRATE_LOAD_MAX: u32 = 300;
   pangea advise --workload w.toml --regions r.toml --costs costs.toml --finalists 1
   pangea advise --workload w.toml --regions r.toml --json > advice.json
 
-Every protocol and each of its variants is simulated over the round trips of --regions, with and
-without the loss of a region; the best are run for real on this machine, with those round trips
-emulated and as much load as it holds. Without --costs it is measured first what everything costs
-here. A workload that is a SQL file is run for real alone. docs/ADVICE.md describes the files.")]
+Simulates every protocol and each of its variants over the round trips of --regions, with and
+without the loss of a region. Then runs the best on real nodes on this machine, with the round trips
+emulated and as much load as the machine supports. Without --costs, the costs are measured first.
+An SQL file is not simulated, only run on real nodes. docs/ADVICE.md describes the files.")]
 pub struct Arguments {
     /// TOML file with the workload and its load
     #[arg(long, value_name = "FILE")]
@@ -122,7 +122,8 @@ impl<'a> Question<'a> {
         for name in &names {
             let (found, least) = (places.regions.len(), with_protocol(name, NodesMin)?);
             if found < least {
-                let message = format!("protocol {name} needs {least} regions, and has {found}");
+                let message =
+                    format!("protocol {name} needs at least {least} regions, not {found}");
                 return Err(Failure::Usage(message));
             }
             candidates.extend(with_protocol(name, Candidates)??);
@@ -184,13 +185,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let report = match Script::is_named(&question.work.workload) {
         true => {
             if !arguments.costs.is_empty() {
-                let message = "--costs: a SQL file is run for real, and nothing is predicted";
+                let message = "--costs: an SQL file is run on real nodes, and nothing is \
+                               predicted; leave it out";
                 return Err(Failure::Usage(message.to_owned()));
             }
             let name = &question.work.workload;
             crate::warn(&format!(
-                "{name} is SQL, which the simulator does not run: every row is measured for real, \
-                 on this machine and at a load that it is given as it stands"
+                "{name} is an SQL file, which the simulator does not run: every row is measured on \
+                 this machine, at the given load, which is not reduced"
             ));
             Report::new(&question, real::rows(&question)?, BTreeMap::new())
         }
@@ -225,14 +227,16 @@ fn costs(question: &Question<'_>) -> Result<BTreeMap<&'static str, Arc<Costs>>, 
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
         let name = calibrated_protocol(&text).map_err(wrong)?;
         let known = question.protocols().into_iter().find(|known| *known == name);
-        let known = known.ok_or_else(|| wrong(format!("protocol {name} is not asked for")))?;
+        let known = known.ok_or_else(|| {
+            wrong(format!("protocol {name} is not among the protocols to choose from"))
+        })?;
         let costs = Costs::parse(&text, with_protocol(known, MessageKinds)?).map_err(wrong)?;
         let of = &costs.calibration.workload;
         if *of != question.work.workload {
             let workload = &question.work.workload;
             crate::warn(&format!(
-                "--costs {shown}: they are of {of}, and {workload} is predicted: other \
-                 transactions cost other times"
+                "--costs {shown}: the costs were measured with {of}, but {workload} is predicted: \
+                 the costs of its transactions differ"
             ));
         }
         all.insert(known, Arc::new(costs));
@@ -262,8 +266,8 @@ fn calibrated(question: &Question<'_>, name: &str) -> Result<Costs, Failure> {
         None => format!("{clients} clients"),
     };
     crate::warn(&format!(
-        "no --costs of {name}: measuring for {CALIBRATE_SECS} s with {load} what everything costs \
-         here (`pangea calibrate` does it for longer)"
+        "no --costs of {name}: measuring them for {CALIBRATE_SECS} s with {load} (`pangea \
+         calibrate` measures for longer)"
     ));
     let plain = question.candidates.iter().find(|it| it.protocol == name);
     let plain = plain.expect("every protocol has a candidate with its defaults");

@@ -164,7 +164,7 @@ impl<'a> Predictions<'a> {
         let name = candidate.protocol;
         let predicted = self.run(name, vec![candidate.clone()], settings, &bar)?.pop();
         bar.finish_and_clear();
-        Ok(predicted.expect("one was asked for"))
+        Ok(predicted.expect("one candidate has one prediction"))
     }
 
     fn run(
@@ -178,7 +178,7 @@ impl<'a> Predictions<'a> {
         let both = Both { candidates, settings, costs, bar: bar.clone() };
         let done = unless_interrupted(move || with_protocol(name, both))?;
         let done = done.ok_or_else(|| {
-            Failure::Interrupted("interrupted before it was predicted".to_owned())
+            Failure::Interrupted("interrupted before the prediction was complete".to_owned())
         })?;
         done?.map_err(Failure::Failed)
     }

@@ -47,7 +47,8 @@ pub fn check(
     let (needed, free) = (size.needs(question.arguments.secs as f64).memory_mb, memory_mb());
     if needed > free {
         crate::warn(&format!(
-            "not run for real: {regions} nodes take about {needed:.0} MB, and {free:.0} MB are free"
+            "not run on real nodes: {regions} nodes need about {needed:.0} MB of memory, but only \
+             {free:.0} MB are free"
         ));
         return Ok(None);
     }
@@ -75,7 +76,9 @@ pub fn check(
         measured_pause_ms: None,
     };
     let name = candidate.name();
-    crate::warn(&format!("on real nodes: {name}, {clients} clients, then with a region killed"));
+    crate::warn(&format!(
+        "running on real nodes: {name}, {clients} clients; then with a region killed"
+    ));
     check.measured = run(question, candidate, clients, rate, None)?.map(|ran| ran.does);
     if check.measured.is_ok()
         && let Some(lost) = &lost

@@ -109,10 +109,10 @@ impl Report {
             let name = Self::name(row);
             match &check.measured {
                 Ok(measured) => {
-                    writeln!(f, "On this machine, {load} in all: {name}\n")?;
+                    writeln!(f, "On this machine, {load} in total: {name}\n")?;
                     writeln!(f, "{}\n", compared(check, measured))?;
                 }
-                Err(wrong) => writeln!(f, "On this machine, {load} in all: {name}: {wrong}\n")?,
+                Err(wrong) => writeln!(f, "On this machine, {load} in total: {name}: {wrong}\n")?,
             }
         }
         Ok(())
@@ -124,7 +124,7 @@ fn lost(row: &Row) -> String {
     if let Some(wrong) = &row.failed {
         return format!("failed: {wrong}");
     }
-    let Some(loss) = &row.loss else { return "not looked at".to_owned() };
+    let Some(loss) = &row.loss else { return "not examined".to_owned() };
     if let Some(wrong) = &loss.wrong {
         return format!("{}: {wrong}", loss.region);
     }
@@ -178,9 +178,9 @@ impl fmt::Display for Report {
         let what = format!("{} {options}", self.workload);
         let how = match self.costs.is_empty() {
             true => "measured on this machine".to_owned(),
-            false => format!("predicted, {} cores a node", self.cores_per_node),
+            false => format!("predicted, {} cores per node", self.cores_per_node),
         };
-        writeln!(f, "{}: {load}; {how}; p50 / p99; * is to be taken", what.trim_end())?;
+        writeln!(f, "{}: {load}; {how}; p50 / p99; * is recommended", what.trim_end())?;
         for Calibration { protocol, machine, date, workload, .. } in self.costs.values() {
             writeln!(f, "costs of {protocol} under {workload}: {machine}, {date}")?;
         }

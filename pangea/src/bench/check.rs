@@ -96,11 +96,13 @@ pub async fn all(
     match verdict {
         Ok(mut workload) => {
             if watched > 0 {
-                let held = format!("; {watched} rows hold a newest acknowledged write");
+                let held = format!("; {watched} rows contain a newest acknowledged write");
                 workload.push_str(&held);
             }
             if unknown > 0 {
-                workload.push_str(&format!("; {unknown} calls of unknown outcome in it or not"));
+                workload.push_str(&format!(
+                    "; {unknown} calls of unknown outcome may or may not be included"
+                ));
             }
             let digests: Vec<String> = digests.iter().map(|it| format!("{it:016x}")).collect();
             Ok(Checked { digest: digests.join(" "), version: Some(version.0), workload })

@@ -51,7 +51,7 @@ pub async fn watch(
     }
     let mut all = Vec::new();
     while let Some(followed) = asking.join_next().await {
-        let (place, times) = followed.expect("asking does not panic");
+        let (place, times) = followed.expect("a request does not panic");
         let what = format!("checkpoint {place}");
         all.extend(times.into_iter().map(|times| Happened::elsewhere(what.clone(), times)));
     }

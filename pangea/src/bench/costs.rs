@@ -196,8 +196,8 @@ impl Costs {
         let late = |name| lab.link_late_us.get(name).copied().unwrap_or(0.0);
         writeln!(
             f,
-            "  links        {:.0} bytes a txn in {:.1} packets, late by {:.0} us (p99 {:.0} us); \
-             the router took {:.0} us a txn",
+            "  links        {:.0} bytes a txn in {:.1} packets, {:.0} us late (p99 {:.0} us); the \
+             router used {:.0} us of CPU time a txn",
             lab.link_bytes_per_txn,
             lab.link_packets_per_txn,
             late("p50"),
@@ -267,7 +267,7 @@ impl fmt::Display for Costs {
         writeln!(f, "  cores busy   {:.2} of {cores}", self.cores_used)?;
         writeln!(f, "  memory       {}", each(&self.memory_mb, 0, " MB"))?;
         if !self.memory_peak_mb.is_empty() {
-            writeln!(f, "  at its peak  {}", each(&self.memory_peak_mb, 0, " MB"))?;
+            writeln!(f, "  peak memory  {}", each(&self.memory_peak_mb, 0, " MB"))?;
         }
         if !self.fsyncs_per_sec.is_empty() {
             writeln!(f, "  fsyncs       {}", each(&self.fsyncs_per_sec, 0, " a second"))?;
@@ -279,7 +279,7 @@ impl fmt::Display for Costs {
         }
         writeln!(
             f,
-            "  wide area    {:.0} bytes a txn ({:.0} before compression), {:.2} frames",
+            "  WAN          {:.0} bytes a txn ({:.0} before compression), {:.2} frames",
             self.wan_bytes_per_txn, self.wan_bytes_per_txn_uncompressed, self.wan_frames_per_txn
         )?;
         if let (Some(payload), Some(over)) =
@@ -288,8 +288,8 @@ impl fmt::Display for Costs {
             let peers = self.links.len() - 1;
             writeln!(
                 f,
-                "               {over:.2} times the {payload:.0} bytes of a txn's batch, \
-                 compressed, to {peers} peers"
+                "               {over:.2} times the {payload:.0} bytes of a txn's compressed \
+                 batch, for each of {peers} peers"
             )?;
         }
         self.fmt_links(f)
@@ -344,7 +344,7 @@ mod tests {
         assert!((over - 1_700.0 / 1_500.0).abs() < 1e-9, "{over}");
         assert_eq!(costs.fsyncs_per_sec["a"], 25.0);
         assert_eq!(costs.cpu_us_per_txn["b"], 60.0);
-        assert!(costs.stages_ms_per_epoch.is_none(), "nobody metered");
+        assert!(costs.stages_ms_per_epoch.is_none(), "stages were not metered");
         let text = costs.to_string();
         assert!(text.contains("1.13 times the 150 bytes"), "{text}");
         assert!(text.contains("a to b"), "{text}");
@@ -371,6 +371,6 @@ mod tests {
         };
         let costs = Costs::new((&["a".to_owned()], 1), &alone, 1, 1.0);
         assert_eq!((costs.wan_bytes_per_txn, costs.wan_bytes_over_payload), (0.0, None));
-        assert!(!costs.to_string().contains("wide area"));
+        assert!(!costs.to_string().contains("WAN"));
     }
 }

@@ -100,13 +100,15 @@ impl std::str::FromStr for Fault {
             "kill" => Kind::Kill,
             "cut" => Kind::Cut,
             "slow" => Kind::Slow,
-            _ => return Err(format!("there is no fault {kind:?}; there are kill, cut and slow")),
+            _ => return Err(format!("there is no fault {kind:?}; expected kill, cut or slow")),
         };
         let whom: Vec<String> = whom.split('/').map(str::to_owned).collect();
         let most = if kind == Kind::Cut { 2 } else { 1 };
         let is_pair_of_one = whom.len() == 2 && whom[0] == whom[1];
         if whom.len() > most || is_pair_of_one || whom.iter().any(String::is_empty) {
-            return Err(format!("{text:?}: a fault is of one region, a cut also of two as in a/b"));
+            return Err(format!(
+                "{text:?}: a fault has one region, and a cut one or two, as in a/b"
+            ));
         }
         let secs = |text: &str| {
             let secs = text.parse::<f64>().ok().filter(|secs| (0.0..=86_400.0).contains(secs));
@@ -195,18 +197,18 @@ pub fn check(faults: &[Fault], plan: &Plan, secs: u64) -> Result<Vec<Fault>, Fai
         };
         if let Some(name) = fault.whom.iter().find(|name| !is_known(name)) {
             let regions = plan.regions.join(", ");
-            let why = format!("there is no region {name:?}; there are {regions}");
-            return usage(fault, format!("{why}, and coordinator and follower"));
+            let why = format!("there is no region {name:?}; expected {regions}");
+            return usage(fault, format!("{why}, coordinator or follower"));
         }
         if plan.regions.len() < 2 {
-            return usage(fault, "one region alone has nobody to go on without it".to_owned());
+            return usage(fault, "with a single region, no other region can continue".to_owned());
         }
         if fault.at < free {
-            return usage(fault, "it begins before the one before it has ended".to_owned());
+            return usage(fault, "it begins before the previous fault ends".to_owned());
         }
         free = fault.at + fault.lasts;
         if free.as_secs_f64() > secs as f64 {
-            return usage(fault, format!("it ends after the {secs} s that are measured"));
+            return usage(fault, format!("it ends after the measured {secs} s"));
         }
     }
     Ok(sorted)
@@ -265,7 +267,7 @@ async fn targets(fault: &Fault, victims: &mut impl Victims) -> Result<Vec<Vec<us
             "follower" => {
                 let coordinator = victims.coordinator().await?;
                 let last = (0..victims.names().len()).rev().find(|node| *node != coordinator);
-                vec![last.expect("there are two nodes at least")]
+                vec![last.expect("there are at least two nodes")]
             }
             name => nodes_named(victims.names(), name),
         });
@@ -285,7 +287,7 @@ pub async fn coordinator(clients: &[Client]) -> Result<usize, Failure> {
             return Ok(node.index());
         }
     }
-    Err(Failure::Failed("no node knows a coordinator for a fault to be of".to_owned()))
+    Err(Failure::Failed("the fault needs a coordinator, and no node knows one".to_owned()))
 }
 
 /// Waits until a Pangea node accepts its client's connection again.
@@ -296,7 +298,7 @@ pub async fn taken_back(client: &Client) -> Result<(), Failure> {
     let back = tokio::time::timeout(CONTROL_DEADLINE, client.connected()).await;
     back.map_err(|_| {
         let (region, secs) = (client.region(), CONTROL_DEADLINE.as_secs());
-        Failure::Failed(format!("{region} runs again and takes no client in {secs} s"))
+        Failure::Failed(format!("{region} was restarted, but accepted no client within {secs} s"))
     })
 }
 
@@ -347,10 +349,10 @@ mod tests {
             ("kill:a@3", "not of the form"),
             ("kill:a@x+1", "not of the form"),
             ("kill:a@-1+1", "not of the form"),
-            ("burn:a@1+1", "there are kill, cut and slow"),
-            ("kill:a/b@1+1", "a fault is of one region"),
-            ("cut:a/a@1+1", "a fault is of one region"),
-            ("cut:@1+1", "a fault is of one region"),
+            ("burn:a@1+1", "expected kill, cut or slow"),
+            ("kill:a/b@1+1", "a fault has one region"),
+            ("cut:a/a@1+1", "a fault has one region"),
+            ("cut:@1+1", "a fault has one region"),
         ] {
             let error = text.parse::<Fault>().unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
@@ -366,9 +368,9 @@ mod tests {
         assert_eq!(sorted[0].to_string(), "kill:follower@3+2");
         for (text, regions, said) in [
             ("kill:region-4@1+1", 3, "there is no region \"region-4\""),
-            ("kill:region-1@1+8", 3, "it ends after the 8 s"),
-            ("kill:region-1@1+2,slow:region-2@2+1", 3, "before the one before it has ended"),
-            ("kill:region-1@1+1", 1, "one region alone"),
+            ("kill:region-1@1+8", 3, "it ends after the measured 8 s"),
+            ("kill:region-1@1+2,slow:region-2@2+1", 3, "before the previous fault ends"),
+            ("kill:region-1@1+1", 1, "with a single region"),
         ] {
             let error = check(&faults(text), &plan(regions), 8).unwrap_err();
             assert!(error.to_string().contains(said), "{text}: {error}");

@@ -95,14 +95,14 @@ impl<'a> Gauge<'a> {
                 let told = tokio::time::timeout(ASK_DEADLINE, Told::ask(&client, nodes)).await;
                 let silent = |_| {
                     let (region, secs) = (client.region(), ASK_DEADLINE.as_secs());
-                    Failure::Failed(format!("{region} does not say in {secs} s what it counted"))
+                    Failure::Failed(format!("{region} did not report its counters within {secs} s"))
                 };
                 (index, told.map_err(silent).flatten())
             });
         }
         let mut all = vec![None; nodes];
         while let Some(told) = asking.join_next().await {
-            let (index, told) = told.expect("asking does not panic");
+            let (index, told) = told.expect("a request does not panic");
             all[index] = match told {
                 Ok(told) => Some(told),
                 Err(_) if may_be_silent => None,

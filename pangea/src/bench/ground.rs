@@ -111,7 +111,7 @@ fn options(arguments: &Arguments, plan: &Plan) -> Result<pangea_lab::Options, Fa
         is_one.then_some((mbit * 1e6) as u64).ok_or(Failure::Usage(wrong))
     });
     let jitter = of_ms(plan.jitter_ms).map_err(|_| {
-        Failure::Usage(format!("--jitter {}: must be milliseconds", plan.jitter_ms))
+        Failure::Usage(format!("--jitter {}: must be a number of milliseconds", plan.jitter_ms))
     })?;
     let round_trip = |a: &str, b: &str| {
         of_ms(plan.round_trip_ms(a, b)).expect("round trips of a plan are checked")

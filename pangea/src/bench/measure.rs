@@ -107,7 +107,7 @@ pub(super) async fn ours(
             });
             drive::sessions(doors.collect(), &runtimes, arguments.clients).await?
         }
-        Via::Process => unreachable!("a cluster is of processes: `process` measures the other"),
+        Via::Process => unreachable!("nodes in this process are measured by `process`"),
     };
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;

@@ -86,8 +86,8 @@ const RATE_MAX: f64 = 1e6;
   pangea bench --protocol calvin --partitions 2 --workload calvin-micro --remote 10
   pangea bench sweep plans/quick.toml
 
-The nodes are processes on this machine, in a temporary directory that is removed at the end. The
-exit code is 1 where a check fails, and then there is no throughput.")]
+The nodes run as processes on this machine, with their files in a temporary directory that is
+removed at the end. If a check fails, the exit code is 1 and no throughput is reported.")]
 pub struct Arguments {
     /// Workload: ycsb-a to ycsb-f, tpcc, tpcc-nopay (new-order and payment), tpcc-neworder,
     /// smallbank, bank, calvin-micro, mako-micro or tiga-micro; or a file of your own, FILE.sql
@@ -245,10 +245,10 @@ impl Arguments {
     /// If the options do not describe a valid cluster.
     pub fn plan(&self) -> Result<Plan, Failure> {
         if let Some(peer) = self.peer {
-            return Err(Failure::Usage(format!("--peer {peer} is for `pangea bench` alone")));
+            return Err(Failure::Usage(format!("--peer {peer} is only for `pangea bench`")));
         }
         if self.ground.lab {
-            let message = "--lab is for `pangea bench` alone: here nodes emulate the distances";
+            let message = "--lab is only for `pangea bench`: here the nodes emulate the distances";
             return Err(Failure::Usage(message.to_owned()));
         }
         self.own_plan()
@@ -261,7 +261,7 @@ impl Arguments {
         let plan = match self.partitions {
             1 => plan,
             _ if self.via == Via::Process => {
-                let message = "--partitions: nodes of divided tables are processes of their own; \
+                let message = "--partitions: nodes of partitioned tables are separate processes; \
                                leave out --via process";
                 return Err(Failure::Usage(message.to_owned()));
             }
@@ -361,7 +361,7 @@ impl Arguments {
     /// Returns the names of the workload and of the protocol.
     pub fn names(&self) -> (&str, &str) {
         let workload = self.workload.as_deref();
-        (workload.expect("the command line asks for it"), &self.protocol)
+        (workload.expect("the command line requires it"), &self.protocol)
     }
 
     /// Returns the other database that is measured, and its number of clients.
@@ -394,7 +394,7 @@ fn is_of_histories(workload: &Workload) -> bool {
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if (RATE_MIN..=RATE_MAX).contains(&rate) => Ok(rate),
-        _ => Err(format!("a rate is a number from {RATE_MIN} to {RATE_MAX}")),
+        _ => Err(format!("must be a number from {RATE_MIN} to {RATE_MAX}")),
     }
 }
 
@@ -418,7 +418,7 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
     let (needed, free) = (sweep::needs(arguments, &plan).memory_mb, memory_mb());
     if needed > free {
         return Err(Failure::Usage(format!(
-            "this needs about {needed:.0} MB of memory, and {free:.0} MB are free: take fewer \
+            "this needs about {needed:.0} MB of memory, but only {free:.0} MB are free: use fewer \
              regions or less data"
         )));
     }

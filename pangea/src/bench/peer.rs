@@ -39,7 +39,7 @@ pub fn check(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
         kind.check_installed(&options)?;
     } else {
         if settings.long > 0 && arguments.names().0.starts_with("tpcc") {
-            let message = format!("--long: {kind} has no procedure of many orders; leave it out");
+            let message = format!("--long: {kind} has no procedure with many orders; leave it out");
             return Err(Failure::Usage(message));
         }
         kind.check(&arguments.workload()?, &settings, &options)?;
@@ -88,7 +88,7 @@ fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
     if let Some((option, ms)) = far.into_iter().find(|(_, ms)| *ms != 0.0 && !is_lab) {
         return Err(Failure::Usage(format!(
             "--{option} {ms}: on loopback there is no distance between a peer's servers: add \
-             --lab, which takes root"
+             --lab, which requires root"
         )));
     }
     let rtt = if is_lab { arguments.rtt } else { Some(0.0) };
@@ -97,15 +97,16 @@ fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
     };
     if let Some(name) = plan.regions.iter().find(|name| !is_plain(name)) {
-        let message = format!("region {name:?}: a peer's are of letters, digits and -");
+        let message = format!("region {name:?}: with --peer, use letters, digits and -");
         return Err(Failure::Usage(message));
     }
     if plan.regions.len() < PLACES_MIN {
-        return Err(Failure::Usage(format!("a peer has {PLACES_MIN} regions at least")));
+        return Err(Failure::Usage(format!("--peer needs at least {PLACES_MIN} regions")));
     }
     if arguments.clients > CLIENTS_MAX {
         let message = format!(
-            "--clients {}: a peer has a session for each client, and {CLIENTS_MAX} at most",
+            "--clients {}: with --peer, every client has a session, and there are at most \
+             {CLIENTS_MAX}",
             arguments.clients
         );
         return Err(Failure::Usage(message));
@@ -120,13 +121,13 @@ fn check_faults(arguments: &Arguments, kind: Kind, plan: &Plan) -> Result<(), Fa
     if let Some(cut) = faults.iter().find(|fault| fault.is_cut() && !arguments.ground.lab) {
         return Err(Failure::Usage(format!(
             "--fault {cut}: on loopback a peer has no links that could be cut: add --lab, which \
-             takes root"
+             requires root"
         )));
     }
     if let Some(fault) = faults.iter().find(|it| kind == Kind::Galera && it.is_of_a_role()) {
         let regions = plan.regions.join(", ");
         return Err(Failure::Usage(format!(
-            "--fault {fault}: Galera's masters are all alike: name one of {regions}"
+            "--fault {fault}: Galera's servers all have the same role: name one of {regions}"
         )));
     }
     Ok(())
@@ -144,7 +145,7 @@ fn options(arguments: &Arguments, plan: &Plan) -> Result<Options, Failure> {
         Durability::Fsync => pangea_peers::Durability::Fsync,
         Durability::Os => pangea_peers::Durability::Os,
         Durability::Memory => {
-            let message = "--durability memory: a peer has fsync and os".to_owned();
+            let message = "--durability memory: with --peer, expected fsync or os".to_owned();
             return Err(Failure::Usage(message));
         }
     };
@@ -218,7 +219,9 @@ impl Victims for Theirs<'_> {
 
     async fn coordinator(&mut self) -> Result<usize, Failure> {
         let leader = self.peer.leader().await?;
-        leader.ok_or_else(|| Failure::Failed("nobody leads for a fault to be of".to_owned()))
+        leader.ok_or_else(|| {
+            Failure::Failed("the fault needs a leader, and no server is one".to_owned())
+        })
     }
 
     async fn kill(&mut self, node: usize) -> Result<(), Failure> {

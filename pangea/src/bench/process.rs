@@ -40,7 +40,7 @@ const USABLE_DEADLINE: Duration = Duration::from_secs(30);
 /// # Errors
 /// If fewer cores are available.
 pub fn keep_to_cores(cores: usize) -> Result<(), Failure> {
-    let cant = |error| Failure::failed("can't choose cores", error);
+    let cant = |error| Failure::failed("can't set the CPU affinity", error);
     let mine = sched_getaffinity(None).map_err(cant)?;
     let (mut fewer, mut found) = (CpuSet::new(), 0);
     for core in (0..CpuSet::MAX_CPU).filter(|&core| mine.is_set(core)).take(cores) {
@@ -48,7 +48,7 @@ pub fn keep_to_cores(cores: usize) -> Result<(), Failure> {
         found += 1;
     }
     if found < cores {
-        return Err(Failure::Usage(format!("--cores {cores}: there are {found}")));
+        return Err(Failure::Usage(format!("--cores {cores}: only {found} are available")));
     }
     sched_setaffinity(None, &fewer).map_err(cant)
 }
@@ -60,11 +60,11 @@ impl Arguments {
     /// If nodes are not separate processes, or an option would be ignored.
     pub fn check_can_calibrate(&self) -> Result<(), Failure> {
         let refused = if self.via == Via::Process {
-            "--via process: costs are those of nodes that are processes; leave it out"
+            "--via process: costs are measured on separate node processes; leave it out"
         } else if self.json.is_some() {
             "--json: costs are written to --out; leave it out"
         } else if self.stages {
-            "--stages: a calibration tells all of a node's work apart; leave it out"
+            "--stages: a calibration measures all kinds of a node's work separately; leave it out"
         } else {
             return Ok(());
         };
@@ -165,7 +165,8 @@ async fn measure(
         clients.push(client.map_err(|error| Failure::failed(&config.me().region, error))?);
     }
     let usable = tokio::time::timeout(USABLE_DEADLINE, replicas::settled(&clients)).await;
-    usable.map_err(|_| Failure::Failed("the nodes don't agree with each other".to_owned()))??;
+    usable
+        .map_err(|_| Failure::Failed("the nodes did not reach agreement in time".to_owned()))??;
     let load_secs = load(workload, &clients).await?;
     replicas::settled(&clients).await?;
     let connections: Vec<Vec<Connection>> =
@@ -212,7 +213,7 @@ struct Ours<'a> {
 
 impl Subject for Ours<'_> {
     async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
-        assert!(faults.is_empty(), "faults of nodes in one process are refused");
+        assert!(faults.is_empty(), "faults of nodes in one process are rejected");
         match self.watched {
             Some(lasts) => Ok(checkpoints::watch(self.clients, &self.places, (began, lasts)).await),
             None => Ok(Vec::new()),
@@ -228,13 +229,14 @@ pub fn check(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
     let is_process = arguments.via == Via::Process;
     match arguments.faults.first() {
         _ if arguments.cores.is_some() && !is_process => {
-            Err(Failure::Usage("--cores: it takes --via process".to_owned()))
+            Err(Failure::Usage("--cores requires --via process".to_owned()))
         }
         _ if arguments.ground.lab && is_process => Err(Failure::Usage(
-            "--lab: nodes in one process are in one place; leave out --via process".to_owned(),
+            "--lab: nodes in one process can't be in different regions; leave out --via process"
+                .to_owned(),
         )),
         Some(fault) if is_process => Err(Failure::Usage(format!(
-            "--fault {fault}: nodes in one process live and die together; leave out --via process"
+            "--fault {fault}: nodes in one process can't fail separately; leave out --via process"
         ))),
         _ => Ok(plan),
     }
@@ -253,6 +255,6 @@ mod tests {
         };
         assert_eq!(std::thread::spawn(kept).join().unwrap(), 1);
         let refused = keep_to_cores(CpuSet::MAX_CPU).unwrap_err();
-        assert!(refused.to_string().contains("there are "), "{refused}");
+        assert!(refused.to_string().contains("are available"), "{refused}");
     }
 }

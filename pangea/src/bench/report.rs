@@ -358,7 +358,7 @@ impl fmt::Display for Report {
         if !self.retries.is_empty() || self.settings.is_script() {
             let retries = self.retries.iter().map(|(what, count)| format!("{what} {count}"));
             let retries = joined(retries.collect());
-            writeln!(f, "  of them done again, which no client saw: {retries}")?;
+            writeln!(f, "  retried      {retries}, invisible to clients")?;
         }
         self.fmt_faults(f)?;
         if let Some(rate) = self.settings.rate_per_sec {
@@ -366,7 +366,7 @@ impl fmt::Display for Report {
             let shed = self.shed;
             let ended = self.throughput_per_sec * finished as f64 / self.committed.max(1) as f64;
             let behind = match ended < rate * KEPT_UP {
-                true => ": it did not keep up, and latencies are of those that ended",
+                true => ": it did not keep up, and the latencies are only of calls that ended",
                 false => "",
             };
             writeln!(
@@ -390,7 +390,10 @@ impl fmt::Display for Report {
         self.fmt_check(f)?;
         if let [most, .., least] = &self.throughput_per_sec_of_runs[..] {
             let runs = self.throughput_per_sec_of_runs.len();
-            writeln!(f, "  runs         {runs}, of {least:.0} to {most:.0} transactions a second")?;
+            writeln!(
+                f,
+                "  runs         {runs}, from {least:.0} to {most:.0} transactions a second"
+            )?;
         }
         let load = match self.settings.rate_per_sec {
             Some(rate) => format!("{rate} calls a second"),
@@ -414,7 +417,7 @@ impl Report {
         let Checked { digest, version, workload: facts } = &self.check;
         let at = version.map(|version| format!(" at v{version}")).unwrap_or_default();
         let replicas = self.settings.places_in_words("replica", "of each of");
-        writeln!(f, "  check        {replicas} equal{at}: {digest}")?;
+        writeln!(f, "  check        {replicas} identical{at}: {digest}")?;
         writeln!(f, "               {facts}")
     }
 
@@ -427,7 +430,7 @@ impl Report {
         if !self.faults.is_empty() {
             let pauses = self.stalls_ms.iter().map(|(name, ms)| format!("{name} {ms:.0} ms"));
             let pauses: Vec<String> = pauses.collect();
-            writeln!(f, "  pauses       {} at most without a commit", pauses.join(", "))?;
+            writeln!(f, "  pauses       at most {} without a commit", pauses.join(", "))?;
             let errors = self.errors.iter().map(|(what, count)| format!("{count} {what}"));
             let errors: Vec<String> = errors.collect();
             if !errors.is_empty() {

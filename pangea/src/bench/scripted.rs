@@ -37,21 +37,20 @@ impl Arguments {
         if !Script::is_named(name) {
             if let Some(define) = self.defines.first() {
                 let message =
-                    format!("--define {define}: only a SQL file has variables, not {name}");
+                    format!("--define {define}: only an SQL file has variables, not {name}");
                 return Err(Failure::Usage(message));
             }
             return Ok(None);
         }
         if let Some(option) = self.sizes.given() {
             let message = format!(
-                "--{option} says nothing of a SQL file, whose sizes are its variables: --define"
+                "--{option} does not apply to an SQL file, whose sizes are variables: use --define"
             );
             return Err(Failure::Usage(message));
         }
         if self.via == Via::Process {
             return Err(Failure::Usage(format!(
-                "--via process: clients of {name} have sessions of PostgreSQL's protocol; leave \
-                 it out"
+                "--via process: clients of {name} use PostgreSQL sessions; leave it out"
             )));
         }
         Ok(Some(Arc::new(Script::read(Path::new(name), &self.defines)?)))
@@ -61,8 +60,8 @@ impl Arguments {
 /// Returns the error if an SQL file is given where a workload with procedures is required.
 pub fn not_simulated(file: &str) -> Failure {
     Failure::Usage(format!(
-        "--workload {file}: a SQL file is measured for real alone, by `pangea bench`; simulations \
-         and calibrations run the workloads that are built in"
+        "--workload {file}: an SQL file can only be measured, by `pangea bench`; simulations and \
+         calibrations run the built-in workloads"
     ))
 }
 
@@ -74,8 +73,8 @@ pub fn check_peer(kind: Kind) -> Result<(), Failure> {
     match kind {
         Kind::Postgres => Ok(()),
         Kind::Galera | Kind::Etcd => Err(Failure::Usage(format!(
-            "--peer {kind} does not speak PostgreSQL's SQL; a SQL file runs on --peer postgres \
-             and on Pangea"
+            "--peer {kind} does not support PostgreSQL's SQL; an SQL file runs only on --peer \
+             postgres and on Pangea"
         ))),
     }
 }

@@ -37,7 +37,7 @@ const ALL: [Stage; 18] = [
     stage("slice", "cut into slices", &[Work::Slice.name()]),
     stage("lock", "footprints, locks", &[Work::Lock.name()]),
     stage("reexecute", "run in order", &[Work::Order.name()]),
-    stage("serve", "tell other shards", &[Work::Serve.name()]),
+    stage("serve", "serve other shards", &[Work::Serve.name()]),
     stage("settle", "end of an epoch", &[Work::Settle.name()]),
     stage("send", "encode and send", &[Work::Encode.name(), "effect_send", "send"]),
     stage("receive", "receive, decode", &[Work::Decode.name(), "receive"]),

@@ -39,9 +39,9 @@ const LAST_WORDS_LEN: usize = 2_000;
   pangea bench sweep plans/figure-6.toml --dry-run
   pangea bench sweep plans/figure-6.toml --out figure-6 --resume
 
-The directory gets report.html, figures/*.svg and *.png, and runs/*.json. Nothing starts before
-all of the plan is looked at. Ctrl-C ends the run that is under way, and writes the report of the
-others; --resume goes on. The exit code is 1 where a run failed. docs/SWEEPS.md describes plans.")]
+Writes report.html, figures/*.svg and *.png, and runs/*.json to the directory. The whole plan is
+checked before anything starts. Ctrl-C ends the current run and writes the report of the others;
+--resume continues. The exit code is 1 if a run failed. docs/SWEEPS.md describes plans.")]
 pub struct Arguments {
     /// TOML file with the plan
     #[arg(value_name = "PLAN")]
@@ -109,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             Err(Failure::Failed(format!("{} failed; the report says why", count(failed, "run"))))
         }
         (left, _) => Err(Failure::Interrupted(format!(
-            "interrupted: {} left; --resume makes what is missing",
+            "interrupted: {} left; --resume continues",
             count(left, "run")
         ))),
     }
@@ -357,7 +357,8 @@ impl Size {
 async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop> {
     let failed =
         |what: &str, error: &dyn std::fmt::Display| Stop::Failed(format!("{what}: {error}"));
-    let program = std::env::current_exe().map_err(|error| failed("can't find itself", &error))?;
+    let program =
+        std::env::current_exe().map_err(|error| failed("can't find this program", &error))?;
     let child = Command::new(program)
         .args(words)
         .stdin(Stdio::null())
@@ -367,7 +368,7 @@ async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop>
         .process_group(0)
         .kill_on_drop(true)
         .spawn();
-    let mut child = child.map_err(|error| failed("can't start itself", &error))?;
+    let mut child = child.map_err(|error| failed("can't start this program", &error))?;
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
     let mut ended = std::pin::pin!(output(&mut child));
     let (status, stdout, stderr) = tokio::select! {
@@ -390,7 +391,7 @@ async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop>
             let words = own.map_or_else(|| format!("it ended with {status}"), str::to_owned);
             Err(Stop::Failed(words.chars().take(LAST_WORDS_LEN).collect()))
         }
-        Err(error) => Err(failed("can't wait for it", &error)),
+        Err(error) => Err(failed("can't wait for the run", &error)),
     }
 }
 
@@ -398,8 +399,8 @@ async fn child(words: &[String], signals: &mut Signals) -> Result<Vec<u8>, Stop>
 async fn output(child: &mut Child) -> (std::io::Result<ExitStatus>, Vec<u8>, Vec<u8>) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
-    let stdout = stdout.as_mut().expect("it is a pipe");
-    let stderr = stderr.as_mut().expect("it is a pipe");
+    let stdout = stdout.as_mut().expect("the output is a pipe");
+    let stderr = stderr.as_mut().expect("the output is a pipe");
     // Output that cannot be read is ignored: only the exit status matters.
     let _ = tokio::join!(stdout.read_to_end(&mut out), stderr.read_to_end(&mut err));
     (child.wait().await, out, err)
@@ -499,19 +500,22 @@ mod tests {
     #[test]
     fn values_are_refused_as_on_a_command_line_with_the_line_of_the_plan() {
         for (lines, said) in [
-            ("workload = 'chess'", "line 3: there is no workload \"chess\"; there are"),
+            ("workload = 'chess'", "line 3: there is no workload \"chess\"; expected one of"),
             ("workload = 'bank'\nrtt = 99999", "line 4: --rtt 99999: must be from 0"),
             ("workload = 'bank'\nsecs = 0", "line 4: invalid value '0' for '--secs <S>'"),
-            ("workload = 'bank'\nzipf = 0.9", "line 4: --zipf says nothing of --workload bank"),
+            ("workload = 'bank'\nzipf = 0.9", "line 4: --zipf does not apply to --workload bank"),
             ("workload = 'bank'\nminerva.speed = 9", "line 4: --set: unknown field `speed`"),
             (
                 "workload = 'bank'\nclient = 9",
                 "line 4: there is no option \"client\"; did you mean",
             ),
             ("workload = 'bank'\nfault = 'kill:x@1+1'", "line 4: --fault kill:x@1+1: there is no"),
-            ("workload = 'tpcc'\nwarehouses = 100", "of memory, and 20000 MB are free"),
+            ("workload = 'tpcc'\nwarehouses = 100", "of memory, but only 20000 MB are free"),
             ("workload = 'bank'\nset = 'minerva.epoch_ms=1'", "there is no option \"set\""),
-            ("workload = 'bank'\ncosts = 'c'", "line 4: --costs is of pangea sim --predict"),
+            (
+                "workload = 'bank'\ncosts = 'c'",
+                "line 4: --costs is an option of pangea sim --predict",
+            ),
         ] {
             let error = checked(&format!("title = 'T'\n[base]\n{lines}\n")).unwrap_err();
             assert!(error.contains(said), "{lines}: {error}");

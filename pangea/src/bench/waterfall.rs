@@ -31,12 +31,12 @@ const PARTS: [(&str, &str); 10] = [
     (Part::Execute.name(), "runs at its source"),
     (Part::Batch.name(), "waits for its batch to close"),
     (Part::Log.name(), "batch to the log, fsync"),
-    (Part::Replicate.name(), "batch acknowledged by enough"),
-    (Part::Agree.name(), "agreement on its place"),
-    (Part::Turn.name(), "waits for what is before it"),
+    (Part::Replicate.name(), "batch on enough replicas"),
+    (Part::Agree.name(), "agreement on its position"),
+    (Part::Turn.name(), "waits for preceding epochs"),
     (Part::Validate.name(), "validation, valid writes"),
     (Part::Order.name(), "run in order, end of epoch"),
-    (OTHER, "client, and the way to it"),
+    (OTHER, "client and network"),
 ];
 
 /// A transaction that both its node and its client traced.
@@ -190,8 +190,8 @@ impl fmt::Display for Waterfall {
             let Some(Bar { latency_ms, of, parts_ms }) = bar else { continue };
             writeln!(
                 f,
-                "  where the {name}'s {latency_ms:.1} ms went (mean of {of} of {followed} \
-                 that were followed)"
+                "  breakdown of the {name}, {latency_ms:.1} ms (mean of {of} of {followed} traced \
+                 transactions)"
             )?;
             let mut before = 0.0;
             for (part, words) in PARTS {
@@ -253,7 +253,7 @@ mod tests {
             assert_eq!(bar.parts_ms.len(), PARTS.len());
         }
         let text = waterfall.to_string();
-        assert!(text.contains("where the median's 501.5 ms went (mean of 100 of 2000"), "{text}");
+        assert!(text.contains("breakdown of the median, 501.5 ms (mean of 100 of 2000"), "{text}");
         assert_eq!(text.lines().count(), 2 * (PARTS.len() + 1));
     }
 

@@ -37,16 +37,16 @@ pub const EXAMPLES: &str = "Examples:
   pangea calibrate --workload ycsb-a --clients 2000 --secs 10
   pangea sim --predict --costs costs.toml --workload tpcc-nopay --replicas 3,5,7
 
-Runs three node processes under the workload, as `pangea bench` does, and writes a file that tells
-for each kind of step and work its fixed CPU time and that for each transaction, kilobyte or
-effect, and how well that fits. The load should be the one that is to be predicted, and the machine
-should do nothing else.";
+Runs three node processes under the workload, as `pangea bench` does, and writes a file. For each
+kind of step and work, the file has the fixed CPU time, the CPU time for each transaction, kilobyte
+or effect, and the quality of the fit. Use the load that will be predicted, on an otherwise idle
+machine.";
 
 /// Measures costs and writes the file.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { bench, out } = arguments;
     if let Some(fault) = bench.first_fault() {
-        let message = format!("--fault {fault}: what it does would be in every cost");
+        let message = format!("--fault {fault}: its effects would be in every cost; leave it out");
         return Err(Failure::Usage(message));
     }
     bench.check_can_calibrate()?;
@@ -56,8 +56,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("can't write {shown}"), error))?;
     let Calibration { txns_per_sec, cpu_us_per_txn, explained_percent, .. } = costs.calibration;
     crate::say(&format!(
-        "{txns_per_sec:.0} transactions a second at {cpu_us_per_txn:.1} us each, of which \
-         {explained_percent:.0} % of the nodes' CPU time has a name; costs are in {shown}"
+        "{txns_per_sec:.0} transactions a second at {cpu_us_per_txn:.1} us each; \
+         {explained_percent:.0} % of the nodes' CPU time is attributed; costs are in {shown}"
     ))
 }
 
@@ -99,7 +99,7 @@ fn costs(
     let committed = run.stats.all().count();
     let calls = committed + run.stats.aborts.values().sum::<u64>();
     if committed == 0 {
-        let message = "nothing was committed while it was measured: more --secs or --clients?";
+        let message = "nothing was committed in the measured time: increase --secs or --clients";
         return Err(Failure::Failed(message.to_owned()));
     }
     let nodes_us: f64 = used.node_cpu_us.iter().sum();

@@ -75,16 +75,18 @@ pub fn check(plan: &Plan, directory: &Path) -> Result<(), Failure> {
     let Some(found) = identities(directory).into_iter().find(is_other) else { return Ok(()) };
     let directory = directory.display();
     if found.cluster != plan.cluster {
-        let message = format!("{directory} has the data of another cluster, {:?}", found.cluster);
+        let message =
+            format!("{directory} contains the data of another cluster, {:?}", found.cluster);
         return Err(Failure::Usage(message));
     }
     let arguments = |places: &[String], protocol: &str, partitions: &Option<String>| {
-        let divided = partitions.iter().map(|rules| format!(" and tables on {rules}"));
+        let divided =
+            partitions.iter().map(|rules| format!(" and tables partitioned over {rules}"));
         let divided: String = divided.collect();
         format!("--regions {} --protocol {protocol}{divided}", places.join(","))
     };
     Err(Failure::Usage(format!(
-        "{directory} was made with {}, and can't be used with {}",
+        "{directory} was created with {}, and can't be used with {}",
         arguments(&found.regions, &found.protocol, &found.partitions),
         arguments(&places, &plan.protocol, &partitions),
     )))

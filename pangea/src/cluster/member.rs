@@ -84,7 +84,7 @@ impl Member {
 
     /// Returns the same address for a client in this process.
     pub fn sql_config(&self) -> tokio_postgres::Config {
-        self.sql_url().parse().expect("a URL that is made of an address")
+        self.sql_url().parse().expect("the URL is valid")
     }
 
     /// Returns the process id, if it is running.
@@ -114,7 +114,7 @@ impl Member {
     /// # Errors
     /// If it does not; the error contains the node's own reason.
     pub async fn start(&mut self) -> Result<(), Failure> {
-        assert!(self.pid().is_none(), "a node is started once at a time");
+        assert!(self.pid().is_none(), "the node is already running");
         let region = self.name().to_owned();
         let cant = |why: &dyn std::fmt::Display| {
             Failure::Failed(format!("the node in {region} did not start: {why}"))
@@ -140,7 +140,7 @@ impl Member {
             Ok(Err(error)) => Err(cant(&error)),
             Err(_) => {
                 self.kill().await;
-                Err(cant(&format!("it was not ready in {} s", READY_DEADLINE.as_secs())))
+                Err(cant(&format!("it was not ready within {} s", READY_DEADLINE.as_secs())))
             }
         }
     }
@@ -156,7 +156,7 @@ impl Member {
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let program = std::env::current_exe()?.into_os_string();
         let mut words = self.front.iter().chain([&program]);
-        Command::new(words.next().expect("there is the program at least"))
+        Command::new(words.next().expect("there is at least the program"))
             .args(words)
             .args(["start", "--stop-with-stdin", "--config"])
             .arg(&config)
@@ -178,7 +178,7 @@ impl Member {
     fn last_words(&self) -> String {
         let log = std::fs::read(self.log_path()).unwrap_or_default();
         let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_END_LEN)..]);
-        last_complaint(&end).unwrap_or("its log has no word of it").to_owned()
+        last_complaint(&end).unwrap_or("its log does not say why").to_owned()
     }
 
     /// Connects a native client to the node.
@@ -238,7 +238,7 @@ impl Member {
                 let _ = child.kill().await;
                 let seconds = STOP_DEADLINE.as_secs();
                 Err(Failure::Failed(format!(
-                    "the node in {region} did not stop in {seconds} s and was killed"
+                    "the node in {region} did not stop within {seconds} s and was killed"
                 )))
             }
         }
@@ -267,9 +267,9 @@ impl Drop for Member {
 fn how_it_ended(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(_), _) => {
-            format!("was ended by {}", status.to_string().replace("signal: ", "signal "))
+            format!("was terminated by {}", status.to_string().replace("signal: ", "signal "))
         }
-        (None, Some(code)) => format!("ended with exit code {code}"),
+        (None, Some(code)) => format!("exited with code {code}"),
         (None, None) => format!("ended: {status}"),
     }
 }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn the_end_is_a_signal_or_an_exit_code() {
         let of = |raw| how_it_ended(ExitStatus::from_raw(raw));
-        assert_eq!(of(9), "was ended by signal 9 (SIGKILL)");
-        assert_eq!(of(3 << 8), "ended with exit code 3");
+        assert_eq!(of(9), "was terminated by signal 9 (SIGKILL)");
+        assert_eq!(of(3 << 8), "exited with code 3");
     }
 }

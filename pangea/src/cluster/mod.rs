@@ -97,7 +97,7 @@ impl Directory {
             return Ok(Self::Temporary(Temporary::new(&within)?));
         }
         let made = tempfile::Builder::new().prefix(temporary::PREFIX).tempdir_in(within);
-        let made = made.map_err(|error| Failure::failed("can't make a directory", error))?;
+        let made = made.map_err(|error| Failure::failed("can't create a directory", error))?;
         Ok(Self::Left(made.keep()))
     }
 
@@ -175,7 +175,9 @@ impl Cluster {
             let fresh = tokio::time::timeout(USABLE_DEADLINE, client.fresh()).await;
             let fresh = fresh.map_err(|_| {
                 let seconds = USABLE_DEADLINE.as_secs();
-                Failure::Failed(format!("{region} does not agree with the others in {seconds} s"))
+                Failure::Failed(format!(
+                    "{region} did not reach agreement with the other nodes within {seconds} s"
+                ))
             })?;
             fresh.map_err(|error| Failure::failed(format!("{region} can't be used"), error))?;
         }
@@ -193,10 +195,14 @@ impl Cluster {
             let regions = match self.plan.shards() {
                 1 => places.join(", "),
                 _ => {
-                    format!("{}, of the nodes {}", self.plan.regions.join(", "), places.join(", "))
+                    format!(
+                        "{}, with the nodes {}",
+                        self.plan.regions.join(", "),
+                        places.join(", ")
+                    )
                 }
             };
-            return Err(format!("there is no region {region:?} here; there are {regions}"));
+            return Err(format!("there is no region {region:?}; expected {regions}"));
         }
         Ok(nodes.into_iter().map(|node| NodeId(node as u16)).collect())
     }

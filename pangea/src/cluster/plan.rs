@@ -104,12 +104,12 @@ impl Plan {
         if let Some(unknown) = regions.iter().find(|name| !regions::NAMES.contains(&name.as_str()))
         {
             return Err(Failure::Usage(format!(
-                "there is no region {unknown:?}; there are {}",
+                "there is no region {unknown:?}; expected one of {}",
                 regions::NAMES.join(", ")
             )));
         }
         let between = |a: &str, b: &str| {
-            regions::round_trip_ms(a, b).expect("a round trip for every two known regions")
+            regions::round_trip_ms(a, b).expect("known regions have a round trip")
         };
         Self::new(protocol, regions, between)
     }
@@ -140,7 +140,7 @@ impl Plan {
         for (i, b) in regions.iter().enumerate() {
             for a in &regions[..i] {
                 if a == b {
-                    return Err(Failure::Usage(format!("region {a:?} is named twice")));
+                    return Err(Failure::Usage(format!("region {a:?} is listed twice")));
                 }
                 let ms = round_trip_ms(a, b);
                 round_trips.push(RoundTrip { between: [a.clone(), b.clone()], ms });
@@ -226,15 +226,15 @@ impl Plan {
         self.config(0, Path::new("data"), &addresses)?;
         if self.shards() > 1 && !with_protocol(&self.protocol, Divides)? {
             return Err(Failure::Usage(format!(
-                "--partitions: protocol {:?} has all rows on each node",
+                "--partitions: protocol {:?} stores all rows on each node",
                 self.protocol
             )));
         }
         let (found, least) = (self.regions.len(), with_protocol(&self.protocol, NodesMin)?);
         if found < least {
             return Err(Failure::Usage(format!(
-                "too few regions: protocol {:?} needs at least {least} regions, and 3 to go on \
-                 without one",
+                "too few regions: protocol {:?} needs at least {least} regions, and 3 to survive \
+                 the loss of one",
                 self.protocol
             )));
         }
@@ -250,7 +250,7 @@ impl Plan {
         let addresses = match &self.spots[..] {
             [] => free_addresses(2 * places.len())?,
             spots => {
-                assert_eq!(spots.len(), self.regions.len(), "a place for each region");
+                assert_eq!(spots.len(), self.regions.len(), "one environment per region");
                 let ports = (PORT_FIRST..).take(2 * self.shards());
                 let of_spot = |spot: &Spot| {
                     ports.clone().map(|port| (spot.address, port)).collect::<Vec<_>>()
@@ -303,11 +303,11 @@ impl Plan {
             wan: is_emulated
                 .then_some(WanConfig { jitter_ms: self.jitter_ms, bandwidth_mbit: None }),
         };
-        let mut text = toml::to_string(&file).expect("a plan has nothing that TOML lacks");
+        let mut text = toml::to_string(&file).expect("a plan can be written as TOML");
         if !self.options.is_empty() {
             let options = toml::Value::Table(self.options.clone());
             let table = toml::Table::from_iter([(self.protocol.clone(), options)]);
-            text.push_str(&toml::to_string(&table).expect("what came from TOML"));
+            text.push_str(&toml::to_string(&table).expect("it was read from TOML"));
         }
         let usage = |error: pangea_node::config::ConfigError| Failure::Usage(error.message);
         let config = Config::parse("node.toml", &text).map_err(usage)?;

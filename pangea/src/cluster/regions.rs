@@ -57,6 +57,6 @@ pub fn durability(text: &str) -> Result<Durability, String> {
         "fsync" => Ok(Durability::Fsync),
         "os" => Ok(Durability::Os),
         "memory" => Ok(Durability::Memory),
-        _ => Err("there are fsync, os and memory".to_owned()),
+        _ => Err("expected fsync, os or memory".to_owned()),
     }
 }

@@ -35,7 +35,7 @@ pub async fn settled(clients: &[Client]) -> Result<SnapshotVersion, Failure> {
             if began.elapsed() > SETTLE_DEADLINE {
                 let region = client.region();
                 return Err(Failure::Failed(format!(
-                    "check failed: {region} is at {version} and does not reach {target}"
+                    "check failed: {region} is at {version} and did not reach {target}"
                 )));
             }
             tokio::time::sleep(SETTLE_POLL).await;
@@ -78,7 +78,7 @@ async fn digests(clients: &[Client]) -> Result<Vec<u64>, ClientError> {
     }
     let mut digests = vec![0; clients.len()];
     while let Some(answer) = asking.join_next().await {
-        let (index, answer) = answer.expect("a question does not panic");
+        let (index, answer) = answer.expect("a request does not panic");
         digests[index] = answer?.1;
     }
     Ok(digests)

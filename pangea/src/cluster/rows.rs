@@ -61,7 +61,7 @@ impl Rows for Far<'_> {
             if visited == ControlFlow::Break(()) {
                 return;
             }
-            range.start = KeyRange::point(&last).end.expect("a point ends");
+            range.start = KeyRange::point(&last).end.expect("a point range has an end");
         }
     }
 }
@@ -88,5 +88,5 @@ pub async fn look<T: Send + 'static>(
             Some(error) => Err(Failure::failed("rows could not be read", error)),
         }
     });
-    looking.await.expect("a look does not panic")
+    looking.await.expect("the work does not panic")
 }

@@ -33,7 +33,7 @@ impl Temporary {
     /// If it cannot be created.
     pub fn new(within: &Path) -> Result<Self, Failure> {
         tidy(within);
-        let cant = |error| Failure::failed("can't make a temporary directory", error);
+        let cant = |error| Failure::failed("can't create a temporary directory", error);
         let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(within);
         let directory = made.map_err(cant)?;
         let lock = OsDisk.lock(&directory.path().join(LOCK)).map_err(cant)?;
@@ -115,7 +115,7 @@ mod tests {
         let within = within.path();
         let left = abandoned(within, "pangea-left");
         let held = Temporary::new(within).unwrap();
-        assert!(!left.exists(), "nobody holds it");
+        assert!(!left.exists(), "the lock is free");
 
         let other_name = abandoned(within, "postgres-1");
         let has_more = abandoned(within, "pangea-more");

@@ -30,17 +30,17 @@ pub enum Command {
 /// The help text of the commands.
 pub const HELP: &str = "  \\c REGION        send SQL to this region's node
   \\kill REGION     SIGKILL this region's node, or all of its nodes
-  \\start REGION    start what is down of it again
+  \\start REGION    start this region's nodes that are down
   \\cut A B         cut the link between two regions
-  \\heal            let everything through again
+  \\heal            restore all links
   \\status          every node: its process, version, coordinator, counters
   \\rtt             round trips, emulated and measured
-  \\load            what the load of --load does
-  \\help            this
+  \\load            rates of the load of --load
+  \\help            show this text
   \\q               stop everything
-  Ctrl-C           cancel the statement that waits; with none, stop everything
-  With --partitions REGION can be one node's name, such as us-east.0.
-  Anything else is SQL, and ends with a semicolon.";
+  Ctrl-C           cancel the running statement, or else stop everything
+  With --partitions, REGION can be the name of a node, such as us-east.0.
+  Anything else is SQL and ends with a semicolon.";
 
 impl FromStr for Command {
     type Err = String;
@@ -63,7 +63,7 @@ impl FromStr for Command {
                 Err(format!("{} takes one region", words[0]))
             }
             ["\\cut", ..] => Err("\\cut takes two regions".to_owned()),
-            _ => Err(format!("{} is no command; \\help shows what there is", line.trim())),
+            _ => Err(format!("{} is not a command; \\help lists the commands", line.trim())),
         }
     }
 }

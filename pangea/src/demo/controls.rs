@@ -54,7 +54,7 @@ impl<'a> Controls<'a> {
         *shell = self.shell();
         let member = &self.cluster.members[node.index()];
         let (name, url) = (member.name(), member.sql_url());
-        Ok(format!("{rolled_back}SQL goes to {name} now, in a new session: {url}"))
+        Ok(format!("{rolled_back}SQL now goes to {name}, in a new session: {url}"))
     }
 
     async fn kill(&mut self, region: &str) -> Result<String, String> {
@@ -67,7 +67,7 @@ impl<'a> Controls<'a> {
             }
         }
         match killed.is_empty() {
-            true => Err(format!("the node in {region} is down already")),
+            true => Err(format!("the node in {region} is already down")),
             false => Ok(killed.join("\n")),
         }
     }
@@ -82,7 +82,7 @@ impl<'a> Controls<'a> {
             }
         }
         if started.is_empty() {
-            return Err(format!("the node in {region} runs already"));
+            return Err(format!("the node in {region} is already running"));
         }
         let mut told = Vec::new();
         for node in started {
@@ -95,7 +95,7 @@ impl<'a> Controls<'a> {
             };
             let late = match tokio::time::timeout(RECONNECT_DEADLINE, answers).await {
                 Ok(()) => "",
-                Err(_) => "; it does not answer yet",
+                Err(_) => "; it does not respond yet",
             };
             let member = &mut self.cluster.members[node.index()];
             let pid = member.pid().unwrap_or_default();
@@ -107,7 +107,7 @@ impl<'a> Controls<'a> {
     async fn cut(&mut self, a: &str, b: &str) -> Result<String, String> {
         let (from, to) = (self.cluster.nodes_in(a)?, self.cluster.nodes_in(b)?);
         if from.iter().any(|node| to.contains(node)) {
-            return Err(format!("{a} and itself have no link"));
+            return Err(format!("there is no link between {a} and itself"));
         }
         let links = from.iter().flat_map(|a| to.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
         // Each end blocks the messages that it sends. A node that is down sends none.
@@ -117,7 +117,7 @@ impl<'a> Controls<'a> {
                 cut.map_err(|error| error.to_string())?;
             }
         }
-        Ok(format!("nothing passes between {a} and {b}; \\heal lets it"))
+        Ok(format!("the link between {a} and {b} is cut; \\heal restores it"))
     }
 
     async fn heal(&mut self) -> Result<String, String> {
@@ -126,7 +126,7 @@ impl<'a> Controls<'a> {
                 client.heal().await.map_err(|error| error.to_string())?;
             }
         }
-        Ok("everything passes".to_owned())
+        Ok("all links are restored".to_owned())
     }
 }
 
@@ -173,7 +173,7 @@ impl Commands for Controls<'_> {
             }
             Command::Load => Ok(self.rates.lock().unwrap_or_else(PoisonError::into_inner).clone()),
             Command::Help => Ok(HELP.to_owned()),
-            Command::Quit => unreachable!("the prompt ends with it"),
+            Command::Quit => unreachable!("it ends the prompt"),
         }
     }
 }

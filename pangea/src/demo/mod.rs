@@ -45,19 +45,19 @@ const MEASURED_POLL: Duration = Duration::from_millis(10);
   pangea demo --data-dir ./demo < /dev/null
   pangea demo < script
 
-Each region is a real node process; what they send to each other is delayed as if they were where
-their names say. At the prompt: SQL, and \\help for killing nodes and cutting links. Ctrl-C cancels
-the statement that waits; with none it stops everything, as do \\q, Ctrl-D, SIGTERM and the end of
-the terminal.
+Each region has a real node process. Messages between regions are delayed like those between the
+cloud regions of the same names. The prompt accepts SQL, and commands to kill nodes and cut links,
+which \\help lists. Ctrl-C cancels the running statement; if there is none, it stops everything, as
+do \\q, Ctrl-D, SIGTERM and the end of the terminal.
 
-Without a terminal on stdin it runs until SIGINT (Ctrl-C) or SIGTERM. What stdin has is done first,
-as if it were typed: SQL, and the commands of \\help. A line waits for the statement before it; a
-command does not wait for a statement that takes longer than a second. What fails is shown with its
-line, and the exit code is 1 in the end. \\q in it stops the demo.")]
+Without a terminal on stdin, the demo runs until SIGINT (Ctrl-C) or SIGTERM. It first runs the
+contents of stdin as if they were typed: SQL, and the commands of \\help. A line waits for the
+statement before it, but a command does not wait for a statement that takes longer than a second.
+Errors are shown with their line number, and the final exit code is then 1. \\q stops the demo.")]
 pub struct Arguments {
     /// Names of the regions, each of which gets a node
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = regions::DEFAULT)]
-    #[arg(help = format!("The regions, a node in each, of: {}", regions::NAMES.join(", ")))]
+    #[arg(help = format!("Regions, each with one node, of: {}", regions::NAMES.join(", ")))]
     regions: Vec<String>,
     /// Commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
@@ -137,7 +137,7 @@ async fn show(
     };
     let rates = Arc::new(Mutex::new(match traffic {
         Some(_) => "the load has just begun".to_owned(),
-        None => "there is no load; `pangea demo --load ycsb-a` has one".to_owned(),
+        None => "there is no load; start one with `pangea demo --load ycsb-a`".to_owned(),
     }));
     let controls = Controls::new(cluster, clients, rates.clone());
     let shell = controls.shell();
@@ -165,7 +165,9 @@ async fn begin(
     };
     say(&format!("{protocol} over {count} regions{divided}, ready in {seconds:.1} s\n"))?;
     if count == 2 {
-        say("Neither of two regions may fail: no majority is without both. Of three, one may.\n")?;
+        say(
+            "With two regions, neither may fail: a majority needs both. Of three, one may fail.\n",
+        )?;
     }
     say("Round trips in ms, emulated / measured:")?;
     say(&views::round_trips(&cluster.plan, &measured).to_string())?;
@@ -189,10 +191,10 @@ async fn prompt(
 ) -> Result<(), Failure> {
     let mut prompt = Prompt::new(controls, shell, interrupts, AfterError::GoOn)?;
     if prompt.is_terminal() {
-        say("\\help shows what else there is than SQL. \\q or Ctrl-C stops everything.")?;
+        say("\\help lists the commands besides SQL. \\q or Ctrl-C stops everything.")?;
     }
     match (prompt.run().await?, prompt.is_terminal()) {
-        (End::Interrupted, true) => say("Stopping: Ctrl-C with no statement to cancel.")?,
+        (End::Interrupted, true) => say("Stopping: Ctrl-C, and no statement to cancel.")?,
         (End::NoMore { had_lines }, false) => {
             if had_lines {
                 crate::warn("The script has ended. The demo runs until SIGINT or SIGTERM.");

@@ -92,11 +92,13 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
             cells[4] = if count == all { "all".to_owned() } else { format!("{count} of {all}") };
             if count < all {
                 let members: Vec<&str> = status.members.iter().map(region).collect();
-                below += &format!("\n{name} has as members {}", members.join(", "));
+                below += &format!("\nthe members at {name} are {}", members.join(", "));
             }
             if let Some(WaitsFor { node, what, epochs }) = status.waits_for.first() {
                 let node = region(node);
-                below += &format!("\n{name} waits for {node}: {epochs} epochs behind with {what}");
+                below += &format!(
+                    "\n{name} waits for {node}, which is {epochs} epochs behind with {what}"
+                );
             }
             for (cell, counter) in [(5, "txns_committed"), (6, "txns_aborted")] {
                 let count = status.counters.get(counter);
@@ -106,7 +108,7 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
         table.add_row(cells);
         if !node.cut.is_empty() {
             let others: Vec<&str> = node.cut.iter().map(region).collect();
-            below += &format!("\n{name} is cut from {}", others.join(", "));
+            below += &format!("\n{name} is cut off from {}", others.join(", "));
         }
     }
     format!("{table}{below}")
@@ -154,10 +156,10 @@ mod tests {
                 ill,
                 &[
                     "down",
-                    "us-east has as members us-east, ap",
-                    "ap-northeast is cut from us-east, eu-west",
-                    "us-east is cut from eu",
-                    "us-east waits for eu-west: 1000 epochs behind with acknowledgements",
+                    "the members at us-east are us-east, ap",
+                    "ap-northeast is cut off from us-east, eu-west",
+                    "us-east is cut off from eu",
+                    "us-east waits for eu-west, which is 1000 epochs behind with acknowledgements",
                 ],
             ),
         ] {

@@ -121,7 +121,8 @@ impl Prepared {
         region: &str,
         procedures: &[&'static str],
     ) -> Result<Self, Failure> {
-        let cant = |error| Failure::failed(format!("PostgreSQL's protocol, in {region}"), error);
+        let cant =
+            |error| Failure::failed(format!("can't open a PostgreSQL session in {region}"), error);
         let (client, connection) = config.connect(NoTls).await.map_err(cant)?;
         // The task ends with its client, and its error is reported by the calls.
         drop(tokio::spawn(connection));

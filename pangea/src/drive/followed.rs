@@ -70,7 +70,7 @@ mod tests {
             followed.add("pay", Duration::from_micros(sequence), &outcome);
         }
         assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&followed.calls.len()));
-        let found = followed.call(1 << 14).expect("a power of two is kept for long");
+        let found = followed.call(1 << 14).expect("powers of two are retained longest");
         assert_eq!(found.latency, Duration::from_micros(1 << 14));
         assert_eq!((followed.call(0), followed.call((1 << 14) + 1)), (None, None));
     }

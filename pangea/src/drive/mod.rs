@@ -315,7 +315,7 @@ impl Drive {
         self.enter(Phase::Ending);
         let all = async {
             while let Some(ended) = self.tasks.join_next().await {
-                ended.map_err(|error| Failure::failed("a client broke", error))?;
+                ended.map_err(|error| Failure::failed("a client panicked", error))?;
             }
             Ok(())
         };
@@ -329,7 +329,7 @@ impl Drive {
             Err(_) => {
                 let (count, seconds) = (self.tasks.len(), deadline.as_secs());
                 Err(Failure::Failed(format!(
-                    "{count} calls have no answer {seconds} s after the last was made"
+                    "{count} calls have no response {seconds} s after the last one was made"
                 )))
             }
         }
@@ -451,7 +451,7 @@ async fn load(connection: Client, call: Call) -> Result<(), Failure> {
 fn loaded(
     joined: Option<Result<Result<(), Failure>, tokio::task::JoinError>>,
 ) -> Result<(), Failure> {
-    joined.expect("there is one to wait for").expect("a load does not panic")
+    joined.expect("a load is running").expect("a load does not panic")
 }
 
 #[cfg(test)]
@@ -477,11 +477,11 @@ mod tests {
         }
         assert_eq!(counted.stats.committed(), [1]);
         assert_eq!(counted.stats.errors.counts["outcome unknown"], 2);
-        assert!(counted.stats.aborts.is_empty(), "nobody said that it was aborted");
+        assert!(counted.stats.aborts.is_empty(), "an unknown outcome is not an abort");
         assert_eq!(counted.errors.counts["outcome unknown"], 6);
         assert_eq!(counted.errors.counts["not sent"], 3);
         let commits = counted.ledger.commits();
         assert_eq!((commits.committed["pay"], commits.unknown["pay"]), (3, 6));
-        assert_eq!(commits.bounds("pay"), 3..=9, "what was not sent has not committed");
+        assert_eq!(commits.bounds("pay"), 3..=9, "a call that was not sent has not committed");
     }
 }

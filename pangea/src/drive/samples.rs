@@ -25,7 +25,7 @@ pub struct Samples {
 impl Default for Samples {
     fn default() -> Self {
         let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, DIGITS);
-        Self { latency_us: latency_us.expect("the bounds are constants that make sense") }
+        Self { latency_us: latency_us.expect("the bounds are valid constants") }
     }
 }
 
@@ -56,7 +56,7 @@ impl Samples {
     pub fn to_hdr(&self) -> String {
         let mut bytes = Vec::new();
         let written = V2Serializer::new().serialize(&self.latency_us, &mut bytes);
-        written.expect("a vector takes anything, and no histogram is that large");
+        written.expect("writing to a vector does not fail, and the histogram is small");
         BASE64_STANDARD.encode(bytes)
     }
 
@@ -266,7 +266,7 @@ mod tests {
         stats.add_retries(vec![undone(None, 3), undone(Some("pay"), 2)]);
         assert_eq!(stats.aborts["40001"], 5);
         assert_eq!((stats.retries["40001"], stats.retries["pay 40001"]), (3, 2));
-        assert_eq!(stats.aborts_seen(None, None).len(), 1, "no client saw those");
+        assert_eq!(stats.aborts_seen(None, None).len(), 1, "clients did not see those");
         assert_eq!(stats.errors.counts["refused"], 1);
         let median = stats.of_region(0).quantile_ms(0.5);
         assert!((49.9..=50.1).contains(&median), "{median}");

@@ -73,7 +73,7 @@ pub async fn call(node: &dyn Within, name: &str, args: &Bytes) -> Result<Outcome
     // Sending fails only if the caller no longer waits for the outcome.
     let reply = Answer::new(move |ended: Ended| drop(sender.send(ended)));
     node.submit(vec![(program(node, name, args.clone())?, reply)]);
-    let lost = || ClientError::Ambiguous("the node has ended".to_owned());
+    let lost = || ClientError::Ambiguous("the node has stopped".to_owned());
     let ended = outcome.await.map_err(|_| lost())?;
     ended.map_err(|Unavailable { reason }| ClientError::Ambiguous(reason))
 }
@@ -114,7 +114,7 @@ impl Done {
     /// Waits for an outcome and takes all that have arrived. `in_flight` is the number of calls in
     /// flight.
     fn take(&self, in_flight: usize, into: &mut Vec<(usize, Ended)>) {
-        assert!(into.is_empty(), "what was taken before was looked at");
+        assert!(into.is_empty(), "earlier outcomes have been processed");
         let mut state = self.lock();
         if state.ended.is_empty() {
             while state.ended.is_empty() {
@@ -151,7 +151,7 @@ pub(super) fn spawn(
     };
     let thread = std::thread::Builder::new().name(format!("{THREADS}{region}")).spawn(run);
     tasks.spawn(async move {
-        let thread = thread.expect("the system has threads to give");
+        let thread = thread.expect("the system can start a thread");
         ended.await.expect("the load's thread does not panic");
         drop(thread);
     });
@@ -215,7 +215,7 @@ impl Clients {
         // under it.
         let is_measured = self.shared.is_in(Phase::Measured);
         for (client, ended) in ended.drain(..) {
-            let made = made[client].as_ref().expect("what has ended was made");
+            let made = made[client].as_ref().expect("only started calls end");
             has_lost |= ended.is_err();
             let lost = |Unavailable { reason }| ClientError::Ambiguous(reason);
             let when = (now - made.at, is_measured);
@@ -255,6 +255,6 @@ mod tests {
             std::thread::yield_now();
         }
         push(2);
-        assert_eq!(taker.join().unwrap(), 1, "who sleeps is woken");
+        assert_eq!(taker.join().unwrap(), 1, "a waiting thread is woken");
     }
 }

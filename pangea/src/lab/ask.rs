@@ -11,7 +11,7 @@ use crate::say;
 /// Replaces this process with the command, in its region.
 pub fn run(run: &Run) -> Result<(), Failure> {
     let status = ask(&run.which, &Request::Status)?;
-    let (program, arguments) = run.command.split_first().expect("the command line asks for one");
+    let (program, arguments) = run.command.split_first().expect("the command line requires one");
     Err(failure(status.become_program(&run.region, Command::new(program).args(arguments))))
 }
 
@@ -25,10 +25,10 @@ pub fn cut(cut: &Cut) -> Result<(), Failure> {
 pub fn heal(heal: &Heal) -> Result<(), Failure> {
     let (Some(a), Some(b)) = (&heal.a, &heal.b) else {
         ask(&heal.which, &Request::HealAll)?;
-        return say("everything is healed");
+        return say("all links are restored");
     };
     ask(&heal.which, &Request::Heal { a: a.clone(), b: b.clone() })?;
-    say(&format!("{a} and {b} reach each other"))
+    say(&format!("the link between {a} and {b} is restored"))
 }
 
 /// Isolates a region from all others.
@@ -58,10 +58,10 @@ pub fn status(status: &Status) -> Result<(), Failure> {
 pub fn clear() -> Result<(), Failure> {
     let cleared = pangea_lab::clear().map_err(failure)?;
     if cleared.labs.is_empty() {
-        return say("no lab has left anything");
+        return say("there are no remains of labs");
     }
     say(&format!(
-        "removed what is left of lab {}: {} regions, {} processes",
+        "removed the remains of lab {}: {} regions, {} processes",
         cleared.labs.join(", "),
         cleared.namespaces,
         cleared.processes

@@ -28,8 +28,8 @@ use crate::regions;
   sudo pangea lab cut us-east eu-west
   sudo pangea lab status
 
-Each region is a network namespace of Linux with an address of its own; packets between two regions
-are delayed as if they were where their names say. docs/LAB.md has more.")]
+Each region is a Linux network namespace with its own address. Packets between regions are delayed
+like those between the cloud regions of the same names. docs/LAB.md has more.")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -54,8 +54,8 @@ enum Command {
   sudo pangea lab up --regions us-east,eu-central --jitter 2 --bandwidth 100
   sudo pangea lab up --regions 5 --rtt 80 --loss 0.1
 
-Ctrl-C and SIGTERM end it: everything that runs in its regions is ended, and nothing is left. What a
-lab leaves that is killed is removed by the next, or by `pangea lab clear`.")]
+Ctrl-C and SIGTERM end the lab: all processes in its regions are ended, and everything is removed.
+The remains of a killed lab are removed by the next lab, or by `pangea lab clear`.")]
 struct Up {
     /// Number of regions, or their names; the names of cloud regions have the real distances
     #[arg(long, value_name = "N|A,B,C", default_value = regions::DEFAULT)]
@@ -98,8 +98,9 @@ struct Up {
   sudo pangea lab run us-east -- sh -c 'ping -c 3 $LAB_EU_WEST'
   sudo pangea lab run eu-west -- sudo -u postgres psql
 
-The command finds its region's name in LAB_REGION, and the address of each region under its name, as
-in LAB_US_EAST. Files, users and all else are the machine's. The exit code is the command's.")]
+The command's environment has the name of its region in LAB_REGION, and the address of each region
+in a variable like LAB_US_EAST. Files, users and everything else are those of the machine. The exit
+code is that of the command.")]
 struct Run {
     /// Name of the region
     #[arg(value_name = "REGION")]
@@ -116,8 +117,8 @@ struct Run {
 #[command(after_help = "Examples:
   sudo pangea lab cut us-east eu-west
 
-Packets that are on their way are lost, and so is all that is sent until the two are healed. Nobody
-is told: connections wait, as they do when a cable is cut.")]
+Packets in flight are lost, and so is everything sent until the link is healed. No error is
+reported: connections wait, as they do when a cable is cut.")]
 struct Cut {
     /// One region
     a: String,
@@ -187,7 +188,7 @@ struct Status {
 #[command(after_help = "Examples:
   sudo pangea lab clear
 
-Labs that are running are left alone.")]
+Running labs are not affected.")]
 struct Clear {}
 
 /// The lab to act on.
@@ -216,8 +217,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Reports that labs are not supported on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn run(_: &Arguments) -> Result<(), Failure> {
-    let what = "a lab is made of network namespaces, which Linux alone has: run it on Linux, or \
-                in a virtual machine with it";
+    let what = "a lab needs network namespaces, which only Linux has: run it on Linux, or in a \
+                virtual machine with Linux";
     Err(Failure::Usage(what.to_owned()))
 }
 
@@ -235,5 +236,5 @@ fn failure(error: pangea_lab::LabError) -> Failure {
 #[cfg(target_os = "linux")]
 fn of_ms(option: &str, ms: f64) -> Result<std::time::Duration, Failure> {
     let time = std::time::Duration::try_from_secs_f64(ms / 1_000.0);
-    time.map_err(|_| Failure::Usage(format!("{option} {ms}: must be milliseconds")))
+    time.map_err(|_| Failure::Usage(format!("{option} {ms}: must be a number of milliseconds")))
 }

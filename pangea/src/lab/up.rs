@@ -41,7 +41,7 @@ pub fn run(up: &Up) -> Result<(), Failure> {
         };
         let removed = lab.down();
         ended.and(removed).map_err(failure)?;
-        say("\nthe lab is gone, and all that ran in it")
+        say("\nthe lab has ended, and everything in it is removed")
     })
 }
 
@@ -66,7 +66,7 @@ fn options(up: &Up) -> Result<Options, Failure> {
     let unknown = names.iter().find(|name| !regions::NAMES.contains(&name.as_str()));
     if let (None, Some(unknown)) = (rtt, unknown) {
         return Err(Failure::Usage(format!(
-            "how far away is {unknown:?}? Say --rtt, or take of {}",
+            "the distance to region {unknown:?} is not known: add --rtt, or choose from {}",
             regions::NAMES.join(", ")
         )));
     }
@@ -80,7 +80,7 @@ fn options(up: &Up) -> Result<Options, Failure> {
     };
     let bits_per_sec = up.bandwidth.map(bits_per_sec).transpose()?;
     if let Some(kb) = up.queue.filter(|kb| *kb > QUEUE_KB_MAX) {
-        return Err(Failure::Usage(format!("--queue {kb}: {QUEUE_KB_MAX} KB at the most")));
+        return Err(Failure::Usage(format!("--queue {kb}: must be at most {QUEUE_KB_MAX} KB")));
     }
     Ok(Options {
         jitter: of_ms("--jitter", up.jitter)?,

@@ -7,14 +7,13 @@ use crate::table::{aligned, numbers};
 
 /// Returns the message after the start of a lab, which explains how to use it.
 pub fn start(status: &Status) -> String {
-    let [a, b, ..] = &status.regions[..] else { unreachable!("a lab has two regions") };
+    let [a, b, ..] = &status.regions[..] else { unreachable!("a lab has at least two regions") };
     let variable = b.name.to_uppercase().replace('-', "_");
     let (a, b) = (&a.name, &b.name);
     format!(
-        "lab {}\n\n{}\n\nround trips in ms\n{}\n\nIn another terminal:\n  \
-         sudo pangea lab run {a} -- sh -c 'ping -c 3 $LAB_{variable}'\n  \
-         sudo pangea lab cut {a} {b}\n  sudo pangea lab status\n\
-         Ctrl-C ends the lab, and everything that runs in it.",
+        "lab {}\n\n{}\n\nround trips in ms\n{}\n\nIn another terminal:\n  sudo pangea lab run {a} \
+         -- sh -c 'ping -c 3 $LAB_{variable}'\n  sudo pangea lab cut {a} {b}\n  sudo pangea lab \
+         status\nCtrl-C ends the lab and everything that runs in it.",
         status.lab,
         regions(status),
         round_trips(status)
@@ -26,8 +25,8 @@ pub fn status(status: &Status) -> String {
     let late = status.wide_area.late_us.iter().map(|(name, us)| format!("{name} {us:.0} us"));
     let late: Vec<String> = late.collect();
     format!(
-        "lab {}, MTU {}\n\n{}\n\nround trips in ms\n{}\n\n{}\n\n\
-         later than they should packets arrived by {}; {} were for no region",
+        "lab {}, MTU {}\n\n{}\n\nround trips in ms\n{}\n\n{}\n\npackets arrived late by {}; {} had \
+         an unknown destination",
         status.lab,
         status.mtu,
         regions(status),

@@ -54,12 +54,12 @@ pub async fn run(
         held.push(check.name.as_str());
     }
     let mut facts = match held.is_empty() {
-        true => "no check was made".to_owned(),
-        false => format!("checks that hold: {}", held.join(", ")),
+        true => "no check was run".to_owned(),
+        false => format!("checks passed: {}", held.join(", ")),
     };
     if !left.is_empty() {
         facts.push_str(&format!(
-            "; not made, because calls without an outcome may have committed: {}",
+            "; not run, because calls without an outcome may have committed: {}",
             left.join(", ")
         ));
     }
@@ -155,7 +155,7 @@ SELECT n FROM t WHERE n < 0;
         let known = Commits { committed, ..Commits::default() };
         assert_eq!(asked(&known), [exact.clone(), between, neither.clone()]);
         let of_another = Commits { unknown: [("take".to_owned(), 2)].into(), ..known.clone() };
-        assert_eq!(asked(&of_another)[0], exact, "nobody asks for those");
+        assert_eq!(asked(&of_another)[0], exact, "those are not needed");
         let unknown = Commits { unknown: [("add".to_owned(), 2)].into(), ..known };
         let between = Some("SELECT n BETWEEN 7 AND 7 + 2 FROM t".to_owned());
         assert_eq!(asked(&unknown), [None, between, neither]);

@@ -111,7 +111,7 @@ impl Function {
             Self::Random | Self::Zipfian | Self::Gaussian | Self::Exponential => {
                 let (first, last) = (arguments[0].int()?, arguments[1].int()?);
                 if first > last {
-                    return Err(format!("from {first} to {last} there is nothing"));
+                    return Err(format!("the range {first} to {last} is empty"));
                 }
                 let parameter = arguments.get(2).map_or(Ok(0.0), Value::double)?;
                 let offset = self.offset(first, last, parameter, &mut draw.dice)?;
@@ -122,7 +122,7 @@ impl Function {
                 let us = |at: usize| moment(&arguments[at]);
                 let (first, last) = (us(0)?, us(1)?);
                 if first > last {
-                    return Err(format!("from {} to {} is no time", arguments[0], arguments[1]));
+                    return Err(format!("the range {} to {} is empty", arguments[0], arguments[1]));
                 }
                 let offset = draw.dice.between(0, first.abs_diff(last));
                 value::timestamp(first.wrapping_add_unsigned(offset)).map(Value::Text)
@@ -130,7 +130,7 @@ impl Function {
             Self::Uuid => {
                 let mut bytes = Vec::with_capacity(16);
                 draw.dice.bytes(16, &mut bytes);
-                let mut bytes: [u8; 16] = bytes.try_into().expect("sixteen were asked for");
+                let mut bytes: [u8; 16] = bytes.try_into().expect("there are sixteen bytes");
                 // Version 4, of the usual variant.
                 bytes[6] = (bytes[6] & 0x0f) | 0x40;
                 bytes[8] = (bytes[8] & 0x3f) | 0x80;
@@ -167,7 +167,7 @@ impl Function {
         }
         .and_then(|value| match value {
             Value::Double(value) if !value.is_finite() => {
-                Err(format!("{} is no number", double(0).unwrap_or(value)))
+                Err(format!("{} is not a finite number", double(0).unwrap_or(value)))
             }
             value => Ok(value),
         })
@@ -178,15 +178,15 @@ impl Function {
         let most = first.abs_diff(last);
         let count = i128::from(most) + 1;
         let below = |of: &str, least: f64| {
-            Err(format!("the {of} is {parameter}, and must be {least} or more"))
+            Err(format!("the {of} is {parameter}, but must be {least} or more"))
         };
         let unit = match self {
             Self::Zipfian if !(0.0..=ZIPF_EXPONENT_MAX).contains(&parameter) => {
                 let most = ZIPF_EXPONENT_MAX;
-                return Err(format!("the exponent is {parameter}, and must be from 0 to {most}"));
+                return Err(format!("the exponent is {parameter}, but must be from 0 to {most}"));
             }
             Self::Zipfian if count > ZIPF_RANKS_MAX => {
-                return Err(format!("{count} numbers are more than {ZIPF_RANKS_MAX}"));
+                return Err(format!("{count} numbers exceed the limit of {ZIPF_RANKS_MAX}"));
             }
             Self::Zipfian => return Ok(Zipf::new(count as u64, parameter).draw(dice)),
             Self::Gaussian if parameter < GAUSSIAN_PARAMETER_MIN => {
@@ -235,7 +235,7 @@ fn random_string(arguments: &[Value], dice: &mut Dice) -> Result<Value, String> 
     let least = arguments[0].int()?;
     let most = arguments.get(1).map_or(Ok(least), Value::int)?;
     if !(0..=TEXT_LEN_MAX).contains(&least) || !(least..=TEXT_LEN_MAX).contains(&most) {
-        return Err(format!("a length of {least} to {most}; 0 to {TEXT_LEN_MAX} can be"));
+        return Err(format!("a length of {least} to {most}; must be from 0 to {TEXT_LEN_MAX}"));
     }
     let len = dice.between(least as u64, most as u64);
     let letter = |_| char::from(LETTERS[dice.below(LETTERS.len() as u64) as usize]);

@@ -82,7 +82,7 @@ impl Expression {
 }
 
 fn out_of_range(operator: &str) -> String {
-    format!("{operator}: the result is beyond 64 bits")
+    format!("{operator}: the result exceeds 64 bits")
 }
 
 impl Operator {
@@ -117,7 +117,7 @@ impl Operator {
                 Self::Multiply => left.checked_mul(right),
                 Self::Divide => left.checked_div(right),
                 Self::Remainder => left.checked_rem(right),
-                Self::Join => unreachable!("it was joined above"),
+                Self::Join => unreachable!("it is handled above"),
             };
             return result.map(Value::Int).ok_or_else(|| out_of_range(self.shown()));
         }
@@ -128,7 +128,7 @@ impl Operator {
             Self::Multiply => left * right,
             Self::Divide => left / right,
             Self::Remainder => left % right,
-            Self::Join => unreachable!("it was joined above"),
+            Self::Join => unreachable!("it is handled above"),
         }))
     }
 }
@@ -169,7 +169,8 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
             words.push(Word::Sign(sign));
             at += sign.len();
         } else if c == '\'' {
-            let end = super::scan::quoted(text, at).map_err(|what| format!("{what} does not end"));
+            let end =
+                super::scan::quoted(text, at).map_err(|what| format!("{what} is not terminated"));
             let end = end?.expect("a string begins here");
             let inner = text[at + 1..end - 1].replace("''", "'");
             words.push(Word::Value(Value::Text(inner)));
@@ -188,7 +189,7 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
             at += end;
         } else {
             return Err(format!(
-                "expected a number, a text, a variable or a function, found {c:?}"
+                "expected a number, a string, a variable or a function, found {c:?}"
             ));
         }
     }
@@ -283,7 +284,7 @@ impl Parser<'_> {
     fn factor(&mut self) -> Result<Expression, String> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(format!("more than {DEPTH_MAX} parentheses and signs within each other"));
+            return Err(format!("more than {DEPTH_MAX} nested parentheses and signs"));
         }
         let factor = self.factor_within();
         self.depth -= 1;
@@ -303,7 +304,7 @@ impl Parser<'_> {
             Some(Word::Name(name)) => self.named(&name),
             found => {
                 let found = found.map_or_else(|| "the end".to_owned(), |word| word.shown());
-                Err(format!("expected a number, a text, a variable or a function, found {found}"))
+                Err(format!("expected a number, a string, a variable or a function, found {found}"))
             }
         }
     }
@@ -371,7 +372,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_was_expected() {
         for (text, said) in [
-            ("", "expected a number, a text, a variable or a function, found the end"),
+            ("", "expected a number, a string, a variable or a function, found the end"),
             ("1 +", "found the end"),
             ("1 2", "expected an operator or the end, found 2"),
             ("(1", "expected an operator or `)`, found the end"),
@@ -380,18 +381,18 @@ mod tests {
             ("random(1)", "random takes 2 arguments"),
             ("random", "expected `(` after random"),
             (":y", "no y"),
-            ("'a", "the string does not end"),
+            ("'a", "the string is not terminated"),
             ("1 ? 2", "found '?'"),
             ("12ab", "expected a number, found 12ab"),
             ("1 / 0", "/: division by zero"),
-            ("'a' + 1", "+: expected a number, found the text 'a'"),
-            ("9223372036854775807 + 1", "beyond 64 bits"),
-            ("random(3, 1)", "random: from 3 to 1 there is nothing"),
+            ("'a' + 1", "+: expected a number, found the string 'a'"),
+            ("9223372036854775807 + 1", "exceeds 64 bits"),
+            ("random(3, 1)", "random: the range 3 to 1 is empty"),
         ] {
             let error = value(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
         let deep = "(".repeat(60);
-        assert!(value(&deep).unwrap_err().contains("within each other"));
+        assert!(value(&deep).unwrap_err().contains("nested parentheses"));
     }
 }

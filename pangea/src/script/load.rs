@@ -137,7 +137,7 @@ impl Loader<'_> {
         let mut draw = Draw::new(values, seed, row as i64 + 1, 0);
         for step in &rows.steps {
             let Step::Set(line, slot, value) = step else {
-                unreachable!("rows are made by `\\set` alone")
+                unreachable!("a rows section has only `\\set` steps")
             };
             let value = value.evaluate(&mut draw);
             draw.values[*slot] = value.map_err(|error| self.script.at(*line, error))?;

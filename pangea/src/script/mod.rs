@@ -189,7 +189,9 @@ impl Script {
         };
         let size = std::fs::metadata(path).map_err(|error| cant(&error))?.len();
         if size > FILE_BYTES_MAX {
-            return Err(cant(&format_args!("it has {size} bytes, and {FILE_BYTES_MAX} at most")));
+            return Err(cant(&format_args!(
+                "it has {size} bytes; at most {FILE_BYTES_MAX} are allowed"
+            )));
         }
         let text = std::fs::read_to_string(path).map_err(|error| cant(&error))?;
         Self::parse(path, &text, defines).map_err(|Wrong { line, message }| {

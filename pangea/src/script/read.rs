@@ -116,7 +116,7 @@ impl Reader<'_> {
             match token {
                 Token::Statement { line, holes, .. } if !holes.is_empty() => {
                     let message = format!(
-                        "the schema is the same for everybody, and has no variables: :{}",
+                        "the schema is the same for all clients, and has no variables: :{}",
                         holes[0].1
                     );
                     return Err(Wrong::new(*line, message));
@@ -131,7 +131,7 @@ impl Reader<'_> {
                     })
                 }
                 Token::Statement { line, .. } => {
-                    return Err(Wrong::new(*line, "\\gset is for transactions"));
+                    return Err(Wrong::new(*line, "\\gset is only for transactions"));
                 }
                 Token::Command { line, word, rest } if word == "set" => {
                     self.constant(*line, rest)?
@@ -148,7 +148,9 @@ impl Reader<'_> {
         let wrong = |message: String| Wrong::new(line, message);
         let scope = self.scope();
         if scope.names.iter().any(|known| known == name) {
-            return Err(wrong(format!("{name} is there already, and is the same for all parts")));
+            return Err(wrong(format!(
+                "{name} is already set, and its value is the same for all parts"
+            )));
         }
         let constants = &self.script.constants;
         let mut find = |wanted: &str| {
@@ -170,7 +172,7 @@ impl Reader<'_> {
         if table.is_empty() || count.trim().is_empty() {
             return Err(expected(line, "-- rows TABLE COUNT", rest));
         }
-        let wrong = |message: String| Wrong::new(line, format!("the count of rows: {message}"));
+        let wrong = |message: String| Wrong::new(line, format!("the number of rows: {message}"));
         let mut scope = self.scope();
         let mut find = |name: &str| scope.find(name, line, 0);
         let count = Expression::parse(count, &mut find).map_err(wrong)?;
@@ -179,7 +181,7 @@ impl Reader<'_> {
         let count = count.evaluate(&mut Draw::new(values, 0, 1, 0)).and_then(|it| it.int());
         let count = count.map_err(wrong)?;
         if !(0..=ROWS_MAX).contains(&count) {
-            return Err(wrong(format!("{count}, and 0 to {ROWS_MAX} can be")));
+            return Err(wrong(format!("{count}; must be from 0 to {ROWS_MAX}")));
         }
         let row_slot = scope.set("row");
         let mut steps = self.steps(body, &mut scope)?;
@@ -193,7 +195,7 @@ impl Reader<'_> {
                 step;
             return Err(Wrong::new(
                 *line,
-                "rows are made by `\\set` lines and one INSERT at the end",
+                "a rows section has `\\set` lines and one INSERT at the end",
             ));
         }
         let values = values_of(&insert)?;
@@ -211,16 +213,16 @@ impl Reader<'_> {
             _ => return Err(expected(line, "-- transaction NAME [weight N]", rest)),
         };
         if !scan::is_name(name) {
-            let message = format!("{name:?} is no name: letters, digits and _ make one");
+            let message = format!("{name:?} is not a name: use letters, digits and _");
             return Err(Wrong::new(line, message));
         }
         let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight));
         let weight = weight.ok_or_else(|| {
-            Wrong::new(line, format!("a weight is a number from 1 to {WEIGHT_MAX}"))
+            Wrong::new(line, format!("a weight must be a number from 1 to {WEIGHT_MAX}"))
         })?;
         let known = self.script.transactions.iter().find(|known| known.name == name);
         if let Some(known) = known {
-            let message = format!("transaction {name} is in line {} already", known.line);
+            let message = format!("transaction {name} is already in line {}", known.line);
             return Err(Wrong::new(line, message));
         }
         let mut scope = self.scope();
@@ -297,7 +299,10 @@ impl Reader<'_> {
             return Err(Wrong::new(1, message));
         }
         if count > TRANSACTIONS_MAX {
-            return Err(Wrong::new(1, format!("{count} transactions, {TRANSACTIONS_MAX} can be")));
+            return Err(Wrong::new(
+                1,
+                format!("{count} transactions; at most {TRANSACTIONS_MAX} are allowed"),
+            ));
         }
         let is_idle = |define: &&Define| !script.constants.iter().any(|it| it.0 == define.name);
         if let Some(define) = defines.iter().find(is_idle) {
@@ -325,7 +330,7 @@ fn assignment(line: usize, rest: &str) -> Result<(&str, &str), Wrong> {
 /// Checks that a variable can be set: built-in variables cannot.
 fn is_free(line: usize, name: &str) -> Result<(), Wrong> {
     if BUILT_IN.contains(&name) {
-        let message = format!("{name} says what the client is, and can't be set");
+        let message = format!("{name} is a built-in variable, and can't be set");
         return Err(Wrong::new(line, message));
     }
     Ok(())
@@ -333,7 +338,7 @@ fn is_free(line: usize, name: &str) -> Result<(), Wrong> {
 
 fn command(line: usize, word: &str, known: &[&str]) -> Wrong {
     if COMMANDS.contains(&word) {
-        return Wrong::new(line, format!("\\{word} can't be here"));
+        return Wrong::new(line, format!("\\{word} is not allowed here"));
     }
     Wrong::new(line, unknown("backslash command", word, known.iter().copied()))
 }
@@ -402,8 +407,8 @@ fn is_one_transaction(line: usize, steps: &[Step]) -> Result<(), Wrong> {
         let wrong = |message: &str| Err(Wrong::new(statement.line, message));
         if is_over || !is_in_block {
             return wrong(
-                "a transaction is one statement, or all of it is between BEGIN and COMMIT: what is \
-                 outside would be done twice where it has to be done again",
+                "a transaction is one statement, or is entirely between BEGIN and COMMIT: a retry \
+                 would repeat the statements outside",
             );
         }
         match statement.kind {
@@ -427,8 +432,8 @@ fn is_one_transaction(line: usize, steps: &[Step]) -> Result<(), Wrong> {
 /// Returns the position of the single row of an INSERT's VALUES.
 fn values_of(insert: &Statement) -> Result<std::ops::Range<usize>, Wrong> {
     let wrong = || {
-        let message = "expected `INSERT INTO .. VALUES (..)` with one row, which is made as often \
-                       as the header says";
+        let message = "expected `INSERT INTO .. VALUES (..)` with one row, which is inserted as \
+                       often as the header specifies";
         Wrong::new(insert.line, message)
     };
     let text = &insert.text;

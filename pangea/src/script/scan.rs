@@ -161,7 +161,7 @@ impl<'a> Scanner<'a> {
         match quoted(self.text, at) {
             Ok(end) => Ok(end),
             Err(what) => {
-                let message = format!("{what} that begins here does not end");
+                let message = format!("{what} that begins here is not terminated");
                 Err(Wrong::new(line_of(self.text, at), message))
             }
         }
@@ -211,8 +211,7 @@ fn no_slip(line: usize, comment: &str) -> Result<(), Wrong> {
         Some(meant) => Err(Wrong::new(
             line,
             format!(
-                "this is no header; did you mean `-- {meant}`? A comment that is none can be \
-                 indented"
+                "this is not a header; did you mean `-- {meant}`? If it is a comment, indent it"
             ),
         )),
     }
@@ -333,7 +332,7 @@ mod tests {
     #[test]
     fn what_does_not_end_and_what_is_nearly_a_header_is_refused_by_its_line() {
         for (text, line, said) in [
-            ("select 1;\nselect 'x;", 2, "the string that begins here does not end"),
+            ("select 1;\nselect 'x;", 2, "the string that begins here is not terminated"),
             ("select $$x", 1, "dollar-quoted string"),
             ("\n/* x", 2, "the comment that begins here"),
             ("select 1\n-- check total\nselect 2;", 1, "has no `;` before the header in line 2"),

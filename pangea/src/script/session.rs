@@ -104,8 +104,9 @@ impl Open {
 /// The reason why it cannot be opened.
 pub(super) async fn connect(config: &Config, region: &str) -> Result<Client, String> {
     let connected = tokio::time::timeout(CONNECT_DEADLINE, config.connect(NoTls)).await;
-    let connected = connected
-        .map_err(|_| format!("{region} takes no session in {} s", CONNECT_DEADLINE.as_secs()))?;
+    let connected = connected.map_err(|_| {
+        format!("{region} accepted no session within {} s", CONNECT_DEADLINE.as_secs())
+    })?;
     let (client, connection) = connected.map_err(|error| format!("{region}: {error}"))?;
     // The task ends with its client, and its error is reported by the statements.
     drop(tokio::spawn(connection));
@@ -127,7 +128,7 @@ async fn prepare(
             let slot = transaction.names.iter().position(|known| *known == name);
             if slot.is_some() && !can_be_value(column.type_()) {
                 let message = format!(
-                    "column {} is of type {}, which no variable holds; cast it to text",
+                    "column {} is of type {}, which a variable can't have; cast it to text",
                     column.name(),
                     column.type_()
                 );

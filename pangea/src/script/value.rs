@@ -79,7 +79,7 @@ impl Value {
 
     fn described(&self) -> String {
         match self {
-            Self::Text(text) => format!("the text '{text}'"),
+            Self::Text(text) => format!("the string '{text}'"),
             other => other.to_string(),
         }
     }
@@ -130,11 +130,13 @@ impl<'a> FromSql<'a> for Received {
             Type::INT8 => Value::Int(i64::from_sql(of, raw)?),
             Type::FLOAT4 => Value::Double(f32::from_sql(of, raw)?.into()),
             Type::FLOAT8 => Value::Double(f64::from_sql(of, raw)?),
-            Type::NUMERIC => Value::Text(numeric(raw).ok_or("a numeric that is cut short")?),
-            Type::TIMESTAMP | Type::TIMESTAMPTZ => {
-                of_us(i64::from_be_bytes(raw.try_into().map_err(|_| "a time of 8 bytes")?))?
+            Type::NUMERIC => Value::Text(numeric(raw).ok_or("truncated numeric")?),
+            Type::TIMESTAMP | Type::TIMESTAMPTZ => of_us(i64::from_be_bytes(
+                raw.try_into().map_err(|_| "expected a time of 8 bytes")?,
+            ))?,
+            Type::UUID => {
+                Value::Text(uuid(raw.try_into().map_err(|_| "expected a uuid of 16 bytes")?))
             }
-            Type::UUID => Value::Text(uuid(raw.try_into().map_err(|_| "a uuid of 16 bytes")?)),
             _ => Value::Text(String::from_sql(of, raw)?),
         }))
     }

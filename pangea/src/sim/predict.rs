@@ -146,7 +146,7 @@ impl super::Arguments {
         for replicas in &replicas {
             prediction.matrix(&self.protocol, *replicas)?;
         }
-        let most = replicas.into_iter().max().expect("there is one at least");
+        let most = replicas.into_iter().max().expect("there is at least one");
         let secs = (self.predict.secs + self.predict.warmup) as f64;
         let needs = Size::of(&self.workload, self.predict.sizes, most).needs(secs);
         let costs = self.predict.costs.as_deref().and_then(|path| std::fs::read(path).ok());
@@ -178,7 +178,7 @@ impl WithProtocol for Predict<'_> {
     fn run<P: Protocol>(self) -> Self::Output {
         let options = parse_options::<P>(&self.options)?;
         if self.partitions > 1 && !P::DIVIDES {
-            let message = format!("--partitions: {} has all rows on each node", P::NAME);
+            let message = format!("--partitions: {} stores all rows on each node", P::NAME);
             return Err(Failure::Usage(message));
         }
         self.check_local_rtt()?;
@@ -217,12 +217,15 @@ impl WithProtocol for Predict<'_> {
             runs.iter().map(run).collect()
         };
         let Some(predictions) = unless_interrupted(work)? else {
-            return Err(Failure::Interrupted("interrupted before it was predicted".to_owned()));
+            return Err(Failure::Interrupted(
+                "interrupted before the prediction was complete".to_owned(),
+            ));
         };
         let predictions = predictions.map_err(Failure::Failed)?;
         if self.workload != calibrated.workload {
             crate::warn(&format!(
-                "the costs are of {}, and {} is predicted: other transactions cost other times",
+                "the costs were measured with {}, but {} is predicted: the costs of its \
+                 transactions differ",
                 calibrated.workload, self.workload
             ));
         }
@@ -241,7 +244,7 @@ impl Predict<'_> {
         let path = self.arguments.costs.as_deref().expect("--predict requires --costs");
         let wrong = |error: String| Failure::Usage(format!("--costs {}: {error}", path.display()));
         let text = std::fs::read_to_string(path)
-            .map_err(|error| wrong(format!("{error}; `pangea calibrate` makes such a file")))?;
+            .map_err(|error| wrong(format!("{error}; `pangea calibrate` writes this file")))?;
         Costs::parse(&text, messages).map_err(wrong)
     }
 
@@ -253,7 +256,7 @@ impl Predict<'_> {
         let workload = workload.map_err(|error| Failure::Usage(error.to_string()))?;
         self.arguments.sizes.check(self.workload)?;
         if self.clients == 0 {
-            return Err(Failure::Usage("--clients 0: there must be one".to_owned()));
+            return Err(Failure::Usage("--clients 0: must be at least 1".to_owned()));
         }
         Ok((workload, Arc::new(Registry::new(workload::procedures()))))
     }
@@ -336,8 +339,8 @@ impl Predict<'_> {
 
     fn in_words(&self, costs: &predict::Calibration, all: &[Prediction]) -> String {
         let cores = match self.cores() {
-            Cores::Each(cores) => format!("{cores} cores a node"),
-            Cores::Shared(cores) => format!("{cores} cores for all"),
+            Cores::Each(cores) => format!("{cores} cores per node"),
+            Cores::Shared(cores) => format!("{cores} shared cores"),
         };
         let (workload, clients) = (self.workload, self.clients);
         let mut text = String::new();
@@ -404,7 +407,7 @@ fn details(one: &Prediction) -> String {
     let _ = writeln!(text, "  aborts       {}", one.aborted);
     let _ = writeln!(text, "  executions   {}", list(shares.collect()));
     let _ = writeln!(text, "  cpu a txn    {:.1} us, all nodes together", one.cpu_us_per_txn);
-    let _ = writeln!(text, "  wide area    {:.0} bytes a txn", one.wan_bytes_per_txn);
+    let _ = writeln!(text, "  WAN          {:.0} bytes a txn", one.wan_bytes_per_txn);
     let _ = writeln!(text, "  busy         {}", list(servers.collect()));
     let _ = writeln!(text, "  limited by   {}", one.bottleneck);
     text
@@ -437,10 +440,10 @@ fn parse_matrix(text: &str) -> Result<Matrix, String> {
     const ROUND_TRIP_MS_MAX: f64 = 4_000.0;
     let cells = |line: &str| line.split(',').map(|it| it.trim().to_owned()).collect::<Vec<_>>();
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let (_, header) = lines.next().ok_or("it is empty; expected region,a,b,c")?;
+    let (_, header) = lines.next().ok_or("the file is empty; expected region,a,b,c")?;
     let regions: Vec<String> = cells(header).into_iter().skip(1).collect();
     if let Some(name) = regions.iter().enumerate().find(|(at, it)| regions[..*at].contains(it)) {
-        return Err(format!("line 1: region {:?} is there twice", name.1));
+        return Err(format!("line 1: region {:?} is listed twice", name.1));
     }
     let mut delays = Vec::new();
     for (at, line) in lines {
@@ -458,9 +461,9 @@ fn parse_matrix(text: &str) -> Result<Matrix, String> {
         }
         let read = |cell: &String| match cell.parse::<f64>() {
             Ok(ms) if (0.0..=ROUND_TRIP_MS_MAX).contains(&ms) => Ok(one_way(ms)),
-            _ => {
-                Err(format!("line {at}: {cell:?} is no round trip of 0 to {ROUND_TRIP_MS_MAX} ms"))
-            }
+            _ => Err(format!(
+                "line {at}: {cell:?} is not a round trip from 0 to {ROUND_TRIP_MS_MAX} ms"
+            )),
         };
         delays.push(row[1..].iter().map(read).collect::<Result<Vec<_>, _>>()?);
     }

@@ -234,7 +234,9 @@ impl Client {
     /// The reason why no server does, for humans.
     pub async fn connect(config: &Config) -> Result<Self, String> {
         if config.get_ssl_mode() == SslMode::Require {
-            return Err("encryption is asked for, and there is no TLS here".to_owned());
+            return Err(
+                "the URL requires encryption, but this client does not support TLS".to_owned()
+            );
         }
         let mut why = "the URL names no host".to_owned();
         for address in Address::all(config) {
@@ -242,7 +244,7 @@ impl Client {
             match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
                 Ok(Ok(client)) => return Ok(client),
                 Ok(Err(error)) => why = format!("{address}: {error}"),
-                Err(_) => why = format!("{address}: no answer"),
+                Err(_) => why = format!("{address}: no response"),
             }
         }
         Err(why)
@@ -305,7 +307,7 @@ impl Client {
                 Message::ErrorResponse(body) => Reply::Error(Report::read(&mut body.fields())?),
                 Message::CopyInResponse(_) => {
                     let mut out = BytesMut::new();
-                    frontend::copy_fail("this prompt has no data for COPY", &mut out)?;
+                    frontend::copy_fail("this client does not support COPY FROM STDIN", &mut out)?;
                     self.send(&out).await?;
                     continue;
                 }
@@ -373,7 +375,7 @@ pub(super) fn refused(fields: &mut ErrorFields<'_>) -> io::Error {
 }
 
 pub(super) fn unexpected() -> io::Error {
-    io::Error::other("the server sent what does not belong here")
+    io::Error::other("the server sent an unexpected message")
 }
 
 fn columns(body: &RowDescriptionBody) -> io::Result<Vec<Column>> {

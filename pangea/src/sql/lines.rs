@@ -151,7 +151,7 @@ impl Lines {
 }
 
 fn cant_show(error: std::io::Error) -> Failure {
-    Failure::failed("can't write what there is to show", error)
+    Failure::failed("can't write the output", error)
 }
 
 impl Drop for Lines {

@@ -43,7 +43,11 @@ pub async fn log_in(client: &mut Client, config: &Config) -> io::Result<()> {
             }
             Message::NoticeResponse(_) => continue,
             Message::ErrorResponse(error) => return Err(refused(&mut error.fields())),
-            _ => return Err(io::Error::other("it wants a login that is not known here")),
+            _ => {
+                return Err(io::Error::other(
+                    "the server requires an unsupported authentication method",
+                ));
+            }
         };
         let mut out = BytesMut::new();
         frontend::password_message(&answer, &mut out)?;
@@ -52,7 +56,7 @@ pub async fn log_in(client: &mut Client, config: &Config) -> io::Result<()> {
 }
 
 fn password(config: &Config) -> io::Result<&[u8]> {
-    let missing = || io::Error::other("it wants a password, and the URL has none");
+    let missing = || io::Error::other("the server requires a password, and the URL has none");
     config.get_password().ok_or_else(missing)
 }
 
@@ -63,7 +67,7 @@ async fn scram(
     password: &[u8],
 ) -> io::Result<()> {
     if !offered.mechanisms().any(|name| Ok(name == SCRAM_SHA_256))? {
-        return Err(io::Error::other("it wants a login that is not known here"));
+        return Err(io::Error::other("the server requires an unsupported authentication method"));
     }
     let mut scram = ScramSha256::new(password, ChannelBinding::unsupported());
     let mut out = BytesMut::new();

@@ -258,8 +258,10 @@ impl<'a, C: Commands> Prompt<'a, C> {
         if !self.lines.is_terminal() || !C::IS_READ_BESIDE {
             return Ok(());
         }
-        self.lines
-            .warn("The statement waits. Ctrl-C cancels it; \\help and the like work beside it.")
+        self.lines.warn(
+            "The statement is still running. Ctrl-C cancels it; commands like \\help work in the \
+             meantime.",
+        )
     }
 
     /// Shows a part of a result.
@@ -344,7 +346,7 @@ impl<'a, C: Commands> Prompt<'a, C> {
         if self.script.is_empty() {
             return Ok(vec![Part::Command(command.to_owned())]);
         }
-        self.lines.warn("A statement was begun. Ctrl-C drops it; a semicolon ends it.")?;
+        self.lines.warn("The statement is incomplete. Ctrl-C discards it; a semicolon ends it.")?;
         Ok(self.script.add(line))
     }
 
@@ -362,8 +364,8 @@ impl<'a, C: Commands> Prompt<'a, C> {
                 Turn::After if self.shell.is_running() && self.lines.is_terminal() => {
                     let name = self.commands.name();
                     self.lines.warn(&format!(
-                        "A statement still waits in {name}: {command} is not done. Ctrl-C cancels \
-                         the statement; then try again."
+                        "A statement is still running in {name}: {command} was not executed. \
+                         Ctrl-C cancels the statement; then try again."
                     ))?;
                     return Ok(None);
                 }
@@ -413,12 +415,13 @@ impl<'a, C: Commands> Prompt<'a, C> {
         match self.shell.cancel().await {
             Cancelled::Asked => self.lines.warn("Cancel request sent")?,
             Cancelled::GivenUp => self.lines.warn(
-                "There is no answer, so the connection was given up. Whether the statement takes \
-                 effect is not known.",
+                "The server did not respond, so the connection was closed. It is not known whether \
+                 the statement takes effect.",
             )?,
         }
         if dropped > 0 {
-            self.lines.warn(&format!("What was to come after it is dropped: {dropped} in all."))?;
+            self.lines
+                .warn(&format!("The input queued after it was discarded: {dropped} in total."))?;
         }
         Ok(None)
     }

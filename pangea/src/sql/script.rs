@@ -100,7 +100,7 @@ impl Script {
 
     /// Consumes a token at the front of `rest`, outside of quotes. Returns its length.
     fn step_plain(&mut self, rest: &str) -> usize {
-        let first = rest.chars().next().expect("there is something left");
+        let first = rest.chars().next().expect("the text is not empty");
         if rest.starts_with("--") {
             return rest.len();
         }
@@ -142,7 +142,7 @@ fn dollar_mark(rest: &str) -> Option<&str> {
 /// Consumes a token at the front of `rest`, within quotes or a comment. Returns its length and the
 /// context after it.
 fn step_within(within: &Within, rest: &str) -> (usize, Within) {
-    let first = rest.chars().next().expect("there is something left");
+    let first = rest.chars().next().expect("the text is not empty");
     let skip = |len: usize| rest.chars().take(len).map(char::len_utf8).sum();
     let stay = |len: usize| (len, within.clone());
     match within {

@@ -76,7 +76,7 @@ impl Shell {
 
     /// Runs SQL concurrently.
     pub fn start(&mut self, sql: String) {
-        assert!(self.running.is_none(), "one thing runs at a time");
+        assert!(self.running.is_none(), "a query is already running");
         let canceller = Cancellers::default();
         let (server, client) = (self.server.clone(), self.client.take());
         let (sender, shown) = channel(SHOWN_MAX);
@@ -87,20 +87,21 @@ impl Shell {
     /// Waits for more results of the running query. Returns `None` when it has ended. It is
     /// cancel-safe: the future may be dropped and created again.
     pub async fn next(&mut self) -> Option<Shown> {
-        let running = self.running.as_mut().expect("something runs");
+        let running = self.running.as_mut().expect("a query is running");
         if let Some(shown) = running.shown.recv().await {
             return Some(shown);
         }
         let ended = (&mut running.task).await;
         self.running = None;
-        self.client = ended.expect("a query does not panic, and is given up only here");
+        self.client =
+            ended.expect("a query does not panic, and is not aborted while it is awaited");
         None
     }
 
     /// Sends a cancel request for the running query. If a request was sent before, drops the
     /// connection.
     pub async fn cancel(&mut self) -> Cancelled {
-        let running = self.running.as_mut().expect("something runs");
+        let running = self.running.as_mut().expect("a query is running");
         let canceller = running.canceller.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let (false, Some(canceller)) = (running.is_cancelled, canceller) {
             running.is_cancelled = true;
@@ -166,7 +167,7 @@ async fn run(
     let what_of_it = if before.is_open() {
         "The open transaction is lost with the connection."
     } else {
-        "Whether the statement took effect is not known."
+        "It is not known whether the statement took effect."
     };
     tell(&shown, Shown::Notice(what_of_it.to_owned())).await;
     None
@@ -210,7 +211,7 @@ async fn ready(
             .to_owned());
     }
     let client = server.connect().await?;
-    let note = "The connection was lost. This is a new one, with the default settings.";
+    let note = "The connection was lost. This is a new session, with the default settings.";
     tell(shown, Shown::Notice(note.to_owned())).await;
     Ok(client)
 }

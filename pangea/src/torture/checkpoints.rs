@@ -74,7 +74,7 @@ impl Checkpoints {
         let counts: Vec<usize> = (0..self.directories.len()).map(of_node).collect();
         let (least, most) = (counts.iter().min(), counts.iter().max());
         let (least, most) = (least.copied().unwrap_or(0), most.copied().unwrap_or(0));
-        let mut told = format!("{}, of each node {least} to {most}", self.seen.len());
+        let mut told = format!("{}, per node {least} to {most}", self.seen.len());
         let chosen = with_protocol(&plan.protocol, TortureSettings).unwrap_or_default();
         let modes = chosen.iter().filter_map(|it| plan.options.get(it.key)?.as_str());
         modes.for_each(|mode| {

@@ -114,7 +114,7 @@ impl Clients {
         };
         if tokio::time::timeout(deadline, all).await.is_err() {
             return Err(Failure::Failed(format!(
-                "{} clients have no answer {} s after everything was healed",
+                "{} clients have no response {} s after all faults were healed",
                 self.tasks.len(),
                 deadline.as_secs()
             )));
@@ -122,9 +122,9 @@ impl Clients {
         let surprises: Vec<String> = self.shared.surprises().iter().cloned().collect();
         match surprises.is_empty() {
             true => Ok(self.met()),
-            false => Err(Failure::failed("clients were told what none should be told", {
-                surprises.join("; ")
-            })),
+            false => {
+                Err(Failure::failed("clients received unexpected errors", { surprises.join("; ") }))
+            }
         }
     }
 }

@@ -131,7 +131,7 @@ async fn in_time(
     let done = tokio::time::timeout(DEADLINE, done).await;
     let done = done.map_err(|_| {
         let seconds = DEADLINE.as_secs();
-        Failure::Failed(format!("{region} is well and does not answer in {seconds} s"))
+        Failure::Failed(format!("{region} is healthy, but did not respond within {seconds} s"))
     });
     done?.map_err(|error| {
         let words = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);

@@ -65,19 +65,19 @@ const LOG_SEGMENT_BYTES: u64 = 128 << 10;
   pangea torture --protocol calvin --partitions 2 --rtt 20
   pangea torture --regions 5 --rtt 20 --clients 8 --set minerva.solver=greedy
 
-The nodes are processes on this machine, in a temporary directory that is removed at the end.
-Clients in every region append to lists, write registers, and insert, delete and scan rows, as
-autocommit statements and as BEGIN .. COMMIT, half of them with strict reads. In the end everything
-is healed, every region must commit, all replicas must be equal, and what clients saw must be
-strictly serializable, but for reads of snapshots, which may be of the past.
+The nodes run as processes on this machine, with their files in a temporary directory that is
+removed at the end. Clients in every region append to lists, write registers, and insert, delete and
+scan rows, as autocommit statements and as BEGIN .. COMMIT, half of them with strict reads. At the
+end all faults are healed, every region must commit, all replicas must be identical, and the results
+that clients saw must be strictly serializable, except that snapshot reads may return past states.
 
 Nodes take checkpoints every few seconds: the protocol's setting checkpoint_bytes is scaled down,
-and --set overrides it. How Calvin takes them (calvin.checkpoints) is drawn from the seed, unless
---set says it.
+and --set overrides it. Calvin's kind of checkpoints (calvin.checkpoints) is drawn from the seed,
+unless --set specifies it.
 
-The seed gives what clients do and the order of faults; real processes make something else of it
-each time. The exit code is 1 where something is wrong, and then the history is kept. Ctrl-C stops
-everything; what was recorded by then is in the file of --history, without the reads of the end.")]
+The seed determines the clients' operations and the order of faults, but real processes run
+differently each time. If a check fails, the exit code is 1 and the history is kept. Ctrl-C stops
+everything; the file of --history then has the history so far, without the final reads.")]
 pub struct Arguments {
     /// Time during which clients work under faults, in seconds
     #[arg(long, value_name = "S", default_value_t = 60)]
@@ -165,7 +165,8 @@ impl Arguments {
             return Ok(Vec::new());
         }
         if self.faults.iter().any(|word| word == "none") {
-            let message = "--faults: none stands alone, and means that no fault happens";
+            let message = "--faults: none can't be combined with faults: it means that no fault \
+                           happens";
             return Err(Failure::Usage(message.to_owned()));
         }
         let fault = |word: &String| {
@@ -173,16 +174,16 @@ impl Arguments {
             found.ok_or_else(|| {
                 let names = all.iter().map(|fault| fault.name()).collect::<Vec<_>>().join(", ");
                 Failure::Usage(format!(
-                    "--faults: there is no {word:?}; there are {names}, or none"
+                    "--faults: there is no fault {word:?}; expected {names}, or none"
                 ))
             })
         };
         let faults: Vec<Fault> = self.faults.iter().map(fault).collect::<Result<_, _>>()?;
         if is_memory && faults.contains(&Fault::Kill) {
             return Err(Failure::Usage(
-                "--faults kill --durability memory: a node that is killed then has lost what it \
-                 acknowledged, and the others don't take it back; run it without kill, or with \
-                 --durability os or fsync"
+                "--faults kill --durability memory: a killed node would lose transactions that it \
+                 acknowledged, and the other nodes would not readmit it; run it without kill, or \
+                 with --durability os or fsync"
                     .to_owned(),
             ));
         }
@@ -194,13 +195,16 @@ impl Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (plan, faults) = (arguments.plan()?, arguments.faults()?);
     if arguments.faults.is_empty() && arguments.durability == Durability::Memory {
-        crate::warn("Faults are pause and cut: with --durability memory a kill loses all.");
+        crate::warn(
+            "Faults are limited to pause and cut: with --durability memory, a killed node loses \
+             all data.",
+        );
     }
     let (path, temporary) = match &arguments.history {
         Some(path) => (path.clone(), None),
         None => {
             let file = tempfile::Builder::new().prefix("pangea-").suffix(".jsonl").tempfile();
-            let cant = |error| Failure::failed("can't make a temporary file", error);
+            let cant = |error| Failure::failed("can't create a temporary file", error);
             let file = file.map_err(cant)?.into_temp_path();
             (file.to_path_buf(), Some(file))
         }
@@ -233,7 +237,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn keep(path: &Path, temporary: tempfile::TempPath) {
     match temporary.keep() {
         Ok(_) => crate::warn(&format!("the history is in {}", path.display())),
-        Err(error) => crate::warn(&format!("the history is lost: {error}")),
+        Err(error) => crate::warn(&format!("the history can't be kept: {error}")),
     }
 }
 
@@ -286,10 +290,10 @@ async fn torture(
         return Err(Failure::Failed("nothing was committed".to_owned()));
     }
     Ok(format!(
-        "{} over {} nodes, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, \
-         {} aborted ({} conflicts), {} unknown, {} connections lost\n  checkpoints {}\n  \
-         replicas    equal at {version}, digest {digest}; everything read once more, by \
-         {last_reads} transactions",
+        "{} over {} nodes, {} s, seed {}\n  faults      {done}\n  clients     {}: {} committed, {} \
+         aborted ({} conflicts), {} unknown, {} connections lost\n  checkpoints {}\n  replicas    \
+         identical at {version}, digest {digest}; everything was read again, by {last_reads} \
+         transactions",
         cluster.plan.protocol,
         places.len(),
         arguments.secs,

@@ -37,7 +37,7 @@ pub enum Fault {
 impl Fault {
     /// Returns the name of the fault on a command line.
     pub fn name(self) -> String {
-        self.to_possible_value().expect("none is hidden").get_name().to_owned()
+        self.to_possible_value().expect("no fault is hidden").get_name().to_owned()
     }
 
     /// Returns whether the fault discards a node's memory.
@@ -257,7 +257,7 @@ impl<'a> Nemesis<'a> {
         told.unwrap_or_else(|_| {
             let seconds = CONTROL_DEADLINE.as_secs();
             let region = self.region(node);
-            Err(Failure::Failed(format!("{region} does not do what it is told in {seconds} s")))
+            Err(Failure::Failed(format!("{region} did not execute a command within {seconds} s")))
         })
     }
 
@@ -265,7 +265,10 @@ impl<'a> Nemesis<'a> {
     fn look_alive(&mut self) -> Result<(), Failure> {
         for (node, member) in self.cluster.members.iter_mut().enumerate() {
             if member.pid().is_none() && !self.active.contains(&Active::Down(node)) {
-                return Err(Failure::Failed(format!("the node in {} is gone", member.name())));
+                return Err(Failure::Failed(format!(
+                    "the node in {} exited unexpectedly",
+                    member.name()
+                )));
             }
         }
         Ok(())

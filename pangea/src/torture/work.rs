@@ -205,7 +205,7 @@ impl Step {
                 let insert = "insert into registers values ($1, $2, null)";
                 client.execute(insert, &[&register, &value]).await?;
             }
-            other => unreachable!("{other:?} finds something always"),
+            other => unreachable!("{other:?} always returns a row"),
         }
         Ok(())
     }

@@ -252,7 +252,7 @@ fn pg_dump_and_back() {
         for part in ["CREATE PROCEDURE", "COPY shop.lines", "ADD GENERATED", "OWNED BY", "GRANT"] {
             assert!(before.contains(part), "{part}: {before}");
         }
-        assert!(!before.contains("pangea.statements"), "what is not the user's: {before}");
+        assert!(!before.contains("pangea.statements"), "not only the user's objects: {before}");
         let drops = [
             "drop schema shop cascade",
             "drop table customers, always cascade",
@@ -261,12 +261,12 @@ fn pg_dump_and_back() {
             "drop type mood",
         ];
         psql(second, &drops);
-        assert!(!dumped(second).contains("customers"), "all is gone");
+        assert!(!dumped(second).contains("customers"), "all objects are dropped");
         let directory = tempfile::tempdir().unwrap();
         let script = directory.path().join("dump.sql");
         std::fs::write(&script, &before).unwrap();
         psql_file(second, &script);
-        assert_eq!(before, dumped(third), "what was read in is what was dumped");
+        assert_eq!(before, dumped(third), "the restored data equals the dump");
     });
 }
 

@@ -36,7 +36,7 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
     let output = advise(directory.path(), work, REGIONS, line);
     let stderr = words(&output);
     assert!(output.status.success(), "{stderr}");
-    assert!(stderr.contains("no --costs of minerva: measuring for 4 s"), "{stderr}");
+    assert!(stderr.contains("no --costs of minerva: measuring them for 4 s"), "{stderr}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = json["rows"].as_array().unwrap();
     assert!(rows.len() >= 3, "{json}");
@@ -54,7 +54,7 @@ fn work_in_some_regions_gets_a_table_and_three_sentences() {
         let is_early = set.iter().any(|it| it == "calvin.replication=asynchronous");
         assert_eq!(loss["lost_txns"].as_u64().unwrap() > 0, is_early, "{row}");
         let pauses = loss["pauses_ms"].as_array().unwrap();
-        assert_eq!(pauses.len(), 2, "those that are left: {row}");
+        assert_eq!(pauses.len(), 2, "eligible: {row}");
         assert!(pauses.iter().all(|it| it[1].as_f64().unwrap() > 0.0), "{row}");
     }
     let strict = rows.iter().find(|row| row["guarantee"] == "strict-serializable").unwrap();

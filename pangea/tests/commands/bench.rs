@@ -42,7 +42,7 @@ fn a_run_has_a_throughput_latencies_and_a_check() {
         let (now, peak) = (&json["memory_mb"][region], &json["memory_peak_mb"][region]);
         assert!(number(peak) >= number(now) * 0.99 && number(now) > 10.0, "{peak} and {now}");
     }
-    assert!(json["stages_us_per_txn"].is_null(), "nobody asked for stages");
+    assert!(json["stages_us_per_txn"].is_null(), "stages were not requested");
     let again = number(&json["transactions"]["write"]["reexecuted"]);
     assert!((0.0..=1.0).contains(&again), "{again}");
 }
@@ -107,7 +107,7 @@ fn stages_are_all_of_the_cpu_time_and_every_one_of_a_commit_is_there() {
     }
     assert!(number(&json["stages_ms_per_epoch"]["stale"]) > 0.0);
     let mut counters = json["counters"]["region-1"].as_object().unwrap().keys();
-    assert!(counters.all(|name| !name.starts_with("meter_")), "what is metered is told by stage");
+    assert!(counters.all(|name| !name.starts_with("meter_")), "metered time is reported by stage");
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.contains("stale check") && stdout.contains("region-1 to region-2"), "{stdout}");
     let long = json["transactions"]["long-write"]["committed"].as_u64().unwrap();
@@ -130,7 +130,7 @@ fn nodes_can_be_in_the_process_of_their_clients() {
     }
     assert!(number(&json["cpu_us_per_txn"]["us-east"]) > 0.0);
     assert!(number(&json["cpu_us_per_txn"]["load"]) > 0.0);
-    assert_eq!(number(&json["fsyncs_per_txn"]["us-east"]), 0.0, "nothing is durable");
+    assert_eq!(number(&json["fsyncs_per_txn"]["us-east"]), 0.0, "no fsyncs are needed");
     assert!(json["cores_used"].as_f64().unwrap() < 1.2, "{}", json["cores_used"]);
     assert!(json["wan_bytes_over_payload"].is_null());
 
@@ -156,9 +156,9 @@ fn nodes_can_be_in_the_process_of_their_clients() {
 
     for (line, words) in [
         ("--via process --workload bank --fault cut:region-1@1+1", "leave out --via process"),
-        ("--workload bank --cores 1", "it takes --via process"),
-        ("--via process --workload bank --cores 4096", "there are"),
-        ("--workload bank --long 5", "--long says nothing of --workload bank"),
+        ("--workload bank --cores 1", "--cores requires --via process"),
+        ("--via process --workload bank --cores 4096", "are available"),
+        ("--workload bank --long 5", "--long does not apply to --workload bank"),
         ("--workload ycsb-a --long-times 5", "--long"),
         ("--workload ycsb-a --long 101", "long is 101"),
     ] {
@@ -197,7 +197,7 @@ fn an_open_loop_keeps_its_rate_and_accounts_for_every_commit() {
     assert!(hdr.starts_with("HISTEwAA"), "the mark of HdrHistogram V2: {hdr}");
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.contains("offered      300/s"), "{stdout}");
-    assert!(stdout.contains("runs         2, of "), "{stdout}");
+    assert!(stdout.contains("runs         2, from "), "{stdout}");
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn cold_records_are_fetched_and_memory_stays_below_its_limit() {
     for (line, words) in [
         ("--workload calvin-micro --cold 5", "--payload"),
         ("--workload calvin-micro --payload 8", "payload is 8; it must be from 16"),
-        ("--workload bank --payload 100", "--payload says nothing of --workload bank"),
+        ("--workload bank --payload 100", "--payload does not apply to --workload bank"),
     ] {
         let (output, _) = bench_peer(line);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -293,8 +293,8 @@ fn what_a_peer_does_not_have_is_refused_before_anything_starts() {
         ("--peer etcd --workload ycsb-a --durability os", "always waits for its disks"),
         ("--peer galera --workload ycsb-a --isolation serializable", "does not have serializable"),
         ("--peer postgres --workload tpcc", "tpcc-nopay"),
-        ("--peer postgres --workload ycsb-a --durability memory", "fsync and os"),
-        ("--peer postgres --workload ycsb-a --regions 2", "3 regions at least"),
+        ("--peer postgres --workload ycsb-a --durability memory", "fsync or os"),
+        ("--peer postgres --workload ycsb-a --regions 2", "at least 3 regions"),
         ("--peer mysql --workload ycsb-a", "there is no peer"),
         ("--peer etcd --workload ycsb-a --rtt 50", "add --lab"),
         ("--peer etcd --workload ycsb-a --keep", "cannot be used with"),
@@ -368,7 +368,7 @@ fn a_sweep_has_a_report_goes_on_where_it_was_and_ends_with_a_signal() {
     assert!(again.status.success());
     let stderr = String::from_utf8_lossy(&again.stderr);
     assert!(!stderr.contains("1/2"), "nothing is run again: {stderr}");
-    assert_eq!(run_all(&[]).status.code(), Some(2), "results are there, and nobody said --resume");
+    assert_eq!(run_all(&[]).status.code(), Some(2), "results exist, and --resume is missing");
     // A long run, ended by a signal once its nodes are running.
     std::fs::write(&path, text.replace("secs = 1", "secs = 60")).unwrap();
     std::fs::remove_dir_all(&out).unwrap();
@@ -378,9 +378,9 @@ fn a_sweep_has_a_report_goes_on_where_it_was_and_ends_with_a_signal() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.contains("2 runs left; --resume makes what is missing"), "{stderr}");
+    assert!(stderr.contains("2 runs left; --resume continues"), "{stderr}");
     assert_eq!(processes_of(directory.path()), [] as [u32; 0]);
-    assert!(std::fs::read_to_string(out.join("report.html")).unwrap().contains("2 not made"));
+    assert!(std::fs::read_to_string(out.join("report.html")).unwrap().contains("2 not run"));
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn a_run_that_loses_a_node_has_no_throughput_and_leaves_nothing() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("the node in region-"), "{stderr}");
-    assert!(stderr.contains("was ended by signal 9 (SIGKILL)"), "{stderr}");
+    assert!(stderr.contains("was terminated by signal 9 (SIGKILL)"), "{stderr}");
     assert!(!stderr.contains("INFO"), "{stderr}");
     assert!(output.stdout.is_empty() && !json.exists());
     assert_eq!(processes_of(&path), [] as [u32; 0]);
@@ -427,17 +427,17 @@ fn divided_tables_are_checked_as_one_also_after_a_region_or_a_node_was_lost() {
         }
         assert!(number(&json["regions"]["region-1.1"]["committed"]) > 0.0, "{line}");
         let stdout = String::from_utf8_lossy(&output.stdout);
-        assert!(stdout.contains("of each of 2 partitions equal"), "{line}: {stdout}");
+        assert!(stdout.contains("of each of 2 partitions identical"), "{line}: {stdout}");
         let is_alone = line.contains("--regions 1");
         let wan = number(&json["wan_bytes_per_txn"]);
-        assert_eq!(wan > 0.0, !is_alone, "{line}: what stays in a region is not counted");
+        assert_eq!(wan > 0.0, !is_alone, "{line}: traffic within a region is not counted");
     }
 }
 
 #[test]
 fn tables_that_cant_be_divided_are_refused_before_anything_starts() {
     for (line, words) in [
-        ("--workload bank --partitions 2", "protocol \"minerva\" has all rows on each node"),
+        ("--workload bank --partitions 2", "protocol \"minerva\" stores all rows on each node"),
         ("--workload bank --protocol calvin --partitions 20", "are 60 nodes"),
         ("--workload bank --protocol calvin --partitions 200", "200"),
         (

@@ -105,14 +105,14 @@ fn every_region_writes_while_any_one_link_is_lost() {
         clients[0].batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
         for (turn, [a, b]) in [[0, 1], [0, 2], [1, 2]].into_iter().enumerate() {
             writeln!(stdin, "\\cut {} {}", REGIONS[a], REGIONS[b]).unwrap();
-            while !demo.line().contains("nothing passes") {}
+            while !demo.line().contains("is cut") {}
             for (id, client) in clients.iter().enumerate() {
                 let insert = format!("INSERT INTO t VALUES ({})", turn * 3 + id);
-                let what = format!("{a} and {b} are apart, {id} writes");
+                let what = format!("{a} and {b} are cut off from each other, {id} writes");
                 client.batch_execute(&insert).await.expect(&what);
             }
             writeln!(stdin, "\\heal").unwrap();
-            while !demo.line().contains("everything passes") {}
+            while !demo.line().contains("all links are restored") {}
         }
         clients[1].batch_execute("SET reads = strict").await.unwrap();
         let row = clients[1].query_one("SELECT count(*) FROM t", &[]).await.unwrap();
@@ -164,10 +164,10 @@ fn a_directory_of_other_regions_is_refused_untouched_with_what_it_was_made_with(
         let output = run(&["demo", "--regions", regions, "--data-dir", data_dir]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{regions}: {stderr}");
-        assert!(stderr.contains("was made with --regions us-east,ca-central"), "{stderr}");
+        assert!(stderr.contains("was created with --regions us-east,ca-central"), "{stderr}");
         assert!(stderr.contains(data_dir) && stderr.contains(regions), "{stderr}");
     }
-    assert_eq!(files(data.path()), before, "a refusal changes nothing");
+    assert_eq!(files(data.path()), before, "a rejected start changes nothing");
 }
 
 /// Story: a second demo on a directory changed the ports that the nodes of the first would use at
@@ -208,7 +208,7 @@ fn a_directory_in_use_is_refused_untouched() {
             .all(|lock| std::fs::File::open(data.path().join(lock)).unwrap().try_lock().is_ok())
     });
     refused();
-    assert_eq!(seen(), before, "a refusal changes nothing");
+    assert_eq!(seen(), before, "a rejected start changes nothing");
     demo.signal(Signal::TERM);
     demo.process.wait().unwrap();
 }

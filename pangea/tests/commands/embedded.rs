@@ -95,8 +95,8 @@ fn a_procedure_without_sql_is_called_by_its_name() {
     assert_eq!(cluster.call_raw(2, "count.up", b"k").unwrap(), [2]);
     assert!(matches!(cluster.call_raw(0, "count.down", b"k"), Err(Error::Sql(_))));
     let twice = Cluster::builder().raw_procedure(Count).raw_procedure(Count).start();
-    let error = twice.err().expect("a name means one thing").to_string();
-    assert_eq!(error, "there are two procedures called \"count.up\"");
+    let error = twice.err().expect("a name has one meaning").to_string();
+    assert_eq!(error, "procedure \"count.up\" is defined twice");
     let error = Cluster::builder().protocol("paxos").start().err().unwrap().to_string();
     assert!(error.contains("there is no protocol \"paxos\""), "{error}");
 }

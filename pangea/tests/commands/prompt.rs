@@ -58,7 +58,7 @@ fn a_script_is_done_with_tags_and_notices_and_its_errors_count() {
     for line in [
         "<stdin>:4: ERROR 42703: ",
         "<stdin>:5: WARNING: there is no transaction in progress",
-        "<stdin>:6: \\nonsense is no command",
+        "<stdin>:6: \\nonsense is not a command",
     ] {
         assert!(err.lines().any(|said| said.starts_with(line)), "{line}: {err}");
     }
@@ -80,7 +80,7 @@ fn a_command_of_a_script_does_not_wait_for_a_statement_that_waits() {
     let demo = Demo::start_script(directory.path(), &THREE, script);
     let (code, out, err) = end(demo);
     assert!(
-        has_lines(&out, &["everything passes", "INSERT 0 1", "     1", "(1 row)"]),
+        has_lines(&out, &["all links are restored", "INSERT 0 1", "     1", "(1 row)"]),
         "{out}{err}"
     );
     // The time that it waited depends on the machine. If it was long, a warning names the reason.
@@ -137,7 +137,7 @@ fn a_script_that_ends_leaves_the_demo_running_for_others() {
     let (code, out, err) = sql_script(&urls[0].1, "select 7;\n\\nonsense\nselect 8;\n");
     assert_eq!(code, Some(1), "{err}");
     assert!(has_lines(&out, &["        7", "(1 row)"]) && !out.contains('8'), "{out}");
-    assert!(err.starts_with("pangea: <stdin>:2: \\nonsense is no command"), "{err}");
+    assert!(err.starts_with("pangea: <stdin>:2: \\nonsense is not a command"), "{err}");
     demo.signal(Signal::TERM);
     let (code, _, err) = end(demo);
     assert_eq!((code, err.contains("The script has ended.")), (Some(0), true), "{err}");
@@ -215,14 +215,14 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
     terminal.wait_for("us-east=> ");
     // Both a strict read and a write need a majority.
     terminal.press("set reads = strict; select * from t;\r");
-    terminal.wait_for("The statement waits.");
+    terminal.wait_for("The statement is still running.");
     terminal.wait_for("us-east..> ");
     terminal.press("help\r");
     terminal.wait_for("stop everything");
     // Story: a command that changes the region while a statement may never complete once waited
     // without a message.
     terminal.press("\\c ca-central;\r");
-    terminal.wait_for("A statement still waits in us-east: \\c ca-central is not done.");
+    terminal.wait_for("A statement is still running in us-east: \\c ca-central was not executed.");
     terminal.wait_for("us-east..> ");
     terminal.press("\x03");
     terminal.wait_for("ERROR 57014");
@@ -232,7 +232,7 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
     terminal.wait_for("WARNING: ");
     terminal.wait_for("us-east..> ");
     terminal.press("\\heal\r");
-    terminal.wait_for("everything passes");
+    terminal.wait_for("all links are restored");
     terminal.wait_for("INSERT 0 2");
     terminal.press("begin;\r");
     terminal.wait_for("us-east=*> ");
@@ -245,7 +245,7 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
     terminal.press("select\r");
     terminal.wait_for("us-east-> ");
     terminal.press("quit\r");
-    terminal.wait_for("A statement was begun.");
+    terminal.wait_for("The statement is incomplete.");
     terminal.press("\x03");
     terminal.wait_for("us-east=> ");
     terminal.press("\x03");
@@ -258,14 +258,14 @@ fn a_statement_that_waits_leaves_the_prompt_usable_and_ctrl_c_cancels_it() {
 fn a_terminal_that_goes_away_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut terminal = Terminal::start(directory.path(), &TWO);
-    terminal.wait_for("Neither of two regions may fail");
+    terminal.wait_for("With two regions, neither may fail");
     terminal.wait_for("us-east=> ");
     terminal.press("begin;\r");
     terminal.wait_for("us-east=*> ");
     assert_eq!(processes_of(directory.path()).len(), 2);
     terminal.process.kill().unwrap();
     terminal.process.wait().unwrap();
-    wait_until("all is gone", || {
+    wait_until("all processes have ended", || {
         processes_of(directory.path()).is_empty()
             && std::fs::read_dir(directory.path()).unwrap().count() == 0
     });
@@ -280,7 +280,7 @@ fn a_word_leaves_and_a_pasted_script_changes_regions_in_its_turn() {
     let script = "create table t (id int primary key);\n\\c ca-central;\nselect 'here';";
     terminal.press(&format!("\x1b[200~{script}\x1b[201~\r"));
     terminal.wait_for("CREATE TABLE");
-    terminal.wait_for("SQL goes to ca-central now");
+    terminal.wait_for("SQL now goes to ca-central");
     terminal.wait_for("(1 row)");
     terminal.wait_for("ca-central=> ");
     terminal.press("Exit;\r");

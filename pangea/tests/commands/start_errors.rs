@@ -52,9 +52,9 @@ fn reason(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let reasons: Vec<&str> =
         stderr.lines().filter_map(|line| line.strip_prefix("pangea: ")).collect();
-    assert_eq!(reasons.len(), 1, "one line says why: {stderr}");
+    assert_eq!(reasons.len(), 1, "one line has the reason: {stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
-    assert!(output.stdout.is_empty(), "what does not start is not ready");
+    assert!(output.stdout.is_empty(), "a node that does not start is not ready");
     reasons[0].to_owned()
 }
 
@@ -89,7 +89,7 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
         assert_eq!(output.status.code(), Some(2), "{bad}: {reason}");
         assert!(reason.contains(&format!("node.toml:{line}: ")), "{bad}: {reason}");
         assert!(reason.contains(word), "{bad}: {reason}");
-        assert!(!temp.path().join("data").exists(), "{bad}: nothing was made");
+        assert!(!temp.path().join("data").exists(), "{bad}: no directory was created");
     }
 }
 
@@ -119,7 +119,7 @@ fn a_setting_out_of_its_range_is_refused_with_its_line_key_value_and_range() {
         let line = good.lines().count() + 3;
         let says = format!("node.toml:{line}: must be from {range} in `{setting}`");
         assert!(reason.contains(&says), "{setting}: {reason}");
-        assert!(!temp.path().join("data").exists(), "{setting}: nothing was made");
+        assert!(!temp.path().join("data").exists(), "{setting}: no directory was created");
     }
 }
 
@@ -214,7 +214,7 @@ fn a_data_dir_of_another_process_or_another_node_is_refused() {
     };
     let text = shared(0, &free_addresses());
     assert!(text.contains("in use by another process"), "{text}");
-    assert_eq!(node.exit_code(), None, "who came first goes on");
+    assert_eq!(node.exit_code(), None, "the first node continues");
     assert_eq!(stop(&mut node), 0, "{}", log_text(&ours));
     let text = shared(1, &free_addresses());
     assert!(text.contains("belongs to"), "{text}");
@@ -232,7 +232,7 @@ fn the_only_node_has_nobody_to_fetch_its_data_from() {
     let text = reason(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("other nodes that hold the same, and there are none"), "{text}");
-    assert!(!temp.path().join("data").exists(), "nothing was made");
+    assert!(!temp.path().join("data").exists(), "no directory was created");
 }
 
 /// Story: the first start of a cluster with one of three nodes missing once printed `ready:` and
@@ -296,7 +296,7 @@ fn a_node_that_lost_its_log_is_never_ready_until_it_is_replaced() {
     assert_eq!(end(&mut forgetful), 1);
     let log = log_text(&directories[2]);
     assert!(log.contains("has forgotten what it said"), "{log}");
-    assert!(log.contains("pangea start --replace"), "the way back: {log}");
+    assert!(log.contains("pangea start --replace"), "the log names the remedy: {log}");
     // A replaced node needs the answers of all other nodes, and one of them is down.
     nodes[1].kill();
     let mut replaced = Process::spawn_replacing(&directories[2]);

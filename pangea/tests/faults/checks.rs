@@ -90,9 +90,9 @@ fn check_rows(table: &str, found: &[(i32, i64)], work: Work, records: &[Record])
     // The remaining rows were never attempted.
     phantoms.extend(keys);
     let kinds = [
-        (twice, "are there twice"),
-        (lost, "were acknowledged and are lost"),
-        (phantoms, "were not committed and are there"),
+        (twice, "exist twice"),
+        (lost, "were acknowledged but are lost"),
+        (phantoms, "were not committed but exist"),
     ];
     let some = kinds.into_iter().filter(|(keys, _)| !keys.is_empty());
     some.map(|(keys, what)| {
@@ -135,10 +135,10 @@ mod tests {
     #[test]
     fn each_kind_of_wrong_is_found() {
         let cases = [
-            (Contents { entries: vec![], ..good() }, "acknowledged and are lost"),
-            (Contents { entries: vec![(1, 0), (1, 0)], ..good() }, "are there twice"),
-            (Contents { entries: vec![(1, 0), (1, 2)], ..good() }, "not committed and are there"),
-            (Contents { entries: vec![(1, 0), (7, 0)], ..good() }, "not committed and are there"),
+            (Contents { entries: vec![], ..good() }, "acknowledged but are lost"),
+            (Contents { entries: vec![(1, 0), (1, 0)], ..good() }, "exist twice"),
+            (Contents { entries: vec![(1, 0), (1, 2)], ..good() }, "not committed but exist"),
+            (Contents { entries: vec![(1, 0), (7, 0)], ..good() }, "not committed but exist"),
             (Contents { counter: 0, ..good() }, "the counter is 0, not from 1 to 2"),
             (Contents { counter: 3, ..good() }, "the counter is 3, not from 1 to 2"),
             (Contents { transfers: vec![(1, 0, 1)], ..good() }, "tally 2 is Some(1), and 0"),

@@ -71,7 +71,7 @@ impl Cluster {
     /// Starts a node that is not running, and waits until it serves. Returns false if it exits
     /// instead.
     async fn start_node(&mut self, node: usize, spawn: fn(&Path) -> Process) -> bool {
-        assert!(self.processes[node].is_none(), "a node runs once at a time");
+        assert!(self.processes[node].is_none(), "the node is already running");
         let mut process = spawn(&self.node_dir(node));
         let line = tokio::task::spawn_blocking(process.first_line());
         let line = timeout(READY_DEADLINE, line).await;
@@ -85,13 +85,13 @@ impl Cluster {
     /// Restarts a killed node.
     pub async fn restart(&mut self, node: usize) {
         let is_ready = self.start_node(node, Process::spawn).await;
-        assert!(is_ready, "{} did not come back:\n{}", REGIONS[node], self.log_ends());
+        assert!(is_ready, "{} did not restart:\n{}", REGIONS[node], self.log_ends());
     }
 
     /// Starts a killed node that fetches its data from the others, and waits until it has them.
     pub async fn replace(&mut self, node: usize) {
         let serves = self.start_node(node, Process::spawn_replacing).await;
-        assert!(serves, "{} did not come back:\n{}", REGIONS[node], self.log_ends());
+        assert!(serves, "{} did not restart:\n{}", REGIONS[node], self.log_ends());
         let client = self.native(node).await;
         let wait = async {
             let mut poll = interval(POLL);
@@ -100,7 +100,7 @@ impl Cluster {
             }
         };
         let waited = timeout(AGREE_DEADLINE, wait).await;
-        assert!(waited.is_ok(), "{} is not whole:\n{}", REGIONS[node], self.log_ends());
+        assert!(waited.is_ok(), "{} has not recovered:\n{}", REGIONS[node], self.log_ends());
     }
 
     /// Starts a killed node that must fail to start, and returns its log.
@@ -116,7 +116,7 @@ impl Cluster {
 
     /// Kills a node as kill -9 does, and returns the time.
     pub fn kill(&mut self, node: usize) -> Instant {
-        let mut process = self.processes[node].take().expect("only what runs is killed");
+        let mut process = self.processes[node].take().expect("only a running node is killed");
         let at = Instant::now();
         process.kill();
         at
@@ -132,7 +132,7 @@ impl Cluster {
         for (node, process) in self.processes.iter_mut().enumerate() {
             let ended = process.as_mut().and_then(Process::exit_code);
             let log = ended.map(|_| log_text(&self.directory.path().join(REGIONS[node])));
-            assert_eq!(ended, None, "{} ended by itself:\n{log:?}", REGIONS[node]);
+            assert_eq!(ended, None, "{} exited on its own:\n{log:?}", REGIONS[node]);
         }
     }
 
@@ -152,7 +152,7 @@ impl Cluster {
         let client = self.native(node).await;
         let fresh = timeout(AGREE_DEADLINE, client.fresh()).await;
         let fresh = fresh.unwrap_or_else(|_| {
-            panic!("{} names no fresh version:\n{}", REGIONS[node], self.log_ends())
+            panic!("{} returned no fresh version:\n{}", REGIONS[node], self.log_ends())
         });
         fresh.expect("a node that serves can name a fresh version")
     }
@@ -212,14 +212,14 @@ impl Cluster {
                 self.wait_applied(node, version).await;
                 // A version is soon reclaimed when no reader needs it.
                 let Ok((at, digest)) = client.digest(Some(version)).await else { break };
-                assert_eq!(at, version, "a digest is of the version that was asked for");
+                assert_eq!(at, version, "the digest is that of the requested version");
                 digests.push(digest);
             }
             if digests.len() == clients.len() {
                 return (version, digests);
             }
         }
-        panic!("no version was kept long enough to compare the replicas");
+        panic!("no version was retained long enough to compare the replicas");
     }
 
     /// Stops every node cleanly and removes the files.
@@ -242,7 +242,7 @@ impl Cluster {
         }
         let path = self.directory.path().to_owned();
         self.directory.close().unwrap();
-        assert!(!path.exists(), "nothing is left");
+        assert!(!path.exists(), "no process is left");
     }
 
     fn node_dir(&self, node: usize) -> PathBuf {

@@ -95,7 +95,7 @@ async fn start() -> Scene {
     for node in 0..REGIONS.len() {
         wait_working(&load, node).await;
     }
-    say(&load, &format!("{} clients work", clients.len()));
+    say(&load, &format!("{} clients make progress", clients.len()));
     sleep(STEADY).await;
     Scene { cluster, load, clients, _shown_on_panic: shown_on_panic }
 }
@@ -107,7 +107,7 @@ async fn run() {
     sleep(STEADY).await;
     let coordinator = cluster.coordinator().await;
     let others = [coordinator, (first + 1) % REGIONS.len()];
-    let second = others.into_iter().find(|node| *node != first).expect("there are others");
+    let second = others.into_iter().find(|node| *node != first).expect("there are other nodes");
     kills.push(kill_and_restart(&mut cluster, &load, second).await);
     sleep(WHOLE).await;
 
@@ -166,7 +166,7 @@ async fn kill_and_restart(cluster: &mut Cluster, load: &Load, node: usize) -> Ki
     cluster.wait_applied(node, version).await;
     say(load, &format!("{region} has caught up with version {}", version.0));
     wait_working(load, node).await;
-    say(load, &format!("clients of {region} work"));
+    say(load, &format!("clients of {region} make progress"));
     kill
 }
 
@@ -214,7 +214,7 @@ fn check_recovery(acks: &[Ack], kills: &[Kill]) -> Vec<String> {
         );
         println!("{text}");
         if recovery.before < BEFORE_MIN || !recovery.is_in_time() {
-            wrong.push(format!("throughput is not back: {text}"));
+            wrong.push(format!("throughput has not recovered: {text}"));
         }
     }
     wrong
@@ -239,11 +239,11 @@ async fn check_contents(cluster: &Cluster, records: &[Record]) -> Vec<String> {
     let count = |fate| records.iter().map(|record| record.count(fate)).sum::<usize>();
     let sum = |of: fn(&Record) -> u64| records.iter().map(of).sum::<u64>();
     if sum(|record| record.conflicts) == 0 {
-        wrong.push("no transfers collided: nothing was shown of them".to_owned());
+        wrong.push("no transfers conflicted, so conflicts were not tested".to_owned());
     }
     println!(
         "{rows} rows on each of {} equal replicas; {} commits acknowledged, {} ambiguous, {} not \
-         committed ({} for conflicts); {} connections made again",
+         committed ({} for conflicts); {} reconnections",
         digests.len(),
         count(Fate::Acknowledged),
         count(Fate::Ambiguous),

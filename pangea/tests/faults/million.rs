@@ -37,14 +37,14 @@ async fn run() {
     load(&mut cluster, &client).await;
     println!("{ROWS} rows after {:.1?}", started.elapsed());
     let all = count(&client, "select count(*) from million").await;
-    assert_eq!(all, ROWS as i64, "no row is lost, and none is twice");
+    assert_eq!(all, ROWS as i64, "no row is lost or duplicated");
 
     let started = Instant::now();
     let writers = Writers::start(&cluster).await;
     index(&mut cluster, &client).await;
     println!("an index after {:.1?}", started.elapsed());
     let written = writers.end().await;
-    assert!(written > 0, "others wrote while the index was made");
+    assert!(written > 0, "writers continued while the index was built");
     check_index(&client, "million_n").await;
 
     lose_who_indexes(&mut cluster).await;
@@ -75,7 +75,7 @@ async fn load(cluster: &mut Cluster, client: &Client) {
         let rows = (first..first + MESSAGE_ROWS).map(|id| format!("{id}\t{}\tw{id}\n", id % 1_000));
         let message: String = rows.collect();
         let sent = timeout(DEADLINE, sink.send(Cursor::new(message.into_bytes()))).await;
-        sent.expect("a message is taken in time").expect("the COPY goes on");
+        sent.expect("a message is accepted in time").expect("the COPY continues");
     }
     let rows = timeout(DEADLINE, sink.as_mut().finish()).await.expect("in time");
     assert_eq!(rows.expect("the COPY ends"), ROWS as u64);
@@ -87,7 +87,7 @@ async fn index(cluster: &mut Cluster, client: &Client) {
     let mut made = std::pin::pin!(timeout(DEADLINE, made));
     let watcher = connect(&cluster.addresses[2]).await.expect("a session");
     tokio::select! {
-        done = &mut made => panic!("the index was there before a node could die: {done:?}"),
+        done = &mut made => panic!("the index was ready before a node could be killed: {done:?}"),
         () = wait_begun(&watcher, "million_n") => {}
     }
     cluster.kill(1);
@@ -138,9 +138,9 @@ async fn lose_who_indexes(cluster: &mut Cluster) {
     let lost = tokio::spawn(async move { builder.batch_execute(create).await });
     timeout(DEADLINE, wait_begun(&watcher, "million_what")).await.expect("it begins");
     cluster.kill(2);
-    assert!(lost.await.expect("no panic").is_err(), "its client is told");
+    assert!(lost.await.expect("no panic").is_err(), "its client receives an error");
     cluster.restart(2).await;
-    watcher.batch_execute("drop index million_what").await.expect("what was left of it");
+    watcher.batch_execute("drop index million_what").await.expect("its remains can be dropped");
     let again = watcher.batch_execute(create);
     timeout(DEADLINE, again).await.expect("in time").expect("an index");
 }

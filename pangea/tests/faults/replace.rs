@@ -29,7 +29,7 @@ fn a_node_with_a_flipped_bit_does_not_start_until_it_is_replaced() {
 async fn run(harm: fn(&Cluster, usize) -> Option<PathBuf>) {
     let Scene { mut cluster, load, clients, _shown_on_panic } = start().await;
     let lost = cluster.coordinator().await;
-    say(&load, &format!("kill -9 {}, whose disk is harmed", REGIONS[lost]));
+    say(&load, &format!("kill -9 {}, whose disk is damaged", REGIONS[lost]));
     cluster.kill(lost);
     let damaged = harm(&cluster, lost);
     wait_other_coordinator(&cluster, lost).await;
@@ -41,10 +41,10 @@ async fn run(harm: fn(&Cluster, usize) -> Option<PathBuf>) {
     }
     say(&load, &format!("start {} with --replace", REGIONS[lost]));
     cluster.replace(lost).await;
-    say(&load, &format!("{} has all again", REGIONS[lost]));
+    say(&load, &format!("{} has all data again", REGIONS[lost]));
     let aside = cluster.data_dir(lost).join("set-aside-1");
-    assert_eq!(aside.join("log").exists(), damaged.is_some(), "what was there is set aside");
-    assert!(!cluster.data_dir(lost).join("replaced").exists(), "it is over");
+    assert_eq!(aside.join("log").exists(), damaged.is_some(), "the previous data is set aside");
+    assert!(!cluster.data_dir(lost).join("replaced").exists(), "the replacement is complete");
     wait_working(&load, lost).await;
     for other in (0..REGIONS.len()).filter(|node| *node != lost) {
         say(&load, &format!("kill -9 {}", REGIONS[other]));

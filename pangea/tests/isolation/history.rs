@@ -106,7 +106,7 @@ impl History {
                 self.transactions.push(Transaction { name, ..Transaction::default() });
             }
             "commit" | "rollback" => {
-                let at = open.take().expect("only what has begun ends");
+                let at = open.take().expect("only a started statement ends");
                 self.transactions[at].is_committed = step.sql == "commit" && answer.is_ok();
             }
             sql if sql.starts_with("set ") => {}

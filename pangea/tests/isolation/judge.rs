@@ -23,7 +23,7 @@ pub async fn serial_order(
     left: &Seen,
 ) -> Option<Vec<String>> {
     let committed: Vec<&Transaction> = transactions.iter().filter(|it| it.is_committed).collect();
-    assert!(committed.len() <= TRANSACTIONS_MAX, "too many orders");
+    assert!(committed.len() <= TRANSACTIONS_MAX, "too many serial orders");
     let mut found = None;
     for order in orders(committed.len()) {
         client.batch_execute(&format!("begin; {START}")).await.unwrap();

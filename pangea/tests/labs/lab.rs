@@ -141,12 +141,15 @@ fn what_a_killed_lab_leaves_is_cleared() {
 #[test]
 fn what_can_not_be_is_refused_before_anything_is_made() {
     let wrong = [
-        (&["--regions", "us-east,atlantis"][..], "how far away is \"atlantis\"? Say --rtt"),
+        (
+            &["--regions", "us-east,atlantis"][..],
+            "the distance to region \"atlantis\" is not known: add --rtt",
+        ),
         (&["--regions", "us-east"], "2 to 32 regions, not 1"),
         (&["--regions", "us-east,us-east"], "us-east is there twice"),
         (&["--regions", "a/b,c", "--rtt", "1"], "no name of a region"),
         (&["--rtt", "99999999"], "too long"),
-        (&["--rtt=-1"], "must be milliseconds"),
+        (&["--rtt=-1"], "must be a number of milliseconds"),
         (&["--bandwidth", "0"], "must be from 0.001"),
         (&["--queue", "9"], "--bandwidth"),
         (&["--loss", "101"], "from 0 to 1"),

@@ -92,7 +92,7 @@ impl Process {
     /// Returns the lines on the process's stdout. Blocks until each line arrives. May be called
     /// once.
     pub fn lines(&mut self) -> impl Iterator<Item = String> + Send + 'static {
-        let stdout = self.child.stdout.take().expect("asked for once");
+        let stdout = self.child.stdout.take().expect("requested only once");
         // An unreadable line ends the output.
         BufReader::new(stdout).lines().map_while(Result::ok)
     }
@@ -104,7 +104,7 @@ impl Process {
 
     /// Returns the exit code, if the process has exited. -1 stands for a signal.
     pub fn exit_code(&mut self) -> Option<i32> {
-        let status = self.child.try_wait().expect("a child can be asked for");
+        let status = self.child.try_wait().expect("the state of a child is known");
         status.map(|status| status.code().unwrap_or(-1))
     }
 

@@ -19,28 +19,28 @@ pub const LONG_LINES: &[(&str, usize)] = &[];
 /// Files of any protocol's folder that are not a phase of a paper: name, reason.
 pub const PLUMBING: &[(&str, &str)] = &[
     ("mod.rs", "the chapter, which holds the phase table"),
-    ("state.rs", "what a replica remembers between the phases"),
-    ("messages.rs", "what the phases say to each other"),
+    ("state.rs", "the state of a replica between the phases"),
+    ("messages.rs", "the messages between the phases"),
     ("options.rs", "settings of the phases"),
-    ("header.rs", "what is kept with a record"),
-    ("marks.rs", "names of what each phase counts for a swarm"),
+    ("header.rs", "the use of the record header"),
+    ("marks.rs", "the marks that each phase counts in a swarm"),
     ("batch.rs", "the bytes that replication and the log carry"),
 ];
 
 /// Files of one protocol's folder that are not a phase of a paper: path, reason.
 pub const NO_PHASE: &[(&str, &str)] = &[
-    ("protocols/src/minerva/given.rs", "write sets in those bytes, beside the arguments"),
-    ("protocols/src/minerva/bench.rs", "a door to the phases, for benchmarks"),
-    ("protocols/src/minerva/resolution.rs", "the bytes in which commit tells recovery an outcome"),
-    ("protocols/src/calvin/warming/times.rs", "how long nodes took, for warming to predict it"),
+    ("protocols/src/minerva/given.rs", "write sets in those bytes, next to the arguments"),
+    ("protocols/src/minerva/bench.rs", "access to the phases, for benchmarks"),
+    ("protocols/src/minerva/resolution.rs", "the encoding of outcomes, from commit to recovery"),
+    (
+        "protocols/src/calvin/warming/times.rs",
+        "times that nodes needed, from which warming predicts",
+    ),
 ];
 
 /// Folders in `protocols/src` that are not a protocol: name, reason.
 pub const SHARED: &[(&str, &str)] = &[
-    ("agreement", "the replicated log that protocols hand small decisions to"),
-    ("exhaustive", "the search that tests of agreement and of protocols hand replicas to"),
-    (
-        "inputs",
-        "the input log: batches that are replicated and cut alike for every protocol over it",
-    ),
+    ("agreement", "the replicated log for small decisions of protocols"),
+    ("exhaustive", "the search over schedules, for tests of agreement and of protocols"),
+    ("inputs", "the input log: replicated batches and cuts, the same for every protocol"),
 ];

@@ -50,7 +50,7 @@ fn broken(doc: &Source, target: &str, docs: &[Source], paths: &BTreeSet<String>)
     let (file, heading) = target.split_once('#').unwrap_or((target, ""));
     let path = if file.is_empty() { doc.path.clone() } else { resolve(&doc.path, file) };
     if !path.is_empty() && !paths.contains(&path) {
-        return Some(format!("the link leads to {path}, which is not there"));
+        return Some(format!("the link leads to {path}, which does not exist"));
     }
     let page = docs.iter().find(|page| page.path == path)?;
     let mut headings = page.text.lines().filter(|line| line.starts_with('#')).map(anchor);

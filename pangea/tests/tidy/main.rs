@@ -44,7 +44,7 @@ fn core_and_protocols_reach_no_clock_thread_socket_or_file() {
 #[test]
 fn no_protocol_names_another() {
     let findings = purity::check_siblings(&Repository::read().rust);
-    expect_none("Protocols don't know of each other.", findings);
+    expect_none("Protocols don't use each other.", findings);
 }
 
 #[test]

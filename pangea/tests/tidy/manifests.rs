@@ -33,7 +33,7 @@ pub fn check_layers(manifests: &[Source]) -> Vec<Finding> {
     for manifest in manifests.iter().filter(|manifest| manifest.path != "Cargo.toml") {
         let own = manifest.path.strip_suffix("/Cargo.toml").expect("a manifest of a crate");
         let Some((_, may_use)) = MAY_USE.iter().find(|(name, _)| *name == own) else {
-            let what = format!("{own} is none of the crates");
+            let what = format!("{own} is not one of the crates");
             findings.push(manifest.finding(1, what));
             continue;
         };

@@ -45,7 +45,8 @@ fn check_protocol(chapter: &Source, files: &[&Source]) -> Vec<Finding> {
     for file in files {
         let name = file.path.strip_prefix(base).expect("in the folder");
         if !has_a_place(name, &file.path, &named) {
-            let what = "is in no row of the phase table, and not on the list of what is no phase";
+            let what = "is in no row of the phase table, and not on the list of files that are not \
+                        phases";
             findings.push(file.finding(1, what));
         }
     }

@@ -20,7 +20,7 @@ const WORLD: [(&str, &str); 9] = [
     ("std::process", "a driver decides what a process does"),
     ("std::time::Instant", "time is an input: use cx.now"),
     ("std::time::SystemTime", "time is an input: use cx.now"),
-    ("tokio", "waiting is the driver's matter"),
+    ("tokio", "waiting is up to the driver"),
     ("rand", "randomness is an input: use cx.rng"),
 ];
 
@@ -31,8 +31,8 @@ const HARMLESS: [&str; 1] = ["std::thread::panicking"];
 const WORLDLY_NAMES: [(&str, &str); 4] = [
     ("Instant", "time is an input: use cx.now"),
     ("SystemTime", "time is an input: use cx.now"),
-    ("async", "waiting is the driver's matter"),
-    ("await", "waiting is the driver's matter"),
+    ("async", "waiting is up to the driver"),
+    ("await", "waiting is up to the driver"),
 ];
 
 /// Finds access to the outside world in the files of deterministic crates, except for tests.
@@ -88,7 +88,7 @@ pub fn check_siblings(files: &[Source]) -> Vec<Finding> {
             let other = protocols.iter().find(|name| ident == **name && **name != own);
             if let Some(other) = other {
                 let what = format!(
-                    "{own} names {other}: what two protocols need unchanged goes beside them"
+                    "{own} names {other}: code that two protocols share belongs next to them"
                 );
                 findings.push(file.finding(ident.span().start().line, what));
             }

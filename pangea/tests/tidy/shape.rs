@@ -64,7 +64,7 @@ pub fn check(files: &[Source], allowed: &Allowed<'_>) -> Vec<Finding> {
     let numbers: Vec<_> = allowed.files.iter().map(|&(path, lines)| ((path, ""), lines)).collect();
     findings.extend(ratchet("lines in a file", FILE_LINES_MAX, &file_lines, &numbers));
     let numbers: Vec<_> = allowed.lines.iter().map(|&(path, lines)| ((path, ""), lines)).collect();
-    findings.extend(ratchet("lines beyond 100 columns", 0, &long_lines, &numbers));
+    findings.extend(ratchet("lines over 100 columns", 0, &long_lines, &numbers));
     findings
 }
 
@@ -134,7 +134,7 @@ fn ratchet(
         .iter()
         .map(|&((path, name), number)| ((path.to_owned(), name.to_owned()), number))
         .collect();
-    assert_eq!(listed.len(), numbers.len(), "something is on the list of {what} twice");
+    assert_eq!(listed.len(), numbers.len(), "the list of {what} has a duplicate");
     for (key, &(number, line)) in measured {
         let (path, name) = key.clone();
         let mut find = |say: String| {
@@ -153,7 +153,8 @@ fn ratchet(
         }
     }
     findings.extend(listed.into_keys().map(|(path, name)| {
-        let what = format!("{name} {what}: is on the list and gone").trim_start().to_owned();
+        let what =
+            format!("{name} {what}: is on the list, but does not exist").trim_start().to_owned();
         Finding { path, line: 1, what }
     }));
     findings
@@ -196,7 +197,10 @@ mod tests {
         for (lines, expected) in cases {
             assert_eq!(whats(&function(lines), &allowed), expected, "{lines} lines");
         }
-        assert_eq!(whats(&[], &allowed), ["long lines in a function: is on the list and gone"]);
+        assert_eq!(
+            whats(&[], &allowed),
+            ["long lines in a function: is on the list, but does not exist"]
+        );
     }
 
     #[test]
@@ -231,7 +235,7 @@ mod tests {
     fn columns_are_characters_and_rows_of_tables_are_free() {
         let file = |line: String| vec![Source::new("a.rs", &format!("{line}\n"))];
         assert_eq!(whats(&file(format!("//! {}", "§".repeat(96))), &NOTHING), [""; 0]);
-        let expected = ["lines beyond 100 columns: 1, and 0 is the limit"];
+        let expected = ["lines over 100 columns: 1, and 0 is the limit"];
         assert_eq!(whats(&file(format!("//! {}", "§".repeat(97))), &NOTHING), expected);
         assert_eq!(whats(&file(format!("//! | {} |", "a".repeat(100))), &NOTHING), [""; 0]);
     }

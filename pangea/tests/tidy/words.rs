@@ -69,13 +69,13 @@ pub fn check_names(files: &[Source]) -> Vec<Finding> {
         let is_empty = |name: &str| MODULES.contains(&name);
         let parts = file.path.split(['/', '.']);
         if let Some(name) = parts.into_iter().find(|part| is_empty(part)) {
-            findings.push(file.finding(1, format!("`{name}` says nothing: name what is in it")));
+            findings.push(file.finding(1, format!("`{name}` has no meaning: name its contents")));
         }
         for pair in idents(without_trait_impls(file.tokens())).windows(2) {
             let name = pair[1].to_string();
             let line = pair[1].span().start().line;
             if pair[0] == "mod" && is_empty(&name) {
-                findings.push(file.finding(line, format!("`{name}`: name what is in it")));
+                findings.push(file.finding(line, format!("`{name}`: name its contents")));
             }
             if pair[0] == "fn" && name.starts_with("get_") {
                 findings.push(file.finding(line, format!("`{name}`: leave out the `get_`")));

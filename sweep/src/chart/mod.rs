@@ -69,7 +69,7 @@ pub fn svg(chart: &Chart) -> String {
             Kind::Bar | Kind::Stacked => bars::draw(chart, &area),
             Kind::Timeline => timeline::draw(chart, &area),
         };
-        drawn.and_then(|()| area.present()).expect("a text takes any drawing");
+        drawn.and_then(|()| area.present()).expect("drawing into a string does not fail");
     }
     accessible(&text, chart)
 }

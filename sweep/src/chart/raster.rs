@@ -22,15 +22,15 @@ pub fn png(chart: &Chart, svg: &str) -> Vec<u8> {
     let mut fonts = fontdb::Database::new();
     fonts.load_font_data(epaint_default_fonts::UBUNTU_LIGHT.to_vec());
     let family = fonts.faces().next().map(|face| face.families[0].0.clone());
-    let family = family.expect("the font that comes along is one");
+    let family = family.expect("the bundled font is valid");
     fonts.set_sans_serif_family(&family);
     let options = Options { font_family: family, fontdb: Arc::new(fonts), ..Options::default() };
-    let tree = Tree::from_str(&svg, &options).expect("a drawing of this crate");
+    let tree = Tree::from_str(&svg, &options).expect("the drawing is valid SVG");
     let size = tree.size().to_int_size();
-    let mut pixels = Pixmap::new(size.width(), size.height()).expect("a size above zero");
+    let mut pixels = Pixmap::new(size.width(), size.height()).expect("the size is not zero");
     pixels.fill(Color::WHITE);
     resvg::render(&tree, Transform::default(), &mut pixels.as_mut());
-    pixels.encode_png().expect("a picture in memory has its format")
+    pixels.encode_png().expect("the picture can be encoded")
 }
 
 /// Returns the drawing below a line with its title.

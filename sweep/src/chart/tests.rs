@@ -94,7 +94,7 @@ fn a_timeline_shows_what_was_done() {
     chart.lines.push(line("region-2", Origin::Measured, &[]));
     let svg = svg(&chart);
     let named = |name: &str| texts(&svg).iter().filter(|text| *text == name).count();
-    assert_eq!(named("kill region-1"), 1, "what is done again and again has its name once");
+    assert_eq!(named("kill region-1"), 1, "a repeated event has its name once");
     assert_eq!((named("all regions"), named("region-2")), (1, 0), "there is nothing of region-2");
     assert!(svg.contains("#F3E3D8"));
 }

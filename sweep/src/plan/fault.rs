@@ -28,7 +28,7 @@ fn one(table: &Table<'_>) -> Result<String, Wrong> {
     let whom = whom.ok_or_else(|| missing("regions"))?;
     let regions = whom.texts()?;
     if !counts.contains(&regions.len()) {
-        let message = format!("{kind} is of one region (cut: or between two)");
+        let message = format!("{kind} has one region (cut: one or two)");
         return Err(Wrong::new(whom.line, message));
     }
     let at = table.find("at").ok_or_else(|| missing("at"))?.number()?;

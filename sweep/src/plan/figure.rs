@@ -157,7 +157,7 @@ impl Figure {
             let is_bare = is_bare && self.paper.is_empty() && self.ceilings.is_empty();
             return match self.x.is_none() && self.y.is_empty() && is_bare {
                 true => Ok(()),
-                false => wrong("a timeline has neither x nor y: it is of commits over time".into()),
+                false => wrong("a timeline has neither x nor y: it shows commits over time".into()),
             };
         }
         if self.x.is_none() {

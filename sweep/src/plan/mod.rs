@@ -100,7 +100,7 @@ impl Plan {
         };
         if base.iter().any(|bound| bound.name == "fault") && top.find("fault").is_some() {
             let line = top.find("fault").map_or(1, |item| item.line);
-            return Err(Wrong::new(line, "there are faults in [base] already"));
+            return Err(Wrong::new(line, "there are already faults in [base]"));
         }
         base.extend(fault::read(&tables("fault")?)?);
         let mut axes = Vec::new();
@@ -156,7 +156,7 @@ impl Plan {
                 };
                 if let Some(other) = self.axes[..at].iter().find(sets) {
                     let (name, one, two) = (&bound.name, &other.name, &axis.name);
-                    let message = format!("{name} is set by {one} already, and here by {two}");
+                    let message = format!("{name} is already set by {one}, and here by {two}");
                     return Err(Wrong::new(bound.line, message));
                 }
             }
@@ -185,7 +185,7 @@ fn named(name: &str, tables: &[Table<'_>]) -> Result<Axis, Wrong> {
     for table in tables {
         let label = Value::Text(table.text("name")?);
         if steps.iter().any(|step| step.label == label) {
-            let message = format!("there are two [[{name}]] of the name {label}");
+            let message = format!("there are two [[{name}]] with the name {label}");
             return Err(Wrong::new(table.line(), message));
         }
         steps.extend(steps_of(&label, table)?);

@@ -161,7 +161,7 @@ impl<'t> Item<'t> {
         for element in self.each()? {
             let (value, line) = (element.value()?, element.line);
             if values.iter().any(|bound| bound.value == value) {
-                return Err(Wrong::new(line, format!("{name} takes {value} twice")));
+                return Err(Wrong::new(line, format!("{name} has the value {value} twice")));
             }
             values.push(Bound { name: name.to_owned(), value, line });
         }
@@ -198,7 +198,7 @@ impl<'t> Item<'t> {
     /// If it is not a text.
     pub fn text(&self) -> Result<String, Wrong> {
         let text = self.value.get_ref().as_str();
-        Ok(text.ok_or_else(|| self.wrong("a text"))?.trim().to_owned())
+        Ok(text.ok_or_else(|| self.wrong("a string"))?.trim().to_owned())
     }
 
     /// Returns the value as a number.
@@ -298,7 +298,9 @@ impl<'t> Item<'t> {
             return Ok(Value::Text(text.to_owned()));
         }
         let wrong = || {
-            self.wrong("a number, a text, true or false (lists are for [sweep], cases and series)")
+            self.wrong(
+                "a number, a string, true or false (lists are only for [sweep], cases and series)",
+            )
         };
         number(value).map(Value::Number).ok_or_else(wrong)
     }

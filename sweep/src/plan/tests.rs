@@ -28,8 +28,8 @@ fn what_is_wrong_is_said_with_its_line_and_what_was_meant() {
         ("[base]\nrtt = 0", "line 1: a plan has no title"),
         ("title = 'T'\n\n[sweep]\nrtt = []", "line 4: rtt has no values, so there would be no run"),
         ("title = 'T'\n[sweep]\nrtt = 5", "line 3: rtt must be a list, not integer"),
-        ("title = 'T'\n[sweep]\nrtt = [5,\n 5]", "line 4: rtt takes 5 twice"),
-        ("title = 'T'\n[base]\nrtt = [1]", "line 3: rtt must be a number, a text, true or false"),
+        ("title = 'T'\n[sweep]\nrtt = [5,\n 5]", "line 4: rtt has the value 5 twice"),
+        ("title = 'T'\n[base]\nrtt = [1]", "line 3: rtt must be a number, a string, true or false"),
         ("title = 'T'\nrepeats = 0", "line 2: repeats must be a whole number from 1 to 100"),
         (
             "title = 'T'\nengine = 'reel'",
@@ -37,7 +37,7 @@ fn what_is_wrong_is_said_with_its_line_and_what_was_meant() {
         ),
         (
             "title = 'T'\n[sweep]\nrtt = [0]\n[[case]]\nname = 'a'\nrtt = 3",
-            "line 3: rtt is set by case",
+            "line 3: rtt is already set by case",
         ),
         ("title = 'T'\n[[case]]\nrtt = 3", "line 2: [[case]] has no name"),
         (
@@ -89,9 +89,9 @@ fn faults_become_the_option_that_a_benchmark_has() {
     assert_eq!(plan.base[0].name, "fault");
     assert_eq!(plan.base[0].value.to_string(), "kill:region-2@3+2,cut:a/b@6.5+0.5");
     for (text, said) in [
-        ("what = 'burn'", "line 3: there is no what \"burn\"; there are cut, kill, slow"),
+        ("what = 'burn'", "line 3: there is no what \"burn\"; expected one of cut, kill, slow"),
         ("what = 'kill'\nat = 3\nfor = 2", "line 2: [[fault]] has no regions"),
-        ("what = 'kill'\nregions = ['a', 'b']\nat = 3\nfor = 2", "line 4: kill is of one region"),
+        ("what = 'kill'\nregions = ['a', 'b']\nat = 3\nfor = 2", "line 4: kill has one region"),
         ("what = 'kill'\nregions = 'a'\nfor = 2", "line 2: [[fault]] has no at"),
     ] {
         let error = wrong(&format!("title = 'T'\n[[fault]]\n{text}"));

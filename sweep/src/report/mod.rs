@@ -191,7 +191,7 @@ impl<'a> Material<'a> {
             words.push_str(&format!("; {failed} failed"));
         }
         if left > 0 {
-            words.push_str(&format!("; {left} not made: --resume makes them"));
+            words.push_str(&format!("; {left} not run: --resume runs them"));
         }
         words
     }
@@ -209,7 +209,7 @@ impl<'a> Material<'a> {
             @if !failed.is_empty() {
                 section aria-label="Failed runs" {
                     h2 { "Failed runs" }
-                    p { "A run whose check fails has no throughput, and is in no figure." }
+                    p { "A run whose check fails has no throughput and is in no figure." }
                     ul {
                         @for (point, entry, why) in failed {
                             li {
@@ -230,7 +230,7 @@ fn section(number: usize, drawn: &Drawn<'_>) -> Markup {
         section {
             h2 id=(format!("figure-{number}")) { (title) }
             @for paragraph in paragraphs(note) { p { (paragraph) } }
-            @if drawn.charts.is_empty() { p.muted { "No run of it has results." } }
+            @if drawn.charts.is_empty() { p.muted { "No run of this figure has results." } }
             @for (name, chart, svg) in &drawn.charts {
                 figure {
                     @if chart.title != *title { h3 { (chart.title) } }

@@ -70,7 +70,7 @@ fn known(results: &Value) -> Markup {
         @if let Some(limit) = results["bottleneck"].as_str() { p { "Limited by " (limit) } }
         @if let Some(digest) = check["digest"].as_str() {
             p {
-                "Check passed: replicas are equal, " code { (digest) }
+                "Check passed: replicas are identical, " code { (digest) }
                 @if let Some(facts) = check["workload"].as_str() { "; " (facts) }
             }
         }

@@ -28,17 +28,17 @@ pub(super) fn caption(chart: &Chart) -> String {
     if chart.kind == Kind::Timeline {
         parts.push("Commits in each step of the timeline, as a rate.");
         if !chart.marks.is_empty() {
-            parts.push("Shaded: what the text at its top says was done to a node.");
+            parts.push("Shaded: the event that the text at the top names.");
         }
     }
     if has_spread && chart.kind != Kind::Stacked {
-        parts.push("Medians; bars reach from the least to the most of the repeats.");
+        parts.push("Medians; bars span the minimum to the maximum of the repeats.");
     }
     if has(Origin::Predicted) {
         parts.push("Dashed or pale: predicted, not measured.");
     }
     if has(Origin::Paper) {
-        parts.push("Grey and hollow: what the paper states, on its own machines.");
+        parts.push("Grey and hollow: values that the paper states, for its own machines.");
     }
     parts.join(" ")
 }
@@ -143,7 +143,7 @@ pub(super) fn summary(material: &Material<'_>) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="All runs" {
             table {
-                caption { "Medians of repeats, with the least and the most of the throughput." }
+                caption { "Medians of repeats, with the minimum and maximum throughput." }
                 thead {
                     tr {
                         @for axis in &axes { th scope="col" { (axis) } }

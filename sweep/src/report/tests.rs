@@ -161,7 +161,7 @@ fn rounds_go_over_all_points_and_the_report_has_medians() {
         "18 of 18, 3 of each point",
         "<p>Twice.</p></div>",
         "75 %",
-        "replicas are equal",
+        "replicas are identical",
         "<h3>rtt 100</h3>",
         "kill region-1\n</text>",
         "<td>30</td><td>0.23</td>",
@@ -207,7 +207,7 @@ fn the_best_of_what_is_tuned_is_run_again_and_the_rest_is_not() {
         "12 of 12: one of each point, then 3 of the best zipf",
         "909 <span class=\"spread\">(907–911)</span>",
         "rtt=0, zipf=0.9, tuning run: ",
-        "zipf 0.9, the most tried",
+        "zipf 0.9, the highest tried",
     ] {
         assert!(page.contains(words), "{words}");
     }
@@ -232,10 +232,10 @@ fn an_interrupted_sweep_has_a_report_and_goes_on_where_it_was() {
     assert_eq!((finished.done, finished.left), (4, 14));
     let page = std::fs::read_to_string(&finished.report).unwrap();
     assert_well_formed(&page);
-    assert!(page.contains("4 of 18, 3 of each point; 14 not made"), "{page}");
+    assert!(page.contains("4 of 18, 3 of each point; 14 not run"), "{page}");
     let mut fake = Fake::default();
     let error = sweep(PLAN, &mut fake, directory.path(), false).unwrap_err();
-    assert!(error.to_string().contains("has results already: --resume"), "{error}");
+    assert!(error.to_string().contains("already has results: continue with --resume"), "{error}");
     assert!(fake.runs.borrow().is_empty());
     let finished = sweep(PLAN, &mut fake, directory.path(), true).unwrap();
     assert_eq!((finished.done, finished.left), (18, 0));
@@ -304,7 +304,7 @@ fn values_are_for_each_of_something_or_times_less_than_another_runs() {
     let mut fake = Fake::default();
     let finished = sweep(RELATIVE, &mut fake, directory.path(), false).unwrap();
     let page = std::fs::read_to_string(finished.report).unwrap();
-    assert!(page.contains("Locks: ten at a time") && page.contains("times less"), "{page}");
+    assert!(page.contains("Locks: ten at a time") && page.contains("slowdown factor"), "{page}");
     let plan = Plan::parse(RELATIVE).unwrap();
     let points = Checked::new(&plan, &fake, &facts()).unwrap().points;
     let results = Results::open(&directory.path().join("runs")).unwrap();
@@ -329,8 +329,8 @@ fn values_are_for_each_of_something_or_times_less_than_another_runs() {
     let of_each = [named("near", [302.0, 303.0]), named("far", [152.5, 153.0])];
     assert_eq!(lines(&plan.figures[1]), of_each);
     for (from, to, said) in [
-        ("{series = 'alone'}", "{series = 'x'}", "no run is there for \"near, alone\""),
-        ("{series = 'alone'}", "{workload = 'ycsb-a'}", "no run of this plan is in it"),
+        ("{series = 'alone'}", "{series = 'x'}", "there is no run to compare \"near, alone\""),
+        ("{series = 'alone'}", "{workload = 'ycsb-a'}", "it has no run of this plan"),
         ("per = 'rtt'\nslow", "per = 'case'\nslow", "has no number case to divide by"),
     ] {
         let error = refused(&RELATIVE.replace(from, to));
@@ -355,16 +355,20 @@ fn nothing_starts_before_all_of_a_plan_is_right() {
             "workload = 'ycsb-a'\nregions = 11",
             "needs about 1100 MB of memory",
         ),
-        ("workload = 'ycsb-a'", "workload = 'ycsb-a'\ntiny = 3", "line 8: --tiny is true or false"),
+        (
+            "workload = 'ycsb-a'",
+            "workload = 'ycsb-a'\ntiny = 3",
+            "line 8: --tiny must be true or false",
+        ),
         ("workload = 'ycsb-a'", "workload = 'ycsb-a'\njson = 'x'", "line 8: json can't be set by"),
-        ("workload = 'ycsb-a'", "", "no workload is said"),
+        ("workload = 'ycsb-a'", "", "no workload is set"),
         (
             "workload = 'ycsb-a'",
             "workload = 'a'\ncosts = 'x'",
-            "--costs is of pangea sim --predict",
+            "--costs is an option of pangea sim --predict",
         ),
-        ("series = 'zipf'", "", "are at one place: add zipf to series, only or best_of"),
-        ("only = {zipf = 0.9}", "only = {zipf = 0.8}", "no run of this plan is in it"),
+        ("series = 'zipf'", "", "have the same position: add zipf to series, only or best_of"),
+        ("only = {zipf = 0.9}", "only = {zipf = 0.8}", "it has no run of this plan"),
     ] {
         let text = PLAN.replace(from, to);
         assert_ne!(text, PLAN);

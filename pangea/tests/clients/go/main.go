@@ -128,7 +128,7 @@ func withGorm(url string) {
 	check(err)
 	expect(len(columns), 8)
 	if db.Create(&Book{Title: "bad", Price: -1, AuthorID: ann.ID}).Error == nil {
-		panic("a constraint was passed over")
+		panic("a constraint was ignored")
 	}
 }
 

@@ -104,7 +104,7 @@ def main():
         try:
             with transaction.atomic():
                 wrong()
-            raise AssertionError("a constraint was passed over")
+            raise AssertionError("a constraint was ignored")
         except IntegrityError:
             pass
     with transaction.atomic():

@@ -243,6 +243,6 @@ async fn many_at_once(pool: &PgPool) {
 async fn listen(url: &str) {
     let mut listener = PgListener::connect(url).await.unwrap();
     let error = listener.listen("news").await.unwrap_err();
-    let error = error.as_database_error().expect("the server refuses it").to_string();
+    let error = error.as_database_error().expect("the server rejects it").to_string();
     assert!(error.contains("LISTEN is not supported"), "{error}");
 }

@@ -116,7 +116,7 @@ public class Main {
             Savepoint before = connection.setSavepoint();
             try {
                 statement.execute("insert into j (id, s) values (1, 'x')");
-                throw new AssertionError("a duplicate was taken");
+                throw new AssertionError("a duplicate was accepted");
             } catch (SQLException error) {
                 check(error.getSQLState().equals("23505"), error.getMessage());
                 connection.rollback(before);
