@@ -2,33 +2,33 @@
 
 mod authorization;
 pub mod catalog;
+mod concurrent_index;
 mod conflict;
 mod copy;
-pub mod elsewhere;
 pub mod engine;
 pub mod error;
 mod exec;
 mod explain;
 mod expr;
-mod held;
 pub mod history;
 mod insight;
 mod keys;
 pub mod memory;
 pub mod native;
-mod nested;
 pub mod notice;
-mod online;
 mod plan;
 mod procedure;
 mod relational;
+pub mod remote_rows;
 mod replay;
+mod result_memory;
 mod rows;
 pub mod scram;
 mod search_path;
 mod sequence;
 pub mod session;
 mod statement;
+mod subtransaction;
 mod syntax;
 mod system;
 #[cfg(test)]
@@ -44,11 +44,11 @@ use pangea_core::txn::Procedure;
 
 use pangea_core::ids::TableId;
 
-pub use held::RESULTS_BYTES_DEFAULT;
-use held::Results;
 pub use insight::activity::Signals;
 use plan::cache::PlanCache;
 pub use plan::{Origin, OutputColumn};
+pub use result_memory::RESULTS_BYTES_DEFAULT;
+use result_memory::ResultMemory;
 pub use statement::STATEMENT;
 
 /// The tables of catalog records and of the positions of sequences. Every node has all their rows,
@@ -62,7 +62,7 @@ pub struct Shared {
     blocks: sequence::Blocks,
     replays: Replays,
     insight: insight::Insight,
-    results: Arc<Results>,
+    results: Arc<ResultMemory>,
     natives: BTreeMap<String, Arc<native::Native>>,
     /// First parts of setting names that sessions may not make up.
     reserved_prefixes: Arc<[&'static str]>,
@@ -90,7 +90,7 @@ impl Replays {
 impl Shared {
     /// Returns the state of a node with a limit for the memory of unread results, in bytes.
     pub fn with_results_max(bytes: usize) -> Self {
-        Self { results: Arc::new(Results::up_to(bytes)), ..Self::default() }
+        Self { results: Arc::new(ResultMemory::up_to(bytes)), ..Self::default() }
     }
 
     /// Adds procedures in Rust, which must be in the node's registry too.
@@ -125,7 +125,7 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     vec![
         Arc::new(sequence::Reserve),
         Arc::new(statement::Statement::default()),
-        Arc::new(online::BuildIndex),
+        Arc::new(concurrent_index::BuildIndex),
         Arc::new(replay::Replay::default()),
     ]
 }

@@ -19,7 +19,7 @@ use crate::notice::Notice;
 use crate::plan::cache::PlanCache;
 use crate::plan::{OutputColumn, Planned};
 use crate::search_path::{self, PathSetting};
-use crate::sequence::Drawn;
+use crate::sequence::SequenceValues;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
@@ -137,7 +137,7 @@ impl Arguments {
             _ => Arc::from(search_path::BEFORE_SCHEMAS),
         };
         let sequences = (0..from.count("sequences")?)
-            .map(|_| Drawn::decode(&mut from))
+            .map(|_| SequenceValues::decode(&mut from))
             .collect::<Result<Vec<_>, _>>()?;
         let last_number = Cell::new(number(&mut from)?);
         let rows = match flags & ROWS {
@@ -333,10 +333,10 @@ mod tests {
             search_path: Arc::from("p"),
             seed: Cell::new(9),
             row_seed: 11,
-            sequences: vec![Drawn {
+            sequences: vec![SequenceValues {
                 name: QualifiedName::new("p", "s"),
                 id: 3,
-                ..Drawn::default()
+                ..SequenceValues::default()
             }],
             last_number: Cell::new(Some(-1)),
             fills_later: true,

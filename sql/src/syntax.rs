@@ -1,25 +1,25 @@
 //! Parses texts to syntax trees, with PostgreSQL's syntax errors.
 
-mod altered;
+mod alter_other_objects;
 pub(crate) mod as_of;
 pub(crate) mod cursors;
 mod depth;
 mod dialect;
 pub(crate) mod explain;
+mod extended_grammar;
 pub(crate) mod inserts;
 mod kinds;
 mod names;
+mod normalize;
 mod only;
-mod own;
 pub(crate) mod procedures;
 mod qualify;
 mod ranges;
-mod refused;
 mod rename;
 mod reserved;
 pub(crate) mod roles;
 pub(crate) mod sequences;
-mod spelling;
+mod unsupported;
 mod views;
 pub(crate) mod words;
 mod writes;
@@ -31,7 +31,7 @@ use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
-pub(crate) use self::altered::Altered;
+pub(crate) use self::alter_other_objects::Altered;
 pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
 pub(crate) use self::dialect::Postgres;
@@ -41,10 +41,10 @@ pub(crate) use self::names::{
 };
 use self::procedures::ProcedureStatement;
 pub(crate) use self::qualify::qualify;
-pub(crate) use self::refused::system_column;
 pub(crate) use self::rename::{names_word, renamed};
 pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
+pub(crate) use self::unsupported::system_column;
 pub(crate) use self::writes::{is_write, names_write};
 use crate::catalog::CheckOption;
 use crate::copy;
@@ -113,8 +113,8 @@ pub(crate) fn tokens(source: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
     let mut tokens = Tokenizer::new(&Postgres, source)
         .tokenize_with_location()
         .map_err(|error| untokenized(source, &error.message, error.location))?;
-    refused::read_numbers(source, &mut tokens)?;
-    spelling::normalize(source, &mut tokens)?;
+    unsupported::read_numbers(source, &mut tokens)?;
+    normalize::normalize(source, &mut tokens)?;
     Ok(tokens)
 }
 
@@ -159,18 +159,19 @@ fn parse_one(
     let end = place.byte_offset(source, last.end);
     let text: Arc<str> = Arc::from(&source[start..end]);
     let words: Vec<&TokenWithSpan> = tokens.iter().filter(is_word).collect();
-    if let Some(parsed) = own::parse(dialect, source, tokens, (start, &words, &text))? {
+    if let Some(parsed) = extended_grammar::parse(dialect, source, tokens, (start, &words, &text))?
+    {
         return Ok(parsed);
     }
     kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
-    refused::check_tokens(source, tokens.iter().filter(is_word))?;
+    unsupported::check_tokens(source, tokens.iter().filter(is_word))?;
     let shape = Shape::check(tokens)?;
     let mut tokens = tokens.to_vec();
     let as_of = as_of::take(source, &mut tokens)?;
     let sequence = sequences::take(source, &mut tokens)?;
     sequences::reorder(&mut tokens);
     let check = views::take_check_option(&mut tokens);
-    let altered = altered::as_table(&mut tokens);
+    let altered = alter_other_objects::as_table(&mut tokens);
     ranges::as_list(source, &mut tokens)?;
     only::take_only(&mut tokens);
     inserts::normalize(source, &mut tokens);
@@ -203,13 +204,21 @@ fn parse_one(
     });
     let is_deeper = || shape.is_deeper_than_parsed(dialect, &tokens);
     let ast = parsed.map_err(|error| if is_deeper() { depth::too_deep() } else { error })?;
-    refused::check_statement(source, &ast)?;
+    unsupported::check_statement(source, &ast)?;
     let (text, source) = (Arc::from(&source[start..end]), source.clone());
     if as_of.is_some() {
         as_of::check(&ast, &source)?;
     }
     let (ast, as_of, sequence) = (Arc::new(ast), as_of.map(Arc::new), Arc::new(sequence));
-    Ok(Parsed { ast, copy, check, altered, as_of, sequence, ..own::of_no_tree(&text, &source) })
+    Ok(Parsed {
+        ast,
+        copy,
+        check,
+        altered,
+        as_of,
+        sequence,
+        ..extended_grammar::of_no_tree(&text, &source)
+    })
 }
 
 /// Replaces ABORT, PostgreSQL's synonym of ROLLBACK, which the parser does not know.
@@ -462,10 +471,15 @@ mod tests {
 
     #[test]
     fn tables_of_the_catalog_are_named_with_and_without_their_schema() {
-        assert!(refused::is_of_catalog("pg_class") && refused::is_of_catalog("pg_stat_activity"));
-        assert!(refused::is_of_catalog("pg_aggregate") && refused::is_of_catalog("pg_views"));
-        assert!(refused::is_of_catalog("pg_type") && refused::is_of_catalog("pg_tables"));
-        assert!(!refused::is_of_catalog("pg_mine") && !refused::is_of_catalog("class"));
+        assert!(
+            unsupported::is_of_catalog("pg_class")
+                && unsupported::is_of_catalog("pg_stat_activity")
+        );
+        assert!(
+            unsupported::is_of_catalog("pg_aggregate") && unsupported::is_of_catalog("pg_views")
+        );
+        assert!(unsupported::is_of_catalog("pg_type") && unsupported::is_of_catalog("pg_tables"));
+        assert!(!unsupported::is_of_catalog("pg_mine") && !unsupported::is_of_catalog("class"));
     }
 
     #[test]

@@ -6,27 +6,27 @@
 //! environment.
 
 pub(crate) mod aggregate;
-mod ahead;
 mod alter;
+mod alter_owner;
 mod copy;
 mod ddl;
 mod dml;
 mod enums;
 mod fetch;
-mod first;
 mod grants;
 mod groups;
-mod owners;
+pub(crate) mod parallel_scan;
+mod prefetch;
 mod procedures;
 pub(crate) mod query;
 mod roles;
 mod scan;
 mod schemas;
 mod sequences;
-pub(crate) mod series;
+pub(crate) mod set_returning;
 mod steps;
+mod top_k;
 mod views;
-pub(crate) mod whole;
 mod write;
 
 use std::sync::Arc;
@@ -39,10 +39,10 @@ use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::explain::profile::{Step, Watch};
 use crate::expr::Env;
-use crate::held::{Held, size_of_row, size_of_rows};
 use crate::notice::Notice;
 use crate::plan::{Comment, Plan, Planned, Select, SortKey};
 use crate::procedure;
+use crate::result_memory::{ResultReservation, size_of_row, size_of_rows};
 use crate::sequence::Used;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
@@ -72,20 +72,20 @@ pub(crate) struct Executed {
 struct RowBuffer {
     rows: Vec<Vec<Datum>>,
     bytes: usize,
-    held: Held,
+    reservation: ResultReservation,
 }
 
 impl RowBuffer {
     /// Creates a buffer that counts against the node's memory for results.
     fn of(env: &Env) -> Self {
-        Self { held: Held::of(env.results.as_ref()), ..Self::default() }
+        Self { reservation: ResultReservation::of(env.results.as_ref()), ..Self::default() }
     }
 
     fn push(&mut self, row: Vec<Datum>) -> Result<(), SqlError> {
         let bytes = size_of_row(&row);
         self.bytes += bytes;
         check_size(self.rows.len() + 1, self.bytes)?;
-        self.held.take(bytes)?;
+        self.reservation.take(bytes)?;
         self.rows.push(row);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl RowBuffer {
         self.rows.sort_by(|a, b| query::compare(a, b, sort));
         self.rows.truncate(usize::try_from(count).unwrap_or(usize::MAX));
         self.bytes = size_of_rows(&self.rows);
-        self.held.keep(self.bytes);
+        self.reservation.keep(self.bytes);
     }
 }
 

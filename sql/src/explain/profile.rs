@@ -28,7 +28,7 @@ const STEPS: usize = 6;
 
 /// How a statement was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CommitPath {
     /// As a program, which every node runs at its place in the order.
     Program,
     /// As a certified transaction: its local reads and writes, which every node certifies.
@@ -38,7 +38,7 @@ pub(crate) enum Way {
 /// A submitted program and its outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct Commit {
-    pub way: Way,
+    pub way: CommitPath,
     /// Size of the program's arguments, in bytes.
     pub bytes: usize,
     /// Number of rows and ranges read, and of rows written.

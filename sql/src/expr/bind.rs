@@ -16,7 +16,7 @@ use crate::catalog::role::Privileges;
 use crate::catalog::{Enums, QualifiedName};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
-use crate::exec::series::Called;
+use crate::exec::set_returning::Called;
 use crate::procedure::{Signature, unassigned};
 use crate::relational::{ColumnId, Query, Shape, Window};
 use crate::syntax::{self, Written};

@@ -13,7 +13,7 @@ use super::time_functions::MAKE_INTERVAL_NAMES;
 use super::{Binary, Comparison, Expr, Unary};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::AggregateKind;
-use crate::exec::series::SetFunction;
+use crate::exec::set_returning::SetFunction;
 use crate::relational::WindowFunction;
 use crate::syntax;
 use crate::types::SqlType;

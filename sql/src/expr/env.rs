@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::catalog::PUBLIC;
 use crate::error::SqlError;
 use crate::explain::Profile;
-use crate::held::Results;
 use crate::insight::Facts;
 use crate::plan::target::Deferred;
-use crate::sequence::Drawn;
+use crate::result_memory::ResultMemory;
+use crate::sequence::SequenceValues;
 use crate::session::cursors::Shown;
 use crate::session::settings::Values;
 use crate::system::SystemCatalog;
@@ -45,7 +45,7 @@ pub(crate) struct Env {
     /// primary key.
     pub row_seed: u64,
     /// The statement's sequences, in the order of its plan.
-    pub sequences: Vec<Drawn>,
+    pub sequences: Vec<SequenceValues>,
     /// The value that the session drew last from any sequence (`lastval`).
     pub last_number: Cell<Option<i64>>,
     /// Requests of `setval`: the position of the sequence, the value, and whether it was drawn.
@@ -68,7 +68,7 @@ pub(crate) struct Env {
     /// Whether new indexes are filled by separate steps after the statement.
     pub fills_later: bool,
     /// Memory that results are counted against; `None` if every replica runs the statement.
-    pub results: Option<Arc<Results>>,
+    pub results: Option<Arc<ResultMemory>>,
     /// Rows computed by earlier steps of the statement, by the number of the relation that they
     /// form in its queries.
     pub given: RefCell<BTreeMap<u32, Given>>,
@@ -179,7 +179,7 @@ impl Env {
 
     /// Returns the value that the session drew last from each of the statement's sequences.
     pub fn current(&self) -> Vec<(u32, i64)> {
-        let current = |drawn: &Drawn| drawn.current.get().map(|number| (drawn.id, number));
+        let current = |drawn: &SequenceValues| drawn.current.get().map(|number| (drawn.id, number));
         self.sequences.iter().filter_map(current).collect()
     }
 

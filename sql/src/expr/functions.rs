@@ -15,8 +15,8 @@ use super::math::{self, MathFunction};
 use super::node_calls::{self, NodeFunction};
 use super::regexes::{self, RegexFunction};
 use super::session_calls::{self, SettingFunction};
+use super::text_functions::{self, WordFunction};
 use super::time_functions::{self, TimeFunction};
-use super::words::{self, WordFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
 /// The result of `version()`. Drivers parse the number after "PostgreSQL".
@@ -140,7 +140,7 @@ impl Function {
         match self {
             Self::Array(function) => function.takes_nulls(),
             Self::Json(function) => function.takes_nulls(),
-            Self::Word(function) => words::takes_nulls(function),
+            Self::Word(function) => text_functions::takes_nulls(function),
             Self::CountNulls { .. } => true,
             Self::Enum(function) => function == EnumFunction::Range,
             Self::Catalog(function) => function.takes_nulls(),
@@ -178,7 +178,7 @@ impl Function {
             Self::Array(function) => function.call(args, &env.zone),
             Self::Enum(function) => function.call(args),
             Self::Json(function) => function.call(args, &env.zone),
-            Self::Word(function) => words::call(function, args),
+            Self::Word(function) => text_functions::call(function, args),
             Self::Regex(function) => regexes::call(function, args),
             Self::Math(function) => math::call(function, args),
             Self::Date(function) => dates::call(function, args, &env.zone, env.statement_now),

@@ -30,12 +30,12 @@ pub(crate) mod signatures;
 mod strings;
 mod subqueries;
 pub(crate) mod temporal;
+mod text_functions;
 mod time_functions;
 mod times;
 mod to_char;
 mod type_names;
 mod whole_rows;
-mod words;
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

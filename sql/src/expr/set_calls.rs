@@ -9,7 +9,7 @@ use super::bind::{Aggregates, Binder, Bound, ScopeColumn};
 use super::cast::Level;
 use super::functions::Function;
 use crate::error::{SqlError, code};
-use crate::exec::series::{Called, SetFunction};
+use crate::exec::set_returning::{Called, SetFunction};
 use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;

@@ -9,8 +9,8 @@ use super::math;
 use super::regexes;
 use super::session_calls;
 use super::strings::TrimSide;
+use super::text_functions;
 use super::time_functions;
-use super::words;
 use super::{catalog_calls, node_calls};
 use crate::types::{Element, SqlType};
 use SqlType::{
@@ -146,7 +146,7 @@ fn forms() -> impl Iterator<Item = &'static Signature> {
         SIGNATURES,
         time_functions::SIGNATURES,
         json_calls::SIGNATURES,
-        words::SIGNATURES,
+        text_functions::SIGNATURES,
         math::SIGNATURES,
         dates::SIGNATURES,
         catalog_calls::SIGNATURES,

@@ -6,7 +6,7 @@ use sqlparser::ast;
 
 use super::ddl::spread;
 use super::path::{Path, Paths};
-use super::{Alter, Change, Checked, Meant, Plan, Planner, refuse, renames, text};
+use super::{Alter, Change, Checked, DropTarget, Plan, Planner, refuse, renames, text};
 use crate::catalog::sequence::sequence_of;
 use crate::catalog::{Index, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
@@ -98,7 +98,11 @@ impl Planner<'_> {
         self.finish(COMMAND, draft)
     }
 
-    pub(super) fn drop_index(&mut self, names: &[Meant], if_exists: bool) -> Result<Plan, Failure> {
+    pub(super) fn drop_index(
+        &mut self,
+        names: &[DropTarget],
+        if_exists: bool,
+    ) -> Result<Plan, Failure> {
         const COMMAND: &str = "DROP INDEX";
         let [meant] = names else {
             return Err(SqlError::unsupported("DROP INDEX of more than one index").into());

@@ -6,8 +6,8 @@ use datafusion::logical_expr::LogicalPlan;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
-use super::functions_from::FunctionFrom;
 use super::path::Paths;
+use super::table_functions::FunctionFrom;
 use super::views::Named;
 use super::{OutputColumn, Planner, refuse, scope_as};
 use crate::catalog::sequence;

@@ -11,15 +11,13 @@ mod comments;
 mod constraints;
 mod copy;
 mod ddl;
-mod definitions;
+mod ddl_plans;
 mod dml;
 mod enums;
 mod from;
-mod functions_from;
 mod grouping;
-mod joined;
-mod kinds;
 mod locks;
+mod multi_table_dml;
 mod names;
 mod output;
 pub(crate) mod path;
@@ -28,18 +26,20 @@ mod query;
 mod recorder;
 mod renames;
 mod resolve;
+mod returning;
 mod roles;
-mod rows_assigned;
+mod row_assignment;
 mod select;
 mod sequences;
-mod shape;
+mod statement_plan;
 mod steps;
+mod subquery_unnesting;
+mod table_functions;
 pub(crate) mod target;
 pub(crate) mod text;
-mod told;
 mod views;
 mod with;
-mod written;
+mod write_target;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -60,7 +60,7 @@ use crate::procedure::Signature;
 use crate::relational::{ColumnId, Numbers, Query};
 use crate::rows::Columns;
 use crate::search_path::SearchPath;
-use crate::sequence::{Drawn, Used};
+use crate::sequence::{SequenceValues, Used};
 use crate::syntax::sequences::Said;
 use crate::syntax::{self, Altered, Parsed};
 use crate::types::{Reg, SqlType};
@@ -68,28 +68,28 @@ use access::Access;
 pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
-pub(crate) use definitions::{
+pub(crate) use ddl_plans::{
     Alter, AlterSequence, Change, Checked, CreateSequence, CreateTable, DropTables, RenameSequence,
     Truncate,
 };
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
-pub(crate) use joined::Joined;
-pub(crate) use kinds::Plan;
+pub(crate) use multi_table_dml::Joined;
 pub use output::{Origin, OutputColumn};
 use path::Paths;
 pub(crate) use procedures::{
     Bodies, Call, Calls, CreateProcedure, DropProcedures, OwnProcedure, Seen,
 };
 use recorder::{Recorder, Records};
-pub(crate) use resolve::{Meant, no_schema};
+pub(crate) use resolve::{DropTarget, no_schema};
+pub(crate) use returning::{Asked, Returning};
+pub(crate) use statement_plan::Plan;
 pub(crate) use steps::Steps;
 use target::Targets;
-pub(crate) use told::{Asked, Returning};
 pub(crate) use views::{
     AlterView, CreateView, ViewChange, system_columns, types_of as types_of_view,
 };
-pub(crate) use written::ViewCheck;
+pub(crate) use write_target::ViewCheck;
 
 /// A statement that is ready to run.
 #[derive(Clone, Debug)]
@@ -134,11 +134,11 @@ impl Planned {
 
     /// Matches the reserved sequence values to this plan's sequences; sequences without reserved
     /// values get none.
-    pub(crate) fn drawn(&self, mut drawn: Vec<Drawn>) -> Vec<Drawn> {
+    pub(crate) fn drawn(&self, mut drawn: Vec<SequenceValues>) -> Vec<SequenceValues> {
         let mut of = |used: &Used| {
             let found = drawn.iter().position(|drawn| drawn.id == used.sequence.id);
             let (name, id) = (used.name.clone(), used.sequence.id);
-            let nothing = Drawn { name, id, ..Drawn::default() };
+            let nothing = SequenceValues { name, id, ..SequenceValues::default() };
             found.map_or(nothing, |at| drawn.swap_remove(at))
         };
         self.sequences.iter().map(&mut of).collect()
@@ -370,7 +370,7 @@ impl Planner<'_> {
         if let Plan::Call(call) = &plan {
             // The sequences of the arguments come first, because expressions refer to them by
             // position.
-            call.survey.sequences.iter().for_each(|used| used.add_to(&mut sequences));
+            call.effects.sequences.iter().for_each(|used| used.add_to(&mut sequences));
         }
         let named = named(&mut columns);
         if matches!(plan, Plan::CopyTo(_)) && !named.is_empty() {

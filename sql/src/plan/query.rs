@@ -11,8 +11,8 @@ use sqlparser::tokenizer::Location;
 
 use super::from::{Side, scope_over};
 use super::select::{Output, Wanted, access, plain};
-use super::shape::{Simple, shape};
-use super::written::{NO_SINGLE, RETURNING};
+use super::subquery_unnesting::{Simple, shape};
+use super::write_target::{NO_SINGLE, RETURNING};
 use super::{Grouping, OutputColumn, Planner, Select, Source, refuse};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Nested, Scope};

@@ -181,21 +181,21 @@ impl Planner<'_> {
     }
 
     /// Resolves a name in DROP and similar statements; the relation may not exist.
-    pub(super) fn meant(&mut self, object: &ast::ObjectName) -> Result<Meant, Failure> {
+    pub(super) fn meant(&mut self, object: &ast::ObjectName) -> Result<DropTarget, Failure> {
         let written = syntax::table_name(object)?;
         match self.found(&written)? {
-            Some((name, _)) => Ok(Meant { name: Ok(name), written }),
+            Some((name, _)) => Ok(DropTarget { name: Ok(name), written }),
             None => self.absent(written),
         }
     }
 
     /// Returns a name without a relation, with the error of its schema if that does not exist
     /// either.
-    pub(super) fn absent(&mut self, written: Written) -> Result<Meant, Failure> {
+    pub(super) fn absent(&mut self, written: Written) -> Result<DropTarget, Failure> {
         let checked = written.schema.as_deref().map_or(Ok(()), |schema| self.check_schema(schema));
         match checked {
-            Ok(()) => Ok(Meant { name: Err(None), written }),
-            Err(Failure::Sql(error)) => Ok(Meant { name: Err(Some(error)), written }),
+            Ok(()) => Ok(DropTarget { name: Err(None), written }),
+            Err(Failure::Sql(error)) => Ok(DropTarget { name: Err(Some(error)), written }),
             Err(Failure::Interrupted) => Err(Failure::Interrupted),
         }
     }
@@ -203,13 +203,13 @@ impl Planner<'_> {
 
 /// A resolved name in DROP.
 #[derive(Clone, Debug)]
-pub(crate) struct Meant {
+pub(crate) struct DropTarget {
     /// If no relation exists: the error of the schema if that does not exist either.
     pub name: Result<QualifiedName, Option<SqlError>>,
     pub written: Written,
 }
 
-impl Meant {
+impl DropTarget {
     /// Returns the name of the existing relation. If it does not exist, IF EXISTS gives a notice
     /// and `None`.
     ///

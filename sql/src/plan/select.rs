@@ -11,7 +11,7 @@ use super::names::column_name;
 use super::path::Paths;
 use super::{OutputColumn, Planner, Select, SortKey, Source, refuse};
 use crate::error::{Failure, SqlError, code};
-use crate::exec::series::Called;
+use crate::exec::set_returning::Called;
 use crate::expr::bind::{Aggregates, Bound, Collected, Qualifier, Scope};
 use crate::expr::set_calls::part_name;
 use crate::expr::{Expr, Typed};

@@ -151,7 +151,7 @@ pub(crate) struct Deferred {
 }
 
 /// Finds rows: the access and the condition. Parameters are the values of a foreign key.
-pub(crate) type Way = (Access, Expr);
+pub(crate) type ReferencePath = (Access, Expr);
 
 /// Returns how to find the rows with a foreign key's values, and the row that they refer to. `None`
 /// if the foreign key no longer exists.
@@ -159,7 +159,7 @@ pub(crate) fn both_sides(
     child: &QualifiedName,
     key: &str,
     cx: &mut dyn Context,
-) -> Result<Option<(Way, Way)>, Failure> {
+) -> Result<Option<(ReferencePath, ReferencePath)>, Failure> {
     let Some(Relation::Table(child)) = catalog::find(child, cx)? else { return Ok(None) };
     let Some(key) = child.foreign_keys.iter().find(|known| known.name == key).cloned() else {
         return Ok(None);

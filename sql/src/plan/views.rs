@@ -6,7 +6,7 @@ use sqlparser::ast;
 
 use super::alter::nothing;
 use super::from::{Side, derived_scope};
-use super::written::{NO_SINGLE, over_one};
+use super::write_target::{NO_SINGLE, over_one};
 use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse, renames, text};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};

@@ -6,7 +6,7 @@ use pangea_core::txn::Context;
 use sqlparser::ast;
 
 use super::body::Visible;
-use super::lifted::{Lifted, lift};
+use super::hoisted_subqueries::{Lifted, lift};
 use super::variables::{Named, Variables};
 use crate::error::{Failure, SqlError, code};
 use crate::plan::{self, Calls, Plan, Planned, cache};
@@ -134,7 +134,7 @@ impl Fragment {
             return Ok(planned);
         }
         let planned = Arc::new(plan::plan_in(&self.parsed, signature, calls, cx)?);
-        // A CALL is not cached, because its survey depends on the calls around it.
+        // A CALL is not cached, because its effects depend on the calls around it.
         if !matches!(planned.plan, Plan::Call(_)) {
             let kept = Some((signature.clone(), planned.clone()));
             *self.planned.lock().unwrap_or_else(PoisonError::into_inner) = kept;

@@ -8,14 +8,14 @@ use pangea_core::txn::Context;
 
 use super::body::{Into, Query};
 use super::fragment::{Fragment, Signature};
-use super::lifted::{Is, Lifted};
+use super::hoisted_subqueries::{Is, Lifted};
 use super::run::{Frame, Machine};
 use super::slots::converted;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
 use crate::plan::{OutputColumn, Plan, Planned};
-use crate::sequence::Drawn;
+use crate::sequence::SequenceValues;
 use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
@@ -222,10 +222,14 @@ impl Machine<'_> {
                 values.extend((0..block.count).map(number));
             }
             if is_own && drawn.is_none() {
-                self.own.push(Drawn { name: name.clone(), id, ..Drawn::default() });
+                self.own.push(SequenceValues {
+                    name: name.clone(),
+                    id,
+                    ..SequenceValues::default()
+                });
             }
             let (values, current) = (RefCell::new(values), Cell::new(current));
-            sequences.push(Drawn { name, id, values, current });
+            sequences.push(SequenceValues { name, id, values, current });
         }
         Ok(Env {
             // Steps of the golden ratio keep the seeds of successive statements far apart.
@@ -244,7 +248,7 @@ impl Machine<'_> {
     }
 
     /// Returns the numbers drawn of a sequence.
-    fn drawn(&self, id: u32) -> Option<&Drawn> {
+    fn drawn(&self, id: u32) -> Option<&SequenceValues> {
         self.own.iter().chain(&self.env.sequences).find(|drawn| drawn.id == id)
     }
 
@@ -263,7 +267,7 @@ impl Machine<'_> {
             for drawn in &env.sequences {
                 let (name, id, current) = (drawn.name.clone(), drawn.id, drawn.current.clone());
                 self.own.retain(|own| own.id != id);
-                self.own.push(Drawn { name, id, current, ..Drawn::default() });
+                self.own.push(SequenceValues { name, id, current, ..SequenceValues::default() });
             }
         }
         let settings = env.set_settings.take();

@@ -37,11 +37,11 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 use futures_util::Stream;
 
 use super::SubqueryKind;
-use super::answers::{Found, beside, with_column};
-use super::chance::Chance;
-use super::expand::Expand;
 use super::leaf::{as_they_come, without_statement};
+use super::project_set::Expand;
 use super::run::planned;
+use super::subquery_output::{Found, beside, with_column};
+use super::volatile::Chance;
 use crate::expr::Comparison;
 use crate::types::SqlType;
 

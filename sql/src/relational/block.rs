@@ -8,7 +8,7 @@ use super::windows::Window;
 use crate::catalog::Sequence;
 use crate::catalog::sequence;
 use crate::exec::aggregate::Aggregate;
-use crate::exec::series::Called;
+use crate::exec::set_returning::Called;
 use crate::expr::{Expr, Typed};
 use crate::plan::SortKey;
 use crate::plan::path::Paths;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   syntax tree --plan--> Block: names, types and expressions are ours
-//!                           | lower.rs, joins.rs, grouping.rs, windows.rs
+//!                           | logical_plan.rs, joins.rs, grouping.rs, windows.rs
 //!                           v
 //!                         LogicalPlan of DataFusion's, cached with the statement
 //!                           | run.rs: optimized, made physical, and polled here
@@ -21,28 +21,28 @@
 //! which are then read and passed to it.
 
 mod aggregate;
-mod answers;
-mod any_order;
 mod apply;
 mod block;
-mod chance;
 mod chunk;
+mod cooperative_yield;
 mod error;
-mod expand;
 pub(crate) mod explain;
 mod filter;
 mod function;
 mod grouping;
+mod instrumented;
 mod joins;
 mod leaf;
-mod lower;
-mod measured;
+mod logical_plan;
 mod parts;
 mod pool;
+mod project_set;
 mod run;
-mod serial;
-mod turns;
+mod sequential_partitions;
+mod subquery_output;
+mod unordered_scan;
 mod values;
+mod volatile;
 mod windows;
 
 use std::sync::Arc;
@@ -56,7 +56,7 @@ use crate::types::SqlType;
 
 pub(crate) use block::{Block, Distinct, From, GroupBy, sequence_scan, system_scan};
 pub(crate) use joins::{JoinKind, SetOperation, combined, join, lateral};
-pub(crate) use lower::{Numbers, lower};
+pub(crate) use logical_plan::{Numbers, lower};
 pub(crate) use parts::{
     answered, expand, filtered, given, names_outer, recursive, renamed, with_columns, work_table,
 };

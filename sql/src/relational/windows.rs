@@ -21,7 +21,7 @@ use datafusion::logical_expr::{
 use sqlparser::ast;
 
 use super::aggregate::{folded, native};
-use super::lower::{Numbers, Stage, comparable, named, next, projected};
+use super::logical_plan::{Numbers, PlanScope, comparable, named, next, projected};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::{Aggregate, AggregateKind};
 use crate::expr::{Expr, Typed};
@@ -206,24 +206,24 @@ fn check_bounds(frame: &ast::WindowFrame) -> std::result::Result<(), SqlError> {
 }
 
 /// Appends the results of window functions to the columns of the rows.
-pub(super) fn windowed(stage: &mut Stage<'_>, windows: Vec<Window>) -> Result<()> {
-    let mut inputs: Vec<Logical> = stage.columns.iter().map(|(column, _)| column.clone()).collect();
+pub(super) fn windowed(scope: &mut PlanScope<'_>, windows: Vec<Window>) -> Result<()> {
+    let mut inputs: Vec<Logical> = scope.columns.iter().map(|(column, _)| column.clone()).collect();
     let width = inputs.len();
     let mut places = Vec::with_capacity(windows.len());
     for window in &windows {
         places.push(inputs.len());
         for (expr, base) in window.args.iter().chain(&window.partition).chain(&window.order) {
-            let expr = stage.resolve(expr.clone())?;
-            inputs.push(stage.value(&expr, *base));
+            let expr = scope.resolve(expr.clone())?;
+            inputs.push(scope.value(&expr, *base));
         }
         if let Some(filter) = &window.filter {
-            let filter = stage.resolve(filter.clone())?;
-            inputs.push(stage.value(&filter, SqlType::Bool));
+            let filter = scope.resolve(filter.clone())?;
+            inputs.push(scope.value(&filter, SqlType::Bool));
         }
     }
-    stage.columns.truncate(width);
-    let relation = next(stage.numbers);
-    let plan = projected(std::mem::take(&mut stage.plan), inputs, relation)?;
+    scope.columns.truncate(width);
+    let relation = next(scope.numbers);
+    let plan = projected(std::mem::take(&mut scope.plan), inputs, relation)?;
     let calls: Vec<Logical> =
         windows.iter().zip(places).map(|(window, place)| call(window, relation, place)).collect();
     let names: Vec<String> = calls.iter().map(|call| call.schema_name().to_string()).collect();
@@ -243,11 +243,11 @@ pub(super) fn windowed(stage: &mut Stage<'_>, windows: Vec<Window>) -> Result<()
         }
     });
     let outputs: Vec<Logical> = own.chain(results).collect();
-    let result = next(stage.numbers);
-    stage.plan = projected(plan, outputs, result)?;
-    let types: Vec<SqlType> = stage.columns.iter().map(|(_, base)| *base).collect();
+    let result = next(scope.numbers);
+    scope.plan = projected(plan, outputs, result)?;
+    let types: Vec<SqlType> = scope.columns.iter().map(|(_, base)| *base).collect();
     let all = types.into_iter().chain(windows.iter().map(|window| window.base)).enumerate();
-    stage.columns = all.map(|(at, base)| (named(result, at), base)).collect();
+    scope.columns = all.map(|(at, base)| (named(result, at), base)).collect();
     Ok(())
 }
 

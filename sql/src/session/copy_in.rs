@@ -23,7 +23,7 @@ use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::txn::{Outcome, Program, SqlState};
 
 use super::copy::{Copy, no_copy};
-use super::sequences::{Borrowed, NUMBERS_MAX, TRIES_MAX};
+use super::sequences::{CachedValues, NUMBERS_MAX, TRIES_MAX};
 use super::{Response, Session, now};
 use crate::catalog::QualifiedName;
 use crate::copy::{RowReader, Rows, in_context, on_line, row_of};
@@ -98,7 +98,7 @@ type Answer = Pin<Box<dyn Future<Output = Result<Outcome, Unavailable>> + Send>>
 struct Flight {
     batch: Batch,
     answer: Answer,
-    borrowed: Borrowed,
+    borrowed: CachedValues,
     tries: u32,
 }
 

@@ -15,8 +15,8 @@ use super::stream::Stream;
 use super::{Response, Session, now};
 use crate::error::{SqlError, code};
 use crate::exec::{self, BATCH_BYTES, BATCH_ROWS};
-use crate::held::{Held, size_of_rows};
 use crate::plan::OutputColumn;
+use crate::result_memory::{ResultReservation, size_of_rows};
 use crate::syntax::cursors::Step;
 use crate::syntax::{self, CursorStatement, quoted};
 use crate::types::SqlType;
@@ -46,7 +46,7 @@ pub(super) struct Cursor {
     /// The retained rows. The first `forgotten` rows have been discarded.
     rows: Vec<Vec<Datum>>,
     forgotten: usize,
-    held: Held,
+    reservation: ResultReservation,
     /// The source of further rows.
     stream: Stream,
     /// The current row, from 1. It is 0 before the first row, and the number of rows plus 1 after
@@ -156,7 +156,7 @@ impl Cursor {
         if self.rows.len() <= BATCH_ROWS && size_of_rows(&self.rows) <= BATCH_BYTES {
             return;
         }
-        self.held.give_back(size_of_rows(&self.rows[..passed]));
+        self.reservation.give_back(size_of_rows(&self.rows[..passed]));
         self.rows.drain(..passed);
         self.forgotten += passed;
     }
@@ -218,9 +218,9 @@ impl Session {
                 if *is_move {
                     return Ok(Response::Command { tag });
                 }
-                let mut held = Held::of(Some(&self.shared.results));
-                held.take_anyway(size_of_rows(&rows));
-                Ok(self.respond_rows(columns, Stream::whole(rows, held, tag)))
+                let mut reservation = ResultReservation::of(Some(&self.shared.results));
+                reservation.take_anyway(size_of_rows(&rows));
+                Ok(self.respond_rows(columns, Stream::whole(rows, reservation, tag)))
             }
             CursorStatement::Close(name) => {
                 if let Some(name) = name
@@ -259,7 +259,7 @@ impl Session {
             columns,
             rows: Vec::new(),
             forgotten: 0,
-            held: Held::of_many(&self.shared.results),
+            reservation: ResultReservation::of_many(&self.shared.results),
             stream,
             at: 0,
             is_scroll: *is_scroll,
@@ -284,7 +284,7 @@ impl Session {
             let size = size_of_rows(&rows);
             bytes += size;
             exec::check_size(cursor.rows.len() + rows.len(), bytes)?;
-            cursor.held.take(size)?;
+            cursor.reservation.take(size)?;
             cursor.rows.extend(rows);
         }
         Ok(())
@@ -301,7 +301,7 @@ impl Session {
             // A client that moved back once will probably do so again.
             (cursor.stream, cursor.is_scroll) = (stream, Some(true));
             (cursor.rows, cursor.forgotten) = (Vec::new(), 0);
-            cursor.held.keep(0);
+            cursor.reservation.keep(0);
             let known = if wanted == usize::MAX { wanted } else { cursor.at };
             self.know(cursor, known)?;
         }

@@ -8,11 +8,11 @@ use std::time::Instant;
 use pangea_core::partition::Partitions;
 use pangea_core::txn::{Outcome, Program, SqlState};
 
-use super::explain::Rehearsed;
+use super::explain::DryRun;
 use super::index;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
-use super::sequences::{Borrowed, TRIES_MAX};
+use super::sequences::{CachedValues, TRIES_MAX};
 use super::stream::{On, Stream};
 use super::{Response, Session, Transaction, now};
 use crate::authorization;
@@ -20,10 +20,10 @@ use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
-use crate::held::{Held, size_of_rows};
 use crate::plan::{OutputColumn, Plan, Planned};
+use crate::result_memory::{ResultReservation, size_of_rows};
 use crate::search_path::PathSetting;
-use crate::sequence::Drawn;
+use crate::sequence::SequenceValues;
 use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::Parsed;
 use crate::types::SqlType;
@@ -92,7 +92,7 @@ impl Session {
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         if !planned.is_write() {
             return match self.run_read(&planned, cx, params, (drawn, &borrowed)) {
-                // A procedure wrote although its survey predicted no write.
+                // A procedure wrote although its analysis predicted no write.
                 Err(error) if error.code == code::NOT_REPEATABLE => {
                     self.run_certified(parsed, param_types, params, tries).await
                 }
@@ -145,7 +145,7 @@ impl Session {
         planned: &Arc<Planned>,
         mut cx: LocalContext,
         params: &[Datum],
-        (drawn, borrowed): (Vec<Drawn>, &Borrowed),
+        (drawn, borrowed): (Vec<SequenceValues>, &CachedValues),
     ) -> Result<Response, SqlError> {
         let env = self.env(params.to_vec(), now(), drawn);
         if self.is_streamed(planned) {
@@ -175,11 +175,11 @@ impl Session {
         &mut self,
         planned: &Planned,
         params: &[Datum],
-        drawn: Vec<Drawn>,
-    ) -> Result<Rehearsed, SqlError> {
+        drawn: Vec<SequenceValues>,
+    ) -> Result<DryRun, SqlError> {
         match &self.profile {
             Some(_) => self.rehearse(planned, (params, drawn)).await,
-            None => Ok(Rehearsed::default()),
+            None => Ok(DryRun::default()),
         }
     }
 
@@ -244,7 +244,7 @@ impl Session {
         };
         // The catalog is stored on every node, and a write reads rows where it runs.
         if !planned.touches_no_table() && !planned.is_write() {
-            cx.look_beyond(self.beyond(cx.at()).await?);
+            cx.set_remote(self.remote_rows(cx.at()).await?);
         }
         Ok((planned, cx))
     }
@@ -360,7 +360,7 @@ impl Session {
         transaction: &mut Transaction,
         (text, planned): (Option<&str>, &Planned),
         (params, rows): (&[Datum], Option<&Rows>),
-        (drawn, borrowed): (Vec<Drawn>, &Borrowed),
+        (drawn, borrowed): (Vec<SequenceValues>, &CachedValues),
     ) -> Result<Response, SqlError> {
         let env = self.env(params.to_vec(), transaction.started, drawn);
         let env = Env { deferred: Some(RefCell::default()), ..env };
@@ -414,7 +414,12 @@ impl Session {
         Ok(authorization::check(&planned.required, &env, cx)?)
     }
 
-    pub(super) fn env(&mut self, params: Vec<Datum>, started: i64, sequences: Vec<Drawn>) -> Env {
+    pub(super) fn env(
+        &mut self,
+        params: Vec<Datum>,
+        started: i64,
+        sequences: Vec<SequenceValues>,
+    ) -> Env {
         let mut draw = || {
             self.entropy = self.entropy.wrapping_add(1);
             // A keyed hash of a counter; the system chose the key at random.
@@ -466,9 +471,9 @@ impl Session {
         if columns.is_empty() && command != "SELECT" {
             return Response::Command { tag };
         }
-        let mut held = Held::of(Some(&self.shared.results));
-        held.take_anyway(size_of_rows(&executed.rows));
-        self.respond_rows(columns, Stream::whole(executed.rows, held, tag))
+        let mut reservation = ResultReservation::of(Some(&self.shared.results));
+        reservation.take_anyway(size_of_rows(&executed.rows));
+        self.respond_rows(columns, Stream::whole(executed.rows, reservation, tag))
     }
 }
 
@@ -482,7 +487,7 @@ fn violating(planned: &Planned, error: SqlError) -> SqlError {
 
 pub(super) fn read_only_violation(planned: &Planned) -> SqlError {
     let command = match &planned.plan {
-        Plan::Call(call) => call.survey.writes.unwrap_or("CALL"),
+        Plan::Call(call) => call.effects.writes.unwrap_or("CALL"),
         plan => plan.command(),
     };
     let message = format!("cannot execute {command} in a read-only transaction");

@@ -8,14 +8,14 @@ use pangea_core::txn::{Outcome, Program};
 
 use super::local::LocalContext;
 use super::{Response, Session, now};
-use crate::elsewhere::Snapshot;
 use crate::engine::{Trace, Unavailable};
 use crate::error::{Failure, SqlError};
 use crate::exec;
-use crate::explain::profile::{Commit, CommitTimes, Way};
+use crate::explain::profile::{Commit, CommitPath, CommitTimes};
 use crate::explain::{Format, Profile, Summary, shown, statement};
 use crate::plan::{OutputColumn, Planned};
-use crate::sequence::Drawn;
+use crate::remote_rows::Snapshot;
+use crate::sequence::SequenceValues;
 use crate::syntax::explain::Explain;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -50,7 +50,7 @@ impl Session {
         let planned = match (&parsed.as_of, self.transaction.is_some()) {
             (Some(as_of), _) => {
                 let (planned, mut cx) = self.plan_as_of((parsed, as_of), &types)?;
-                cx.look_beyond(self.beyond(cx.at()).await?);
+                cx.set_remote(self.remote_rows(cx.at()).await?);
                 alone = Some(cx);
                 Arc::new(planned)
             }
@@ -99,12 +99,12 @@ impl Session {
     pub(super) async fn rehearse(
         &mut self,
         planned: &Planned,
-        (params, drawn): (&[Datum], Vec<Drawn>),
-    ) -> Result<Rehearsed, SqlError> {
+        (params, drawn): (&[Datum], Vec<SequenceValues>),
+    ) -> Result<DryRun, SqlError> {
         let pin = self.engine.store().pin();
         let snapshot = pin.version();
-        let beyond = self.beyond(snapshot).await?;
-        let mut cx = LocalContext::transaction(Snapshot { pin, beyond });
+        let remote = self.remote_rows(snapshot).await?;
+        let mut cx = LocalContext::transaction(Snapshot { pin, remote });
         cx.begin_write();
         let env = self.env(params.to_vec(), now(), drawn);
         let started = Instant::now();
@@ -114,14 +114,14 @@ impl Session {
             profile.end(started.elapsed());
         }
         let writes = cx.into_certified().map_or(0, |certified| certified.writes.len());
-        Ok(Rehearsed { snapshot, writes })
+        Ok(DryRun { snapshot, writes })
     }
 
     /// Submits a program, and records its latency breakdown if EXPLAIN ANALYZE requests it.
     pub(super) async fn commit_program(
         &mut self,
         program: Program,
-        rehearsed: Rehearsed,
+        rehearsed: DryRun,
     ) -> Result<Outcome, Unavailable> {
         let Some(profile) = self.profile.clone() else {
             let trace = Arc::new(Trace::default());
@@ -130,10 +130,10 @@ impl Session {
             return Ok(outcome);
         };
         let (way, bytes, reads, writes) = match &program {
-            Program::Call { args, .. } => (Way::Program, args.len(), 0, rehearsed.writes),
+            Program::Call { args, .. } => (CommitPath::Program, args.len(), 0, rehearsed.writes),
             Program::Certified(certified) => {
                 let reads = certified.reads.points.len() + certified.reads.ranges.len();
-                (Way::Certified, 0, reads, certified.writes.len())
+                (CommitPath::Certified, 0, reads, certified.writes.len())
             }
         };
         profile.on_submit();
@@ -180,7 +180,7 @@ impl Session {
 
 /// The result of a run without effect.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rehearsed {
+pub(super) struct DryRun {
     pub snapshot: SnapshotVersion,
     pub writes: usize,
 }

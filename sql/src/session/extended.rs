@@ -7,8 +7,8 @@ use super::stream::Stream;
 use super::{CopyStart, Response, Session, TransactionStatus};
 use crate::error::{SqlError, code};
 use crate::exec::BATCH_ROWS;
-use crate::held::Held;
 use crate::plan::OutputColumn;
+use crate::result_memory::ResultReservation;
 use crate::syntax::{self, CursorStatement};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, binary, text, unsupported_name};
@@ -338,7 +338,7 @@ impl Session {
             self.first_rows = (row_max > 0).then_some(row_max);
             let response = self.run(command, &portal.prepared.params, &portal.params).await;
             self.first_rows = None;
-            let whole = |tag| Stream::whole(Vec::new(), Held::default(), tag);
+            let whole = |tag| Stream::whole(Vec::new(), ResultReservation::default(), tag);
             let stream = match response? {
                 response @ (Response::Rows { .. } | Response::Stream { .. }) => {
                     let (columns, stream) = self.take_stream(response)?;

@@ -15,7 +15,7 @@ use crate::error::SqlError;
 use crate::insight::activity::{Signals, State, shown};
 use crate::insight::normal::normal;
 use crate::insight::statements::Call;
-use crate::insight::{Facts, Look, Progress};
+use crate::insight::{CancelCheck, Facts, Progress};
 use crate::plan::Planned;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -147,7 +147,7 @@ impl Session {
         let engine = self.engine.clone();
         self.facts = Some(Arc::new(Facts {
             process: self.place.process(),
-            look: Look(Box::new(move || check_interruption(&*engine))),
+            look: CancelCheck(Box::new(move || check_interruption(&*engine))),
             about,
             topology,
             status,

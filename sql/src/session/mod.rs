@@ -48,7 +48,6 @@ use crate::Shared;
 use crate::catalog::role;
 use crate::conflict;
 pub use crate::copy::Messages;
-use crate::elsewhere::{Beyond, Snapshot};
 use crate::engine::{Engine, Unavailable};
 use crate::error::{SqlError, code};
 use crate::explain::Profile;
@@ -58,6 +57,7 @@ use crate::insight::statements::Call;
 use crate::notice::Notice;
 use crate::plan::target::Deferred;
 use crate::plan::{OutputColumn, Planned};
+use crate::remote_rows::{RemoteSnapshot, Snapshot};
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
 use crate::types::datetime::from_unix_micros;
@@ -69,7 +69,7 @@ pub use copy::CopyStart;
 use copy::UnderWay;
 pub use copy_out::CopyOutput;
 use cursors::Cursor;
-use explain::Rehearsed;
+use explain::DryRun;
 pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
 use local::LocalContext;
@@ -491,8 +491,7 @@ impl Session {
         }
         let certified = transaction.cx.and_then(LocalContext::into_certified);
         let Some(certified) = certified else { return Ok("COMMIT") };
-        let outcome =
-            self.commit_program(Program::Certified(certified), Rehearsed::default()).await;
+        let outcome = self.commit_program(Program::Certified(certified), DryRun::default()).await;
         match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Committed { version, .. } => {
                 self.written = self.written.max(version);
@@ -551,14 +550,14 @@ impl Session {
             self.wait_fresh().await?;
         }
         let pin = self.engine.store().pin();
-        let beyond = self.beyond(pin.version()).await?;
-        Ok(Snapshot { pin, beyond })
+        let remote = self.remote_rows(pin.version()).await?;
+        Ok(Snapshot { pin, remote })
     }
 
     /// Returns access to the rows on other shards at a version of this node.
-    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, SqlError> {
+    async fn remote_rows(&self, at: SnapshotVersion) -> Result<Option<RemoteSnapshot>, SqlError> {
         let unavailable = |Unavailable { reason }| SqlError::new(code::UNAVAILABLE, reason);
-        self.engine.beyond(at).await.map_err(unavailable)
+        self.engine.remote_rows(at).await.map_err(unavailable)
     }
 
     fn must_be_fresh(&self) -> bool {

@@ -7,7 +7,7 @@ use pangea_core::txn::{Outcome, Procedure, SqlState};
 use sqlparser::ast;
 
 use super::data::CONFLICTS_MAX;
-use super::explain::Rehearsed;
+use super::explain::DryRun;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use super::prepared::query_of;
@@ -17,9 +17,9 @@ use crate::authorization::ordinary;
 use crate::catalog::PUBLIC;
 use crate::error::{SqlError, code};
 use crate::expr::Env;
-use crate::held::Held;
 use crate::native::Native;
 use crate::plan::OutputColumn;
+use crate::result_memory::ResultReservation;
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -149,7 +149,7 @@ impl Session {
             self.wait_fresh().await?;
         }
         let program = self.program(native.name(), args)?;
-        let outcome = self.commit_program(program, Rehearsed::default()).await;
+        let outcome = self.commit_program(program, DryRun::default()).await;
         match outcome.map_err(|error| self.unknown_outcome(error))? {
             Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
                 self.native_alone(&native, values).await
@@ -231,7 +231,10 @@ impl Session {
         if columns.is_empty() {
             return Response::Command { tag: "CALL".to_owned() };
         }
-        self.respond_rows(columns, Stream::whole(rows, Held::default(), "CALL".to_owned()))
+        self.respond_rows(
+            columns,
+            Stream::whole(rows, ResultReservation::default(), "CALL".to_owned()),
+        )
     }
 }
 

@@ -15,7 +15,7 @@ use crate::catalog::{CATALOG, relation_key};
 use crate::error::SqlError;
 use crate::expr::Env;
 use crate::plan::Planned;
-use crate::sequence::{Drawn, RESERVE, Used, reserve_args, reserved};
+use crate::sequence::{RESERVE, SequenceValues, Used, reserve_args, reserved};
 
 /// The maximum number of values of one sequence for a statement.
 pub(super) const NUMBERS_MAX: u64 = 1 << 20;
@@ -26,7 +26,7 @@ pub(super) const TRIES_MAX: u32 = 8;
 
 /// Numbers shared by the node's sessions, lent to a statement.
 #[derive(Debug, Default)]
-pub(super) struct Borrowed(Vec<(u32, u64, Vec<i64>)>);
+pub(super) struct CachedValues(Vec<(u32, u64, Vec<i64>)>);
 
 impl Session {
     /// Draws the numbers for a statement, or for `rows` rows of a COPY. After runs with too few
@@ -36,9 +36,9 @@ impl Session {
         planned: &Planned,
         rows: u64,
         tries: u32,
-    ) -> Result<(Vec<Drawn>, Borrowed), SqlError> {
+    ) -> Result<(Vec<SequenceValues>, CachedValues), SqlError> {
         let mut all = Vec::with_capacity(planned.sequences.len());
-        let mut borrowed = Borrowed::default();
+        let mut borrowed = CachedValues::default();
         for (at, used) in planned.sequences.iter().enumerate() {
             let wanted = planned.draws(at).saturating_mul(rows);
             let wanted = wanted.saturating_mul(GROWTH.saturating_pow(tries)).min(NUMBERS_MAX);
@@ -47,7 +47,7 @@ impl Session {
                 false => self.draw_shared(used, wanted, &mut borrowed).await?,
             };
             let id = used.sequence.id;
-            all.push(Drawn {
+            all.push(SequenceValues {
                 name: used.name.clone(),
                 id,
                 values: RefCell::new(values.into()),
@@ -58,7 +58,7 @@ impl Session {
     }
 
     /// Returns the numbers that a statement did not use: all after the last one used.
-    pub(super) fn give_back(&self, borrowed: &Borrowed, current: &[(u32, i64)]) {
+    pub(super) fn give_back(&self, borrowed: &CachedValues, current: &[(u32, i64)]) {
         for (id, generation, numbers) in &borrowed.0 {
             let last = current.iter().find(|(of, _)| of == id).map(|(_, last)| last);
             let taken = last.and_then(|last| numbers.iter().position(|number| number == last));
@@ -72,7 +72,7 @@ impl Session {
     /// again.
     pub(super) fn give_back_of<T>(
         &self,
-        borrowed: &Borrowed,
+        borrowed: &CachedValues,
         done: &Result<T, SqlError>,
         current: &[(u32, i64)],
     ) {
@@ -84,7 +84,7 @@ impl Session {
 
     /// Returns all numbers of a failed program if it will be retried. The numbers that each replica
     /// used are not known.
-    pub(super) fn give_back_after(&self, borrowed: &Borrowed, error: SqlError) -> SqlError {
+    pub(super) fn give_back_after(&self, borrowed: &CachedValues, error: SqlError) -> SqlError {
         if is_to_be_tried_again(&error) {
             self.give_back(borrowed, &[]);
         }
@@ -138,7 +138,7 @@ impl Session {
         &mut self,
         used: &Used,
         wanted: u64,
-        borrowed: &mut Borrowed,
+        borrowed: &mut CachedValues,
     ) -> Result<Vec<i64>, SqlError> {
         let Used { name, sequence, .. } = used;
         let wanted = usize::try_from(wanted).expect("within the most");

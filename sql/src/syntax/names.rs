@@ -5,7 +5,7 @@ use std::fmt;
 use sqlparser::ast;
 use sqlparser::parser::Parser;
 
-use super::{Postgres, refused, reserved};
+use super::{Postgres, reserved, unsupported};
 use crate::catalog::{PUBLIC, QualifiedName, schema};
 use crate::error::{SqlError, code};
 use crate::system;
@@ -79,10 +79,10 @@ pub(crate) fn table_name(object: &ast::ObjectName) -> Result<Written, SqlError> 
     match parts.as_slice() {
         // Reads of system catalogs do not reach this function.
         [] | [_] if is_system => denied(),
-        [] if refused::is_of_catalog(&table) => Err(unsupported()),
+        [] if unsupported::is_of_catalog(&table) => Err(unsupported()),
         [] => Ok(Written { schema: None, name: table }),
         [schema] if schema::SYSTEM.contains(&schema.as_str()) => {
-            if refused::is_of_catalog(&table) {
+            if unsupported::is_of_catalog(&table) {
                 return Err(unsupported());
             }
             let message = format!("relation \"{schema}.{table}\" does not exist");

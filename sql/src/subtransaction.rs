@@ -13,13 +13,13 @@ use pangea_core::value::Value;
 use crate::writes::{At, Written, in_range, is_before};
 
 /// A context that buffers its writes above another context.
-pub(crate) struct Nested<'a> {
+pub(crate) struct Subtransaction<'a> {
     cx: &'a mut dyn Context,
     writes: BTreeMap<At, Written>,
     bytes: usize,
 }
 
-impl<'a> Nested<'a> {
+impl<'a> Subtransaction<'a> {
     pub(crate) fn new(cx: &'a mut dyn Context) -> Self {
         Self { cx, writes: BTreeMap::new(), bytes: 0 }
     }
@@ -44,7 +44,7 @@ impl<'a> Nested<'a> {
     }
 }
 
-impl Context for Nested<'_> {
+impl Context for Subtransaction<'_> {
     fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Value>, Stop> {
         if !self.writes.is_empty()
             && let Some(own) = self.writes.get(&(table, Key::from(key)))

@@ -26,11 +26,11 @@ use futures_util::Stream;
 
 use super::apply::names_of;
 use super::error::wrapped;
-use super::function::surroundings;
+use super::function::eval_context;
 use super::leaf::{as_they_come, columns_of};
 use super::values::{Column, Values, taken};
 use crate::error::SqlError;
-use crate::exec::series::SetFunction;
+use crate::exec::set_returning::SetFunction;
 use crate::expr::Env;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -263,7 +263,7 @@ impl Expanded {
         let args: Vec<Values<'_>> = (self.calls.inputs().zip(&arrays))
             .map(|(base, array)| Values::new(*base, array))
             .collect();
-        let env = &surroundings(self.context.session_config().options())?.env;
+        let env = &eval_context(self.context.session_config().options())?.env;
         let env = env.lock().unwrap_or_else(PoisonError::into_inner);
         let mut columns: Vec<Column> =
             self.calls.added().iter().map(|base| Column::new(*base)).collect();

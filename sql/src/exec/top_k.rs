@@ -7,28 +7,28 @@ use pangea_core::key::Key;
 use super::{RowBuffer, check_size, query};
 use crate::error::SqlError;
 use crate::expr::{Env, Expr};
-use crate::held::{Held, size_of_row};
 use crate::plan::SortKey;
+use crate::result_memory::{ResultReservation, size_of_row};
 use crate::types::datum::Datum;
 
 /// Minimum number of rows that are collected before the surplus is discarded.
 const KEPT_MIN: usize = 1_024;
 
 /// The first rows so far. Rows with equal sort keys are ordered by their keys in the table.
-pub(super) struct First<'a> {
+pub(super) struct TopK<'a> {
     sort: &'a [SortKey],
     wanted: usize,
     rows: Vec<(Key, Vec<Datum>)>,
     /// Whether `rows` begins with the first `wanted` rows so far, in order.
     is_full: bool,
     bytes: usize,
-    held: Held,
+    reservation: ResultReservation,
 }
 
-impl<'a> First<'a> {
+impl<'a> TopK<'a> {
     pub(super) fn new(sort: &'a [SortKey], wanted: usize, env: &Env) -> Self {
-        let held = Held::of(env.results.as_ref());
-        Self { sort, wanted, rows: Vec::new(), is_full: false, bytes: 0, held }
+        let reservation = ResultReservation::of(env.results.as_ref());
+        Self { sort, wanted, rows: Vec::new(), is_full: false, bytes: 0, reservation }
     }
 
     /// Computes a row and keeps it, unless `wanted` rows precede it.
@@ -72,7 +72,7 @@ impl<'a> First<'a> {
         let size = size_of_row(&row);
         self.bytes += size;
         check_size(self.rows.len() + 1, self.bytes)?;
-        self.held.take(size)?;
+        self.reservation.take(size)?;
         self.rows.push((key, row));
         if self.rows.len() >= self.wanted.saturating_mul(2).max(KEPT_MIN) {
             self.cut();
@@ -86,7 +86,7 @@ impl<'a> First<'a> {
         self.rows.truncate(self.wanted);
         self.is_full = true;
         self.bytes = self.rows.iter().map(|(_, row)| size_of_row(row)).sum();
-        self.held.keep(self.bytes);
+        self.reservation.keep(self.bytes);
     }
 
     fn sort(&mut self) {
@@ -99,7 +99,7 @@ impl<'a> First<'a> {
 
     /// Merges the rows of another instance. Their memory is reserved once.
     pub(super) fn merge(&mut self, other: Self) -> Result<(), SqlError> {
-        drop(other.held);
+        drop(other.reservation);
         other.rows.into_iter().try_for_each(|(key, row)| self.keep(key, row))
     }
 
@@ -107,6 +107,6 @@ impl<'a> First<'a> {
     pub(super) fn into_buffer(mut self) -> RowBuffer {
         self.sort();
         let rows = self.rows.into_iter().map(|(_, row)| row).collect();
-        RowBuffer { rows, bytes: self.bytes, held: self.held }
+        RowBuffer { rows, bytes: self.bytes, reservation: self.reservation }
     }
 }

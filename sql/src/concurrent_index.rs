@@ -25,7 +25,7 @@ pub(crate) const INDEX: &str = "sql.index";
 
 /// The index of a step. Names may be reused by other relations; the number never is.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Meant {
+pub(crate) struct IndexTarget {
     pub table: QualifiedName,
     pub index: u32,
 }
@@ -44,10 +44,10 @@ const READY: u8 = 2;
 const DROP: u8 = 3;
 
 /// Encodes the arguments of [`INDEX`].
-pub(crate) fn encode(meant: &Meant, step: &Step) -> Vec<u8> {
+pub(crate) fn encode(target: &IndexTarget, step: &Step) -> Vec<u8> {
     let mut out = Vec::new();
-    out.put_bytes(meant.table.as_kept().as_bytes());
-    out.put_u32(meant.index);
+    out.put_bytes(target.table.as_kept().as_bytes());
+    out.put_u32(target.index);
     match step {
         Step::Fill(range) => {
             out.put_u8(FILL);
@@ -61,10 +61,10 @@ pub(crate) fn encode(meant: &Meant, step: &Step) -> Vec<u8> {
     out
 }
 
-fn decode(bytes: &[u8]) -> Result<(Meant, Step), DecodeError> {
+fn decode(bytes: &[u8]) -> Result<(IndexTarget, Step), DecodeError> {
     let mut from = Reader::new(bytes);
     let table = QualifiedName::kept(from.bytes("table")?)?;
-    let meant = Meant { table, index: from.u32("index")? };
+    let target = IndexTarget { table, index: from.u32("index")? };
     let step = match from.u8("step of an index")? {
         FILL => {
             let start = from.bytes("key")?.to_vec();
@@ -76,10 +76,10 @@ fn decode(bytes: &[u8]) -> Result<(Meant, Step), DecodeError> {
         DROP => Step::Drop,
         _ => return Err(DecodeError::new("step of an index")),
     };
-    Ok((meant, step))
+    Ok((target, step))
 }
 
-impl Meant {
+impl IndexTarget {
     /// Returns the table and the position of the index in it, if the index still exists.
     fn find(&self, cx: &mut dyn Context) -> Result<Option<(Table, usize)>, Failure> {
         let in_it = |table: Table| {
@@ -113,12 +113,12 @@ pub(crate) struct BuildIndex;
 
 impl BuildIndex {
     fn execute(args: &[u8], cx: &mut dyn Context) -> Result<(), Failure> {
-        let (meant, step) = decode(args)?;
-        let Some((mut table, at)) = meant.find(cx)? else {
+        let (target, step) = decode(args)?;
+        let Some((mut table, at)) = target.find(cx)? else {
             if step == Step::Drop {
                 return Ok(());
             }
-            let table = &meant.table;
+            let table = &target.table;
             let message = format!("the new index of \"{table}\" was dropped before it was ready");
             return Err(SqlError::new(code::UNDEFINED_OBJECT, message).into());
         };
@@ -152,12 +152,12 @@ mod tests {
 
     #[test]
     fn steps_survive_their_encoding() {
-        let meant = Meant { table: QualifiedName::new("s", "t"), index: 7 };
+        let target = IndexTarget { table: QualifiedName::new("s", "t"), index: 7 };
         let ranges = [KeyRange::all(), KeyRange { start: vec![1], end: Some(vec![2, 3]) }];
         let fills = ranges.map(Step::Fill);
         for step in fills.into_iter().chain([Step::Ready, Step::Drop]) {
-            let bytes = encode(&meant, &step);
-            assert_eq!(decode(&bytes), Ok((meant.clone(), step)));
+            let bytes = encode(&target, &step);
+            assert_eq!(decode(&bytes), Ok((target.clone(), step)));
             for len in 0..bytes.len() {
                 assert!(decode(&bytes[..len]).is_err(), "cut at {len}");
             }

@@ -29,11 +29,11 @@ use super::Physical;
 /// The maximum number of rows joined with all others between two pauses.
 const LOOP_ROWS: usize = 1_024;
 
-/// Puts [`Turn`] over the inputs that recursive queries and nested loops process repeatedly.
+/// Puts [`YieldExec`] over the inputs that recursive queries and nested loops process repeatedly.
 #[derive(Debug)]
-pub(super) struct Turns;
+pub(super) struct InsertYields;
 
-impl PhysicalOptimizerRule for Turns {
+impl PhysicalOptimizerRule for InsertYields {
     fn optimize(&self, plan: Physical, _: &ConfigOptions) -> Result<Physical> {
         let plan = plan.transform_up(|node| {
             let (first, again, rows_max) =
@@ -44,7 +44,7 @@ impl PhysicalOptimizerRule for Turns {
                 } else {
                     return Ok(Transformed::no(node));
                 };
-            let turn = Arc::new(Turn { input: again.clone(), rows_max });
+            let turn = Arc::new(YieldExec { input: again.clone(), rows_max });
             let children = vec![first.clone(), turn as Physical];
             Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
         });
@@ -62,18 +62,18 @@ impl PhysicalOptimizerRule for Turns {
 
 /// Pauses before its input starts, and after each `rows_max` rows.
 #[derive(Debug)]
-struct Turn {
+struct YieldExec {
     input: Physical,
     rows_max: Option<usize>,
 }
 
-impl DisplayAs for Turn {
+impl DisplayAs for YieldExec {
     fn fmt_as(&self, kind: DisplayFormatType, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.input.fmt_as(kind, f)
     }
 }
 
-impl ExecutionPlan for Turn {
+impl ExecutionPlan for YieldExec {
     fn name(&self) -> &str {
         self.input.name()
     }

@@ -18,7 +18,7 @@ use crate::engine::Unavailable;
 use crate::error::code;
 
 /// A source of remote rows of a snapshot. The snapshot stays pinned until this is dropped.
-pub trait Elsewhere: fmt::Debug + Send + Sync {
+pub trait RemoteRowSource: fmt::Debug + Send + Sync {
     /// Returns the first rows, at most `most`, that a scan finds on a shard, and whether they are
     /// all. Blocks until they arrive.
     ///
@@ -45,16 +45,20 @@ pub struct Row {
 
 /// The remote rows of a snapshot.
 #[derive(Clone, Debug)]
-pub struct Beyond {
+pub struct RemoteSnapshot {
     partitions: Arc<Partitions>,
     here: ShardId,
-    elsewhere: Arc<dyn Elsewhere>,
+    source: Arc<dyn RemoteRowSource>,
 }
 
-impl Beyond {
+impl RemoteSnapshot {
     /// Creates the view of all rows that are not on shard `here`.
-    pub fn new(partitions: Arc<Partitions>, here: ShardId, elsewhere: Arc<dyn Elsewhere>) -> Self {
-        Self { partitions, here, elsewhere }
+    pub fn new(
+        partitions: Arc<Partitions>,
+        here: ShardId,
+        source: Arc<dyn RemoteRowSource>,
+    ) -> Self {
+        Self { partitions, here, source }
     }
 
     /// Returns the shard of a row, or `None` if the row is local.
@@ -80,7 +84,7 @@ impl Beyond {
         scan: &Scan,
         most: usize,
     ) -> Result<(Vec<Row>, bool), Stop> {
-        self.elsewhere.rows(shard, scan, most).map_err(|Unavailable { reason }| {
+        self.source.rows(shard, scan, most).map_err(|Unavailable { reason }| {
             let message = format!("rows of shard {} can't be read: {reason}", shard.0);
             Abort::new(code::UNAVAILABLE, message).with_hint("Try again.").into()
         })
@@ -93,11 +97,11 @@ pub struct Snapshot {
     /// Local rows.
     pub pin: Pin,
     /// Remote rows, if there are any.
-    pub beyond: Option<Beyond>,
+    pub remote: Option<RemoteSnapshot>,
 }
 
 impl From<Pin> for Snapshot {
     fn from(pin: Pin) -> Self {
-        Self { pin, beyond: None }
+        Self { pin, remote: None }
     }
 }

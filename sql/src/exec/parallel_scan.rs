@@ -20,9 +20,9 @@ use pangea_core::value::Value;
 
 use crate::error::{Failure, SqlError};
 use crate::expr::{Env, Expr};
-use crate::held::Held;
 use crate::plan::Source;
 use crate::plan::access::Access;
+use crate::result_memory::ResultReservation;
 use crate::rows::Columns;
 use crate::session::settings::Values;
 use crate::session::units::parse_bytes;
@@ -44,11 +44,11 @@ const GATHERED_BYTES_MAX: usize = 8 << 20;
 #[derive(Debug)]
 pub(crate) struct Found {
     pub rows: std::vec::IntoIter<(Key, Value)>,
-    _held: Held,
+    _reservation: ResultReservation,
 }
 
 /// A parallel scan of a table.
-pub(crate) struct Whole {
+pub(crate) struct ParallelScan {
     parts: Arc<dyn Parts>,
     workers: usize,
     round: usize,
@@ -67,7 +67,7 @@ struct Worker<S> {
 pub(crate) type OnRow<'a, S> =
     dyn Fn(&mut S, &Env, &[u8], &[u8]) -> Result<(), SqlError> + Sync + 'a;
 
-impl Whole {
+impl ParallelScan {
     /// Plans a parallel scan of a source. `None` unless the source is a whole table and `exprs`
     /// allow its rows to arrive in any order.
     pub(super) fn of<'e>(
@@ -103,7 +103,7 @@ impl Whole {
         Some(Self { round: by_rows.min(by_bytes).max(workers), parts, workers })
     }
 
-    /// Returns the end of the round that begins at partition `first`.
+    /// Returns the end of the round that begins at partition `top_k`.
     pub(crate) fn upto(&self, first: usize) -> usize {
         (first + self.round).min(self.count())
     }
@@ -240,11 +240,11 @@ impl Whole {
             }
             first = upto;
         }
-        let mut held = Held::of(env.results.as_ref());
-        held.take(gathered.into_inner())?;
+        let mut reservation = ResultReservation::of(env.results.as_ref());
+        reservation.take(gathered.into_inner())?;
         let mut rows: Vec<(Key, Value)> = states.into_iter().flat_map(|(found, _)| found).collect();
         rows.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        Ok(Some(Found { rows: rows.into_iter(), _held: held }))
+        Ok(Some(Found { rows: rows.into_iter(), _reservation: reservation }))
     }
 
     /// The number of workers.

@@ -41,7 +41,7 @@ pub(super) enum Verb {
 
 /// The target of a write.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
+pub(super) struct WriteTarget {
     pub paths: Paths,
     /// The name that qualifies its columns.
     pub alias: String,
@@ -89,7 +89,7 @@ pub(crate) struct ViewCheck {
     pub condition: Expr,
 }
 
-impl Written {
+impl WriteTarget {
     pub(super) fn table(&self) -> &Arc<Table> {
         &self.paths.table
     }
@@ -273,7 +273,7 @@ impl Planner<'_> {
         object: &ast::ObjectName,
         alias: Option<String>,
         verb: Verb,
-    ) -> Result<Written, Failure> {
+    ) -> Result<WriteTarget, Failure> {
         let location = syntax::location(object);
         let named = syntax::table_name(object).map_err(|error| self.error_at(error, location))?;
         let relation = self.number();
@@ -294,7 +294,7 @@ impl Planner<'_> {
             let table = found.table();
             self.is_kept(relation, system::stored(table.id.0), table.columns.len());
         }
-        Ok(Written { alias, schema, ..found })
+        Ok(WriteTarget { alias, schema, ..found })
     }
 
     /// Resolves a relation to write, with the view that it is reached through and whether its
@@ -305,7 +305,7 @@ impl Planner<'_> {
         verb: Verb,
         (through, is_checked): (Option<&QualifiedName>, bool),
         relation: u32,
-    ) -> Result<Written, Failure> {
+    ) -> Result<WriteTarget, Failure> {
         let through = through.cloned();
         if let Relation::View(view) = found {
             let required = Required::select(Object::View(name.clone()));
@@ -318,7 +318,7 @@ impl Planner<'_> {
         let alias = table.name.name().to_owned();
         let schema = Some(table.name.schema().to_owned());
         let paths = Paths::new(table)?;
-        Ok(Written { paths, alias, schema, relation, view: None, depth: 1, verb })
+        Ok(WriteTarget { paths, alias, schema, relation, view: None, depth: 1, verb })
     }
 
     fn written_view(
@@ -327,7 +327,7 @@ impl Planner<'_> {
         verb: Verb,
         is_checked: bool,
         relation: u32,
-    ) -> Result<Written, Failure> {
+    ) -> Result<WriteTarget, Failure> {
         let parsed = super::views::parsed(&view.query)?;
         let refused = |why: &str| verb.refused_view(view.name.name(), why);
         let (select, base, alias) = over_one(&parsed).map_err(refused)?;
@@ -364,7 +364,7 @@ impl Planner<'_> {
         let (alias, schema) = (view.name.name().to_owned(), view.name.schema().to_owned());
         let shown = Shown { name: alias.clone(), columns, filter, checks };
         let (schema, depth) = (Some(schema), found.depth + 1);
-        Ok(Written { paths, alias, schema, view: Some(shown), depth, ..found })
+        Ok(WriteTarget { paths, alias, schema, view: Some(shown), depth, ..found })
     }
 
     /// Returns the columns of a view over one relation, each with whether it is a column of that
@@ -373,7 +373,7 @@ impl Planner<'_> {
         &mut self,
         view: &View,
         select: &ast::Select,
-        (found, base, alias): (&Written, &QualifiedName, Option<&ast::TableAlias>),
+        (found, base, alias): (&WriteTarget, &QualifiedName, Option<&ast::TableAlias>),
     ) -> Result<Result<Showing, &'static str>, Failure> {
         let known = alias.map_or_else(|| base.name().to_owned(), |alias| syntax::name(&alias.name));
         let number = self.number();
@@ -410,7 +410,7 @@ impl Planner<'_> {
     /// Returns the expression of a column in a conflict target, which may be a column of a view.
     pub(super) fn conflict_column(
         &self,
-        written: &Written,
+        written: &WriteTarget,
         ident: &ast::Ident,
     ) -> Result<Expr, Failure> {
         let name = syntax::name(ident);
@@ -421,7 +421,7 @@ impl Planner<'_> {
     }
 
     /// Returns the conditions for rows written through a view.
-    pub(super) fn view_checks(&self, written: &Written) -> Result<Vec<ViewCheck>, SqlError> {
+    pub(super) fn view_checks(&self, written: &WriteTarget) -> Result<Vec<ViewCheck>, SqlError> {
         let checks = written.checks();
         let asks = checks.iter().any(|check| check.condition.holds_subquery());
         refuse(&[(asks, "WITH CHECK OPTION over a subquery")])?;
@@ -431,7 +431,7 @@ impl Planner<'_> {
     /// Returns the position of the column to write; an unknown name is an error at its location.
     pub(super) fn target(
         &self,
-        written: &Written,
+        written: &WriteTarget,
         name: &str,
         location: Location,
     ) -> Result<usize, Failure> {

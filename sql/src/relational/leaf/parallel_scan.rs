@@ -6,7 +6,7 @@ use pangea_core::txn::Context;
 
 use super::{Scan, State};
 use crate::error::Failure;
-use crate::exec::whole::Whole;
+use crate::exec::parallel_scan::ParallelScan;
 use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
 use crate::plan::path::Paths;
@@ -30,11 +30,11 @@ impl Scan {
         if self.limit.is_some() {
             return Ok(None);
         }
-        let Some(whole) = Whole::of_access(access, env, cx) else { return Ok(None) };
+        let Some(whole) = ParallelScan::of_access(access, env, cx) else { return Ok(None) };
         if self.is_any_order {
             let layout = self.layout(paths, self.filter.clone());
             let chunks = (0..whole.workers()).map(|_| Chunk::new(layout.clone())).collect();
-            return Ok(Some(State::Whole { whole, next: 0, chunks }));
+            return Ok(Some(State::Parallel { whole, next: 0, chunks }));
         }
         let Some(filter) = &self.filter else { return Ok(None) };
         let found = whole.filtered(access, filter, env, cx)?;

@@ -6,7 +6,7 @@ use sqlparser::tokenizer::Location;
 use super::from::{Side, check_names, derived_scope};
 use super::{OutputColumn, Planner, refuse};
 use crate::error::{Failure, SqlError};
-use crate::exec::series::{Called, SetCall, SetFunction};
+use crate::exec::set_returning::{Called, SetCall, SetFunction};
 use crate::expr::bind::{Aggregates, Bound};
 use crate::expr::cast::Level;
 use crate::relational::{self, From, JoinKind};

@@ -23,7 +23,7 @@ use datafusion::physical_plan::{
 };
 use futures_util::Stream;
 
-/// Puts [`Serial`] over each UNION. It runs before the rules that plan for several partitions, for
+/// Puts [`SequentialPartitionsExec`] over each UNION. It runs before the rules that plan for several partitions, for
 /// example aggregates in two steps, because our aggregates have no partial state.
 #[derive(Debug)]
 pub(super) struct UnionsInSeries;
@@ -36,7 +36,9 @@ impl PhysicalOptimizerRule for UnionsInSeries {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = plan.transform_up(|node| {
             Ok(match node.downcast_ref::<UnionExec>() {
-                Some(_) => Transformed::yes(Arc::new(Serial::new(node, None)) as _),
+                Some(_) => {
+                    Transformed::yes(Arc::new(SequentialPartitionsExec::new(node, None)) as _)
+                }
                 None => Transformed::no(node),
             })
         });
@@ -52,7 +54,7 @@ impl PhysicalOptimizerRule for UnionsInSeries {
     }
 }
 
-/// Puts [`Serial`] at the remaining places where partitions are merged.
+/// Puts [`SequentialPartitionsExec`] at the remaining places where partitions are merged.
 #[derive(Debug)]
 pub(super) struct InSeries;
 
@@ -68,12 +70,14 @@ impl PhysicalOptimizerRule for InSeries {
                     return Ok(Transformed::no(node));
                 };
                 let input = meeting.input().clone();
-                Ok(Transformed::yes(Arc::new(Serial::new(input, meeting.fetch())) as _))
+                Ok(Transformed::yes(
+                    Arc::new(SequentialPartitionsExec::new(input, meeting.fetch())) as _,
+                ))
             })
             .data()?;
         Ok(match plan.output_partitioning().partition_count() {
             1 => plan,
-            _ => Arc::new(Serial::new(plan, None)),
+            _ => Arc::new(SequentialPartitionsExec::new(plan, None)),
         })
     }
 
@@ -88,13 +92,13 @@ impl PhysicalOptimizerRule for InSeries {
 
 /// Reads the partitions of its input in order.
 #[derive(Debug)]
-struct Serial {
+struct SequentialPartitionsExec {
     input: Arc<dyn ExecutionPlan>,
     fetch: Option<usize>,
     properties: Arc<PlanProperties>,
 }
 
-impl Serial {
+impl SequentialPartitionsExec {
     fn new(input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
         let properties = PlanProperties::new(
             EquivalenceProperties::new(input.schema()),
@@ -106,13 +110,13 @@ impl Serial {
     }
 }
 
-impl DisplayAs for Serial {
+impl DisplayAs for SequentialPartitionsExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Serial")
     }
 }
 
-impl ExecutionPlan for Serial {
+impl ExecutionPlan for SequentialPartitionsExec {
     fn name(&self) -> &str {
         "Serial"
     }

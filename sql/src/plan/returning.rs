@@ -3,7 +3,7 @@
 use sqlparser::ast;
 
 use super::query::select_of;
-use super::written::Written;
+use super::write_target::WriteTarget;
 use super::{OutputColumn, Planner, Select, SortKey};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Collected, Scope};
@@ -41,7 +41,7 @@ impl Planner<'_> {
     pub(super) fn returning(
         &mut self,
         items: Option<&[ast::SelectItem]>,
-        written: &Written,
+        written: &WriteTarget,
         scope: &Scope,
     ) -> Result<(Returning, Vec<OutputColumn>), Failure> {
         let mut collected = Collected::default();
@@ -63,23 +63,27 @@ impl Planner<'_> {
         // view's columns.
         let own = written.table().columns.len();
         let is_found = scope.columns.len() > own + written.width();
-        let told = output.bounds.into_iter().map(|bound| {
+        let values = output.bounds.into_iter().map(|bound| {
             let base = bound.base();
             (written.settled(bound.expr, own + usize::from(is_found), 0), base)
         });
-        let told: Vec<Typed> = told.collect();
-        let told = match is_found {
-            true => self.told(told, scope)?,
-            false => self.told(told, &written.table_scope())?,
+        let values: Vec<Typed> = values.collect();
+        let values = match is_found {
+            true => self.returning_of(values, scope)?,
+            false => self.returning_of(values, &written.table_scope())?,
         };
-        Ok((told, columns))
+        Ok((values, columns))
     }
 
     /// Returns the plan of RETURNING for bound expressions over a scope.
-    pub(super) fn told(&mut self, told: Vec<Typed>, scope: &Scope) -> Result<Returning, SqlError> {
-        let exprs: Vec<Expr> = told.iter().map(|(expr, _)| expr.clone()).collect();
+    pub(super) fn returning_of(
+        &mut self,
+        values: Vec<Typed>,
+        scope: &Scope,
+    ) -> Result<Returning, SqlError> {
+        let exprs: Vec<Expr> = values.iter().map(|(expr, _)| expr.clone()).collect();
         let asks = exprs.iter().any(Expr::holds_subquery);
-        let asked = asks.then(|| self.asked(told, scope)).transpose()?;
+        let asked = asks.then(|| self.asked(values, scope)).transpose()?;
         Ok(Returning { exprs, asked })
     }
 

@@ -8,7 +8,7 @@ use sqlparser::ast;
 use super::access::Access;
 use super::from::Side;
 use super::query::select_of;
-use super::written::Written;
+use super::write_target::WriteTarget;
 use super::{Delete, OutputColumn, Plan, Planner, Select, Update};
 use crate::catalog::role::Privileges;
 use crate::error::{Failure, SqlError};
@@ -30,7 +30,7 @@ impl Planner<'_> {
     /// Plans the target table together with the relations that its rows are joined with.
     fn beside(
         &mut self,
-        written: &Written,
+        written: &WriteTarget,
         others: &[ast::TableWithJoins],
     ) -> Result<Side, Failure> {
         let (alias, relation) = (&written.alias, written.relation);
@@ -60,7 +60,7 @@ impl Planner<'_> {
     /// Returns the rows for which a condition holds, with the new values of each.
     fn joined(
         &mut self,
-        written: &Written,
+        written: &WriteTarget,
         side: Side,
         selection: Option<&ast::Expr>,
         values: Vec<Typed>,
@@ -83,7 +83,7 @@ impl Planner<'_> {
     pub(super) fn joined_update(
         &mut self,
         update: &ast::Update,
-        written: &Written,
+        written: &WriteTarget,
         needed: usize,
     ) -> Result<(Plan, Vec<OutputColumn>), Failure> {
         let others = match &update.from {
@@ -118,7 +118,7 @@ impl Planner<'_> {
     pub(super) fn joined_delete(
         &mut self,
         delete: &ast::Delete,
-        written: &Written,
+        written: &WriteTarget,
         needed: usize,
     ) -> Result<(Plan, Vec<OutputColumn>), Failure> {
         let others = delete.using.as_deref().unwrap_or_default();

@@ -15,17 +15,17 @@ use datafusion::logical_expr::{
 use super::aggregate;
 use super::apply::{Apply, answer};
 use super::block::{Block, Distinct};
-use super::chance::Chance;
 use super::error::{unwrapped, wrapped};
 use super::function::{Computed, KeyOf, is_volatile};
 use super::leaf::columns_of;
 use super::parts::expanded;
 use super::values::{arrow_type, is_ordered, scalar};
+use super::volatile::Chance;
 use super::windows::windowed;
 use super::{ColumnId, Keyed, Query, Shape, Subquery, SubqueryKind};
 use crate::error::{SqlError, code};
 use crate::exec::aggregate::Aggregate;
-use crate::exec::series::Called;
+use crate::exec::set_returning::Called;
 use crate::expr::{Binary, Comparison, Expr, Typed, Unary};
 use crate::plan::SortKey;
 use crate::types::SqlType;
@@ -77,30 +77,30 @@ pub(crate) fn lower(
 }
 
 fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<LogicalPlan> {
-    let mut stage = Stage::new(block.from.plan(), &block.columns, numbers);
+    let mut scope = PlanScope::new(block.from.plan(), &block.columns, numbers);
     if let Some(filter) = block.filter {
-        stage.filter(filter)?;
+        scope.filter(filter)?;
     }
     if let Some(group) = block.group {
-        super::grouping::grouped(&mut stage, group)?;
+        super::grouping::grouped(&mut scope, group)?;
     }
     if !block.windows.is_empty() {
-        windowed(&mut stage, block.windows)?;
+        windowed(&mut scope, block.windows)?;
     }
     if !block.functions.is_empty() {
-        stage = stage.expanded(block.functions)?;
+        scope = scope.expanded(block.functions)?;
     }
     let types: Vec<SqlType> = block.output.iter().map(|(_, base)| *base).collect();
     let mut exprs = Vec::with_capacity(block.output.len());
     for (expr, base) in block.output {
-        let expr = stage.resolve(expr)?;
-        exprs.push(stage.value(&expr, base));
+        let expr = scope.resolve(expr)?;
+        exprs.push(scope.value(&expr, base));
     }
     // The sort columns stay until the last step, which drops them.
     let is_last = exprs.len() == block.width;
-    let inner = if is_last { relation } else { next(stage.numbers) };
-    let mut plan = projected(stage.plan, exprs, inner)?;
-    let numbers = stage.numbers;
+    let inner = if is_last { relation } else { next(scope.numbers) };
+    let mut plan = projected(scope.plan, exprs, inner)?;
+    let numbers = scope.numbers;
     match block.distinct {
         Distinct::No => {}
         Distinct::Yes => plan = distinct(plan, inner, &types)?,
@@ -208,14 +208,14 @@ pub(super) fn limited(
 }
 
 /// A plan under construction, with the meaning of the columns in expressions over it.
-pub(super) struct Stage<'a> {
+pub(super) struct PlanScope<'a> {
     pub plan: LogicalPlan,
     /// The columns that expressions refer to by position.
     pub columns: Vec<(Logical, SqlType)>,
     pub numbers: &'a mut Numbers,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> PlanScope<'a> {
     /// Starts from a plan whose columns expressions refer to by position.
     pub(super) fn new(
         plan: LogicalPlan,
@@ -235,8 +235,8 @@ impl<'a> Stage<'a> {
         let types = functions.iter().flat_map(|called| called.types.iter().copied());
         columns.extend(types.enumerate().map(|(at, base)| (named(relation, at), base)));
         let mut numbers = *self.numbers;
-        let stage = Stage { plan: self.plan, columns: self.columns, numbers: &mut numbers };
-        let plan = expanded(stage, &functions, (false, false), relation)?;
+        let scope = PlanScope { plan: self.plan, columns: self.columns, numbers: &mut numbers };
+        let plan = expanded(scope, &functions, (false, false), relation)?;
         Ok(Self { plan, columns, numbers: self.numbers })
     }
 

@@ -20,18 +20,18 @@ const FREE_BYTES: usize = 256 << 10;
 
 /// The memory of all results of a node.
 #[derive(Debug)]
-pub(crate) struct Results {
+pub(crate) struct ResultMemory {
     bytes: AtomicUsize,
     bytes_max: usize,
 }
 
-impl Default for Results {
+impl Default for ResultMemory {
     fn default() -> Self {
         Self::up_to(RESULTS_BYTES_DEFAULT)
     }
 }
 
-impl Results {
+impl ResultMemory {
     /// Returns an empty account with this limit.
     pub(crate) fn up_to(bytes_max: usize) -> Self {
         Self { bytes: AtomicUsize::new(0), bytes_max }
@@ -44,21 +44,21 @@ impl Results {
 
 /// A reservation for one result; released when dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ResultReservation {
     /// `None` if every replica runs the statement: its outcome must not depend on the node.
-    of: Option<Arc<Results>>,
+    of: Option<Arc<ResultMemory>>,
     bytes: usize,
     /// The free allowance, in bytes.
     free: usize,
 }
 
-impl Held {
-    pub(crate) fn of(results: Option<&Arc<Results>>) -> Self {
+impl ResultReservation {
+    pub(crate) fn of(results: Option<&Arc<ResultMemory>>) -> Self {
         Self { of: results.cloned(), bytes: 0, free: FREE_BYTES }
     }
 
     /// A reservation without the free allowance, for results of which a session holds many.
-    pub(crate) fn of_many(results: &Arc<Results>) -> Self {
+    pub(crate) fn of_many(results: &Arc<ResultMemory>) -> Self {
         Self { of: Some(results.clone()), bytes: 0, free: 0 }
     }
 
@@ -109,7 +109,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ResultReservation {
     fn drop(&mut self) {
         self.give_back(self.bytes);
     }
@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn what_is_held_is_bounded_and_given_back() {
-        let results = Arc::new(Results::up_to(100));
-        let mut first = Held::of(Some(&results));
+        let results = Arc::new(ResultMemory::up_to(100));
+        let mut first = ResultReservation::of(Some(&results));
         first.take(FREE_BYTES).unwrap();
         assert_eq!(results.bytes(), 0);
         first.take(60).unwrap();
-        let mut second = Held::of(Some(&results));
+        let mut second = ResultReservation::of(Some(&results));
         assert_eq!(second.take(FREE_BYTES + 41).unwrap_err().code, code::OUT_OF_MEMORY);
         assert_eq!(results.bytes(), 60);
         // A small result succeeds however full the node is.

@@ -1,7 +1,7 @@
-//! The survey of a procedure: its effects, planned before it runs as far as they can be known.
+//! The effects of a procedure, planned before it runs as far as they can be known.
 //!
 //! All steps are planned in the order of the text, whether or not they will be reached. For a step
-//! that cannot be planned yet, such as one on a table that the procedure creates itself, the survey
+//! that cannot be planned yet, such as one on a table that the procedure creates itself, the analysis
 //! assumes the worst.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use pangea_core::txn::Context;
 
 use super::body::{Body, Does, Into, Over, Query, Step, Target};
 use super::fragment::Fragment;
-use super::lifted::Is;
+use super::hoisted_subqueries::Is;
 use super::slots::Slots;
 use crate::error::{Failure, SqlError};
 use crate::plan::{Calls, OutputColumn, Plan, Planned};
@@ -20,7 +20,7 @@ use crate::types::SqlType;
 
 /// The possible effects of a procedure.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct ProcedureEffects {
     /// Whether it must run on one node, and be certified.
     pub is_certified: bool,
     /// The first command that may write.
@@ -33,40 +33,40 @@ pub(crate) struct Survey {
     pub reads_node: bool,
 }
 
-impl Survey {
-    /// The survey of a procedure that cannot be inspected.
+impl ProcedureEffects {
+    /// The effects of a procedure that cannot be inspected.
     pub(crate) fn unknown() -> Self {
         Self { is_certified: true, writes: Some("CALL"), ..Self::default() }
     }
 
-    /// Surveys a body. The result is valid while the catalog records that it read are unchanged.
+    /// Analyzes a body. The result is valid while the catalog records that it read are unchanged.
     ///
     /// # Errors
     /// If the executor interrupts the run.
     #[recursive::recursive]
     pub(crate) fn of(body: &Body, calls: Calls<'_>, cx: &mut dyn Context) -> Result<Self, Failure> {
-        let mut surveyor = Surveyor {
-            survey: Self::default(),
+        let mut analysis = EffectsAnalysis {
+            effects: Self::default(),
             slots: Slots::default(),
             is_strict: body.is_strict(),
             calls,
         };
         match Slots::of(body, calls.path.unwrap_or(&SearchPath::default()), cx) {
             Ok(slots) => {
-                surveyor.slots = slots;
-                surveyor.steps(&body.steps, cx)?;
+                analysis.slots = slots;
+                analysis.steps(&body.steps, cx)?;
             }
-            Err(Failure::Sql(_)) => surveyor.unknown(),
+            Err(Failure::Sql(_)) => analysis.unknown(),
             Err(Failure::Interrupted) => return Err(Failure::Interrupted),
         }
-        Ok(surveyor.survey)
+        Ok(analysis.effects)
     }
 
     fn add(&mut self, planned: &Planned) {
         let writes = match &planned.plan {
             Plan::Call(call) => {
-                self.is_certified |= call.survey.is_certified;
-                call.survey.writes
+                self.is_certified |= call.effects.is_certified;
+                call.effects.writes
             }
             plan => {
                 self.is_certified |= plan.is_certified();
@@ -80,18 +80,18 @@ impl Survey {
     }
 }
 
-struct Surveyor<'a> {
-    survey: Survey,
+struct EffectsAnalysis<'a> {
+    effects: ProcedureEffects,
     slots: Slots,
     is_strict: bool,
     calls: Calls<'a>,
 }
 
-impl Surveyor<'_> {
+impl EffectsAnalysis<'_> {
     /// Assumes the worst of a step.
     fn unknown(&mut self) {
-        self.survey.is_certified = true;
-        self.survey.writes.get_or_insert("CALL");
+        self.effects.is_certified = true;
+        self.effects.writes.get_or_insert("CALL");
     }
 
     fn fragment(
@@ -109,7 +109,7 @@ impl Surveyor<'_> {
         let signature = fragment.seen(signature, &lifted);
         match fragment.plan(&signature, self.calls, cx) {
             Ok(planned) => {
-                self.survey.add(&planned);
+                self.effects.add(&planned);
                 Ok(Some(planned))
             }
             Err(Failure::Sql(SqlError { .. })) => {

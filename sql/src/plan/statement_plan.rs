@@ -64,7 +64,7 @@ impl Plan {
     pub(crate) fn is_write(&self) -> bool {
         match self {
             Self::Select(_) | Self::CopyTo(_) | Self::Lock | Self::ShowTables => false,
-            Self::Call(call) => call.survey.writes.is_some(),
+            Self::Call(call) => call.effects.writes.is_some(),
             _ => true,
         }
     }
@@ -145,7 +145,7 @@ impl Plan {
             Self::Update(update) => update.joined.is_some(),
             Self::Delete(delete) => delete.joined.is_some(),
             Self::Steps(_) => true,
-            Self::Call(call) => call.survey.is_certified,
+            Self::Call(call) => call.effects.is_certified,
             _ => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Meant;
+use super::DropTarget;
 use super::target::Targets;
 use crate::catalog::{QualifiedName, Sequence, Table};
 use crate::expr::Expr;
@@ -20,7 +20,7 @@ pub(crate) struct CreateTable {
 
 #[derive(Clone, Debug)]
 pub(crate) struct DropTables {
-    pub names: Vec<Meant>,
+    pub names: Vec<DropTarget>,
     pub if_exists: bool,
     pub is_cascade: bool,
 }
