@@ -1,6 +1,5 @@
 //! The interface between the SQL layer and a node, independent of the commit protocol.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
 
+pub use crate::error::Unavailable;
 use crate::history::History;
 use crate::remote_rows::RemoteSnapshot;
 
@@ -196,19 +196,3 @@ pub enum Interruption {
     /// The server is shutting down.
     Stopping,
 }
-
-/// The node can't answer because it is stopping or overloaded. If a program was submitted, its
-/// outcome is unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable {
-    /// The cause, and advice for the client.
-    pub reason: String,
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for Unavailable {}

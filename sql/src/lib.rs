@@ -18,6 +18,7 @@ pub mod native;
 pub mod notice;
 mod plan;
 mod procedure;
+mod profile;
 mod relational;
 pub mod remote_rows;
 mod replay;
@@ -27,6 +28,7 @@ pub mod scram;
 mod search_path;
 mod sequence;
 pub mod session;
+mod settings;
 mod statement;
 mod subtransaction;
 mod syntax;
@@ -34,6 +36,7 @@ mod system;
 #[cfg(test)]
 mod testing;
 pub mod types;
+mod vocabulary;
 mod writes;
 
 use std::collections::BTreeMap;
@@ -46,10 +49,10 @@ use pangea_core::ids::TableId;
 
 pub use insight::activity::Signals;
 use plan::cache::PlanCache;
-pub use plan::{Origin, OutputColumn};
 pub use result_memory::RESULTS_BYTES_DEFAULT;
 use result_memory::ResultMemory;
 pub use statement::STATEMENT;
+pub use vocabulary::column::{Origin, OutputColumn};
 
 /// The tables of catalog records and of the positions of sequences. Every node has all their rows,
 /// even if tables are partitioned.

@@ -14,8 +14,7 @@ use pangea_core::store::Pin;
 use pangea_core::txn::{Abort, Scan, Stop};
 use pangea_core::value::Value;
 
-use crate::engine::Unavailable;
-use crate::error::code;
+use crate::error::{Unavailable, code};
 
 /// A source of remote rows of a snapshot. The snapshot stays pinned until this is dropped.
 pub trait RemoteRowSource: fmt::Debug + Send + Sync {

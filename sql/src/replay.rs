@@ -14,12 +14,12 @@ use crate::error::{Failure, SqlError};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::OutputColumn;
 use crate::plan::cache::PlanCache;
-use crate::plan::target::Deferred;
 use crate::rows;
 use crate::statement::Arguments;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::deferred::Deferred;
 use std::cell::RefCell;
 
 /// The name of the procedure in the registry.

@@ -198,7 +198,7 @@ impl Reserve {
         let (id, wanted) = (from.u32("sequence")?, from.varint("sequence numbers")?);
         let sequence = match catalog::find(&name, cx)? {
             Some(Relation::Sequence(sequence)) if sequence.id == id => sequence,
-            _ => return Err(crate::plan::undefined_table(&name).into()),
+            _ => return Err(SqlError::undefined_table(&name).into()),
         };
         let Block { generation, first, count, increment } = sequence.take(&name, wanted, cx)?;
         let mut out = Vec::new();

@@ -2,6 +2,7 @@
 
 mod alter_other_objects;
 pub(crate) mod as_of;
+mod copy;
 pub(crate) mod cursors;
 mod depth;
 mod dialect;
@@ -16,7 +17,6 @@ pub(crate) mod procedures;
 mod qualify;
 mod ranges;
 mod rename;
-mod reserved;
 pub(crate) mod roles;
 pub(crate) mod sequences;
 mod unsupported;
@@ -35,20 +35,18 @@ pub(crate) use self::alter_other_objects::Altered;
 pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
 pub(crate) use self::dialect::Postgres;
-pub(crate) use self::names::{
-    Written, name, name_from_text, name_parts, object_from_text, quoted, quoted_ident, quoted_name,
-    table_name,
-};
+pub(crate) use self::names::{name, name_from_text, name_parts, object_from_text, table_name};
 use self::procedures::ProcedureStatement;
 pub(crate) use self::qualify::qualify;
 pub(crate) use self::rename::{names_word, renamed};
-pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
 pub(crate) use self::unsupported::system_column;
 pub(crate) use self::writes::{is_write, names_write};
 use crate::catalog::CheckOption;
-use crate::copy;
+use crate::copy::Options as CopyOptions;
 use crate::error::{SqlError, byte_offset, code};
+pub(crate) use crate::vocabulary::quoting::{Written, quoted, quoted_ident, quoted_name};
+pub(crate) use crate::vocabulary::reserved::RESERVED;
 
 /// Maximum length of a query text in bytes. A longer text is refused because of the memory that its
 /// tree would take.
@@ -72,7 +70,7 @@ pub(crate) struct Parsed {
     /// The kind of relation that an ALTER names. The tree is an ALTER TABLE in any case.
     pub altered: Altered,
     /// The options of a COPY. The tree cannot represent all of them.
-    pub copy: Option<Arc<copy::Options>>,
+    pub copy: Option<Arc<CopyOptions>>,
     /// Set for a statement about procedures. The tree is then a placeholder.
     pub procedure: Option<Arc<ProcedureStatement>>,
     /// The options and the explained statement of an EXPLAIN. The tree is then a placeholder.
@@ -339,6 +337,14 @@ pub(crate) fn accessed_name(chain: &[ast::AccessExpr]) -> Option<String> {
         ast::AccessExpr::Dot(ast::Expr::Identifier(ident)) => Some(name(ident)),
         _ => None,
     })
+}
+
+/// Returns the first keywords of an unsupported statement.
+pub(crate) fn command_of(statement: &ast::Statement) -> String {
+    let text = statement.to_string();
+    let is_upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase());
+    let words: Vec<&str> = text.split_whitespace().take(2).take_while(is_upper).collect();
+    if words.is_empty() { "this statement".to_owned() } else { words.join(" ") }
 }
 
 #[cfg(test)]

@@ -13,15 +13,16 @@ use super::write::{self, hidden_key};
 use super::{Executed, ddl, roles, scan, sequences, views};
 use crate::catalog::comment::{self, Subject};
 use crate::catalog::role::{self, Object};
-use crate::catalog::{self, Index, QualifiedName, Relation, Table};
+use crate::catalog::{self, Index, QualifiedName, Relation, Table, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
 use crate::plan::path::{Path, Paths};
 use crate::plan::{Alter, Change};
 use crate::rows;
-use crate::system::{PG_CLASS, primary_key, stored};
+use crate::system::primary_key;
 use crate::types::datum::Datum;
+use crate::vocabulary::system::PG_CLASS;
 
 /// Applies a change to a table.
 pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {

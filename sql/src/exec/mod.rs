@@ -33,19 +33,19 @@ use std::sync::Arc;
 
 use pangea_core::txn::Context;
 
-use crate::authorization;
 use crate::catalog::comment;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
-use crate::explain::profile::{Step, Watch};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{Comment, Plan, Planned, Select, SortKey};
-use crate::procedure;
+use crate::plan::{Comment, Plan, Planned, Select};
+use crate::profile::{Step, Watch};
 use crate::result_memory::{ResultReservation, size_of_row, size_of_rows};
 use crate::sequence::Used;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::SortKey;
+use crate::{authorization, procedure};
 pub(crate) use alter::{drop_index, fill_index};
 pub(crate) use fetch::{BATCH_BYTES, BATCH_ROWS, Fetching, Found};
 pub(crate) use scan::Cursor;
@@ -119,7 +119,7 @@ pub(crate) fn run(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
-    authorization::check(&planned.required, env, cx)?;
+    authorization::check(&planned.required, env.current_user(), cx)?;
     env.profile.iter().for_each(|profile| profile.begin());
     read_catalog(planned, env, cx)?;
     let executed = match (&planned.plan, rows) {
@@ -138,7 +138,7 @@ pub(crate) fn run(
 
 /// Starts a query. Its rows are fetched in batches if the plan allows.
 pub(crate) fn open(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result<Found, Failure> {
-    authorization::check(&planned.required, env, cx)?;
+    authorization::check(&planned.required, env.current_user(), cx)?;
     read_catalog(planned, env, cx)?;
     // A query that draws sequence numbers may have to be rerun.
     let is_whole = !planned.sequences.is_empty();

@@ -24,8 +24,8 @@ use crate::plan::Source;
 use crate::plan::access::Access;
 use crate::result_memory::ResultReservation;
 use crate::rows::Columns;
-use crate::session::settings::Values;
-use crate::session::units::parse_bytes;
+use crate::settings::Values;
+use crate::settings::units::parse_bytes;
 use crate::types::datum::Datum;
 
 /// Approximate number of rows that each worker reads in a round; takes some 10 ms.

@@ -78,7 +78,7 @@ fn check_replaced(before: &Procedure, after: &Procedure) -> Result<(), SqlError>
 }
 
 fn check_owner(procedure: &Procedure, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
-    let Some(role) = ordinary(env, cx)? else { return Ok(()) };
+    let Some(role) = ordinary(env.current_user(), cx)? else { return Ok(()) };
     if privileged(&role.name, cx)?.contains(&procedure.owner) {
         return Ok(());
     }

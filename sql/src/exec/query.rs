@@ -6,20 +6,20 @@ use std::ops::ControlFlow;
 
 use pangea_core::txn::{Context, SqlState};
 
-use super::aggregate::Aggregate;
 use super::groups::Groups;
 use super::parallel_scan::ParallelScan;
 use super::top_k::TopK;
 use super::{RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
-use crate::explain::profile::{Step, Watch};
+use crate::expr::query::Aggregate;
 use crate::expr::{Env, Expr};
-use crate::keys;
-use crate::plan::{Grouping, Select, SortKey, Source};
-use crate::relational;
+use crate::plan::{Grouping, Select, Source};
+use crate::profile::{Step, Watch};
 use crate::result_memory::{ResultReservation, size_of_rows};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::SortKey;
+use crate::{keys, relational};
 
 /// Minimum number of rows that are collected before those past the LIMIT are discarded.
 const KEPT_MIN: u64 = 1_024;

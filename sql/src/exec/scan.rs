@@ -12,10 +12,10 @@ use pangea_core::value::Value;
 use super::prefetch;
 use crate::catalog::Table;
 use crate::error::{Failure, SqlError, code};
-use crate::explain::profile::{Step, Watch};
 use crate::expr::{Env, Expr};
 use crate::plan::access::{Access, Place};
 use crate::plan::path::Path;
+use crate::profile::{Step, Watch};
 use crate::rows::Columns;
 use crate::types::datum::Datum;
 

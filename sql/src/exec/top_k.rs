@@ -7,9 +7,9 @@ use pangea_core::key::Key;
 use super::{RowBuffer, check_size, query};
 use crate::error::SqlError;
 use crate::expr::{Env, Expr};
-use crate::plan::SortKey;
 use crate::result_memory::{ResultReservation, size_of_row};
 use crate::types::datum::Datum;
+use crate::vocabulary::column::SortKey;
 
 /// Minimum number of rows that are collected before the surplus is discarded.
 const KEPT_MIN: usize = 1_024;

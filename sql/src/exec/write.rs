@@ -25,10 +25,11 @@ use crate::expr::{Env, Expr};
 use crate::plan::Checked;
 use crate::plan::access::Place;
 use crate::plan::path::Path;
-use crate::plan::target::{self, Child, Deferred, Parent, Target, Targets};
+use crate::plan::target::{self, Child, Parent, Target, Targets};
 use crate::rows;
 use crate::types::datum::Datum;
 use crate::types::text;
+use crate::vocabulary::deferred::Deferred;
 
 /// A row with its key.
 type Row = (Key, Vec<Datum>);
@@ -404,11 +405,18 @@ pub(super) fn finish(
     let mut acted = Vec::with_capacity(steps.len());
     for (targets, mut pending) in steps {
         let seen = Writer::new(targets, env, cx, &mut pending).act_all();
-        acted.push((targets, seen.map_err(|failure| failure.in_table(&targets.own().table.name))?));
+        acted.push((
+            targets,
+            seen.map_err(|failure| {
+                failure.in_table(targets.own().table.name.schema(), targets.own().table.name.name())
+            })?,
+        ));
     }
     for (targets, seen) in &acted {
         let checked = Writer::new(targets, env, cx, &mut Pending::default()).check_all(seen);
-        checked.map_err(|failure| failure.in_table(&targets.own().table.name))?;
+        checked.map_err(|failure| {
+            failure.in_table(targets.own().table.name.schema(), targets.own().table.name.name())
+        })?;
     }
     Ok(())
 }

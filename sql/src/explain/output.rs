@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::profile::{Commit, CommitPath, Profile};
-use super::{Actual, Detail, Format, Node, Options, tree};
+use super::{Detail, Node, tree};
+use crate::profile::{Actual, Commit, CommitPath, Profile};
+use crate::syntax::explain::{Format, Options};
 
 /// Indentation of a node's properties.
 const INDENT: usize = 2;

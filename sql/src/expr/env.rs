@@ -4,18 +4,20 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::authorization::User;
 use crate::catalog::PUBLIC;
 use crate::error::SqlError;
-use crate::explain::Profile;
 use crate::insight::Facts;
-use crate::plan::target::Deferred;
+use crate::profile::Profile;
 use crate::result_memory::ResultMemory;
+use crate::search_path::PathSetting;
 use crate::sequence::SequenceValues;
-use crate::session::cursors::Shown;
-use crate::session::settings::Values;
+use crate::settings::Values;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
+use crate::vocabulary::cursor::ShownCursor;
+use crate::vocabulary::deferred::Deferred;
 
 /// The environment that an expression is evaluated in, apart from its row. Identical on every
 /// replica.
@@ -53,7 +55,7 @@ pub(crate) struct Env {
     /// The session's settings; `None` if the session does not run the statement itself.
     pub settings: Option<Arc<Values>>,
     /// The session's cursors.
-    pub cursors: Vec<Shown>,
+    pub cursors: Vec<ShownCursor>,
     /// Requests of `set_config`: name, value, and whether the value lasts only until the
     /// transaction ends.
     pub set_settings: RefCell<Vec<(String, String, bool)>>,
@@ -141,6 +143,18 @@ impl Env {
     /// Whether only the session runs the statement, and no other replica does.
     pub fn is_local(&self) -> bool {
         self.settings.is_some()
+    }
+
+    /// Returns the user whose privileges the run has.
+    pub fn current_user(&self) -> User<'_> {
+        let is_trusted = self.is_trusted && self.user == self.session_user;
+        User { name: &self.user, is_trusted }
+    }
+
+    /// Returns the search path of the run, and the user that it is resolved for.
+    pub fn path_setting(&self) -> PathSetting {
+        let is_trusted = self.current_user().is_trusted;
+        PathSetting { text: self.search_path.clone(), user: self.user.clone(), is_trusted }
     }
 
     /// The system catalog.

@@ -19,9 +19,6 @@ use super::text_functions::{self, WordFunction};
 use super::time_functions::{self, TimeFunction};
 use super::{Env, arithmetic, cast, strings, times};
 
-/// The result of `version()`. Drivers parse the number after "PostgreSQL".
-pub const VERSION: &str = concat!("PostgreSQL 15.0 (Pangea ", env!("CARGO_PKG_VERSION"), ")");
-
 /// A built-in function. The binder has checked its arguments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Function {
@@ -206,7 +203,7 @@ impl Function {
             Self::RandomUuid => Datum::Uuid(random_uuid(env)),
             // A double has 53 bits of precision.
             Self::Random => Datum::Float((env.random() >> 11) as f64 / (1u64 << 53) as f64),
-            Self::Version => Datum::Text(VERSION.to_owned()),
+            Self::Version => Datum::Text(crate::settings::VERSION.to_owned()),
             Self::Database => Datum::Text(env.database.to_string()),
             Self::User => Datum::Text(env.user.to_string()),
             Self::SessionUser => Datum::Text(env.session_user.to_string()),

@@ -7,12 +7,12 @@ use sqlparser::ast;
 use super::ddl::spread;
 use super::path::{Path, Paths};
 use super::{Alter, Change, Checked, DropTarget, Plan, Planner, refuse, renames, text};
-use crate::catalog::sequence::sequence_of;
 use crate::catalog::{Index, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Params};
 use crate::syntax;
+use crate::syntax::sequences::sequence_of;
 
 /// A change of a table that is being planned.
 pub(super) struct Draft {

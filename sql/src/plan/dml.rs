@@ -10,9 +10,7 @@ use super::path::{Part, Path, Paths};
 use super::select::{empty_row, value_select};
 use super::target::default_of;
 use super::write_target::{Verb, ViewCheck, WriteTarget};
-use super::{
-    Asked, Joined, OutputColumn, Plan, Planner, Returning, Select, Targets, refuse, scope_as,
-};
+use super::{Asked, Joined, Plan, Planner, Returning, Select, Targets, refuse, scope_as};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};
@@ -23,6 +21,7 @@ use crate::syntax;
 use crate::syntax::inserts::{Inferred, Overriding, inferred, overriding};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Insert {

@@ -42,7 +42,6 @@ mod with;
 mod write_target;
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::sync::Arc;
 
 use pangea_core::txn::Context;
@@ -53,17 +52,18 @@ use crate::catalog::role::Privileges;
 use crate::catalog::{CATALOG, CheckOption, Enums, QualifiedName, Relation, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
-use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn};
-use crate::procedure::Signature;
-use crate::relational::{ColumnId, Numbers, Query};
+use crate::expr::query::{Aggregate, Query};
+use crate::relational::Numbers;
 use crate::rows::Columns;
 use crate::search_path::SearchPath;
 use crate::sequence::{SequenceValues, Used};
 use crate::syntax::sequences::Said;
-use crate::syntax::{self, Altered, Parsed};
+use crate::syntax::{self, Altered, Parsed, command_of};
 use crate::types::{Reg, SqlType};
+use crate::vocabulary::column::{ColumnId, Origin, OutputColumn, SortKey};
+use crate::vocabulary::variables::Signature;
 use access::Access;
 pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
@@ -75,13 +75,12 @@ pub(crate) use ddl_plans::{
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
 pub(crate) use multi_table_dml::Joined;
-pub use output::{Origin, OutputColumn};
 use path::Paths;
 pub(crate) use procedures::{
     Bodies, Call, Calls, CreateProcedure, DropProcedures, OwnProcedure, Seen,
 };
 use recorder::{Recorder, Records};
-pub(crate) use resolve::{DropTarget, no_schema};
+pub(crate) use resolve::DropTarget;
 pub(crate) use returning::{Asked, Returning};
 pub(crate) use statement_plan::Plan;
 pub(crate) use steps::Steps;
@@ -204,23 +203,6 @@ impl Select {
         }
         access.wanted = Columns::these(read.into_iter().flat_map(Expr::columns));
     }
-}
-
-impl SortKey {
-    pub(crate) fn new(column: usize, options: &ast::OrderByOptions) -> Self {
-        let is_descending = options.asc == Some(false);
-        // NULL sorts as the greatest value, unless NULLS FIRST or LAST is given.
-        let is_nulls_first = options.nulls_first.unwrap_or(is_descending);
-        Self { column, is_descending, is_nulls_first }
-    }
-}
-
-/// An output column that the result is sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SortKey {
-    pub column: usize,
-    pub is_descending: bool,
-    pub is_nulls_first: bool,
 }
 
 /// Plans one statement.
@@ -506,7 +488,7 @@ impl Planner<'_> {
     fn table_named(&mut self, name: &QualifiedName) -> Result<Arc<Table>, Failure> {
         match self.relation_named(name)? {
             Some(relation) => as_table(name, relation),
-            None => Err(undefined_table(name).into()),
+            None => Err(SqlError::undefined_table(name).into()),
         }
     }
 
@@ -578,19 +560,6 @@ fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
         id: ColumnId { relation, column: at as u32 },
     });
     Scope { columns: columns.collect() }
-}
-
-/// The error for a relation that does not exist.
-pub(crate) fn undefined_table(name: impl Display) -> SqlError {
-    SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
-}
-
-/// Returns the first keywords of an unsupported statement.
-pub(crate) fn command_of(statement: &ast::Statement) -> String {
-    let text = statement.to_string();
-    let is_upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase());
-    let words: Vec<&str> = text.split_whitespace().take(2).take_while(is_upper).collect();
-    if words.is_empty() { "this statement".to_owned() } else { words.join(" ") }
 }
 
 /// Fails with the first unsupported clause that is present.

@@ -9,13 +9,14 @@ use super::access::Access;
 use super::from::Side;
 use super::query::select_of;
 use super::write_target::WriteTarget;
-use super::{Delete, OutputColumn, Plan, Planner, Select, Update};
+use super::{Delete, Plan, Planner, Select, Update};
 use crate::catalog::role::Privileges;
 use crate::error::{Failure, SqlError};
 use crate::expr::bind::ScopeColumn;
 use crate::expr::{Expr, Typed};
-use crate::relational::{Block, ColumnId, From, JoinKind};
+use crate::relational::{Block, From, JoinKind};
 use crate::types::SqlType;
+use crate::vocabulary::column::{ColumnId, OutputColumn};
 
 /// The rows that a statement writes. Their columns: those of the table, the key of the row, those
 /// of a view over the table, those of the other relations, and then the new values.

@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pangea_core::hash::HashMap;
 use sqlparser::ast;
 
-use super::{DropTarget, OutputColumn, Plan, Planner};
+use super::{DropTarget, Plan, Planner};
 use crate::catalog::QualifiedName;
 use crate::catalog::procedure::{self, Language, Mode, Parameter, Procedure};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
 use crate::expr::cast::{self, Level};
-use crate::expr::enums;
+use crate::expr::{Expr, enums};
 use crate::procedure::{Body, ProcedureEffects};
 use crate::search_path::SearchPath;
 use crate::syntax::procedures::{Declared, ProcedureStatement};
 use crate::syntax::roles::RoleName;
 use crate::syntax::{self, Written};
 use crate::types::{ColumnType, SqlType};
+use crate::vocabulary::column::OutputColumn;
 
 /// PostgreSQL's name for the block of a DO.
 const INLINE: &str = "inline_code_block";

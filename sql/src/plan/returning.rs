@@ -4,12 +4,13 @@ use sqlparser::ast;
 
 use super::query::select_of;
 use super::write_target::WriteTarget;
-use super::{OutputColumn, Planner, Select, SortKey};
+use super::{Planner, Select};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Collected, Scope};
 use crate::expr::{Expr, Typed};
-use crate::relational::{self, Block, ColumnId, From};
+use crate::relational::{self, Block, From};
 use crate::types::SqlType;
+use crate::vocabulary::column::{ColumnId, OutputColumn, SortKey};
 
 /// The expressions returned for each written row.
 #[derive(Clone, Debug, Default)]

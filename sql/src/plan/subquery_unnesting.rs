@@ -2,9 +2,10 @@
 
 use super::Planner;
 use crate::error::SqlError;
-use crate::exec::aggregate::AggregateKind;
+use crate::expr::query::{Keyed, Split};
 use crate::expr::{Binary, Comparison, Expr};
-use crate::relational::{self, Block, Distinct, From, Keyed, Split};
+use crate::relational::{self, Block, Distinct, From};
+use crate::vocabulary::aggregate::AggregateKind;
 
 /// The kind of a subquery that can be unnested.
 pub(super) enum Simple {

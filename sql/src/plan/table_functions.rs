@@ -4,14 +4,16 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
 use super::from::{Side, check_names, derived_scope};
-use super::{OutputColumn, Planner, refuse};
+use super::{Planner, refuse};
 use crate::error::{Failure, SqlError};
-use crate::exec::set_returning::{Called, SetCall, SetFunction};
 use crate::expr::bind::{Aggregates, Bound};
 use crate::expr::cast::Level;
+use crate::expr::query::Called;
 use crate::relational::{self, From, JoinKind};
 use crate::syntax;
 use crate::types::SqlType;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::set_function::{SetCall, SetFunction};
 
 /// Functions that return the rows of a catalog table.
 const CATALOG: [(&str, &str); 4] = [

@@ -11,7 +11,7 @@ use super::access::Access;
 use super::path::{Path, Paths};
 use super::{Planner, text};
 use crate::catalog::{self, Action, ForeignKey, QualifiedName, Relation, Table};
-use crate::error::{Failure, SqlError};
+use crate::error::Failure;
 use crate::expr::bind::{Params, SequenceName};
 use crate::expr::{Binary, Comparison, Expr, SequenceCall, Unary};
 use crate::types::datum::Datum;
@@ -136,18 +136,6 @@ impl Planner<'_> {
         }
         Ok(())
     }
-}
-
-/// A foreign key check that is deferred until COMMIT. It holds if no row has these values, or if
-/// the referenced row exists.
-#[derive(Clone, Debug)]
-pub(crate) struct Deferred {
-    /// The referencing table.
-    pub child: QualifiedName,
-    pub key: String,
-    pub values: Vec<Datum>,
-    /// The error if the check fails.
-    pub error: SqlError,
 }
 
 /// Finds rows: the access and the condition. Parameters are the values of a foreign key.

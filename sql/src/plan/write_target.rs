@@ -19,17 +19,16 @@ use sqlparser::tokenizer::Location;
 use super::from::rename;
 use super::path::Paths;
 use super::views::Within;
-use super::{Planner, as_table, refuse, scope_as, undefined_table};
+use super::{Planner, as_table, refuse, scope_as};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{CheckOption, QualifiedName, Relation, Table, View};
+use crate::catalog::{CheckOption, QualifiedName, Relation, Table, View, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Collected, Scope, ScopeColumn};
-use crate::relational::ColumnId;
 use crate::syntax;
-use crate::system;
 use crate::types::ColumnType;
+use crate::vocabulary::column::ColumnId;
 
 /// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,7 +291,7 @@ impl Planner<'_> {
         self.labels.push((relation, alias.clone()));
         if found.view.is_none() {
             let table = found.table();
-            self.is_kept(relation, system::stored(table.id.0), table.columns.len());
+            self.is_kept(relation, stored(table.id.0), table.columns.len());
         }
         Ok(WriteTarget { alias, schema, ..found })
     }
@@ -333,7 +332,7 @@ impl Planner<'_> {
         let (select, base, alias) = over_one(&parsed).map_err(refused)?;
         let base = syntax::table_name(base).map_err(|_| refused(NO_SINGLE))?.kept();
         let Some(base_found) = self.relation_named(&base)? else {
-            return Err(undefined_table(&base).into());
+            return Err(SqlError::undefined_table(&base).into());
         };
         let is_cascaded = is_checked || view.check == Some(CheckOption::Cascaded);
         let through = (Some(&view.name), is_cascaded);

@@ -13,10 +13,11 @@ use super::fragment::Fragment;
 use super::hoisted_subqueries::Is;
 use super::slots::Slots;
 use crate::error::{Failure, SqlError};
-use crate::plan::{Calls, OutputColumn, Plan, Planned};
+use crate::plan::{Calls, Plan, Planned};
 use crate::search_path::SearchPath;
 use crate::sequence::Used;
 use crate::types::SqlType;
+use crate::vocabulary::column::OutputColumn;
 
 /// The possible effects of a procedure.
 #[derive(Clone, Debug, Default)]

@@ -7,11 +7,11 @@ use sqlparser::ast;
 
 use super::body::Visible;
 use super::hoisted_subqueries::{Lifted, lift};
-use super::variables::{Named, Variables};
 use crate::error::{Failure, SqlError, code};
 use crate::plan::{self, Calls, Plan, Planned, cache};
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
+use crate::vocabulary::variables::{Named, Signature};
 
 /// A statement, or an expression wrapped in a query that computes it.
 #[derive(Debug)]
@@ -25,13 +25,6 @@ pub(crate) struct Fragment {
     pub lifted: Vec<Lifted>,
     /// The most recent plan, and the variables that it was made for.
     planned: Mutex<Option<(Arc<Signature>, Arc<Planned>)>>,
-}
-
-/// The input of planning besides the catalog: variables and parameter types.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Signature {
-    pub variables: Variables,
-    pub types: Vec<SqlType>,
 }
 
 /// The prefix that turns an expression into a query.

@@ -27,10 +27,7 @@ mod run;
 mod slots;
 mod statements;
 mod step_budget;
-mod variables;
 
 pub(crate) use body::Body;
 pub(crate) use effects::ProcedureEffects;
-pub(crate) use fragment::Signature;
 pub(crate) use run::call;
-pub(crate) use slots::unassigned;

@@ -12,13 +12,14 @@ use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::target::Deferred;
-use crate::plan::{Call, Calls, OutputColumn};
-use crate::search_path::{PathSetting, SearchPath};
+use crate::plan::{Call, Calls};
+use crate::search_path::SearchPath;
 use crate::sequence::SequenceValues;
 use crate::subtransaction::Subtransaction;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::deferred::Deferred;
 
 /// The maximum number of steps and loop rows of a CALL, nested calls included. The limit exists
 /// because the CALL runs on every replica and delays the transactions after it.
@@ -75,7 +76,7 @@ enum Flow {
 /// # Errors
 /// Those of the procedure, and an error if it exceeds the limit on steps.
 pub(crate) fn call(call: &Call, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let path = PathSetting::of(env).resolve(cx)?;
+    let path = env.path_setting().resolve(cx)?;
     let mut machine = Machine {
         env,
         calls: Calls { bodies: Some(&call.bodies), path: Some(&path), seen: None },

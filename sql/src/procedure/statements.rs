@@ -7,18 +7,20 @@ use std::sync::Arc;
 use pangea_core::txn::Context;
 
 use super::body::{Into, Query};
-use super::fragment::{Fragment, Signature};
+use super::fragment::Fragment;
 use super::hoisted_subqueries::{Is, Lifted};
 use super::run::{Frame, Machine};
 use super::slots::converted;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
-use crate::plan::{OutputColumn, Plan, Planned};
+use crate::plan::{Plan, Planned};
 use crate::sequence::SequenceValues;
 use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::variables::Signature;
 
 /// The number of values taken at once from a sequence that the procedure created.
 const OWN_NUMBERS: usize = 32;

@@ -63,7 +63,7 @@ pub(super) fn eval_context(options: &ConfigOptions) -> Result<&EvalContext> {
 
 /// An expression that is evaluated over its arguments row by row.
 #[derive(Debug)]
-pub(super) struct Computed {
+pub(crate) struct Computed {
     pub expr: Expr,
     /// The types of the arguments, which are the columns of the expression.
     pub args: Vec<SqlType>,
@@ -158,7 +158,7 @@ impl ScalarUDFImpl for Computed {
 
 /// The comparison key of a value, for types that Arrow does not compare like SQL.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct KeyOf {
+pub(crate) struct KeyOf {
     pub base: SqlType,
     name: String,
     signature: Signature,

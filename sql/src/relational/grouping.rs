@@ -11,6 +11,7 @@ use super::logical_plan::{PlanScope, aggregated, comparable, first_of, named, ne
 use super::values::{is_ordered, scalar};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::relation_name;
 
 /// Groups the rows. The resulting columns are the keys, followed by the aggregates.
 pub(super) fn grouped(scope: &mut PlanScope<'_>, group: GroupBy) -> Result<()> {
@@ -53,7 +54,7 @@ pub(super) fn grouped(scope: &mut PlanScope<'_>, group: GroupBy) -> Result<()> {
     }
     // The schema of a union has no qualifiers.
     let all = all.expect("there is a set");
-    let all = LogicalPlanBuilder::from(all).alias(super::relation_name(result))?.build()?;
+    let all = LogicalPlanBuilder::from(all).alias(relation_name(result))?.build()?;
     let results = aggregates.iter().map(|aggregate| aggregate.result());
     let columns = types.iter().copied().chain(results).enumerate();
     scope.columns = columns.map(|(at, base)| (named(result, at), base)).collect();

@@ -19,7 +19,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use futures_util::Stream;
 
 use super::Physical;
-use crate::explain::Actual;
+use crate::profile::Actual;
 
 /// An instrumented step, with its measurements.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) fn measured(plan: Physical) -> Result<Physical> {
 }
 
 /// Returns the measurements of a step if it is instrumented.
-pub(super) fn actual(plan: &Physical) -> Option<Actual> {
+pub(crate) fn actual(plan: &Physical) -> Option<Actual> {
     let measured = (plan.as_ref() as &dyn Any).downcast_ref::<Measured>()?;
     let taken = locked(&measured.taken);
     // As in PostgreSQL, the mean over several loops is shown.

@@ -8,10 +8,11 @@ use super::apply::{Answer, Apply};
 use super::error::unwrapped;
 use super::leaf::columns_of;
 use super::logical_plan::{Numbers, PlanScope, all_of, named, next, projected};
-use super::{ColumnId, Query};
 use crate::error::SqlError;
 use crate::expr::Expr;
+use crate::expr::query::Query;
 use crate::types::SqlType;
+use crate::vocabulary::column::{ColumnId, relation_name};
 
 /// The type of a join: it determines which rows without a match are retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +116,7 @@ fn combine(
     if op == SetOperation::Union {
         let (one, other) = (left.as_relation(relation)?, right.as_relation(relation)?);
         let plan = LogicalPlanBuilder::from(united(one, other)?);
-        let plan = plan.alias(super::relation_name(relation))?.build()?;
+        let plan = plan.alias(relation_name(relation))?.build()?;
         return if is_all {
             Ok(plan)
         } else {

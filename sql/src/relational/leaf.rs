@@ -49,7 +49,6 @@ use super::error::wrapped;
 use super::filter::{equal_to, ours, wanted};
 use super::run::PendingReads;
 use super::values::{Column, arrow_type};
-use super::{ColumnId, relation_name};
 use crate::catalog::Sequence;
 use crate::error::{Failure, SqlError};
 use crate::exec::Cursor;
@@ -58,9 +57,10 @@ use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
 use crate::plan::path::Paths;
 use crate::rows::Columns;
-use crate::system::SystemTable;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::{ColumnId, relation_name};
+use crate::vocabulary::system::SystemTable;
 
 /// The number of rows in the first batch: a small LIMIT may need no more.
 const ROWS_FIRST: usize = 64;
@@ -215,7 +215,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, pending_reads: &PendingReads) ->
 
 /// The scan of a relation, as a step of a plan.
 #[derive(Clone, Debug)]
-pub(super) struct Scan {
+pub(crate) struct Scan {
     relation: Relation,
     projection: Arc<[usize]>,
     schema: SchemaRef,
@@ -542,36 +542,36 @@ impl Scan {
     }
 
     /// Returns the source of its rows.
-    pub(super) fn leaf(&self) -> &Leaf {
+    pub(crate) fn leaf(&self) -> &Leaf {
         &self.relation.leaf
     }
 
     /// Returns the types of all columns of its relation.
-    pub(super) fn types(&self) -> &[SqlType] {
+    pub(crate) fn types(&self) -> &[SqlType] {
         &self.relation.types
     }
 
-    pub(super) fn all_columns(&self) -> Vec<String> {
+    pub(crate) fn all_columns(&self) -> Vec<String> {
         self.relation.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
     /// Returns the number of its relation.
-    pub(super) fn number(&self) -> Option<u32> {
+    pub(crate) fn number(&self) -> Option<u32> {
         let first = self.all_columns().into_iter().next()?;
         first.strip_prefix('r')?.split_once('c')?.0.parse().ok()
     }
 
-    pub(super) fn filter(&self) -> Option<&Expr> {
+    pub(crate) fn filter(&self) -> Option<&Expr> {
         self.filter.as_ref()
     }
 
     /// Whether joins may restrict its rows at run time.
-    pub(super) fn may_be_led(&self) -> bool {
+    pub(crate) fn may_be_led(&self) -> bool {
         !self.dynamic.is_empty()
     }
 
     /// Returns the key or index that a dynamic filter made it use.
-    pub(super) fn led_by(&self) -> Option<&str> {
+    pub(crate) fn led_by(&self) -> Option<&str> {
         self.led_by.get().map(String::as_str)
     }
 

@@ -22,14 +22,12 @@ use super::parts::expanded;
 use super::values::{arrow_type, is_ordered, scalar};
 use super::volatile::Chance;
 use super::windows::windowed;
-use super::{ColumnId, Keyed, Query, Shape, Subquery, SubqueryKind};
 use crate::error::{SqlError, code};
-use crate::exec::aggregate::Aggregate;
-use crate::exec::set_returning::Called;
+use crate::expr::query::{Aggregate, Called, Keyed, Query, Shape, Subquery, SubqueryKind};
 use crate::expr::{Binary, Comparison, Expr, Typed, Unary};
-use crate::plan::SortKey;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::{ColumnId, SortKey};
 
 /// The counter of relation numbers.
 pub(crate) type Numbers = u32;

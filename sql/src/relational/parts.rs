@@ -13,11 +13,11 @@ use super::leaf::{Leaf, scan, schema_of};
 use super::logical_plan::{Numbers, PlanScope, named, projected};
 use super::project_set::{Calls, Expand};
 use super::values::is_ordered;
-use super::{ColumnId, Query, relation_name};
 use crate::error::SqlError;
-use crate::exec::set_returning::Called;
 use crate::expr::Expr;
+use crate::expr::query::{Called, Query};
 use crate::types::SqlType;
+use crate::vocabulary::column::{ColumnId, relation_name};
 
 /// The stack that a walk over a plan of the maximum depth needs, with a margin.
 const WALK_BYTES: usize = 16 << 20;

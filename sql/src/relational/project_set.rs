@@ -30,10 +30,10 @@ use super::function::eval_context;
 use super::leaf::{as_they_come, columns_of};
 use super::values::{Column, Values, taken};
 use crate::error::SqlError;
-use crate::exec::set_returning::SetFunction;
 use crate::expr::Env;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::set_function::SetFunction;
 
 /// Set-returning functions that are called together for a row. Their rows are combined by position;
 /// NULLs fill the columns of a function that returns fewer rows.

@@ -25,6 +25,7 @@ use pangea_core::ids::TableId;
 use pangea_core::txn::{Context, SqlState};
 use tokio::runtime::{self, Runtime};
 
+use super::Physical;
 use super::apply::{Planner, settle_inside};
 use super::cooperative_yield::InsertYields;
 use super::error::{more_than_one_row, unwrapped, wrapped};
@@ -35,10 +36,10 @@ use super::pool::Pool;
 use super::sequential_partitions::{InSeries, UnionsInSeries};
 use super::unordered_scan::AnyOrder;
 use super::values::{Values, scalar};
-use super::{Physical, Query};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::ROWS_BYTES_MAX;
 use crate::expr::Env;
+use crate::expr::query::Query;
 use crate::result_memory::ResultReservation;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
@@ -404,7 +405,7 @@ impl Runner<'_> {
 
     fn settled_expr(&mut self, expr: Logical) -> Result<Logical, Failure> {
         if let Some(aside) = &mut self.aside {
-            return Ok(super::explain::set_aside(expr, aside));
+            return Ok(super::aside::set_aside(expr, aside));
         }
         match expr {
             Logical::ScalarSubquery(query) => self.value_of(&query),

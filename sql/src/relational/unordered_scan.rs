@@ -23,7 +23,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use super::Physical;
 use super::aggregate::Folded;
 use super::leaf::Scan;
-use crate::exec::aggregate::AggregateKind;
+use crate::vocabulary::aggregate::AggregateKind;
 
 /// Marks the scans whose rows may come in any order.
 #[derive(Debug)]

@@ -15,26 +15,16 @@ use super::stream::Stream;
 use super::{Response, Session, now};
 use crate::error::{SqlError, code};
 use crate::exec::{self, BATCH_BYTES, BATCH_ROWS};
-use crate::plan::OutputColumn;
 use crate::result_memory::{ResultReservation, size_of_rows};
 use crate::syntax::cursors::Step;
 use crate::syntax::{self, CursorStatement, quoted};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::cursor::ShownCursor;
 
 /// The maximum number of cursors in a session.
 const CURSORS_MAX: usize = 1_000;
-
-/// A cursor as displayed in `pg_cursors`.
-#[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    pub name: String,
-    pub statement: String,
-    pub is_hold: bool,
-    pub is_scroll: bool,
-    /// The time of its declaration.
-    pub declared: i64,
-}
 
 /// An open cursor.
 pub(super) struct Cursor {
@@ -311,12 +301,12 @@ impl Session {
     }
 
     /// Returns the cursors for display.
-    pub(super) fn shown_cursors(&self) -> Vec<Shown> {
+    pub(super) fn shown_cursors(&self) -> Vec<ShownCursor> {
         let shown = |cursor: &Cursor| {
             let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
             let (name, query) = (&cursor.name, &cursor.query);
             let statement = format!("DECLARE {} CURSOR{hold} FOR {query}", quoted(name));
-            Shown {
+            ShownCursor {
                 name: cursor.name.clone(),
                 statement,
                 is_hold: cursor.is_hold,

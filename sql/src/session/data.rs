@@ -9,18 +9,17 @@ use pangea_core::partition::Partitions;
 use pangea_core::txn::{Outcome, Program, SqlState};
 
 use super::explain::DryRun;
-use super::index;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use super::sequences::{CachedValues, TRIES_MAX};
 use super::stream::{On, Stream};
-use super::{Response, Session, Transaction, now};
+use super::{Response, Session, Transaction, index, now};
 use crate::authorization;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
-use crate::plan::{OutputColumn, Plan, Planned};
+use crate::plan::{Plan, Planned};
 use crate::result_memory::{ResultReservation, size_of_rows};
 use crate::search_path::PathSetting;
 use crate::sequence::SequenceValues;
@@ -28,6 +27,7 @@ use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::Parsed;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 /// The maximum number of retries of a statement whose rows other transactions have changed.
 pub(super) const CONFLICTS_MAX: u32 = 20;
@@ -411,7 +411,7 @@ impl Session {
         cx: &mut LocalContext,
     ) -> Result<(), SqlError> {
         let env = self.env(Vec::new(), now(), Vec::new());
-        Ok(authorization::check(&planned.required, &env, cx)?)
+        Ok(authorization::check(&planned.required, env.current_user(), cx)?)
     }
 
     pub(super) fn env(
@@ -480,7 +480,7 @@ impl Session {
 /// Adds the table of the violated constraint to the error of a statement.
 fn violating(planned: &Planned, error: SqlError) -> SqlError {
     match planned.plan.constrained() {
-        Some(table) => error.in_table(&table.name),
+        Some(table) => error.in_table(table.name.schema(), table.name.name()),
         None => error,
     }
 }

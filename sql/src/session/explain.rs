@@ -11,14 +11,15 @@ use super::{Response, Session, now};
 use crate::engine::{Trace, Unavailable};
 use crate::error::{Failure, SqlError};
 use crate::exec;
-use crate::explain::profile::{Commit, CommitPath, CommitTimes};
-use crate::explain::{Format, Profile, Summary, shown, statement};
-use crate::plan::{OutputColumn, Planned};
+use crate::explain::{Summary, shown, statement};
+use crate::plan::Planned;
+use crate::profile::{Commit, CommitPath, CommitTimes, Profile};
 use crate::remote_rows::Snapshot;
 use crate::sequence::SequenceValues;
-use crate::syntax::explain::Explain;
+use crate::syntax::explain::{Explain, Format};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 /// Returns the column of the output.
 pub(super) fn column(format: Format) -> OutputColumn {
@@ -67,7 +68,7 @@ impl Session {
         let mut open = self.transaction.take();
         let cx = alone.as_mut().or(open.as_mut().and_then(|open| open.cx.as_mut()));
         let cx = cx.expect("it was planned in one of them");
-        let checked = crate::authorization::check(&planned.required, &env, cx);
+        let checked = crate::authorization::check(&planned.required, env.current_user(), cx);
         let tree = checked.and_then(|()| exec::read_catalog(&planned, &env, cx)).and_then(|()| {
             statement::tree((parsed, &planned), *options, profile.as_deref(), &env, cx)
         });

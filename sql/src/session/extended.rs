@@ -7,11 +7,11 @@ use super::stream::Stream;
 use super::{CopyStart, Response, Session, TransactionStatus};
 use crate::error::{SqlError, code};
 use crate::exec::BATCH_ROWS;
-use crate::plan::OutputColumn;
 use crate::result_memory::ResultReservation;
 use crate::syntax::{self, CursorStatement};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, binary, text, unsupported_name};
+use crate::vocabulary::column::OutputColumn;
 
 /// The maximum number of prepared statements in a session, and of portals.
 const PREPARED_MAX: usize = 10_000;

@@ -18,11 +18,11 @@ use crate::catalog::PUBLIC;
 use crate::error::{SqlError, code};
 use crate::expr::Env;
 use crate::native::Native;
-use crate::plan::OutputColumn;
 use crate::result_memory::ResultReservation;
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 /// The native procedure that a CALL refers to, and its arguments.
 pub(super) struct NativeCall {
@@ -166,7 +166,7 @@ impl Session {
     fn demand_superuser(&mut self, native: &Native) -> Result<(), SqlError> {
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let env = self.env(Vec::new(), now(), Vec::new());
-        match ordinary(&env, &mut cx)? {
+        match ordinary(env.current_user(), &mut cx)? {
             None => Ok(()),
             Some(_) => {
                 let message = format!("permission denied for procedure {}", native.name());

@@ -25,10 +25,11 @@ use crate::Shared;
 use crate::error::{SqlError, code};
 use crate::exec::{self, BATCH_BYTES, BATCH_ROWS, Fetching, Found};
 use crate::expr::Env;
-use crate::plan::{OutputColumn, Planned};
+use crate::plan::Planned;
 use crate::replay::StreamedResult;
 use crate::result_memory::{ResultReservation, size_of_row, size_of_rows};
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 /// Rows of one result.
 #[derive(Clone, Debug, PartialEq)]

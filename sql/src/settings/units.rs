@@ -5,14 +5,14 @@ use std::fmt::Display;
 use crate::error::{SqlError, code};
 
 /// Returns the error of a value, as displayed, that is outside of the range of a parameter.
-pub(super) fn out_of_range<T: Display>(name: &str, given: &str, (least, most): (T, T)) -> SqlError {
+pub(crate) fn out_of_range<T: Display>(name: &str, given: &str, (least, most): (T, T)) -> SqlError {
     let message =
         format!("{given} is outside the valid range for parameter \"{name}\" ({least} .. {most})");
     SqlError::new(code::INVALID_PARAMETER, message)
 }
 
 /// Formats a number as PostgreSQL does in a setting: with at most six digits.
-pub(super) fn shown_real(number: f64) -> String {
+pub(crate) fn shown_real(number: f64) -> String {
     let scientific = format!("{number:.5e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -34,7 +34,7 @@ const UNITS: [(&str, f64); 6] = [
 ];
 
 /// Parses a time and rounds it to whole milliseconds. Returns `None` if the text is not a time.
-pub(super) fn parse_ms(text: &str) -> Option<f64> {
+pub(crate) fn parse_ms(text: &str) -> Option<f64> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = &text[number.len()..];
     let unit = if unit.is_empty() { "ms" } else { unit };
@@ -49,13 +49,13 @@ const SIZES: &[(&str, u64)] =
 
 /// The unit of a number that is written without one, as PostgreSQL names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Block {
+pub(crate) enum Block {
     Page,
     Kilobyte,
 }
 
 impl Block {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Page => "8kB",
             Self::Kilobyte => "kB",
@@ -89,7 +89,7 @@ fn parse_blocks(text: &str, block: Block) -> Option<u64> {
 
 /// Formats an amount of memory as PostgreSQL does: rounded to whole blocks, in the largest unit
 /// that divides it.
-pub(super) fn checked_size(
+pub(crate) fn checked_size(
     name: &str,
     text: &str,
     (block, range): (Block, (u64, u64)),
@@ -112,12 +112,12 @@ pub(super) fn checked_size(
 }
 
 /// Parses an amount of memory and returns it in blocks.
-pub(super) fn blocks_of(text: &str, block: Block) -> Option<u64> {
+pub(crate) fn blocks_of(text: &str, block: Block) -> Option<u64> {
     Some(parse_blocks(text, block)? / block.bytes())
 }
 
 /// Formats a time as PostgreSQL does: in the longest unit that divides it.
-pub(super) fn checked_time(
+pub(crate) fn checked_time(
     name: &str,
     text: &str,
     invalid: &dyn Fn() -> SqlError,

@@ -8,10 +8,8 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use datafusion::arrow::datatypes::DataType;
 use datafusion::common::JoinType;
 use datafusion::common::stats::Precision;
-use datafusion::logical_expr::{Expr as Logical, LogicalPlan, not};
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::filter::FilterExec;
@@ -29,19 +27,14 @@ use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::work_table::WorkTableExec;
 
-use super::Physical;
-use super::apply::joins_rows;
-use super::function::Computed;
-use super::instrumented::actual;
-use super::leaf::{Leaf, Scan};
-use super::values::scalar;
+use super::expression::Names;
+use super::statement::{self, Read};
+use super::{Detail, Node};
 use crate::catalog::sequence;
-use crate::explain::expression::{INIT_SEQUENCE_FIRST, Names, init_plan};
-use crate::explain::statement::{self, Read};
-use crate::explain::{Detail, Node, Options};
-use crate::expr::{Expr, SequenceCall};
 use crate::plan::access::Access;
+use crate::relational::{Leaf, Physical, Scan, actual, joins_rows};
 use crate::sequence::Used;
+use crate::syntax::explain::Options;
 use crate::syntax::quoted;
 use crate::types::SqlType;
 use crate::types::zone::Zone;
@@ -446,39 +439,6 @@ impl Shower<'_> {
 pub(crate) fn scans(plan: &Physical) -> usize {
     let own = usize::from(plan.is::<Scan>());
     own + plan.children().into_iter().map(scans).sum::<usize>()
-}
-
-/// Sets aside a query that would run beforehand, and returns a stand-in for it. Used for plans that
-/// are not run.
-pub(super) fn set_aside(expr: Logical, aside: &mut Vec<LogicalPlan>) -> Logical {
-    let number = aside.len();
-    let stand_in = |base: SqlType| {
-        let at = INIT_SEQUENCE_FIRST + number;
-        Computed::call(Expr::Sequence(SequenceCall::Last, at, Vec::new()), Vec::new(), base)
-    };
-    let (plan, shown) = match &expr {
-        Logical::Exists(exists) => {
-            let found = stand_in(SqlType::Bool);
-            (&exists.subquery.subquery, if exists.negated { not(found) } else { found })
-        }
-        Logical::ScalarSubquery(query) => {
-            let constant = |is_text, base| {
-                let datum = init_plan(number, is_text);
-                datum.map(|datum| Logical::Literal(scalar(base, &datum), None))
-            };
-            let shown = match query.subquery.schema().field(0).data_type() {
-                DataType::Int64 => constant(false, SqlType::Int8),
-                DataType::Utf8 => constant(true, SqlType::Text),
-                DataType::Boolean => Some(stand_in(SqlType::Bool)),
-                DataType::Float64 => Some(stand_in(SqlType::Float8)),
-                _ => Some(stand_in(SqlType::Bytea)),
-            };
-            (&query.subquery, shown.unwrap_or_else(|| stand_in(SqlType::Int8)))
-        }
-        _ => return expr,
-    };
-    aside.push((**plan).clone());
-    shown
 }
 
 /// Returns PostgreSQL's name of a join. `is_swapped`: the sides are exchanged.

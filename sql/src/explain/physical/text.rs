@@ -14,9 +14,7 @@ use datafusion::physical_expr::{LexOrdering, PhysicalExpr, ScalarFunctionExpr};
 use super::Shower;
 use crate::explain::expression::constant;
 use crate::explain::statement::in_parentheses;
-use crate::relational::aggregate::Folded;
-use crate::relational::function::{Computed, KeyOf};
-use crate::relational::values::datum;
+use crate::relational::{Computed, Folded, KeyOf, datum};
 use crate::types::SqlType;
 
 type Physical = Arc<dyn PhysicalExpr>;

@@ -4,9 +4,9 @@ use sqlparser::ast;
 use sqlparser::parser::{IsOptional, Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token};
 
-use super::options::{Given, Options, Value, checked};
+use super::syntax_error;
+use crate::copy::options::{Given, Options, Value, checked};
 use crate::error::{SqlError, code};
-use crate::syntax::{self, syntax_error};
 
 /// Parses a COPY statement. Returns its syntax tree without options, and the options.
 pub(crate) fn parse(
@@ -173,7 +173,7 @@ impl Grammar<'_, '_> {
             let columns = |parser: &mut Parser<'_>| {
                 parser.parse_comma_separated(|parser| parser.parse_identifier())
             };
-            Value::List(self.parsed(columns)?.iter().map(syntax::name).collect())
+            Value::List(self.parsed(columns)?.iter().map(super::name).collect())
         };
         self.given.push(Given { name: name.to_owned(), value, location });
         Ok(true)

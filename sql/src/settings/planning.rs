@@ -4,8 +4,8 @@
 //! Scripts and tools set them to make PostgreSQL faster. Settings that would change the behavior of
 //! a statement are not among them.
 
-use super::settings::{Kind, Setting, of};
 use super::units::Block;
+use super::{Kind, Setting, of};
 
 /// The settings, sorted by name. Names, defaults and ranges are PostgreSQL's.
 pub(super) const SETTINGS: &[Setting] = &[

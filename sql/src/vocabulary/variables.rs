@@ -1,5 +1,6 @@
 //! Variables as the SQL binder sees them: names of parameters.
 
+use crate::error::{SqlError, code};
 use crate::types::SqlType;
 
 /// The names that an expression can use besides columns, in the order of the parameters.
@@ -35,4 +36,18 @@ impl Variables {
             is_qualified && it.name == name
         })
     }
+}
+
+/// The input of planning besides the catalog: variables and parameter types.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Signature {
+    pub variables: Variables,
+    pub types: Vec<SqlType>,
+}
+
+/// The error for a record without fields.
+pub(crate) fn unassigned(name: &str) -> SqlError {
+    let message = format!("record \"{name}\" is not assigned yet");
+    let detail = "The tuple structure of a not-yet-assigned record is indeterminate.";
+    SqlError::new(code::NOT_PREREQUISITE, message).with_detail(detail)
 }

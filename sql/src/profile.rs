@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use pangea_core::ids::{SnapshotVersion, TxnId};
 
-use super::Actual;
-use crate::relational::Physical;
+use datafusion::physical_plan::ExecutionPlan;
 
 /// A step of a query that this executor runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +70,18 @@ pub(crate) struct CommitTimes {
     pub total: Duration,
 }
 
+/// The measurements of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Actual {
+    /// Milliseconds to the first row.
+    pub startup_ms: f64,
+    /// Milliseconds to the last row, including the children.
+    pub total_ms: f64,
+    pub rows: u64,
+    /// Number of runs; 0 if never executed.
+    pub loops: u64,
+}
+
 /// The measurements.
 #[derive(Debug, Default)]
 struct Measured {
@@ -78,7 +89,7 @@ struct Measured {
     /// Number of rows read, before filtering.
     visited: u64,
     is_scanning: bool,
-    plans: Vec<Physical>,
+    plans: Vec<Arc<dyn ExecutionPlan>>,
 }
 
 /// The profile of a run.
@@ -127,7 +138,7 @@ impl Profile {
     }
 
     /// Records a plan that DataFusion runs.
-    pub(crate) fn on_plan(&self, plan: Physical) {
+    pub(crate) fn on_plan(&self, plan: Arc<dyn ExecutionPlan>) {
         locked(&self.measured).plans.push(plan);
     }
 
@@ -154,7 +165,7 @@ impl Profile {
     }
 
     /// The plans that DataFusion ran, in order: first the InitPlans, then the query.
-    pub(crate) fn plans(&self) -> Vec<Physical> {
+    pub(crate) fn plans(&self) -> Vec<Arc<dyn ExecutionPlan>> {
         locked(&self.measured).plans.clone()
     }
 
