@@ -200,7 +200,7 @@ impl SqlError {
     /// Adds the violated constraint to the error of a statement that writes a table. The column is
     /// parsed from the message, because replicas answer only with text.
     #[must_use]
-    pub(crate) fn in_table(mut self, schema: &str, table: &str) -> Self {
+    pub(crate) fn in_named_table(mut self, schema: &str, table: &str) -> Self {
         let violated = |column: Option<&str>, constraint: Option<&str>| Violated {
             schema: schema.to_owned(),
             table: table.to_owned(),
@@ -331,16 +331,6 @@ pub(crate) enum Failure {
     Sql(SqlError),
     /// The executor stopped the run and may restart it.
     Interrupted,
-}
-
-impl Failure {
-    /// Applies [`SqlError::in_table`] to an SQL error.
-    pub(crate) fn in_table(self, schema: &str, table: &str) -> Self {
-        match self {
-            Self::Sql(error) => error.in_table(schema, table).into(),
-            Self::Interrupted => Self::Interrupted,
-        }
-    }
 }
 
 impl From<SqlError> for Failure {

@@ -174,13 +174,7 @@ fn parse_one(
     only::take_only(&mut tokens);
     inserts::normalize(source, &mut tokens);
     replace_abort(&mut tokens);
-    // VACUUM and ANALYZE are accepted with any arguments: old versions are discarded automatically,
-    // and no statistics are gathered. The rest of the statement is therefore not parsed.
-    if let Some(at) = tokens.iter().position(|token| is_word(&token))
-        && matches!(words::word(&tokens[at].token).as_deref(), Some("VACUUM" | "ANALYZE"))
-    {
-        tokens.truncate(at + 1);
-    }
+    truncate_maintenance(&mut tokens);
     let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens.clone());
     let is_copy = matches!(&parser.peek_token().token, Token::Word(word)
         if word.keyword == Keyword::COPY);
@@ -217,6 +211,17 @@ fn parse_one(
         sequence,
         ..extended_grammar::of_no_tree(&text, &source)
     })
+}
+
+/// Removes the arguments of VACUUM and ANALYZE, which are accepted with any: old versions are
+/// discarded automatically, and no statistics are gathered.
+fn truncate_maintenance(tokens: &mut Vec<TokenWithSpan>) {
+    let is_word = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
+    if let Some(at) = tokens.iter().position(is_word)
+        && matches!(words::word(&tokens[at].token).as_deref(), Some("VACUUM" | "ANALYZE"))
+    {
+        tokens.truncate(at + 1);
+    }
 }
 
 /// Replaces ABORT, PostgreSQL's synonym of ROLLBACK, which the parser does not know.

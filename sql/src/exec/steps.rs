@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
         };
         let written = plan.constrained();
         done.map_err(|failure| match written {
-            Some(table) => failure.in_table(table.name.schema(), table.name.name()),
+            Some(table) => failure.in_table(&table.name),
             None => failure,
         })
     }

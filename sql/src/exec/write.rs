@@ -405,18 +405,11 @@ pub(super) fn finish(
     let mut acted = Vec::with_capacity(steps.len());
     for (targets, mut pending) in steps {
         let seen = Writer::new(targets, env, cx, &mut pending).act_all();
-        acted.push((
-            targets,
-            seen.map_err(|failure| {
-                failure.in_table(targets.own().table.name.schema(), targets.own().table.name.name())
-            })?,
-        ));
+        acted.push((targets, seen.map_err(|failure| failure.in_table(&targets.own().table.name))?));
     }
     for (targets, seen) in &acted {
         let checked = Writer::new(targets, env, cx, &mut Pending::default()).check_all(seen);
-        checked.map_err(|failure| {
-            failure.in_table(targets.own().table.name.schema(), targets.own().table.name.name())
-        })?;
+        checked.map_err(|failure| failure.in_table(&targets.own().table.name))?;
     }
     Ok(())
 }

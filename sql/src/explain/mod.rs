@@ -3,7 +3,7 @@
 //! ```text
 //!   Planned ---- statement.rs ----> Node, and its children ---- output.rs ----> text
 //!     | plans of DataFusion:              ^              `-- tree.rs ------> JSON, XML
-//!     |   relational/explain.rs ----------|
+//!     |   physical.rs --------------------|
 //!     `-- ANALYZE: runs, with a Profile --'  rows and times of each step, and of the commit
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! The effects of a procedure, planned before it runs as far as they can be known.
 //!
 //! All steps are planned in the order of the text, whether or not they will be reached. For a step
-//! that cannot be planned yet, such as one on a table that the procedure creates itself, the analysis
-//! assumes the worst.
+//! that cannot be planned yet, such as one on a table that the procedure creates itself, the
+//! analysis assumes the worst.
 
 use std::sync::Arc;
 

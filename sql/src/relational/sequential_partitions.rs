@@ -23,8 +23,9 @@ use datafusion::physical_plan::{
 };
 use futures_util::Stream;
 
-/// Puts [`SequentialPartitionsExec`] over each UNION. It runs before the rules that plan for several partitions, for
-/// example aggregates in two steps, because our aggregates have no partial state.
+/// Puts [`SequentialPartitionsExec`] over each UNION. It runs before the rules that plan for
+/// several partitions, for example aggregates in two steps, because our aggregates have no partial
+/// state.
 #[derive(Debug)]
 pub(super) struct UnionsInSeries;
 

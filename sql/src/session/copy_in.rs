@@ -143,7 +143,7 @@ impl Batch {
     fn explain(&self, mut error: SqlError, of: &QualifiedName) -> SqlError {
         let table = of.name();
         let row = row_of(&mut error).and_then(|row| usize::try_from(row).ok());
-        let error = error.in_table(of.schema(), of.name());
+        let error = error.in_table(of);
         let Some((row, line)) = row.and_then(|row| Some((row, self.lines.get(row)?))) else {
             return error;
         };

@@ -480,7 +480,7 @@ impl Session {
 /// Adds the table of the violated constraint to the error of a statement.
 fn violating(planned: &Planned, error: SqlError) -> SqlError {
     match planned.plan.constrained() {
-        Some(table) => error.in_table(table.name.schema(), table.name.name()),
+        Some(table) => error.in_table(&table.name),
         None => error,
     }
 }

@@ -10,6 +10,8 @@ use std::fmt;
 use pangea_core::codec::DecodeError;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Failure, SqlError};
+
 /// The schema that always exists.
 pub const PUBLIC: &str = "public";
 
@@ -75,6 +77,24 @@ impl fmt::Display for QualifiedName {
 impl fmt::Debug for QualifiedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.schema(), self.name())
+    }
+}
+
+impl SqlError {
+    /// Adds the violated constraint to the error of a statement that writes a table.
+    #[must_use]
+    pub(crate) fn in_table(self, table: &QualifiedName) -> Self {
+        self.in_named_table(table.schema(), table.name())
+    }
+}
+
+impl Failure {
+    /// Applies [`SqlError::in_table`] to an SQL error.
+    pub(crate) fn in_table(self, table: &QualifiedName) -> Self {
+        match self {
+            Self::Sql(error) => error.in_table(table).into(),
+            Self::Interrupted => Self::Interrupted,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The parts of queries that contain expressions, and that expressions contain: calls of aggregates,
-//! of set-returning functions and of window functions, and subqueries.
+//! The parts of queries that contain expressions: calls of aggregates, of set-returning functions
+//! and of window functions, and subqueries.
 
 mod aggregate;
 mod set_returning;
