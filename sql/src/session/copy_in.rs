@@ -24,6 +24,7 @@ use pangea_core::txn::{Outcome, Program, SqlState};
 
 use super::copy::{Copy, no_copy};
 use super::sequences::{CachedValues, NUMBERS_MAX, TRIES_MAX};
+use super::statement::submit;
 use super::{Response, Session, now};
 use crate::catalog::QualifiedName;
 use crate::copy::{RowReader, Rows, in_context, on_line, row_of};
@@ -413,7 +414,7 @@ impl Session {
         })?;
         let engine = self.engine.clone();
         let program = Program::Call { procedure, args: encoded };
-        let mut answer: Answer = Box::pin(async move { engine.commit(program).await });
+        let mut answer: Answer = Box::pin(async move { submit(&*engine, program).await });
         // The first poll submits it.
         let early = poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await;
         if let Poll::Ready(early) = early {

@@ -114,8 +114,7 @@ impl Session {
             rows: None,
         };
         let program = self.program(STATEMENT, args.encode())?;
-        let outcome = self.commit_program(program, rehearsed).await;
-        match outcome.map_err(|error| self.unknown_outcome(error))? {
+        match self.commit_program(program, rehearsed).await? {
             Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
                 self.give_back(&borrowed, &[]);
                 self.run_certified(parsed, param_types, params, tries).await

@@ -125,7 +125,7 @@ impl Session {
 
     async fn index_step(&self, target: &IndexTarget, step: &Step) -> Result<(), SqlError> {
         let program = self.program(INDEX, encode(target, step))?;
-        match self.engine.commit(program).await.map_err(|error| self.unknown_outcome(error))? {
+        match self.commit_aside(program).await? {
             Outcome::Committed { .. } => Ok(()),
             Outcome::Aborted(abort) => Err(abort.into()),
         }

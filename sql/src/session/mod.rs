@@ -32,6 +32,7 @@ mod replay;
 mod savepoint;
 mod sequences;
 mod settings;
+mod statement;
 mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -54,7 +55,6 @@ use crate::plan::Planned;
 use crate::profile::Profile;
 use crate::remote_rows::{RemoteSnapshot, Snapshot};
 use crate::syntax::{self, Parsed};
-use crate::types::SqlType;
 use crate::types::datetime::from_unix_micros;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
@@ -369,80 +369,6 @@ impl Session {
         error
     }
 
-    async fn run_command(
-        &mut self,
-        command: &Command,
-        param_types: &[SqlType],
-        params: &[Datum],
-    ) -> Result<Response, SqlError> {
-        self.refuse_when_failed(command)?;
-        let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
-        match command {
-            Command::Data(parsed) => match self.native_call(parsed)? {
-                Some(call) => self.run_native(call, param_types, params).await,
-                None => self.run_data(parsed, param_types, params).await,
-            },
-            Command::Explain(explain) => self.run_explain(explain, param_types, params).await,
-            Command::Copy(parsed) => self.begin_copy(parsed).await,
-            Command::Begin { tag, is_read_only, as_of } => {
-                match &mut self.transaction {
-                    Some(open) if open.is_implicit => {
-                        open.is_implicit = false;
-                        open.is_read_only = is_read_only.unwrap_or(open.is_read_only);
-                    }
-                    Some(_) => {
-                        let message = "there is already a transaction in progress";
-                        self.notices.push(Notice::warning(code::ACTIVE_TRANSACTION, message));
-                    }
-                    None => self.begin(false, *is_read_only),
-                }
-                if let Some(as_of) = as_of
-                    && let Err(error) = self.begin_as_of(as_of).await
-                {
-                    self.rollback();
-                    return Err(error);
-                }
-                done(tag)
-            }
-            Command::Commit { is_chained } => {
-                let tag = self.commit().await?;
-                if *is_chained {
-                    self.begin(false, None);
-                }
-                done(tag)
-            }
-            Command::Rollback { is_chained } => {
-                if self.transaction.is_none() {
-                    self.notices.push(Notice::no_transaction());
-                }
-                self.rollback();
-                if *is_chained {
-                    self.begin(false, None);
-                }
-                done("ROLLBACK")
-            }
-            Command::Cursor(cursor) => self.run_cursor(cursor, param_types, params).await,
-            Command::SetUser(set) => self.set_user(set).await,
-            Command::Prepare { name, types, text } => {
-                let types = self.prepared_types(types).await?;
-                self.prepare(name, text, &types).await?;
-                done("PREPARE")
-            }
-            Command::Execute { name, args } => self.run_prepared(name, args).await,
-            Command::Savepoint(step, name) => self.run_savepoint(*step, name).await,
-            other => self.run_setting(other).await,
-        }
-    }
-
-    fn refuse_when_failed(&self, command: &Command) -> Result<(), SqlError> {
-        if self.transaction_status() != TransactionStatus::Failed || command.ends_failure() {
-            return Ok(());
-        }
-        let message =
-            "current transaction is aborted, commands ignored until end of transaction block";
-        Err(SqlError::new(code::FAILED_TRANSACTION, message))
-    }
-
     fn begin(&mut self, is_implicit: bool, is_read_only: Option<bool>) {
         assert!(self.transaction.is_none(), "one transaction at a time");
         let default = self.settings.is_on("default_transaction_read_only");
@@ -489,8 +415,7 @@ impl Session {
         }
         let certified = transaction.cx.and_then(LocalContext::into_certified);
         let Some(certified) = certified else { return Ok("COMMIT") };
-        let outcome = self.commit_program(Program::Certified(certified), DryRun::default()).await;
-        match outcome.map_err(|error| self.unknown_outcome(error))? {
+        match self.commit_program(Program::Certified(certified), DryRun::default()).await? {
             Outcome::Committed { version, .. } => {
                 self.written = self.written.max(version);
                 Ok("COMMIT")

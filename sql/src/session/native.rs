@@ -149,8 +149,7 @@ impl Session {
             self.wait_fresh().await?;
         }
         let program = self.program(native.name(), args)?;
-        let outcome = self.commit_program(program, DryRun::default()).await;
-        match outcome.map_err(|error| self.unknown_outcome(error))? {
+        match self.commit_program(program, DryRun::default()).await? {
             Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
                 self.native_alone(&native, values).await
             }

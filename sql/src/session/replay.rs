@@ -140,8 +140,7 @@ impl Session {
             return Err(self.explain(abort));
         }
         let program = self.program(REPLAY, encode(&done.statements))?;
-        let outcome = self.engine.commit(program).await;
-        let outcome = outcome.map_err(|error| self.unknown_outcome(error))?;
+        let outcome = self.commit_aside(program).await?;
         self.shared.replays.count(matches!(outcome, Outcome::Committed { .. }));
         match outcome {
             Outcome::Committed { version, .. } => {

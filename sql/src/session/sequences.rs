@@ -155,8 +155,7 @@ impl Session {
                 let count = self.shared.blocks.wanted(sequence.id, wanted - values.len());
                 let args = reserve_args(name, sequence.id, count);
                 let program = self.program(RESERVE, args)?;
-                let outcome = self.engine.commit(program).await;
-                match outcome.map_err(|error| self.unknown_outcome(error))? {
+                match self.commit_aside(program).await? {
                     Outcome::Aborted(abort) => return Err(abort.into()),
                     Outcome::Committed { result, .. } => {
                         let block = reserved(&result)?;
