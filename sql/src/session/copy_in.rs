@@ -367,12 +367,9 @@ impl Session {
         let mut tries = 0;
         loop {
             let drawn = self.draw(&copy.planned, batch.rows.count, tries).await?;
-            let mut transaction = self.transaction.take().expect("it is still open");
             let given = (&[][..], Some(&batch.rows));
             let (drawn, borrowed) = drawn;
-            let done =
-                self.run_on(&mut transaction, (None, &copy.planned), given, (drawn, &borrowed));
-            self.transaction = Some(transaction);
+            let done = self.run_open((None, &copy.planned), given, (drawn, &borrowed));
             self.apply_settings()?;
             match done {
                 Err(error) if is_short(&error) && tries < TRIES_MAX => tries += 1,

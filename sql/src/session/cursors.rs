@@ -27,7 +27,7 @@ use crate::vocabulary::cursor::ShownCursor;
 const CURSORS_MAX: usize = 1_000;
 
 /// An open cursor.
-pub(super) struct Cursor {
+struct Cursor {
     name: String,
     /// The text of its query.
     query: Arc<str>,
@@ -171,6 +171,59 @@ fn no_cursor(name: &str) -> SqlError {
     SqlError::new(code::NO_PORTAL, format!("cursor \"{name}\" does not exist"))
 }
 
+/// The open cursors of a session, in the order of their declaration.
+#[derive(Default)]
+pub(super) struct Cursors {
+    open: Vec<Cursor>,
+    /// The number of cursors that the session has declared.
+    pub declared: u64,
+}
+
+impl Cursors {
+    fn position(&self, name: &str) -> Option<usize> {
+        self.open.iter().position(|cursor| cursor.name == name)
+    }
+
+    /// Returns the cursors for display.
+    pub(super) fn shown(&self) -> Vec<ShownCursor> {
+        let shown = |cursor: &Cursor| {
+            let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
+            let (name, query) = (&cursor.name, &cursor.query);
+            let statement = format!("DECLARE {} CURSOR{hold} FOR {query}", quoted(name));
+            ShownCursor {
+                name: cursor.name.clone(),
+                statement,
+                is_hold: cursor.is_hold,
+                is_scroll: cursor.is_scroll != Some(false),
+                declared: cursor.declared,
+            }
+        };
+        self.open.iter().map(shown).collect()
+    }
+
+    /// Returns the columns that FETCH returns from a cursor.
+    pub(super) fn columns(&self, name: &str) -> Result<Vec<OutputColumn>, SqlError> {
+        let found = self.open.iter().find(|cursor| cursor.name == name);
+        found.map(|cursor| cursor.columns.clone()).ok_or_else(|| no_cursor(name))
+    }
+
+    /// Closes all cursors.
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+    }
+
+    /// Closes the cursors of a finished transaction, except those WITH HOLD if it committed.
+    fn end(&mut self, has_committed: bool) {
+        self.open.retain(|cursor| cursor.is_held || cursor.is_hold && has_committed);
+        self.open.iter_mut().for_each(|cursor| cursor.is_held = true);
+    }
+
+    /// Closes the cursors declared since a savepoint.
+    pub(super) fn forget(&mut self, declared: u64) {
+        self.open.retain(|cursor| cursor.is_held || cursor.number < declared);
+    }
+}
+
 impl Session {
     /// Runs a statement about a cursor.
     pub(super) async fn run_cursor(
@@ -185,11 +238,11 @@ impl Session {
                     let message = "DECLARE CURSOR can only be used in transaction blocks";
                     return Err(SqlError::new(code::NO_TRANSACTION, message));
                 }
-                if self.cursors.iter().any(|cursor| cursor.name == *name) {
+                if self.cursors.position(name).is_some() {
                     let message = format!("cursor \"{name}\" already exists");
                     return Err(SqlError::new(code::DUPLICATE_CURSOR, message));
                 }
-                if self.cursors.len() >= CURSORS_MAX {
+                if self.cursors.open.len() >= CURSORS_MAX {
                     let message = format!("a session can have at most {CURSORS_MAX} cursors");
                     return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
                 }
@@ -197,12 +250,12 @@ impl Session {
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
             CursorStatement::Fetch { name, step, is_move } => {
-                let at = self.cursors.iter().position(|cursor| cursor.name == *name);
+                let at = self.cursors.position(name);
                 let at = at.ok_or_else(|| no_cursor(name))?;
-                let mut cursor = self.cursors.remove(at);
+                let mut cursor = self.cursors.open.remove(at);
                 let rows = self.step(&mut cursor, *step);
                 let columns = cursor.columns.clone();
-                self.cursors.insert(at, cursor);
+                self.cursors.open.insert(at, cursor);
                 let rows = rows?;
                 let tag = format!("{} {}", statement.tag(), rows.len());
                 if *is_move {
@@ -214,12 +267,12 @@ impl Session {
             }
             CursorStatement::Close(name) => {
                 if let Some(name) = name
-                    && !self.cursors.iter().any(|cursor| cursor.name == *name)
+                    && !self.cursors.position(name).is_some()
                 {
                     return Err(no_cursor(name));
                 }
                 let is_meant = |cursor: &Cursor| name.as_ref().is_none_or(|it| *it == cursor.name);
-                self.cursors.retain(|cursor| !is_meant(cursor));
+                self.cursors.open.retain(|cursor| !is_meant(cursor));
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
         }
@@ -240,8 +293,8 @@ impl Session {
         let found = Box::pin(self.run_data(query, param_types, params)).await;
         self.first_rows = None;
         let (columns, stream) = self.take_stream(found?)?;
-        let number = self.cursors_declared;
-        self.cursors_declared += 1;
+        let number = self.cursors.declared;
+        self.cursors.declared += 1;
         let mut cursor = Cursor {
             name: name.clone(),
             query: query.text.clone(),
@@ -261,7 +314,7 @@ impl Session {
             // It outlives its snapshot, so all rows are read now.
             self.know(&mut cursor, usize::MAX)?;
         }
-        self.cursors.push(cursor);
+        self.cursors.open.push(cursor);
         Ok(())
     }
 
@@ -300,39 +353,10 @@ impl Session {
         met
     }
 
-    /// Returns the cursors for display.
-    pub(super) fn shown_cursors(&self) -> Vec<ShownCursor> {
-        let shown = |cursor: &Cursor| {
-            let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
-            let (name, query) = (&cursor.name, &cursor.query);
-            let statement = format!("DECLARE {} CURSOR{hold} FOR {query}", quoted(name));
-            ShownCursor {
-                name: cursor.name.clone(),
-                statement,
-                is_hold: cursor.is_hold,
-                is_scroll: cursor.is_scroll != Some(false),
-                declared: cursor.declared,
-            }
-        };
-        self.cursors.iter().map(shown).collect()
-    }
-
-    /// Returns the columns that FETCH returns from a cursor.
-    pub(super) fn cursor_columns(&self, name: &str) -> Result<Vec<OutputColumn>, SqlError> {
-        let found = self.cursors.iter().find(|cursor| cursor.name == name);
-        found.map(|cursor| cursor.columns.clone()).ok_or_else(|| no_cursor(name))
-    }
-
     /// Closes the cursors of a finished transaction, except those WITH HOLD if it committed.
     pub(super) fn end_cursors(&mut self, has_committed: bool) {
-        self.cursors.retain(|cursor| cursor.is_held || cursor.is_hold && has_committed);
-        self.cursors.iter_mut().for_each(|cursor| cursor.is_held = true);
+        self.cursors.end(has_committed);
         // Portals that read within the transaction end with it, too.
         self.portals.retain(|_, portal| !portal.is_of_transaction());
-    }
-
-    /// Closes the cursors declared since a savepoint.
-    pub(super) fn forget_cursors(&mut self, declared: u64) {
-        self.cursors.retain(|cursor| cursor.is_held || cursor.number < declared);
     }
 }

@@ -166,7 +166,7 @@ impl Session {
                     Ok((described.await?.0, Vec::new()))
                 }
                 CursorStatement::Fetch { name, is_move: false, .. } => {
-                    Ok((Vec::new(), self.cursor_columns(name)?))
+                    Ok((Vec::new(), self.cursors.columns(name)?))
                 }
                 _ => Ok((Vec::new(), Vec::new())),
             },
@@ -272,7 +272,7 @@ impl Session {
     pub fn describe_portal(&mut self, name: &str) -> Result<Described, SqlError> {
         let Some(portal) = self.portals.get(name) else {
             // A declared cursor is a portal, too.
-            let columns = self.cursor_columns(name);
+            let columns = self.cursors.columns(name);
             let columns = columns.map_err(|_| self.fail_block(no_portal(name)))?;
             let formats = vec![false; columns.len()];
             return Ok(Described { params: Vec::new(), columns, formats });

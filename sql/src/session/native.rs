@@ -206,15 +206,17 @@ impl Session {
         values: Vec<Datum>,
     ) -> Result<Response, SqlError> {
         self.open_snapshot().await?;
-        let mut transaction = self.transaction.take().expect("the caller has looked");
-        let env = self.env(values, transaction.started, Vec::new());
+        let started = self.open_transaction().started;
+        let env = self.env(values, started, Vec::new());
         let env = Env { deferred: Some(RefCell::default()), ..env };
+        let transaction = self.transaction.as_mut().expect("it is open");
         // The code of the procedure is not a statement that a replay could repeat.
         transaction.done.breaks();
-        let cx = transaction.cx.as_mut().expect("the snapshot is open");
-        cx.is_read_only = transaction.is_read_only;
+        let is_read_only = transaction.is_read_only;
+        let cx = transaction.context();
+        cx.is_read_only = is_read_only;
         cx.begin_write();
-        let executed = match transaction.is_read_only {
+        let executed = match is_read_only {
             true => Err(read_only()),
             false => native
                 .execute(&env, &mut Interruptible::new(cx, &self.engine))
@@ -222,7 +224,6 @@ impl Session {
         };
         let deferred = env.deferred.unwrap_or_default().into_inner();
         transaction.deferred.extend(deferred);
-        self.transaction = Some(transaction);
         Ok(self.called(native.columns(), executed?.rows))
     }
 

@@ -95,12 +95,11 @@ impl Session {
     /// Returns a statement in the form in which it is replayed; `None` if it cannot be replayed.
     pub(super) fn replayable(
         &self,
-        transaction: &Transaction,
         text: Option<&str>,
         (planned, env): (&Planned, &Env),
     ) -> Option<Vec<u8>> {
         let text = text.filter(|_| self.settings.is_on("replay"))?;
-        let is_kept = transaction.done.takes(planned);
+        let is_kept = self.transaction.as_ref().is_some_and(|open| open.done.takes(planned));
         is_kept.then(|| Arguments::encode_parts(text, &planned.params, env, (false, None)))
     }
 

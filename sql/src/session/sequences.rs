@@ -1,7 +1,7 @@
 //! Sequence numbers for the statements of a session.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use pangea_core::ids::TableId;
 
@@ -23,6 +23,15 @@ pub(super) const NUMBERS_MAX: u64 = 1 << 20;
 const GROWTH: u64 = 8;
 /// The maximum number of runs of a statement. [`NUMBERS_MAX`] is reached before.
 pub(super) const TRIES_MAX: u32 = 8;
+
+/// The numbers that a session drew last.
+#[derive(Debug, Default)]
+pub(super) struct LastNumbers {
+    /// From each sequence (`currval`).
+    current: BTreeMap<u32, i64>,
+    /// From any sequence (`lastval`).
+    pub last: Option<i64>,
+}
 
 /// Numbers shared by the node's sessions, lent to a statement.
 #[derive(Debug, Default)]
@@ -51,7 +60,7 @@ impl Session {
                 name: used.name.clone(),
                 id,
                 values: RefCell::new(values.into()),
-                current: Cell::new(self.current_numbers.get(&id).copied()),
+                current: Cell::new(self.last_numbers.current.get(&id).copied()),
             });
         }
         Ok((all, borrowed))
@@ -93,8 +102,8 @@ impl Session {
 
     /// Records the numbers that a statement drew as those of the session.
     pub(super) fn note_drawn(&mut self, current: Vec<(u32, i64)>, last_number: Option<i64>) {
-        self.current_numbers.extend(current);
-        self.last_number = last_number;
+        self.last_numbers.current.extend(current);
+        self.last_numbers.last = last_number;
     }
 
     pub(super) fn note_env(&mut self, env: &Env) {
