@@ -28,8 +28,8 @@ use pangea_core::partition::Partitions;
 use pangea_core::topology::Topology;
 use pangea_core::txn::Scan;
 use pangea_core::value::Value;
-use pangea_sql::elsewhere::{Beyond, Elsewhere, Row};
 use pangea_sql::engine::Unavailable;
+use pangea_sql::remote_rows::{RemoteRowSource, RemoteSnapshot, Row};
 use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -112,11 +112,14 @@ impl Region {
     ///
     /// # Errors
     /// When this is being dropped.
-    pub async fn beyond(self: &Arc<Self>, at: SnapshotVersion) -> Result<Beyond, Unavailable> {
+    pub async fn remote_rows(
+        self: &Arc<Self>,
+        at: SnapshotVersion,
+    ) -> Result<RemoteSnapshot, Unavailable> {
         let region = self.clone();
         let held = self.runtime().spawn(async move { region.hold(at).await });
         let held = held.await.unwrap_or_else(|error| Err(unavailable(error)))?;
-        Ok(Beyond::new(self.partitions.clone(), self.here, held))
+        Ok(RemoteSnapshot::new(self.partitions.clone(), self.here, held))
     }
 
     async fn hold(self: Arc<Self>, at: SnapshotVersion) -> Result<Arc<Held>, Unavailable> {
@@ -175,7 +178,7 @@ impl Held {
     }
 }
 
-impl Elsewhere for Held {
+impl RemoteRowSource for Held {
     fn rows(
         &self,
         shard: ShardId,

@@ -17,7 +17,14 @@ use pangea_core::txn::Context;
 use crate::catalog::role::{self, Access, Object, Privileges, Role};
 use crate::catalog::{CATALOG, QualifiedName, enums, relation_key};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Env;
+
+/// The user of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User<'a> {
+    pub name: &'a str,
+    /// Whether `trust` authentication admitted the user under a name that no role had.
+    pub is_trusted: bool,
+}
 
 /// A permission that a statement requires on an object.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,12 +136,12 @@ pub(crate) fn not_owner(object: &Object, index: Option<&str>) -> SqlError {
 
 /// Returns the role of the user, or `None` for a superuser. A user whom `trust` authentication
 /// admitted under a name without a role counts as a superuser until a role of this name exists.
-pub(crate) fn ordinary(env: &Env, cx: &mut dyn Context) -> Result<Option<Role>, Failure> {
-    match role::find(&env.user, cx)? {
+pub(crate) fn ordinary(user: User<'_>, cx: &mut dyn Context) -> Result<Option<Role>, Failure> {
+    match role::find(user.name, cx)? {
         Some(role) if role.is_superuser => Ok(None),
         Some(role) => Ok(Some(role)),
-        None if env.is_trusted && env.user == env.session_user => Ok(None),
-        None => Err(no_role(&env.user).into()),
+        None if user.is_trusted => Ok(None),
+        None => Err(no_role(user.name).into()),
     }
 }
 
@@ -152,10 +159,14 @@ pub(crate) fn privileged(name: &str, cx: &mut dyn Context) -> Result<BTreeSet<St
 ///
 /// # Errors
 /// Fails with 42501 if a permission is missing.
-pub(crate) fn check(required: &[Required], env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
+pub(crate) fn check(
+    required: &[Required],
+    user: User<'_>,
+    cx: &mut dyn Context,
+) -> Result<(), Failure> {
     let (own, through): (Vec<_>, Vec<_>) = required.iter().partition(|it| it.through.is_none());
     if !own.is_empty()
-        && let Some(role) = ordinary(env, cx)?
+        && let Some(role) = ordinary(user, cx)?
     {
         let roles = privileged(&role.name, cx)?;
         own.iter().try_for_each(|required| required.check(&roles, cx))?;

@@ -1,6 +1,5 @@
 //! The interface between the SQL layer and a node, independent of the commit protocol.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,8 +13,9 @@ use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
 
-use crate::elsewhere::Beyond;
+pub use crate::error::Unavailable;
 use crate::history::History;
+use crate::remote_rows::RemoteSnapshot;
 
 /// A node as sessions see it. Sessions share it in an `Arc`.
 #[async_trait]
@@ -48,7 +48,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Returns the remote rows of a version, pinned there until the result is dropped. `None` if
     /// all rows are local. The caller must keep the version pinned on this node.
-    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, Unavailable> {
+    async fn remote_rows(
+        &self,
+        at: SnapshotVersion,
+    ) -> Result<Option<RemoteSnapshot>, Unavailable> {
         let _ = at;
         Ok(None)
     }
@@ -57,8 +60,8 @@ pub trait Engine: Send + Sync + 'static {
     async fn status(&self) -> Result<Status, Unavailable>;
 
     /// Information about the node in addition to the protocol's status.
-    fn about(&self) -> About {
-        About::default()
+    fn about(&self) -> NodeInfo {
+        NodeInfo::default()
     }
 
     /// Recent snapshots, if the node retains them.
@@ -98,7 +101,7 @@ pub trait Engine: Send + Sync + 'static {
 
 /// Information about a node, for monitoring.
 #[derive(Clone, Debug, Default)]
-pub struct About {
+pub struct NodeInfo {
     /// Id of the node.
     pub me: Option<NodeId>,
     /// Name of the protocol.
@@ -193,19 +196,3 @@ pub enum Interruption {
     /// The server is shutting down.
     Stopping,
 }
-
-/// The node can't answer because it is stopping or overloaded. If a program was submitted, its
-/// outcome is unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable {
-    /// The cause, and advice for the client.
-    pub reason: String,
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl std::error::Error for Unavailable {}

@@ -5,8 +5,6 @@ use std::fmt;
 use pangea_core::txn::{Abort, SqlState, Stop};
 use sqlparser::tokenizer::Location;
 
-use crate::catalog::QualifiedName;
-
 /// The error of a failed statement, as the client receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlError {
@@ -202,8 +200,7 @@ impl SqlError {
     /// Adds the violated constraint to the error of a statement that writes a table. The column is
     /// parsed from the message, because replicas answer only with text.
     #[must_use]
-    pub(crate) fn in_table(mut self, of: &QualifiedName) -> Self {
-        let (schema, table) = (of.schema(), of.name());
+    pub(crate) fn in_named_table(mut self, schema: &str, table: &str) -> Self {
         let violated = |column: Option<&str>, constraint: Option<&str>| Violated {
             schema: schema.to_owned(),
             table: table.to_owned(),
@@ -224,6 +221,16 @@ impl SqlError {
             self.violated = Some(Box::new(violated(column, None)));
         }
         self
+    }
+
+    /// The error for a relation that does not exist.
+    pub(crate) fn undefined_table(name: impl fmt::Display) -> Self {
+        Self::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
+    }
+
+    /// The error for a schema that does not exist.
+    pub(crate) fn undefined_schema(name: &str) -> Self {
+        Self::new(code::UNDEFINED_SCHEMA, format!("schema \"{name}\" does not exist"))
     }
 
     /// The error for an unknown type. It may be an enum that has not been loaded yet: see
@@ -326,16 +333,6 @@ pub(crate) enum Failure {
     Interrupted,
 }
 
-impl Failure {
-    /// Applies [`SqlError::in_table`] to an SQL error.
-    pub(crate) fn in_table(self, table: &QualifiedName) -> Self {
-        match self {
-            Self::Sql(error) => error.in_table(table).into(),
-            Self::Interrupted => Self::Interrupted,
-        }
-    }
-}
-
 impl From<SqlError> for Failure {
     fn from(error: SqlError) -> Self {
         Self::Sql(error)
@@ -374,6 +371,22 @@ impl From<Failure> for SqlError {
         }
     }
 }
+
+/// The node can't answer because it is stopping or overloaded. If a program was submitted, its
+/// outcome is unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// The cause, and advice for the client.
+    pub reason: String,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Unavailable {}
 
 #[cfg(test)]
 mod tests {

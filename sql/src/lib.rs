@@ -2,38 +2,41 @@
 
 mod authorization;
 pub mod catalog;
+mod concurrent_index;
 mod conflict;
 mod copy;
-pub mod elsewhere;
 pub mod engine;
 pub mod error;
 mod exec;
 mod explain;
 mod expr;
-mod held;
 pub mod history;
 mod insight;
 mod keys;
 pub mod memory;
 pub mod native;
-mod nested;
 pub mod notice;
-mod online;
 mod plan;
 mod procedure;
+mod profile;
 mod relational;
+pub mod remote_rows;
 mod replay;
+mod result_memory;
 mod rows;
 pub mod scram;
 mod search_path;
 mod sequence;
 pub mod session;
+mod settings;
 mod statement;
+mod subtransaction;
 mod syntax;
 mod system;
 #[cfg(test)]
 mod testing;
 pub mod types;
+mod vocabulary;
 mod writes;
 
 use std::collections::BTreeMap;
@@ -44,12 +47,12 @@ use pangea_core::txn::Procedure;
 
 use pangea_core::ids::TableId;
 
-pub use held::RESULTS_BYTES_DEFAULT;
-use held::Results;
 pub use insight::activity::Signals;
 use plan::cache::PlanCache;
-pub use plan::{Origin, OutputColumn};
+pub use result_memory::RESULTS_BYTES_DEFAULT;
+use result_memory::ResultMemory;
 pub use statement::STATEMENT;
+pub use vocabulary::column::{Origin, OutputColumn};
 
 /// The tables of catalog records and of the positions of sequences. Every node has all their rows,
 /// even if tables are partitioned.
@@ -62,7 +65,7 @@ pub struct Shared {
     blocks: sequence::Blocks,
     replays: Replays,
     insight: insight::Insight,
-    results: Arc<Results>,
+    results: Arc<ResultMemory>,
     natives: BTreeMap<String, Arc<native::Native>>,
     /// First parts of setting names that sessions may not make up.
     reserved_prefixes: Arc<[&'static str]>,
@@ -90,7 +93,7 @@ impl Replays {
 impl Shared {
     /// Returns the state of a node with a limit for the memory of unread results, in bytes.
     pub fn with_results_max(bytes: usize) -> Self {
-        Self { results: Arc::new(Results::up_to(bytes)), ..Self::default() }
+        Self { results: Arc::new(ResultMemory::up_to(bytes)), ..Self::default() }
     }
 
     /// Adds procedures in Rust, which must be in the node's registry too.
@@ -125,7 +128,7 @@ pub fn procedures() -> Vec<Arc<dyn Procedure>> {
     vec![
         Arc::new(sequence::Reserve),
         Arc::new(statement::Statement::default()),
-        Arc::new(online::BuildIndex),
+        Arc::new(concurrent_index::BuildIndex),
         Arc::new(replay::Replay::default()),
     ]
 }

@@ -21,7 +21,7 @@ use pangea_core::txn::{
     Abort, Certified, Outcome, Procedure, Program, Registry, Seen, SqlState, Stop,
 };
 
-use crate::engine::{About, Engine, Unavailable};
+use crate::engine::{Engine, NodeInfo, Unavailable};
 use crate::history::{History, Retention};
 use crate::session::local::LocalContext;
 use crate::session::now;
@@ -244,10 +244,10 @@ impl Engine for MemoryEngine {
         Some(&self.shared.history)
     }
 
-    fn about(&self) -> About {
+    fn about(&self) -> NodeInfo {
         let (me, connected) = (Some(NodeId(0)), vec![NodeId(0)]);
         let (durability, settings) = ("memory".to_owned(), String::new());
-        About { me, protocol: "memory", durability, settings, connected }
+        NodeInfo { me, protocol: "memory", durability, settings, connected }
     }
 
     async fn status(&self) -> Result<Status, Unavailable> {

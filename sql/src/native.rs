@@ -25,14 +25,14 @@ use crate::catalog::schema::PANGEA;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
+use crate::plan::Plan;
 use crate::plan::cache::PlanCache;
-use crate::plan::target::Deferred;
-use crate::plan::{OutputColumn, Plan};
-use crate::search_path::PathSetting;
 use crate::statement::{Arguments, Returned};
 use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::deferred::Deferred;
 
 /// A deterministic procedure in Rust, which any PostgreSQL client of the node can call by its name.
 ///
@@ -118,7 +118,7 @@ impl Sql<'_> {
                 one.map_err(|_| SqlError::new(code::SYNTAX, "one statement at a time"))?;
             Ok::<_, Failure>(parsed)
         };
-        let path = PathSetting::of(self.env);
+        let path = self.env.path_setting();
         let types = vec![None; params.len()];
         let planned = self.plans.plan(&text, &types, &path, parse, self.cx)?;
         let is_data = matches!(

@@ -14,12 +14,12 @@ use crate::error::{Failure, SqlError};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::OutputColumn;
 use crate::plan::cache::PlanCache;
-use crate::plan::target::Deferred;
 use crate::rows;
 use crate::statement::Arguments;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::deferred::Deferred;
 use std::cell::RefCell;
 
 /// The name of the procedure in the registry.
@@ -33,24 +33,24 @@ const VERSION: u8 = 2;
 pub(crate) struct Statement {
     /// Encoded [`Arguments`].
     pub args: Vec<u8>,
-    pub told: u128,
+    pub digest: u128,
 }
 
 /// Returns the digest of a result.
 pub(crate) fn digest(columns: &[OutputColumn], executed: &Executed) -> u128 {
-    let mut told = Told::new(columns, &executed.notices);
-    told.rows(&executed.rows);
-    told.digest(executed.count)
+    let mut streamed = StreamedResult::new(columns, &executed.notices);
+    streamed.rows(&executed.rows);
+    streamed.digest(executed.count)
 }
 
 /// The digest of a result that is returned in batches.
-pub(crate) struct Told {
+pub(crate) struct StreamedResult {
     hash: Box<Xxh3>,
     bytes: Vec<u8>,
     rows: u64,
 }
 
-impl Told {
+impl StreamedResult {
     pub(crate) fn new(columns: &[OutputColumn], notices: &[Notice]) -> Self {
         let mut bytes = Vec::new();
         for column in columns {
@@ -86,10 +86,10 @@ impl Told {
 pub(crate) fn encode(statements: &[Statement]) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.put_varint(statements.len() as u64);
-    for Statement { args, told } in statements {
+    for Statement { args, digest } in statements {
         out.put_bytes(args);
-        out.put_u64((told >> 64) as u64);
-        out.put_u64(*told as u64);
+        out.put_u64((digest >> 64) as u64);
+        out.put_u64(*digest as u64);
     }
     out
 }
@@ -101,8 +101,8 @@ fn decode(bytes: &[u8]) -> Result<Vec<Statement>, DecodeError> {
     }
     let statement = |from: &mut Reader<'_>| {
         let args = from.bytes("statement")?.to_vec();
-        let told = u128::from(from.u64("digest")?) << 64 | u128::from(from.u64("digest")?);
-        Ok(Statement { args, told })
+        let digest = u128::from(from.u64("digest")?) << 64 | u128::from(from.u64("digest")?);
+        Ok(Statement { args, digest })
     };
     (0..from.count("statements")?).map(|_| statement(&mut from)).collect()
 }
@@ -118,7 +118,7 @@ impl Replay {
         let mut deferred = Vec::new();
         for (at, statement) in decode(args)?.into_iter().enumerate() {
             match self.again(&statement, &mut deferred, cx) {
-                Ok(told) if told == statement.told => {}
+                Ok(digest) if digest == statement.digest => {}
                 // The statement succeeded in its first run.
                 Ok(_) | Err(Failure::Sql(_)) => return Err(changed(at).into()),
                 Err(Failure::Interrupted) => return Err(Failure::Interrupted),
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn statements_survive_their_encoding() {
-        let one = Statement { args: vec![1, 2, 3], told: u128::MAX - 7 };
+        let one = Statement { args: vec![1, 2, 3], digest: u128::MAX - 7 };
         let statements = vec![one.clone(), Statement { args: Vec::new(), ..one }];
         let bytes = encode(&statements);
         assert_eq!(decode(&bytes), Ok(statements));

@@ -17,60 +17,13 @@ use crate::authorization::{held, privileged};
 use crate::catalog::role::{self, Access, Object, Privileges};
 use crate::catalog::{self, PUBLIC, QualifiedName, Relation, schema};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Env;
+use crate::settings::search_path::parsed;
 use crate::syntax::{Written, quoted};
 
-/// The default of the setting.
-pub(crate) const DEFAULT: &str = "\"$user\", public";
 /// The path before there were schemas besides `public`.
 pub(crate) const BEFORE_SCHEMAS: &str = PUBLIC;
 /// Stands for the schema with the user's name, if it exists.
 const OF_USER: &str = "$user";
-
-/// Parses a list of names, which are folded to lower case unless quoted; `None` if it is malformed.
-pub(crate) fn parsed(setting: &str) -> Option<Vec<String>> {
-    let mut names = Vec::new();
-    let mut rest = setting.trim_start();
-    if rest.is_empty() {
-        return Some(names);
-    }
-    loop {
-        let (name, after) = match rest.strip_prefix('"') {
-            Some(quoted) => quoted_name(quoted)?,
-            None => {
-                let end = rest.find(|c: char| c == ',' || c.is_whitespace()).unwrap_or(rest.len());
-                let (name, after) = rest.split_at(end);
-                if name.is_empty() || name.contains('"') {
-                    return None;
-                }
-                (name.to_lowercase(), after)
-            }
-        };
-        names.push(name);
-        rest = after.trim_start();
-        if rest.is_empty() {
-            return Some(names);
-        }
-        rest = rest.strip_prefix(',')?.trim_start();
-    }
-}
-
-/// Returns a name up to its closing quote, and the rest.
-fn quoted_name(text: &str) -> Option<(String, &str)> {
-    let mut name = String::new();
-    let mut rest = text;
-    loop {
-        let (part, after) = rest.split_once('"')?;
-        name.push_str(part);
-        match after.strip_prefix('"') {
-            Some(more) => {
-                name.push('"');
-                rest = more;
-            }
-            None => return Some((name, after)),
-        }
-    }
-}
 
 /// The setting of a session, and the user that it is resolved for.
 #[derive(Clone, Debug)]
@@ -81,12 +34,6 @@ pub(crate) struct PathSetting {
 }
 
 impl PathSetting {
-    /// Returns the setting of a run.
-    pub(crate) fn of(env: &Env) -> Self {
-        let is_trusted = env.is_trusted && env.user == env.session_user;
-        Self { text: env.search_path.clone(), user: env.user.clone(), is_trusted }
-    }
-
     /// Returns the schemas in it that exist and that the user may use.
     ///
     /// # Errors
@@ -189,10 +136,10 @@ impl SearchPath {
 /// If a record is malformed, or the executor interrupts the run.
 pub(crate) fn shown(
     name: &QualifiedName,
-    env: &Env,
+    setting: &PathSetting,
     cx: &mut dyn Context,
 ) -> Result<String, Failure> {
-    let path = PathSetting::of(env).resolve(cx)?;
+    let path = setting.resolve(cx)?;
     let found = path.find(&Written::plain(name.name()), cx)?;
     Ok(match found {
         Some((found, _)) if found == *name => quoted(name.name()),
@@ -204,22 +151,5 @@ pub(crate) fn shown(
 impl Default for SearchPath {
     fn default() -> Self {
         Self(Arc::from([PUBLIC.to_owned()]))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_of_names_is_read_as_postgresql_reads_it() {
-        let read = |text| parsed(text).map(|names| names.join("|"));
-        assert_eq!(read(DEFAULT).as_deref(), Some("$user|public"));
-        assert_eq!(read(" A , \"B \"\"c\" ").as_deref(), Some("a|B \"c"));
-        assert_eq!(read("").as_deref(), Some(""));
-        assert_eq!(read("\"\"").as_deref(), Some(""));
-        for malformed in [",", "a,", "a b", "\"a", "a\"b\"", "\"a\"b"] {
-            assert_eq!(read(malformed), None, "{malformed}");
-        }
     }
 }

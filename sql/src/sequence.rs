@@ -52,7 +52,7 @@ impl Used {
 
 /// The numbers of a sequence that a statement has.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Drawn {
+pub(crate) struct SequenceValues {
     pub name: QualifiedName,
     pub id: u32,
     /// The numbers that it may draw.
@@ -61,7 +61,7 @@ pub(crate) struct Drawn {
     pub current: Cell<Option<i64>>,
 }
 
-impl Drawn {
+impl SequenceValues {
     /// Draws the next number, which becomes the current one.
     pub(crate) fn next(&self) -> Result<i64, SqlError> {
         let next = self.values.borrow_mut().pop_front();
@@ -112,12 +112,12 @@ impl Drawn {
 /// The unused numbers of a node, shared by all of its sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    inner: Mutex<BTreeMap<u32, Left>>,
+    inner: Mutex<BTreeMap<u32, RemainingValues>>,
 }
 
 /// The unused numbers of a sequence.
 #[derive(Debug, Default)]
-struct Left {
+struct RemainingValues {
     blocks: VecDeque<Block>,
     /// The size of the next reservation.
     wanted: u64,
@@ -198,7 +198,7 @@ impl Reserve {
         let (id, wanted) = (from.u32("sequence")?, from.varint("sequence numbers")?);
         let sequence = match catalog::find(&name, cx)? {
             Some(Relation::Sequence(sequence)) if sequence.id == id => sequence,
-            _ => return Err(crate::plan::undefined_table(&name).into()),
+            _ => return Err(SqlError::undefined_table(&name).into()),
         };
         let Block { generation, first, count, increment } = sequence.take(&name, wanted, cx)?;
         let mut out = Vec::new();
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_is_drawn_survives_its_encoding() {
-        let drawn = Drawn {
+        let drawn = SequenceValues {
             name: QualifiedName::public("s"),
             id: 7,
             values: RefCell::new(VecDeque::from([5, -6])),
@@ -263,7 +263,7 @@ mod tests {
         };
         let mut bytes = Vec::new();
         drawn.encode(&mut bytes);
-        let read = Drawn::decode(&mut Reader::new(&bytes)).unwrap();
+        let read = SequenceValues::decode(&mut Reader::new(&bytes)).unwrap();
         assert_eq!(format!("{read:?}"), format!("{drawn:?}"));
         assert_eq!((read.next(), read.next(), read.current()), (Ok(5), Ok(-6), Ok(-6)));
         assert_eq!(read.next().unwrap_err().code, code::TOO_FEW_NUMBERS);

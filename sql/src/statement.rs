@@ -16,14 +16,15 @@ use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
 use crate::notice::Notice;
+use crate::plan::Planned;
 use crate::plan::cache::PlanCache;
-use crate::plan::{OutputColumn, Planned};
-use crate::search_path::{self, PathSetting};
-use crate::sequence::Drawn;
+use crate::sequence::SequenceValues;
+use crate::settings::search_path::DEFAULT;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType};
-use crate::{rows, syntax};
+use crate::vocabulary::column::OutputColumn;
+use crate::{rows, search_path, syntax};
 
 /// The name of the procedure in the registry.
 pub const STATEMENT: &str = "sql.statement";
@@ -83,7 +84,7 @@ impl Arguments {
         let has_rows = if rows.is_some() { ROWS } else { 0 };
         let trusted = if env.is_trusted { TRUSTED } else { 0 };
         let later = if env.fills_later { FILLS_LATER } else { 0 };
-        let has_path = *env.search_path != *search_path::DEFAULT;
+        let has_path = *env.search_path != *DEFAULT;
         let own_path = if has_path { OWN_PATH } else { 0 };
         out.put_u8(bulk | has_rows | trusted | later | own_path);
         out.put_bytes(text.as_bytes());
@@ -133,11 +134,11 @@ impl Arguments {
         };
         let search_path = match version {
             VERSION if is_it(OWN_PATH) => Arc::from(text_of(&mut from)?),
-            VERSION => Arc::from(search_path::DEFAULT),
+            VERSION => Arc::from(DEFAULT),
             _ => Arc::from(search_path::BEFORE_SCHEMAS),
         };
         let sequences = (0..from.count("sequences")?)
-            .map(|_| Drawn::decode(&mut from))
+            .map(|_| SequenceValues::decode(&mut from))
             .collect::<Result<Vec<_>, _>>()?;
         let last_number = Cell::new(number(&mut from)?);
         let rows = match flags & ROWS {
@@ -184,7 +185,7 @@ impl Arguments {
             let [parsed] = one;
             Ok(parsed)
         };
-        let path = PathSetting::of(&self.env);
+        let path = self.env.path_setting();
         let planned = plans.plan(&self.text, &types, &path, parse, cx)?;
         // The session has checked this, but the tables have changed since.
         if planned.is_write() && planned.plan.is_certified() {
@@ -333,10 +334,10 @@ mod tests {
             search_path: Arc::from("p"),
             seed: Cell::new(9),
             row_seed: 11,
-            sequences: vec![Drawn {
+            sequences: vec![SequenceValues {
                 name: QualifiedName::new("p", "s"),
                 id: 3,
-                ..Drawn::default()
+                ..SequenceValues::default()
             }],
             last_number: Cell::new(Some(-1)),
             fills_later: true,
@@ -354,10 +355,10 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Arguments::decode(&bytes[..len]).is_err(), "cut at {len}");
         }
-        let default = Env { search_path: Arc::from(search_path::DEFAULT), ..args.env.clone() };
+        let default = Env { search_path: Arc::from(DEFAULT), ..args.env.clone() };
         let mut older = Arguments { env: default, ..args }.encode();
         let path = |bytes: &[u8]| Arguments::decode(bytes).unwrap().env.search_path;
-        assert_eq!(*path(&older), *search_path::DEFAULT);
+        assert_eq!(*path(&older), *DEFAULT);
         // Before schemas existed, arguments contained no path and names were in `public`.
         older[0] = VERSION_WITHOUT_SCHEMAS;
         assert_eq!(*path(&older), *search_path::BEFORE_SCHEMAS);

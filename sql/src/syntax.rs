@@ -1,25 +1,25 @@
 //! Parses texts to syntax trees, with PostgreSQL's syntax errors.
 
-mod altered;
+mod alter_other_objects;
 pub(crate) mod as_of;
+mod copy;
 pub(crate) mod cursors;
 mod depth;
 mod dialect;
 pub(crate) mod explain;
+mod extended_grammar;
 pub(crate) mod inserts;
 mod kinds;
 mod names;
+mod normalize;
 mod only;
-mod own;
 pub(crate) mod procedures;
 mod qualify;
 mod ranges;
-mod refused;
 mod rename;
-mod reserved;
 pub(crate) mod roles;
 pub(crate) mod sequences;
-mod spelling;
+mod unsupported;
 mod views;
 pub(crate) mod words;
 mod writes;
@@ -31,24 +31,22 @@ use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
-pub(crate) use self::altered::Altered;
+pub(crate) use self::alter_other_objects::Altered;
 pub(crate) use self::cursors::CursorStatement;
 use self::depth::Shape;
 pub(crate) use self::dialect::Postgres;
-pub(crate) use self::names::{
-    Written, name, name_from_text, name_parts, object_from_text, quoted, quoted_ident, quoted_name,
-    table_name,
-};
+pub(crate) use self::names::{name, name_from_text, name_parts, object_from_text, table_name};
 use self::procedures::ProcedureStatement;
 pub(crate) use self::qualify::qualify;
-pub(crate) use self::refused::system_column;
 pub(crate) use self::rename::{names_word, renamed};
-pub(crate) use self::reserved::RESERVED;
 pub(crate) use self::roles::RoleStatement;
+pub(crate) use self::unsupported::system_column;
 pub(crate) use self::writes::{is_write, names_write};
 use crate::catalog::CheckOption;
-use crate::copy;
+use crate::copy::Options as CopyOptions;
 use crate::error::{SqlError, byte_offset, code};
+pub(crate) use crate::vocabulary::quoting::{Written, quoted, quoted_ident, quoted_name};
+pub(crate) use crate::vocabulary::reserved::RESERVED;
 
 /// Maximum length of a query text in bytes. A longer text is refused because of the memory that its
 /// tree would take.
@@ -72,7 +70,7 @@ pub(crate) struct Parsed {
     /// The kind of relation that an ALTER names. The tree is an ALTER TABLE in any case.
     pub altered: Altered,
     /// The options of a COPY. The tree cannot represent all of them.
-    pub copy: Option<Arc<copy::Options>>,
+    pub copy: Option<Arc<CopyOptions>>,
     /// Set for a statement about procedures. The tree is then a placeholder.
     pub procedure: Option<Arc<ProcedureStatement>>,
     /// The options and the explained statement of an EXPLAIN. The tree is then a placeholder.
@@ -113,8 +111,8 @@ pub(crate) fn tokens(source: &str) -> Result<Vec<TokenWithSpan>, SqlError> {
     let mut tokens = Tokenizer::new(&Postgres, source)
         .tokenize_with_location()
         .map_err(|error| untokenized(source, &error.message, error.location))?;
-    refused::read_numbers(source, &mut tokens)?;
-    spelling::normalize(source, &mut tokens)?;
+    unsupported::read_numbers(source, &mut tokens)?;
+    normalize::normalize(source, &mut tokens)?;
     Ok(tokens)
 }
 
@@ -159,29 +157,24 @@ fn parse_one(
     let end = place.byte_offset(source, last.end);
     let text: Arc<str> = Arc::from(&source[start..end]);
     let words: Vec<&TokenWithSpan> = tokens.iter().filter(is_word).collect();
-    if let Some(parsed) = own::parse(dialect, source, tokens, (start, &words, &text))? {
+    if let Some(parsed) = extended_grammar::parse(dialect, source, tokens, (start, &words, &text))?
+    {
         return Ok(parsed);
     }
     kinds::check(tokens.iter().filter(is_word)).map_err(|error| error.at(source, first.start))?;
-    refused::check_tokens(source, tokens.iter().filter(is_word))?;
+    unsupported::check_tokens(source, tokens.iter().filter(is_word))?;
     let shape = Shape::check(tokens)?;
     let mut tokens = tokens.to_vec();
     let as_of = as_of::take(source, &mut tokens)?;
     let sequence = sequences::take(source, &mut tokens)?;
     sequences::reorder(&mut tokens);
     let check = views::take_check_option(&mut tokens);
-    let altered = altered::as_table(&mut tokens);
+    let altered = alter_other_objects::as_table(&mut tokens);
     ranges::as_list(source, &mut tokens)?;
     only::take_only(&mut tokens);
     inserts::normalize(source, &mut tokens);
     replace_abort(&mut tokens);
-    // VACUUM and ANALYZE are accepted with any arguments: old versions are discarded automatically,
-    // and no statistics are gathered. The rest of the statement is therefore not parsed.
-    if let Some(at) = tokens.iter().position(|token| is_word(&token))
-        && matches!(words::word(&tokens[at].token).as_deref(), Some("VACUUM" | "ANALYZE"))
-    {
-        tokens.truncate(at + 1);
-    }
+    truncate_maintenance(&mut tokens);
     let mut parser = Parser::new(dialect).with_tokens_with_locations(tokens.clone());
     let is_copy = matches!(&parser.peek_token().token, Token::Word(word)
         if word.keyword == Keyword::COPY);
@@ -203,13 +196,32 @@ fn parse_one(
     });
     let is_deeper = || shape.is_deeper_than_parsed(dialect, &tokens);
     let ast = parsed.map_err(|error| if is_deeper() { depth::too_deep() } else { error })?;
-    refused::check_statement(source, &ast)?;
+    unsupported::check_statement(source, &ast)?;
     let (text, source) = (Arc::from(&source[start..end]), source.clone());
     if as_of.is_some() {
         as_of::check(&ast, &source)?;
     }
     let (ast, as_of, sequence) = (Arc::new(ast), as_of.map(Arc::new), Arc::new(sequence));
-    Ok(Parsed { ast, copy, check, altered, as_of, sequence, ..own::of_no_tree(&text, &source) })
+    Ok(Parsed {
+        ast,
+        copy,
+        check,
+        altered,
+        as_of,
+        sequence,
+        ..extended_grammar::of_no_tree(&text, &source)
+    })
+}
+
+/// Removes the arguments of VACUUM and ANALYZE, which are accepted with any: old versions are
+/// discarded automatically, and no statistics are gathered.
+fn truncate_maintenance(tokens: &mut Vec<TokenWithSpan>) {
+    let is_word = |token: &TokenWithSpan| !matches!(token.token, Token::Whitespace(_) | Token::EOF);
+    if let Some(at) = tokens.iter().position(is_word)
+        && matches!(words::word(&tokens[at].token).as_deref(), Some("VACUUM" | "ANALYZE"))
+    {
+        tokens.truncate(at + 1);
+    }
 }
 
 /// Replaces ABORT, PostgreSQL's synonym of ROLLBACK, which the parser does not know.
@@ -330,6 +342,14 @@ pub(crate) fn accessed_name(chain: &[ast::AccessExpr]) -> Option<String> {
         ast::AccessExpr::Dot(ast::Expr::Identifier(ident)) => Some(name(ident)),
         _ => None,
     })
+}
+
+/// Returns the first keywords of an unsupported statement.
+pub(crate) fn command_of(statement: &ast::Statement) -> String {
+    let text = statement.to_string();
+    let is_upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase());
+    let words: Vec<&str> = text.split_whitespace().take(2).take_while(is_upper).collect();
+    if words.is_empty() { "this statement".to_owned() } else { words.join(" ") }
 }
 
 #[cfg(test)]
@@ -462,10 +482,15 @@ mod tests {
 
     #[test]
     fn tables_of_the_catalog_are_named_with_and_without_their_schema() {
-        assert!(refused::is_of_catalog("pg_class") && refused::is_of_catalog("pg_stat_activity"));
-        assert!(refused::is_of_catalog("pg_aggregate") && refused::is_of_catalog("pg_views"));
-        assert!(refused::is_of_catalog("pg_type") && refused::is_of_catalog("pg_tables"));
-        assert!(!refused::is_of_catalog("pg_mine") && !refused::is_of_catalog("class"));
+        assert!(
+            unsupported::is_of_catalog("pg_class")
+                && unsupported::is_of_catalog("pg_stat_activity")
+        );
+        assert!(
+            unsupported::is_of_catalog("pg_aggregate") && unsupported::is_of_catalog("pg_views")
+        );
+        assert!(unsupported::is_of_catalog("pg_type") && unsupported::is_of_catalog("pg_tables"));
+        assert!(!unsupported::is_of_catalog("pg_mine") && !unsupported::is_of_catalog("class"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use pangea_core::txn::{Footprint, Program, Registry, Write};
 use crate::SYSTEM_TABLES;
 use crate::copy::Rows;
 use crate::expr::Env;
-use crate::search_path::DEFAULT;
+use crate::settings::search_path::DEFAULT;
 use crate::statement::{Arguments, STATEMENT};
 use pangea_core::store::RecordHeader;
 

@@ -12,9 +12,9 @@ use pangea_core::protocol::{Protocol, Request, Status};
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
-use pangea_sql::elsewhere::Beyond;
-use pangea_sql::engine::{About, Engine, Trace, Unavailable};
+use pangea_sql::engine::{Engine, NodeInfo, Trace, Unavailable};
 use pangea_sql::history::History;
+use pangea_sql::remote_rows::RemoteSnapshot;
 use tokio::sync::oneshot;
 
 use super::inbox::{Answer, Closed, CommitReply, Inbox, Receive, Waiting};
@@ -177,9 +177,12 @@ impl<P: Protocol> Engine for Handle<P> {
         answer(|receive| self.fresh_with(receive)).await
     }
 
-    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, Unavailable> {
+    async fn remote_rows(
+        &self,
+        at: SnapshotVersion,
+    ) -> Result<Option<RemoteSnapshot>, Unavailable> {
         match self.0.region.get() {
-            Some(region) => region.beyond(at).await.map(Some),
+            Some(region) => region.remote_rows(at).await.map(Some),
             None if self.0.topology.partitions.shards() == 1 => Ok(None),
             None => Err(Unavailable { reason: "the node is not connected yet".to_owned() }),
         }
@@ -197,8 +200,8 @@ impl<P: Protocol> Engine for Handle<P> {
         &self.0.queries
     }
 
-    fn about(&self) -> About {
-        About {
+    fn about(&self) -> NodeInfo {
+        NodeInfo {
             me: Some(self.0.me),
             protocol: P::NAME,
             durability: self.0.durability.name().to_owned(),

@@ -33,9 +33,9 @@ use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program, Registry};
 use pangea_sql::Signals;
-use pangea_sql::elsewhere::Beyond;
-use pangea_sql::engine::{About, Engine, Interruption, Trace, Unavailable};
+use pangea_sql::engine::{Engine, Interruption, NodeInfo, Trace, Unavailable};
 use pangea_sql::history::History;
+use pangea_sql::remote_rows::RemoteSnapshot;
 use tokio::runtime::RuntimeFlavor;
 use tokio::sync::watch;
 
@@ -319,7 +319,7 @@ impl Engine for Cancellable {
         self.until_interrupted(self.engine.status()).await
     }
 
-    fn about(&self) -> About {
+    fn about(&self) -> NodeInfo {
         self.engine.about()
     }
 
@@ -350,8 +350,11 @@ impl Engine for Cancellable {
         self.switch.deadline().is_some_and(is_over).then_some(Interruption::TimedOut)
     }
 
-    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, Unavailable> {
-        self.engine.beyond(at).await
+    async fn remote_rows(
+        &self,
+        at: SnapshotVersion,
+    ) -> Result<Option<RemoteSnapshot>, Unavailable> {
+        self.engine.remote_rows(at).await
     }
 
     fn closed_to_sessions(&self) -> Option<String> {

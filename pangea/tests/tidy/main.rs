@@ -5,6 +5,7 @@
 //! failing on violations. The allowed exceptions are in `allowed`.
 
 mod allowed;
+mod floors;
 mod language;
 mod links;
 mod manifests;
@@ -76,6 +77,12 @@ fn every_file_begins_with_its_doc() {
 fn crates_depend_on_what_they_may_know() {
     let findings = manifests::check_layers(&Repository::read().manifests);
     expect_none("The layers of docs/ARCHITECTURE.md hold.", findings);
+}
+
+#[test]
+fn modules_of_sql_import_from_the_floors_below() {
+    let repository = Repository::read();
+    expect_none("sql is built in floors.", floors::check(&repository.shipped(&["sql"])));
 }
 
 #[test]

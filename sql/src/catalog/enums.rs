@@ -19,14 +19,13 @@ use pangea_core::txn::{Context, Scan, Stop};
 use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
-use super::{CATALOG, Relation, Table, next_table_id};
+use super::{CATALOG, Relation, Table, next_table_id, stored};
 use crate::error::{Failure, SqlError, code};
-use crate::syntax::quoted_ident;
-use crate::system::stored;
 use crate::types::array::Array;
 use crate::types::datum::Datum;
 use crate::types::label::{Label, Place};
 use crate::types::{EnumId, SqlType};
+use crate::vocabulary::quoting::quoted_ident;
 
 const PREFIX: u8 = 10;
 const NAME_PREFIX: u8 = 11;

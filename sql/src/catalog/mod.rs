@@ -16,7 +16,6 @@
 
 pub(crate) mod comment;
 pub(crate) mod enums;
-mod name;
 pub(crate) mod partition;
 pub(crate) mod procedure;
 pub(crate) mod role;
@@ -34,8 +33,8 @@ use pangea_core::value::Value;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, SqlError};
+pub use crate::vocabulary::name::{PUBLIC, QualifiedName};
 pub use enums::{Enum, EnumLabel, Enums};
-pub use name::{PUBLIC, QualifiedName};
 pub use partition::{Partition, PartitionBy, Ranges};
 pub use role::BOOTSTRAP;
 pub use sequence::Sequence;
@@ -46,6 +45,8 @@ pub use view::{CheckOption, View, ViewColumn};
 pub const CATALOG: TableId = TableId(1);
 /// First number of user tables. The numbers below it belong to the system and to workloads.
 pub const USER_TABLE_FIRST: u32 = 1_000;
+/// First OID of objects that users create.
+pub(crate) const USER_OID_FIRST: u32 = 16_384;
 /// Exclusive upper bound of table numbers: the bits above it encode the partitioning rule.
 const TABLES_MAX: u32 = 1 << 24;
 
@@ -194,6 +195,11 @@ pub(crate) fn next_table_id(cx: &mut dyn Context) -> Result<TableId, Failure> {
     counter.put_u32(next + 1);
     cx.put(CATALOG, Key::from(COUNTER_KEY), Value::from(counter))?;
     Ok(TableId(next))
+}
+
+/// Returns the OID of an object that is stored under a number.
+pub(crate) fn stored(id: u32) -> u32 {
+    said_by(TableId(id)).1.0 - USER_TABLE_FIRST + USER_OID_FIRST
 }
 
 #[cfg(test)]

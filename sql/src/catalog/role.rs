@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CATALOG, PUBLIC, QualifiedName};
 use crate::error::Failure;
-use crate::syntax::quoted;
+use crate::vocabulary::quoting::quoted;
 
 /// The superuser that always exists.
 pub const BOOTSTRAP: &str = "pangea";

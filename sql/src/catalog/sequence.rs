@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use super::QualifiedName;
 use crate::error::{Failure, SqlError, code};
-use crate::syntax::{self, Written};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::quoting::quoted_name;
 
 /// Table of the states of sequences.
 pub const SEQUENCES: TableId = TableId(2);
@@ -231,36 +231,5 @@ impl Sequence {
 
 /// Returns the default expression of a column that draws its numbers from a sequence.
 pub(crate) fn nextval_of(sequence: &QualifiedName) -> String {
-    format!("nextval('{}'::regclass)", syntax::quoted_name(sequence).replace('\'', "''"))
-}
-
-/// Returns the sequence that a default expression draws from.
-pub(crate) fn sequence_of(default: &str) -> Option<Written> {
-    let text = default.strip_prefix("nextval('")?;
-    let name = text.strip_suffix("'::regclass)").or_else(|| text.strip_suffix("')"))?;
-    // A quote inside the literal is doubled. A single one ends the literal early.
-    let name = name.replace("''", "\0");
-    if name.contains('\'') {
-        return None;
-    }
-    syntax::name_from_text(&name.replace('\0', "'")).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_default_names_its_sequence_whatever_that_is_called() {
-        for (schema, name) in [("public", "s"), ("a", "it's"), ("s'1", "Q \"x\""), ("public", "''")]
-        {
-            let sequence = QualifiedName::new(schema, name);
-            let found = sequence_of(&nextval_of(&sequence)).map(|written| written.kept());
-            assert_eq!(found, Some(sequence), "{schema}.{name}");
-        }
-        assert!(sequence_of("nextval('s')").is_some());
-        for other in ["nextval('s') + 1", "nextval('a') || nextval('b')", "nextval('a'::text)"] {
-            assert_eq!(sequence_of(other), None, "{other}");
-        }
-    }
+    format!("nextval('{}'::regclass)", quoted_name(sequence).replace('\'', "''"))
 }

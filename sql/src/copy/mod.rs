@@ -5,7 +5,7 @@
 //!   COPY TO:    a snapshot --> rows, in batches --> messages, one for each row
 //! ```
 //!
-//! - `syntax`, `options`: the statement, in both of PostgreSQL's syntaxes and with its errors.
+//! - `options`: those of the statement, with PostgreSQL's errors; its grammar is `syntax::copy`.
 //! - `lines`, `fields`: text and CSV. `tuples`: binary.
 //! - `reader`: parses a client's data into rows; errors name line, column and value.
 //! - `row_writer`: formats rows for the client.
@@ -15,11 +15,10 @@
 
 mod fields;
 mod lines;
-mod options;
+pub(crate) mod options;
 mod reader;
 mod row_writer;
 mod rows;
-mod syntax;
 mod tuples;
 
 pub(crate) use options::{Format, Named, Options};
@@ -27,7 +26,6 @@ pub(crate) use reader::{RowReader, Target, in_context, on_line};
 pub use row_writer::Messages;
 pub(crate) use row_writer::RowWriter;
 pub(crate) use rows::{Rows, at_row, row_of};
-pub(crate) use syntax::parse;
 
 #[cfg(test)]
 mod tests;

@@ -49,7 +49,7 @@ pub(crate) struct Options {
 
 /// The value of an option as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Nothing,
     Word(String),
     Star,
@@ -58,7 +58,7 @@ pub(super) enum Value {
 
 /// An option as written.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(crate) struct Given {
     pub name: String,
     pub value: Value,
     pub location: Location,
@@ -79,7 +79,7 @@ struct Collected {
 }
 
 /// Checks the options given in the statement `source` and fills in the defaults.
-pub(super) fn checked(given: Vec<Given>, is_from: bool, source: &str) -> Result<Options, SqlError> {
+pub(crate) fn checked(given: Vec<Given>, is_from: bool, source: &str) -> Result<Options, SqlError> {
     let mut collected = Collected::default();
     let mut seen: Vec<String> = Vec::new();
     for one in given {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::options::{Format, Header, Options};
 use super::tuples::SIGNATURE;
-use crate::plan::OutputColumn;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{binary, text};
+use crate::vocabulary::column::OutputColumn;
 
 /// A sequence of output messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::SqlError;
-use crate::plan::OutputColumn;
 use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
+use crate::vocabulary::column::OutputColumn;
 
 /// Parses the options of a COPY FROM.
 pub(super) fn options(with: &str) -> Options {

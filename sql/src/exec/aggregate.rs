@@ -1,4 +1,4 @@
-//! Aggregates over groups of rows.
+//! Evaluation of aggregates over groups of rows.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::sync::Arc;
@@ -8,195 +8,16 @@ use pangea_core::key::Key;
 
 use super::query;
 use crate::error::{SqlError, code};
+use crate::expr::Env;
 use crate::expr::arithmetic::{self, Arithmetic};
-use crate::expr::{Env, Expr};
+use crate::expr::query::Aggregate;
 use crate::keys;
-use crate::plan::SortKey;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::json::{self, Json};
 use crate::types::numeric::Numeric;
-
-/// An aggregate function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AggregateKind {
-    Count,
-    Sum,
-    Avg,
-    Min,
-    Max,
-    And,
-    Or,
-    BitAnd,
-    BitOr,
-    BitXor,
-    /// `stddev` and `variance`, of a sample or of the whole population
-    Spread {
-        is_sample: bool,
-        is_root: bool,
-    },
-    /// `array_agg`
-    Array,
-    /// `string_agg`: text and delimiter
-    Text,
-    /// `json_agg`, `jsonb_agg`, over values that are JSON already
-    Json {
-        is_binary: bool,
-    },
-    /// `json_object_agg`, `jsonb_object_agg`, over text keys and values that are JSON already
-    Object {
-        is_binary: bool,
-    },
-}
-
-/// An aggregate call in a query.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Aggregate {
-    pub kind: AggregateKind,
-    /// Arguments and their types. Without arguments, rows are counted.
-    pub args: Vec<(Expr, SqlType)>,
-    /// Whether duplicate arguments are ignored (DISTINCT).
-    pub is_distinct: bool,
-    /// FILTER condition.
-    pub filter: Option<Expr>,
-    /// ORDER BY expressions; `sort` refers to them by position.
-    pub order: Vec<(Expr, SqlType)>,
-    pub sort: Vec<SortKey>,
-}
-
-impl AggregateKind {
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "count" => Self::Count,
-            "sum" => Self::Sum,
-            "avg" => Self::Avg,
-            "min" => Self::Min,
-            "max" => Self::Max,
-            "bool_and" | "every" => Self::And,
-            "bool_or" => Self::Or,
-            "bit_and" => Self::BitAnd,
-            "bit_or" => Self::BitOr,
-            "bit_xor" => Self::BitXor,
-            "stddev" | "stddev_samp" => Self::Spread { is_sample: true, is_root: true },
-            "stddev_pop" => Self::Spread { is_sample: false, is_root: true },
-            "variance" | "var_samp" => Self::Spread { is_sample: true, is_root: false },
-            "var_pop" => Self::Spread { is_sample: false, is_root: false },
-            "array_agg" => Self::Array,
-            "string_agg" => Self::Text,
-            "json_agg" => Self::Json { is_binary: false },
-            "jsonb_agg" => Self::Json { is_binary: true },
-            "json_object_agg" => Self::Object { is_binary: false },
-            "jsonb_object_agg" => Self::Object { is_binary: true },
-            _ => return None,
-        })
-    }
-
-    /// The number of arguments.
-    pub(crate) fn arity(self) -> usize {
-        match self {
-            Self::Text | Self::Object { .. } => 2,
-            _ => 1,
-        }
-    }
-
-    /// Returns the types that the arguments are converted to, and the type of the result, for a
-    /// first argument of type `base`.
-    pub(crate) fn types(self, base: SqlType) -> Option<(Vec<SqlType>, SqlType)> {
-        use SqlType::{Bool, Bpchar, Float4, Float8, Int2, Int4, Int8, Numeric, Text};
-        let one = |arg, result| Some((vec![arg], result));
-        let same = |base| one(base, base);
-        let json = |is_binary| if is_binary { SqlType::Jsonb } else { SqlType::Json };
-        match (self, base) {
-            (Self::Count, base) => one(base, Int8),
-            (Self::Sum, Int2 | Int4) => one(base, Int8),
-            (Self::Sum | Self::Avg, Int8) => same(Numeric),
-            (Self::Avg, Int2 | Int4) => same(Numeric),
-            (Self::Sum, Float4 | Float8 | Numeric) => same(base),
-            (Self::Sum | Self::Avg, SqlType::Interval) => same(base),
-            (Self::Avg, Float4 | Float8) => same(Float8),
-            (Self::Avg, Numeric) => same(Numeric),
-            (Self::Min | Self::Max, Bpchar) => same(Bpchar),
-            (Self::Min | Self::Max, base) if base.is_string() => same(Text),
-            (Self::Min | Self::Max, SqlType::Json | SqlType::Jsonb) => None,
-            (Self::Min | Self::Max, base) if base != Bool && base != SqlType::Uuid => same(base),
-            (Self::And | Self::Or, Bool) => same(Bool),
-            (Self::BitAnd | Self::BitOr | Self::BitXor, Int2 | Int4 | Int8) => same(base),
-            (Self::Spread { .. }, Int2 | Int4 | Int8 | Numeric) => same(Numeric),
-            (Self::Spread { .. }, Float4 | Float8) => same(Float8),
-            (Self::Array, base) if base.element().is_none() => one(base, base.array()?),
-            (Self::Text, base) if base.is_string() => Some((vec![Text, Text], Text)),
-            (Self::Json { is_binary }, base) if base == json(is_binary) => same(base),
-            (Self::Object { is_binary }, _) => Some((vec![Text, json(is_binary)], json(is_binary))),
-            _ => None,
-        }
-    }
-
-    /// Whether all values, including NULLs, are collected until the end because their order
-    /// matters.
-    fn is_collected(self) -> bool {
-        matches!(self, Self::Array | Self::Text | Self::Json { .. } | Self::Object { .. })
-    }
-
-    /// Whether NULLs are aggregated.
-    fn takes_nulls(self) -> bool {
-        matches!(self, Self::Array | Self::Json { .. } | Self::Object { .. })
-    }
-}
-
-impl Aggregate {
-    /// Creates an aggregate over all rows, without DISTINCT, FILTER and ORDER BY.
-    pub(crate) fn plain(kind: AggregateKind, args: Vec<(Expr, SqlType)>) -> Self {
-        let (order, sort) = (Vec::new(), Vec::new());
-        Self { kind, args, is_distinct: false, filter: None, order, sort }
-    }
-
-    /// The type of the result.
-    pub(crate) fn result(&self) -> SqlType {
-        let base = self.args.first().map_or(SqlType::Bool, |(_, base)| *base);
-        self.kind.types(base).map_or(SqlType::Int8, |(_, result)| result)
-    }
-
-    /// Returns the same aggregate over rows that consist of its arguments followed by its ORDER BY
-    /// expressions.
-    pub(crate) fn over_columns(&self) -> Self {
-        let types = self.args.iter().chain(&self.order).map(|(_, base)| *base);
-        let mut columns: Vec<_> =
-            types.enumerate().map(|(at, base)| (Expr::Column(at), base)).collect();
-        let order = columns.split_off(self.args.len());
-        Self { args: columns, order, filter: None, sort: self.sort.clone(), ..*self }
-    }
-
-    /// Whether rows are folded one by one, over at most one argument, and no values are collected.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.args.len() <= 1 && !self.is_distinct && !self.kind.is_collected()
-    }
-
-    /// Whether the result is independent of the order of rows and of their partitioning.
-    pub(crate) fn is_any_order(&self) -> bool {
-        use AggregateKind as K;
-        let is_float =
-            |(_, base): &(Expr, SqlType)| matches!(base, SqlType::Float4 | SqlType::Float8);
-        if self.is_distinct {
-            return self.kind == K::Count && self.order.is_empty();
-        }
-        // Of equal numbers, the one with more digits wins.
-        let is_unlike =
-            |(_, base): &(Expr, SqlType)| base.has_equals_unlike() && *base != SqlType::Numeric;
-        let is_exact = match self.kind {
-            K::Min | K::Max => !self.args.iter().any(is_unlike),
-            K::Count | K::And | K::Or | K::BitAnd | K::BitOr | K::BitXor => true,
-            K::Sum | K::Avg | K::Spread { .. } => !self.args.iter().any(is_float),
-            K::Array | K::Text | K::Json { .. } | K::Object { .. } => false,
-        };
-        is_exact && self.is_plain()
-    }
-
-    /// The expressions of the call.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &Expr> {
-        let args = self.args.iter().chain(&self.order).map(|(expr, _)| expr);
-        args.chain(&self.filter)
-    }
-}
+use crate::vocabulary::aggregate::AggregateKind;
+use crate::vocabulary::column::SortKey;
 
 /// The state of an aggregate for one group.
 #[derive(Clone, Debug)]

@@ -8,20 +8,21 @@ use pangea_core::key::{Key, KeyRange};
 use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
-use super::ahead::{self, Batches};
+use super::prefetch::{self, Batches};
 use super::write::{self, hidden_key};
 use super::{Executed, ddl, roles, scan, sequences, views};
 use crate::catalog::comment::{self, Subject};
 use crate::catalog::role::{self, Object};
-use crate::catalog::{self, Index, QualifiedName, Relation, Table};
+use crate::catalog::{self, Index, QualifiedName, Relation, Table, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
 use crate::plan::path::{Path, Paths};
 use crate::plan::{Alter, Change};
 use crate::rows;
-use crate::system::{PG_CLASS, primary_key, stored};
+use crate::system::primary_key;
 use crate::types::datum::Datum;
+use crate::vocabulary::system::PG_CLASS;
 
 /// Applies a change to a table.
 pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
@@ -248,7 +249,7 @@ fn rewrite(change: &Change, paths: &Paths, env: &Env, cx: &mut dyn Context) -> R
         if new.is_empty() {
             return Ok(());
         }
-        ahead::name(&new.iter().map(|(key, _)| (after.id, key.clone())).collect::<Vec<_>>(), cx);
+        prefetch::name(&new.iter().map(|(key, _)| (after.id, key.clone())).collect::<Vec<_>>(), cx);
         for (key, new) in new {
             if cx.get(after.id, &key)?.is_some() {
                 return Err(duplicated(paths.primary(), &new, env)?.into());
@@ -302,7 +303,7 @@ fn fill(
         }
         let entries = made.iter().filter_map(|(.., entry)| entry.as_ref().ok()?.as_ref());
         let entries = entries.map(|(entry, _)| (path.store, entry.clone()));
-        ahead::name(&entries.collect::<Vec<_>>(), cx);
+        prefetch::name(&entries.collect::<Vec<_>>(), cx);
         for (key, row, entry) in made {
             let Some((entry, is_only)) = entry? else { continue };
             match cx.get(path.store, &entry)? {

@@ -3,7 +3,7 @@
 use pangea_core::txn::Context;
 
 use super::Executed;
-use super::ahead::Batches;
+use super::prefetch::Batches;
 use super::query::compute;
 use super::write::{self, Pending, Writer};
 use crate::copy::{Rows, at_row};

@@ -10,9 +10,10 @@ use pangea_core::txn::{Context, Scan};
 
 use super::{Executed, alter, enums, roles, scan, sequences, views};
 use crate::authorization::{self, Required};
-use crate::catalog::comment;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{self, CATALOG, PUBLIC, PartitionBy, QualifiedName, Relation, Table};
+use crate::catalog::{
+    self, CATALOG, PUBLIC, PartitionBy, QualifiedName, Relation, Table, comment, stored,
+};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::keys;
@@ -20,9 +21,10 @@ use crate::notice::Notice;
 use crate::plan::{CreateTable, DropTables, Truncate};
 use crate::search_path::shown;
 use crate::syntax::Written;
-use crate::system::{PG_CLASS, primary_key, stored};
+use crate::system::primary_key;
 use crate::types::datum::Datum;
 use crate::types::text;
+use crate::vocabulary::system::PG_CLASS;
 
 pub(super) fn create_table(
     create: &CreateTable,
@@ -181,10 +183,10 @@ fn depends(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<SqlError, Failure> {
-    let name = shown(&table.name, env, cx)?;
+    let name = shown(&table.name, &env.path_setting(), cx)?;
     let mut lines = Vec::new();
     if let Some(Relation::Table(child)) = catalog::find(child, cx)? {
-        let of = shown(&child.name, env, cx)?;
+        let of = shown(&child.name, &env.path_setting(), cx)?;
         for key in child.foreign_keys.iter().filter(|key| key.parent == table.name) {
             let (key, child) = (&key.name, &of);
             lines.push(format!("constraint {key} on table {child} depends on table {name}"));
@@ -220,7 +222,7 @@ pub(super) fn truncate(
                 return Err(SqlError { message: message.to_owned(), ..error }.into());
             }
             let required = Required::on_table(child, Privileges::TRUNCATE);
-            authorization::check(&[required], env, cx)?;
+            authorization::check(&[required], env.current_user(), cx)?;
             if let Some(Relation::Table(child)) = catalog::find(child, cx)? {
                 tables.push(Arc::new(child));
             }
@@ -231,7 +233,11 @@ pub(super) fn truncate(
         table.indexes.iter().try_for_each(|index| delete_all(index.id, cx))?;
         delete_all(table.id, cx)?;
         for (_, name) in table.sequences.iter().filter(|_| truncate.restarts) {
-            authorization::check(&[Required::owner(Object::Sequence(name.clone()))], env, cx)?;
+            authorization::check(
+                &[Required::owner(Object::Sequence(name.clone()))],
+                env.current_user(),
+                cx,
+            )?;
             if let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? {
                 sequence.follow(&sequence, Some(sequence.start), cx)?;
             }

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use pangea_core::key::Key;
 use pangea_core::txn::Context;
 
-use super::ahead::Batches;
+use super::parallel_scan::is_calm;
+use super::prefetch::Batches;
 use super::query::{self, compute};
 use super::steps::Run;
-use super::whole::is_calm;
 use super::write::{self, Pending, Writer, failing_row};
 use super::{Executed, RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
@@ -25,10 +25,10 @@ const OWN: usize = 0;
 impl<'a> Run<'a> {
     pub(super) fn insert(&mut self, insert: &'a Insert) -> Result<Executed, Failure> {
         let env = self.env;
-        let mut told = Told::new(&insert.returning);
+        let mut returned = ReturnedRows::new(&insert.returning);
         let mut count = 0;
         let mut pending = Pending::default();
-        let (rows, _held) = query::run(&insert.source, env, self.before())?;
+        let (rows, _reservation) = query::run(&insert.source, env, self.before())?;
         let mut batches = match rows.len() < 2 || may_be_made_ahead(insert) {
             true => Batches::new(rows.into_iter()),
             false => Batches::one_by_one(rows.into_iter()),
@@ -51,11 +51,11 @@ impl<'a> Run<'a> {
             for (key, row) in new {
                 let Some(row) = self.add(insert, key, row, &mut pending)? else { continue };
                 count += 1;
-                told.push(&row, env)?;
+                returned.push(&row, env)?;
             }
         }
         self.put_off(&insert.targets, pending);
-        Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
+        Ok(Executed { rows: returned.end(self)?, count, ..Executed::default() })
     }
 
     /// Inserts a row, or handles its conflict. Returns the written row, or `None` if no row was
@@ -131,7 +131,7 @@ impl<'a> Run<'a> {
         // All rows are found before the first one changes, so no row is found twice.
         let found = self.found(rows)?;
         let count = found.len() as u64;
-        let mut told = Told::new(&update.returning);
+        let mut returned = ReturnedRows::new(&update.returning);
         let mut pending = Pending::default();
         let mut changed = Vec::with_capacity(found.len());
         for (key, old, others) in found {
@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
             assign(&update.assignments, &with(&old, &others), &mut row, env)?;
             write::complete(update.targets.own(), &mut row, env)?;
             check_view(&update.checks, &update.targets, &row, env)?;
-            told.push(&with(&row, &others), env)?;
+            returned.push(&with(&row, &others), env)?;
             changed.push(((key, old), row));
         }
         let before: Vec<Key> = match self.is_several {
@@ -153,7 +153,7 @@ impl<'a> Run<'a> {
             before.into_iter().chain(after).for_each(|key| self.touch(table, key));
         }
         self.put_off(&update.targets, pending);
-        Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
+        Ok(Executed { rows: returned.end(self)?, count, ..Executed::default() })
     }
 
     pub(super) fn delete(&mut self, delete: &'a Delete) -> Result<Executed, Failure> {
@@ -161,10 +161,10 @@ impl<'a> Run<'a> {
         let rows = (&delete.access, delete.filter.as_ref(), delete.joined.as_ref());
         let found = self.found(rows)?;
         let count = found.len() as u64;
-        let mut told = Told::new(&delete.returning);
+        let mut returned = ReturnedRows::new(&delete.returning);
         let mut pending = Pending::default();
         for (key, row, others) in found {
-            told.push(&with(&row, &others), env)?;
+            returned.push(&with(&row, &others), env)?;
             if self.is_several {
                 self.touch(delete.access.table.id, key.clone());
             }
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
             writer.delete(OWN, (key, row))?;
         }
         self.put_off(&delete.targets, pending);
-        Ok(Executed { rows: told.end(self)?, count, ..Executed::default() })
+        Ok(Executed { rows: returned.end(self)?, count, ..Executed::default() })
     }
 
     /// Finds the rows that a step writes, except those that another step has written.
@@ -196,12 +196,12 @@ impl<'a> Run<'a> {
 }
 
 /// The rows of RETURNING so far.
-struct Told<'a> {
+struct ReturnedRows<'a> {
     returning: &'a Returning,
     rows: RowBuffer,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ReturnedRows<'a> {
     fn new(returning: &'a Returning) -> Self {
         Self { returning, rows: RowBuffer::default() }
     }
@@ -324,7 +324,7 @@ fn found_by(
 ) -> Result<Vec<Found>, Failure> {
     let mut known = BTreeSet::new();
     let mut all = Vec::new();
-    let (rows, _held) = query::run(&joined.rows, env, cx)?;
+    let (rows, _reservation) = query::run(&joined.rows, env, cx)?;
     for mut row in rows {
         let others = row.split_off(width);
         let Datum::Bytea(key) = &others[0] else { unreachable!("a row has a key") };

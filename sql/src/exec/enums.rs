@@ -6,10 +6,9 @@ use pangea_core::key::Direction;
 use pangea_core::txn::{Context, Scan};
 
 use super::{Executed, roles};
-use crate::catalog::comment;
 use crate::catalog::enums::{self, next_oid};
 use crate::catalog::{
-    self, CATALOG, Enum, EnumLabel, PUBLIC, QualifiedName, Relation, Table, procedure,
+    self, CATALOG, Enum, EnumLabel, PUBLIC, QualifiedName, Relation, Table, comment, procedure,
 };
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
@@ -17,9 +16,9 @@ use crate::notice::Notice;
 use crate::plan::{AlterType, CreateType, DropTables, LabelChange, Neighbour};
 use crate::search_path::shown;
 use crate::syntax::names_word;
-use crate::system::PG_TYPE;
 use crate::types::label::Place;
 use crate::types::{EnumId, SqlType};
+use crate::vocabulary::system::PG_TYPE;
 
 pub(super) fn create(
     create: &CreateType,
@@ -214,7 +213,7 @@ fn dependents(known: &Enum, env: &Env, cx: &mut dyn Context) -> Result<Vec<Strin
             Relation::Table(table) => {
                 let of = table.live_columns().filter(|(_, column)| is_of(known, column.ty.base));
                 let before = found.len();
-                let shown = shown(&table.name, env, cx)?;
+                let shown = shown(&table.name, &env.path_setting(), cx)?;
                 for (_, column) in of {
                     let (base, column, table) = (column.ty.base, &column.name, &shown);
                     let of = match base {
@@ -231,7 +230,7 @@ fn dependents(known: &Enum, env: &Env, cx: &mut dyn Context) -> Result<Vec<Strin
             Relation::View(view) => {
                 let has_column = view.columns.iter().any(|column| is_of(known, column.ty.base));
                 if has_column || names_word(&view.query, name) {
-                    let view = shown(&view.name, env, cx)?;
+                    let view = shown(&view.name, &env.path_setting(), cx)?;
                     views.push(format!("view {view} depends on type {name}"));
                 }
             }

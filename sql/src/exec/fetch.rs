@@ -9,14 +9,14 @@ use std::ops::ControlFlow;
 use pangea_core::txn::Context;
 
 use super::Cursor;
+use super::parallel_scan::{self, ParallelScan};
 use super::query::{self, compute, frame};
-use super::whole::{self, Whole};
 use crate::error::Failure;
 use crate::expr::Env;
-use crate::held::{Held, size_of_row};
 use crate::plan::access::Access;
 use crate::plan::{Select, Source};
 use crate::relational;
+use crate::result_memory::{ResultReservation, size_of_row};
 use crate::types::datum::Datum;
 
 /// Maximum number of rows of a batch, and of rows scanned for it.
@@ -28,7 +28,7 @@ pub(crate) const BATCH_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) enum Found {
     /// All rows, and their memory reservation.
-    Whole(Vec<Vec<Datum>>, Held),
+    Whole(Vec<Vec<Datum>>, ResultReservation),
     /// The rows have to be fetched.
     Some(Fetching),
 }
@@ -47,7 +47,7 @@ pub(crate) struct Fetching {
 enum From {
     Table(Box<Cursor>),
     /// Rows of a table that have passed the filter.
-    Left(whole::Found),
+    Left(parallel_scan::Found),
     Query(Box<relational::Running>),
     Done,
 }
@@ -58,12 +58,12 @@ fn left_of(
     access: &Access,
     env: &Env,
     cx: &mut dyn Context,
-) -> Result<Option<whole::Found>, Failure> {
+) -> Result<Option<parallel_scan::Found>, Failure> {
     // A LIMIT may be reached early.
     let Some(filter) = select.filter.as_ref().filter(|_| select.limit.is_none()) else {
         return Ok(None);
     };
-    match Whole::of(&select.source, [filter], env, cx) {
+    match ParallelScan::of(&select.source, [filter], env, cx) {
         Some(whole) => whole.filtered(access, filter, env, cx),
         None => Ok(None),
     }
@@ -80,8 +80,8 @@ impl Fetching {
         let is_plain = select.grouping.is_none() && select.sort.is_empty() && !select.is_distinct;
         let is_streamed = matches!(select.source, Source::Table(_) | Source::Query(_));
         if is_whole || !is_plain || !is_streamed {
-            let (rows, held) = query::run(select, env, cx)?;
-            return Ok(Found::Whole(rows, held));
+            let (rows, reservation) = query::run(select, env, cx)?;
+            return Ok(Found::Whole(rows, reservation));
         }
         let (skip, limit) = frame(select, env)?;
         let left = limit.unwrap_or(u64::MAX);

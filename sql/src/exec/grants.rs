@@ -11,7 +11,6 @@ use crate::catalog::role::{self, Access, Given, Object, Privileges};
 use crate::catalog::{self, CATALOG, Relation, schema};
 use crate::error::{Failure, SqlError, code};
 use crate::notice::Notice;
-use crate::plan::no_schema;
 use crate::syntax::Written;
 use crate::syntax::roles::{Grant, GrantOn, RoleName};
 
@@ -88,7 +87,7 @@ impl Running<'_> {
 
     fn schema(&mut self, name: &str) -> Result<Object, Failure> {
         if !schema::is_there(name, self.cx)? {
-            return Err(no_schema(name).into());
+            return Err(SqlError::undefined_schema(name).into());
         }
         Ok(Object::Schema(name.to_owned()))
     }

@@ -9,9 +9,9 @@ use pangea_core::key::encode::KeyEncoder;
 use super::aggregate::State;
 use crate::error::SqlError;
 use crate::expr::Env;
-use crate::held::{Held, size_of_row};
 use crate::keys;
 use crate::plan::Grouping;
+use crate::result_memory::{ResultReservation, size_of_row};
 use crate::types::datum::Datum;
 
 /// The groups so far.
@@ -23,7 +23,7 @@ pub(super) struct Groups<'a> {
     groups: Vec<Group>,
     /// Size of the groups, in bytes.
     bytes: usize,
-    held: Held,
+    reservation: ResultReservation,
     key: KeyEncoder,
 }
 
@@ -36,9 +36,9 @@ struct Group {
 impl<'a> Groups<'a> {
     /// Creates an empty set of groups.
     pub(super) fn new(grouping: &'a Grouping, is_any_order: bool, env: &Env) -> Self {
-        let held = Held::of(env.results.as_ref());
+        let reservation = ResultReservation::of(env.results.as_ref());
         let (places, groups, key) = (HashMap::default(), Vec::new(), KeyEncoder::new());
-        let mut new = Self { grouping, is_any_order, places, groups, bytes: 0, held, key };
+        let mut new = Self { grouping, is_any_order, places, groups, bytes: 0, reservation, key };
         // Without GROUP BY there is one group, even for no rows.
         if grouping.keys.is_empty() {
             new.groups.push(new.group(Vec::new()));
@@ -90,7 +90,7 @@ impl<'a> Groups<'a> {
         let size = key.len() + size_of_row(&values);
         self.bytes += size;
         super::check_size(place + 1, self.bytes)?;
-        self.held.take(size)?;
+        self.reservation.take(size)?;
         let group = self.group(values);
         self.groups.push(group);
         self.places.insert(key, place);
@@ -128,8 +128,11 @@ impl<'a> Groups<'a> {
 
     /// Returns the groups that satisfy HAVING, in key order, and their memory reservation. A
     /// group's columns are the keys, then the aggregates.
-    pub(super) fn finish(self, env: &Env) -> Result<(Vec<Vec<Datum>>, Held), SqlError> {
-        let Self { grouping, places, mut groups, held, .. } = self;
+    pub(super) fn finish(
+        self,
+        env: &Env,
+    ) -> Result<(Vec<Vec<Datum>>, ResultReservation), SqlError> {
+        let Self { grouping, places, mut groups, reservation, .. } = self;
         let mut order: Vec<(Key, usize)> = places.into_iter().collect();
         order.sort_unstable();
         if grouping.keys.is_empty() {
@@ -147,6 +150,6 @@ impl<'a> Groups<'a> {
                 finished.push(group);
             }
         }
-        Ok((finished, held))
+        Ok((finished, reservation))
     }
 }

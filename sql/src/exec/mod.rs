@@ -6,46 +6,46 @@
 //! environment.
 
 pub(crate) mod aggregate;
-mod ahead;
 mod alter;
+mod alter_owner;
 mod copy;
 mod ddl;
 mod dml;
 mod enums;
 mod fetch;
-mod first;
 mod grants;
 mod groups;
-mod owners;
+pub(crate) mod parallel_scan;
+mod prefetch;
 mod procedures;
 pub(crate) mod query;
 mod roles;
 mod scan;
 mod schemas;
 mod sequences;
-pub(crate) mod series;
+pub(crate) mod set_returning;
 mod steps;
+mod top_k;
 mod views;
-pub(crate) mod whole;
 mod write;
 
 use std::sync::Arc;
 
 use pangea_core::txn::Context;
 
-use crate::authorization;
 use crate::catalog::comment;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
-use crate::explain::profile::{Step, Watch};
 use crate::expr::Env;
-use crate::held::{Held, size_of_row, size_of_rows};
 use crate::notice::Notice;
-use crate::plan::{Comment, Plan, Planned, Select, SortKey};
-use crate::procedure;
+use crate::plan::{Comment, Plan, Planned, Select};
+use crate::profile::{Step, Watch};
+use crate::result_memory::{ResultReservation, size_of_row, size_of_rows};
 use crate::sequence::Used;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::SortKey;
+use crate::{authorization, procedure};
 pub(crate) use alter::{drop_index, fill_index};
 pub(crate) use fetch::{BATCH_BYTES, BATCH_ROWS, Fetching, Found};
 pub(crate) use scan::Cursor;
@@ -72,20 +72,20 @@ pub(crate) struct Executed {
 struct RowBuffer {
     rows: Vec<Vec<Datum>>,
     bytes: usize,
-    held: Held,
+    reservation: ResultReservation,
 }
 
 impl RowBuffer {
     /// Creates a buffer that counts against the node's memory for results.
     fn of(env: &Env) -> Self {
-        Self { held: Held::of(env.results.as_ref()), ..Self::default() }
+        Self { reservation: ResultReservation::of(env.results.as_ref()), ..Self::default() }
     }
 
     fn push(&mut self, row: Vec<Datum>) -> Result<(), SqlError> {
         let bytes = size_of_row(&row);
         self.bytes += bytes;
         check_size(self.rows.len() + 1, self.bytes)?;
-        self.held.take(bytes)?;
+        self.reservation.take(bytes)?;
         self.rows.push(row);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl RowBuffer {
         self.rows.sort_by(|a, b| query::compare(a, b, sort));
         self.rows.truncate(usize::try_from(count).unwrap_or(usize::MAX));
         self.bytes = size_of_rows(&self.rows);
-        self.held.keep(self.bytes);
+        self.reservation.keep(self.bytes);
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn run(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {
-    authorization::check(&planned.required, env, cx)?;
+    authorization::check(&planned.required, env.current_user(), cx)?;
     env.profile.iter().for_each(|profile| profile.begin());
     read_catalog(planned, env, cx)?;
     let executed = match (&planned.plan, rows) {
@@ -138,7 +138,7 @@ pub(crate) fn run(
 
 /// Starts a query. Its rows are fetched in batches if the plan allows.
 pub(crate) fn open(planned: &Planned, env: &Env, cx: &mut dyn Context) -> Result<Found, Failure> {
-    authorization::check(&planned.required, env, cx)?;
+    authorization::check(&planned.required, env.current_user(), cx)?;
     read_catalog(planned, env, cx)?;
     // A query that draws sequence numbers may have to be rerun.
     let is_whole = !planned.sequences.is_empty();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pangea_core::txn::Context;
 
-use super::{Executed, owners, roles};
+use super::{Executed, alter_owner, roles};
 use crate::authorization::{ordinary, privileged};
 use crate::catalog::procedure::{self, Mode, Procedure};
 use crate::catalog::{self, QualifiedName};
@@ -78,7 +78,7 @@ fn check_replaced(before: &Procedure, after: &Procedure) -> Result<(), SqlError>
 }
 
 fn check_owner(procedure: &Procedure, env: &Env, cx: &mut dyn Context) -> Result<(), Failure> {
-    let Some(role) = ordinary(env, cx)? else { return Ok(()) };
+    let Some(role) = ordinary(env.current_user(), cx)? else { return Ok(()) };
     if privileged(&role.name, cx)?.contains(&procedure.owner) {
         return Ok(());
     }
@@ -130,7 +130,7 @@ pub(super) fn own(
     let mut all = procedure::find(name, cx)?;
     let at = one_of(&all, name, types.as_deref())?.ok_or(error)?;
     check_owner(&all[at], env, cx)?;
-    all[at].owner = owners::new_owner(owner, name, env, cx)?;
+    all[at].owner = alter_owner::new_owner(owner, name, env, cx)?;
     procedure::put(name, &all, cx)?;
     Ok(Executed::default())
 }

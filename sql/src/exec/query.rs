@@ -6,20 +6,20 @@ use std::ops::ControlFlow;
 
 use pangea_core::txn::{Context, SqlState};
 
-use super::aggregate::Aggregate;
-use super::first::First;
 use super::groups::Groups;
-use super::whole::Whole;
+use super::parallel_scan::ParallelScan;
+use super::top_k::TopK;
 use super::{RowBuffer, scan};
 use crate::error::{Failure, SqlError, code};
-use crate::explain::profile::{Step, Watch};
+use crate::expr::query::Aggregate;
 use crate::expr::{Env, Expr};
-use crate::held::{Held, size_of_rows};
-use crate::keys;
-use crate::plan::{Grouping, Select, SortKey, Source};
-use crate::relational;
+use crate::plan::{Grouping, Select, Source};
+use crate::profile::{Step, Watch};
+use crate::result_memory::{ResultReservation, size_of_rows};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::SortKey;
+use crate::{keys, relational};
 
 /// Minimum number of rows that are collected before those past the LIMIT are discarded.
 const KEPT_MIN: u64 = 1_024;
@@ -29,7 +29,7 @@ pub(super) fn run(
     select: &Select,
     env: &Env,
     cx: &mut dyn Context,
-) -> Result<(Vec<Vec<Datum>>, Held), Failure> {
+) -> Result<(Vec<Vec<Datum>>, ResultReservation), Failure> {
     let (offset, limit) = frame(select, env)?;
     // Rows past the limit are not read, unless a later step could still change the result.
     let wanted = limit.map(|limit| limit.saturating_add(offset));
@@ -42,8 +42,8 @@ pub(super) fn run(
     let profile = env.profile.as_ref();
     if let Some(grouping) = &select.grouping {
         let mut watch = Watch::start(profile, Step::Group);
-        let (found, held) = groups(select, grouping, env, cx)?;
-        output.held = held;
+        let (found, reservation) = groups(select, grouping, env, cx)?;
+        output.reservation = reservation;
         for group in found {
             output.push(compute(&select.output, &group, env)?)?;
             watch.on_row();
@@ -64,7 +64,7 @@ pub(super) fn run(
             Ok(if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
     }
-    let RowBuffer { mut rows, mut held, .. } = output;
+    let RowBuffer { mut rows, mut reservation, .. } = output;
     if select.is_distinct {
         let watch = Watch::start(profile, Step::Distinct);
         let mut seen = BTreeSet::new();
@@ -92,8 +92,8 @@ pub(super) fn run(
     watch.end_with(rows.len() as u64);
     // Columns that exist only for sorting are not returned.
     rows.iter_mut().for_each(|row| row.truncate(select.types.len()));
-    held.keep(size_of_rows(&rows));
-    Ok((rows, held))
+    reservation.keep(size_of_rows(&rows));
+    Ok((rows, reservation))
 }
 
 /// Returns the values of OFFSET and LIMIT.
@@ -180,7 +180,7 @@ fn groups(
     grouping: &Grouping,
     env: &Env,
     cx: &mut dyn Context,
-) -> Result<(Vec<Vec<Datum>>, Held), Failure> {
+) -> Result<(Vec<Vec<Datum>>, ResultReservation), Failure> {
     let whole = whole_to_group(select, grouping, env, cx);
     let mut groups = Groups::new(grouping, whole.is_some(), env);
     match whole {
@@ -199,7 +199,7 @@ fn whole_to_group(
     grouping: &Grouping,
     env: &Env,
     cx: &dyn Context,
-) -> Option<Whole> {
+) -> Option<ParallelScan> {
     let shows_one = |(_, base): &(Expr, SqlType)| !base.has_equals_unlike();
     if !grouping.aggregates.iter().all(Aggregate::is_any_order)
         || !grouping.keys.iter().all(shows_one)
@@ -208,11 +208,11 @@ fn whole_to_group(
     }
     let parts = grouping.aggregates.iter().flat_map(Aggregate::parts);
     let exprs = select.filter.iter().chain(grouping.keys.iter().map(|(key, _)| key)).chain(parts);
-    Whole::of(&select.source, exprs, env, cx)
+    ParallelScan::of(&select.source, exprs, env, cx)
 }
 
 fn group_whole<'a>(
-    whole: &Whole,
+    whole: &ParallelScan,
     select: &'a Select,
     groups: &mut Groups<'a>,
     env: &Env,
@@ -254,11 +254,11 @@ fn sorted_whole(
     cx: &mut dyn Context,
 ) -> Result<Option<RowBuffer>, Failure> {
     let exprs = select.filter.iter().chain(&select.output);
-    let Some(whole) = Whole::of(&select.source, exprs, env, cx) else { return Ok(None) };
+    let Some(whole) = ParallelScan::of(&select.source, exprs, env, cx) else { return Ok(None) };
     let Source::Table(access) = &select.source else { unreachable!("it is a table's") };
     let watch = Watch::start(env.profile.as_ref(), Step::Scan);
     let wanted = wanted.map_or(usize::MAX, |wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
-    let new = || (First::new(&select.sort, wanted, env), Vec::new(), 0);
+    let new = || (TopK::new(&select.sort, wanted, env), Vec::new(), 0);
     let found = whole.read(env, cx, new, &|(first, row, left), env, key, value| {
         access.table.decode_to(&access.wanted, value, row)?;
         if select.filter.as_ref().is_none_or_true(row, env)? {
@@ -268,7 +268,7 @@ fn sorted_whole(
         Ok(())
     })?;
     watch.end_with(found.iter().map(|(_, _, left)| left).sum());
-    let mut all = First::new(&select.sort, wanted, env);
+    let mut all = TopK::new(&select.sort, wanted, env);
     found.into_iter().try_for_each(|(theirs, ..)| all.merge(theirs))?;
     Ok(Some(all.into_buffer()))
 }

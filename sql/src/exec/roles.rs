@@ -13,9 +13,8 @@ use crate::catalog::{self, BOOTSTRAP, PUBLIC, QualifiedName, Relation, enums, pr
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{no_schema, undefined_table};
 use crate::scram::Verifier;
-use crate::search_path::{PathSetting, shown};
+use crate::search_path::shown;
 use crate::syntax::roles::{RoleName, RoleOption, reserved};
 use crate::syntax::{RoleStatement, Written};
 use crate::types::datum::Datum;
@@ -74,7 +73,7 @@ pub(super) fn refused(message: impl Into<String>) -> Failure {
 
 impl<'a> Running<'a> {
     pub(super) fn new(env: &'a Env, cx: &'a mut dyn Context) -> Result<Self, Failure> {
-        let role = ordinary(env, cx)?;
+        let role = ordinary(env.current_user(), cx)?;
         let roles = match &role {
             Some(role) => privileged(&role.name, cx)?,
             None => BTreeSet::new(),
@@ -369,7 +368,7 @@ impl<'a> Running<'a> {
             };
             let kind = object.kind();
             let object = match object.relation() {
-                Some(relation) => shown(relation, self.env, self.cx)?,
+                Some(relation) => shown(relation, &self.env.path_setting(), self.cx)?,
                 None => object.name().to_owned(),
             };
             if access.owner == name {
@@ -474,17 +473,19 @@ impl<'a> Running<'a> {
             && schema::is_there(schema, self.cx)?
         {
             let of = Required::to_use(Object::Schema(schema.clone()));
-            authorization::check(&[of], self.env, self.cx)?;
+            authorization::check(&[of], self.env.current_user(), self.cx)?;
         }
-        let path = PathSetting::of(self.env).resolve(self.cx)?;
+        let path = self.env.path_setting().resolve(self.cx)?;
         path.find(written, self.cx)
     }
 
     /// The error for a name that can't be resolved.
     pub(super) fn undefined(&mut self, written: &Written) -> Result<SqlError, Failure> {
         match &written.schema {
-            Some(schema) if !schema::is_there(schema, self.cx)? => Ok(no_schema(schema)),
-            _ => Ok(undefined_table(written)),
+            Some(schema) if !schema::is_there(schema, self.cx)? => {
+                Ok(SqlError::undefined_schema(schema))
+            }
+            _ => Ok(SqlError::undefined_table(written)),
         }
     }
 }

@@ -9,13 +9,13 @@ use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::txn::{Context, Scan};
 use pangea_core::value::Value;
 
-use super::ahead;
+use super::prefetch;
 use crate::catalog::Table;
 use crate::error::{Failure, SqlError, code};
-use crate::explain::profile::{Step, Watch};
 use crate::expr::{Env, Expr};
 use crate::plan::access::{Access, Place};
 use crate::plan::path::Path;
+use crate::profile::{Step, Watch};
 use crate::rows::Columns;
 use crate::types::datum::Datum;
 
@@ -49,7 +49,7 @@ pub(super) fn rows(
     };
     let is_index = access.path.index.is_some();
     let places = access.places(env)?;
-    ahead::name(&points(access, &places), cx);
+    prefetch::name(&points(access, &places), cx);
     let mut places = places.into_iter().peekable();
     let mut most = ENTRIES_FIRST;
     while let Some(place) = places.next() {
@@ -137,7 +137,7 @@ fn by_row_keys(
     visit: &mut Visit<'_>,
 ) -> Result<ControlFlow<()>, Failure> {
     let named = row_keys.iter().map(|row_key| (table.id, Key::from(&row_key[..])));
-    ahead::name(&named.collect::<Vec<_>>(), cx);
+    prefetch::name(&named.collect::<Vec<_>>(), cx);
     for row_key in row_keys {
         if by_entry(table, row_key, cx, visit)?.is_break() {
             return Ok(ControlFlow::Break(()));

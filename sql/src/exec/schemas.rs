@@ -8,19 +8,18 @@ use pangea_core::txn::Scan;
 use super::roles::{Running, give, refused};
 use super::{ddl, sequences, views};
 use crate::authorization::{self, Required, not_owner};
-use crate::catalog::comment;
 use crate::catalog::procedure::{self, Procedure};
 use crate::catalog::role::{self, Access, Object};
 use crate::catalog::{
-    self, BOOTSTRAP, CATALOG, PUBLIC, QualifiedName, Relation, Table, View, schema,
+    self, BOOTSTRAP, CATALOG, PUBLIC, QualifiedName, Relation, Table, View, comment, schema,
 };
 use crate::error::{Failure, SqlError, code};
 use crate::notice::Notice;
-use crate::plan::no_schema;
-use crate::search_path::{PathSetting, shown};
+use crate::search_path::shown;
 use crate::syntax::quoted;
 use crate::syntax::roles::{RoleName, SchemaStatement};
-use crate::system::{PG_NAMESPACE, schema_number};
+use crate::system::schema_number;
+use crate::vocabulary::system::PG_NAMESPACE;
 
 /// An object in a schema, or an object in another schema that depends on one.
 enum Content {
@@ -94,13 +93,13 @@ impl Running<'_> {
         if schema::SYSTEM.contains(&name) && !self.is_superuser() {
             return Err(not_owner(&object, None).into());
         }
-        authorization::check(&[required], self.env, self.cx)?;
+        authorization::check(&[required], self.env.current_user(), self.cx)?;
         Ok(object)
     }
 
     fn own_schema(&mut self, name: &str, owner: &RoleName) -> Result<(), Failure> {
         if !schema::is_there(name, self.cx)? {
-            return Err(no_schema(name).into());
+            return Err(SqlError::undefined_schema(name).into());
         }
         let owner = self.named(owner)?;
         let object = self.own_object(name)?;
@@ -125,7 +124,7 @@ impl Running<'_> {
     ) -> Result<(), Failure> {
         if !schema::is_there(name, self.cx)? {
             if !if_exists {
-                return Err(no_schema(name).into());
+                return Err(SqlError::undefined_schema(name).into());
             }
             let message = format!("schema \"{name}\" does not exist, skipping");
             self.notices.push(Notice::plain(message));
@@ -174,7 +173,7 @@ impl Running<'_> {
     /// Returns the contents of a schema and their dependents in other schemas, in order of
     /// creation.
     fn contents(&mut self, schema: &str) -> Result<Contents, Failure> {
-        let path = PathSetting::of(self.env).resolve(self.cx)?;
+        let path = self.env.path_setting().resolve(self.cx)?;
         let (range, direction) = (catalog::relation_keys(), Direction::Forward);
         let mut records = Vec::new();
         self.cx.scan(&Scan { table: CATALOG, range, direction }, &mut |key, record| {
@@ -261,7 +260,7 @@ impl Running<'_> {
     }
 
     fn shown(&mut self, name: &QualifiedName) -> Result<String, Failure> {
-        shown(name, self.env, self.cx)
+        shown(name, &self.env.path_setting(), self.cx)
     }
 
     fn drop_contents(&mut self, contents: Contents) -> Result<(), Failure> {

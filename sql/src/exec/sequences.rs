@@ -6,14 +6,15 @@ use super::alter::change_table;
 use super::enums::{relations, texts};
 use super::{Executed, ddl, roles};
 use crate::catalog::role::Object;
-use crate::catalog::sequence::{SEQUENCES, nextval_of, sequence_of};
-use crate::catalog::{self, QualifiedName, Relation, Sequence, Table, comment};
+use crate::catalog::sequence::{SEQUENCES, nextval_of};
+use crate::catalog::{self, QualifiedName, Relation, Sequence, Table, comment, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{AlterSequence, CreateSequence, DropTables, RenameSequence, undefined_table};
+use crate::plan::{AlterSequence, CreateSequence, DropTables, RenameSequence};
 use crate::search_path::shown;
-use crate::system::{PG_CLASS, stored};
+use crate::syntax::sequences::sequence_of;
+use crate::vocabulary::system::PG_CLASS;
 
 pub(super) fn create(
     create: &CreateSequence,
@@ -58,7 +59,7 @@ pub(super) fn alter(alter: &AlterSequence, cx: &mut dyn Context) -> Result<Execu
 pub(super) fn rename(rename: &RenameSequence, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let RenameSequence { name, to, .. } = rename;
     let Some(known @ Relation::Sequence(_)) = catalog::find(name, cx)? else {
-        return Err(undefined_table(name).into());
+        return Err(SqlError::undefined_table(name).into());
     };
     if catalog::find(to, cx)?.is_some() {
         let message = format!("relation \"{to}\" already exists");
@@ -137,7 +138,7 @@ pub(super) fn numbers(
     cx: &mut dyn Context,
 ) -> Result<Vec<i64>, Failure> {
     let Some(Relation::Sequence(sequence)) = catalog::find(name, cx)? else {
-        return Err(undefined_table(name).into());
+        return Err(SqlError::undefined_table(name).into());
     };
     let mut numbers = Vec::with_capacity(count);
     while numbers.len() < count {
@@ -206,7 +207,8 @@ fn needed_sequence(
         let is_identity = column.identity.is_some();
         (column.name, is_identity)
     });
-    let (name, owner) = (shown(name, env, cx)?, shown(owner, env, cx)?);
+    let (name, owner) =
+        (shown(name, &env.path_setting(), cx)?, shown(owner, &env.path_setting(), cx)?);
     if is_identity {
         let message = format!(
             "cannot drop sequence {name} because column {column} of table {owner} requires it"

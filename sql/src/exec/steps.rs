@@ -23,15 +23,15 @@ use super::write::{self, Pending};
 use super::{Executed, query};
 use crate::error::Failure;
 use crate::expr::Env;
-use crate::nested::Nested;
 use crate::plan::target::Targets;
 use crate::plan::{Asked, Plan, Steps};
+use crate::subtransaction::Subtransaction;
 use crate::types::datum::Datum;
 
 /// A writing statement in progress.
 pub(super) struct Run<'a> {
     pub env: &'a Env,
-    reach: Reach<'a>,
+    cx: StatementContext<'a>,
     /// Foreign key work that is deferred until all steps are done.
     pending: Vec<(&'a Targets, Pending)>,
     /// Rows written so far, for checks of later rows and steps.
@@ -43,16 +43,20 @@ pub(super) struct Run<'a> {
 }
 
 /// The context that the statement reads and writes.
-enum Reach<'a> {
+enum StatementContext<'a> {
     /// For one step that finishes reading before it begins to write.
     Same(&'a mut dyn Context),
-    Apart(Nested<'a>),
+    Apart(Subtransaction<'a>),
 }
 
 /// Runs a statement of one step.
 pub(super) fn alone(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let reach = if plan.asks() { Reach::Apart(Nested::new(cx)) } else { Reach::Same(cx) };
-    let mut run = Run::new(env, reach, false);
+    let cx = if plan.asks() {
+        StatementContext::Apart(Subtransaction::new(cx))
+    } else {
+        StatementContext::Same(cx)
+    };
+    let mut run = Run::new(env, cx, false);
     let executed = run.step(plan)?;
     run.finish()?;
     Ok(executed)
@@ -60,7 +64,7 @@ pub(super) fn alone(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Exec
 
 /// Runs a statement of several steps and returns the result of the last one.
 pub(super) fn all(steps: &Steps, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let mut run = Run::new(env, Reach::Apart(Nested::new(cx)), true);
+    let mut run = Run::new(env, StatementContext::Apart(Subtransaction::new(cx)), true);
     let mut done = BTreeSet::new();
     for &at in &steps.reads {
         run.named(steps, at, &mut done)?;
@@ -74,7 +78,7 @@ pub(super) fn all(steps: &Steps, env: &Env, cx: &mut dyn Context) -> Result<Exec
     Ok(executed)
 }
 
-impl Reach<'_> {
+impl StatementContext<'_> {
     fn before(&mut self) -> &mut dyn Context {
         match self {
             Self::Same(cx) => *cx,
@@ -91,19 +95,19 @@ impl Reach<'_> {
 }
 
 impl<'a> Run<'a> {
-    fn new(env: &'a Env, reach: Reach<'a>, is_several: bool) -> Self {
+    fn new(env: &'a Env, cx: StatementContext<'a>, is_several: bool) -> Self {
         let (pending, touched) = (Vec::new(), BTreeSet::new());
-        Self { env, reach, pending, touched, is_several, inserted: 0 }
+        Self { env, cx, pending, touched, is_several, inserted: 0 }
     }
 
     /// The state before the statement.
     pub(super) fn before(&mut self) -> &mut dyn Context {
-        self.reach.before()
+        self.cx.before()
     }
 
     /// The current state.
     pub(super) fn now(&mut self) -> &mut dyn Context {
-        self.reach.now()
+        self.cx.now()
     }
 
     /// Runs a step of WITH and the steps that it reads, unless they have run.
@@ -175,9 +179,9 @@ impl<'a> Run<'a> {
         let pending = std::mem::take(&mut self.pending);
         write::finish(pending, self.env, self.now())?;
         self.env.given.borrow_mut().clear();
-        match self.reach {
-            Reach::Same(_) => Ok(()),
-            Reach::Apart(nested) => Ok(nested.keep()?),
+        match self.cx {
+            StatementContext::Same(_) => Ok(()),
+            StatementContext::Apart(nested) => Ok(nested.keep()?),
         }
     }
 }

@@ -7,14 +7,13 @@ use pangea_core::key::Direction;
 use pangea_core::txn::{Context, Scan};
 
 use super::{Executed, roles};
-use crate::catalog::comment;
-use crate::catalog::{self, CATALOG, QualifiedName, Relation, Table, View};
+use crate::catalog::{self, CATALOG, QualifiedName, Relation, Table, View, comment, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::plan::{self, AlterView, CreateView, DropTables, ViewChange};
 use crate::search_path::shown;
 use crate::syntax;
-use crate::system::{PG_CLASS, stored};
+use crate::vocabulary::system::PG_CLASS;
 
 pub(super) fn create(
     create: &CreateView,
@@ -52,7 +51,7 @@ pub(super) fn create(
 pub(super) fn alter(alter: &AlterView, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let name = &alter.name;
     let Some(Relation::View(mut view)) = catalog::find(name, cx)? else {
-        return Err(plan::undefined_table(name).into());
+        return Err(SqlError::undefined_table(name).into());
     };
     match &alter.change {
         ViewChange::Name(to) => {
@@ -173,7 +172,10 @@ pub(super) fn all_dependents(
             if found.iter().any(|(known, _)| known.name == view.name) {
                 continue;
             }
-            let (of, on) = (shown(&view.name, env, cx)?, shown(&name, env, cx)?);
+            let (of, on) = (
+                shown(&view.name, &env.path_setting(), cx)?,
+                shown(&name, &env.path_setting(), cx)?,
+            );
             let line = format!("view {of} depends on {kind} {on}");
             open.push_back(("view".to_owned(), view.name.clone()));
             found.push((view, line));
@@ -202,7 +204,7 @@ pub(super) fn drop_dependent(
         return Ok(());
     }
     if !is_cascade {
-        let name = shown(name, env, cx)?;
+        let name = shown(name, &env.path_setting(), cx)?;
         let message = format!("cannot drop {kind} {name} because other objects depend on it");
         let error = SqlError::new(code::DEPENDENT_OBJECTS, message)
             .with_detail(lines.join("\n"))
@@ -274,7 +276,10 @@ fn hindering(
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<SqlError, Failure> {
-    let (name, view) = (shown(&before.name, env, cx)?, shown(&first.name, env, cx)?);
+    let (name, view) = (
+        shown(&before.name, &env.path_setting(), cx)?,
+        shown(&first.name, &env.path_setting(), cx)?,
+    );
     for (old, new) in before.columns.iter().zip(&after.columns) {
         let column = &old.name;
         if new.is_dropped && !old.is_dropped {
@@ -284,7 +289,7 @@ fn hindering(
                 lines.extend(others.into_iter().map(|(view, line)| (view.id, line)));
             }
             for view in all {
-                let of = shown(&view.name, env, cx)?;
+                let of = shown(&view.name, &env.path_setting(), cx)?;
                 let line = format!("view {of} depends on column {column} of table {name}");
                 if !lines.iter().any(|(id, _)| *id == view.id) {
                     lines.push((view.id, line));

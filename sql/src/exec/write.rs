@@ -17,7 +17,7 @@ use pangea_core::key::{Key, KeyRange};
 use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
-use super::{ahead, alter, check_size, scan};
+use super::{alter, check_size, prefetch, scan};
 use crate::catalog::{Action, ForeignKey, QualifiedName, Table};
 use crate::conflict::shown_key;
 use crate::error::{Failure, SqlError, code};
@@ -25,10 +25,11 @@ use crate::expr::{Env, Expr};
 use crate::plan::Checked;
 use crate::plan::access::Place;
 use crate::plan::path::Path;
-use crate::plan::target::{self, Child, Deferred, Parent, Target, Targets};
+use crate::plan::target::{self, Child, Parent, Target, Targets};
 use crate::rows;
 use crate::types::datum::Datum;
 use crate::types::text;
+use crate::vocabulary::deferred::Deferred;
 
 /// A row with its key.
 type Row = (Key, Vec<Datum>);
@@ -69,7 +70,7 @@ impl<'a> Writer<'a> {
 
     /// Announces the lookups of an insertion of rows.
     pub(super) fn name(&mut self, at: usize, rows: &[(Key, Vec<Datum>)]) {
-        ahead::name(&ahead::of_new(&self.targets.all[at], rows, self.env), self.cx);
+        prefetch::name(&prefetch::of_new(&self.targets.all[at], rows, self.env), self.cx);
     }
 
     /// Announces the rows that conflict with new ones on a path and will be updated.
@@ -92,7 +93,7 @@ impl<'a> Writer<'a> {
                 Err(Failure::Interrupted) => return Err(Failure::Interrupted),
             }
         }
-        ahead::name(&named, self.cx);
+        prefetch::name(&named, self.cx);
         Ok(())
     }
 
@@ -137,7 +138,7 @@ impl<'a> Writer<'a> {
             self.unlink(at, (key, old), Some((&new_key, new)), &mut named)?;
             keys.push(new_key);
         }
-        ahead::name(&named, self.cx);
+        prefetch::name(&named, self.cx);
         for (((key, old), new), new_key) in changed.into_iter().zip(&keys) {
             self.link(at, new_key, &new, Some((&key, &old)))?;
             self.note(at, Some(old), Some(new))?;
@@ -309,7 +310,7 @@ impl<'a> Writer<'a> {
                     let places = access.places(&env).unwrap_or_default();
                     points.extend(places.iter().filter_map(Place::as_point).cloned());
                 }
-                ahead::name_points(access, points, self.cx)?;
+                prefetch::name_points(access, points, self.cx)?;
             }
         }
         Ok(())

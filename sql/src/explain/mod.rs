@@ -3,7 +3,7 @@
 //! ```text
 //!   Planned ---- statement.rs ----> Node, and its children ---- output.rs ----> text
 //!     | plans of DataFusion:              ^              `-- tree.rs ------> JSON, XML
-//!     |   relational/explain.rs ----------|
+//!     |   physical.rs --------------------|
 //!     `-- ANALYZE: runs, with a Profile --'  rows and times of each step, and of the commit
 //! ```
 //!
@@ -11,60 +11,16 @@
 //! because Pangea computes none. ANALYZE runs the statement as without EXPLAIN, so its writes
 //! persist. A program that every node runs at its place in the order is run here once before it is
 //! submitted. This run is on the session's snapshot, without effect, and measures each step; see
-//! [`profile`].
+//! [`crate::profile`].
 
 pub(crate) mod expression;
 mod output;
-pub(crate) mod profile;
+mod physical;
 pub(crate) mod statement;
 mod tree;
 
-use crate::types::SqlType;
+use crate::profile::Actual;
 pub(crate) use output::{Summary, shown};
-pub(crate) use profile::Profile;
-
-/// The options of EXPLAIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
-    /// Whether the statement is run (ANALYZE).
-    pub is_analyzed: bool,
-    pub is_verbose: bool,
-    pub has_costs: bool,
-    pub has_timing: bool,
-    pub has_summary: bool,
-    pub format: Format,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            is_analyzed: false,
-            is_verbose: false,
-            has_costs: true,
-            has_timing: false,
-            has_summary: false,
-            format: Format::Text,
-        }
-    }
-}
-
-/// The output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    Text,
-    Json,
-    Xml,
-}
-
-impl Format {
-    /// The type of the column `QUERY PLAN`.
-    pub(crate) fn base(self) -> SqlType {
-        match self {
-            Self::Text | Self::Xml => SqlType::Text,
-            Self::Json => SqlType::Json,
-        }
-    }
-}
 
 /// A node of a plan.
 #[derive(Clone, Debug, Default)]
@@ -95,18 +51,6 @@ pub(crate) enum Detail {
     Count(u64),
     Number(f64),
     Bool(bool),
-}
-
-/// The measurements of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Actual {
-    /// Milliseconds to the first row.
-    pub startup_ms: f64,
-    /// Milliseconds to the last row, including the children.
-    pub total_ms: f64,
-    pub rows: u64,
-    /// Number of runs; 0 if never executed.
-    pub loops: u64,
 }
 
 impl Node {

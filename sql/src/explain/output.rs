@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::profile::{Commit, Profile, Way};
-use super::{Actual, Detail, Format, Node, Options, tree};
+use super::{Detail, Node, tree};
+use crate::profile::{Actual, Commit, CommitPath, Profile};
+use crate::syntax::explain::{Format, Options};
 
 /// Indentation of a node's properties.
 const INDENT: usize = 2;
@@ -110,18 +111,20 @@ pub(super) fn committed(
     };
     let Commit { way, bytes, reads, writes, snapshot, txn, version, .. } = commit;
     let title = match way {
-        Way::Program => "Commit: as a program, which every node runs at its place in the order",
-        Way::Certified => "Commit: certified by what it read and wrote here",
+        CommitPath::Program => {
+            "Commit: as a program, which every node runs at its place in the order"
+        }
+        CommitPath::Certified => "Commit: certified by what it read and wrote here",
     };
     let count = |count: usize| Detail::Count(count as u64);
     let mut details = vec![("Transaction", Detail::Text(txn.to_string()))];
     match way {
-        Way::Program => details.push(("Program Bytes", count(bytes))),
-        Way::Certified => details.push(("Reads", count(reads))),
+        CommitPath::Program => details.push(("Program Bytes", count(bytes))),
+        CommitPath::Certified => details.push(("Reads", count(reads))),
     }
     details.push(("Writes", count(writes)));
     let steps = format!("measured in a run on snapshot {snapshot}, before it was submitted");
-    if way == Way::Program {
+    if way == CommitPath::Program {
         details.push(("Steps", Detail::Text(steps)));
     }
     details.push(("Version", Detail::Text(version.to_string())));

@@ -7,17 +7,20 @@ use pangea_core::txn::Context;
 use sqlparser::ast;
 
 use super::expression::Names;
-use super::profile::Step;
-use super::{Actual, Detail, Node, Options, Profile};
+use super::physical::{self, Known, Shower};
+use super::{Detail, Node};
 use crate::catalog::QualifiedName;
 use crate::error::{Failure, SqlError};
+use crate::expr::query::Query;
 use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
-use crate::plan::{Insert, OnConflict, Plan, Planned, Select, SortKey, Source};
-use crate::relational::explain::{Known, Shower};
-use crate::relational::{self, Physical, Query};
+use crate::plan::{Insert, OnConflict, Plan, Planned, Select, Source};
+use crate::profile::{Actual, Profile, Step};
+use crate::relational::{self, Physical};
+use crate::syntax::explain::Options;
 use crate::syntax::{self, Parsed, quoted};
 use crate::types::datum::Datum;
+use crate::vocabulary::column::SortKey;
 
 /// A scanned table, as a plan names it.
 pub(crate) struct Read<'a> {
@@ -419,7 +422,7 @@ impl Showing<'_> {
             None => relational::physical(query, self.env, cx)?,
         };
         let all = before.iter().chain([&plan]);
-        let has_prefix = all.map(relational::explain::scans).sum::<usize>() > 1;
+        let has_prefix = all.map(physical::scans).sum::<usize>() > 1;
         let shower = |known: Known| Shower {
             options: self.options,
             labels: &self.planned.labels,

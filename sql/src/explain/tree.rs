@@ -1,7 +1,8 @@
 //! Plans as JSON and XML, in PostgreSQL's layout.
 
 use super::output::{Summary, committed};
-use super::{Detail, Node, Options};
+use super::{Detail, Node};
+use crate::syntax::explain::Options;
 use crate::types::json::Json;
 
 /// XML namespace of PostgreSQL's plans.

@@ -8,11 +8,12 @@ use super::cast::Level;
 use super::signatures::{self, Found};
 use super::{Expr, Typed};
 use crate::error::{SqlError, code};
-use crate::exec::aggregate::{Aggregate, AggregateKind};
-use crate::plan::SortKey;
-use crate::relational::{Over, Window, WindowFunction};
+use crate::expr::query::{Aggregate, Over, Window};
 use crate::syntax;
 use crate::types::SqlType;
+use crate::vocabulary::aggregate::AggregateKind;
+use crate::vocabulary::column::SortKey;
+use crate::vocabulary::window::WindowFunction;
 
 /// Marks the arguments of an aggregate; not the name of a clause.
 pub(super) const NESTED: &str = "an aggregate";

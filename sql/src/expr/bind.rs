@@ -15,14 +15,13 @@ use super::{Expr, Unary, row_values};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Enums, QualifiedName};
 use crate::error::{SqlError, code};
-use crate::exec::aggregate::Aggregate;
-use crate::exec::series::Called;
-use crate::procedure::{Signature, unassigned};
-use crate::relational::{ColumnId, Query, Shape, Window};
+use crate::expr::query::{Aggregate, Called, Query, Shape, Window};
 use crate::syntax::{self, Written};
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, NO_MODIFIER, SqlType, text};
+use crate::vocabulary::column::ColumnId;
+use crate::vocabulary::variables::{Signature, unassigned};
 
 /// Maximum number of parameters of a statement; the limit of the wire protocol.
 const PARAMS_MAX: usize = 65_535;

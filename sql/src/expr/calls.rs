@@ -12,13 +12,13 @@ use super::strings::TrimSide;
 use super::time_functions::MAKE_INTERVAL_NAMES;
 use super::{Binary, Comparison, Expr, Unary};
 use crate::error::{SqlError, code};
-use crate::exec::aggregate::AggregateKind;
-use crate::exec::series::SetFunction;
-use crate::relational::WindowFunction;
 use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::interval::Interval;
+use crate::vocabulary::aggregate::AggregateKind;
+use crate::vocabulary::set_function::SetFunction;
+use crate::vocabulary::window::WindowFunction;
 
 /// Functions of PostgreSQL that Pangea does not support, or not with all arguments.
 const UNSUPPORTED: [&str; 7] =

@@ -5,9 +5,11 @@ use super::signatures::{Signature, of};
 use crate::catalog::role::{PRIVILEGES, Privileges};
 use crate::error::{SqlError, code};
 use crate::expr::functions::Function;
+use crate::syntax::quoted;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
 use crate::types::{Reg, SqlType};
+use crate::vocabulary::system::{ENCODING, PG_CLASS};
 use SqlType::{Bool, Int4, Int8, Name, Oid, Text};
 
 /// A function that reads the catalog.
@@ -301,11 +303,11 @@ pub(super) fn call(
         | F::ColumnComment => said(function, args, catalog),
         F::EncodingNumber => {
             let is_ours = ["utf8", "utf-8", "unicode"].contains(&&*text(&args[0]).to_lowercase());
-            Ok(Datum::Int(if is_ours { crate::system::ENCODING.into() } else { -1 }))
+            Ok(Datum::Int(if is_ours { ENCODING.into() } else { -1 }))
         }
         F::DatabaseEncoding => Ok(Datum::Text("UTF8".to_owned())),
         F::Encoding => {
-            let is_ours = oid(&args[0]) == crate::system::ENCODING;
+            let is_ours = oid(&args[0]) == ENCODING;
             Ok(Datum::Text(if is_ours { "UTF8" } else { "" }.to_owned()))
         }
         F::Updatable | F::ColumnUpdatable => Ok(updatable(function, args, catalog)),
@@ -344,7 +346,7 @@ fn not_in_recovery() -> SqlError {
 
 /// `acldefault`: the privileges of PUBLIC and the owner on an object without grants.
 fn default_access(kind: &str, owner: &str) -> Result<Datum, SqlError> {
-    let items = crate::system::default_acl(kind, owner);
+    let items = default_acl(kind, owner);
     items.map(Datum::array).ok_or_else(|| {
         let message = format!("unrecognized objtype abbreviation: {kind}");
         SqlError::new(code::INTERNAL, message)
@@ -396,13 +398,13 @@ fn said(
         F::ObjectComment => {
             let class = match args.get(1) {
                 Some(Datum::Text(name)) => catalog.found(Reg::Class, name)?.unwrap_or_default(),
-                _ => crate::system::PG_CLASS,
+                _ => PG_CLASS,
             };
             shown(catalog.comment(class, oid(&args[0]), 0).map(str::to_owned))
         }
         F::ColumnComment => {
             let (table, column) = (oid(&args[0]), oid(&args[1]));
-            let said = catalog.comment(crate::system::PG_CLASS, table, column);
+            let said = catalog.comment(PG_CLASS, table, column);
             shown(said.map(str::to_owned))
         }
         other => unreachable!("{other:?} says nothing"),
@@ -484,4 +486,27 @@ fn privilege(word: &str) -> Result<(Privileges, bool), SqlError> {
         SqlError::new(code::INVALID_PARAMETER, message)
     })?;
     Ok((privileges, with_option))
+}
+
+/// Returns the access control list of a kind of object before any GRANT. Returns `None` for an
+/// unknown kind.
+fn default_acl(kind: &str, owner: &str) -> Option<Vec<Datum>> {
+    let (everybody, own) = match kind {
+        "c" => ("", ""),
+        "r" => ("", "arwdDxt"),
+        "s" => ("", "rwU"),
+        "d" => ("Tc", "CTc"),
+        "f" => ("X", "X"),
+        "l" | "T" => ("U", "U"),
+        "L" => ("", "rw"),
+        "n" => ("", "UC"),
+        "p" => ("", "sA"),
+        "t" => ("", "C"),
+        "F" | "S" => ("", "U"),
+        _ => return None,
+    };
+    let owner = quoted(owner);
+    let items = [(String::new(), everybody), (owner.clone(), own)].into_iter();
+    let given = items.filter(|(_, letters)| !letters.is_empty());
+    Some(given.map(|(to, letters)| Datum::Text(format!("{to}={letters}/{owner}"))).collect())
 }

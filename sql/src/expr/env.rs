@@ -4,18 +4,20 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::authorization::User;
 use crate::catalog::PUBLIC;
 use crate::error::SqlError;
-use crate::explain::Profile;
-use crate::held::Results;
 use crate::insight::Facts;
-use crate::plan::target::Deferred;
-use crate::sequence::Drawn;
-use crate::session::cursors::Shown;
-use crate::session::settings::Values;
+use crate::profile::Profile;
+use crate::result_memory::ResultMemory;
+use crate::search_path::PathSetting;
+use crate::sequence::SequenceValues;
+use crate::settings::Values;
 use crate::system::SystemCatalog;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
+use crate::vocabulary::cursor::ShownCursor;
+use crate::vocabulary::deferred::Deferred;
 
 /// The environment that an expression is evaluated in, apart from its row. Identical on every
 /// replica.
@@ -45,7 +47,7 @@ pub(crate) struct Env {
     /// primary key.
     pub row_seed: u64,
     /// The statement's sequences, in the order of its plan.
-    pub sequences: Vec<Drawn>,
+    pub sequences: Vec<SequenceValues>,
     /// The value that the session drew last from any sequence (`lastval`).
     pub last_number: Cell<Option<i64>>,
     /// Requests of `setval`: the position of the sequence, the value, and whether it was drawn.
@@ -53,7 +55,7 @@ pub(crate) struct Env {
     /// The session's settings; `None` if the session does not run the statement itself.
     pub settings: Option<Arc<Values>>,
     /// The session's cursors.
-    pub cursors: Vec<Shown>,
+    pub cursors: Vec<ShownCursor>,
     /// Requests of `set_config`: name, value, and whether the value lasts only until the
     /// transaction ends.
     pub set_settings: RefCell<Vec<(String, String, bool)>>,
@@ -68,7 +70,7 @@ pub(crate) struct Env {
     /// Whether new indexes are filled by separate steps after the statement.
     pub fills_later: bool,
     /// Memory that results are counted against; `None` if every replica runs the statement.
-    pub results: Option<Arc<Results>>,
+    pub results: Option<Arc<ResultMemory>>,
     /// Rows computed by earlier steps of the statement, by the number of the relation that they
     /// form in its queries.
     pub given: RefCell<BTreeMap<u32, Given>>,
@@ -143,6 +145,18 @@ impl Env {
         self.settings.is_some()
     }
 
+    /// Returns the user whose privileges the run has.
+    pub fn current_user(&self) -> User<'_> {
+        let is_trusted = self.is_trusted && self.user == self.session_user;
+        User { name: &self.user, is_trusted }
+    }
+
+    /// Returns the search path of the run, and the user that it is resolved for.
+    pub fn path_setting(&self) -> PathSetting {
+        let is_trusted = self.current_user().is_trusted;
+        PathSetting { text: self.search_path.clone(), user: self.user.clone(), is_trusted }
+    }
+
     /// The system catalog.
     ///
     /// # Errors
@@ -179,7 +193,7 @@ impl Env {
 
     /// Returns the value that the session drew last from each of the statement's sequences.
     pub fn current(&self) -> Vec<(u32, i64)> {
-        let current = |drawn: &Drawn| drawn.current.get().map(|number| (drawn.id, number));
+        let current = |drawn: &SequenceValues| drawn.current.get().map(|number| (drawn.id, number));
         self.sequences.iter().filter_map(current).collect()
     }
 

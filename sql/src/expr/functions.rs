@@ -15,12 +15,9 @@ use super::math::{self, MathFunction};
 use super::node_calls::{self, NodeFunction};
 use super::regexes::{self, RegexFunction};
 use super::session_calls::{self, SettingFunction};
+use super::text_functions::{self, WordFunction};
 use super::time_functions::{self, TimeFunction};
-use super::words::{self, WordFunction};
 use super::{Env, arithmetic, cast, strings, times};
-
-/// The result of `version()`. Drivers parse the number after "PostgreSQL".
-pub const VERSION: &str = concat!("PostgreSQL 15.0 (Pangea ", env!("CARGO_PKG_VERSION"), ")");
 
 /// A built-in function. The binder has checked its arguments.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -140,7 +137,7 @@ impl Function {
         match self {
             Self::Array(function) => function.takes_nulls(),
             Self::Json(function) => function.takes_nulls(),
-            Self::Word(function) => words::takes_nulls(function),
+            Self::Word(function) => text_functions::takes_nulls(function),
             Self::CountNulls { .. } => true,
             Self::Enum(function) => function == EnumFunction::Range,
             Self::Catalog(function) => function.takes_nulls(),
@@ -178,7 +175,7 @@ impl Function {
             Self::Array(function) => function.call(args, &env.zone),
             Self::Enum(function) => function.call(args),
             Self::Json(function) => function.call(args, &env.zone),
-            Self::Word(function) => words::call(function, args),
+            Self::Word(function) => text_functions::call(function, args),
             Self::Regex(function) => regexes::call(function, args),
             Self::Math(function) => math::call(function, args),
             Self::Date(function) => dates::call(function, args, &env.zone, env.statement_now),
@@ -206,7 +203,7 @@ impl Function {
             Self::RandomUuid => Datum::Uuid(random_uuid(env)),
             // A double has 53 bits of precision.
             Self::Random => Datum::Float((env.random() >> 11) as f64 / (1u64 << 53) as f64),
-            Self::Version => Datum::Text(VERSION.to_owned()),
+            Self::Version => Datum::Text(crate::settings::VERSION.to_owned()),
             Self::Database => Datum::Text(env.database.to_string()),
             Self::User => Datum::Text(env.user.to_string()),
             Self::SessionUser => Datum::Text(env.session_user.to_string()),

@@ -9,11 +9,11 @@ use super::bind::{Binder, Bound};
 use super::cast::{self, Level};
 use super::functions::Function;
 use super::json::JsonFunction as F;
-use super::signatures::{Signature, TEXTS, of};
+use super::signatures::{Signature, of};
 use super::whole_rows::ROW;
 use crate::error::{SqlError, code};
-use crate::types::SqlType;
-use crate::types::SqlType::{Bool, Int4, Json, Jsonb, Text};
+use crate::types::SqlType::{self, Bool, Int4, Json, Jsonb, Text};
+use crate::types::TEXTS;
 
 const fn json(
     name: &'static str,

@@ -17,13 +17,12 @@ use std::sync::Arc;
 use regex::{Captures, Regex, RegexBuilder};
 
 use super::functions::{Function, text};
-use super::signatures::{Signature, TEXTS, of};
+use super::signatures::{Signature, of};
 use super::strings::bounded;
 use crate::error::{SqlError, code};
-use crate::types::SqlType;
-use crate::types::SqlType::{Bool, Int4, Text};
-use crate::types::check_parted;
+use crate::types::SqlType::{self, Bool, Int4, Text};
 use crate::types::datum::Datum;
+use crate::types::{TEXTS, check_parted};
 
 /// The memory limit of a compiled pattern, in bytes: patterns come from clients.
 const COMPILED_BYTES_MAX: usize = 1 << 20;

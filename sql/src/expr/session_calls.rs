@@ -4,7 +4,7 @@ use super::Env;
 use super::functions::Function;
 use super::signatures::{Signature, of};
 use crate::error::{SqlError, code};
-use crate::session::settings::shown;
+use crate::settings::shown;
 use crate::types::SqlType::{Bool, Text};
 use crate::types::datum::Datum;
 

@@ -9,10 +9,11 @@ use super::bind::{Aggregates, Binder, Bound, ScopeColumn};
 use super::cast::Level;
 use super::functions::Function;
 use crate::error::{SqlError, code};
-use crate::exec::series::{Called, SetFunction};
+use crate::expr::query::Called;
 use crate::syntax;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::set_function::SetFunction;
 
 /// The columns of a function, as values.
 type Parts = Vec<(&'static str, Bound)>;

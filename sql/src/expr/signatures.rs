@@ -2,17 +2,13 @@
 
 use super::arrays::ArrayFunction;
 use super::cast::{self, Level};
-use super::dates;
 use super::functions::Function;
-use super::json_calls;
-use super::math;
-use super::regexes;
-use super::session_calls;
 use super::strings::TrimSide;
-use super::time_functions;
-use super::words;
-use super::{catalog_calls, node_calls};
-use crate::types::{Element, SqlType};
+use super::{
+    catalog_calls, dates, json_calls, math, node_calls, regexes, session_calls, text_functions,
+    time_functions,
+};
+use crate::types::{SqlType, TEXTS};
 use SqlType::{
     Bool, Bytea, Date, Float8, Int2, Int4, Int8, Interval, Numeric, Text, Time, Timestamp,
     Timestamptz, Uuid,
@@ -41,9 +37,6 @@ pub(super) const fn of(
 const fn variadic(name: &'static str, args: &'static [SqlType], function: Function) -> Signature {
     Signature { name, args, is_variadic: true, result: Text, function }
 }
-
-/// Arrays of text.
-pub(crate) const TEXTS: SqlType = SqlType::Array(Element::TEXT);
 
 /// Signatures with the same name are tried in this order.
 const SIGNATURES: &[Signature] = &[
@@ -146,7 +139,7 @@ fn forms() -> impl Iterator<Item = &'static Signature> {
         SIGNATURES,
         time_functions::SIGNATURES,
         json_calls::SIGNATURES,
-        words::SIGNATURES,
+        text_functions::SIGNATURES,
         math::SIGNATURES,
         dates::SIGNATURES,
         catalog_calls::SIGNATURES,

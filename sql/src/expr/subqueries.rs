@@ -8,7 +8,7 @@ use sqlparser::tokenizer::Location;
 use super::bind::{Binder, Bound, Nested};
 use super::{Comparison, Expr, Unary, cast, operators};
 use crate::error::{SqlError, code};
-use crate::relational::{Shape, Split, Subquery, SubqueryKind};
+use crate::expr::query::{Shape, Split, Subquery, SubqueryKind};
 use crate::types::{ColumnType, SqlType};
 
 impl Binder<'_> {

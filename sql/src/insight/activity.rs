@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::session::settings::Values;
+use crate::settings::Values;
 
 /// The maximum length of a displayed statement, in bytes, as in PostgreSQL.
 pub(crate) const QUERY_BYTES_MAX: usize = 1_024;

@@ -25,7 +25,7 @@ use pangea_core::ids::{NodeId, SnapshotVersion};
 use pangea_core::protocol::{Status, WaitsFor};
 use pangea_core::topology::Topology;
 
-use crate::engine::About;
+use crate::engine::NodeInfo;
 use crate::error::SqlError;
 use activity::{Activities, Activity};
 use hot_keys::{HotKey, HotKeys};
@@ -40,9 +40,9 @@ pub(crate) struct Insight {
 }
 
 /// Checks whether the statement must end.
-pub(crate) struct Look(pub Box<dyn Fn() -> Result<(), SqlError> + Send + Sync>);
+pub(crate) struct CancelCheck(pub Box<dyn Fn() -> Result<(), SqlError> + Send + Sync>);
 
-impl Look {
+impl CancelCheck {
     /// # Errors
     /// If the statement must end.
     pub(crate) fn check(&self) -> Result<(), SqlError> {
@@ -50,7 +50,7 @@ impl Look {
     }
 }
 
-impl std::fmt::Debug for Look {
+impl std::fmt::Debug for CancelCheck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Look")
     }
@@ -61,8 +61,8 @@ impl std::fmt::Debug for Look {
 pub(crate) struct Facts {
     /// The process id that the client has for the session.
     pub process: i32,
-    pub look: Look,
-    pub about: About,
+    pub look: CancelCheck,
+    pub about: NodeInfo,
     pub topology: Topology,
     /// `None` if the node's protocol did not answer.
     pub status: Option<Status>,
@@ -98,7 +98,7 @@ impl Progress {
     pub(crate) fn of(
         topology: &Topology,
         status: Option<&Status>,
-        about: &About,
+        about: &NodeInfo,
         ms_since: impl Fn(SnapshotVersion) -> Option<f64>,
     ) -> Vec<Self> {
         let counter = |name: &str, node: NodeId| {

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use pangea_core::key::encode::{KeyEncoder, Nulls, Order};
 use pangea_core::key::{Direction, Key, KeyRange};
 
-use super::SortKey;
 use super::path::{Part, Path, Paths};
 use crate::catalog::Table;
 use crate::error::SqlError;
@@ -23,6 +22,7 @@ use crate::rows::Columns;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::text::fits;
+use crate::vocabulary::column::SortKey;
 
 /// The maximum number of ranges that lists of values become. A list that would exceed it does not
 /// narrow the search.

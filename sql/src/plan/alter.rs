@@ -6,13 +6,13 @@ use sqlparser::ast;
 
 use super::ddl::spread;
 use super::path::{Path, Paths};
-use super::{Alter, Change, Checked, Meant, Plan, Planner, refuse, renames, text};
-use crate::catalog::sequence::sequence_of;
+use super::{Alter, Change, Checked, DropTarget, Plan, Planner, refuse, renames, text};
 use crate::catalog::{Index, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Params};
 use crate::syntax;
+use crate::syntax::sequences::sequence_of;
 
 /// A change of a table that is being planned.
 pub(super) struct Draft {
@@ -98,7 +98,11 @@ impl Planner<'_> {
         self.finish(COMMAND, draft)
     }
 
-    pub(super) fn drop_index(&mut self, names: &[Meant], if_exists: bool) -> Result<Plan, Failure> {
+    pub(super) fn drop_index(
+        &mut self,
+        names: &[DropTarget],
+        if_exists: bool,
+    ) -> Result<Plan, Failure> {
         const COMMAND: &str = "DROP INDEX";
         let [meant] = names else {
             return Err(SqlError::unsupported("DROP INDEX of more than one index").into());

@@ -6,10 +6,11 @@ use super::{Plan, Planner};
 use crate::authorization::Required;
 use crate::catalog::comment::Subject;
 use crate::catalog::role::Object;
-use crate::catalog::{PUBLIC, QualifiedName, Relation, schema};
+use crate::catalog::{PUBLIC, QualifiedName, Relation, schema, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::syntax::{self, Written};
 use crate::system;
+use crate::vocabulary::system::{DATABASE, PG_CLASS, PG_DATABASE, PG_NAMESPACE, PG_TYPE};
 
 /// A comment on an object.
 #[derive(Clone, Debug)]
@@ -38,14 +39,14 @@ impl Planner<'_> {
                 let written = syntax::table_name(&ast::ObjectName(parts))?;
                 let (name, _) = self.known_of_ddl(&written)?;
                 let (number, at) = self.column_named(&name, &column)?;
-                of(system::PG_CLASS, number, at)
+                of(PG_CLASS, number, at)
             }
             C::Table | C::View | C::Index | C::Sequence => {
                 let written = syntax::table_name(object)?;
                 let number = self.relation_of(&written, &kind.to_string().to_lowercase())?;
-                of(system::PG_CLASS, number, 0)
+                of(PG_CLASS, number, 0)
             }
-            C::Type => of(system::PG_TYPE, self.type_to_comment(object)?, 0),
+            C::Type => of(PG_TYPE, self.type_to_comment(object)?, 0),
             C::Schema | C::Database => {
                 let name = syntax::name_parts(object)?.join(".");
                 match kind {
@@ -53,12 +54,12 @@ impl Planner<'_> {
                         self.check_schema(&name)?;
                         self.required.push(Required::owner(Object::Schema(name.clone())));
                         let number = schema::number(&name, &mut self.cx)?;
-                        of(system::PG_NAMESPACE, system::schema_number(&name, number), 0)
+                        of(PG_NAMESPACE, system::schema_number(&name, number), 0)
                     }
                     _ => {
                         let public = Object::Schema(PUBLIC.to_owned());
                         self.required.push(Required::owner(public));
-                        of(system::PG_DATABASE, system::DATABASE, 0)
+                        of(PG_DATABASE, DATABASE, 0)
                     }
                 }
             }
@@ -79,21 +80,21 @@ impl Planner<'_> {
         Ok(match relation {
             Relation::Table(table) => {
                 self.required.push(owned(Object::Table(table.name)));
-                system::stored(table.id.0)
+                stored(table.id.0)
             }
             Relation::View(view) => {
                 self.required.push(owned(Object::View(view.name)));
-                system::stored(view.id.0)
+                stored(view.id.0)
             }
             Relation::Sequence(sequence) => {
                 self.required.push(owned(Object::Sequence(name)));
-                system::stored(sequence.id)
+                stored(sequence.id)
             }
             Relation::Index { table } => {
                 self.own_index(&table, name.name());
                 let table = self.table_named(&table)?;
                 let index = table.indexes.iter().find(|index| index.name == name.name());
-                index.map_or(system::primary_key(&table), |index| system::stored(index.id.0))
+                index.map_or(system::primary_key(&table), |index| stored(index.id.0))
             }
         })
     }
@@ -108,13 +109,13 @@ impl Planner<'_> {
             Some(Relation::View(view)) => {
                 self.required.push(Required::owner(Object::View(view.name.clone())));
                 let at = view.columns.iter().position(|it| it.name == column);
-                Ok((system::stored(view.id.0), at.ok_or_else(missing)? as u32 + 1))
+                Ok((stored(view.id.0), at.ok_or_else(missing)? as u32 + 1))
             }
             _ => {
                 let table = self.table_named(name)?;
                 self.required.push(Required::owner(Object::Table(table.name.clone())));
                 let at = table.position(column).ok_or_else(missing)?;
-                Ok((system::stored(table.id.0), at as u32 + 1))
+                Ok((stored(table.id.0), at as u32 + 1))
             }
         }
     }

@@ -8,13 +8,14 @@ use super::access::Access;
 use super::dml::specified_twice;
 use super::path::Paths;
 use super::target::{Targets, default_of};
-use super::{OutputColumn, Plan, Planner, Select, Source};
+use super::{Plan, Planner, Select, Source};
 use crate::catalog::Table;
 use crate::catalog::role::Privileges;
 use crate::copy::{Named, Options, Target};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Expr, enums};
 use crate::syntax;
+use crate::vocabulary::column::OutputColumn;
 
 /// `COPY .. FROM STDIN`: the client sends the rows.
 #[derive(Clone, Debug)]

@@ -9,10 +9,8 @@ use super::access::Access;
 use super::path::{Part, Path, Paths};
 use super::select::{empty_row, value_select};
 use super::target::default_of;
-use super::written::{Verb, ViewCheck, Written};
-use super::{
-    Asked, Joined, OutputColumn, Plan, Planner, Returning, Select, Targets, refuse, scope_as,
-};
+use super::write_target::{Verb, ViewCheck, WriteTarget};
+use super::{Asked, Joined, Plan, Planner, Returning, Select, Targets, refuse, scope_as};
 use crate::catalog::role::Privileges;
 use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};
@@ -23,6 +21,7 @@ use crate::syntax;
 use crate::syntax::inserts::{Inferred, Overriding, inferred, overriding};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Insert {
@@ -124,7 +123,7 @@ impl Planner<'_> {
     /// Returns the positions of the columns that an INSERT names, or of all columns.
     fn insert_targets(
         &mut self,
-        written: &Written,
+        written: &WriteTarget,
         insert: &ast::Insert,
     ) -> Result<InsertTargets, Failure> {
         if insert.columns.is_empty() {
@@ -294,7 +293,7 @@ impl Planner<'_> {
 
     fn on_conflict(
         &mut self,
-        written: &Written,
+        written: &WriteTarget,
         scope: &Scope,
         insert: &ast::Insert,
     ) -> Result<OnConflict, Failure> {
@@ -336,14 +335,14 @@ impl Planner<'_> {
         let values = assignments.iter().map(value);
         let values = values.chain(filter.iter().map(|it| (it.clone(), SqlType::Bool)));
         let rows = written.table_scope().and(scope_as(written.table(), "excluded", relation));
-        let asked = self.told(values.collect(), &rows)?.asked;
+        let asked = self.returning_of(values.collect(), &rows)?.asked;
         Ok(OnConflict::Update { path, assignments, filter, asked })
     }
 
     /// Returns the arbiter of a conflict target, as a position among the table's paths.
     fn arbiter(
         &mut self,
-        written: &Written,
+        written: &WriteTarget,
         target: &ast::ConflictTarget,
     ) -> Result<usize, Failure> {
         let (paths, table) = (&written.paths, written.table());
@@ -372,7 +371,7 @@ impl Planner<'_> {
     }
 
     /// Returns the arbiter of a conflict target with expressions or with a WHERE clause.
-    fn inferred(&mut self, written: &Written, inferred: &Inferred) -> Result<usize, Failure> {
+    fn inferred(&mut self, written: &WriteTarget, inferred: &Inferred) -> Result<usize, Failure> {
         let own = written.table().columns.len();
         let shown = self.number();
         let scope = written.scope(&written.alias, written.relation, shown);
@@ -402,7 +401,7 @@ impl Planner<'_> {
     /// Binds the assignments of SET.
     pub(super) fn assignments(
         &mut self,
-        written: &Written,
+        written: &WriteTarget,
         assignments: &[ast::Assignment],
         scope: &Scope,
     ) -> Result<Vec<(usize, Expr)>, Failure> {
@@ -509,7 +508,11 @@ impl Planner<'_> {
     }
 
     /// Resolves the target relation of a write.
-    fn relation(&mut self, relation: &ast::TableFactor, verb: Verb) -> Result<Written, Failure> {
+    fn relation(
+        &mut self,
+        relation: &ast::TableFactor,
+        verb: Verb,
+    ) -> Result<WriteTarget, Failure> {
         let ast::TableFactor::Table { name, alias, args: None, .. } = relation else {
             return Err(SqlError::unsupported("writing something other than a table").into());
         };

@@ -9,7 +9,7 @@ use pangea_core::txn::Context;
 use sqlparser::ast;
 
 use super::recorder::Recorder;
-use super::{DropTables, Meant, Plan, Planner, check_name};
+use super::{DropTables, DropTarget, Plan, Planner, check_name};
 use crate::authorization::Required;
 use crate::catalog::role::Object;
 use crate::catalog::{CATALOG, PUBLIC, QualifiedName, enums};
@@ -186,7 +186,7 @@ impl Planner<'_> {
             let is_of_public = written.schema.as_deref().is_none_or(|schema| schema == PUBLIC);
             if is_of_public && self.enum_named(&written.name)? {
                 self.required.push(Required::owner(Object::Type(written.name.clone())));
-                meant.push(Meant { name: Ok(QualifiedName::public(&written.name)), written });
+                meant.push(DropTarget { name: Ok(QualifiedName::public(&written.name)), written });
             } else {
                 meant.push(self.absent(written)?);
             }

@@ -6,18 +6,19 @@ use datafusion::logical_expr::LogicalPlan;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
-use super::functions_from::FunctionFrom;
 use super::path::Paths;
+use super::table_functions::FunctionFrom;
 use super::views::Named;
-use super::{OutputColumn, Planner, refuse, scope_as};
-use crate::catalog::sequence;
+use super::{Planner, refuse, scope_as};
+use crate::catalog::{sequence, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
 use crate::expr::{Binary, Comparison, Expr, cast};
-use crate::relational::{self, ColumnId, From, JoinKind};
+use crate::relational::{self, From, JoinKind};
 use crate::syntax;
-use crate::system::{self, Found};
+use crate::system::Found;
 use crate::types::{ColumnType, SqlType};
+use crate::vocabulary::column::{ColumnId, OutputColumn};
 
 /// The relations planned so far, and their columns.
 #[derive(Clone, Debug)]
@@ -199,7 +200,7 @@ impl Planner<'_> {
         let known = alias.map_or_else(|| table.name.name().to_owned(), |it| syntax::name(&it.name));
         let relation = self.number();
         self.label(alias, table.name.name(), relation);
-        self.is_kept(relation, system::stored(table.id.0), table.columns.len());
+        self.is_kept(relation, stored(table.id.0), table.columns.len());
         let mut scope = scope_as(&table, &known, relation);
         scope.columns.iter_mut().skip(width).for_each(|column| column.is_hidden = true);
         let names = alias.map_or(&[][..], |alias| &alias.columns[..]);

@@ -11,15 +11,13 @@ mod comments;
 mod constraints;
 mod copy;
 mod ddl;
-mod definitions;
+mod ddl_plans;
 mod dml;
 mod enums;
 mod from;
-mod functions_from;
 mod grouping;
-mod joined;
-mod kinds;
 mod locks;
+mod multi_table_dml;
 mod names;
 mod output;
 pub(crate) mod path;
@@ -28,21 +26,22 @@ mod query;
 mod recorder;
 mod renames;
 mod resolve;
+mod returning;
 mod roles;
-mod rows_assigned;
+mod row_assignment;
 mod select;
 mod sequences;
-mod shape;
+mod statement_plan;
 mod steps;
+mod subquery_unnesting;
+mod table_functions;
 pub(crate) mod target;
 pub(crate) mod text;
-mod told;
 mod views;
 mod with;
-mod written;
+mod write_target;
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::sync::Arc;
 
 use pangea_core::txn::Context;
@@ -53,43 +52,43 @@ use crate::catalog::role::Privileges;
 use crate::catalog::{CATALOG, CheckOption, Enums, QualifiedName, Relation, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
-use crate::exec::aggregate::Aggregate;
 use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn};
-use crate::procedure::Signature;
-use crate::relational::{ColumnId, Numbers, Query};
+use crate::expr::query::{Aggregate, Query};
+use crate::relational::Numbers;
 use crate::rows::Columns;
 use crate::search_path::SearchPath;
-use crate::sequence::{Drawn, Used};
+use crate::sequence::{SequenceValues, Used};
 use crate::syntax::sequences::Said;
-use crate::syntax::{self, Altered, Parsed};
+use crate::syntax::{self, Altered, Parsed, command_of};
 use crate::types::{Reg, SqlType};
+use crate::vocabulary::column::{ColumnId, Origin, OutputColumn, SortKey};
+use crate::vocabulary::variables::Signature;
 use access::Access;
 pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
-pub(crate) use definitions::{
+pub(crate) use ddl_plans::{
     Alter, AlterSequence, Change, Checked, CreateSequence, CreateTable, DropTables, RenameSequence,
     Truncate,
 };
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
-pub(crate) use joined::Joined;
-pub(crate) use kinds::Plan;
-pub use output::{Origin, OutputColumn};
+pub(crate) use multi_table_dml::Joined;
 use path::Paths;
 pub(crate) use procedures::{
     Bodies, Call, Calls, CreateProcedure, DropProcedures, OwnProcedure, Seen,
 };
 use recorder::{Recorder, Records};
-pub(crate) use resolve::{Meant, no_schema};
+pub(crate) use resolve::DropTarget;
+pub(crate) use returning::{Asked, Returning};
+pub(crate) use statement_plan::Plan;
 pub(crate) use steps::Steps;
 use target::Targets;
-pub(crate) use told::{Asked, Returning};
 pub(crate) use views::{
     AlterView, CreateView, ViewChange, system_columns, types_of as types_of_view,
 };
-pub(crate) use written::ViewCheck;
+pub(crate) use write_target::ViewCheck;
 
 /// A statement that is ready to run.
 #[derive(Clone, Debug)]
@@ -134,11 +133,11 @@ impl Planned {
 
     /// Matches the reserved sequence values to this plan's sequences; sequences without reserved
     /// values get none.
-    pub(crate) fn drawn(&self, mut drawn: Vec<Drawn>) -> Vec<Drawn> {
+    pub(crate) fn drawn(&self, mut drawn: Vec<SequenceValues>) -> Vec<SequenceValues> {
         let mut of = |used: &Used| {
             let found = drawn.iter().position(|drawn| drawn.id == used.sequence.id);
             let (name, id) = (used.name.clone(), used.sequence.id);
-            let nothing = Drawn { name, id, ..Drawn::default() };
+            let nothing = SequenceValues { name, id, ..SequenceValues::default() };
             found.map_or(nothing, |at| drawn.swap_remove(at))
         };
         self.sequences.iter().map(&mut of).collect()
@@ -204,23 +203,6 @@ impl Select {
         }
         access.wanted = Columns::these(read.into_iter().flat_map(Expr::columns));
     }
-}
-
-impl SortKey {
-    pub(crate) fn new(column: usize, options: &ast::OrderByOptions) -> Self {
-        let is_descending = options.asc == Some(false);
-        // NULL sorts as the greatest value, unless NULLS FIRST or LAST is given.
-        let is_nulls_first = options.nulls_first.unwrap_or(is_descending);
-        Self { column, is_descending, is_nulls_first }
-    }
-}
-
-/// An output column that the result is sorted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SortKey {
-    pub column: usize,
-    pub is_descending: bool,
-    pub is_nulls_first: bool,
 }
 
 /// Plans one statement.
@@ -370,7 +352,7 @@ impl Planner<'_> {
         if let Plan::Call(call) = &plan {
             // The sequences of the arguments come first, because expressions refer to them by
             // position.
-            call.survey.sequences.iter().for_each(|used| used.add_to(&mut sequences));
+            call.effects.sequences.iter().for_each(|used| used.add_to(&mut sequences));
         }
         let named = named(&mut columns);
         if matches!(plan, Plan::CopyTo(_)) && !named.is_empty() {
@@ -506,7 +488,7 @@ impl Planner<'_> {
     fn table_named(&mut self, name: &QualifiedName) -> Result<Arc<Table>, Failure> {
         match self.relation_named(name)? {
             Some(relation) => as_table(name, relation),
-            None => Err(undefined_table(name).into()),
+            None => Err(SqlError::undefined_table(name).into()),
         }
     }
 
@@ -578,19 +560,6 @@ fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
         id: ColumnId { relation, column: at as u32 },
     });
     Scope { columns: columns.collect() }
-}
-
-/// The error for a relation that does not exist.
-pub(crate) fn undefined_table(name: impl Display) -> SqlError {
-    SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
-}
-
-/// Returns the first keywords of an unsupported statement.
-pub(crate) fn command_of(statement: &ast::Statement) -> String {
-    let text = statement.to_string();
-    let is_upper = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase());
-    let words: Vec<&str> = text.split_whitespace().take(2).take_while(is_upper).collect();
-    if words.is_empty() { "this statement".to_owned() } else { words.join(" ") }
 }
 
 /// Fails with the first unsupported clause that is present.

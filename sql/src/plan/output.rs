@@ -1,44 +1,10 @@
-//! Result columns, and the relation columns that they show.
+//! Planning of result columns, and of the relation columns that they show.
 
 use super::Planner;
 use super::select::Output;
 use crate::expr::Expr;
 use crate::expr::bind::{Bound, Scope};
-use crate::types::ColumnType;
-
-/// A column of a result.
-#[derive(Clone, Debug)]
-pub struct OutputColumn {
-    /// The name.
-    pub name: String,
-    /// The type.
-    pub ty: ColumnType,
-    /// The relation column that it shows unchanged, if any.
-    pub origin: Option<Origin>,
-}
-
-/// A column of a relation, by its numbers in `pg_attribute`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// `attrelid`
-    pub relation: u32,
-    /// `attnum`
-    pub column: i16,
-}
-
-impl OutputColumn {
-    /// Returns a computed column.
-    pub fn new(name: impl Into<String>, ty: impl Into<ColumnType>) -> Self {
-        Self { name: name.into(), ty: ty.into(), origin: None }
-    }
-}
-
-impl PartialEq for OutputColumn {
-    /// Compares names and types; the origin is ignored.
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name && self.ty == other.ty
-    }
-}
+use crate::vocabulary::column::{Origin, OutputColumn};
 
 impl Planner<'_> {
     /// Returns the columns of a result.

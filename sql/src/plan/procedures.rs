@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pangea_core::hash::HashMap;
 use sqlparser::ast;
 
-use super::{Meant, OutputColumn, Plan, Planner};
+use super::{DropTarget, Plan, Planner};
 use crate::catalog::QualifiedName;
 use crate::catalog::procedure::{self, Language, Mode, Parameter, Procedure};
 use crate::error::{Failure, SqlError, code};
-use crate::expr::Expr;
 use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
 use crate::expr::cast::{self, Level};
-use crate::expr::enums;
-use crate::procedure::{Body, Survey};
+use crate::expr::{Expr, enums};
+use crate::procedure::{Body, ProcedureEffects};
 use crate::search_path::SearchPath;
 use crate::syntax::procedures::{Declared, ProcedureStatement};
 use crate::syntax::roles::RoleName;
 use crate::syntax::{self, Written};
 use crate::types::{ColumnType, SqlType};
+use crate::vocabulary::column::OutputColumn;
 
 /// PostgreSQL's name for the block of a DO.
 const INLINE: &str = "inline_code_block";
@@ -83,14 +83,14 @@ pub(crate) struct CreateProcedure {
 /// DROP PROCEDURE: names, with argument types if they are given.
 #[derive(Clone, Debug)]
 pub(crate) struct DropProcedures {
-    pub named: Vec<(Meant, Option<Vec<SqlType>>)>,
+    pub named: Vec<(DropTarget, Option<Vec<SqlType>>)>,
     pub if_exists: bool,
 }
 
 /// ALTER PROCEDURE .. OWNER TO.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnProcedure {
-    pub meant: Meant,
+    pub meant: DropTarget,
     pub types: Option<Vec<SqlType>>,
     pub owner: RoleName,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Call {
     /// Initial values of variables, by slot.
     pub arguments: Vec<(usize, Expr)>,
     pub outputs: Vec<Output>,
-    pub survey: Survey,
+    pub effects: ProcedureEffects,
     pub bodies: Arc<Bodies>,
     pub is_do: bool,
 }
@@ -167,7 +167,7 @@ impl Planner<'_> {
                 }
                 let read = Body::parse(INLINE, body.language, &[], &body.text);
                 let body = Arc::new(read.map_err(|error| within(error, body.start))?);
-                return self.surveyed(body, None, (Vec::new(), Vec::new()));
+                return self.analyzed(body, None, (Vec::new(), Vec::new()));
             }
         };
         let Declared { name, parameters, types, is_replace, body } = declared;
@@ -282,7 +282,7 @@ impl Planner<'_> {
         &mut self,
         object: &ast::ObjectName,
         types: Option<&[SqlType]>,
-    ) -> Result<Meant, Failure> {
+    ) -> Result<DropTarget, Failure> {
         self.procedure_meant(syntax::table_name(object)?, types)
     }
 
@@ -290,12 +290,12 @@ impl Planner<'_> {
         &mut self,
         written: Written,
         types: Option<&[SqlType]>,
-    ) -> Result<Meant, Failure> {
+    ) -> Result<DropTarget, Failure> {
         let is_meant = |procedure: &Procedure| types.is_none_or(|types| procedure.is_given(types));
         for name in self.path.candidates(&written) {
             if self.procedures_of(&name)?.iter().any(is_meant) {
                 self.uses_schema_of(&written);
-                return Ok(Meant { name: Ok(name), written });
+                return Ok(DropTarget { name: Ok(name), written });
             }
         }
         self.absent(written)
@@ -363,7 +363,7 @@ impl Planner<'_> {
         }
         let bodies = self.calls.bodies.cloned().unwrap_or_default();
         let body = bodies.of(&procedure)?;
-        let plan = self.surveyed(body, Some(&procedure), (arguments, outputs))?;
+        let plan = self.analyzed(body, Some(&procedure), (arguments, outputs))?;
         Ok((plan, columns))
     }
 
@@ -406,33 +406,33 @@ impl Planner<'_> {
     }
 
     /// Returns a CALL or DO with its possible effects.
-    fn surveyed(
+    fn analyzed(
         &mut self,
         body: Arc<Body>,
         procedure: Option<&Procedure>,
         (arguments, outputs): (Vec<(usize, Expr)>, Vec<Output>),
     ) -> Result<Plan, Failure> {
         let bodies = self.calls.bodies.cloned().unwrap_or_default();
-        let mut survey = Survey::default();
+        let mut effects = ProcedureEffects::default();
         if let Some(seen) = self.calls.seen
             && procedure.is_none_or(|it| seen.procedures.borrow_mut().insert(it.id))
         {
             let depth = seen.depth.get();
             if depth >= DEPTH_MAX {
-                survey = Survey::unknown();
+                effects = ProcedureEffects::unknown();
             } else {
                 seen.depth.set(depth + 1);
                 let path = Some(&self.path);
                 let calls = Calls { bodies: Some(&bodies), path, seen: Some(seen) };
-                survey = Survey::of(&body, calls, &mut self.cx)?;
+                effects = ProcedureEffects::of(&body, calls, &mut self.cx)?;
                 seen.depth.set(depth);
             }
         }
-        self.params.sets_sequences |= survey.sets_sequences;
-        self.params.reads_node |= survey.reads_node;
+        self.params.sets_sequences |= effects.sets_sequences;
+        self.params.reads_node |= effects.reads_node;
         let parameters = procedure.map_or(0, |procedure| procedure.parameters.len());
         let is_do = procedure.is_none();
-        let call = Call { body, parameters, arguments, outputs, survey, bodies, is_do };
+        let call = Call { body, parameters, arguments, outputs, effects, bodies, is_do };
         Ok(Plan::Call(Box::new(call)))
     }
 }

@@ -11,16 +11,16 @@ use sqlparser::tokenizer::Location;
 
 use super::from::{Side, scope_over};
 use super::select::{Output, Wanted, access, plain};
-use super::shape::{Simple, shape};
-use super::written::{NO_SINGLE, RETURNING};
-use super::{Grouping, OutputColumn, Planner, Select, Source, refuse};
+use super::subquery_unnesting::{Simple, shape};
+use super::write_target::{NO_SINGLE, RETURNING};
+use super::{Grouping, Planner, Select, Source, refuse};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Nested, Scope};
+use crate::expr::query::{Query, Shape};
 use crate::expr::{Expr, Typed};
-use crate::relational::{
-    self, Block, Distinct, From, Query, RELATIONS_MAX, SetOperation, Shape, lower,
-};
+use crate::relational::{self, Block, Distinct, From, RELATIONS_MAX, SetOperation, lower};
 use crate::types::{ColumnType, SqlType};
+use crate::vocabulary::column::OutputColumn;
 
 /// A query with names and types resolved.
 enum Planned {

@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 
 use sqlparser::ast::{self, VisitMut};
 
-use super::{Planner, undefined_table};
+use super::Planner;
 use crate::authorization::Required;
 use crate::catalog::role::Object;
 use crate::catalog::{PUBLIC, QualifiedName, Relation, schema};
-use crate::error::{Failure, SqlError, code};
+use crate::error::{Failure, SqlError};
 use crate::notice::Notice;
 use crate::syntax::{self, Written};
 use crate::system::{self, Found};
@@ -33,7 +33,7 @@ impl Planner<'_> {
         &mut self,
         written: &Written,
     ) -> Result<(QualifiedName, Relation), Failure> {
-        self.found(written)?.ok_or_else(|| undefined_table(written).into())
+        self.found(written)?.ok_or_else(|| SqlError::undefined_table(written).into())
     }
 
     /// Like `known`, but reports a schema that does not exist.
@@ -45,7 +45,7 @@ impl Planner<'_> {
             Some(found) => Ok(found),
             None => {
                 written.schema.as_deref().map_or(Ok(()), |schema| self.check_schema(schema))?;
-                Err(undefined_table(written).into())
+                Err(SqlError::undefined_table(written).into())
             }
         }
     }
@@ -104,7 +104,7 @@ impl Planner<'_> {
     /// Checks that a schema exists.
     pub(super) fn check_schema(&mut self, name: &str) -> Result<(), Failure> {
         let is_there = schema::is_there(name, &mut self.cx)?;
-        if is_there { Ok(()) } else { Err(no_schema(name).into()) }
+        if is_there { Ok(()) } else { Err(SqlError::undefined_schema(name).into()) }
     }
 
     /// Whether a name resolves to `table`, which may not exist yet.
@@ -181,21 +181,21 @@ impl Planner<'_> {
     }
 
     /// Resolves a name in DROP and similar statements; the relation may not exist.
-    pub(super) fn meant(&mut self, object: &ast::ObjectName) -> Result<Meant, Failure> {
+    pub(super) fn meant(&mut self, object: &ast::ObjectName) -> Result<DropTarget, Failure> {
         let written = syntax::table_name(object)?;
         match self.found(&written)? {
-            Some((name, _)) => Ok(Meant { name: Ok(name), written }),
+            Some((name, _)) => Ok(DropTarget { name: Ok(name), written }),
             None => self.absent(written),
         }
     }
 
     /// Returns a name without a relation, with the error of its schema if that does not exist
     /// either.
-    pub(super) fn absent(&mut self, written: Written) -> Result<Meant, Failure> {
+    pub(super) fn absent(&mut self, written: Written) -> Result<DropTarget, Failure> {
         let checked = written.schema.as_deref().map_or(Ok(()), |schema| self.check_schema(schema));
         match checked {
-            Ok(()) => Ok(Meant { name: Err(None), written }),
-            Err(Failure::Sql(error)) => Ok(Meant { name: Err(Some(error)), written }),
+            Ok(()) => Ok(DropTarget { name: Err(None), written }),
+            Err(Failure::Sql(error)) => Ok(DropTarget { name: Err(Some(error)), written }),
             Err(Failure::Interrupted) => Err(Failure::Interrupted),
         }
     }
@@ -203,13 +203,13 @@ impl Planner<'_> {
 
 /// A resolved name in DROP.
 #[derive(Clone, Debug)]
-pub(crate) struct Meant {
+pub(crate) struct DropTarget {
     /// If no relation exists: the error of the schema if that does not exist either.
     pub name: Result<QualifiedName, Option<SqlError>>,
     pub written: Written,
 }
 
-impl Meant {
+impl DropTarget {
     /// Returns the name of the existing relation. If it does not exist, IF EXISTS gives a notice
     /// and `None`.
     ///
@@ -231,11 +231,6 @@ impl Meant {
         notices.push(Notice::plain(format!("{}, skipping", missing.message)));
         Ok(None)
     }
-}
-
-/// The error for a schema that does not exist.
-pub(crate) fn no_schema(name: &str) -> SqlError {
-    SqlError::new(code::UNDEFINED_SCHEMA, format!("schema \"{name}\" does not exist"))
 }
 
 /// Removes parentheses around an expression: its display adds them.

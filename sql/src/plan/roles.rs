@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 
-use super::{Meant, Plan, Planner, Select};
+use super::{DropTarget, Plan, Planner, Select};
 use crate::authorization::{Needs, Required};
 use crate::catalog::role::{Object, Privileges};
 use crate::catalog::{QualifiedName, Table};
@@ -133,7 +133,7 @@ impl Planner<'_> {
     }
 
     /// Requires that the user owns the dropped relations.
-    pub(super) fn require_owner(&mut self, kind: ast::ObjectType, names: &[Meant]) {
+    pub(super) fn require_owner(&mut self, kind: ast::ObjectType, names: &[DropTarget]) {
         let of: fn(QualifiedName) -> Object = match kind {
             ast::ObjectType::Table => Object::Table,
             ast::ObjectType::Sequence => Object::Sequence,

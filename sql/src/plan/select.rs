@@ -9,15 +9,16 @@ use super::from::Side;
 use super::grouping::{add_dependent, over_groups};
 use super::names::column_name;
 use super::path::Paths;
-use super::{OutputColumn, Planner, Select, SortKey, Source, refuse};
+use super::{Planner, Select, Source, refuse};
 use crate::error::{Failure, SqlError, code};
-use crate::exec::series::Called;
 use crate::expr::bind::{Aggregates, Bound, Collected, Qualifier, Scope};
+use crate::expr::query::{Called, Window};
 use crate::expr::set_calls::part_name;
 use crate::expr::{Expr, Typed};
-use crate::relational::{Block, Distinct, GroupBy, Window};
+use crate::relational::{Block, Distinct, GroupBy};
 use crate::syntax;
 use crate::types::SqlType;
+use crate::vocabulary::column::{OutputColumn, SortKey};
 
 /// The maximum number of result columns, as in PostgreSQL; the wire protocol limits it.
 const COLUMNS_MAX: usize = 1_664;

@@ -2,7 +2,7 @@
 
 use sqlparser::ast;
 
-use super::{AlterSequence, CreateSequence, Plan, Planner, as_table, refuse, undefined_table};
+use super::{AlterSequence, CreateSequence, Plan, Planner, as_table, refuse};
 use crate::authorization::Required;
 use crate::catalog::role::Object;
 use crate::catalog::sequence::nextval_of;
@@ -27,7 +27,7 @@ impl Planner<'_> {
                     let message = format!("\"{name}\" is not a sequence");
                     return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).into());
                 }
-                None => return Err(undefined_table(&name).into()),
+                None => return Err(SqlError::undefined_table(&name).into()),
             }
         }
         Ok(found)

@@ -13,9 +13,10 @@ use std::collections::BTreeSet;
 
 use sqlparser::ast;
 
-use super::{OutputColumn, Plan, Planner};
+use super::{Plan, Planner};
 use crate::error::{Failure, SqlError};
 use crate::syntax;
+use crate::vocabulary::column::OutputColumn;
 
 /// A statement that writes in several steps.
 #[derive(Clone, Debug)]

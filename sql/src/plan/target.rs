@@ -11,7 +11,7 @@ use super::access::Access;
 use super::path::{Path, Paths};
 use super::{Planner, text};
 use crate::catalog::{self, Action, ForeignKey, QualifiedName, Relation, Table};
-use crate::error::{Failure, SqlError};
+use crate::error::Failure;
 use crate::expr::bind::{Params, SequenceName};
 use crate::expr::{Binary, Comparison, Expr, SequenceCall, Unary};
 use crate::types::datum::Datum;
@@ -138,20 +138,8 @@ impl Planner<'_> {
     }
 }
 
-/// A foreign key check that is deferred until COMMIT. It holds if no row has these values, or if
-/// the referenced row exists.
-#[derive(Clone, Debug)]
-pub(crate) struct Deferred {
-    /// The referencing table.
-    pub child: QualifiedName,
-    pub key: String,
-    pub values: Vec<Datum>,
-    /// The error if the check fails.
-    pub error: SqlError,
-}
-
 /// Finds rows: the access and the condition. Parameters are the values of a foreign key.
-pub(crate) type Way = (Access, Expr);
+pub(crate) type ReferencePath = (Access, Expr);
 
 /// Returns how to find the rows with a foreign key's values, and the row that they refer to. `None`
 /// if the foreign key no longer exists.
@@ -159,7 +147,7 @@ pub(crate) fn both_sides(
     child: &QualifiedName,
     key: &str,
     cx: &mut dyn Context,
-) -> Result<Option<(Way, Way)>, Failure> {
+) -> Result<Option<(ReferencePath, ReferencePath)>, Failure> {
     let Some(Relation::Table(child)) = catalog::find(child, cx)? else { return Ok(None) };
     let Some(key) = child.foreign_keys.iter().find(|known| known.name == key).cloned() else {
         return Ok(None);

@@ -6,17 +6,18 @@ use sqlparser::ast;
 
 use super::alter::nothing;
 use super::from::{Side, derived_scope};
-use super::written::{NO_SINGLE, over_one};
-use super::{OutputColumn, Plan, Planner, check_name, plan_of, refuse, renames, text};
+use super::write_target::{NO_SINGLE, over_one};
+use super::{Plan, Planner, check_name, plan_of, refuse, renames, text};
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
-use crate::catalog::{Column, QualifiedName, Relation, Sequence, Table, View, ViewColumn};
+use crate::catalog::{Column, QualifiedName, Relation, Sequence, Table, View, ViewColumn, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::Params;
+use crate::expr::query::Query;
 use crate::relational::{self, From};
 use crate::syntax::{self, Altered};
-use crate::system;
 use crate::types::{ColumnType, SqlType};
+use crate::vocabulary::column::OutputColumn;
 use pangea_core::ids::TableId;
 use pangea_core::txn::Context;
 
@@ -268,7 +269,7 @@ impl Planner<'_> {
         &mut self,
         text: &str,
         within: Within,
-    ) -> Result<(relational::Query, Vec<OutputColumn>, Within), Failure> {
+    ) -> Result<(Query, Vec<OutputColumn>, Within), Failure> {
         if self.within.iter().any(|known| known.is_same(&within)) {
             let name = within.name();
             let message = format!("infinite recursion detected in rules for relation \"{name}\"");
@@ -379,7 +380,7 @@ impl Planner<'_> {
         }
         let column = |it: &ViewColumn| OutputColumn::new(&it.name, it.ty);
         let columns: Vec<OutputColumn> = view.columns.iter().take(width).map(column).collect();
-        let oid = system::stored(view.id.0);
+        let oid = stored(view.id.0);
         let mut side = self.as_side(&query, &columns, alias, (view.name.name(), oid))?;
         if alias.is_none() {
             side.scope.is_of(view.name.schema());
@@ -403,7 +404,7 @@ impl Planner<'_> {
 
     fn as_side(
         &mut self,
-        query: &relational::Query,
+        query: &Query,
         columns: &[OutputColumn],
         alias: Option<&ast::TableAlias>,
         (name, oid): (&str, u32),

@@ -7,10 +7,11 @@ use sqlparser::ast::{self, Visit, Visitor};
 
 use super::query::is_all;
 use super::steps::Step;
-use super::{OutputColumn, Planner, refuse};
+use super::{Planner, refuse};
 use crate::error::{Failure, SqlError, code};
-use crate::relational::{self, Query};
-use crate::syntax;
+use crate::expr::query::Query;
+use crate::vocabulary::column::OutputColumn;
+use crate::{relational, syntax};
 
 /// A WITH query.
 #[derive(Clone, Debug)]

@@ -6,12 +6,12 @@ use pangea_core::txn::Context;
 use sqlparser::ast;
 
 use super::body::Visible;
-use super::lifted::{Lifted, lift};
-use super::variables::{Named, Variables};
+use super::hoisted_subqueries::{Lifted, lift};
 use crate::error::{Failure, SqlError, code};
 use crate::plan::{self, Calls, Plan, Planned, cache};
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
+use crate::vocabulary::variables::{Named, Signature};
 
 /// A statement, or an expression wrapped in a query that computes it.
 #[derive(Debug)]
@@ -25,13 +25,6 @@ pub(crate) struct Fragment {
     pub lifted: Vec<Lifted>,
     /// The most recent plan, and the variables that it was made for.
     planned: Mutex<Option<(Arc<Signature>, Arc<Planned>)>>,
-}
-
-/// The input of planning besides the catalog: variables and parameter types.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Signature {
-    pub variables: Variables,
-    pub types: Vec<SqlType>,
 }
 
 /// The prefix that turns an expression into a query.
@@ -134,7 +127,7 @@ impl Fragment {
             return Ok(planned);
         }
         let planned = Arc::new(plan::plan_in(&self.parsed, signature, calls, cx)?);
-        // A CALL is not cached, because its survey depends on the calls around it.
+        // A CALL is not cached, because its effects depend on the calls around it.
         if !matches!(planned.plan, Plan::Call(_)) {
             let kept = Some((signature.clone(), planned.clone()));
             *self.planned.lock().unwrap_or_else(PoisonError::into_inner) = kept;

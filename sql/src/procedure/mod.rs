@@ -3,7 +3,7 @@
 //! ```text
 //!   text --grammar--> Body: steps, which contain fragments of SQL
 //!                     |
-//!      CALL is planned: survey ---> writes and sequences of the body, and whether
+//!      CALL is planned: effects --> writes and sequences of the body, and whether
 //!                     |             every replica may run it
 //!      CALL runs:    run ---> steps in their order; a fragment is planned when it is first
 //!                             reached, with the variables in scope as its parameters
@@ -18,19 +18,16 @@ mod blocks;
 mod body;
 mod branches;
 mod conditions;
-mod counted;
+mod effects;
 mod fragment;
 mod grammar;
-mod lifted;
+mod hoisted_subqueries;
 mod raise;
 mod run;
 mod slots;
 mod statements;
-mod survey;
-mod variables;
+mod step_budget;
 
 pub(crate) use body::Body;
-pub(crate) use fragment::Signature;
+pub(crate) use effects::ProcedureEffects;
 pub(crate) use run::call;
-pub(crate) use slots::unassigned;
-pub(crate) use survey::Survey;

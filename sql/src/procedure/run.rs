@@ -4,21 +4,22 @@ use pangea_core::txn::Context;
 
 use super::body::{Block, Body, Condition, Diagnostic, Does, Handler, Numbers, Over, Step, Target};
 use super::conditions;
-use super::counted::Counted;
 use super::fragment::Fragment;
 use super::grammar::FOUND;
 use super::slots::Slots;
+use super::step_budget::Counted;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
-use crate::nested::Nested;
 use crate::notice::Notice;
-use crate::plan::target::Deferred;
-use crate::plan::{Call, Calls, OutputColumn};
-use crate::search_path::{PathSetting, SearchPath};
-use crate::sequence::Drawn;
+use crate::plan::{Call, Calls};
+use crate::search_path::SearchPath;
+use crate::sequence::SequenceValues;
+use crate::subtransaction::Subtransaction;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::deferred::Deferred;
 
 /// The maximum number of steps and loop rows of a CALL, nested calls included. The limit exists
 /// because the CALL runs on every replica and delays the transactions after it.
@@ -38,7 +39,7 @@ pub(super) struct Machine<'a> {
     pub deferred: Vec<Deferred>,
     /// The remaining numbers of sequences that the procedure created, or repositioned with
     /// `setval`.
-    pub own: Vec<Drawn>,
+    pub own: Vec<SequenceValues>,
     steps_left: u64,
     /// The number of statements run; it gives each statement a distinct row seed.
     pub statements: u64,
@@ -75,7 +76,7 @@ enum Flow {
 /// # Errors
 /// Those of the procedure, and an error if it exceeds the limit on steps.
 pub(crate) fn call(call: &Call, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
-    let path = PathSetting::of(env).resolve(cx)?;
+    let path = env.path_setting().resolve(cx)?;
     let mut machine = Machine {
         env,
         calls: Calls { bodies: Some(&call.bodies), path: Some(&path), seen: None },
@@ -319,7 +320,7 @@ impl<'a> Machine<'a> {
         cx: &mut dyn Context,
     ) -> Result<Flow, Failure> {
         let (deferred, depth, own) = (self.deferred.len(), self.depth, self.own.clone());
-        let mut nested = Nested::new(cx);
+        let mut nested = Subtransaction::new(cx);
         let error = match self.steps(frame, &block.steps, &mut nested) {
             Ok(flow) => {
                 nested.keep()?;

@@ -6,18 +6,17 @@ use pangea_core::txn::Context;
 use sqlparser::ast;
 
 use super::body::{Body, Declared, DeclaredType, Target, Visible};
-use super::fragment::Signature;
-use super::variables::{Named, Variables};
 use crate::catalog::{self, Enums, Relation, Table, enums};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::column_type;
 use crate::expr::cast::{self, Level};
-use crate::plan::{OutputColumn, undefined_table};
 use crate::search_path::SearchPath;
 use crate::syntax::Written;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType, text};
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::variables::{Named, Signature, Variables, unassigned};
 
 /// The maximum bytes of a variable's value.
 const VALUE_BYTES_MAX: usize = 16 << 20;
@@ -337,15 +336,8 @@ fn type_named(
 fn table_of(written: &Written, path: &SearchPath, cx: &mut dyn Context) -> Result<Table, Failure> {
     match path.find(written, cx)? {
         Some((_, Relation::Table(table))) => Ok(table),
-        _ => Err(undefined_table(written).into()),
+        _ => Err(SqlError::undefined_table(written).into()),
     }
-}
-
-/// The error for a record without fields.
-pub(crate) fn unassigned(name: &str) -> SqlError {
-    let message = format!("record \"{name}\" is not assigned yet");
-    let detail = "The tuple structure of a not-yet-assigned record is indeterminate.";
-    SqlError::new(code::NOT_PREREQUISITE, message).with_detail(detail)
 }
 
 /// Converts a value to another type: by its assignment cast if one exists, otherwise via its text.

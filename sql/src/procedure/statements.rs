@@ -7,18 +7,20 @@ use std::sync::Arc;
 use pangea_core::txn::Context;
 
 use super::body::{Into, Query};
-use super::fragment::{Fragment, Signature};
-use super::lifted::{Is, Lifted};
+use super::fragment::Fragment;
+use super::hoisted_subqueries::{Is, Lifted};
 use super::run::{Frame, Machine};
 use super::slots::converted;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
-use crate::plan::{OutputColumn, Plan, Planned};
-use crate::sequence::Drawn;
+use crate::plan::{Plan, Planned};
+use crate::sequence::SequenceValues;
 use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::variables::Signature;
 
 /// The number of values taken at once from a sequence that the procedure created.
 const OWN_NUMBERS: usize = 32;
@@ -222,10 +224,14 @@ impl Machine<'_> {
                 values.extend((0..block.count).map(number));
             }
             if is_own && drawn.is_none() {
-                self.own.push(Drawn { name: name.clone(), id, ..Drawn::default() });
+                self.own.push(SequenceValues {
+                    name: name.clone(),
+                    id,
+                    ..SequenceValues::default()
+                });
             }
             let (values, current) = (RefCell::new(values), Cell::new(current));
-            sequences.push(Drawn { name, id, values, current });
+            sequences.push(SequenceValues { name, id, values, current });
         }
         Ok(Env {
             // Steps of the golden ratio keep the seeds of successive statements far apart.
@@ -244,7 +250,7 @@ impl Machine<'_> {
     }
 
     /// Returns the numbers drawn of a sequence.
-    fn drawn(&self, id: u32) -> Option<&Drawn> {
+    fn drawn(&self, id: u32) -> Option<&SequenceValues> {
         self.own.iter().chain(&self.env.sequences).find(|drawn| drawn.id == id)
     }
 
@@ -263,7 +269,7 @@ impl Machine<'_> {
             for drawn in &env.sequences {
                 let (name, id, current) = (drawn.name.clone(), drawn.id, drawn.current.clone());
                 self.own.retain(|own| own.id != id);
-                self.own.push(Drawn { name, id, current, ..Drawn::default() });
+                self.own.push(SequenceValues { name, id, current, ..SequenceValues::default() });
             }
         }
         let settings = env.set_settings.take();

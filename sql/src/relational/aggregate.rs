@@ -23,9 +23,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::wrapped;
 use super::values::{Column, Values, arrow_type, is_ordered, scalar};
-use crate::exec::aggregate::{Aggregate, AggregateKind, State};
+use crate::exec::aggregate::State;
+use crate::expr::query::Aggregate;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::aggregate::AggregateKind;
 
 /// Returns DataFusion's own aggregate if it computes the same result.
 pub(super) fn native(aggregate: &Aggregate) -> Option<Arc<AggregateUDF>> {
@@ -83,7 +85,7 @@ pub(super) fn folded(aggregate: Aggregate, base: SqlType) -> Arc<AggregateUDF> {
 }
 
 #[derive(Debug)]
-pub(super) struct Folded {
+pub(crate) struct Folded {
     pub aggregate: Aggregate,
     types: Vec<SqlType>,
     base: SqlType,

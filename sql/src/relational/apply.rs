@@ -36,13 +36,13 @@ use datafusion::physical_plan::{
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use futures_util::Stream;
 
-use super::SubqueryKind;
-use super::answers::{Found, beside, with_column};
-use super::chance::Chance;
-use super::expand::Expand;
 use super::leaf::{as_they_come, without_statement};
+use super::project_set::Expand;
 use super::run::planned;
+use super::subquery_output::{Found, beside, with_column};
+use super::volatile::Chance;
 use crate::expr::Comparison;
+use crate::expr::query::SubqueryKind;
 use crate::types::SqlType;
 
 /// The maximum number of answers retained for reuse.
@@ -303,7 +303,7 @@ impl fmt::Debug for ApplyExec {
 }
 
 /// Whether a step joins rows with the rows of a query that runs for each.
-pub(super) fn joins_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+pub(crate) fn joins_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let apply = plan.downcast_ref::<ApplyExec>();
     apply.is_some_and(|apply| matches!(apply.how.answer, Answer::Rows { .. }))
 }

@@ -2,18 +2,14 @@
 
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 
-use super::ColumnId;
 use super::leaf::{Leaf, scan};
-use super::windows::Window;
-use crate::catalog::Sequence;
-use crate::catalog::sequence;
-use crate::exec::aggregate::Aggregate;
-use crate::exec::series::Called;
+use crate::catalog::{Sequence, sequence};
+use crate::expr::query::{Aggregate, Called, Window};
 use crate::expr::{Expr, Typed};
-use crate::plan::SortKey;
 use crate::plan::path::Paths;
-use crate::system::SystemTable;
 use crate::types::SqlType;
+use crate::vocabulary::column::{ColumnId, SortKey};
+use crate::vocabulary::system::SystemTable;
 
 /// A bound query: names and types are resolved, but the executor is not chosen yet.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use datafusion::logical_expr::{
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::wrapped;
-use super::run::Desk;
+use super::run::PendingReads;
 use super::values::{Column, Values, arrow_type, key_of};
 use crate::expr::{Env, Expr};
 use crate::types::SqlType;
@@ -24,16 +24,16 @@ use crate::types::datum::Datum;
 
 /// The state of the statement that expressions read while DataFusion runs it.
 #[derive(Clone, Debug)]
-pub(super) struct Surroundings {
+pub(super) struct EvalContext {
     pub env: Arc<Mutex<Env>>,
-    pub desk: Arc<Desk>,
+    pub pending_reads: Arc<PendingReads>,
 }
 
-impl ConfigExtension for Surroundings {
+impl ConfigExtension for EvalContext {
     const PREFIX: &'static str = "pangea";
 }
 
-impl ExtensionOptions for Surroundings {
+impl ExtensionOptions for EvalContext {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -56,14 +56,14 @@ impl ExtensionOptions for Surroundings {
 }
 
 /// Returns the surroundings of a run.
-pub(super) fn surroundings(options: &ConfigOptions) -> Result<&Surroundings> {
-    let found = options.extensions.get::<Surroundings>();
+pub(super) fn eval_context(options: &ConfigOptions) -> Result<&EvalContext> {
+    let found = options.extensions.get::<EvalContext>();
     found.ok_or_else(|| DataFusionError::Internal("an expression without a statement".to_owned()))
 }
 
 /// An expression that is evaluated over its arguments row by row.
 #[derive(Debug)]
-pub(super) struct Computed {
+pub(crate) struct Computed {
     pub expr: Expr,
     /// The types of the arguments, which are the columns of the expression.
     pub args: Vec<SqlType>,
@@ -129,7 +129,7 @@ impl ScalarUDFImpl for Computed {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let env = &surroundings(&args.config_options)?.env;
+        let env = &eval_context(&args.config_options)?.env;
         let env = env.lock().unwrap_or_else(PoisonError::into_inner);
         let count = args.number_rows;
         // Constants arrive as one row regardless of the count. One row suffices unless the
@@ -158,7 +158,7 @@ impl ScalarUDFImpl for Computed {
 
 /// The comparison key of a value, for types that Arrow does not compare like SQL.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct KeyOf {
+pub(crate) struct KeyOf {
     pub base: SqlType,
     name: String,
     signature: Signature,

@@ -7,34 +7,35 @@ use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder,
 
 use super::block::GroupBy;
 use super::joins::united;
-use super::lower::{Stage, aggregated, comparable, first_of, named, next, projected};
+use super::logical_plan::{PlanScope, aggregated, comparable, first_of, named, next, projected};
 use super::values::{is_ordered, scalar};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::relation_name;
 
 /// Groups the rows. The resulting columns are the keys, followed by the aggregates.
-pub(super) fn grouped(stage: &mut Stage<'_>, group: GroupBy) -> Result<()> {
+pub(super) fn grouped(scope: &mut PlanScope<'_>, group: GroupBy) -> Result<()> {
     let GroupBy { keys, sets, aggregates, having } = group;
     // First, all inputs of keys and aggregates become columns.
     let mut inputs = Vec::new();
     for (key, base) in &keys {
-        let key = stage.resolve(key.clone())?;
-        inputs.push(stage.value(&key, *base));
+        let key = scope.resolve(key.clone())?;
+        inputs.push(scope.value(&key, *base));
     }
     let mut places = Vec::with_capacity(aggregates.len());
     for aggregate in &aggregates {
         places.push(inputs.len());
         for (arg, base) in aggregate.args.iter().chain(&aggregate.order) {
-            let arg = stage.resolve(arg.clone())?;
-            inputs.push(stage.value(&arg, *base));
+            let arg = scope.resolve(arg.clone())?;
+            inputs.push(scope.value(&arg, *base));
         }
         if let Some(filter) = &aggregate.filter {
-            let filter = stage.resolve(filter.clone())?;
-            inputs.push(stage.value(&filter, SqlType::Bool));
+            let filter = scope.resolve(filter.clone())?;
+            inputs.push(scope.value(&filter, SqlType::Bool));
         }
     }
-    let relation = next(stage.numbers);
-    let plan = projected(std::mem::take(&mut stage.plan), inputs, relation)?;
+    let relation = next(scope.numbers);
+    let plan = projected(std::mem::take(&mut scope.plan), inputs, relation)?;
     let calls: Vec<Logical> = aggregates
         .iter()
         .zip(&places)
@@ -42,7 +43,7 @@ pub(super) fn grouped(stage: &mut Stage<'_>, group: GroupBy) -> Result<()> {
         .collect();
     let types: Vec<SqlType> = keys.iter().map(|(_, base)| *base).collect();
     let sets = sets.unwrap_or_else(|| vec![(0..keys.len()).collect()]);
-    let result = next(stage.numbers);
+    let result = next(scope.numbers);
     let mut all: Option<LogicalPlan> = None;
     for set in sets {
         let one = by_set(plan.clone(), relation, (&types, &set), &calls, result)?;
@@ -53,13 +54,13 @@ pub(super) fn grouped(stage: &mut Stage<'_>, group: GroupBy) -> Result<()> {
     }
     // The schema of a union has no qualifiers.
     let all = all.expect("there is a set");
-    let all = LogicalPlanBuilder::from(all).alias(super::relation_name(result))?.build()?;
+    let all = LogicalPlanBuilder::from(all).alias(relation_name(result))?.build()?;
     let results = aggregates.iter().map(|aggregate| aggregate.result());
     let columns = types.iter().copied().chain(results).enumerate();
-    stage.columns = columns.map(|(at, base)| (named(result, at), base)).collect();
-    stage.plan = all;
+    scope.columns = columns.map(|(at, base)| (named(result, at), base)).collect();
+    scope.plan = all;
     match having {
-        Some(having) => stage.filter(having),
+        Some(having) => scope.filter(having),
         None => Ok(()),
     }
 }

@@ -7,11 +7,12 @@ use datafusion::logical_expr::{Expr as Logical, JoinType, LogicalPlan, LogicalPl
 use super::apply::{Answer, Apply};
 use super::error::unwrapped;
 use super::leaf::columns_of;
-use super::lower::{Numbers, Stage, all_of, named, next, projected};
-use super::{ColumnId, Query};
+use super::logical_plan::{Numbers, PlanScope, all_of, named, next, projected};
 use crate::error::SqlError;
 use crate::expr::Expr;
+use crate::expr::query::Query;
 use crate::types::SqlType;
+use crate::vocabulary::column::{ColumnId, relation_name};
 
 /// The type of a join: it determines which rows without a match are retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +32,9 @@ pub(crate) fn join(
     columns: &[(ColumnId, SqlType)],
 ) -> std::result::Result<LogicalPlan, SqlError> {
     let mut numbers = 0;
-    let stage = Stage::new(LogicalPlan::default(), columns, &mut numbers);
+    let scope = PlanScope::new(LogicalPlan::default(), columns, &mut numbers);
     let conditions = condition.as_ref().map(Expr::conjuncts).unwrap_or_default();
-    let on = conditions.into_iter().map(|condition| stage.value(condition, SqlType::Bool));
+    let on = conditions.into_iter().map(|condition| scope.value(condition, SqlType::Bool));
     let on = all_of(on.collect()).map_err(|error| unwrapped(&error))?;
     let kind = match kind {
         JoinKind::Inner => JoinType::Inner,
@@ -115,8 +116,12 @@ fn combine(
     if op == SetOperation::Union {
         let (one, other) = (left.as_relation(relation)?, right.as_relation(relation)?);
         let plan = LogicalPlanBuilder::from(united(one, other)?);
-        let plan = plan.alias(super::relation_name(relation))?.build()?;
-        return if is_all { Ok(plan) } else { super::lower::distinct(plan, relation, &types) };
+        let plan = plan.alias(relation_name(relation))?.build()?;
+        return if is_all {
+            Ok(plan)
+        } else {
+            super::logical_plan::distinct(plan, relation, &types)
+        };
     }
     let (one, two) = (next(numbers), next(numbers));
     let (mut left, mut right) = (left.as_relation(one)?, right.as_relation(two)?);
@@ -127,12 +132,13 @@ fn combine(
         right = super::windows::numbered(right, two, &types)?;
         width += 1;
     } else {
-        left = super::lower::distinct(left, one, &types)?;
+        left = super::logical_plan::distinct(left, one, &types)?;
     }
     let all_types: Vec<SqlType> =
         types.iter().copied().chain(is_all.then_some(SqlType::Int8)).collect();
     let on = |relation: u32| -> Vec<Logical> {
-        let column = |at: usize| super::lower::comparable(named(relation, at), all_types[at]);
+        let column =
+            |at: usize| super::logical_plan::comparable(named(relation, at), all_types[at]);
         (0..width).map(column).collect()
     };
     let kind = match op {

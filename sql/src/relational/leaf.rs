@@ -5,7 +5,7 @@
 //!        ^------------------ some rows, and it is woken ----------|
 //! ```
 
-mod whole;
+mod parallel_scan;
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -47,20 +47,20 @@ use pangea_core::txn::Context;
 use super::chunk::{Chunk, ROWS_MAX};
 use super::error::wrapped;
 use super::filter::{equal_to, ours, wanted};
-use super::run::Desk;
+use super::run::PendingReads;
 use super::values::{Column, arrow_type};
-use super::{ColumnId, relation_name};
 use crate::catalog::Sequence;
 use crate::error::{Failure, SqlError};
 use crate::exec::Cursor;
-use crate::exec::whole::{Found, Whole};
+use crate::exec::parallel_scan::{Found, ParallelScan};
 use crate::expr::{Env, Expr};
 use crate::plan::access::Access;
 use crate::plan::path::Paths;
 use crate::rows::Columns;
-use crate::system::SystemTable;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::{ColumnId, relation_name};
+use crate::vocabulary::system::SystemTable;
 
 /// The number of rows in the first batch: a small LIMIT may need no more.
 const ROWS_FIRST: usize = 64;
@@ -168,8 +168,8 @@ impl TableProvider for Relation {
         let schema = Arc::new(self.schema.project(&projection)?);
         let filter =
             filters.iter().filter_map(|filter| ours(filter, &self.types)).reduce(Expr::and);
-        let desk = Desk::of(session.config_options())?;
-        let estimate = estimate(&self.leaf, filter.as_ref(), &desk);
+        let pending_reads = PendingReads::of(session.config_options())?;
+        let estimate = estimate(&self.leaf, filter.as_ref(), &pending_reads);
         let properties = as_they_come(schema.clone(), Boundedness::Bounded);
         Ok(Arc::new(Scan {
             relation: self.clone(),
@@ -199,10 +199,10 @@ impl TableProvider for Relation {
 }
 
 /// Estimates the number of rows, so that the smaller side of a join is read first.
-fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
+fn estimate(leaf: &Leaf, filter: Option<&Expr>, pending_reads: &PendingReads) -> usize {
     match leaf {
         Leaf::Table(paths) => {
-            let rows = desk.size(paths.table.id);
+            let rows = pending_reads.size(paths.table.id);
             let access = Access::new(paths, filter);
             access.estimate(rows, filter.is_some())
         }
@@ -215,7 +215,7 @@ fn estimate(leaf: &Leaf, filter: Option<&Expr>, desk: &Desk) -> usize {
 
 /// The scan of a relation, as a step of a plan.
 #[derive(Clone, Debug)]
-pub(super) struct Scan {
+pub(crate) struct Scan {
     relation: Relation,
     projection: Arc<[usize]>,
     schema: SchemaRef,
@@ -270,7 +270,7 @@ impl ExecutionPlan for Scan {
     }
 
     fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let desk = Desk::of(context.session_config().options())?;
+        let pending_reads = PendingReads::of(context.session_config().options())?;
         let task = Task {
             scan: self.clone(),
             state: State::New,
@@ -278,7 +278,11 @@ impl ExecutionPlan for Scan {
             waker: None,
             error: None,
         };
-        Ok(Box::pin(Rows { task: Arc::new(Mutex::new(task)), desk, schema: self.schema.clone() }))
+        Ok(Box::pin(Rows {
+            task: Arc::new(Mutex::new(task)),
+            pending_reads,
+            schema: self.schema.clone(),
+        }))
     }
 
     fn statistics_from_inputs(
@@ -318,7 +322,7 @@ impl ExecutionPlan for Scan {
 /// The rows of one scan.
 struct Rows {
     task: Arc<Mutex<Task>>,
-    desk: Arc<Desk>,
+    pending_reads: Arc<PendingReads>,
     schema: SchemaRef,
 }
 
@@ -339,8 +343,8 @@ enum State {
         most: usize,
     },
     /// A full scan of a table in any order: its partitions, the next one, and the workers' chunks.
-    Whole {
-        whole: Whole,
+    Parallel {
+        whole: ParallelScan,
         next: usize,
         chunks: Vec<Chunk>,
     },
@@ -377,7 +381,7 @@ impl Stream for Rows {
         }
         task.waker = Some(cx.waker().clone());
         drop(task);
-        self.desk.ask(self.task.clone());
+        self.pending_reads.ask(self.task.clone());
         Poll::Pending
     }
 }
@@ -421,7 +425,7 @@ impl Task {
                 *most = (*most * 2).min(ROWS_MAX);
                 self.ready.extend(chunk.take());
             }
-            State::Whole { whole, next, chunks } => {
+            State::Parallel { whole, next, chunks } => {
                 let (upto, working) = (whole.upto(*next), std::mem::take(chunks));
                 let on_row = &|chunk: &mut Chunk, env: &Env, key: &[u8], value: &[u8]| {
                     chunk.push(key, value, env)
@@ -538,36 +542,36 @@ impl Scan {
     }
 
     /// Returns the source of its rows.
-    pub(super) fn leaf(&self) -> &Leaf {
+    pub(crate) fn leaf(&self) -> &Leaf {
         &self.relation.leaf
     }
 
     /// Returns the types of all columns of its relation.
-    pub(super) fn types(&self) -> &[SqlType] {
+    pub(crate) fn types(&self) -> &[SqlType] {
         &self.relation.types
     }
 
-    pub(super) fn all_columns(&self) -> Vec<String> {
+    pub(crate) fn all_columns(&self) -> Vec<String> {
         self.relation.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
     /// Returns the number of its relation.
-    pub(super) fn number(&self) -> Option<u32> {
+    pub(crate) fn number(&self) -> Option<u32> {
         let first = self.all_columns().into_iter().next()?;
         first.strip_prefix('r')?.split_once('c')?.0.parse().ok()
     }
 
-    pub(super) fn filter(&self) -> Option<&Expr> {
+    pub(crate) fn filter(&self) -> Option<&Expr> {
         self.filter.as_ref()
     }
 
     /// Whether joins may restrict its rows at run time.
-    pub(super) fn may_be_led(&self) -> bool {
+    pub(crate) fn may_be_led(&self) -> bool {
         !self.dynamic.is_empty()
     }
 
     /// Returns the key or index that a dynamic filter made it use.
-    pub(super) fn led_by(&self) -> Option<&str> {
+    pub(crate) fn led_by(&self) -> Option<&str> {
         self.led_by.get().map(String::as_str)
     }
 

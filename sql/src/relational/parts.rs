@@ -9,15 +9,15 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder};
 
 use super::error::unwrapped;
-use super::expand::{Calls, Expand};
 use super::leaf::{Leaf, scan, schema_of};
-use super::lower::{Numbers, Stage, named, projected};
+use super::logical_plan::{Numbers, PlanScope, named, projected};
+use super::project_set::{Calls, Expand};
 use super::values::is_ordered;
-use super::{ColumnId, Query, relation_name};
 use crate::error::SqlError;
-use crate::exec::series::Called;
 use crate::expr::Expr;
+use crate::expr::query::{Called, Query};
 use crate::types::SqlType;
+use crate::vocabulary::column::{ColumnId, relation_name};
 
 /// The stack that a walk over a plan of the maximum depth needs, with a margin.
 const WALK_BYTES: usize = 16 << 20;
@@ -41,9 +41,9 @@ pub(crate) fn filtered(
     numbers: &mut Numbers,
 ) -> Planned {
     planned(|| {
-        let mut stage = Stage::new(plan, columns, numbers);
-        stage.filter(condition)?;
-        Ok(stage.plan)
+        let mut scope = PlanScope::new(plan, columns, numbers);
+        scope.filter(condition)?;
+        Ok(scope.plan)
     })
 }
 
@@ -56,14 +56,14 @@ pub(crate) fn with_columns(
 ) -> Planned {
     planned(|| {
         let mut numbers = 0;
-        let stage = Stage::new(plan, columns, &mut numbers);
-        let own = stage.plan.schema().columns().into_iter().map(Logical::Column);
+        let scope = PlanScope::new(plan, columns, &mut numbers);
+        let own = scope.plan.schema().columns().into_iter().map(Logical::Column);
         let added = values.iter().enumerate().map(|(at, (expr, base))| {
             let name = ColumnId { relation, column: at as u32 }.name();
-            stage.value(expr, *base).alias_qualified(name.relation, name.name)
+            scope.value(expr, *base).alias_qualified(name.relation, name.name)
         });
         let all: Vec<Logical> = own.chain(added).collect();
-        LogicalPlanBuilder::from(stage.plan).project(all)?.build()
+        LogicalPlanBuilder::from(scope.plan).project(all)?.build()
     })
 }
 
@@ -77,14 +77,14 @@ pub(crate) fn answered(
 ) -> Planned {
     planned(|| {
         let own = plan.schema().columns();
-        let mut stage = Stage::new(plan, columns, numbers);
+        let mut scope = PlanScope::new(plan, columns, numbers);
         let mut all: Vec<Logical> = own.into_iter().map(Logical::Column).collect();
         for (at, (query, base)) in queries.into_iter().enumerate() {
             let name = ColumnId { relation, column: at as u32 }.name();
-            let answer = stage.resolve(query)?;
-            all.push(stage.value(&answer, base).alias_qualified(name.relation, name.name));
+            let answer = scope.resolve(query)?;
+            all.push(scope.value(&answer, base).alias_qualified(name.relation, name.name));
         }
-        LogicalPlanBuilder::from(stage.plan).project(all)?.build()
+        LogicalPlanBuilder::from(scope.plan).project(all)?.build()
     })
 }
 
@@ -99,26 +99,26 @@ pub(crate) fn expand(
     numbers: &mut Numbers,
 ) -> Planned {
     planned(|| {
-        let mut stage = Stage::new(plan, columns, numbers);
+        let mut scope = PlanScope::new(plan, columns, numbers);
         let mut functions = functions.to_vec();
-        stage.resolve_args(&mut functions)?;
-        expanded(stage, &functions, flags, relation)
+        scope.resolve_args(&mut functions)?;
+        expanded(scope, &functions, flags, relation)
     })
 }
 
 /// The same for a plan under construction.
 pub(super) fn expanded(
-    stage: Stage<'_>,
+    scope: PlanScope<'_>,
     functions: &[Called],
     (is_numbered, is_kept): (bool, bool),
     relation: u32,
 ) -> Result<LogicalPlan> {
     let args = functions.iter().flat_map(|called| &called.args);
-    let values = args.map(|(arg, base)| stage.value(arg, *base)).collect();
+    let values = args.map(|(arg, base)| scope.value(arg, *base)).collect();
     let inputs = |called: &Called| called.args.iter().map(|(_, base)| *base).collect();
     let call = |called: &Called| (called.function, inputs(called), called.types.clone());
     let functions = functions.iter().map(call).collect();
-    Expand::plan(stage.plan, Calls { functions, is_numbered, is_kept }, values, relation)
+    Expand::plan(scope.plan, Calls { functions, is_numbered, is_kept }, values, relation)
 }
 
 /// The work table of a recursive query: the rows of its last iteration.

@@ -10,22 +10,22 @@ use datafusion::execution::memory_pool::{
 };
 
 use super::error::wrapped;
-use crate::held::Held;
+use crate::result_memory::ResultReservation;
 
 /// The memory of one statement.
 #[derive(Debug)]
 pub(super) struct Pool {
     own: GreedyMemoryPool,
-    held: Mutex<Held>,
+    reservation: Mutex<ResultReservation>,
 }
 
 impl Pool {
-    pub(super) fn new(bytes_max: usize, held: Held) -> Self {
-        Self { own: GreedyMemoryPool::new(bytes_max), held: Mutex::new(held) }
+    pub(super) fn new(bytes_max: usize, reservation: ResultReservation) -> Self {
+        Self { own: GreedyMemoryPool::new(bytes_max), reservation: Mutex::new(reservation) }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reservation(&self) -> MutexGuard<'_, ResultReservation> {
+        self.reservation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -42,17 +42,17 @@ impl MemoryPool for Pool {
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
         self.own.grow(reservation, additional);
-        self.held().take_anyway(additional);
+        self.reservation().take_anyway(additional);
     }
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         self.own.shrink(reservation, shrink);
-        self.held().give_back(shrink);
+        self.reservation().give_back(shrink);
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         self.own.try_grow(reservation, additional)?;
-        self.held().take(additional).map_err(|error| {
+        self.reservation().take(additional).map_err(|error| {
             self.own.shrink(reservation, additional);
             wrapped(error)
         })

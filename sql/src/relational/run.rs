@@ -25,21 +25,22 @@ use pangea_core::ids::TableId;
 use pangea_core::txn::{Context, SqlState};
 use tokio::runtime::{self, Runtime};
 
-use super::any_order::AnyOrder;
+use super::Physical;
 use super::apply::{Planner, settle_inside};
+use super::cooperative_yield::InsertYields;
 use super::error::{more_than_one_row, unwrapped, wrapped};
-use super::function::{Computed, Surroundings};
+use super::function::{Computed, EvalContext};
+use super::instrumented::measured;
 use super::leaf::{Task, serve, table_of, without_statement};
-use super::measured::measured;
 use super::pool::Pool;
-use super::serial::{InSeries, UnionsInSeries};
-use super::turns::Turns;
+use super::sequential_partitions::{InSeries, UnionsInSeries};
+use super::unordered_scan::AnyOrder;
 use super::values::{Values, scalar};
-use super::{Physical, Query};
 use crate::error::{Failure, SqlError, code};
 use crate::exec::ROWS_BYTES_MAX;
 use crate::expr::Env;
-use crate::held::Held;
+use crate::expr::query::Query;
+use crate::result_memory::ResultReservation;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
 
@@ -54,7 +55,7 @@ const STACK_BYTES: usize = 128 << 20;
 
 /// The requests for rows that streams wait for.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct PendingReads {
     asked: Mutex<Vec<Arc<Mutex<Task>>>>,
     /// The estimated number of rows in each table.
     sizes: Mutex<BTreeMap<TableId, usize>>,
@@ -70,11 +71,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Desk {
+impl PendingReads {
     /// Returns the desk of a run.
     pub(super) fn of(options: &ConfigOptions) -> Result<Arc<Self>> {
-        let found = options.extensions.get::<Surroundings>();
-        found.map(|it| it.desk.clone()).ok_or_else(without_statement)
+        let found = options.extensions.get::<EvalContext>();
+        found.map(|it| it.pending_reads.clone()).ok_or_else(without_statement)
     }
 
     /// Registers a stream that waits for rows.
@@ -125,7 +126,7 @@ fn common() -> &'static SessionState {
         rules.insert(last, Arc::new(InSeries));
         rules.insert(0, Arc::new(UnionsInSeries));
         rules.push(Arc::new(AnyOrder));
-        rules.push(Arc::new(Turns));
+        rules.push(Arc::new(InsertYields));
         SessionStateBuilder::new()
             .with_config(config)
             .with_analyzer_rules(Vec::new())
@@ -135,12 +136,12 @@ fn common() -> &'static SessionState {
     })
 }
 
-fn session(surroundings: Surroundings) -> Result<SessionState> {
+fn session(eval_context: EvalContext) -> Result<SessionState> {
     let mut session = common().clone();
-    let held = Held::of(locked(&surroundings.env).results.as_ref());
-    session.config_mut().options_mut().extensions.insert(surroundings);
+    let reservation = ResultReservation::of(locked(&eval_context.env).results.as_ref());
+    session.config_mut().options_mut().extensions.insert(eval_context);
     // Each statement has its own memory pool.
-    let pool = Arc::new(Pool::new(ROWS_BYTES_MAX, held));
+    let pool = Arc::new(Pool::new(ROWS_BYTES_MAX, reservation));
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()?;
     let mut session =
         SessionStateBuilder::new_from_existing(session).with_runtime_env(runtime).build();
@@ -187,7 +188,7 @@ fn guarded<T>(step: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
 
 /// A running query whose rows are computed on demand.
 pub(crate) struct Running {
-    desk: Arc<Desk>,
+    pending_reads: Arc<PendingReads>,
     env: Arc<Mutex<Env>>,
     stream: SendableRecordBatchStream,
     types: Vec<SqlType>,
@@ -206,14 +207,15 @@ impl Running {
     pub(crate) fn open(query: &Query, env: &Env, cx: &mut dyn Context) -> Result<Self, Failure> {
         let shared = Arc::new(Mutex::new(env.fork()));
         let opened = guarded(|| {
-            let desk = Arc::new(Desk::default());
-            let surroundings = Surroundings { env: shared.clone(), desk: desk.clone() };
-            let session = session(surroundings).map_err(|error| unwrapped(&error))?;
-            let (own, at) = (shared.clone(), desk.clone());
-            let mut runner = Runner { session, desk: at, env: own, cx, aside: None };
+            let pending_reads = Arc::new(PendingReads::default());
+            let eval_context =
+                EvalContext { env: shared.clone(), pending_reads: pending_reads.clone() };
+            let session = session(eval_context).map_err(|error| unwrapped(&error))?;
+            let (own, at) = (shared.clone(), pending_reads.clone());
+            let mut runner = Runner { session, pending_reads: at, env: own, cx, aside: None };
             let plan = runner.settled(query.plan.clone())?;
             let (stream, types) = (runner.begin(&plan)?, query.types.clone());
-            Ok(Self { desk, env: shared.clone(), stream, types, batch: None })
+            Ok(Self { pending_reads, env: shared.clone(), stream, types, batch: None })
         });
         env.join(&locked(&shared));
         opened
@@ -237,7 +239,9 @@ impl Running {
             None => {
                 let stream = &mut self.stream;
                 let next = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx));
-                let Some(batch) = wait(next, &self.desk, &self.env, cx)? else { return Ok(true) };
+                let Some(batch) = wait(next, &self.pending_reads, &self.env, cx)? else {
+                    return Ok(true);
+                };
                 (batch.map_err(failed)?, 0)
             }
         };
@@ -283,10 +287,12 @@ pub(crate) fn physical(
 ) -> Result<(Vec<Physical>, Physical), Failure> {
     guarded(|| {
         let shared = Arc::new(Mutex::new(env.fork()));
-        let desk = Arc::new(Desk::default());
-        let surroundings = Surroundings { env: shared.clone(), desk: desk.clone() };
-        let session = session(surroundings).map_err(|error| unwrapped(&error))?;
-        let mut runner = Runner { session, desk, env: shared, cx, aside: Some(Vec::new()) };
+        let pending_reads = Arc::new(PendingReads::default());
+        let eval_context =
+            EvalContext { env: shared.clone(), pending_reads: pending_reads.clone() };
+        let session = session(eval_context).map_err(|error| unwrapped(&error))?;
+        let mut runner =
+            Runner { session, pending_reads, env: shared, cx, aside: Some(Vec::new()) };
         runner.plan(&query.plan)
     })
 }
@@ -294,7 +300,7 @@ pub(crate) fn physical(
 /// A run in progress.
 struct Runner<'a> {
     session: SessionState,
-    desk: Arc<Desk>,
+    pending_reads: Arc<PendingReads>,
     env: Arc<Mutex<Env>>,
     cx: &'a mut dyn Context,
     /// The subqueries that would run beforehand, if nothing is run.
@@ -358,13 +364,13 @@ impl Runner<'_> {
     }
 
     fn physical(&mut self, plan: &LogicalPlan) -> Result<Physical, Failure> {
-        self.desk.measure(plan, self.cx).map_err(failed)?;
+        self.pending_reads.measure(plan, self.cx).map_err(failed)?;
         let session = self.session.clone();
         self.wait(planned(&session, plan))?.map_err(failed)
     }
 
     fn wait<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Failure> {
-        wait(future, &self.desk, &self.env, self.cx)
+        wait(future, &self.pending_reads, &self.env, self.cx)
     }
 
     /// Replaces the parts of a plan that are constant for all rows: limits, and uncorrelated
@@ -399,7 +405,7 @@ impl Runner<'_> {
 
     fn settled_expr(&mut self, expr: Logical) -> Result<Logical, Failure> {
         if let Some(aside) = &mut self.aside {
-            return Ok(super::explain::set_aside(expr, aside));
+            return Ok(super::aside::set_aside(expr, aside));
         }
         match expr {
             Logical::ScalarSubquery(query) => self.value_of(&query),
@@ -440,7 +446,7 @@ impl Runner<'_> {
 /// Polls a future until it completes, and reads the rows that it waits for in between.
 fn wait<T>(
     future: impl Future<Output = T>,
-    desk: &Desk,
+    pending_reads: &PendingReads,
     env: &Mutex<Env>,
     cx: &mut dyn Context,
 ) -> Result<T, Failure> {
@@ -454,7 +460,7 @@ fn wait<T>(
             return Ok(done);
         }
         cx.look()?;
-        let asked = std::mem::take(&mut *locked(&desk.asked));
+        let asked = std::mem::take(&mut *locked(&pending_reads.asked));
         if asked.is_empty() && !flag.0.swap(false, Ordering::Relaxed) {
             let message = "a query waits for nothing";
             return Err(SqlError::new(code::INTERNAL, message).into());

@@ -27,10 +27,9 @@ use datafusion::common::ScalarValue;
 use pangea_core::codec::{DecodeError, Reader};
 
 use crate::error::{SqlError, code};
-use crate::keys;
-use crate::rows;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::{keys, rows};
 
 /// Returns the Arrow type of an SQL type.
 pub(super) fn arrow_type(base: SqlType) -> DataType {
@@ -268,7 +267,7 @@ pub(super) fn scalar(base: SqlType, datum: &Datum) -> ScalarValue {
 }
 
 /// Converts a DataFusion constant to a value of a type; `None` if it is of another kind.
-pub(super) fn datum(base: SqlType, scalar: &ScalarValue) -> Option<Datum> {
+pub(crate) fn datum(base: SqlType, scalar: &ScalarValue) -> Option<Datum> {
     match (arrow_type(base), scalar) {
         (_, scalar) if scalar.is_null() => Some(Datum::Null),
         (DataType::Boolean, ScalarValue::Boolean(Some(value))) => Some(Datum::Bool(*value)),

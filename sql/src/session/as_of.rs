@@ -6,12 +6,12 @@ use pangea_core::store::Pin;
 
 use super::data::{check_params, read_only_violation};
 use super::local::LocalContext;
-use super::sequences::Borrowed;
+use super::sequences::CachedValues;
 use super::{Response, Session, now};
-use crate::elsewhere::Snapshot;
 use crate::error::{Failure, SqlError, code};
 use crate::history::NoSnapshot;
 use crate::plan::Planned;
+use crate::remote_rows::Snapshot;
 use crate::syntax::Parsed;
 use crate::syntax::as_of::AsOf;
 use crate::types::datetime::MICROS_PER_DAY;
@@ -107,22 +107,22 @@ impl Session {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan_as_of((parsed, as_of), &types)?;
         check_params(&planned, params)?;
-        cx.look_beyond(self.beyond(cx.at()).await?);
+        cx.set_remote(self.remote_rows(cx.at()).await?);
         self.gather_facts(&planned).await;
-        self.run_read(&Arc::new(planned), cx, params, (Vec::new(), &Borrowed::default()))
+        self.run_read(&Arc::new(planned), cx, params, (Vec::new(), &CachedValues::default()))
     }
 
     /// Gives the transaction the snapshot of a time in the past, unless it already has a snapshot.
     pub(super) async fn begin_as_of(&mut self, as_of: &AsOf) -> Result<(), SqlError> {
         let pin = self.pin_as_of(as_of)?;
-        let beyond = self.beyond(pin.version()).await?;
+        let remote = self.remote_rows(pin.version()).await?;
         let Some(open) = &mut self.transaction else { return Ok(()) };
         if open.cx.is_some() {
             let message = "AS OF SYSTEM TIME must be set before any query";
             return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
         }
         open.is_read_only = true;
-        open.cx = Some(LocalContext::snapshot(Snapshot { pin, beyond }));
+        open.cx = Some(LocalContext::snapshot(Snapshot { pin, remote }));
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use pangea_core::txn::{Context, Outcome, Program};
 
 use super::command::Command;
 use super::local::LocalContext;
+use super::statement::submit;
 use super::{Response, Session, now};
 use crate::authorization::no_role;
 use crate::catalog::BOOTSTRAP;
@@ -125,7 +126,7 @@ pub async fn set_first_password(engine: &dyn Engine, password: &str) -> Result<b
             role::put_mock_secret(&crate::scram::secret(), &mut cx).map_err(Failure::from)?;
         }
         let certified = cx.into_certified().expect("it has written");
-        let outcome = engine.commit(Program::Certified(certified)).await;
+        let outcome = submit(engine, Program::Certified(certified)).await;
         if let Outcome::Committed { .. } = outcome.map_err(|error| unavailable(error.reason))? {
             return Ok(true);
         }

@@ -8,10 +8,9 @@ use super::authorization::{self, SetUser};
 use super::prepared;
 use super::savepoint::Step;
 use crate::error::{SqlError, code};
-use crate::plan::command_of;
 use crate::syntax::as_of::AsOf;
 use crate::syntax::explain::Explain;
-use crate::syntax::{self, CursorStatement, Parsed};
+use crate::syntax::{self, CursorStatement, Parsed, command_of};
 
 /// A statement, classified by the component that runs it.
 #[derive(Clone, Debug)]

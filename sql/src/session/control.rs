@@ -5,9 +5,9 @@ use super::settings::Settings;
 use super::{Response, Session};
 use crate::error::{SqlError, code};
 use crate::notice::Notice;
-use crate::plan::OutputColumn;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 impl Session {
     /// Sets or resets a setting; if `is_local`, until the transaction ends. Returns whether it had

@@ -65,10 +65,7 @@ impl Session {
             let cx: &mut LocalContext = open.expect("the snapshot is open");
             let parse = || Ok::<_, Failure>(parsed.clone());
             let planned = self.shared.plans.plan(&parsed.text, &[], &path, parse, cx)?;
-            let mut open = self.transaction.take().expect("it is open");
-            let checked = open.cx.as_mut().map(|cx| self.check_privileges(&planned, cx));
-            self.transaction = Some(open);
-            checked.transpose()?;
+            self.check_open_privileges(&planned)?;
             planned
         } else {
             let (planned, mut cx) = self.plan(parsed, &[]).await?;

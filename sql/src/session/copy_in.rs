@@ -23,7 +23,8 @@ use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::txn::{Outcome, Program, SqlState};
 
 use super::copy::{Copy, no_copy};
-use super::sequences::{Borrowed, NUMBERS_MAX, TRIES_MAX};
+use super::sequences::{CachedValues, NUMBERS_MAX, TRIES_MAX};
+use super::statement::submit;
 use super::{Response, Session, now};
 use crate::catalog::QualifiedName;
 use crate::copy::{RowReader, Rows, in_context, on_line, row_of};
@@ -98,7 +99,7 @@ type Answer = Pin<Box<dyn Future<Output = Result<Outcome, Unavailable>> + Send>>
 struct Flight {
     batch: Batch,
     answer: Answer,
-    borrowed: Borrowed,
+    borrowed: CachedValues,
     tries: u32,
 }
 
@@ -366,12 +367,9 @@ impl Session {
         let mut tries = 0;
         loop {
             let drawn = self.draw(&copy.planned, batch.rows.count, tries).await?;
-            let mut transaction = self.transaction.take().expect("it is still open");
             let given = (&[][..], Some(&batch.rows));
             let (drawn, borrowed) = drawn;
-            let done =
-                self.run_on(&mut transaction, (None, &copy.planned), given, (drawn, &borrowed));
-            self.transaction = Some(transaction);
+            let done = self.run_open((None, &copy.planned), given, (drawn, &borrowed));
             self.apply_settings()?;
             match done {
                 Err(error) if is_short(&error) && tries < TRIES_MAX => tries += 1,
@@ -413,7 +411,7 @@ impl Session {
         })?;
         let engine = self.engine.clone();
         let program = Program::Call { procedure, args: encoded };
-        let mut answer: Answer = Box::pin(async move { engine.commit(program).await });
+        let mut answer: Answer = Box::pin(async move { submit(&*engine, program).await });
         // The first poll submits it.
         let early = poll_fn(|cx| Poll::Ready(answer.as_mut().poll(cx))).await;
         if let Poll::Ready(early) = early {

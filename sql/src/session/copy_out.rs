@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::copy::{Copy, no_copy};
 use super::local::LocalContext;
-use super::sequences::{Borrowed, TRIES_MAX};
+use super::sequences::{CachedValues, TRIES_MAX};
 use super::stream::{On, Stream};
 use super::{Session, now};
 use crate::copy::{Messages, RowWriter};
@@ -62,7 +62,7 @@ impl Session {
         planned: &Arc<Planned>,
         own: Option<LocalContext>,
         env: Env,
-        borrowed: &Borrowed,
+        borrowed: &CachedValues,
     ) -> Result<CopyOut, SqlError> {
         let copy = query_of(planned);
         if let Some(open) = &mut self.transaction {

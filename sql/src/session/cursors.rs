@@ -15,29 +15,19 @@ use super::stream::Stream;
 use super::{Response, Session, now};
 use crate::error::{SqlError, code};
 use crate::exec::{self, BATCH_BYTES, BATCH_ROWS};
-use crate::held::{Held, size_of_rows};
-use crate::plan::OutputColumn;
+use crate::result_memory::{ResultReservation, size_of_rows};
 use crate::syntax::cursors::Step;
 use crate::syntax::{self, CursorStatement, quoted};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::cursor::ShownCursor;
 
 /// The maximum number of cursors in a session.
 const CURSORS_MAX: usize = 1_000;
 
-/// A cursor as displayed in `pg_cursors`.
-#[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    pub name: String,
-    pub statement: String,
-    pub is_hold: bool,
-    pub is_scroll: bool,
-    /// The time of its declaration.
-    pub declared: i64,
-}
-
 /// An open cursor.
-pub(super) struct Cursor {
+struct Cursor {
     name: String,
     /// The text of its query.
     query: Arc<str>,
@@ -46,7 +36,7 @@ pub(super) struct Cursor {
     /// The retained rows. The first `forgotten` rows have been discarded.
     rows: Vec<Vec<Datum>>,
     forgotten: usize,
-    held: Held,
+    reservation: ResultReservation,
     /// The source of further rows.
     stream: Stream,
     /// The current row, from 1. It is 0 before the first row, and the number of rows plus 1 after
@@ -156,7 +146,7 @@ impl Cursor {
         if self.rows.len() <= BATCH_ROWS && size_of_rows(&self.rows) <= BATCH_BYTES {
             return;
         }
-        self.held.give_back(size_of_rows(&self.rows[..passed]));
+        self.reservation.give_back(size_of_rows(&self.rows[..passed]));
         self.rows.drain(..passed);
         self.forgotten += passed;
     }
@@ -181,6 +171,59 @@ fn no_cursor(name: &str) -> SqlError {
     SqlError::new(code::NO_PORTAL, format!("cursor \"{name}\" does not exist"))
 }
 
+/// The open cursors of a session, in the order of their declaration.
+#[derive(Default)]
+pub(super) struct Cursors {
+    open: Vec<Cursor>,
+    /// The number of cursors that the session has declared.
+    pub declared: u64,
+}
+
+impl Cursors {
+    fn position(&self, name: &str) -> Option<usize> {
+        self.open.iter().position(|cursor| cursor.name == name)
+    }
+
+    /// Returns the cursors for display.
+    pub(super) fn shown(&self) -> Vec<ShownCursor> {
+        let shown = |cursor: &Cursor| {
+            let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
+            let (name, query) = (&cursor.name, &cursor.query);
+            let statement = format!("DECLARE {} CURSOR{hold} FOR {query}", quoted(name));
+            ShownCursor {
+                name: cursor.name.clone(),
+                statement,
+                is_hold: cursor.is_hold,
+                is_scroll: cursor.is_scroll != Some(false),
+                declared: cursor.declared,
+            }
+        };
+        self.open.iter().map(shown).collect()
+    }
+
+    /// Returns the columns that FETCH returns from a cursor.
+    pub(super) fn columns(&self, name: &str) -> Result<Vec<OutputColumn>, SqlError> {
+        let found = self.open.iter().find(|cursor| cursor.name == name);
+        found.map(|cursor| cursor.columns.clone()).ok_or_else(|| no_cursor(name))
+    }
+
+    /// Closes all cursors.
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+    }
+
+    /// Closes the cursors of a finished transaction, except those WITH HOLD if it committed.
+    fn end(&mut self, has_committed: bool) {
+        self.open.retain(|cursor| cursor.is_held || cursor.is_hold && has_committed);
+        self.open.iter_mut().for_each(|cursor| cursor.is_held = true);
+    }
+
+    /// Closes the cursors declared since a savepoint.
+    pub(super) fn forget(&mut self, declared: u64) {
+        self.open.retain(|cursor| cursor.is_held || cursor.number < declared);
+    }
+}
+
 impl Session {
     /// Runs a statement about a cursor.
     pub(super) async fn run_cursor(
@@ -195,11 +238,11 @@ impl Session {
                     let message = "DECLARE CURSOR can only be used in transaction blocks";
                     return Err(SqlError::new(code::NO_TRANSACTION, message));
                 }
-                if self.cursors.iter().any(|cursor| cursor.name == *name) {
+                if self.cursors.position(name).is_some() {
                     let message = format!("cursor \"{name}\" already exists");
                     return Err(SqlError::new(code::DUPLICATE_CURSOR, message));
                 }
-                if self.cursors.len() >= CURSORS_MAX {
+                if self.cursors.open.len() >= CURSORS_MAX {
                     let message = format!("a session can have at most {CURSORS_MAX} cursors");
                     return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
                 }
@@ -207,29 +250,29 @@ impl Session {
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
             CursorStatement::Fetch { name, step, is_move } => {
-                let at = self.cursors.iter().position(|cursor| cursor.name == *name);
+                let at = self.cursors.position(name);
                 let at = at.ok_or_else(|| no_cursor(name))?;
-                let mut cursor = self.cursors.remove(at);
+                let mut cursor = self.cursors.open.remove(at);
                 let rows = self.step(&mut cursor, *step);
                 let columns = cursor.columns.clone();
-                self.cursors.insert(at, cursor);
+                self.cursors.open.insert(at, cursor);
                 let rows = rows?;
                 let tag = format!("{} {}", statement.tag(), rows.len());
                 if *is_move {
                     return Ok(Response::Command { tag });
                 }
-                let mut held = Held::of(Some(&self.shared.results));
-                held.take_anyway(size_of_rows(&rows));
-                Ok(self.respond_rows(columns, Stream::whole(rows, held, tag)))
+                let mut reservation = ResultReservation::of(Some(&self.shared.results));
+                reservation.take_anyway(size_of_rows(&rows));
+                Ok(self.respond_rows(columns, Stream::whole(rows, reservation, tag)))
             }
             CursorStatement::Close(name) => {
                 if let Some(name) = name
-                    && !self.cursors.iter().any(|cursor| cursor.name == *name)
+                    && !self.cursors.position(name).is_some()
                 {
                     return Err(no_cursor(name));
                 }
                 let is_meant = |cursor: &Cursor| name.as_ref().is_none_or(|it| *it == cursor.name);
-                self.cursors.retain(|cursor| !is_meant(cursor));
+                self.cursors.open.retain(|cursor| !is_meant(cursor));
                 Ok(Response::Command { tag: statement.tag().to_owned() })
             }
         }
@@ -250,8 +293,8 @@ impl Session {
         let found = Box::pin(self.run_data(query, param_types, params)).await;
         self.first_rows = None;
         let (columns, stream) = self.take_stream(found?)?;
-        let number = self.cursors_declared;
-        self.cursors_declared += 1;
+        let number = self.cursors.declared;
+        self.cursors.declared += 1;
         let mut cursor = Cursor {
             name: name.clone(),
             query: query.text.clone(),
@@ -259,7 +302,7 @@ impl Session {
             columns,
             rows: Vec::new(),
             forgotten: 0,
-            held: Held::of_many(&self.shared.results),
+            reservation: ResultReservation::of_many(&self.shared.results),
             stream,
             at: 0,
             is_scroll: *is_scroll,
@@ -271,7 +314,7 @@ impl Session {
             // It outlives its snapshot, so all rows are read now.
             self.know(&mut cursor, usize::MAX)?;
         }
-        self.cursors.push(cursor);
+        self.cursors.open.push(cursor);
         Ok(())
     }
 
@@ -284,7 +327,7 @@ impl Session {
             let size = size_of_rows(&rows);
             bytes += size;
             exec::check_size(cursor.rows.len() + rows.len(), bytes)?;
-            cursor.held.take(size)?;
+            cursor.reservation.take(size)?;
             cursor.rows.extend(rows);
         }
         Ok(())
@@ -301,7 +344,7 @@ impl Session {
             // A client that moved back once will probably do so again.
             (cursor.stream, cursor.is_scroll) = (stream, Some(true));
             (cursor.rows, cursor.forgotten) = (Vec::new(), 0);
-            cursor.held.keep(0);
+            cursor.reservation.keep(0);
             let known = if wanted == usize::MAX { wanted } else { cursor.at };
             self.know(cursor, known)?;
         }
@@ -310,39 +353,10 @@ impl Session {
         met
     }
 
-    /// Returns the cursors for display.
-    pub(super) fn shown_cursors(&self) -> Vec<Shown> {
-        let shown = |cursor: &Cursor| {
-            let hold = if cursor.is_hold { " WITH HOLD" } else { "" };
-            let (name, query) = (&cursor.name, &cursor.query);
-            let statement = format!("DECLARE {} CURSOR{hold} FOR {query}", quoted(name));
-            Shown {
-                name: cursor.name.clone(),
-                statement,
-                is_hold: cursor.is_hold,
-                is_scroll: cursor.is_scroll != Some(false),
-                declared: cursor.declared,
-            }
-        };
-        self.cursors.iter().map(shown).collect()
-    }
-
-    /// Returns the columns that FETCH returns from a cursor.
-    pub(super) fn cursor_columns(&self, name: &str) -> Result<Vec<OutputColumn>, SqlError> {
-        let found = self.cursors.iter().find(|cursor| cursor.name == name);
-        found.map(|cursor| cursor.columns.clone()).ok_or_else(|| no_cursor(name))
-    }
-
     /// Closes the cursors of a finished transaction, except those WITH HOLD if it committed.
     pub(super) fn end_cursors(&mut self, has_committed: bool) {
-        self.cursors.retain(|cursor| cursor.is_held || cursor.is_hold && has_committed);
-        self.cursors.iter_mut().for_each(|cursor| cursor.is_held = true);
+        self.cursors.end(has_committed);
         // Portals that read within the transaction end with it, too.
         self.portals.retain(|_, portal| !portal.is_of_transaction());
-    }
-
-    /// Closes the cursors declared since a savepoint.
-    pub(super) fn forget_cursors(&mut self, declared: u64) {
-        self.cursors.retain(|cursor| cursor.is_held || cursor.number < declared);
     }
 }

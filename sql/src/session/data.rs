@@ -8,26 +8,26 @@ use std::time::Instant;
 use pangea_core::partition::Partitions;
 use pangea_core::txn::{Outcome, Program, SqlState};
 
-use super::explain::Rehearsed;
-use super::index;
+use super::explain::DryRun;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
-use super::sequences::{Borrowed, TRIES_MAX};
+use super::sequences::{CachedValues, TRIES_MAX};
 use super::stream::{On, Stream};
-use super::{Response, Session, Transaction, now};
+use super::{Response, Session, index, now};
 use crate::authorization;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::{self, Executed};
 use crate::expr::Env;
-use crate::held::{Held, size_of_rows};
-use crate::plan::{OutputColumn, Plan, Planned};
+use crate::plan::{Plan, Planned};
+use crate::result_memory::{ResultReservation, size_of_rows};
 use crate::search_path::PathSetting;
-use crate::sequence::Drawn;
+use crate::sequence::SequenceValues;
 use crate::statement::{Arguments, Returned, STATEMENT};
 use crate::syntax::Parsed;
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 /// The maximum number of retries of a statement whose rows other transactions have changed.
 pub(super) const CONFLICTS_MAX: u32 = 20;
@@ -92,7 +92,7 @@ impl Session {
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         if !planned.is_write() {
             return match self.run_read(&planned, cx, params, (drawn, &borrowed)) {
-                // A procedure wrote although its survey predicted no write.
+                // A procedure wrote although its analysis predicted no write.
                 Err(error) if error.code == code::NOT_REPEATABLE => {
                     self.run_certified(parsed, param_types, params, tries).await
                 }
@@ -114,8 +114,7 @@ impl Session {
             rows: None,
         };
         let program = self.program(STATEMENT, args.encode())?;
-        let outcome = self.commit_program(program, rehearsed).await;
-        match outcome.map_err(|error| self.unknown_outcome(error))? {
+        match self.commit_program(program, rehearsed).await? {
             Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
                 self.give_back(&borrowed, &[]);
                 self.run_certified(parsed, param_types, params, tries).await
@@ -145,7 +144,7 @@ impl Session {
         planned: &Arc<Planned>,
         mut cx: LocalContext,
         params: &[Datum],
-        (drawn, borrowed): (Vec<Drawn>, &Borrowed),
+        (drawn, borrowed): (Vec<SequenceValues>, &CachedValues),
     ) -> Result<Response, SqlError> {
         let env = self.env(params.to_vec(), now(), drawn);
         if self.is_streamed(planned) {
@@ -175,11 +174,11 @@ impl Session {
         &mut self,
         planned: &Planned,
         params: &[Datum],
-        drawn: Vec<Drawn>,
-    ) -> Result<Rehearsed, SqlError> {
+        drawn: Vec<SequenceValues>,
+    ) -> Result<DryRun, SqlError> {
         match &self.profile {
             Some(_) => self.rehearse(planned, (params, drawn)).await,
-            None => Ok(Rehearsed::default()),
+            None => Ok(DryRun::default()),
         }
     }
 
@@ -244,7 +243,7 @@ impl Session {
         };
         // The catalog is stored on every node, and a write reads rows where it runs.
         if !planned.touches_no_table() && !planned.is_write() {
-            cx.look_beyond(self.beyond(cx.at()).await?);
+            cx.set_remote(self.remote_rows(cx.at()).await?);
         }
         Ok((planned, cx))
     }
@@ -277,20 +276,14 @@ impl Session {
         }
         self.gather_facts(&planned).await;
         if !planned.sequences.is_empty() {
-            let mut open = self.transaction.take().expect("it is open");
-            let checked = open.cx.as_mut().map(|cx| self.check_privileges(&planned, cx));
-            self.transaction = Some(open);
-            checked.transpose()?;
+            self.check_open_privileges(&planned)?;
         }
         let (drawn, borrowed) = self.draw(&planned, 1, tries).await?;
         let text = Some(&*parsed.text);
         if self.is_streamed(&planned) {
             return self.stream_in_transaction(text, &planned, params);
         }
-        let mut transaction = self.transaction.take().expect("it is still open");
-        let given = (params, None);
-        let result = self.run_on(&mut transaction, (text, &planned), given, (drawn, &borrowed));
-        self.transaction = Some(transaction);
+        let result = self.run_open((text, &planned), (params, None), (drawn, &borrowed));
         self.apply_settings()?;
         result
     }
@@ -302,13 +295,12 @@ impl Session {
         planned: &Arc<Planned>,
         params: &[Datum],
     ) -> Result<Response, SqlError> {
-        let started = self.transaction.as_ref().map_or_else(now, |open| open.started);
+        let started = self.open_transaction().started;
         let env = self.env(params.to_vec(), started, Vec::new());
-        let mut transaction = self.transaction.take().expect("it is open");
-        let args = self.replayable(&transaction, text, (planned, &env));
-        let view = transaction.cx.as_ref().expect("the snapshot is open").view();
-        let note = Self::note_begun(&mut transaction, args, planned);
-        self.transaction = Some(transaction);
+        let args = self.replayable(text, (planned, &env));
+        let transaction = self.open_transaction();
+        let view = transaction.context().view();
+        let note = Self::note_begun(transaction, args, planned);
         let mut stream = self.begin_stream(planned, On::Transaction(view), env)?;
         if let Some(note) = note {
             self.note_stream(&mut stream, note);
@@ -338,69 +330,58 @@ impl Session {
         PathSetting { text: self.settings.search_path(), user: user.clone(), is_trusted }
     }
 
-    /// Opens the snapshot of the transaction at its first statement, as in PostgreSQL.
-    pub(super) async fn open_snapshot(&mut self) -> Result<(), SqlError> {
-        let is_open = self.transaction.as_ref().is_some_and(|open| open.cx.is_some());
-        if !is_open {
-            let pin = self.snapshot().await?;
-            if let Some(transaction) = &mut self.transaction {
-                // A transaction that cannot become a writer need not record its reads, because it
-                // sees one snapshot. READ WRITE is refused from here on.
-                transaction.cx = Some(match transaction.is_read_only {
-                    true => LocalContext::snapshot(pin),
-                    false => LocalContext::transaction(pin),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn run_on(
+    /// Runs a planned statement in the open transaction.
+    pub(super) fn run_open(
         &mut self,
-        transaction: &mut Transaction,
         (text, planned): (Option<&str>, &Planned),
         (params, rows): (&[Datum], Option<&Rows>),
-        (drawn, borrowed): (Vec<Drawn>, &Borrowed),
+        (drawn, borrowed): (Vec<SequenceValues>, &CachedValues),
     ) -> Result<Response, SqlError> {
-        let env = self.env(params.to_vec(), transaction.started, drawn);
+        let started = self.open_transaction().started;
+        let env = self.env(params.to_vec(), started, drawn);
         let env = Env { deferred: Some(RefCell::default()), ..env };
-        let args = self.replayable(transaction, text, (planned, &env));
-        let cx = transaction.cx.as_mut().expect("the snapshot is open");
-        cx.is_read_only = transaction.is_read_only;
-        if planned.is_write() {
-            cx.begin_write();
-        }
-        let may_be_run_again = planned.sequences.iter().any(|used| used.is_drawn);
-        let before = may_be_run_again.then(|| cx.mark());
+        let args = self.replayable(text, (planned, &env));
         let started = self.profile.as_ref().map(|_| Instant::now());
-        let executed = exec::run(planned, rows, &env, &mut Interruptible::new(cx, &self.engine))
-            .map_err(|failure| violating(planned, failure.into()));
+        let executed = self.execute_open(planned, rows, &env);
         self.note_end(started);
-        if let Some(before) = before {
-            if executed.is_err() {
-                cx.go_back(before);
-            }
-            if transaction.savepoints.is_empty() {
-                cx.forget_marks();
-            }
-        }
         self.give_back_of(borrowed, &executed, &env.current());
         let executed = executed?;
         self.note_env(&env);
+        let transaction = self.open_transaction();
         Self::note_done(transaction, args, planned, &executed);
         transaction.deferred.extend(env.deferred.unwrap_or_default().into_inner());
         Ok(self.respond(planned, planned.columns.clone(), executed))
     }
 
-    /// Checks the deferred foreign keys of a transaction that is about to commit.
-    pub(super) fn check_deferred(&mut self, transaction: &mut Transaction) -> Result<(), SqlError> {
-        let deferred = std::mem::take(&mut transaction.deferred);
-        let Some(cx) = transaction.cx.as_mut().filter(|_| !deferred.is_empty()) else {
-            return Ok(());
-        };
-        let env = self.env(Vec::new(), transaction.started, Vec::new());
-        exec::check_deferred(&deferred, &env, &mut Interruptible::new(cx, &self.engine))?;
-        Ok(())
+    /// Executes a planned statement in the open transaction. If it fails and may be run again with
+    /// more sequence values, its writes are undone.
+    fn execute_open(
+        &mut self,
+        planned: &Planned,
+        rows: Option<&Rows>,
+        env: &Env,
+    ) -> Result<Executed, SqlError> {
+        let transaction = self.transaction.as_mut().expect("the caller has looked");
+        let (is_read_only, has_savepoints) =
+            (transaction.is_read_only, !transaction.savepoints.is_empty());
+        let cx = transaction.context();
+        cx.is_read_only = is_read_only;
+        if planned.is_write() {
+            cx.begin_write();
+        }
+        let may_be_run_again = planned.sequences.iter().any(|used| used.is_drawn);
+        let before = may_be_run_again.then(|| cx.mark());
+        let executed = exec::run(planned, rows, env, &mut Interruptible::new(cx, &self.engine))
+            .map_err(|failure| violating(planned, failure.into()));
+        if let Some(before) = before {
+            if executed.is_err() {
+                cx.go_back(before);
+            }
+            if !has_savepoints {
+                cx.forget_marks();
+            }
+        }
+        executed
     }
 
     /// Checks the user's privileges before numbers are drawn or other nodes are queried. They are
@@ -411,10 +392,22 @@ impl Session {
         cx: &mut LocalContext,
     ) -> Result<(), SqlError> {
         let env = self.env(Vec::new(), now(), Vec::new());
-        Ok(authorization::check(&planned.required, &env, cx)?)
+        Ok(authorization::check(&planned.required, env.current_user(), cx)?)
     }
 
-    pub(super) fn env(&mut self, params: Vec<Datum>, started: i64, sequences: Vec<Drawn>) -> Env {
+    /// As [`Self::check_privileges`], in the open transaction.
+    pub(super) fn check_open_privileges(&mut self, planned: &Planned) -> Result<(), SqlError> {
+        let env = self.env(Vec::new(), now(), Vec::new());
+        let cx = self.open_transaction().context();
+        Ok(authorization::check(&planned.required, env.current_user(), cx)?)
+    }
+
+    pub(super) fn env(
+        &mut self,
+        params: Vec<Datum>,
+        started: i64,
+        sequences: Vec<SequenceValues>,
+    ) -> Env {
         let mut draw = || {
             self.entropy = self.entropy.wrapping_add(1);
             // A keyed hash of a counter; the system chose the key at random.
@@ -434,10 +427,10 @@ impl Session {
             seed,
             row_seed,
             sequences,
-            last_number: Cell::new(self.last_number),
+            last_number: Cell::new(self.last_numbers.last),
             set_sequences: RefCell::default(),
             settings: Some(self.settings.values().clone()),
-            cursors: self.shown_cursors(),
+            cursors: self.cursors.shown(),
             set_settings: RefCell::default(),
             catalog: OnceCell::new(),
             profile: self.profile.clone(),
@@ -466,9 +459,9 @@ impl Session {
         if columns.is_empty() && command != "SELECT" {
             return Response::Command { tag };
         }
-        let mut held = Held::of(Some(&self.shared.results));
-        held.take_anyway(size_of_rows(&executed.rows));
-        self.respond_rows(columns, Stream::whole(executed.rows, held, tag))
+        let mut reservation = ResultReservation::of(Some(&self.shared.results));
+        reservation.take_anyway(size_of_rows(&executed.rows));
+        self.respond_rows(columns, Stream::whole(executed.rows, reservation, tag))
     }
 }
 
@@ -482,7 +475,7 @@ fn violating(planned: &Planned, error: SqlError) -> SqlError {
 
 pub(super) fn read_only_violation(planned: &Planned) -> SqlError {
     let command = match &planned.plan {
-        Plan::Call(call) => call.survey.writes.unwrap_or("CALL"),
+        Plan::Call(call) => call.effects.writes.unwrap_or("CALL"),
         plan => plan.command(),
     };
     let message = format!("cannot execute {command} in a read-only transaction");

@@ -8,17 +8,18 @@ use pangea_core::txn::{Outcome, Program};
 
 use super::local::LocalContext;
 use super::{Response, Session, now};
-use crate::elsewhere::Snapshot;
-use crate::engine::{Trace, Unavailable};
+use crate::engine::Trace;
 use crate::error::{Failure, SqlError};
 use crate::exec;
-use crate::explain::profile::{Commit, CommitTimes, Way};
-use crate::explain::{Format, Profile, Summary, shown, statement};
-use crate::plan::{OutputColumn, Planned};
-use crate::sequence::Drawn;
-use crate::syntax::explain::Explain;
+use crate::explain::{Summary, shown, statement};
+use crate::plan::Planned;
+use crate::profile::{Commit, CommitPath, CommitTimes, Profile};
+use crate::remote_rows::Snapshot;
+use crate::sequence::SequenceValues;
+use crate::syntax::explain::{Explain, Format};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 /// Returns the column of the output.
 pub(super) fn column(format: Format) -> OutputColumn {
@@ -50,7 +51,7 @@ impl Session {
         let planned = match (&parsed.as_of, self.transaction.is_some()) {
             (Some(as_of), _) => {
                 let (planned, mut cx) = self.plan_as_of((parsed, as_of), &types)?;
-                cx.look_beyond(self.beyond(cx.at()).await?);
+                cx.set_remote(self.remote_rows(cx.at()).await?);
                 alone = Some(cx);
                 Arc::new(planned)
             }
@@ -64,14 +65,13 @@ impl Session {
         super::data::check_params(&planned, params)?;
         let took = started.elapsed();
         let env = self.env(params.to_vec(), now(), Vec::new());
-        let mut open = self.transaction.take();
-        let cx = alone.as_mut().or(open.as_mut().and_then(|open| open.cx.as_mut()));
+        let open = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
+        let cx = alone.as_mut().or(open);
         let cx = cx.expect("it was planned in one of them");
-        let checked = crate::authorization::check(&planned.required, &env, cx);
+        let checked = crate::authorization::check(&planned.required, env.current_user(), cx);
         let tree = checked.and_then(|()| exec::read_catalog(&planned, &env, cx)).and_then(|()| {
             statement::tree((parsed, &planned), *options, profile.as_deref(), &env, cx)
         });
-        self.transaction = open;
         let planning_ms = match &profile {
             Some(profile) => profile.planning_ms(),
             None => took.as_secs_f64() * 1e3,
@@ -99,12 +99,12 @@ impl Session {
     pub(super) async fn rehearse(
         &mut self,
         planned: &Planned,
-        (params, drawn): (&[Datum], Vec<Drawn>),
-    ) -> Result<Rehearsed, SqlError> {
+        (params, drawn): (&[Datum], Vec<SequenceValues>),
+    ) -> Result<DryRun, SqlError> {
         let pin = self.engine.store().pin();
         let snapshot = pin.version();
-        let beyond = self.beyond(snapshot).await?;
-        let mut cx = LocalContext::transaction(Snapshot { pin, beyond });
+        let remote = self.remote_rows(snapshot).await?;
+        let mut cx = LocalContext::transaction(Snapshot { pin, remote });
         cx.begin_write();
         let env = self.env(params.to_vec(), now(), drawn);
         let started = Instant::now();
@@ -114,48 +114,7 @@ impl Session {
             profile.end(started.elapsed());
         }
         let writes = cx.into_certified().map_or(0, |certified| certified.writes.len());
-        Ok(Rehearsed { snapshot, writes })
-    }
-
-    /// Submits a program, and records its latency breakdown if EXPLAIN ANALYZE requests it.
-    pub(super) async fn commit_program(
-        &mut self,
-        program: Program,
-        rehearsed: Rehearsed,
-    ) -> Result<Outcome, Unavailable> {
-        let Some(profile) = self.profile.clone() else {
-            let trace = Arc::new(Trace::default());
-            let outcome = self.engine.commit_traced(program, &trace).await?;
-            self.note_outcome(&outcome, &trace);
-            return Ok(outcome);
-        };
-        let (way, bytes, reads, writes) = match &program {
-            Program::Call { args, .. } => (Way::Program, args.len(), 0, rehearsed.writes),
-            Program::Certified(certified) => {
-                let reads = certified.reads.points.len() + certified.reads.ranges.len();
-                (Way::Certified, 0, reads, certified.writes.len())
-            }
-        };
-        profile.on_submit();
-        let trace = Arc::new(Trace::timed());
-        let started = Instant::now();
-        let outcome = self.engine.commit_traced(program, &trace).await?;
-        self.note_outcome(&outcome, &trace);
-        if let Outcome::Committed { txn, version, .. } = &outcome {
-            profile.on_commit(Commit {
-                way,
-                bytes,
-                reads,
-                writes,
-                snapshot: rehearsed.snapshot,
-                txn: *txn,
-                version: *version,
-                ran_again: trace.ran_again(),
-                tries: 0,
-                times: times(&trace, started, Instant::now()),
-            });
-        }
-        Ok(outcome)
+        Ok(DryRun { snapshot, writes })
     }
 
     /// Records the end of a run for EXPLAIN ANALYZE.
@@ -180,9 +139,52 @@ impl Session {
 
 /// The result of a run without effect.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rehearsed {
+pub(super) struct DryRun {
     pub snapshot: SnapshotVersion,
     pub writes: usize,
+}
+
+/// A submitted program that EXPLAIN ANALYZE measures.
+pub(super) struct Measured {
+    profile: Arc<Profile>,
+    way: CommitPath,
+    /// The size of the arguments, and the numbers of reads and writes.
+    sizes: [usize; 3],
+    dry_run: DryRun,
+    started: Instant,
+}
+
+impl Measured {
+    /// Starts the measurement of a program that is about to be submitted.
+    pub(super) fn begin(profile: &Arc<Profile>, program: &Program, dry_run: DryRun) -> Self {
+        let (way, sizes) = match program {
+            Program::Call { args, .. } => (CommitPath::Program, [args.len(), 0, dry_run.writes]),
+            Program::Certified(certified) => {
+                let reads = certified.reads.points.len() + certified.reads.ranges.len();
+                (CommitPath::Certified, [0, reads, certified.writes.len()])
+            }
+        };
+        profile.on_submit();
+        Self { profile: profile.clone(), way, sizes, dry_run, started: Instant::now() }
+    }
+
+    /// Records the outcome, if the program committed.
+    pub(super) fn end(self, outcome: &Outcome, trace: &Trace) {
+        let Outcome::Committed { txn, version, .. } = outcome else { return };
+        let [bytes, reads, writes] = self.sizes;
+        self.profile.on_commit(Commit {
+            way: self.way,
+            bytes,
+            reads,
+            writes,
+            snapshot: self.dry_run.snapshot,
+            txn: *txn,
+            version: *version,
+            ran_again: trace.ran_again(),
+            tries: 0,
+            times: times(trace, self.started, Instant::now()),
+        });
+    }
 }
 
 /// Splits the time of a commit at the moments that the node recorded.

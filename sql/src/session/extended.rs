@@ -7,11 +7,11 @@ use super::stream::Stream;
 use super::{CopyStart, Response, Session, TransactionStatus};
 use crate::error::{SqlError, code};
 use crate::exec::BATCH_ROWS;
-use crate::held::Held;
-use crate::plan::OutputColumn;
+use crate::result_memory::ResultReservation;
 use crate::syntax::{self, CursorStatement};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, binary, text, unsupported_name};
+use crate::vocabulary::column::OutputColumn;
 
 /// The maximum number of prepared statements in a session, and of portals.
 const PREPARED_MAX: usize = 10_000;
@@ -166,7 +166,7 @@ impl Session {
                     Ok((described.await?.0, Vec::new()))
                 }
                 CursorStatement::Fetch { name, is_move: false, .. } => {
-                    Ok((Vec::new(), self.cursor_columns(name)?))
+                    Ok((Vec::new(), self.cursors.columns(name)?))
                 }
                 _ => Ok((Vec::new(), Vec::new())),
             },
@@ -272,7 +272,7 @@ impl Session {
     pub fn describe_portal(&mut self, name: &str) -> Result<Described, SqlError> {
         let Some(portal) = self.portals.get(name) else {
             // A declared cursor is a portal, too.
-            let columns = self.cursor_columns(name);
+            let columns = self.cursors.columns(name);
             let columns = columns.map_err(|_| self.fail_block(no_portal(name)))?;
             let formats = vec![false; columns.len()];
             return Ok(Described { params: Vec::new(), columns, formats });
@@ -338,7 +338,7 @@ impl Session {
             self.first_rows = (row_max > 0).then_some(row_max);
             let response = self.run(command, &portal.prepared.params, &portal.params).await;
             self.first_rows = None;
-            let whole = |tag| Stream::whole(Vec::new(), Held::default(), tag);
+            let whole = |tag| Stream::whole(Vec::new(), ResultReservation::default(), tag);
             let stream = match response? {
                 response @ (Response::Rows { .. } | Response::Stream { .. }) => {
                     let (columns, stream) = self.take_stream(response)?;

@@ -13,10 +13,10 @@ use super::Session;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use crate::catalog::{self, QualifiedName, Relation};
-use crate::elsewhere::Snapshot;
+use crate::concurrent_index::{INDEX, IndexTarget, Step, encode};
 use crate::error::SqlError;
-use crate::online::{INDEX, Meant, Step, encode};
 use crate::plan::{Plan, Planned};
+use crate::remote_rows::Snapshot;
 use crate::syntax::Parsed;
 
 /// A table with at least this number of rows is not indexed in one transaction.
@@ -70,8 +70,8 @@ impl Session {
         let Err(error) = self.fill_and_finish(new).await else { return Ok(()) };
         // The interruption of the statement does not apply to the cleanup.
         self.engine.begin_statement(None);
-        let gone = match self.meant(new) {
-            Ok(Some(meant)) => self.index_step(&meant, &Step::Drop).await,
+        let gone = match self.target(new) {
+            Ok(Some(target)) => self.index_step(&target, &Step::Drop).await,
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
@@ -86,13 +86,13 @@ impl Session {
 
     async fn fill_and_finish(&self, new: &NewIndex) -> Result<(), SqlError> {
         self.wait_fresh().await?;
-        let Some(meant) = self.meant(new)? else { return Ok(()) };
-        self.fill(&meant, new.table).await?;
-        self.index_step(&meant, &Step::Ready).await
+        let Some(target) = self.target(new)? else { return Ok(()) };
+        self.fill(&target, new.table).await?;
+        self.index_step(&target, &Step::Ready).await
     }
 
     /// Returns the index that was just created; `None` if it has been dropped since.
-    fn meant(&self, new: &NewIndex) -> Result<Option<Meant>, SqlError> {
+    fn target(&self, new: &NewIndex) -> Result<Option<IndexTarget>, SqlError> {
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let Some(Relation::Index { table }) = catalog::find(&new.name, &mut cx)? else {
             return Ok(None);
@@ -102,15 +102,15 @@ impl Session {
         };
         let found =
             table.indexes.iter().find(|index| index.name == new.name.name() && !index.is_ready);
-        Ok(found.map(|index| Meant { table: table.name.clone(), index: index.id.0 }))
+        Ok(found.map(|index| IndexTarget { table: table.name.clone(), index: index.id.0 }))
     }
 
     /// Adds all rows to the index. Writes from now on maintain it themselves.
-    async fn fill(&self, meant: &Meant, table: TableId) -> Result<(), SqlError> {
+    async fn fill(&self, target: &IndexTarget, table: TableId) -> Result<(), SqlError> {
         let ranges = self.ranges(table).await?;
         let steps = stream::iter(ranges).map(|range| {
             let step = Step::Fill(range);
-            async move { self.index_step(meant, &step).await }
+            async move { self.index_step(target, &step).await }
         });
         let mut steps = pin!(steps.buffer_unordered(STEPS_AT_ONCE));
         let mut result = Ok(());
@@ -123,9 +123,9 @@ impl Session {
         result
     }
 
-    async fn index_step(&self, meant: &Meant, step: &Step) -> Result<(), SqlError> {
-        let program = self.program(INDEX, encode(meant, step))?;
-        match self.engine.commit(program).await.map_err(|error| self.unknown_outcome(error))? {
+    async fn index_step(&self, target: &IndexTarget, step: &Step) -> Result<(), SqlError> {
+        let program = self.program(INDEX, encode(target, step))?;
+        match self.commit_aside(program).await? {
             Outcome::Committed { .. } => Ok(()),
             Outcome::Aborted(abort) => Err(abort.into()),
         }
@@ -134,8 +134,8 @@ impl Session {
     /// Splits the keys of a table into ranges, each with a limited number of rows.
     async fn ranges(&self, table: TableId) -> Result<Vec<KeyRange>, SqlError> {
         let pin = self.engine.store().pin();
-        let beyond = self.beyond(pin.version()).await?;
-        let mut cx = LocalContext::snapshot(Snapshot { pin, beyond });
+        let remote = self.remote_rows(pin.version()).await?;
+        let mut cx = LocalContext::snapshot(Snapshot { pin, remote });
         let mut cx = Interruptible::new(&mut cx, &self.engine);
         let mut cuts: Vec<Key> = Vec::new();
         let (mut rows, mut bytes) = (0, 0);

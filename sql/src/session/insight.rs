@@ -7,7 +7,6 @@ use std::time::Instant;
 use pangea_core::exec::Change;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 
-use super::command::Command;
 use super::interrupt::check_interruption;
 use super::{Response, Session, TransactionStatus, now};
 use crate::engine::Trace;
@@ -15,10 +14,8 @@ use crate::error::SqlError;
 use crate::insight::activity::{Signals, State, shown};
 use crate::insight::normal::normal;
 use crate::insight::statements::Call;
-use crate::insight::{Facts, Look, Progress};
+use crate::insight::{CancelCheck, Facts, Progress};
 use crate::plan::Planned;
-use crate::types::SqlType;
-use crate::types::datum::Datum;
 
 impl Session {
     /// Sets the session's process number, its client's address, and the handle by which other
@@ -74,28 +71,27 @@ impl Session {
         });
     }
 
-    /// Runs a statement, and records its statistics.
-    pub(super) async fn run(
-        &mut self,
-        command: &Command,
-        param_types: &[SqlType],
-        params: &[Datum],
-    ) -> Result<Response, SqlError> {
-        let Some(text) = command.text() else {
-            return self.run_command(command, param_types, params).await;
-        };
-        let started = Instant::now();
+    /// Starts the statistics of a statement, and returns the time.
+    pub(super) fn begin_call(&mut self) -> Instant {
         self.tally = Call::default();
-        let done = self.run_command(command, param_types, params).await;
-        let rows = match &done {
+        Instant::now()
+    }
+
+    /// Records the statistics of a statement that has run.
+    pub(super) fn end_call(
+        &mut self,
+        text: &str,
+        started: Instant,
+        done: &Result<Response, SqlError>,
+    ) {
+        let rows = match done {
             Ok(Response::Rows { rows, .. }) => rows.len() as u64,
             Ok(Response::Command { tag }) => {
                 tag.rsplit(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0)
             }
             _ => 0,
         };
-        let has_failed = done.is_err();
-        let call = Call { took: started.elapsed(), rows, has_failed, ..self.tally };
+        let call = Call { took: started.elapsed(), rows, has_failed: done.is_err(), ..self.tally };
         let user = self.settings.authorization().user();
         self.shared.insight.statements.note(self.place.number(), user, text, &call);
         self.facts = None;
@@ -105,7 +101,6 @@ impl Session {
                 stream.note(noting);
             }
         }
-        done
     }
 
     /// Records the outcome of a transaction, and the row of a conflict.
@@ -147,7 +142,7 @@ impl Session {
         let engine = self.engine.clone();
         self.facts = Some(Arc::new(Facts {
             process: self.place.process(),
-            look: Look(Box::new(move || check_interruption(&*engine))),
+            look: CancelCheck(Box::new(move || check_interruption(&*engine))),
             about,
             topology,
             status,

@@ -19,18 +19,13 @@ use pangea_core::value::Value;
 
 use super::local::LocalContext;
 use super::{Session, TransactionStatus};
-use crate::engine::{Engine, Interruption, Unavailable};
+use crate::engine::{Engine, Interruption};
 use crate::error::{SqlError, code};
 
 /// The number of rows read between two checks for an interruption.
 const ROWS_PER_LOOK: usize = 256;
 
 impl Session {
-    /// Starts the time of `statement_timeout`.
-    pub(super) fn begin_statement(&self) {
-        self.engine.begin_statement(self.settings.time("statement_timeout"));
-    }
-
     /// Fails if the statement must end. Used while it does not wait.
     pub(super) fn check_interruption(&self) -> Result<(), SqlError> {
         check_interruption(&*self.engine)
@@ -42,31 +37,6 @@ impl Session {
         let limit = self.settings.time("idle_in_transaction_session_timeout");
         limit.filter(|_| !is_idle)
     }
-
-    /// Waits until all previously acknowledged transactions are published on this node.
-    pub(super) async fn wait_fresh(&self) -> Result<(), SqlError> {
-        match self.engine.fresh().await {
-            Ok(_) => Ok(()),
-            Err(Unavailable { reason }) => Err(match self.engine.interruption() {
-                Some(why) => SqlError::new(code_of(why), message(why)),
-                None => SqlError::new(code::UNAVAILABLE, reason),
-            }),
-        }
-    }
-
-    /// Returns the error for a submitted program whose outcome is unknown.
-    pub(super) fn unknown_outcome(&self, error: Unavailable) -> SqlError {
-        let unknown = match self.engine.interruption() {
-            Some(why) => SqlError::new(code::OUTCOME_UNKNOWN, message(why)).with_detail(
-                "The transaction had been submitted already: it may have committed, or may yet.",
-            ),
-            None => SqlError::new(
-                code::OUTCOME_UNKNOWN,
-                format!("whether the transaction committed is not known: {}", error.reason),
-            ),
-        };
-        unknown.with_hint("Look whether its changes are there before you try it again.")
-    }
 }
 
 /// Fails if the statement must end.
@@ -76,7 +46,7 @@ pub(super) fn check_interruption(engine: &dyn Engine) -> Result<(), SqlError> {
 }
 
 /// Returns PostgreSQL's message.
-fn message(why: Interruption) -> &'static str {
+pub(super) fn message(why: Interruption) -> &'static str {
     match why {
         Interruption::Cancelled => "canceling statement due to user request",
         Interruption::TimedOut => "canceling statement due to statement timeout",
@@ -85,7 +55,7 @@ fn message(why: Interruption) -> &'static str {
 }
 
 /// Returns the SQLSTATE of a statement that has not submitted a program.
-fn code_of(why: Interruption) -> SqlState {
+pub(super) fn code_of(why: Interruption) -> SqlState {
     match why {
         Interruption::Cancelled | Interruption::TimedOut => code::QUERY_CANCELED,
         Interruption::Stopping => code::ADMIN_SHUTDOWN,

@@ -20,16 +20,16 @@ use pangea_core::txn::{
 };
 use pangea_core::value::Value;
 
-use crate::elsewhere::{Beyond, Row, Snapshot};
 use crate::error::code;
+use crate::remote_rows::{RemoteSnapshot, Row, Snapshot};
 use crate::writes::{At, Written, in_range, is_before};
 
 /// The number of rows that a scan takes out of the store at a time, so that it never holds the
 /// table's lock while it computes.
 const SCAN_ROWS: usize = 256;
 /// The number of rows requested from another node: in the first request, and in later ones.
-const FAR_ROWS_FIRST: usize = 64;
-const FAR_ROWS: usize = 4_096;
+const REMOTE_ROWS_FIRST: usize = 64;
+const REMOTE_ROWS: usize = 4_096;
 /// The maximum number of reads that an interactive transaction records. All of them are sent when
 /// it commits.
 const READS_MAX: usize = 1_000_000;
@@ -41,7 +41,7 @@ const WRITE_BYTES_MAX: usize = TXN_BYTES_MAX;
 pub(crate) struct LocalContext {
     pin: Pin,
     /// Access to rows on other shards.
-    beyond: Option<Beyond>,
+    remote: Option<RemoteSnapshot>,
     is_recording: bool,
     /// Whether writes are refused.
     pub(super) is_read_only: bool,
@@ -75,10 +75,10 @@ pub(super) struct Mark {
 impl LocalContext {
     /// Makes a context that only reads, and records no reads.
     pub(crate) fn snapshot(at: impl Into<Snapshot>) -> Self {
-        let Snapshot { pin, beyond } = at.into();
+        let Snapshot { pin, remote } = at.into();
         Self {
             pin,
-            beyond,
+            remote,
             is_recording: false,
             is_read_only: false,
             is_writer: false,
@@ -102,8 +102,8 @@ impl LocalContext {
     }
 
     /// Adds access to rows on other shards.
-    pub(super) fn look_beyond(&mut self, beyond: Option<Beyond>) {
-        self.beyond = beyond;
+    pub(super) fn set_remote(&mut self, remote: Option<RemoteSnapshot>) {
+        self.remote = remote;
     }
 
     /// Marks the start of a write statement. Its reads must be current when the transaction
@@ -142,7 +142,7 @@ impl LocalContext {
             return Err(Abort::new(code::READ_ONLY, message).into());
         }
         if !self.is_recording {
-            // The procedure writes although its survey predicted no write. The session runs it
+            // The procedure writes although its analysis predicted no write. The session runs it
             // again as a write.
             return Err(Abort::new(code::NOT_REPEATABLE, "a snapshot read writes nothing").into());
         }
@@ -232,9 +232,10 @@ impl Context for LocalContext {
 
     fn scan(&mut self, scan: &Scan, visit: &mut Visit<'_>) -> Result<(), Stop> {
         let own = in_range(&self.writes, scan);
-        let beyond = self.beyond.as_ref();
-        let far = beyond.map_or_else(ShardSet::default, |it| it.shards_of(scan.table, &scan.range));
-        if own.is_empty() && !self.is_recording && far.is_empty() {
+        let remote = self.remote.as_ref();
+        let remote_shards =
+            remote.map_or_else(ShardSet::default, |it| it.shards_of(scan.table, &scan.range));
+        if own.is_empty() && !self.is_recording && remote_shards.is_empty() {
             let Scan { table, range, direction } = scan;
             let at = self.pin.version();
             self.pin.store().scan(*table, range, *direction, at, |key, version| {
@@ -242,7 +243,8 @@ impl Context for LocalContext {
             });
             return self.check_kept();
         }
-        let mut rows = Gathered::new(&self.pin, scan, beyond.map(|beyond| (beyond, far)));
+        let mut rows =
+            MergedRows::new(&self.pin, scan, remote.map(|remote| (remote, remote_shards)));
         let mut seen = Vec::new();
         let is_recording = self.is_recording;
         let mut last = None;
@@ -284,7 +286,7 @@ impl Context for LocalContext {
     }
 
     fn estimate(&self, table: TableId) -> Option<usize> {
-        let spread = self.beyond.as_ref().map_or(1, |beyond| beyond.spread(table));
+        let spread = self.remote.as_ref().map_or(1, |remote| remote.spread(table));
         Some(self.pin.store().len(table) * spread + self.writes.len())
     }
 }
@@ -293,7 +295,7 @@ impl LocalContext {
     /// Returns a sweep over a whole table, if no reads are recorded, nothing was written, and all
     /// of its rows are on this node.
     pub(super) fn sweep(&self, table: TableId) -> Option<Sweep> {
-        let is_here = self.beyond.as_ref().is_none_or(|beyond| beyond.spread(table) == 1);
+        let is_here = self.remote.as_ref().is_none_or(|remote| remote.spread(table) == 1);
         (is_here && !self.is_recording && self.writes.is_empty()).then(|| self.pin.sweep(table))
     }
 
@@ -309,13 +311,13 @@ impl LocalContext {
 
     /// Returns a row of the snapshot, from this node or another shard.
     fn find(&self, table: TableId, key: &[u8]) -> Result<Option<Live>, Stop> {
-        let far = self.beyond.as_ref().and_then(|it| Some((it, it.shard_of(table, key)?)));
-        let Some((beyond, shard)) = far else {
+        let owner = self.remote.as_ref().and_then(|it| Some((it, it.shard_of(table, key)?)));
+        let Some((remote, shard)) = owner else {
             let found = self.pin.store().read(table, key, self.pin.version());
             return Ok(found.and_then(Live::of));
         };
         let (range, direction) = (KeyRange::point(key), Direction::Forward);
-        let (rows, _) = beyond.rows(shard, &Scan { table, range, direction }, 1)?;
+        let (rows, _) = remote.rows(shard, &Scan { table, range, direction }, 1)?;
         Ok(rows.into_iter().next().map(|row| Live { version: row.version, value: row.value }))
     }
 }
@@ -406,8 +408,8 @@ impl Iterator for StoreRows<'_> {
 }
 
 /// The live rows in a range on another shard, fetched in batches.
-struct FarRows<'a> {
-    beyond: &'a Beyond,
+struct RemoteRowStream<'a> {
+    remote: &'a RemoteSnapshot,
     shard: ShardId,
     rest: Scan,
     fetched: std::vec::IntoIter<Row>,
@@ -415,7 +417,7 @@ struct FarRows<'a> {
     is_done: bool,
 }
 
-impl FarRows<'_> {
+impl RemoteRowStream<'_> {
     fn next(&mut self) -> Result<Option<(Key, Live)>, Stop> {
         loop {
             if let Some(Row { key, version, value }) = self.fetched.next() {
@@ -424,22 +426,22 @@ impl FarRows<'_> {
             if self.is_done {
                 return Ok(None);
             }
-            let (rows, is_all) = self.beyond.rows(self.shard, &self.rest, self.at_a_time)?;
+            let (rows, is_all) = self.remote.rows(self.shard, &self.rest, self.at_a_time)?;
             self.is_done = is_all;
             if let Some(last) = rows.last() {
                 go_past(&mut self.rest.range, &last.key, self.rest.direction);
             }
-            self.at_a_time = (2 * self.at_a_time).min(FAR_ROWS);
+            self.at_a_time = (2 * self.at_a_time).min(REMOTE_ROWS);
             self.fetched = rows.into_iter();
         }
     }
 }
 
 /// The live rows in a range on all shards, in order.
-struct Gathered<'a> {
+struct MergedRows<'a> {
     here: Peekable<StoreRows<'a>>,
     /// The rows of each shard, with its next row.
-    far: Vec<(FarRows<'a>, Option<(Key, Live)>)>,
+    remote_shards: Vec<(RemoteRowStream<'a>, Option<(Key, Live)>)>,
     direction: Direction,
     /// The shard whose next row was returned. Its following row is fetched only when it is needed.
     taken: Option<usize>,
@@ -447,24 +449,33 @@ struct Gathered<'a> {
     failure: Option<Stop>,
 }
 
-impl<'a> Gathered<'a> {
-    fn new(pin: &'a Pin, scan: &Scan, far: Option<(&'a Beyond, ShardSet)>) -> Self {
+impl<'a> MergedRows<'a> {
+    fn new(
+        pin: &'a Pin,
+        scan: &Scan,
+        remote_shards: Option<(&'a RemoteSnapshot, ShardSet)>,
+    ) -> Self {
         let here = StoreRows::new(pin, scan).peekable();
-        let mut gathered =
-            Self { here, far: Vec::new(), direction: scan.direction, taken: None, failure: None };
-        let Some((beyond, shards)) = far else { return gathered };
+        let mut merged = Self {
+            here,
+            remote_shards: Vec::new(),
+            direction: scan.direction,
+            taken: None,
+            failure: None,
+        };
+        let Some((remote, shards)) = remote_shards else { return merged };
         for shard in shards.iter() {
             let (rest, fetched) = (scan.clone(), Vec::new().into_iter());
-            let at_a_time = FAR_ROWS_FIRST;
-            let rows = FarRows { beyond, shard, rest, fetched, at_a_time, is_done: false };
-            gathered.far.push((rows, None));
+            let at_a_time = REMOTE_ROWS_FIRST;
+            let rows = RemoteRowStream { remote, shard, rest, fetched, at_a_time, is_done: false };
+            merged.remote_shards.push((rows, None));
         }
-        (0..gathered.far.len()).for_each(|at| gathered.advance(at));
-        gathered
+        (0..merged.remote_shards.len()).for_each(|at| merged.advance(at));
+        merged
     }
 
     fn advance(&mut self, at: usize) {
-        let (rows, next) = &mut self.far[at];
+        let (rows, next) = &mut self.remote_shards[at];
         match rows.next() {
             Ok(found) => *next = found,
             Err(failure) => self.failure = Some(failure),
@@ -472,11 +483,11 @@ impl<'a> Gathered<'a> {
     }
 }
 
-impl Iterator for Gathered<'_> {
+impl Iterator for MergedRows<'_> {
     type Item = (Key, Live);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.far.is_empty() {
+        if self.remote_shards.is_empty() {
             return self.here.next();
         }
         if let Some(at) = self.taken.take() {
@@ -486,7 +497,7 @@ impl Iterator for Gathered<'_> {
             return None;
         }
         let heads = self
-            .far
+            .remote_shards
             .iter()
             .enumerate()
             .filter_map(|(at, (_, next))| next.as_ref().map(|(key, _)| (at, key)));
@@ -494,12 +505,12 @@ impl Iterator for Gathered<'_> {
         let here = self.here.peek().map(|(key, _)| key);
         match (first, here) {
             (None, _) => self.here.next(),
-            (Some((_, far)), Some(here)) if is_before(here, far, self.direction) => {
+            (Some((_, remote)), Some(here)) if is_before(here, remote, self.direction) => {
                 self.here.next()
             }
             (Some((at, _)), _) => {
                 self.taken = Some(at);
-                self.far[at].1.take()
+                self.remote_shards[at].1.take()
             }
         }
     }

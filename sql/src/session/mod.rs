@@ -17,7 +17,7 @@ mod control;
 mod copy;
 mod copy_in;
 mod copy_out;
-pub(crate) mod cursors;
+mod cursors;
 mod data;
 mod explain;
 mod extended;
@@ -26,15 +26,15 @@ mod insight;
 mod interrupt;
 pub(crate) mod local;
 mod native;
-mod planning;
 mod prepared;
 mod query;
 mod replay;
 mod savepoint;
 mod sequences;
-pub(crate) mod settings;
+mod settings;
+mod statement;
 mod stream;
-pub(crate) mod units;
+mod transaction;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -42,43 +42,40 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::txn::{Abort, Outcome, Program, SqlState};
 
 use crate::Shared;
 use crate::catalog::role;
-use crate::conflict;
 pub use crate::copy::Messages;
-use crate::elsewhere::{Beyond, Snapshot};
 use crate::engine::{Engine, Unavailable};
 use crate::error::{SqlError, code};
-use crate::explain::Profile;
 use crate::insight::Facts;
 use crate::insight::activity::{Activity, Place, State};
 use crate::insight::statements::Call;
 use crate::notice::Notice;
-use crate::plan::target::Deferred;
-use crate::plan::{OutputColumn, Planned};
+use crate::plan::Planned;
+use crate::profile::Profile;
+use crate::remote_rows::{RemoteSnapshot, Snapshot};
 use crate::syntax::{self, Parsed};
-use crate::types::SqlType;
 use crate::types::datetime::from_unix_micros;
 use crate::types::datum::Datum;
 use crate::types::zone::Zone;
+use crate::vocabulary::column::OutputColumn;
 use authorization::Authorization;
 use command::Command;
 pub use copy::CopyStart;
 use copy::UnderWay;
 pub use copy_out::CopyOutput;
-use cursors::Cursor;
-use explain::Rehearsed;
+use cursors::Cursors;
 pub use extended::{Described, Execution};
 use extended::{Portal, Prepared};
 use local::LocalContext;
-use replay::Done;
-use savepoint::Savepoint;
+use sequences::LastNumbers;
 pub use settings::Reported;
 use settings::Settings;
 pub use stream::Batch;
 use stream::Stream;
+use transaction::Transaction;
+pub use transaction::TransactionStatus;
 
 /// The response to one statement.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,41 +111,6 @@ pub enum Response {
     Error(SqlError),
 }
 
-/// The transaction status of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransactionStatus {
-    /// Outside of a transaction.
-    Idle,
-    /// In a transaction.
-    Active,
-    /// In a failed transaction: only statements that end it are accepted.
-    Failed,
-}
-
-/// An open transaction.
-struct Transaction {
-    /// `None` before the first statement that reads or writes.
-    cx: Option<LocalContext>,
-    /// Whether it was not started by the client.
-    is_implicit: bool,
-    is_read_only: bool,
-    has_failed: bool,
-    /// The start time in microseconds since 2000-01-01.
-    started: i64,
-    /// The settings that a rollback restores.
-    settings_before: Settings,
-    /// The old values of the settings that SET LOCAL changed; COMMIT restores them.
-    local_settings: Vec<(String, String)>,
-    /// The old authorization if SET LOCAL ROLE changed it.
-    local_authorization: Option<Authorization>,
-    /// The savepoints, oldest first.
-    savepoints: Vec<Savepoint>,
-    /// The foreign keys to be checked at COMMIT.
-    deferred: Vec<Deferred>,
-    /// The record of its statements, for a replay.
-    done: Done,
-}
-
 /// A client's session.
 pub struct Session {
     engine: Arc<dyn Engine>,
@@ -158,18 +120,13 @@ pub struct Session {
     transaction: Option<Transaction>,
     statements: BTreeMap<String, Arc<Prepared>>,
     portals: BTreeMap<String, Portal>,
-    cursors: Vec<Cursor>,
-    /// The number of cursors that it has declared.
-    cursors_declared: u64,
+    cursors: Cursors,
     notices: Vec<Notice>,
     /// The newest snapshot version that contains a write of the session.
     written: SnapshotVersion,
     /// The counter from which the seeds of statements are derived.
     entropy: u64,
-    /// The number that it drew last from each sequence.
-    current_numbers: BTreeMap<u32, i64>,
-    /// The number that it drew last from any sequence.
-    last_number: Option<i64>,
+    last_numbers: LastNumbers,
     /// The settings that the last statement requested: name, value, and whether the setting is
     /// local to the transaction.
     asked_settings: Vec<(String, String, bool)>,
@@ -242,13 +199,11 @@ impl Session {
             transaction: None,
             statements: BTreeMap::new(),
             portals: BTreeMap::new(),
-            cursors: Vec::new(),
-            cursors_declared: 0,
+            cursors: Cursors::default(),
             notices: Vec::new(),
             written: SnapshotVersion::ZERO,
             entropy: RandomState::new().build_hasher().finish(),
-            current_numbers: BTreeMap::new(),
-            last_number: None,
+            last_numbers: LastNumbers::default(),
             asked_settings: Vec::new(),
             script: VecDeque::new(),
             is_block: false,
@@ -260,15 +215,6 @@ impl Session {
             place,
             tally: Call::default(),
         })
-    }
-
-    /// Returns the transaction status.
-    pub fn transaction_status(&self) -> TransactionStatus {
-        match &self.transaction {
-            None => TransactionStatus::Idle,
-            Some(transaction) if transaction.has_failed => TransactionStatus::Failed,
-            Some(_) => TransactionStatus::Active,
-        }
     }
 
     /// Returns the settings that are reported to clients when they connect and at each change.
@@ -353,197 +299,6 @@ impl Session {
         self.run(&command, &[], &[]).await
     }
 
-    /// Marks an open transaction as failed for a statement that the session did not receive, and
-    /// returns the error.
-    pub fn refuse(&mut self, error: SqlError) -> SqlError {
-        self.fail(error)
-    }
-
-    /// Marks an open transaction as failed, and returns the error.
-    fn fail(&mut self, error: SqlError) -> SqlError {
-        if let Some(transaction) = &mut self.transaction {
-            transaction.has_failed = true;
-            if transaction.savepoints.is_empty() {
-                // Its snapshot is no longer needed, and prevents the reclamation of old versions.
-                transaction.cx = None;
-            }
-        }
-        error
-    }
-
-    async fn run_command(
-        &mut self,
-        command: &Command,
-        param_types: &[SqlType],
-        params: &[Datum],
-    ) -> Result<Response, SqlError> {
-        self.refuse_when_failed(command)?;
-        let done = |tag: &str| Ok(Response::Command { tag: tag.to_owned() });
-        match command {
-            Command::Data(parsed) => match self.native_call(parsed)? {
-                Some(call) => self.run_native(call, param_types, params).await,
-                None => self.run_data(parsed, param_types, params).await,
-            },
-            Command::Explain(explain) => self.run_explain(explain, param_types, params).await,
-            Command::Copy(parsed) => self.begin_copy(parsed).await,
-            Command::Begin { tag, is_read_only, as_of } => {
-                match &mut self.transaction {
-                    Some(open) if open.is_implicit => {
-                        open.is_implicit = false;
-                        open.is_read_only = is_read_only.unwrap_or(open.is_read_only);
-                    }
-                    Some(_) => {
-                        let message = "there is already a transaction in progress";
-                        self.notices.push(Notice::warning(code::ACTIVE_TRANSACTION, message));
-                    }
-                    None => self.begin(false, *is_read_only),
-                }
-                if let Some(as_of) = as_of
-                    && let Err(error) = self.begin_as_of(as_of).await
-                {
-                    self.rollback();
-                    return Err(error);
-                }
-                done(tag)
-            }
-            Command::Commit { is_chained } => {
-                let tag = self.commit().await?;
-                if *is_chained {
-                    self.begin(false, None);
-                }
-                done(tag)
-            }
-            Command::Rollback { is_chained } => {
-                if self.transaction.is_none() {
-                    self.notices.push(Notice::no_transaction());
-                }
-                self.rollback();
-                if *is_chained {
-                    self.begin(false, None);
-                }
-                done("ROLLBACK")
-            }
-            Command::Cursor(cursor) => self.run_cursor(cursor, param_types, params).await,
-            Command::SetUser(set) => self.set_user(set).await,
-            Command::Prepare { name, types, text } => {
-                let types = self.prepared_types(types).await?;
-                self.prepare(name, text, &types).await?;
-                done("PREPARE")
-            }
-            Command::Execute { name, args } => self.run_prepared(name, args).await,
-            Command::Savepoint(step, name) => self.run_savepoint(*step, name).await,
-            other => self.run_setting(other).await,
-        }
-    }
-
-    fn refuse_when_failed(&self, command: &Command) -> Result<(), SqlError> {
-        if self.transaction_status() != TransactionStatus::Failed || command.ends_failure() {
-            return Ok(());
-        }
-        let message =
-            "current transaction is aborted, commands ignored until end of transaction block";
-        Err(SqlError::new(code::FAILED_TRANSACTION, message))
-    }
-
-    fn begin(&mut self, is_implicit: bool, is_read_only: Option<bool>) {
-        assert!(self.transaction.is_none(), "one transaction at a time");
-        let default = self.settings.is_on("default_transaction_read_only");
-        self.transaction = Some(Transaction {
-            cx: None,
-            is_implicit,
-            is_read_only: is_read_only.unwrap_or(default),
-            has_failed: false,
-            started: now(),
-            settings_before: self.settings.clone(),
-            local_settings: Vec::new(),
-            local_authorization: None,
-            savepoints: Vec::new(),
-            deferred: Vec::new(),
-            done: Done::default(),
-        });
-    }
-
-    /// Ends the transaction, and returns the command tag: COMMIT or ROLLBACK.
-    async fn commit(&mut self) -> Result<&'static str, SqlError> {
-        let ended = self.commit_transaction().await;
-        self.end_cursors(ended.as_ref().is_ok_and(|tag| *tag == "COMMIT"));
-        ended
-    }
-
-    async fn commit_transaction(&mut self) -> Result<&'static str, SqlError> {
-        let Some(mut transaction) = self.transaction.take() else {
-            self.notices.push(Notice::no_transaction());
-            return Ok("COMMIT");
-        };
-        if transaction.has_failed {
-            self.settings = transaction.settings_before;
-            return Ok("ROLLBACK");
-        }
-        for (name, old) in transaction.local_settings.iter().rev() {
-            self.settings.set(name, old)?;
-        }
-        if let Some(before) = transaction.local_authorization.take() {
-            self.settings.set_authorization(before);
-        }
-        if let Err(error) = self.check_deferred(&mut transaction) {
-            self.settings = transaction.settings_before;
-            return Err(error);
-        }
-        let certified = transaction.cx.and_then(LocalContext::into_certified);
-        let Some(certified) = certified else { return Ok("COMMIT") };
-        let outcome =
-            self.commit_program(Program::Certified(certified), Rehearsed::default()).await;
-        match outcome.map_err(|error| self.unknown_outcome(error))? {
-            Outcome::Committed { version, .. } => {
-                self.written = self.written.max(version);
-                Ok("COMMIT")
-            }
-            Outcome::Aborted(abort) => {
-                let replayed = match abort.code == SqlState::SERIALIZATION_FAILURE {
-                    true => self.replay(transaction.done, abort).await,
-                    false => Err(self.explain(abort)),
-                };
-                if replayed.is_err() {
-                    self.settings = transaction.settings_before;
-                }
-                replayed.map(|()| "COMMIT")
-            }
-        }
-    }
-
-    fn rollback(&mut self) {
-        if let Some(transaction) = self.transaction.take() {
-            self.settings = transaction.settings_before;
-        }
-        self.asked_settings.clear();
-        self.end_cursors(false);
-    }
-
-    /// Commits an implicit transaction, or rolls it back if it failed.
-    async fn end_implicit(&mut self) -> Result<(), SqlError> {
-        if self.transaction.as_ref().is_some_and(|open| open.is_implicit) {
-            self.commit().await?;
-        }
-        Ok(())
-    }
-
-    /// Converts the abort of a certified transaction to an error that describes rows as clients
-    /// know them.
-    fn explain(&self, abort: Abort) -> SqlError {
-        let is_conflict = abort.code == SqlState::SERIALIZATION_FAILURE;
-        let mut error = SqlError::from(abort);
-        if is_conflict {
-            error.message = "could not serialize access due to concurrent update".to_owned();
-            error
-                .hint
-                .get_or_insert_with(|| "The transaction might succeed if retried.".to_owned());
-            let mut cx = LocalContext::snapshot(self.engine.store().pin());
-            let (topology, zone) = (self.engine.topology(), self.settings.zone());
-            error.detail = error.detail.map(|it| conflict::describe(it, &mut cx, topology, zone));
-        }
-        error
-    }
-
     /// Returns a snapshot that contains the session's own writes. With strict reads it also
     /// contains all transactions acknowledged before.
     async fn snapshot(&self) -> Result<Snapshot, SqlError> {
@@ -551,14 +306,14 @@ impl Session {
             self.wait_fresh().await?;
         }
         let pin = self.engine.store().pin();
-        let beyond = self.beyond(pin.version()).await?;
-        Ok(Snapshot { pin, beyond })
+        let remote = self.remote_rows(pin.version()).await?;
+        Ok(Snapshot { pin, remote })
     }
 
     /// Returns access to the rows on other shards at a version of this node.
-    async fn beyond(&self, at: SnapshotVersion) -> Result<Option<Beyond>, SqlError> {
+    async fn remote_rows(&self, at: SnapshotVersion) -> Result<Option<RemoteSnapshot>, SqlError> {
         let unavailable = |Unavailable { reason }| SqlError::new(code::UNAVAILABLE, reason);
-        self.engine.beyond(at).await.map_err(unavailable)
+        self.engine.remote_rows(at).await.map_err(unavailable)
     }
 
     fn must_be_fresh(&self) -> bool {

@@ -7,7 +7,7 @@ use pangea_core::txn::{Outcome, Procedure, SqlState};
 use sqlparser::ast;
 
 use super::data::CONFLICTS_MAX;
-use super::explain::Rehearsed;
+use super::explain::DryRun;
 use super::interrupt::Interruptible;
 use super::local::LocalContext;
 use super::prepared::query_of;
@@ -17,12 +17,12 @@ use crate::authorization::ordinary;
 use crate::catalog::PUBLIC;
 use crate::error::{SqlError, code};
 use crate::expr::Env;
-use crate::held::Held;
 use crate::native::Native;
-use crate::plan::OutputColumn;
+use crate::result_memory::ResultReservation;
 use crate::syntax::{self, Parsed};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 /// The native procedure that a CALL refers to, and its arguments.
 pub(super) struct NativeCall {
@@ -149,8 +149,7 @@ impl Session {
             self.wait_fresh().await?;
         }
         let program = self.program(native.name(), args)?;
-        let outcome = self.commit_program(program, Rehearsed::default()).await;
-        match outcome.map_err(|error| self.unknown_outcome(error))? {
+        match self.commit_program(program, DryRun::default()).await? {
             Outcome::Aborted(abort) if abort.code == code::NOT_REPEATABLE => {
                 self.native_alone(&native, values).await
             }
@@ -166,7 +165,7 @@ impl Session {
     fn demand_superuser(&mut self, native: &Native) -> Result<(), SqlError> {
         let mut cx = LocalContext::snapshot(self.engine.store().pin());
         let env = self.env(Vec::new(), now(), Vec::new());
-        match ordinary(&env, &mut cx)? {
+        match ordinary(env.current_user(), &mut cx)? {
             None => Ok(()),
             Some(_) => {
                 let message = format!("permission denied for procedure {}", native.name());
@@ -207,15 +206,17 @@ impl Session {
         values: Vec<Datum>,
     ) -> Result<Response, SqlError> {
         self.open_snapshot().await?;
-        let mut transaction = self.transaction.take().expect("the caller has looked");
-        let env = self.env(values, transaction.started, Vec::new());
+        let started = self.open_transaction().started;
+        let env = self.env(values, started, Vec::new());
         let env = Env { deferred: Some(RefCell::default()), ..env };
+        let transaction = self.transaction.as_mut().expect("it is open");
         // The code of the procedure is not a statement that a replay could repeat.
         transaction.done.breaks();
-        let cx = transaction.cx.as_mut().expect("the snapshot is open");
-        cx.is_read_only = transaction.is_read_only;
+        let is_read_only = transaction.is_read_only;
+        let cx = transaction.context();
+        cx.is_read_only = is_read_only;
         cx.begin_write();
-        let executed = match transaction.is_read_only {
+        let executed = match is_read_only {
             true => Err(read_only()),
             false => native
                 .execute(&env, &mut Interruptible::new(cx, &self.engine))
@@ -223,7 +224,6 @@ impl Session {
         };
         let deferred = env.deferred.unwrap_or_default().into_inner();
         transaction.deferred.extend(deferred);
-        self.transaction = Some(transaction);
         Ok(self.called(native.columns(), executed?.rows))
     }
 
@@ -231,7 +231,10 @@ impl Session {
         if columns.is_empty() {
             return Response::Command { tag: "CALL".to_owned() };
         }
-        self.respond_rows(columns, Stream::whole(rows, Held::default(), "CALL".to_owned()))
+        self.respond_rows(
+            columns,
+            Stream::whole(rows, ResultReservation::default(), "CALL".to_owned()),
+        )
     }
 }
 

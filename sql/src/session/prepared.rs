@@ -28,7 +28,7 @@ pub(super) fn command(parsed: &Parsed) -> Result<Command, SqlError> {
         ast::Statement::Execute { name, parameters, immediate: false, .. } => {
             Ok(execute(name.as_ref(), parameters))
         }
-        other => Err(SqlError::unsupported(crate::plan::command_of(other))),
+        other => Err(SqlError::unsupported(crate::syntax::command_of(other))),
     }
 }
 

@@ -4,9 +4,9 @@ use super::command::Command;
 use super::{Response, Session};
 use crate::error::{SqlError, code};
 use crate::native::{Rows, as_type};
-use crate::plan::OutputColumn;
 use crate::syntax;
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 impl Session {
     /// Runs a statement with these values of `$1`, `$2` and so on, and returns all of its rows.

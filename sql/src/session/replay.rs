@@ -7,7 +7,7 @@ use crate::error::SqlError;
 use crate::exec::Executed;
 use crate::expr::Env;
 use crate::plan::Planned;
-use crate::replay::{REPLAY, Statement, Told, digest, encode};
+use crate::replay::{REPLAY, Statement, StreamedResult, digest, encode};
 use crate::statement::Arguments;
 
 /// The maximum number of statements recorded for a transaction, and their maximum bytes.
@@ -47,7 +47,7 @@ impl Done {
             return None;
         }
         self.unfinished += 1;
-        self.statements.push(Statement { args, told: 0 });
+        self.statements.push(Statement { args, digest: 0 });
         Some(self.statements.len() - 1)
     }
 
@@ -55,24 +55,24 @@ impl Done {
     /// the end.
     pub(super) fn go_on(
         &mut self,
-        (at, told): (usize, Told),
+        (at, streamed): (usize, StreamedResult),
         is_done: bool,
-    ) -> Option<(usize, Told)> {
-        let count = told.count();
+    ) -> Option<(usize, StreamedResult)> {
+        let count = streamed.count();
         if is_done || count > ROWS_MAX as u64 {
-            self.finish(at, told, count);
+            self.finish(at, streamed, count);
             return None;
         }
-        Some((at, told))
+        Some((at, streamed))
     }
 
     /// Records that all rows of the query at this position were returned.
-    pub(super) fn finish(&mut self, at: usize, told: Told, count: u64) {
-        if told.count() > ROWS_MAX as u64 {
+    pub(super) fn finish(&mut self, at: usize, streamed: StreamedResult, count: u64) {
+        if streamed.count() > ROWS_MAX as u64 {
             return self.breaks();
         }
         if let Some(statement) = self.statements.get_mut(at) {
-            statement.told = told.digest(count);
+            statement.digest = streamed.digest(count);
             self.unfinished -= 1;
         }
     }
@@ -86,8 +86,8 @@ impl Done {
         {
             return self.breaks();
         }
-        let told = digest(&planned.columns, executed);
-        self.statements.push(Statement { args, told });
+        let digest = digest(&planned.columns, executed);
+        self.statements.push(Statement { args, digest });
     }
 }
 
@@ -95,12 +95,11 @@ impl Session {
     /// Returns a statement in the form in which it is replayed; `None` if it cannot be replayed.
     pub(super) fn replayable(
         &self,
-        transaction: &Transaction,
         text: Option<&str>,
         (planned, env): (&Planned, &Env),
     ) -> Option<Vec<u8>> {
         let text = text.filter(|_| self.settings.is_on("replay"))?;
-        let is_kept = transaction.done.takes(planned);
+        let is_kept = self.transaction.as_ref().is_some_and(|open| open.done.takes(planned));
         is_kept.then(|| Arguments::encode_parts(text, &planned.params, env, (false, None)))
     }
 
@@ -123,13 +122,13 @@ impl Session {
         transaction: &mut Transaction,
         args: Option<Vec<u8>>,
         planned: &Planned,
-    ) -> Option<(usize, Told)> {
+    ) -> Option<(usize, StreamedResult)> {
         let Some(args) = args else {
             transaction.done.breaks();
             return None;
         };
         let at = transaction.done.begin(args)?;
-        Some((at, Told::new(&planned.columns, &[])))
+        Some((at, StreamedResult::new(&planned.columns, &[])))
     }
 
     /// Replays a transaction that could not commit. If a statement returns another result than its
@@ -140,8 +139,7 @@ impl Session {
             return Err(self.explain(abort));
         }
         let program = self.program(REPLAY, encode(&done.statements))?;
-        let outcome = self.engine.commit(program).await;
-        let outcome = outcome.map_err(|error| self.unknown_outcome(error))?;
+        let outcome = self.commit_aside(program).await?;
         self.shared.replays.count(matches!(outcome, Outcome::Committed { .. }));
         match outcome {
             Outcome::Committed { version, .. } => {

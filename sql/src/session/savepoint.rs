@@ -82,7 +82,7 @@ impl Session {
             settings,
             local_settings: transaction.local_settings.len(),
             is_read_only: transaction.is_read_only,
-            cursors: self.cursors_declared,
+            cursors: self.cursors.declared,
         });
     }
 
@@ -111,7 +111,7 @@ impl Session {
         let cursors = savepoint.cursors;
         cx.go_back(savepoint.writes);
         transaction.done.breaks();
-        self.forget_cursors(cursors);
+        self.cursors.forget(cursors);
         Ok(())
     }
 

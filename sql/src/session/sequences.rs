@@ -1,7 +1,7 @@
 //! Sequence numbers for the statements of a session.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use pangea_core::ids::TableId;
 
@@ -15,7 +15,7 @@ use crate::catalog::{CATALOG, relation_key};
 use crate::error::SqlError;
 use crate::expr::Env;
 use crate::plan::Planned;
-use crate::sequence::{Drawn, RESERVE, Used, reserve_args, reserved};
+use crate::sequence::{RESERVE, SequenceValues, Used, reserve_args, reserved};
 
 /// The maximum number of values of one sequence for a statement.
 pub(super) const NUMBERS_MAX: u64 = 1 << 20;
@@ -24,9 +24,18 @@ const GROWTH: u64 = 8;
 /// The maximum number of runs of a statement. [`NUMBERS_MAX`] is reached before.
 pub(super) const TRIES_MAX: u32 = 8;
 
+/// The numbers that a session drew last.
+#[derive(Debug, Default)]
+pub(super) struct LastNumbers {
+    /// From each sequence (`currval`).
+    current: BTreeMap<u32, i64>,
+    /// From any sequence (`lastval`).
+    pub last: Option<i64>,
+}
+
 /// Numbers shared by the node's sessions, lent to a statement.
 #[derive(Debug, Default)]
-pub(super) struct Borrowed(Vec<(u32, u64, Vec<i64>)>);
+pub(super) struct CachedValues(Vec<(u32, u64, Vec<i64>)>);
 
 impl Session {
     /// Draws the numbers for a statement, or for `rows` rows of a COPY. After runs with too few
@@ -36,9 +45,9 @@ impl Session {
         planned: &Planned,
         rows: u64,
         tries: u32,
-    ) -> Result<(Vec<Drawn>, Borrowed), SqlError> {
+    ) -> Result<(Vec<SequenceValues>, CachedValues), SqlError> {
         let mut all = Vec::with_capacity(planned.sequences.len());
-        let mut borrowed = Borrowed::default();
+        let mut borrowed = CachedValues::default();
         for (at, used) in planned.sequences.iter().enumerate() {
             let wanted = planned.draws(at).saturating_mul(rows);
             let wanted = wanted.saturating_mul(GROWTH.saturating_pow(tries)).min(NUMBERS_MAX);
@@ -47,18 +56,18 @@ impl Session {
                 false => self.draw_shared(used, wanted, &mut borrowed).await?,
             };
             let id = used.sequence.id;
-            all.push(Drawn {
+            all.push(SequenceValues {
                 name: used.name.clone(),
                 id,
                 values: RefCell::new(values.into()),
-                current: Cell::new(self.current_numbers.get(&id).copied()),
+                current: Cell::new(self.last_numbers.current.get(&id).copied()),
             });
         }
         Ok((all, borrowed))
     }
 
     /// Returns the numbers that a statement did not use: all after the last one used.
-    pub(super) fn give_back(&self, borrowed: &Borrowed, current: &[(u32, i64)]) {
+    pub(super) fn give_back(&self, borrowed: &CachedValues, current: &[(u32, i64)]) {
         for (id, generation, numbers) in &borrowed.0 {
             let last = current.iter().find(|(of, _)| of == id).map(|(_, last)| last);
             let taken = last.and_then(|last| numbers.iter().position(|number| number == last));
@@ -72,7 +81,7 @@ impl Session {
     /// again.
     pub(super) fn give_back_of<T>(
         &self,
-        borrowed: &Borrowed,
+        borrowed: &CachedValues,
         done: &Result<T, SqlError>,
         current: &[(u32, i64)],
     ) {
@@ -84,7 +93,7 @@ impl Session {
 
     /// Returns all numbers of a failed program if it will be retried. The numbers that each replica
     /// used are not known.
-    pub(super) fn give_back_after(&self, borrowed: &Borrowed, error: SqlError) -> SqlError {
+    pub(super) fn give_back_after(&self, borrowed: &CachedValues, error: SqlError) -> SqlError {
         if is_to_be_tried_again(&error) {
             self.give_back(borrowed, &[]);
         }
@@ -93,8 +102,8 @@ impl Session {
 
     /// Records the numbers that a statement drew as those of the session.
     pub(super) fn note_drawn(&mut self, current: Vec<(u32, i64)>, last_number: Option<i64>) {
-        self.current_numbers.extend(current);
-        self.last_number = last_number;
+        self.last_numbers.current.extend(current);
+        self.last_numbers.last = last_number;
     }
 
     pub(super) fn note_env(&mut self, env: &Env) {
@@ -138,7 +147,7 @@ impl Session {
         &mut self,
         used: &Used,
         wanted: u64,
-        borrowed: &mut Borrowed,
+        borrowed: &mut CachedValues,
     ) -> Result<Vec<i64>, SqlError> {
         let Used { name, sequence, .. } = used;
         let wanted = usize::try_from(wanted).expect("within the most");
@@ -155,8 +164,7 @@ impl Session {
                 let count = self.shared.blocks.wanted(sequence.id, wanted - values.len());
                 let args = reserve_args(name, sequence.id, count);
                 let program = self.program(RESERVE, args)?;
-                let outcome = self.engine.commit(program).await;
-                match outcome.map_err(|error| self.unknown_outcome(error))? {
+                match self.commit_aside(program).await? {
                     Outcome::Aborted(abort) => return Err(abort.into()),
                     Outcome::Committed { result, .. } => {
                         let block = reserved(&result)?;

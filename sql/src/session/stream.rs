@@ -25,10 +25,11 @@ use crate::Shared;
 use crate::error::{SqlError, code};
 use crate::exec::{self, BATCH_BYTES, BATCH_ROWS, Fetching, Found};
 use crate::expr::Env;
-use crate::held::{Held, size_of_row, size_of_rows};
-use crate::plan::{OutputColumn, Planned};
-use crate::replay::Told;
+use crate::plan::Planned;
+use crate::replay::StreamedResult;
+use crate::result_memory::{ResultReservation, size_of_row, size_of_rows};
 use crate::types::datum::Datum;
+use crate::vocabulary::column::OutputColumn;
 
 /// Rows of one result.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,14 +66,14 @@ struct Open {
     fetching: Fetching,
     /// Position of the statement in the transaction, and the digest of the results sent to its
     /// client.
-    told: Option<(usize, Told)>,
+    streamed: Option<(usize, StreamedResult)>,
 }
 
 /// The rows of a result that its client has not received.
 pub(super) struct Stream {
     /// Rows that are found.
     ahead: VecDeque<Vec<Datum>>,
-    held: Held,
+    reservation: ResultReservation,
     /// The source of further rows. The mutex is never locked. It makes the stream `Sync`, although
     /// parts of the query are not.
     open: Option<Mutex<Box<Open>>>,
@@ -95,10 +96,14 @@ struct Again {
 
 impl Stream {
     /// Returns a stream of rows that are all found.
-    pub(super) fn whole(rows: Vec<Vec<Datum>>, held: Held, tag: String) -> Self {
+    pub(super) fn whole(
+        rows: Vec<Vec<Datum>>,
+        reservation: ResultReservation,
+        tag: String,
+    ) -> Self {
         let (ahead, tag) = (rows.into(), Some(tag));
         let drawn = Vec::new();
-        Self { ahead, held, open: None, given: 0, tag, drawn, noting: None, again: None }
+        Self { ahead, reservation, open: None, given: 0, tag, drawn, noting: None, again: None }
     }
 
     /// Returns whether no rows are left.
@@ -133,7 +138,7 @@ impl Stream {
             bytes += size_of_row(&row);
             rows.push(row);
         }
-        self.held.give_back(bytes);
+        self.reservation.give_back(bytes);
         rows
     }
 
@@ -187,7 +192,7 @@ impl Session {
         let planned = planned.clone();
         let mut stream = Stream {
             ahead: VecDeque::new(),
-            held: Held::of(Some(&self.shared.results)),
+            reservation: ResultReservation::of(Some(&self.shared.results)),
             open: None,
             given: 0,
             tag: None,
@@ -196,7 +201,9 @@ impl Session {
             again: None,
         };
         match found {
-            Found::Whole(rows, held) => (stream.ahead, stream.held) = (rows.into(), held),
+            Found::Whole(rows, reservation) => {
+                (stream.ahead, stream.reservation) = (rows.into(), reservation)
+            }
             Found::Some(fetching) => {
                 if let On::Transaction(view) = &on
                     && first == Some(0)
@@ -206,7 +213,7 @@ impl Session {
                     let again = Again { planned, view, env: env.clone() };
                     stream.again = Some(Mutex::new(Box::new(again)));
                 }
-                let open = Open { planned, on, env, fetching, told: None };
+                let open = Open { planned, on, env, fetching, streamed: None };
                 stream.open = Some(Mutex::new(Box::new(open)));
             }
         }
@@ -228,13 +235,17 @@ impl Session {
     }
 
     /// Records the results that the client receives from a stream of the transaction, from here on.
-    pub(super) fn note_stream(&mut self, stream: &mut Stream, (at, mut told): (usize, Told)) {
-        told.rows(stream.ahead.make_contiguous());
+    pub(super) fn note_stream(
+        &mut self,
+        stream: &mut Stream,
+        (at, mut streamed): (usize, StreamedResult),
+    ) {
+        streamed.rows(stream.ahead.make_contiguous());
         if let Some(open) = stream.open_mut() {
-            open.told = Some((at, told));
+            open.streamed = Some((at, streamed));
         } else if let Some(transaction) = &mut self.transaction {
-            let count = told.count();
-            transaction.done.finish(at, told, count);
+            let count = streamed.count();
+            transaction.done.finish(at, streamed, count);
         }
     }
 
@@ -244,7 +255,7 @@ impl Session {
         while stream.open.is_some() && stream.ahead.len() < wanted && bytes < BATCH_BYTES {
             let rows = self.find(stream, wanted - stream.ahead.len())?;
             let size = size_of_rows(&rows);
-            stream.held.take(size)?;
+            stream.reservation.take(size)?;
             bytes += size;
             stream.ahead.extend(rows);
         }
@@ -256,7 +267,7 @@ impl Session {
         self.check_interruption()?;
         let started = Instant::now();
         let Some(open) = stream.open_mut() else { return Ok(Vec::new()) };
-        let Open { planned, on, env, fetching, told } = open;
+        let Open { planned, on, env, fetching, streamed } = open;
         let (select, engine) = (exec::select_of(planned), &self.engine);
         let transaction = self.transaction.as_mut().and_then(|open| open.cx.as_mut());
         let found = match on {
@@ -269,16 +280,16 @@ impl Session {
         };
         let mut rows = found.map_err(|failure| exec::unmarked(planned, failure))?;
         exec::show_names(planned, env, &mut rows)?;
-        if let Some((at, mut so_far)) = told.take() {
+        if let Some((at, mut so_far)) = streamed.take() {
             so_far.rows(&rows);
             let done = self.transaction.as_mut().map(|open| &mut open.done);
             let kept = (at, so_far);
-            *told = done.and_then(|done| done.go_on(kept, fetching.is_done()));
+            *streamed = done.and_then(|done| done.go_on(kept, fetching.is_done()));
         }
         let is_done = fetching.is_done();
         self.note_env(env);
         if is_done {
-            stream.held.keep(size_of_rows(&stream.ahead));
+            stream.reservation.keep(size_of_rows(&stream.ahead));
             stream.open = None;
         }
         if let Some(noting) = &mut stream.noting {
@@ -318,7 +329,7 @@ impl Session {
             return Response::Rows { columns, rows: stream.ahead.drain(..).collect(), tag };
         }
         let bytes = stream.open_mut().map_or(0, |open| open.on.bytes());
-        stream.held.take_anyway(bytes);
+        stream.reservation.take_anyway(bytes);
         self.stream = Some(stream);
         Response::Stream { columns }
     }
@@ -330,9 +341,9 @@ impl Session {
     ) -> Result<(Vec<OutputColumn>, Stream), SqlError> {
         match (response, self.stream.take()) {
             (Response::Rows { columns, rows, tag }, _) => {
-                let mut held = Held::of(Some(&self.shared.results));
-                held.take_anyway(size_of_rows(&rows));
-                Ok((columns, Stream::whole(rows, held, tag)))
+                let mut reservation = ResultReservation::of(Some(&self.shared.results));
+                reservation.take_anyway(size_of_rows(&rows));
+                Ok((columns, Stream::whole(rows, reservation, tag)))
             }
             (Response::Stream { columns }, Some(stream)) => Ok((columns, stream)),
             _ => Err(SqlError::new(code::INTERNAL, "a query without rows")),

@@ -128,7 +128,7 @@ pub(super) fn check(statement: &ast::Statement, source: &str) -> Result<(), SqlE
         S::StartTransaction { .. } => Ok(()),
         S::Set(set) if is_set(set) => Ok(()),
         other => {
-            let what = crate::plan::command_of(other);
+            let what = super::command_of(other);
             let error = SqlError::unsupported(format!("AS OF SYSTEM TIME in {what}"));
             Err(error.at(source, Location { line: 1, column: 1 }))
         }

@@ -6,7 +6,50 @@ use sqlparser::tokenizer::{Location, Token, TokenWithSpan};
 use super::words::{Words, word};
 use super::{CursorStatement, Parsed};
 use crate::error::{SqlError, code};
-use crate::explain::{Format, Options};
+use crate::types::SqlType;
+
+/// The options of EXPLAIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Whether the statement is run (ANALYZE).
+    pub is_analyzed: bool,
+    pub is_verbose: bool,
+    pub has_costs: bool,
+    pub has_timing: bool,
+    pub has_summary: bool,
+    pub format: Format,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            is_analyzed: false,
+            is_verbose: false,
+            has_costs: true,
+            has_timing: false,
+            has_summary: false,
+            format: Format::Text,
+        }
+    }
+}
+
+/// The output format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Text,
+    Json,
+    Xml,
+}
+
+impl Format {
+    /// The type of the column `QUERY PLAN`.
+    pub(crate) fn base(self) -> SqlType {
+        match self {
+            Self::Text | Self::Xml => SqlType::Text,
+            Self::Json => SqlType::Json,
+        }
+    }
+}
 
 /// An EXPLAIN.
 #[derive(Clone, Debug)]

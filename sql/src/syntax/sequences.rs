@@ -158,3 +158,36 @@ fn option_of(words: &[Option<String>], at: usize) -> Option<usize> {
     let name = if here == "NO" { words.get(at + 1)?.as_deref()? } else { here };
     ORDER.iter().position(|known| *known == name)
 }
+
+/// Returns the sequence that a default expression draws from.
+pub(crate) fn sequence_of(default: &str) -> Option<Written> {
+    let text = default.strip_prefix("nextval('")?;
+    let name = text.strip_suffix("'::regclass)").or_else(|| text.strip_suffix("')"))?;
+    // A quote inside the literal is doubled. A single one ends the literal early.
+    let name = name.replace("''", "\0");
+    if name.contains('\'') {
+        return None;
+    }
+    super::name_from_text(&name.replace('\0', "'")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::QualifiedName;
+    use crate::catalog::sequence::nextval_of;
+
+    #[test]
+    fn a_default_names_its_sequence_whatever_that_is_called() {
+        for (schema, name) in [("public", "s"), ("a", "it's"), ("s'1", "Q \"x\""), ("public", "''")]
+        {
+            let sequence = QualifiedName::new(schema, name);
+            let found = sequence_of(&nextval_of(&sequence)).map(|written| written.kept());
+            assert_eq!(found, Some(sequence), "{schema}.{name}");
+        }
+        assert!(sequence_of("nextval('s')").is_some());
+        for other in ["nextval('s') + 1", "nextval('a') || nextval('b')", "nextval('a'::text)"] {
+            assert_eq!(sequence_of(other), None, "{other}");
+        }
+    }
+}

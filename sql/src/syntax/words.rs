@@ -72,7 +72,7 @@ impl Words<'_> {
     pub(crate) fn ident(&mut self) -> Result<ast::Ident, SqlError> {
         let Some(Token::Word(found)) = self.token() else { return Err(self.unexpected()) };
         let lower = found.value.to_lowercase();
-        let is_reserved = super::reserved::RESERVED.binary_search(&&*lower).is_ok();
+        let is_reserved = super::RESERVED.binary_search(&&*lower).is_ok();
         if found.quote_style.is_none() && is_reserved {
             return Err(self.unexpected());
         }

@@ -4,14 +4,15 @@
 //! of the referenced one, `a` if it is dropped together with it, and `n` if it prevents the drop.
 
 use super::constraints::ConstraintKind;
-use super::relations::{PG_CLASS, default_oid, rule_oid};
+use super::relations::{default_oid, rule_oid};
 use super::tables::{Rows, int, text};
 use super::{
     Kind, PANGEA, PANGEA_EXTENSION, PG_EXTENSION, PG_NAMESPACE, SystemCatalog, definitions,
     primary_key, stored,
 };
-use crate::catalog::sequence::sequence_of;
 use crate::catalog::{KeyTarget, Table, View};
+use crate::syntax::sequences::sequence_of;
+use crate::vocabulary::system::PG_CLASS;
 
 /// OIDs of `pg_attrdef`, `pg_constraint` and `pg_rewrite`.
 const PG_ATTRDEF: u32 = 2_604;

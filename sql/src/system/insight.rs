@@ -15,8 +15,8 @@ use crate::insight::Facts;
 use crate::insight::activity::{Activity, State};
 use crate::insight::hot_keys::HotKey;
 use crate::syntax::quoted_name;
-use crate::system::DATABASE;
 use crate::types::datum::Datum;
+use crate::vocabulary::system::DATABASE;
 
 /// Displayed instead of another user's statement.
 const HIDDEN: &str = "<insufficient privilege>";

@@ -30,28 +30,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pangea_core::ids::TableId;
 use pangea_core::key::Direction;
-use pangea_core::partition::said_by;
 use pangea_core::txn::{Context, Scan};
 
 use crate::catalog::comment::{self, Subject};
-use crate::catalog::enums as records;
 use crate::catalog::procedure::{self, Procedure};
 use crate::catalog::role::{self, Access, Owned, Role};
 use crate::catalog::{
-    BOOTSTRAP, CATALOG, Enums, QualifiedName, Relation, Sequence, Table, View, relation_keys,
-    relation_of_key, schema,
+    BOOTSTRAP, CATALOG, Enums, QualifiedName, Relation, Sequence, Table, View, enums as records,
+    relation_keys, relation_of_key, schema, stored,
 };
 use crate::error::Failure;
 use crate::expr::Env;
-use crate::plan::OutputColumn;
 use crate::search_path::SearchPath;
 use crate::syntax::quoted_ident;
 use crate::types::datum::Datum;
-pub(crate) use relations::PG_CLASS;
-pub(crate) use roles::{DATABASE, ENCODING, default_acl};
-pub(crate) use tables::SystemTable;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::system::{
+    PG_DATABASE, PG_NAMESPACE, SystemTable, schema_and_name, table_named, tables as system_tables,
+};
 pub(crate) use types::{is_class_of, is_operator_class};
 pub(crate) use views::SystemView;
 
@@ -66,15 +63,8 @@ const PANGEA: u32 = 13_001;
 /// OID of the extension that owns this schema. Tools leave the members of extensions unchanged.
 const PANGEA_EXTENSION: u32 = 13_002;
 const PG_EXTENSION: u32 = 3_079;
-/// OIDs of the tables that list schemas and databases.
-pub(crate) const PG_NAMESPACE: u32 = 2_615;
-pub(crate) const PG_DATABASE: u32 = 1_262;
-/// OID of the table that lists types.
-pub(crate) const PG_TYPE: u32 = 1_247;
 /// OID of the bootstrap superuser.
 const BOOTSTRAP_ROLE: u32 = 10;
-/// First OID of objects that users create.
-const USER_OID_FIRST: u32 = 16_384;
 /// First OID of primary keys. These OIDs are not stored: they follow from those of the tables.
 const PRIMARY_KEY_FIRST: u32 = 1 << 30;
 /// First OID of objects whose OID is derived from their name.
@@ -161,18 +151,9 @@ pub(crate) enum Found {
 
 /// Returns the table or view of the catalog that a name denotes, if any.
 pub(crate) fn find(parts: &[String]) -> Option<Found> {
-    let (schema, name) = match parts {
-        [name] => ("pg_catalog", name),
-        [schema, name] => (schema.as_str(), name),
-        _ => return None,
-    };
-    let table = tables::find(schema, name).map(Found::Table);
+    let (schema, name) = schema_and_name(parts)?;
+    let table = table_named(schema, name).map(Found::Table);
     table.or_else(|| views::find(schema, name).map(Found::View))
-}
-
-/// Returns the OID of an object that is stored under a number.
-pub(crate) fn stored(id: u32) -> u32 {
-    said_by(TableId(id)).1.0 - crate::catalog::USER_TABLE_FIRST + USER_OID_FIRST
 }
 
 /// Returns the OID of a primary key.
@@ -197,7 +178,7 @@ fn numbered<T>(named: impl IntoIterator<Item = (String, T)>) -> BTreeMap<u32, T>
 /// Returns the tables and views of the catalog itself, by OID.
 fn own_relations() -> BTreeMap<u32, Entry> {
     let mut relations = BTreeMap::new();
-    for system in tables::all() {
+    for system in system_tables() {
         let (name, kind) = (system.name.clone(), Kind::System(system));
         let namespace = schema_oid(system.schema);
         relations.insert(system.oid, Entry { name, namespace, kind });

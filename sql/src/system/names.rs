@@ -4,7 +4,6 @@ use super::{Entry, Kind, SystemCatalog, types};
 use crate::catalog::{Enums, PUBLIC, QualifiedName};
 use crate::error::{SqlError, code};
 use crate::expr::bind::column_type;
-use crate::plan::no_schema;
 use crate::syntax::{self, quoted_ident};
 use crate::types::{ColumnType, Reg, SqlType};
 use sqlparser::dialect::PostgreSqlDialect;
@@ -239,7 +238,7 @@ impl SystemCatalog {
     /// # Errors
     /// If it does not exist.
     pub(crate) fn schema_named(&self, name: &str) -> Result<u32, SqlError> {
-        self.namespace(name).ok_or_else(|| no_schema(name))
+        self.namespace(name).ok_or_else(|| SqlError::undefined_schema(name))
     }
 
     /// Returns the OID of a schema.

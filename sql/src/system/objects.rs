@@ -2,7 +2,7 @@
 //! settings.
 
 use super::relations::{BTREE, C_COLLATION, DEFAULT_COLLATION};
-use super::roles::{DEFAULT_TABLESPACE, ENCODING};
+use super::roles::DEFAULT_TABLESPACE;
 use super::tables::{Rows, int, text};
 use super::{
     BOOTSTRAP_ROLE, PANGEA, PANGEA_EXTENSION, PG_CATALOG, PG_DATABASE, SystemCatalog, procedures,
@@ -10,8 +10,9 @@ use super::{
 };
 use crate::catalog::comment::Subject;
 use crate::expr::Env;
-use crate::session::settings;
+use crate::settings;
 use crate::types::datum::Datum;
+use crate::vocabulary::system::ENCODING;
 
 /// Marks a collation as valid for any encoding.
 const ANY_ENCODING: i64 = -1;

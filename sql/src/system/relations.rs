@@ -8,8 +8,6 @@ use crate::syntax;
 use crate::types::datum::Datum;
 use crate::types::{ColumnType, SqlType};
 
-/// OID of `pg_class` itself.
-pub(crate) const PG_CLASS: u32 = 1_259;
 /// OID of the access method of tables.
 const HEAP: u32 = 2;
 /// OID of the access method of indexes.

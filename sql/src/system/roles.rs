@@ -6,20 +6,15 @@ use std::convert::Infallible;
 use super::tables::{Rows, int, text};
 use super::{PG_NAMESPACE, SystemCatalog, numbered};
 use crate::authorization::held;
-use crate::catalog::BOOTSTRAP;
 use crate::catalog::role::{self, Access, PRIVILEGES, Privileges, Role};
-use crate::catalog::schema;
+use crate::catalog::{BOOTSTRAP, schema};
 use crate::expr::Env;
 use crate::syntax::quoted;
 use crate::types::datum::Datum;
+use crate::vocabulary::system::{DATABASE, ENCODING};
 
-/// OID of the only database.
-pub(crate) const DATABASE: u32 = 16_384;
 /// OID of the tablespace that contains all data.
 pub(super) const DEFAULT_TABLESPACE: u32 = 1_663;
-/// The encoding UTF8.
-pub(crate) const ENCODING: u32 = 6;
-
 /// Formats an access control list as PostgreSQL does: `role=privileges/grantor`. Returns NULL if
 /// nothing was granted. `all` are the privileges of the owner.
 pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
@@ -41,29 +36,6 @@ pub(super) fn acl(access: &Access, all: Privileges) -> Datum {
         item(&to, &given.by, given.privileges, given.with_option)
     });
     Datum::array(std::iter::once(own).chain(given).collect())
-}
-
-/// Returns the access control list of a kind of object before any GRANT. Returns `None` for an
-/// unknown kind.
-pub(crate) fn default_acl(kind: &str, owner: &str) -> Option<Vec<Datum>> {
-    let (everybody, own) = match kind {
-        "c" => ("", ""),
-        "r" => ("", "arwdDxt"),
-        "s" => ("", "rwU"),
-        "d" => ("Tc", "CTc"),
-        "f" => ("X", "X"),
-        "l" | "T" => ("U", "U"),
-        "L" => ("", "rw"),
-        "n" => ("", "UC"),
-        "p" => ("", "sA"),
-        "t" => ("", "C"),
-        "F" | "S" => ("", "U"),
-        _ => return None,
-    };
-    let owner = quoted(owner);
-    let items = [(String::new(), everybody), (owner.clone(), own)].into_iter();
-    let given = items.filter(|(_, letters)| !letters.is_empty());
-    Some(given.map(|(to, letters)| Datum::Text(format!("{to}={letters}/{owner}"))).collect())
 }
 
 /// Returns the access control list of a system schema.

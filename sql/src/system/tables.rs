@@ -1,92 +1,11 @@
-//! The tables of `pg_catalog` and their columns.
-
-use std::sync::OnceLock;
+//! Rows of the tables of `pg_catalog`.
 
 use crate::types::SqlType;
 use crate::types::datum::Datum;
-
-/// One line for each table: its OID, its name, and its columns. A name without a schema is in
-/// `pg_catalog`. Each column has the name of its type in `pg_type`. An exclamation mark means NOT
-/// NULL, an underscore before a type means its array type.
-const CATALOGS: &str = include_str!("data/catalogs.txt");
+use crate::vocabulary::system::{SystemColumn, SystemTable};
 
 /// The transaction that precedes all others.
 const FROZEN: u32 = 2;
-
-/// A table of the catalog.
-#[derive(Debug)]
-pub(crate) struct SystemTable {
-    pub oid: u32,
-    pub schema: &'static str,
-    pub name: String,
-    pub columns: Vec<SystemColumn>,
-}
-
-/// A column of a catalog table.
-#[derive(Debug)]
-pub(crate) struct SystemColumn {
-    pub name: String,
-    pub base: SqlType,
-    pub is_not_null: bool,
-}
-
-impl SystemTable {
-    /// Returns whether its rows are local to a node and differ between nodes.
-    pub(crate) fn is_of_node(&self) -> bool {
-        let is_pangea = self.schema == "pangea" && self.name != "partitions";
-        is_pangea || self.name == "pg_stat_activity"
-    }
-
-    /// Returns its columns, followed by the columns that `*` does not expand to: the OID of the
-    /// table, and the transaction that created the row, which is the frozen one.
-    pub(crate) fn all_columns(&self) -> impl Iterator<Item = (String, SqlType)> {
-        let own = self.columns.iter().map(|column| (column.name.clone(), column.base));
-        own.chain(["tableoid", "xmin"].map(|name| (name.to_owned(), SqlType::Oid)))
-    }
-}
-
-impl PartialEq for SystemTable {
-    fn eq(&self, other: &Self) -> bool {
-        self.oid == other.oid
-    }
-}
-
-/// Returns all tables.
-pub(super) fn all() -> &'static [SystemTable] {
-    static ALL: OnceLock<Vec<SystemTable>> = OnceLock::new();
-    ALL.get_or_init(|| CATALOGS.lines().map(table).collect())
-}
-
-/// Returns a table by name.
-pub(crate) fn find(schema: &str, name: &str) -> Option<&'static SystemTable> {
-    all().iter().find(|table| table.name == name && table.schema == schema)
-}
-
-fn table(line: &str) -> SystemTable {
-    let mut words = line.split(' ');
-    let oid = words.next().and_then(|word| word.parse().ok()).expect("a number first");
-    let name = words.next().expect("a name");
-    let (schema, name) = match name.split_once('.') {
-        Some(("pangea", name)) => ("pangea", name.to_owned()),
-        Some((_, name)) => ("information_schema", name.to_owned()),
-        None => ("pg_catalog", name.to_owned()),
-    };
-    let column = |word: &str| {
-        let (name, ty) = word.split_once(':').expect("a name and a type");
-        let (ty, is_not_null) = ty.strip_suffix('!').map_or((ty, false), |ty| (ty, true));
-        SystemColumn { name: name.to_owned(), base: base_named(ty), is_not_null }
-    };
-    SystemTable { oid, schema, name, columns: words.map(column).collect() }
-}
-
-/// Returns the type of a name in `pg_type`.
-fn base_named(name: &str) -> SqlType {
-    if let Some(element) = name.strip_prefix('_') {
-        return base_named(element).array().expect("a type of which there are arrays");
-    }
-    let found = SqlType::ALL.into_iter().find(|base| base.internal_name() == *name);
-    found.unwrap_or_else(|| panic!("no type {name}"))
-}
 
 /// Rows built for a table.
 #[derive(Debug)]
@@ -150,13 +69,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::vocabulary::system::{table_named, tables};
 
     /// Two relations with one name broke the subqueries in which drivers look up the OID of a name.
     #[test]
     fn each_relation_of_the_catalog_has_a_name_and_a_number_of_its_own() {
         let views = crate::system::views::all().iter();
         let views = views.map(|view| (view.schema.clone(), view.name.clone(), view.oid));
-        let tables = all().iter();
+        let tables = tables().iter();
         let tables = tables.map(|table| (table.schema.to_owned(), table.name.clone(), table.oid));
         let all: Vec<_> = tables.chain(views).collect();
         let names: BTreeSet<_> = all.iter().map(|(schema, name, _)| (schema, name)).collect();
@@ -166,9 +86,9 @@ mod tests {
 
     #[test]
     fn tables_are_read_with_their_columns() {
-        let class = find("pg_catalog", "pg_class").unwrap();
+        let class = table_named("pg_catalog", "pg_class").unwrap();
         assert_eq!((class.oid, class.columns[1].name.as_str()), (1_259, "relname"));
         assert_eq!((class.columns[1].base, class.columns[1].is_not_null), (SqlType::Name, true));
-        assert!(find("pg_catalog", "pg_nothing").is_none());
+        assert!(table_named("pg_catalog", "pg_nothing").is_none());
     }
 }

@@ -8,11 +8,11 @@ use pangea_core::txn::{Context, Scan, Stop, Visit};
 use pangea_core::value::Value;
 use sqlparser::ast;
 
-use crate::plan::{OutputColumn, system_columns};
+use crate::plan::system_columns;
 use crate::syntax;
+use crate::vocabulary::column::OutputColumn;
+use crate::vocabulary::system::VIEWS;
 
-/// The statements that would create the views.
-const VIEWS: &str = include_str!("data/views.sql");
 /// OID of the first view. The OIDs of the others follow.
 const OID_FIRST: u32 = 13_200;
 
@@ -88,6 +88,8 @@ mod tests {
     #[test]
     fn all_views_can_be_planned() {
         assert_eq!(columns().len(), all().len());
+        let names = all().iter().map(|view| (view.schema.as_str(), view.name.as_str()));
+        assert!(names.eq(crate::vocabulary::system::views().iter().copied()));
         let roles = find("pg_catalog", "pg_roles").unwrap();
         let at = all().iter().position(|view| view.oid == roles.oid).unwrap();
         assert_eq!(columns()[at][0].name, "rolname");

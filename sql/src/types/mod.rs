@@ -274,6 +274,9 @@ pub(crate) fn unsupported_name(oid: u32) -> String {
     format!("the type with number {oid} in pg_type")
 }
 
+/// Arrays of text.
+pub(crate) const TEXTS: SqlType = SqlType::Array(Element::TEXT);
+
 impl SqlType {
     /// Every type except arrays and users' types.
     pub const ALL: [Self; CATALOG.len()] = {

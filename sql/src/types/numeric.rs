@@ -3,9 +3,8 @@
 //! A value is `unscaled / 10^scale`. The scale affects the display (`1.50`) but not comparisons
 //! (`1.50 = 1.5`). NaN and the infinities are not supported.
 //!
-//! Nearly all numbers have few digits. If the unscaled value fits in 64 bits, it is stored in
-//! place, and is added, compared and rounded without an allocation. Other values are integers of
-//! any length.
+//! Nearly all numbers have few digits. An unscaled value that fits in 64 bits is stored in place,
+//! and is added, compared and rounded without an allocation. Others are integers of any length.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -97,8 +96,7 @@ impl Numeric {
         }
     }
 
-    /// Calls `then` with the unscaled value in two's complement, in as few bytes as possible, the
-    /// lowest first.
+    /// Calls `then` with the unscaled value in two's complement, in the fewest bytes, lowest first.
     pub fn with_bytes<T>(&self, then: impl FnOnce(&[u8]) -> T) -> T {
         let Some(short) = self.short() else {
             return then(&self.unscaled().to_signed_bytes_le());
@@ -237,8 +235,7 @@ impl Numeric {
         Ok(Self::new(self.unscaled_at(scale) % other.unscaled_at(scale), scale))
     }
 
-    /// Returns the square root with PostgreSQL's number of digits. Returns `None` for a negative
-    /// number.
+    /// Returns the square root with PostgreSQL's number of digits; `None` for a negative number.
     pub fn square_root(&self) -> Option<Self> {
         if self.signum() < 0 {
             return None;

@@ -1,0 +1,155 @@
+//! Pauses in which a statement checks whether it must end, for steps in which DataFusion makes
+//! none.
+//!
+//! ```text
+//!   recursive query    iteration after iteration, while each finds rows and none is needed yet
+//!   nested loop        all rows on the left for each batch of those on the right
+//! ```
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::error::Result;
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
+use datafusion::physical_plan::joins::NestedLoopJoinExec;
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use futures_util::Stream;
+
+use super::Physical;
+
+/// The maximum number of rows joined with all others between two pauses.
+const LOOP_ROWS: usize = 1_024;
+
+/// Puts [`YieldExec`] over the inputs that recursive queries and nested loops process repeatedly.
+#[derive(Debug)]
+pub(super) struct InsertYields;
+
+impl PhysicalOptimizerRule for InsertYields {
+    fn optimize(&self, plan: Physical, _: &ConfigOptions) -> Result<Physical> {
+        let plan = plan.transform_up(|node| {
+            let (first, again, rows_max) =
+                if let Some(it) = node.downcast_ref::<RecursiveQueryExec>() {
+                    (it.static_term(), it.recursive_term(), None)
+                } else if let Some(it) = node.downcast_ref::<NestedLoopJoinExec>() {
+                    (it.left(), it.right(), Some(LOOP_ROWS))
+                } else {
+                    return Ok(Transformed::no(node));
+                };
+            let turn = Arc::new(YieldExec { input: again.clone(), rows_max });
+            let children = vec![first.clone(), turn as Physical];
+            Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
+        });
+        plan.data()
+    }
+
+    fn name(&self) -> &str {
+        "turns"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Pauses before its input starts, and after each `rows_max` rows.
+#[derive(Debug)]
+struct YieldExec {
+    input: Physical,
+    rows_max: Option<usize>,
+}
+
+impl DisplayAs for YieldExec {
+    fn fmt_as(&self, kind: DisplayFormatType, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.input.fmt_as(kind, f)
+    }
+}
+
+impl ExecutionPlan for YieldExec {
+    fn name(&self) -> &str {
+        self.input.name()
+    }
+
+    fn downcast_delegate(&self) -> Option<&dyn ExecutionPlan> {
+        Some(self.input.as_ref())
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.input.properties()
+    }
+
+    fn children(&self) -> Vec<&Physical> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, mut children: Vec<Physical>) -> Result<Physical> {
+        Ok(Arc::new(Self { input: children.swap_remove(0), rows_max: self.rows_max }))
+    }
+
+    fn execute(&self, part: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let input = self.input.execute(part, context)?;
+        Ok(Box::pin(Paused { input, has_paused: false, rows_max: self.rows_max, rest: None }))
+    }
+}
+
+/// A stream that returns `Pending` at the first poll, and again after each `rows_max` rows.
+struct Paused {
+    input: SendableRecordBatchStream,
+    has_paused: bool,
+    rows_max: Option<usize>,
+    /// The rest of a batch.
+    rest: Option<RecordBatch>,
+}
+
+impl Paused {
+    /// Returns the first rows of a batch, and stores the rest.
+    fn first_of(&mut self, batch: RecordBatch) -> RecordBatch {
+        let Some(most) = self.rows_max else { return batch };
+        self.has_paused = false;
+        if batch.num_rows() <= most {
+            return batch;
+        }
+        self.rest = Some(batch.slice(most, batch.num_rows() - most));
+        batch.slice(0, most)
+    }
+}
+
+impl Stream for Paused {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<RecordBatch>>> {
+        if !std::mem::replace(&mut self.has_paused, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let next = match self.rest.take() {
+            Some(rest) => Some(Ok(rest)),
+            None => ready!(self.input.as_mut().poll_next(cx)),
+        };
+        Poll::Ready(next.map(|batch| batch.map(|batch| self.first_of(batch))))
+    }
+}
+
+impl RecordBatchStream for Paused {
+    fn schema(&self) -> SchemaRef {
+        self.input.schema()
+    }
+}
