@@ -111,7 +111,10 @@ fn a_lost_transaction_is_found_and_named() {
         run.call(&lost, Done::Lost);
         let violation = run.check().expect_err(name);
         assert_eq!(violation.right.0, named, "{name}: {violation}");
-        assert!(violation.to_string().starts_with("acknowledged commits violated, "), "{violation}");
+        assert!(
+            violation.to_string().starts_with("acknowledged commits violated, "),
+            "{violation}"
+        );
     }
 }
 
