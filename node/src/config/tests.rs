@@ -94,7 +94,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("durability = \"os\"", "durability = \"maybe\"", 5, "maybe"),
         ("durability = \"os\"", "durability = ", 5, "durability ="),
         ("cluster = \"shop\"", "cluster = \"\"", 1, "cluster must not be empty"),
-        ("node = 1", "node = 2: no such id", 3, "node = 2: there is no such id"),
+        ("node = 1", "node = 2", 3, "node = 2: no such id"),
         ("data_dir = \"data\"", "data_dir = \"\"", 4, "data_dir must not be empty"),
         ("[\"eu-west\", \"us-east\"]\n\n", "[\"a\", \"a\"]\n\n", 7, "\"a\" is listed twice"),
         ("region = \"us-east\"", "region = \"mars\"", 11, "\"mars\": no such region"),
