@@ -76,12 +76,12 @@ fn latency(beside: &str) -> Result<(), LabError> {
     let mut extra_us: Vec<f64> = (0..PROBES)
         .map(|_| {
             let began = Instant::now();
-            from.send_to(&[1; 8], target).expect("the lab starts");
-            from.recv_from(&mut [0; 8]).expect("the lab starts");
+            from.send_to(&[1; 8], target).expect("the lab is up");
+            from.recv_from(&mut [0; 8]).expect("the lab is up");
             (began.elapsed() - ROUND_TRIP).as_secs_f64() * 1e6
         })
         .collect();
-    from.send_to(&[], target).expect("the lab starts");
+    from.send_to(&[], target).expect("the lab is up");
     extra_us.sort_by(f64::total_cmp);
     let at = |quantile: f64| extra_us[(quantile * (PROBES - 1) as f64) as usize];
     let late = lab.wide_area().status()?.late_us;
@@ -102,15 +102,15 @@ fn tcp(mtu: u16, offload: bool) -> Result<(), LabError> {
     let [a, b] = lab.regions() else { panic!("two regions") };
     let listener = b.enter(|| TcpListener::bind((b.address(), 0)).expect("a port is free"))?;
     let address = listener.local_addr().expect("the socket is bound");
-    let mut sender = a.enter(|| TcpStream::connect(address).expect("the lab starts"))?;
+    let mut sender = a.enter(|| TcpStream::connect(address).expect("the lab is up"))?;
     let (began, cpu) = (Instant::now(), cpu_secs());
     let sending = std::thread::spawn(move || {
         let data = vec![7; 256 << 10];
         while began.elapsed() < SECS {
-            sender.write_all(&data).expect("the lab starts");
+            sender.write_all(&data).expect("the lab is up");
         }
     });
-    let mut stream = listener.accept().expect("the lab starts").0;
+    let mut stream = listener.accept().expect("the lab is up").0;
     let (mut buffer, mut bytes) = (vec![0; 256 << 10], 0);
     while let Ok(len @ 1..) = stream.read(&mut buffer) {
         bytes += len;
@@ -132,7 +132,7 @@ fn udp() -> Result<(), LabError> {
     let [a, b] = lab.regions() else { panic!("two regions") };
     let to = b.enter(|| UdpSocket::bind((b.address(), 0)).expect("a port is free"))?;
     let from = a.enter(|| UdpSocket::bind((a.address(), 0)).expect("a port is free"))?;
-    from.connect(to.local_addr().expect("the socket is bound")).expect("the lab starts");
+    from.connect(to.local_addr().expect("the socket is bound")).expect("the lab is up");
     let (began, cpu) = (Instant::now(), cpu_secs());
     let mut sent = 0_u64;
     while began.elapsed() < SECS {
