@@ -152,7 +152,7 @@ impl Client {
     pub async fn call(&self, procedure: &str, args: &[u8]) -> Result<Outcome, ClientError> {
         if procedure.len() > NAME_LEN_MAX || args.len() + CALL_OVERHEAD > CLIENT_FRAME_MAX {
             return Err(ClientError::NotSent(format!(
-                "a call of {procedure:.40} with {} bytes is over the limit",
+                "a call of {procedure:.40} with {} bytes exceeds the limit",
                 args.len()
             )));
         }

@@ -118,7 +118,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("ms = 80.5", "ms = -1", 23, "ms = -1: must be from 0"),
         ("ms = 80.5", "ms = nan", 23, "ms = NaN: must be from 0"),
         ("between = [\"eu-west\", ", "between = [\"moon\", ", 22, "no region \"moon\""),
-        ("between = [\"eu-west\", ", "between = [\"us-east\", ", 22, "and itself"),
+        ("between = [\"eu-west\", ", "between = [\"us-east\", ", 22, "is given twice"),
         ("jitter_ms = 0.5", "jitter_ms = -3", 25, "jitter_ms = -3"),
         ("jitter_ms = 0.5", "jitter = 1", 26, "unknown field `jitter`"),
         ("bandwidth_mbit = 100", "bandwidth_mbit = 0.001", 25, "bandwidth"),

@@ -333,7 +333,7 @@ fn a_full_disk_stops_one_node_with_a_clear_error_and_loses_nothing() {
 fn a_panic_of_the_protocol_ends_the_node_and_tells_every_client() {
     let cluster = Cluster::start(3, u64::MAX);
     let error = cluster.add(0, POISON).expect_err("no answer");
-    assert!(error.reason.contains("ended"), "{error}");
+    assert!(error.reason.contains("stopped"), "{error}");
     let mut nodes = cluster.nodes;
     let reason = nodes[0].take().unwrap().wait().expect_err("the node failed");
     assert!(reason.contains("poisoned") && reason.contains("bug"), "{reason}");

@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn values_are_refused_as_on_a_command_line_with_the_line_of_the_plan() {
         for (lines, said) in [
-            ("workload = 'chess'", "line 3: there is no workload \"chess\"; there are"),
+            ("workload = 'chess'", "line 3: unknown workload \"chess\"; known:"),
             ("workload = 'bank'\nrtt = 99999", "line 4: --rtt 99999: must be from 0"),
             ("workload = 'bank'\nsecs = 0", "line 4: invalid value '0' for '--secs <S>'"),
             ("workload = 'bank'\nzipf = 0.9", "line 4: --zipf says nothing of --workload bank"),
@@ -526,7 +526,7 @@ mod tests {
         };
         assert_eq!(plan("postgres", "ycsb-a"), Ok(1));
         let refused = plan("etcd", "tpcc-nopay").unwrap_err();
-        assert!(refused.contains("etcd does not run tpcc-nopay here"), "{refused}");
+        assert!(refused.contains("etcd does not run tpcc-nopay;"), "{refused}");
     }
 
     #[test]

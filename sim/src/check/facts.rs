@@ -334,8 +334,7 @@ impl<'a> Facts<'a> {
         };
         if self.recorded.txns[author.txn as usize].outcome == Outcome::Aborted {
             let name = self.name(author.txn);
-            let story =
-                format!("{in_words} is in {}, but {name}, which wrote it, aborted", place());
+            let story = format!("{in_words} is in {}; {name}, which aborted, wrote it", place());
             return Err(self.violation("G1a", story));
         }
         Ok(*author)

@@ -86,7 +86,7 @@ const TRACES: [(&str, &str, &str); 14] = [
     ("tpcc-nopay", "new-order", "orders of the load and of New-Orders committed"),
     ("tpcc-nopay", "payment", "rows of the load and of Payments committed"),
     ("tpcc-nopay", "long-order", "orders of the load and of New-Orders committed"),
-    ("ycsb-a", "write", "that of its newest acknowledged write"),
+    ("ycsb-a", "write", "mark of its newest acknowledged write"),
     ("ycsb-d", "write", "rows loaded and inserted"),
     ("ycsb-e", "write", "rows loaded and inserted"),
     ("ycsb-f", "write", "read-modify-writes committed"),
