@@ -7,7 +7,7 @@ use crate::inputs::marks::{self, mark};
 /// All marks of a replica.
 pub(super) const ALL: &[Mark] = &marks::with::<{ marks::ALL.len() + OWN.len() }>(OWN, UNUSED);
 
-/// Minerva has one input log, which keeps pace with no other, and takes checkpoints as they are due.
+/// Minerva has one input log, independent of other logs, and takes checkpoints when they are due.
 const UNUSED: &[&str] = &[
     "inputs.waits_for_others",
     "inputs.waits_for_point",

@@ -129,7 +129,9 @@ fn values_that_are_not_in_memory_are_read_and_overwritten_in_each_mode() {
 fn a_frozen_master_is_refused_with_the_reason() {
     let replication = Replication::Asynchronous;
     let options = Options { replication, ..options(Checkpoints::Frozen) };
-    let Err(error) = run::<Calvin>(&settings(1), &options) else { panic!("the settings are valid") };
+    let Err(error) = run::<Calvin>(&settings(1), &options) else {
+        panic!("the settings are valid")
+    };
     assert!(error.to_string().contains("no other replica can answer while"), "{error}");
 }
 
