@@ -249,7 +249,7 @@ fn a_digest_tells_tables_keys_and_values_apart() {
 }
 
 #[test]
-#[should_panic(expected = "a batch is of one version")]
+#[should_panic(expected = "a batch has one version")]
 fn a_batch_of_two_versions_is_a_bug() {
     let writes = vec![(TABLE, key(b"k"), version(2, None))];
     store_at(0).apply_batch(&Sequential, SnapshotVersion(1), writes);

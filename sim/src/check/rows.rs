@@ -271,7 +271,7 @@ mod tests {
             (&[Called::Read { row: 1 }], &[&[(2, 5)][..]][..], "a read of 1 found [(2, 5)]"),
             (&[SCAN], &[&[(4, 5)]], "from 0 found [(4, 5)]"),
             (&[SCAN], &[&[(1, 5), (1, 6)]], "found [(1, 5), (1, 6)]"),
-            (&[WRITE], &[&[]], "besides"),
+            (&[WRITE], &[&[]], "in addition to"),
         ] {
             let operations = vec![operation(ops, committed(1, rows))];
             let (anomaly, story) = found(operations, &Model::default()).unwrap_err();
