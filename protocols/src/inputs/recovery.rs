@@ -136,7 +136,7 @@ impl<H: Host> Inputs<H> {
                 found.early.push((position, epoch, cut));
             }
             kind::GIVEN_UP => {
-                let from = Reader::new(&payload).u64("given up").expect(INTACT);
+                let from = Reader::new(&payload).u64("discarded epoch").expect(INTACT);
                 found.early.retain(|(_, epoch, _)| epoch.0 < from);
             }
             // A checkpoint written after it contains its effects.

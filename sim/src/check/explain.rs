@@ -86,7 +86,7 @@ fn reason(recorded: &Recorded, class: &dyn Fn(Name) -> Class, from: u32, edge: &
             let of = value.map_or(String::new(), |v| format!(" with {v}"));
             format!("its scan of {scan} did not find row {k}, inserted{of} by")
         }
-        (Kind::Rt | Kind::On, ..) => unreachable!("real-time and session edges have no key"),
+        (Kind::Rt | Kind::On, ..) => unreachable!("real-time and junction edges have no key"),
     }
 }
 

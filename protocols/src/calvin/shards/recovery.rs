@@ -194,11 +194,11 @@ impl Calvin {
         bytes: &Bytes,
         version: SnapshotVersion,
     ) -> Result<HandedOn, DecodeError> {
-        let wrong = || DecodeError::new("what a checkpoint hands on");
+        let wrong = || DecodeError::new("data for other shards");
         let from = &mut Reader::new(bytes);
         let mut all = HandedOn::new();
         while !from.is_empty() {
-            let record = bytes.slice_ref(from.bytes("what a checkpoint hands on")?);
+            let record = bytes.slice_ref(from.bytes("data for other shards")?);
             let EpochRecord { epoch, cut: None, of_shards: Some(of_shards) } =
                 EpochRecord::decode(&record)?
             else {
