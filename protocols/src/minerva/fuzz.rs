@@ -165,7 +165,7 @@ fn look_at_message(input: &[u8]) -> Outcome {
         return Outcome::refused(refused);
     }
     match look_inside(&message) {
-        Ok(inside) => Outcome::taken((input[0], "an English description", inside.leading_zeros())),
+        Ok(inside) => Outcome::taken((input[0], "decoded", inside.leading_zeros())),
         Err(error) => Outcome::refused(error),
     }
 }
