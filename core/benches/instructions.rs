@@ -6,7 +6,7 @@
 //! It reflects only changes of the code, not the load of the machine.
 
 #![allow(missing_docs, reason = "the macros make modules")]
-#![allow(clippy::disallowed_types, reason = "the macros open files; what is measured does not")]
+#![allow(clippy::disallowed_types, reason = "the macros open files; the measured code does not")]
 
 #[path = "fixture/engine.rs"]
 mod engine;

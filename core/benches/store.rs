@@ -104,16 +104,16 @@ fn indexes_alone(keys: u64, probes: &[Key]) {
         let rows = numbers.map(|number| (key(number), version(1))).collect();
         runs.insert(key(first), RwLock::new(rows));
     }
-    measure("ordered index alone: get at random", probes.len() as u64, || {
+    measure("ordered index only: get at random", probes.len() as u64, || {
         let look = |probe: &Key| {
             let (_, run) = runs.range::<Key, _>(..=probe).next_back().expect("the first run has 0");
             let rows = run.read().expect("one thread");
-            let at = rows.binary_search_by(|(key, _)| key.cmp(probe)).expect("it is there");
+            let at = rows.binary_search_by(|(key, _)| key.cmp(probe)).expect("the key exists");
             first_byte(&rows[at].1)
         };
         probes.iter().map(look).sum::<u64>()
     });
-    measure("ordered index alone: scan all rows (a row)", keys, || {
+    measure("ordered index only: scan all rows (a row)", keys, || {
         let rows = |run: &Run| {
             let rows = run.read().expect("one thread");
             rows.iter().map(|(_, version)| first_byte(version)).sum::<u64>()
@@ -125,7 +125,7 @@ fn indexes_alone(keys: u64, probes: &[Key]) {
     for number in 0..keys {
         hashed.write().expect("one thread").insert(key(number), version(1));
     }
-    measure("hash table alone: get at random", probes.len() as u64, || {
+    measure("hash table only: get at random", probes.len() as u64, || {
         let look = |probe: &Key| first_byte(&hashed.read().expect("one thread")[probe.as_bytes()]);
         probes.iter().map(look).sum::<u64>()
     });
@@ -177,7 +177,7 @@ fn two_threads(store: &Store, probes: &[Key]) {
             }
         });
         let count = probes.len() as u64;
-        measure("read_with: key at random, beside a writer", count, || read(probes));
+        measure("read_with: key at random, with a concurrent writer", count, || read(probes));
         done.store(true, Ordering::Relaxed);
     });
 }
@@ -274,7 +274,7 @@ fn main() {
     let ascending: Vec<_> = (0..keys).collect();
     let store = inserts("apply: new key in order", &ascending);
     let overhead = store.memory_bytes() as u64 / keys - VALUE_BYTES as u64;
-    println!("{:<52} {overhead:>9} bytes", "memory beside the value (a key)");
+    println!("{:<52} {overhead:>9} bytes", "memory in addition to the value (a key)");
     store.publish(SnapshotVersion(1));
     gets(&store, &probes);
     scans(&store, keys, &mut rng);

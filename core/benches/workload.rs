@@ -159,10 +159,10 @@ fn measure(name: &str, settings: &Settings) {
         let start = Instant::now();
         let again = black_box(procedure.run(&call.args, &mut replay));
         cost.alone_ns += start.elapsed().as_nanos() as u64;
-        assert_eq!(again, result, "the same reads, the same result");
+        assert_eq!(again, result, "the same reads have the same result");
         cost.gets += replay.gets.len() as u64;
         cost.puts += replay.puts;
-        assert!(!matches!(result, Err(Stop::Interrupted)), "nobody interrupts the model");
+        assert!(!matches!(result, Err(Stop::Interrupted)), "the model does not interrupt");
         cost.txns += 1;
         cost.aborted += u64::from(result.is_err());
         cost.args_len += call.args.len() as u64;
@@ -182,7 +182,7 @@ fn measure(name: &str, settings: &Settings) {
             cost.args_len / n,
         );
     }
-    println!("  check: {}", workload.check(&model).expect("what must hold holds"));
+    println!("  check: {}", workload.check(&model).expect("the invariants hold"));
 }
 
 fn main() {

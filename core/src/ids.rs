@@ -88,8 +88,11 @@ impl TxnId {
     /// # Panics
     /// If `sequence` does not fit into 48 bits, or `node` does not fit into 15.
     pub fn new(node: NodeId, sequence: u64) -> Self {
-        assert!(sequence < 1 << Self::SEQUENCE_BITS, "transaction numbers ran out");
-        assert!(node.0 < 1 << 15, "node ids are below 32768");
+        assert!(
+            sequence < 1 << Self::SEQUENCE_BITS,
+            "the transaction numbers of the node are exhausted"
+        );
+        assert!(node.0 < 1 << 15, "node ids must be below 32768");
         Self((u64::from(node.0) << Self::SEQUENCE_BITS) | sequence)
     }
 

@@ -33,6 +33,10 @@ pub mod work;
 pub mod workload;
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may look outside")]
+#[allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may access the environment"
+)]
 #[path = "../../fuzz/engine/mod.rs"]
 mod fuzzing;

@@ -116,7 +116,7 @@ impl Rule {
         let wrong = |why: String| Err(InvalidRule(why));
         match self {
             Self::Ranges { starts } if starts.len() >= usize::from(shards) => {
-                wrong(format!("{} starts divide {shards} shards' ranges too often", starts.len()))
+                wrong(format!("{} starts need more than {shards} shards", starts.len()))
             }
             Self::Ranges { starts } if !starts.is_sorted_by(|a, b| a < b) => {
                 wrong("starts must be in ascending order".to_owned())
@@ -140,7 +140,11 @@ impl Rule {
     /// # Panics
     /// If `number` already contains a rule.
     pub fn number(&self, number: TableId) -> Option<TableId> {
-        assert!(number.0 < 1 << NUMBER_BITS, "there are numbers for {} tables", 1 << NUMBER_BITS);
+        assert!(
+            number.0 < 1 << NUMBER_BITS,
+            "table numbers with a rule must be below {}",
+            1 << NUMBER_BITS
+        );
         let code = match self {
             Self::Everywhere => 1,
             _ if *self == Self::OF_WHOLE_KEY => 2,
@@ -219,8 +223,8 @@ impl Partitions {
     /// # Panics
     /// If `shards` is 0 or more than [`SHARDS_MAX`], or the rule is invalid.
     pub fn new(shards: u16, default: Rule) -> Self {
-        assert!((1..=SHARDS_MAX).contains(&shards), "from 1 to {SHARDS_MAX} shards");
-        default.check(shards).expect("a rule that can be");
+        assert!((1..=SHARDS_MAX).contains(&shards), "there must be from 1 to {SHARDS_MAX} shards");
+        default.check(shards).expect("the default rule is valid");
         Self { shards, default, tables: BTreeMap::new() }
     }
 
@@ -230,7 +234,7 @@ impl Partitions {
     /// If the rule is invalid.
     #[must_use]
     pub fn with(mut self, table: TableId, rule: Rule) -> Self {
-        rule.check(self.shards).expect("a rule that can be");
+        rule.check(self.shards).expect("the rule is valid");
         self.tables.insert(table, rule);
         self
     }
@@ -375,7 +379,7 @@ pub struct ShardSet(u128);
 impl ShardSet {
     /// The set of one shard.
     pub fn one(shard: ShardId) -> Self {
-        assert!(shard.0 < SHARDS_MAX, "at most {SHARDS_MAX} shards");
+        assert!(shard.0 < SHARDS_MAX, "there must be at most {SHARDS_MAX} shards");
         Self(1 << shard.0)
     }
 
@@ -481,7 +485,7 @@ mod tests {
         assert_eq!(of(&[1, 2], Some(&[1, 3, 0])), ShardSet::all(5));
         assert_eq!(of(&[1], Some(&[1, 3])), ShardSet::all(5));
         assert_eq!(of(&[1, 2], None), ShardSet::all(5));
-        assert_eq!(of(&[255, 255], None).len(), 1, "no prefix comes after it");
+        assert_eq!(of(&[255, 255], None).len(), 1, "no prefix follows");
         assert!(of(&[3], Some(&[3])).is_empty());
     }
 
@@ -506,9 +510,9 @@ mod tests {
         assert_eq!(of(1, &[3], Some(&[5])), [0, 3]);
         assert_eq!(of(1, &[2], None), [0, 1, 2, 3]);
         assert_eq!(of(1, &[255], None), [3]);
-        assert_eq!(of(1, &[], Some(&[0])), [0], "the empty key has no number");
+        assert_eq!(of(1, &[], Some(&[0])), [0], "the empty key is too short for a number");
         assert_eq!(of(4, &[0, 0, 0, 7], Some(&[0, 0, 0, 8])), [3]);
-        assert_eq!(of(4, &[0, 0, 0, 6], Some(&[0, 0, 0, 8])), [0, 2, 3], "with short keys");
+        assert_eq!(of(4, &[0, 0, 0, 6], Some(&[0, 0, 0, 8])), [0, 2, 3], "short keys are included");
         assert_eq!(of(8, &[255; 8], None), [3]);
     }
 
@@ -517,7 +521,7 @@ mod tests {
         let starts =
             |starts: &[u8]| Rule::Ranges { starts: starts.iter().map(|&it| vec![it]).collect() };
         for (rule, word) in [
-            (starts(&[1, 2, 3]), "too often"),
+            (starts(&[1, 2, 3]), "need more than"),
             (starts(&[2, 1]), "ascending"),
             (Rule::Number { bytes: 9, first: 0 }, "from 1 to 8"),
             (Rule::Hash { prefix_bytes: 0 }, "1 or more"),
@@ -545,7 +549,11 @@ mod tests {
             let key = b"a key that is long enough";
             assert_eq!(partitions.shard_of(said, key), as_given.shard_of(number, key));
             let otherwise = partitions.with(said, Rule::Number { bytes: 1, first: 1 });
-            assert_eq!(otherwise.shard_of(said, &[2]), Some(ShardId(1)), "what is given counts");
+            assert_eq!(
+                otherwise.shard_of(said, &[2]),
+                Some(ShardId(1)),
+                "an explicit rule takes precedence"
+            );
         }
         assert_eq!(said_by(number), (None, number));
         assert_eq!(Rule::Hash { prefix_bytes: 126 }.number(number), None);
@@ -573,7 +581,7 @@ mod tests {
         let first: Vec<u16> = (0u32..8)
             .map(|key| partitions.shard_of(TABLE, &key.to_be_bytes()).unwrap().0)
             .collect();
-        assert_eq!(first, FIRST, "rows that are on disks would be looked for elsewhere");
+        assert_eq!(first, FIRST, "existing data would be assigned to other shards");
     }
 
     /// The shards of keys 0 to 7, which must never change.

@@ -43,81 +43,105 @@ bugs! {
     SendBeforeFsync, "send-before-fsync", "A source sends a batch before it is durable there.";
     AckBeforeFsync, "ack-before-fsync", "A replica acknowledges a batch before it is durable.";
     AckCountedTwice, "ack-counted-twice", "The same acknowledgement counts twice.";
-    HeldPastGap, "held-past-gap", "A batch that comes after a gap counts as if there were none.";
+    HeldPastGap, "held-past-gap", "A batch after a gap counts as if the gap were filled.";
     CutPastGap, "cut-past-gap", "A cut names batches that are known but not available.";
-    VoteBeforeFsync, "vote-before-fsync", "Agreement's votes are sent before they are durable.";
-    OldCutDropped, "old-cut-dropped", "A coordinator's last cuts are dropped when another follows.";
-    HeadsGoBack, "heads-go-back", "A cut with an older head takes back what was applied.";
-    PromiseForgotten, "promise-forgotten", "A restart forgets what it promised in agreement.";
-    EntriesKept, "entries-kept", "Undecided entries of agreement are not overwritten by others.";
-    FreshWithoutCut, "fresh-without-cut", "A strict read asks nobody if nothing is in flight here.";
-    SnapshotSeesUncommitted, "snapshot-sees-uncommitted", "A read sees what is not committed yet.";
-    ChainsNotJoined, "chains-not-joined", "Runs that read each other's writes are apart.";
-    PointsNotValidated, "points-not-validated", "Reads of single keys are taken as current.";
-    RangesNotValidated, "ranges-not-validated", "The stale check leaves out ranges.";
-    PhantomsPass, "phantoms-pass", "A row that appeared in a range does not make it stale.";
+    VoteBeforeFsync, "vote-before-fsync", "Agreement sends votes before they are durable.";
+    OldCutDropped, "old-cut-dropped",
+        "A coordinator's last cuts are dropped after another takes over.";
+    HeadsGoBack, "heads-go-back", "A cut with older heads moves the heads backwards.";
+    PromiseForgotten, "promise-forgotten", "A restart forgets promises made in agreement.";
+    EntriesKept, "entries-kept",
+        "Undecided entries of agreement are not overwritten by newer ones.";
+    FreshWithoutCut, "fresh-without-cut",
+        "A strict read waits for no cut if this node has nothing in flight.";
+    SnapshotSeesUncommitted, "snapshot-sees-uncommitted", "A read sees uncommitted writes.";
+    ChainsNotJoined, "chains-not-joined",
+        "Runs that read each other's writes form separate chains.";
+    PointsNotValidated, "points-not-validated", "Reads of single keys are assumed to be current.";
+    RangesNotValidated, "ranges-not-validated", "The stale check ignores ranges.";
+    PhantomsPass, "phantoms-pass", "A row that appeared in a range does not make its reader stale.";
     StaleAlone, "stale-alone", "A stale transaction does not make its chain stale.";
-    LocalWriterSuffices, "local-writer-suffices", "A local read is valid if its writer ran again.";
-    WriteEdgesOnly, "write-edges-only", "Conflicts of reads with writes are left out.";
-    RangeEdgesLost, "range-edges-lost", "Conflicts of ranges with writes are left out.";
-    ReadHidesWrite, "read-hides-write", "Of a chain's uses of a key the read counts alone.";
-    OwnChainsFirst, "own-chains-first", "Ties are broken for the replica's own chains.";
-    ModeDecides, "mode-decides", "In high-contention mode a replica runs all of an epoch in order.";
-    ArrivalOrder, "arrival-order", "The ordered queue is in the order in which batches arrived.";
-    FirstAnswerKept, "first-answer-kept", "A client is told what the first execution returned.";
-    ExecutedAgainUnmarked, "executed-again-unmarked", "What ran again is marked as first executed.";
-    DoomedTooMuch, "doomed-too-much", "Readers of a certified write that committed are given up.";
-    ReadersDoNotWait, "readers-do-not-wait", "A shared lock is granted beside an exclusive one.";
-    WritersDoNotWait, "writers-do-not-wait", "An exclusive lock is granted beside shared ones.";
-    KeysIntendNothing, "keys-intend-nothing", "Locked ranges don't keep out writers of their keys.";
-    CertifiedPointsOnly, "certified-points-only", "A certified transaction's ranges go unchecked.";
-    EpochNotLogged, "epoch-not-logged", "An epoch's record lacks what ran in order.";
-    LoggedInQueueOrder, "logged-in-queue-order", "An epoch's record is not in the order of passes.";
-    BoundaryReplayed, "boundary-replayed", "A restart replays votes that its checkpoint holds.";
-    NumbersReused, "numbers-reused", "A restart numbers transactions from its checkpoint on.";
-    TornTrusted, "torn-trusted", "A record that was not written whole is trusted.";
-    ValidBitsReversed, "valid-bits-reversed", "The bits of an epoch's record are read backwards.";
-    CheckpointOfOldRows, "checkpoint-of-old-rows", "A checkpoint names batches that its rows lack.";
-    TruncatedTooFar, "truncated-too-far", "The log is cut off where batches are still needed.";
-    ChunkRowLost, "chunk-row-lost", "The first row of each later chunk of a transfer is left out.";
-    TransferMixesVersions, "transfer-mixes-versions", "Later chunks of a transfer are newer.";
+    LocalWriterSuffices, "local-writer-suffices",
+        "A local read is valid even if its writer was re-executed.";
+    WriteEdgesOnly, "write-edges-only", "Conflicts of reads with writes are ignored.";
+    RangeEdgesLost, "range-edges-lost", "Conflicts of ranges with writes are ignored.";
+    ReadHidesWrite, "read-hides-write", "If a chain reads and writes a key, only the read counts.";
+    OwnChainsFirst, "own-chains-first", "Each replica breaks ties in favor of its own chains.";
+    ModeDecides, "mode-decides", "In high-contention mode a replica runs whole epochs in order.";
+    ArrivalOrder, "arrival-order", "The ordered queue has the order in which batches arrived.";
+    FirstAnswerKept, "first-answer-kept",
+        "A client gets the result of the invalid first execution.";
+    ExecutedAgainUnmarked, "executed-again-unmarked",
+        "Re-executed writes are marked as first executed.";
+    DoomedTooMuch, "doomed-too-much",
+        "Readers of a certified write that committed are invalidated.";
+    ReadersDoNotWait, "readers-do-not-wait",
+        "A shared lock is granted while an exclusive one is held.";
+    WritersDoNotWait, "writers-do-not-wait",
+        "An exclusive lock is granted while shared ones are held.";
+    KeysIntendNothing, "keys-intend-nothing", "Locked ranges do not block writers of their keys.";
+    CertifiedPointsOnly, "certified-points-only",
+        "A certified transaction's ranges are not checked.";
+    EpochNotLogged, "epoch-not-logged",
+        "An epoch's record lacks the transactions that ran in order.";
+    LoggedInQueueOrder, "logged-in-queue-order", "An epoch's record ignores the order of passes.";
+    BoundaryReplayed, "boundary-replayed", "A restart replays votes that its checkpoint contains.";
+    NumbersReused, "numbers-reused", "A restart numbers transactions from those of its checkpoint.";
+    TornTrusted, "torn-trusted", "A torn record is accepted.";
+    ValidBitsReversed, "valid-bits-reversed",
+        "The valid bits of an epoch's record are read backwards.";
+    CheckpointOfOldRows, "checkpoint-of-old-rows",
+        "A checkpoint names batches that its rows do not include.";
+    TruncatedTooFar, "truncated-too-far", "The log is truncated although batches are still needed.";
+    ChunkRowLost, "chunk-row-lost", "Each later chunk of a transfer omits its first row.";
+    TransferMixesVersions, "transfer-mixes-versions",
+        "Later chunks of a transfer are of a newer version.";
     DeletionsNotTransferred, "deletions-not-transferred", "Deleted rows survive a transfer.";
     CollectedForOne, "collected-for-one", "A batch is dropped when one member has applied it.";
-    RejoinedAfterOne, "rejoined-after-one", "A replaced node goes on after the first answer.";
-    RejoinForgetsVotes, "rejoin-forgets-votes", "A replaced node votes as if it never had.";
-    RejoinReusesNumbers, "rejoin-reuses-numbers", "A replaced node numbers its batches anew.";
-    OrphansKept, "orphans-kept", "Batches behind a gap outlive their source's disk.";
-    VotesWhileRejoining, "votes-while-rejoining", "A replaced node votes before it knows how.";
+    RejoinedAfterOne, "rejoined-after-one", "A replaced node rejoins after the first answer.";
+    RejoinForgetsVotes, "rejoin-forgets-votes", "A replaced node votes as if it had never voted.";
+    RejoinReusesNumbers, "rejoin-reuses-numbers", "A replaced node reuses batch numbers.";
+    OrphansKept, "orphans-kept", "Batches after a gap outlive their source's disk.";
+    VotesWhileRejoining, "votes-while-rejoining",
+        "A replaced node votes before it knows its earlier votes.";
     ReclaimedBelowPin, "reclaimed-below-pin", "Versions that a pinned reader needs are reclaimed.";
     ReclaimedEarly, "reclaimed-early", "Versions are reclaimed one epoch early.";
     OverwrittenPinned, "overwritten-pinned", "A record that a pinned reader needs is overwritten.";
-    BeforeOverwritten, "before-overwritten", "The version before a point is overwritten after it.";
-    OverwrittenUndecided, "overwritten-undecided", "What a master may go back to is overwritten.";
-    ScanUnsettled, "scan-unsettled", "A scan misses new keys that are not in order yet.";
+    BeforeOverwritten, "before-overwritten",
+        "The version before a point is overwritten after the point.";
+    OverwrittenUndecided, "overwritten-undecided",
+        "Versions that a master may roll back to are overwritten.";
+    ScanUnsettled, "scan-unsettled", "A scan misses new keys that are not sorted in yet.";
     DeletionLostInCodec, "deletion-lost-in-codec", "A deletion is decoded as an empty value.";
-    EvictedUnchecked, "evicted-unchecked", "A value is put away though it was overwritten.";
-    ColdIsAbsent, "cold-is-absent", "A transaction takes a row that is not in memory as absent.";
-    HeldForgotten, "held-forgotten", "A request that was held for as long as predicted is dropped.";
+    EvictedUnchecked, "evicted-unchecked", "A value is evicted although it was overwritten.";
+    ColdIsAbsent, "cold-is-absent", "A transaction treats a row that is not in memory as absent.";
+    HeldForgotten, "held-forgotten", "A request is dropped when its predicted delay has elapsed.";
     GrantedOutOfOrder, "granted-out-of-order", "One node's scheduler runs a slice backwards.";
-    RoundRobinDiffers, "round-robin-differs", "Each node begins a turn with its own batch.";
+    RoundRobinDiffers, "round-robin-differs", "Each node begins each round with its own batch.";
     SlicesDiffer, "slices-differ", "One node runs its epochs in slices of another length.";
-    StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure waits for nothing.";
-    FrozenTogether, "frozen-together", "Replicas stand still for checkpoints without a turn.";
-    FrozenReadsAtOnce, "frozen-reads-at-once", "A strict read waits for nothing on who is frozen.";
-    OutcomesInvented, "outcomes-invented", "Who is frozen answers what nobody told it of.";
+    StrictReadsAtOnce, "strict-reads-at-once", "A strict read of a procedure does not wait.";
+    FrozenTogether, "frozen-together",
+        "Replicas are frozen for checkpoints without the checkpoint turn.";
+    FrozenReadsAtOnce, "frozen-reads-at-once", "A strict read on a frozen replica does not wait.";
+    OutcomesInvented, "outcomes-invented",
+        "A frozen replica answers with outcomes that no peer sent.";
     RemoteRowsLost, "remote-rows-lost", "A transaction runs without the rows of another shard.";
-    ServedOutOfTurn, "served-out-of-turn", "Rows go to other shards before earlier writers end.";
-    WaitsWithoutLocks, "waits-without-locks", "Who waits for other shards' rows holds no locks.";
-    RegionsOrderDiffers, "regions-order-differs", "One region orders an epoch by its sequencers.";
+    ServedOutOfTurn, "served-out-of-turn",
+        "Rows are sent to other shards before earlier writers end.";
+    WaitsWithoutLocks, "waits-without-locks",
+        "A transaction waits for other shards' rows without locks.";
+    RegionsOrderDiffers, "regions-order-differs", "One region sorts an epoch by sequencer first.";
     LeftIsDone, "left-is-done", "A transaction that left its footprint counts as committed.";
-    SentNotKept, "sent-not-kept", "What was sent to another shard is not kept until it is there.";
-    FollowsNobody, "follows-nobody", "A shard that nobody writes to does not follow the others.";
+    SentNotKept, "sent-not-kept", "Data for another shard is dropped before it has arrived there.";
+    FollowsNobody, "follows-nobody", "A shard without writes does not follow the other shards.";
     ReceivedNotLogged, "received-not-logged", "An epoch's record lacks other shards' rows.";
-    EarlyBeforeFsync, "early-before-fsync", "The master runs an epoch before its disk has it.";
-    MasterStays, "master-stays", "A deposed master keeps what it has run, whatever is decided.";
-    VoidRunLater, "void-run-later", "A later master sequences what an earlier one had answered.";
-    VoidItemsUsed, "void-items-used", "A shard uses rows that were served on void slices.";
-    NeighbourStays, "neighbour-stays", "A shard keeps what it has run on another's void slices.";
+    EarlyBeforeFsync, "early-before-fsync",
+        "The master runs an epoch before it is durable on its disk.";
+    MasterStays, "master-stays", "A deposed master keeps the epochs it ran, whatever is decided.";
+    VoidRunLater, "void-run-later",
+        "A later master sequences requests of an earlier one's void cuts.";
+    VoidItemsUsed, "void-items-used", "A shard uses rows that were sent for void slices.";
+    NeighbourStays, "neighbour-stays", "A shard keeps epochs that it ran on another's void slices.";
     ReplayedBySource, "replayed-by-source", "A restart runs an epoch's batches source by source.";
 }
 
@@ -133,7 +157,7 @@ impl FromStr for Bug {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|bug| bug.name()).collect();
-            format!("no planted bug is called {name:?}; there are {}", names.join(", "))
+            format!("unknown planted bug {name:?}; known: {}", names.join(", "))
         })
     }
 }

@@ -57,9 +57,9 @@ pub fn map<T: Sync, R: Send>(
         let start = c * chunk_len;
         let slice = items.get(start..items.len().min(start + chunk_len)).unwrap_or(&[]);
         let part = slice.iter().enumerate().map(|(i, item)| f(start + i, item)).collect();
-        *parts[c].lock().expect("no job panicked while it held its own part") = part;
+        *parts[c].lock().expect("no job panicked while it held the lock of its part") = part;
     });
-    let take = |part: Mutex<Vec<R>>| part.into_inner().expect("every job returned");
+    let take = |part: Mutex<Vec<R>>| part.into_inner().expect("each job returned");
     parts.into_iter().flat_map(take).collect()
 }
 
@@ -68,10 +68,11 @@ pub fn each<R: Send>(pool: &dyn Pool, count: usize, f: impl Fn(usize) -> R + Syn
     let results: Vec<Mutex<Option<R>>> = (0..count).map(|_| Mutex::new(None)).collect();
     pool.run(count, &|i| {
         let result = f(i);
-        *results[i].lock().expect("no job panicked while it held its own result") = Some(result);
+        *results[i].lock().expect("no job panicked while it held the lock of its result") =
+            Some(result);
     });
     let take = |result: Mutex<Option<R>>| result.into_inner().ok().flatten();
-    results.into_iter().map(|result| take(result).expect("every job returned")).collect()
+    results.into_iter().map(|result| take(result).expect("each job returned")).collect()
 }
 
 #[cfg(test)]

@@ -522,7 +522,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
 
     /// Sends a message once all records up to `after` are durable.
     pub fn send_after(&mut self, after: LogPosition, to: NodeId, message: P::Message) {
-        assert!(after <= self.log_head, "waits for a record that was not persisted");
+        assert!(after <= self.log_head, "a message waits for a record that was not persisted");
         self.effects.push(Effect::Send { to, message, after });
     }
 
@@ -555,7 +555,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
 
     /// Replies to a client once all records up to `after` are durable.
     pub fn reply_after(&mut self, after: LogPosition, ticket: Ticket, outcome: Outcome) {
-        assert!(after <= self.log_head, "waits for a record that was not persisted");
+        assert!(after <= self.log_head, "a reply waits for a record that was not persisted");
         self.effects.push(Effect::Reply { ticket, outcome, after, first_run: FirstRun::Stood });
     }
 
@@ -572,7 +572,10 @@ impl<'a, P: Protocol> Cx<'a, P> {
 
     /// Answers a client's [`Request::Fresh`] with a published version.
     pub fn fresh(&mut self, ticket: Ticket, version: SnapshotVersion) {
-        assert!(version <= self.store.published(), "a strict read waits for its version");
+        assert!(
+            version <= self.store.published(),
+            "a strict read waits until its version is published"
+        );
         self.effects.push(Effect::Fresh { ticket, version });
     }
 
@@ -584,7 +587,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
     pub fn checkpoint(&mut self, version: SnapshotVersion, meta: Bytes) {
         let pin = match self.store.pin_checkpoint(version) {
             Ok(pin) => pin,
-            Err(error) => panic!("a checkpoint is of a version that can be read: {error}"),
+            Err(error) => panic!("a checkpoint needs a readable version: {error}"),
         };
         let checkpoint = Checkpoint { version, meta };
         self.effects.push(Effect::Checkpoint { checkpoint, pin, after: self.log_head });

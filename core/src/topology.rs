@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(group.member(NodeId(2)), None);
         assert_eq!(t.node_at(RegionId(2), ShardId(0)), Some(NodeId(4)));
         let group = whole.group(ShardId(0));
-        assert_eq!((&*group.topology, group.nodes().len()), (&whole, 3), "one shard is all");
+        assert_eq!((&*group.topology, group.nodes().len()), (&whole, 3), "one shard has all nodes");
     }
 
     #[test]

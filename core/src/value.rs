@@ -169,7 +169,7 @@ impl Deref for Value {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
             Repr::Shared { bytes, .. } => &bytes.slice,
-            Repr::Cold => panic!("a value that is in the cold store is looked at"),
+            Repr::Cold => panic!("a cold value must be loaded before it is read"),
         }
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_value_is_safe_for_the_turns_that_it_was_given_or_until_it_is_used() {
         let value = Value::copy_from(&[7; 40]);
-        assert!(!value.take_turn(), "it is new");
+        assert!(!value.take_turn(), "the value is new");
         assert!(value.take_turn());
         value.protect(3);
         assert!((0..3).all(|_| !value.take_turn()) && value.take_turn());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "in the cold store is looked at")]
+    #[should_panic(expected = "must be loaded before it is read")]
     fn a_mark_is_not_a_value() {
         let _ = Value::COLD.len();
     }

@@ -20,7 +20,7 @@ const SECS: Duration = Duration::from_secs(4);
 const DATAGRAM_BYTES: usize = 64;
 
 fn main() -> Result<(), LabError> {
-    latency("nothing else")?;
+    latency("no other traffic")?;
     for (mtu, offload) in [(1_500, true), (1_500, false), (9_000, false), (65_000, false)] {
         tcp(mtu, offload)?;
     }
@@ -39,12 +39,12 @@ fn cpu_secs() -> (f64, f64) {
     const TICKS: f64 = 100.0;
 
     let secs = |path: &std::path::Path| {
-        let stat = std::fs::read_to_string(path).expect("/proc is there");
-        let (name, fields) = stat.rsplit_once(") ").expect("a name in brackets");
+        let stat = std::fs::read_to_string(path).expect("/proc is mounted");
+        let (name, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
         let ticks = fields.split(' ').skip(11).take(2).map(|it| it.parse().unwrap_or(0.0));
         (name.ends_with("(lab-router"), ticks.sum::<f64>() / TICKS)
     };
-    let threads = std::fs::read_dir("/proc/self/task").expect("/proc is there").flatten();
+    let threads = std::fs::read_dir("/proc/self/task").expect("/proc is mounted").flatten();
     let threads = threads.map(|thread| secs(&thread.path().join("stat")));
     let router = threads.filter(|(is_router, _)| *is_router).map(|(_, secs)| secs).sum();
     (secs(std::path::Path::new("/proc/self/stat")).1, router)
@@ -54,7 +54,7 @@ fn cpu_secs() -> (f64, f64) {
 fn cores(before: (f64, f64), secs: f64) -> String {
     let now = cpu_secs();
     let (all, router) = ((now.0 - before.0) / secs, (now.1 - before.1) / secs);
-    format!("{all:.2} cores of which the router {router:.2}")
+    format!("{all:.2} cores, {router:.2} of them for the router")
 }
 
 fn latency(beside: &str) -> Result<(), LabError> {
@@ -64,7 +64,7 @@ fn latency(beside: &str) -> Result<(), LabError> {
         region.enter(|| UdpSocket::bind((region.address(), 0)).expect("a port is free"))
     };
     let (from, to) = (bind(a)?, bind(b)?);
-    let target = to.local_addr().expect("it is bound");
+    let target = to.local_addr().expect("the socket is bound");
     std::thread::spawn(move || {
         let mut bytes = [0; 8];
         while let Ok((len, sender)) = to.recv_from(&mut bytes) {
@@ -86,8 +86,8 @@ fn latency(beside: &str) -> Result<(), LabError> {
     let at = |quantile: f64| extra_us[(quantile * (PROBES - 1) as f64) as usize];
     let late = lab.wide_area().status()?.late_us;
     println!(
-        "round trip beyond {ROUND_TRIP:?}, beside {beside}: p50 {:.0} us, p99 {:.0} us, max {:.0} \
-         us; of it the router's own, one way: {late:?}",
+        "round trip beyond {ROUND_TRIP:?}, with {beside}: p50 {:.0} us, p99 {:.0} us, max \
+         {:.0} us; added by the router, one way: {late:?}",
         at(0.5),
         at(0.99),
         at(1.0)
@@ -101,7 +101,7 @@ fn tcp(mtu: u16, offload: bool) -> Result<(), LabError> {
     let lab = Lab::up(&options)?;
     let [a, b] = lab.regions() else { panic!("two regions") };
     let listener = b.enter(|| TcpListener::bind((b.address(), 0)).expect("a port is free"))?;
-    let address = listener.local_addr().expect("it is bound");
+    let address = listener.local_addr().expect("the socket is bound");
     let mut sender = a.enter(|| TcpStream::connect(address).expect("the lab is up"))?;
     let (began, cpu) = (Instant::now(), cpu_secs());
     let sending = std::thread::spawn(move || {
@@ -115,7 +115,7 @@ fn tcp(mtu: u16, offload: bool) -> Result<(), LabError> {
     while let Ok(len @ 1..) = stream.read(&mut buffer) {
         bytes += len;
     }
-    sending.join().expect("it does not panic");
+    sending.join().expect("the thread does not panic");
     let secs = began.elapsed().as_secs_f64();
     let (status, cores) = (lab.wide_area().status()?, cores(cpu, secs));
     println!(
@@ -132,7 +132,7 @@ fn udp() -> Result<(), LabError> {
     let [a, b] = lab.regions() else { panic!("two regions") };
     let to = b.enter(|| UdpSocket::bind((b.address(), 0)).expect("a port is free"))?;
     let from = a.enter(|| UdpSocket::bind((a.address(), 0)).expect("a port is free"))?;
-    from.connect(to.local_addr().expect("it is bound")).expect("the lab is up");
+    from.connect(to.local_addr().expect("the socket is bound")).expect("the lab is up");
     let (began, cpu) = (Instant::now(), cpu_secs());
     let mut sent = 0_u64;
     while began.elapsed() < SECS {

@@ -98,7 +98,7 @@ impl Status {
         let Some(found) = self.regions.iter().find(|it| it.name == region) else {
             let known: Vec<&str> = self.regions.iter().map(|it| it.name.as_str()).collect();
             let known = known.join(", ");
-            return LabError::Usage(format!("there is no region {region}: there are {known}"));
+            return LabError::Usage(format!("unknown region {region}; known: {known}"));
         };
         let addresses = self.regions.iter().map(|it| (it.name.as_str(), it.address));
         command.envs(variables(region, addresses));
@@ -127,12 +127,12 @@ pub fn find(name: Option<&str>) -> Result<String, LabError> {
         (None, 1) => Ok(running.remove(0)),
         (None, _) => {
             let all = running.join(", ");
-            Err(LabError::Usage(format!("several labs are running: say --lab, one of {all}")))
+            Err(LabError::Usage(format!("several labs are running: select one with --lab: {all}")))
         }
         (Some(name), _) if running.iter().any(|id| id == name) => Ok(name.to_owned()),
         (Some(name), _) => {
             let all = running.join(", ");
-            Err(LabError::Usage(format!("there is no lab {name}: there are {all}")))
+            Err(LabError::Usage(format!("unknown lab {name}; running: {all}")))
         }
     }
 }
@@ -142,7 +142,7 @@ pub fn find(name: Option<&str>) -> Result<String, LabError> {
 /// # Errors
 /// When the lab can't be reached, or rejects the request.
 pub fn ask(lab: &str, request: &Request) -> Result<Status, LabError> {
-    let cant = |error| LabError::failed(format!("can't ask the lab {lab}"), error);
+    let cant = |error| LabError::failed(format!("can't query the lab {lab}"), error);
     let mut stream = UnixStream::connect(site::control_path(lab)).map_err(cant)?;
     be_patient(&stream).map_err(cant)?;
     write_line(&mut stream, request).map_err(cant)?;
@@ -204,7 +204,7 @@ impl Server {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let woken = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         woken.map_err(|error| LabError::failed("can't stop a thread", error))?;
-        let panicked = |_| LabError::Failed("the lab's control thread has panicked".to_owned());
+        let panicked = |_| LabError::Failed("the control thread of the lab panicked".to_owned());
         thread.join().map_err(panicked)
     }
 }
@@ -234,7 +234,7 @@ impl Answering {
                 [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
             match poll(&mut watched, None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return tracing::warn!("the lab can't be asked any more: {error}"),
+                Err(error) => return tracing::warn!("the lab can't be queried any more: {error}"),
             }
             if !watched[1].revents().is_empty() {
                 return;
@@ -244,7 +244,7 @@ impl Answering {
             }
             let served = listener.accept().and_then(|(stream, _)| self.converse(stream));
             if let Err(error) = served {
-                tracing::warn!("whoever asked the lab got no answer: {error}");
+                tracing::warn!("a query of the lab was not answered: {error}");
             }
         }
     }
@@ -253,7 +253,7 @@ impl Answering {
         be_patient(&stream)?;
         let answer: Answer = match read_line(&stream) {
             Ok(request) => self.answer(&request),
-            Err(error) => Err(LabError::Usage(format!("that is no request: {error}"))),
+            Err(error) => Err(LabError::Usage(format!("malformed request: {error}"))),
         };
         write_line(&mut stream, &answer)
     }

@@ -27,14 +27,15 @@ const PROGRAMS: [(&str, &str, &str); 3] =
 /// The missing requirement, with the remedy.
 pub fn check() -> Result<(), LabError> {
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
-    let own = capabilities(None).map_err(|error| LabError::failed("can't tell who I am", error))?;
+    let own = capabilities(None)
+        .map_err(|error| LabError::failed("can't read the capabilities of this process", error))?;
     if !own.effective.contains(needed) {
         return Err(not_root());
     }
     if !Path::new(TUN).exists() {
         return Err(LabError::Missing(format!(
-            "there is no {TUN}: type `modprobe tun`; a container is to be given the device \
-             (`--device {TUN}`) and CAP_NET_ADMIN and CAP_SYS_ADMIN"
+            "{TUN} does not exist: run `modprobe tun`; in a container, add the device (`--device \
+             {TUN}`) and the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN"
         )));
     }
     for (program, version, package) in PROGRAMS {
@@ -43,7 +44,7 @@ pub fn check() -> Result<(), LabError> {
         match ran {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let what = format!("{program} is missing: type `apt-get install {package}`");
+                let what = format!("{program} is missing: run `apt-get install {package}`");
                 return Err(LabError::Missing(what));
             }
             Err(error) => return Err(LabError::failed(format!("can't run {program}"), error)),
@@ -54,7 +55,7 @@ pub fn check() -> Result<(), LabError> {
 
 /// Only root may create or enter namespaces.
 pub(crate) fn not_root() -> LabError {
-    let what = "network namespaces take root: run the same with sudo (`sudo pangea lab ..`)";
+    let what = "network namespaces need root: run the command with sudo (`sudo pangea lab ..`)";
     LabError::Missing(what.to_owned())
 }
 
@@ -113,7 +114,7 @@ impl Lab {
     /// When there is no such region.
     pub fn region(&self, name: &str) -> Result<&Region, LabError> {
         let found = self.regions.iter().find(|region| region.name() == name);
-        found.ok_or_else(|| LabError::Usage(format!("there is no region {name} in this lab")))
+        found.ok_or_else(|| LabError::Usage(format!("unknown region {name} in this lab")))
     }
 
     /// The emulated WAN between the regions.
@@ -151,7 +152,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::warn!("the lab {} did not end well: {error}", self.site.id());
+            tracing::warn!("the lab {} could not be stopped cleanly: {error}", self.site.id());
         }
     }
 }

@@ -87,31 +87,34 @@ impl Options {
         let usage = |message| Err(LabError::Usage(message));
         let count = self.regions.len();
         if !(2..=REGIONS_MAX).contains(&count) {
-            return usage(format!("there must be 2 to {REGIONS_MAX} regions, not {count}"));
+            return usage(format!("there must be from 2 to {REGIONS_MAX} regions, not {count}"));
         }
         for name in &self.regions {
             check_name(name)?;
         }
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.regions.iter().find(|name| !seen.insert(*name)) {
-            return usage(format!("region {twice} is there twice"));
+            return usage(format!("region {twice} is listed twice"));
         }
         let is_square = self.round_trips.len() == count
             && self.round_trips.iter().all(|row| row.len() == count);
         if !is_square {
-            return usage(format!("round trips must be {count} rows of {count}"));
+            return usage(format!("the round trips must be {count} rows of {count} values"));
         }
         self.round_trips.iter().flatten().try_for_each(|trip| check_round_trip(*trip))?;
         check_round_trip(self.jitter)?;
         if self.bits_per_sec == Some(0) {
-            return usage("a bandwidth of nothing: cut the links instead".to_owned());
+            return usage("a bandwidth of 0 is not allowed: cut the links instead".to_owned());
         }
         if !(0.0..=1.0).contains(&self.loss) {
-            return usage(format!("a loss of {}: must be from 0 to 1", self.loss));
+            return usage(format!("a loss of {} is not allowed: must be from 0 to 1", self.loss));
         }
         if !MTU.contains(&self.mtu) {
             let (least, most) = (MTU.start(), MTU.end());
-            return usage(format!("an MTU of {}: must be from {least} to {most}", self.mtu));
+            return usage(format!(
+                "an MTU of {} is not allowed: must be from {least} to {most}",
+                self.mtu
+            ));
         }
         Ok(())
     }
@@ -136,7 +139,7 @@ impl Options {
 pub(crate) fn check_round_trip(trip: Duration) -> Result<(), LabError> {
     if trip > ROUND_TRIP_MAX {
         let most = ROUND_TRIP_MAX.as_secs();
-        return Err(LabError::Usage(format!("{trip:?} is too long: {most} s at the most")));
+        return Err(LabError::Usage(format!("{trip:?} is too long: the limit is {most} s")));
     }
     Ok(())
 }
@@ -145,7 +148,8 @@ fn check_name(name: &str) -> Result<(), LabError> {
     let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_letter) {
         return Err(LabError::Usage(format!(
-            "{name:?} is no name of a region: small letters, digits and -, up to {NAME_BYTES_MAX}"
+            "{name:?} is not a valid region name: use lower-case letters, digits and -, at most \
+             {NAME_BYTES_MAX}"
         )));
     }
     Ok(())
@@ -181,11 +185,11 @@ mod tests {
             let Err(LabError::Usage(message)) = options.check() else { panic!("{options:?}") };
             assert!(message.contains(part), "{message}");
         };
-        wrong(|it| it.regions.truncate(1), "2 to 32 regions, not 1");
-        wrong(|it| it.regions[1] = "us-east".into(), "us-east is there twice");
-        wrong(|it| it.regions[1] = "../etc".into(), "no name of a region");
-        wrong(|it| it.regions[1] = "a".repeat(41), "no name of a region");
-        wrong(|it| it.round_trips[0].truncate(1), "2 rows of 2");
+        wrong(|it| it.regions.truncate(1), "from 2 to 32 regions, not 1");
+        wrong(|it| it.regions[1] = "us-east".into(), "us-east is listed twice");
+        wrong(|it| it.regions[1] = "../etc".into(), "not a valid region name");
+        wrong(|it| it.regions[1] = "a".repeat(41), "not a valid region name");
+        wrong(|it| it.round_trips[0].truncate(1), "2 rows of 2 values");
         wrong(|it| it.round_trips[0][1] = Duration::from_secs(61), "too long");
         wrong(|it| it.bits_per_sec = Some(0), "cut the links");
         wrong(|it| it.loss = 1.5, "from 0 to 1");

@@ -65,7 +65,7 @@ pub(crate) fn end_all(namespaces: &[PathBuf]) -> Result<usize, LabError> {
         tell(&alive, Signal::KILL);
         wait_until_gone(&mut alive, KILL)?;
     }
-    Err(LabError::Failed("processes of the lab's regions don't end".to_owned()))
+    Err(LabError::Failed("some processes of the lab's regions did not end".to_owned()))
 }
 
 fn tell(alive: &[OwnedFd], signal: Signal) {
@@ -85,7 +85,7 @@ fn wait_until_gone(alive: &mut Vec<OwnedFd>, most: Duration) -> Result<(), LabEr
         }
         let mut watched: Vec<PollFd<'_>> =
             alive.iter().map(|process| PollFd::new(process, PollFlags::IN)).collect();
-        let left = Timespec::try_from(left).expect("some seconds");
+        let left = Timespec::try_from(left).expect("the time is a few seconds");
         match poll(&mut watched, Some(&left)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(LabError::failed("can't wait for processes", error)),

@@ -163,7 +163,7 @@ impl WideArea {
         &self,
         what: impl FnOnce(&mut Router) -> R + Send + 'static,
     ) -> Result<R, LabError> {
-        let stopped = || LabError::Failed("the lab's router has stopped".to_owned());
+        let stopped = || LabError::Failed("the router of the lab has stopped".to_owned());
         let (answer, answered) = mpsc::sync_channel(1);
         let request: Request = Box::new(move |router| {
             // The requester may have stopped waiting.
@@ -186,13 +186,13 @@ impl WideArea {
         let at = self.regions.iter().position(|name| name == region);
         at.map(Place).ok_or_else(|| {
             let known = self.regions.join(", ");
-            LabError::Usage(format!("there is no region {region} in this lab: there are {known}"))
+            LabError::Usage(format!("unknown region {region} in this lab; known: {known}"))
         })
     }
 
     fn two_places(&self, a: &str, b: &str) -> Result<(Place, Place), LabError> {
         if a == b {
-            return Err(LabError::Usage(format!("{a} has no link to itself: name two regions")));
+            return Err(LabError::Usage(format!("{a} has no link to itself: specify two regions")));
         }
         Ok((self.place(a)?, self.place(b)?))
     }
@@ -227,7 +227,7 @@ impl End {
     fn wait(&self) -> Result<(), LabError> {
         let how = self.how.lock().unwrap_or_else(PoisonError::into_inner);
         let how = self.ended.wait_while(how, |how| how.is_none());
-        how.unwrap_or_else(PoisonError::into_inner).clone().expect("it was waited for")
+        how.unwrap_or_else(PoisonError::into_inner).clone().expect("the end was awaited")
     }
 }
 
@@ -241,7 +241,7 @@ pub(crate) struct RouterThread {
 impl RouterThread {
     /// Starts to forward packets between these devices, one for each region.
     pub(crate) fn start(options: &Options, devices: Vec<SyncDevice>) -> Result<Self, LabError> {
-        assert_eq!(options.regions.len(), devices.len(), "a device for each region");
+        assert_eq!(options.regions.len(), devices.len(), "there is a device for each region");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| LabError::failed("can't make an eventfd", error))?;
         let (requests, received) = mpsc::channel();
@@ -265,7 +265,7 @@ impl RouterThread {
         let (wake, end) = (Arc::clone(&wide_area.wake), Arc::clone(&wide_area.end));
         let run = move || {
             let ran = AssertUnwindSafe(|| router.run(&devices, &wake, &received));
-            let panicked = |_| Err(LabError::Failed("the lab's router has panicked".to_owned()));
+            let panicked = |_| Err(LabError::Failed("the router of the lab panicked".to_owned()));
             end.note(catch_unwind(ran).unwrap_or_else(panicked));
         };
         let thread = std::thread::Builder::new().name("lab-router".to_owned()).spawn(run);
@@ -283,7 +283,7 @@ impl RouterThread {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         // If the thread has already ended, the request fails, and the reason is returned below.
         let _ = self.wide_area.ask(|router| router.is_stopped = true);
-        thread.join().expect("the thread catches what panics");
+        thread.join().expect("the thread catches panics");
         self.wide_area.end.wait()
     }
 }
@@ -347,7 +347,7 @@ impl Router {
     /// The time until the next packet is due; `None` if none is in flight.
     fn until_next_due(&self) -> Option<Timespec> {
         let wait = self.wan.next_due()?.since(self.now());
-        Some(Timespec::try_from(wait).expect("delays are no longer than a minute"))
+        Some(Timespec::try_from(wait).expect("delays are at most a minute"))
     }
 
     /// Reads the packets that a region has sent.
@@ -363,7 +363,7 @@ impl Router {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    let what = format!("the device of {} is gone", self.regions[from.0]);
+                    let what = format!("the device of {} is missing", self.regions[from.0]);
                     return Err(LabError::failed(what, error));
                 }
             }
@@ -399,7 +399,7 @@ impl Router {
             if due > now {
                 break;
             }
-            let arrival = self.wan.deliver(now).expect("it is due");
+            let arrival = self.wan.deliver(now).expect("a packet is due");
             if devices[arrival.to.0].send(arrival.packet.bytes()).is_err() {
                 // The device is down, or the kernel is short of memory.
                 self.wan.refuse(arrival.from, arrival.to, arrival.size);
@@ -445,7 +445,7 @@ const NETWORK: [u8; 2] = [10, 86];
 
 /// The address of a region.
 pub(crate) fn address_of(place: Place) -> Ipv4Addr {
-    let number = u8::try_from(place.0 + 1).expect("there are few regions");
+    let number = u8::try_from(place.0 + 1).expect("the number of regions is small");
     Ipv4Addr::new(NETWORK[0], NETWORK[1], number, 1)
 }
 
@@ -466,11 +466,11 @@ fn place_of(address: Ipv4Addr, places: usize) -> Option<Place> {
 /// then.
 fn favour_this_thread() {
     let slack = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let slack = slack.map_err(|error| LabError::failed("can't set a timer's slack", error));
+    let slack = slack.map_err(|error| LabError::failed("can't set the timer slack", error));
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let realtime = run(Command::new("chrt").args(["--rr", "--pid", PRIORITY, &thread]));
     if let Err(error) = slack.and(realtime) {
-        tracing::warn!("the wide area may be late where the machine is busy: {error}");
+        tracing::warn!("the emulated WAN may delay packets too long on a busy machine: {error}");
     }
 }
 

@@ -76,7 +76,7 @@ impl Site {
             lock.try_lock().map_err(|error| cant_use(&directory, error))?;
             return Ok(Self { id, namespaces: Vec::new(), is_removed: false, _lock: lock });
         }
-        Err(LabError::Usage(format!("this process has {LABS_MAX} labs already")))
+        Err(LabError::Usage(format!("this process already has {LABS_MAX} labs")))
     }
 
     /// The lab's name.
@@ -92,7 +92,7 @@ impl Site {
     /// Creates a namespace for a region.
     pub(crate) fn add_namespace(&mut self, region: &str) -> Result<String, LabError> {
         let name = format!("{PREFIX}{}-{region}", self.id);
-        assert_eq!(lab_of(&name), Some(self.id.as_str()), "it must be found again");
+        assert_eq!(lab_of(&name), Some(self.id.as_str()), "the lab of the name can be found again");
         // It is registered first, so that an incomplete namespace is removed too.
         self.namespaces.push(name.clone());
         run(Command::new("ip").args(["netns", "add", &name]))?;
@@ -118,7 +118,7 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            tracing::warn!("the lab {} is not wholly removed: {error}", self.id);
+            tracing::warn!("the lab {} was not completely removed: {error}", self.id);
         }
     }
 }

@@ -196,7 +196,7 @@ fn jitter_keeps_the_order_unless_packets_may_overtake_each_other() {
     assert_eq!(arrivals(&options), in_order);
     options.may_overtake = true;
     let mut arrived = arrivals(&options);
-    assert_ne!(arrived, in_order, "jitter is larger than what is between two packets");
+    assert_ne!(arrived, in_order, "the jitter exceeds the time between two packets");
     arrived.sort_unstable();
     assert_eq!(arrived, in_order);
 }
@@ -220,7 +220,7 @@ fn transfer(lab: &Lab, bytes: usize) -> Duration {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.read_to_end(&mut received).unwrap();
     });
-    assert!(received == data, "{} of {bytes} bytes arrived, or others", received.len());
+    assert!(received == data, "{} of {bytes} bytes arrived, or different ones", received.len());
     began.elapsed()
 }
 
@@ -272,7 +272,7 @@ fn programs_run_in_their_region_know_the_others_and_give_their_exit_codes() {
     let status = region.command("sh").args(["-c", "exit 7"]).status().unwrap();
     assert_eq!(status.code(), Some(7));
     let nowhere = lab.region("atlantis").unwrap_err();
-    assert_eq!(nowhere.to_string(), "there is no region atlantis in this lab");
+    assert_eq!(nowhere.to_string(), "unknown region atlantis in this lab");
     lab.down().unwrap();
 }
 
@@ -328,7 +328,7 @@ fn a_lab_answers_whoever_asks_over_its_socket() {
     let longer = ask(Request::RoundTrip { a: a.clone(), b: b.clone(), trip }).unwrap();
     assert_eq!(longer.wide_area.links[0].delay_ms, 15.0);
     let wrong = [
-        (Request::Isolate { region: "atlantis".into() }, "there is no region atlantis"),
+        (Request::Isolate { region: "atlantis".into() }, "unknown region atlantis"),
         (Request::Cut { a: a.clone(), b: a.clone() }, "no link to itself"),
         (Request::RoundTrip { a, b, trip: Duration::from_secs(90) }, "too long"),
     ];
@@ -363,7 +363,7 @@ fn nothing_is_left_when_a_lab_ends_by_a_panic_too() {
         left.push((lab.id().to_owned(), start_daemon(&lab.regions()[1])));
         assert_eq!(remains(lab.id()).len(), 4, "three namespaces and a directory");
         assert!(is_running(&left[0].1));
-        lab.region("atlantis").expect("a panic on purpose");
+        lab.region("atlantis").expect("an intentional panic");
     }));
     assert!(panicked.is_err());
     let (lab, daemon) = &left[0];
@@ -379,7 +379,7 @@ fn when_a_region_is_taken_away_whoever_waits_is_told() {
     let device = region.command("ip").args(["link", "delete", "wan0"]).status().unwrap();
     assert!(device.success());
     let why = lab.wide_area().wait_until_it_ends().unwrap_err();
-    assert!(why.to_string().contains("the device of eu-west is gone"), "{why}");
+    assert!(why.to_string().contains("the device of eu-west is missing"), "{why}");
     assert!(lab.wide_area().status().is_err());
     let id = lab.id().to_owned();
     assert_eq!(lab.down(), Err(why));
@@ -396,7 +396,7 @@ fn what_a_killed_lab_leaves_is_cleared_and_no_lab_that_lives() {
         let daemon = start_daemon(&lab.regions()[0]);
         println!("\nup: {} {daemon}", lab.id());
         let _ = std::io::stdin().read(&mut [0]);
-        panic!("it was to be killed");
+        panic!("the process should have been killed");
     }
     let _alone = alone();
     let living = up(&options());
@@ -413,7 +413,7 @@ fn what_a_killed_lab_leaves_is_cleared_and_no_lab_that_lives() {
     let told = lines.find_map(|line| line.strip_prefix("up: ").map(str::to_owned));
     child.kill().unwrap();
     child.wait().unwrap();
-    let told = told.expect("the child's lab came up");
+    let told = told.expect("the child's lab has started");
     let (killed, daemon) = told.split_once(' ').unwrap();
     assert_eq!(remains(killed).len(), 4);
     assert!(is_running(daemon));

@@ -61,7 +61,7 @@ impl fmt::Display for Identity {
             "node {node} of cluster {cluster:?} with protocol {protocol:?} and nodes in {regions}"
         )?;
         let Some(partitions) = partitions else { return Ok(()) };
-        write!(f, ", its tables on {partitions}")
+        write!(f, ", with tables partitioned over {partitions}")
     }
 }
 
@@ -125,8 +125,8 @@ impl fmt::Display for DataDirError {
             }
             Self::NewerLayout { dir, found } => write!(
                 f,
-                "data_dir {} has layout {found}, made by a newer version of Pangea; this one knows \
-                 layouts up to {LAYOUT}",
+                "data_dir {} has layout {found}, written by a newer version of Pangea; this \
+                 version reads layouts up to {LAYOUT}",
                 dir.display()
             ),
             Self::Damaged { path, reason } => {
@@ -200,7 +200,7 @@ impl DataDir {
         }
         let is_free = |aside: &String| !names.contains(aside);
         let aside = (1..).map(|n: u32| format!("set-aside-{n}")).find(is_free);
-        let aside = self.path.join(aside.expect("there are not so many"));
+        let aside = self.path.join(aside.expect("the number of names is bounded"));
         disk.create_dir(&aside).map_err(DiskError::new("make directory", &aside))?;
         for name in there {
             let path = self.path.join(name);
@@ -268,7 +268,7 @@ fn check_identity(dir: &Path, bytes: &[u8], wanted: &Identity) -> Result<(), Dat
 
 fn write_identity(disk: &dyn Disk, dir: &Path, identity: &Identity) -> Result<(), DiskError> {
     let file = IdentityFile { layout: LAYOUT, identity: identity.clone() };
-    let text = toml::to_string(&file).expect("an identity is names and numbers");
+    let text = toml::to_string(&file).expect("an identity can be encoded");
     replace_file(disk, dir, IDENTITY, text.as_bytes())
 }
 
@@ -307,7 +307,7 @@ mod tests {
         let error = DataDir::open(&disk(), &path, &us).expect_err("in use").to_string();
         assert!(error.contains("in use") && error.contains("a/b"), "{error}");
         drop(held);
-        DataDir::open(&disk(), &path, &us).expect("free again");
+        DataDir::open(&disk(), &path, &us).expect("the lock is released");
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
             let text = error.to_string();
             assert!(text.contains(&us.to_string()) && text.contains(&other.to_string()), "{text}");
         }
-        DataDir::open(&disk(), temp.path(), &us).expect("a refusal changes nothing");
+        DataDir::open(&disk(), temp.path(), &us).expect("a refused start changes nothing");
     }
 
     #[test]

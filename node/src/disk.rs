@@ -332,7 +332,7 @@ impl fmt::Display for DiskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what())?;
         if self.kind == io::ErrorKind::StorageFull {
-            f.write_str(". The disk is full: make room and start the node again")?;
+            f.write_str(". The disk is full: free some space and restart the node")?;
         }
         Ok(())
     }

@@ -186,8 +186,8 @@ impl StepMeter for StepTap {
     fn end(&self, work: Work, size: usize) {
         let mut open = self.open.borrow_mut();
         open.lap();
-        let own = open.own_ns.pop().expect("a part that began");
-        assert!(!open.own_ns.is_empty(), "a part that began");
+        let own = open.own_ns.pop().expect("a part was begun");
+        assert!(!open.own_ns.is_empty(), "a part was begun");
         self.meter.add(work.name(), 1.0, size as f64, own as f64);
     }
 }
@@ -203,7 +203,7 @@ mod tests {
 
     fn named(meter: &Meter, name: &str) -> u64 {
         let found = meter.counters().into_iter().find(|(found, _)| found == name);
-        found.unwrap_or_else(|| panic!("{name} in {:?}", meter.counters())).1
+        found.unwrap_or_else(|| panic!("no counter {name} in {:?}", meter.counters())).1
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
         for kind in ["work_encode", "work_settle"] {
             assert!((2_000_000..4_000_000).contains(&ns(kind)), "{kind} {}", ns(kind));
         }
-        assert!(ns("submit") < 1_000_000, "what was its parts' is not the step's");
+        assert!(ns("submit") < 1_000_000, "the time of parts is not charged to the step");
         assert_eq!(named(&meter, "meter_work_encode.x"), 7);
     }
 
@@ -234,7 +234,7 @@ mod tests {
         (0..4).for_each(|_| alone.add(1.0, 10.0, 2_000.0));
         assert_eq!(sums, alone);
         sums.add(0.0, 0.0, 5.0);
-        assert_eq!(sums, alone, "nothing was done");
+        assert_eq!(sums, alone, "no work was done");
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl<P: Protocol> Node<P> {
         registry: Arc<Registry>,
         meter: Option<Arc<Meter>>,
     ) -> Result<Self, StartError> {
-        assert_eq!(config.protocol, P::NAME, "the configuration is another protocol's");
+        assert_eq!(config.protocol, P::NAME, "the configuration is for this protocol");
         let protocol = config.protocol_options().map_err(StartError::Config)?;
         let topology = Arc::new(config.topology());
         let data_dir = config.data_dir.clone();
@@ -97,14 +97,13 @@ fn connect<P: Protocol>(
     let (majority, count) = (group.majority(), group.node_count());
     let of_shard = match topology.partitions.shards() {
         1 => String::new(),
-        shards => format!(" of its shard, and one of each of the other {}", shards - 1),
+        shards => format!(" of its shard, and one node of each of the other {} shards", shards - 1),
     };
     tracing::info!(
         "writes wait until a majority is connected: {majority} of {count} nodes{of_shard}"
     );
-    let region = Region::of(config, topology).map_err(|error| {
-        format!("can't start a thread for what is read of other shards: {error}")
-    })?;
+    let region = Region::of(config, topology)
+        .map_err(|error| format!("can't start a thread for reading other shards: {error}"))?;
     region.into_iter().for_each(|region| handle.knows_region(region));
     let transport = Transport::start(transport_config, Arc::new(on_event));
     let transport = transport.map_err(|error| match error {
@@ -171,7 +170,7 @@ fn submit<P: Protocol>(handle: &Handle<P>, calls: Vec<ClientCall>) {
     let mut programs = Vec::with_capacity(calls.len());
     for ClientCall { procedure: name, args, reply } in calls {
         let Some(procedure) = handle.registry().id(&name) else {
-            reply.refuse(format!("there is no procedure {name:?}"));
+            reply.refuse(format!("unknown procedure {name:?}"));
             continue;
         };
         let receive = Answer::new(move |outcome| match outcome {
@@ -230,7 +229,7 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
             });
         }
         Query::Links | Query::Cut { .. } | Query::Heal | Query::SetLink { .. } => {
-            reply.refuse("the transport answers this");
+            reply.refuse("the transport answers these queries");
         }
     }
 }
@@ -252,7 +251,7 @@ fn with_pin<P: Protocol>(
         Ok(pin) => {
             let answer = look(&pin);
             if pin.is_lost() {
-                return reply.refuse("the snapshot was replaced, or given up at a failover");
+                return reply.refuse("the snapshot was replaced, or discarded by a failover");
             }
             reply.send(&answer);
         }

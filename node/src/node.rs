@@ -143,7 +143,7 @@ const HISTORIAN: &str = "history";
 
 /// Hint for the operator about damaged data.
 const WAY_BACK: &str =
-    "pangea start --replace sets the data aside and fetches everything from the other nodes again";
+    "pangea start --replace moves the data aside and fetches everything from the other nodes";
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -151,17 +151,17 @@ impl fmt::Display for StartError {
             Self::Config(error) => error.fmt(f),
             Self::TooFewNodes { protocol, least, found } => write!(
                 f,
-                "[[nodes]]: protocol {protocol:?} needs at least {least} nodes, and 3 to go on \
-                 without one; the cluster has {found}"
+                "[[nodes]]: protocol {protocol:?} needs at least {least} nodes, and 3 to tolerate \
+                 the loss of one; the cluster has {found}"
             ),
             Self::NotDivided { protocol } => write!(
                 f,
-                "[[nodes]]: protocol {protocol:?} has all rows on each node; leave `shard` out"
+                "[[nodes]]: protocol {protocol:?} stores all rows on each node; remove `shard`"
             ),
             Self::Settings(reason) => f.write_str(reason),
             Self::NobodyToFetchFrom => f.write_str(
-                "--replace fetches everything from the other nodes that hold the same, and there \
-                 are none. Restore a copy of the data directory, or begin anew in an empty one",
+                "--replace fetches everything from the other nodes with the same rows, but there \
+                 are none. Restore a copy of the data directory, or start with an empty one",
             ),
             Self::DataDir(error) => error.fmt(f),
             Self::Checkpoint(error) if error.is_damage() => write!(f, "{error}. {WAY_BACK}"),
@@ -434,7 +434,7 @@ fn take_data_dir<P: Protocol>(options: &NodeOptions<P>) -> Result<Option<DataDir
         Err(DataDirError::Damaged { path, reason }) if options.is_replaced => {
             let aside = path.with_extension("damaged");
             tracing::warn!(
-                "{} is damaged: {reason}; it is now {}",
+                "{} is damaged: {reason}; it was renamed to {}",
                 path.display(),
                 aside.display()
             );
@@ -467,12 +467,14 @@ impl Replacement {
         let mut line = None;
         if options.is_replaced {
             let aside = data_dir.replace(disk.as_ref()).map_err(DataDirError::from)?;
-            line = aside.map(|aside| format!("what was here is set aside in {}", aside.display()));
+            line = aside.map(|aside| format!("the previous data was moved to {}", aside.display()));
             line.iter().for_each(|line| tracing::info!("{line}"));
         }
         let is_replaced = data_dir.is_replaced(disk.as_ref()).map_err(DataDirError::from)?;
         if is_replaced {
-            tracing::info!("this node's data comes from the other nodes, all of which are needed");
+            tracing::info!(
+                "this node fetches its data from the other nodes, all of which must be running"
+            );
         }
         let path = data_dir.replaced();
         let on_rejoined = Box::new(move || remove_if_there(disk.as_ref(), &path));
@@ -520,7 +522,7 @@ fn open_durable<P: Protocol>(
     let (log, recovered) = Log::open(disk.clone(), &log_options, log_events(inbox))?;
     let Some(data_dir) = data_dir else {
         let (durable, head) = (Durable::default(), LogPosition(0));
-        let report = StartReport { lines: vec!["nothing is durable on this node".to_owned()] };
+        let report = StartReport { lines: vec!["this node stores nothing on disk".to_owned()] };
         return Ok(Opened { log, checkpointer: None, durable, head, report });
     };
     let dir = data_dir.checkpoints();
@@ -548,8 +550,8 @@ fn checkpoint_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> CheckpointEvents {
         CheckpointEvent::Failed { version, reason } => {
             if !is_failing.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    "no checkpoint was written: {reason}. Until one is, which is tried again every \
-                     few seconds, the log grows, and with it the time that a restart takes"
+                    "checkpoint failed: {reason}. Until a checkpoint is written (retried every \
+                     few seconds), the log and the time of a restart grow"
                 );
             }
             inbox.on_checkpoint_failed(version);
@@ -564,8 +566,8 @@ fn log_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> LogEvents {
         LogEvent::Durable(position) => inbox.on_durable(position),
         LogEvent::Failed(error) => {
             inbox.fail(format!(
-                "the node stopped: {error}. Nothing that was acknowledged is lost; what became of \
-                 requests in flight is unknown"
+                "the node stopped: {error}. No acknowledged data is lost; the outcome of requests \
+                 in flight is unknown"
             ));
         }
     })
@@ -574,7 +576,7 @@ fn log_events<P: Protocol>(inbox: &Arc<Inbox<P>>) -> LogEvents {
 fn report_lines(recovered: &Recovered, loaded: &crate::checkpoint::Loaded) -> Vec<String> {
     let mut lines = Vec::new();
     for (path, error) in &loaded.damaged {
-        lines.push(format!("checkpoint {} can't be used: {error}", path.display()));
+        lines.push(format!("checkpoint {} can't be read: {error}", path.display()));
     }
     match &loaded.checkpoint {
         Some(checkpoint) => {
@@ -583,11 +585,11 @@ fn report_lines(recovered: &Recovered, loaded: &crate::checkpoint::Loaded) -> Ve
         None => lines.push("no checkpoint".to_owned()),
     }
     let count = recovered.records.len();
-    lines.push(format!("log up to record {}, {count} of them to read again", recovered.head.0));
+    lines.push(format!("log up to record {}, {count} of them to replay", recovered.head.0));
     if let Some(cut) = &recovered.cut {
         lines.push(format!(
-            "log {}: a torn tail at offset {} was cut off: a record that was not written whole, or \
-             damage to the last one",
+            "log {}: a torn tail at offset {} was cut off: the last record was incomplete or \
+             damaged",
             cut.path.display(),
             cut.offset
         ));

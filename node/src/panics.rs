@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs a thread's work. If it panics, calls `report` with a message.
 pub(crate) fn caught(thread: &str, work: impl FnOnce(), report: impl FnOnce(String)) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-        report(format!("the thread {thread} failed: {} (this is a bug)", message_of(&*panic)));
+        report(format!("thread {thread} failed: {} (this is a bug)", message_of(&*panic)));
     }
 }
 
@@ -29,7 +29,7 @@ mod tests {
         let words = ["no 7", "a panic"];
         let threads = ["loud", "odd"].into_iter().zip(words);
         let expected =
-            threads.map(|(it, why)| format!("the thread {it} failed: {why} (this is a bug)"));
+            threads.map(|(it, why)| format!("thread {it} failed: {why} (this is a bug)"));
         assert_eq!(told, expected.collect::<Vec<_>>());
     }
 }

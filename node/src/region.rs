@@ -104,7 +104,7 @@ impl Region {
     }
 
     fn runtime(&self) -> &Handle {
-        self.runtime.as_ref().expect("it is taken at the end").handle()
+        self.runtime.as_ref().expect("the pin is only taken at the end").handle()
     }
 
     /// The rows of a version on other shards. If no node of a shard could pin the version, reading
@@ -152,7 +152,7 @@ impl Region {
     /// Pins a version on the nearest node of a shard that answers.
     async fn hold_on(&self, shard: ShardId, at: SnapshotVersion) -> Result<Hold, Unavailable> {
         let held = peer::hold_on_one(&self.shards[&shard], at).await;
-        let cant = |why| format!("no node of shard {} can be read now: {why}", shard.0);
+        let cant = |why| format!("no node of shard {} can be read: {why}", shard.0);
         held.map_err(|why| unavailable(cant(why)))
     }
 }
@@ -185,7 +185,7 @@ impl RemoteRowSource for Held {
         scan: &Scan,
         most: usize,
     ) -> Result<(Vec<Row>, bool), Unavailable> {
-        let hold = self.of.get(&shard).ok_or_else(|| unavailable("there is no such shard"))?;
+        let hold = self.of.get(&shard).ok_or_else(|| unavailable("no such shard"))?;
         let hold = hold.as_ref().map_err(Clone::clone)?;
         let (client, at, scan) = (hold.client.clone(), Some(self.at), scan.clone());
         let room = hold.room.clone();
@@ -199,7 +199,7 @@ impl RemoteRowSource for Held {
             let _ = sender.send(client.table(table, at, range, direction, rows_max).await);
         });
         let answer = waiting(|| receiver.recv_timeout(ROWS_DEADLINE));
-        let answer = answer.map_err(|_| unavailable("it does not answer"))?;
+        let answer = answer.map_err(|_| unavailable("the node does not answer"))?;
         let (rows, is_end) = answer.map_err(unavailable)?;
         let row = |row: crate::client::Row| Row {
             key: Key::from(&row.key[..]),

@@ -75,7 +75,7 @@ async fn test(address: SocketAddr) {
     };
     let unread = asking("select * from t", CLIENTS).await.unwrap();
     let took = resident_bytes().saturating_sub(before);
-    assert!(took < BYTES_MAX, "{CLIENTS} results that nobody reads take {} MB", took >> 20);
+    assert!(took < BYTES_MAX, "{CLIENTS} unread results use {} MB", took >> 20);
     assert_eq!(client.query("select id from t where id < 4", &[]).await.unwrap().len(), 3);
     drop(unread);
 
@@ -118,7 +118,7 @@ fn clients_that_never_read_take_a_bounded_part_of_a_nodes_memory() {
             },
         ));
         let deadline = Duration::from_secs(300);
-        tokio::time::timeout(deadline, test(address)).await.expect("nothing waits for ever");
+        tokio::time::timeout(deadline, test(address)).await.expect("no wait is endless");
         stop.send(()).unwrap();
         server.await.unwrap().unwrap();
     });

@@ -44,7 +44,7 @@ impl<'a> Work<'a> {
             "ycsb" => Ok(Self::Ycsb(read_ycsb(args)?)),
             "tpcc_new_order" => Ok(Self::NewOrder(read_new_order(args)?)),
             "tpcc_payment" => Ok(Self::Payment(PaymentArgs::decode(args)?)),
-            _ => Err(DecodeError::new("procedure: peers have ycsb, new-order and payment")),
+            _ => Err(DecodeError::new("procedure: expected ycsb, new-order or payment")),
         }
     }
 }
@@ -56,7 +56,7 @@ fn read_ycsb(args: &[u8]) -> Result<Ycsb<'_>, DecodeError> {
             Op::Read { row } => work.reads.push(row as i64),
             Op::Write { row, value } => drop(work.writes.insert(row as i64, value)),
             Op::Modify { .. } | Op::Scan { .. } => {
-                return Err(DecodeError::new("operation: peers read and write rows"));
+                return Err(DecodeError::new("operation: peers only read and write rows"));
             }
         }
     }
@@ -87,7 +87,7 @@ mod tests {
             let mut rng = fastrand::Rng::with_seed(1);
             for _ in 0..300 {
                 let call = generator.next(&mut rng, Timestamp::default());
-                match Work::read(call.procedure, &call.args).expect("it can be read") {
+                match Work::read(call.procedure, &call.args).expect("the bytes can be decoded") {
                     Work::Ycsb(Ycsb { reads, writes }) => {
                         assert!(reads.len() + writes.len() <= ycsb::OPS_PER_TXN);
                         twice += ycsb::OPS_PER_TXN - reads.len() - writes.len();

@@ -24,12 +24,12 @@ pub(crate) struct Condition {
 /// Names and queries that must return 0.
 const TPCC: [(&str, &str); 9] = [
     (
-        "warehouses where TPC-C condition 1 is broken (W_YTD is the sum of D_YTD)",
+        "warehouses that violate TPC-C condition 1 (W_YTD is the sum of D_YTD)",
         "SELECT count(*) FROM warehouse JOIN (SELECT d_w_id, sum(d_ytd) AS paid FROM district \
          GROUP BY d_w_id) AS d ON d_w_id = w_id WHERE w_ytd <> paid",
     ),
     (
-        "districts where TPC-C condition 2 is broken (the last order is D_NEXT_O_ID - 1)",
+        "districts that violate TPC-C condition 2 (the last order is D_NEXT_O_ID - 1)",
         "SELECT count(*) FROM district \
          LEFT JOIN (SELECT o_w_id, o_d_id, max(o_id) AS last_o FROM orders \
          GROUP BY o_w_id, o_d_id) AS o ON o_w_id = d_w_id AND o_d_id = d_id \
@@ -38,43 +38,43 @@ const TPCC: [(&str, &str); 9] = [
          WHERE coalesce(last_o, 0) <> d_next_o_id - 1 OR coalesce(last_no, 0) <> d_next_o_id - 1",
     ),
     (
-        "districts where TPC-C condition 3 is broken (new orders have no gap)",
+        "districts that violate TPC-C condition 3 (new orders have no gap)",
         "SELECT count(*) FROM (SELECT no_w_id FROM new_order GROUP BY no_w_id, no_d_id \
          HAVING max(no_o_id) - min(no_o_id) + 1 <> count(*)) AS gaps",
     ),
     (
-        "districts where TPC-C condition 4 is broken (the sum of O_OL_CNT is the lines)",
+        "districts that violate TPC-C condition 4 (the sum of O_OL_CNT is the number of lines)",
         "SELECT count(*) FROM (SELECT o_w_id, o_d_id, sum(o_ol_cnt) AS announced FROM orders \
          GROUP BY o_w_id, o_d_id) AS o LEFT JOIN (SELECT ol_w_id, ol_d_id, count(*) AS there \
          FROM order_line GROUP BY ol_w_id, ol_d_id) AS l ON ol_w_id = o_w_id AND ol_d_id = o_d_id \
          WHERE coalesce(there, 0) <> announced",
     ),
     (
-        "orders where TPC-C condition 5 is broken (no carrier, while it is new)",
+        "orders that violate TPC-C condition 5 (exactly new orders have no carrier)",
         "SELECT count(*) FROM orders LEFT JOIN new_order ON no_w_id = o_w_id AND no_d_id = o_d_id \
          AND no_o_id = o_id WHERE (o_carrier_id IS NULL) <> (no_o_id IS NOT NULL)",
     ),
     (
-        "orders where TPC-C condition 6 is broken (O_OL_CNT is the lines)",
+        "orders that violate TPC-C condition 6 (O_OL_CNT is the number of lines)",
         "SELECT count(*) FROM orders LEFT JOIN (SELECT ol_w_id, ol_d_id, ol_o_id, \
          count(*) AS there FROM order_line GROUP BY ol_w_id, ol_d_id, ol_o_id) AS l \
          ON ol_w_id = o_w_id AND ol_d_id = o_d_id AND ol_o_id = o_id \
          WHERE coalesce(there, 0) <> o_ol_cnt",
     ),
     (
-        "warehouses where TPC-C condition 8 is broken (W_YTD is what was paid)",
+        "warehouses that violate TPC-C condition 8 (W_YTD is the sum of payments)",
         "SELECT count(*) FROM warehouse JOIN (SELECT h_w_id, sum(h_amount) AS paid FROM history \
          GROUP BY h_w_id) AS h ON h_w_id = w_id WHERE w_ytd <> paid",
     ),
     (
-        "districts where TPC-C condition 9 is broken (D_YTD is what was paid)",
+        "districts that violate TPC-C condition 9 (D_YTD is the sum of payments)",
         "SELECT count(*) FROM district JOIN (SELECT h_w_id, h_d_id, sum(h_amount) AS paid \
          FROM history GROUP BY h_w_id, h_d_id) AS h ON h_w_id = d_w_id AND h_d_id = d_id \
          WHERE d_ytd <> paid",
     ),
     (
         // The amounts of orders delivered by the load are 0, and no order is delivered after it.
-        "customers where TPC-C condition 10 is broken (C_BALANCE is what was paid)",
+        "customers that violate TPC-C condition 10 (C_BALANCE is the sum of payments)",
         "SELECT count(*) FROM customer LEFT JOIN (SELECT h_c_w_id, h_c_d_id, h_c_id, \
          sum(h_amount) AS paid FROM history GROUP BY h_c_w_id, h_c_d_id, h_c_id) AS h \
          ON h_c_w_id = c_w_id AND h_c_d_id = c_d_id AND h_c_id = c_id \
@@ -140,13 +140,13 @@ pub(crate) fn all(workload: &Workload, settings: &Settings, commits: &Commits) -
         Condition { name: name.to_owned(), query: query.to_owned(), expected }
     };
     all.push(left_behind(
-        "orders, of the load and of the New-Orders that committed",
+        "orders, loaded and of committed New-Orders",
         "SELECT count(*) FROM orders",
         districts * u64::from(scale.orders),
         "new-order",
     ));
     all.push(left_behind(
-        "payments, of the load and of the Payments that committed",
+        "payments, loaded and of committed Payments",
         "SELECT count(*) FROM history",
         districts * u64::from(scale.customers),
         "payment",
@@ -172,8 +172,8 @@ pub(crate) fn judge_within(
     }
     let (least, most) = (expected.start(), expected.end());
     Err(Failure::Failed(match least == most {
-        true => format!("{name}: {found}, and not {least}"),
-        false => format!("{name}: {found}, and not from {least} to {most}"),
+        true => format!("{name}: {found}, expected {least}"),
+        false => format!("{name}: {found}, expected from {least} to {most}"),
     }))
 }
 
@@ -199,7 +199,7 @@ mod tests {
         let settings = Settings { warehouses: 2, ..Settings::default() };
         let workload = Workload::named("tpcc-nopay", &settings).expect("a workload");
         let mut all = all(&workload, &settings, commits).into_iter();
-        all.find(|it| it.name.starts_with(name)).expect("there is such a condition")
+        all.find(|it| it.name.starts_with(name)).expect("the condition exists")
     }
 
     #[test]
@@ -208,22 +208,22 @@ mod tests {
             committed: [("new-order".to_owned(), 10), ("payment".to_owned(), 7)].into(),
             ..Commits::default()
         };
-        let orders = condition("orders, of the load", &known);
+        let orders = condition("orders, loaded", &known);
         assert!(orders.judge(60_010).is_ok());
         for wrong in [60_009, 60_011] {
             let error = orders.judge(wrong).unwrap_err().to_string();
-            assert!(error.contains(&format!("{wrong}, and not 60010")), "{error}");
+            assert!(error.contains(&format!("{wrong}, expected 60010")), "{error}");
         }
         let unknown = [("new-order".to_owned(), 2)].into();
         let some_unknown = Commits { unknown, ..known };
-        let orders = condition("orders, of the load", &some_unknown);
+        let orders = condition("orders, loaded", &some_unknown);
         assert!((60_010..=60_012).all(|found| orders.judge(found).is_ok()));
         for wrong in [60_009, 60_013] {
             let error = orders.judge(wrong).unwrap_err().to_string();
-            assert!(error.contains(&format!("{wrong}, and not from 60010 to 60012")), "{error}");
+            assert!(error.contains(&format!("{wrong}, expected from 60010 to 60012")), "{error}");
         }
-        let payments = condition("payments, of the load", &some_unknown);
-        assert!(payments.judge(60_007).is_ok(), "of payments every outcome is known");
+        let payments = condition("payments, loaded", &some_unknown);
+        assert!(payments.judge(60_007).is_ok(), "the outcomes of all payments are known");
         assert!(payments.judge(60_006).is_err() && payments.judge(60_008).is_err());
     }
 }

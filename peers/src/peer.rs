@@ -135,15 +135,19 @@ impl Kind {
         };
         if !is_there {
             let there = match self {
-                Self::Etcd => "ycsb-a, ycsb-b and ycsb-c; it has no procedures that TPC-C needs",
+                Self::Etcd => {
+                    "ycsb-a, ycsb-b and ycsb-c (etcd has no procedures, which TPC-C needs)"
+                }
                 Self::Galera | Self::Postgres => "ycsb-a, ycsb-b, ycsb-c and tpcc-nopay",
             };
-            return Err(Failure::Usage(format!("{self} does not run {name} here: {there}")));
+            return Err(Failure::Usage(format!("{self} does not run {name}; it runs {there}")));
         }
         let len_max = crate::galera::VALUE_LEN_MAX;
         if settings.value_len > len_max {
             let len = settings.value_len;
-            return Err(Failure::Usage(format!("peers' rows have {len_max} bytes, not {len}")));
+            return Err(Failure::Usage(format!(
+                "rows of peers must have {len_max} bytes, not {len}"
+            )));
         }
         self.check_installed(options)
     }
@@ -174,7 +178,7 @@ impl FromStr for Kind {
         let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
         found.ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            Failure::Usage(format!("there is no peer {name:?}; there are {names}"))
+            Failure::Usage(format!("unknown peer {name:?}; known: {names}"))
         })
     }
 }
@@ -191,7 +195,7 @@ impl Peer {
     /// # Panics
     /// When there are fewer than three places.
     pub async fn start(kind: Kind, places: &[Place], options: &Options) -> Result<Self, Failure> {
-        assert!(places.len() >= 3, "two of three hold what one of three loses");
+        assert!(places.len() >= 3, "the loss of one place of three leaves a majority");
         let server = match kind {
             Kind::Galera => Servers::Galera(Galera::start(places, options).await?),
             Kind::Postgres => Servers::Postgres(Postgres::start(places, options).await?),
@@ -224,7 +228,7 @@ impl Peer {
     /// # Panics
     /// When there is no such place.
     pub fn access(&self, workload: &Workload, place: usize) -> Access {
-        assert!(place < self.servers().len(), "there is no place {place}");
+        assert!(place < self.servers().len(), "place {place} does not exist");
         let door = match &self.server {
             Servers::Galera(galera) => galera.door(place),
             Servers::Postgres(postgres) => postgres.door(),
@@ -314,7 +318,7 @@ impl Peer {
         }?;
         if !commits.newest.is_empty() {
             self.check_newest(workload, &commits.newest).await?;
-            let more = format!("; {} rows hold a newest acknowledged write", commits.newest.len());
+            let more = format!("; {} rows have a newest acknowledged write", commits.newest.len());
             checked.facts.push_str(&more);
         }
         Ok(checked)
@@ -349,9 +353,9 @@ impl Peer {
     pub async fn check_equal(&self) -> Result<Checked, Failure> {
         match &self.server {
             Servers::Postgres(postgres) => postgres.check_equal().await,
-            Servers::Galera(_) | Servers::Etcd(_) => {
-                Err(Failure::Usage("tables of one's own are PostgreSQL's alone".to_owned()))
-            }
+            Servers::Galera(_) | Servers::Etcd(_) => Err(Failure::Usage(
+                "only PostgreSQL runs workloads with their own tables".to_owned(),
+            )),
         }
     }
 
@@ -428,7 +432,7 @@ mod tests {
             assert!(matches!(error, Failure::Usage(_)), "{error}");
             error.to_string()
         };
-        assert!(refused(Kind::Etcd, "tpcc-nopay").contains("no procedures that TPC-C needs"));
+        assert!(refused(Kind::Etcd, "tpcc-nopay").contains("no procedures, which TPC-C needs"));
         assert!(refused(Kind::Postgres, "tpcc").contains("tpcc-nopay"));
         assert!(refused(Kind::Galera, "ycsb-f").contains("ycsb-a"));
     }

@@ -32,7 +32,10 @@ impl Place {
     /// servers' settings.
     pub fn new(name: &str, address: IpAddr) -> Self {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        assert!(!name.is_empty() && name.chars().all(is_plain), "{name:?} names no place");
+        assert!(
+            !name.is_empty() && name.chars().all(is_plain),
+            "{name:?} is not a valid name of a place"
+        );
         Self { name: name.to_owned(), address, front: Vec::new() }
     }
 
@@ -83,7 +86,8 @@ impl Place {
             let cant = |error| Failure::failed(format!("no free port at {}", self.address), error);
             held.push(listener.map_err(cant)?);
         }
-        let address = |index: usize| held[index].local_addr().expect("a bound socket has one");
+        let address =
+            |index: usize| held[index].local_addr().expect("a bound socket has an address");
         Ok(std::array::from_fn(address))
     }
 }
@@ -112,7 +116,7 @@ mod tests {
         let [a, b, c] = loopback.free_ports().expect("there are free ports");
         assert!(a != b && b != c && a != c);
         let far = Place::new("far", "10.9.9.9".parse().expect("an address"));
-        let [a, b] = far.free_ports().expect("all are free");
+        let [a, b] = far.free_ports().expect("all ports are free");
         assert_eq!((a.port() + 1, a.ip()), (b.port(), far.address()));
     }
 }

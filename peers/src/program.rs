@@ -43,7 +43,7 @@ impl Needed {
         places.find(|path| path.is_file()).ok_or_else(|| {
             let Self { name, package } = self;
             Failure::Usage(format!(
-                "{name} is missing: it is of Debian's package {package} (apt-get install \
+                "{name} is missing: install Debian's package {package} (apt-get install \
                  --no-install-recommends {package})"
             ))
         })
@@ -68,8 +68,8 @@ impl Owner {
         match find_user(&users, name) {
             Some((uid, gid)) => Ok(Some(Self { name, uid, gid })),
             None => Err(Failure::Usage(format!(
-                "there is no user {name}, as whom the server would run: Debian's package {package} \
-                 makes it"
+                "user {name} does not exist, and the server would run as this user: install \
+                 Debian's package {package}, which creates it"
             ))),
         }
     }
@@ -107,7 +107,8 @@ pub(crate) fn make_dir(path: &Path, owner: Option<&Owner>) -> Result<(), Failure
 /// Changes the owner of a file to the server's user.
 pub(crate) fn give(path: &Path, owner: Option<&Owner>) -> Result<(), Failure> {
     let Some(Owner { uid, gid, .. }) = owner else { return Ok(()) };
-    let cant = |error| Failure::failed(format!("can't give {} away", path.display()), error);
+    let cant =
+        |error| Failure::failed(format!("can't change the owner of {}", path.display()), error);
     chown(path, Some(*uid), Some(*gid)).map_err(cant)
 }
 
@@ -234,7 +235,7 @@ mod tests {
             command.args(["-c", script]);
             command
         };
-        run(shell("echo well"), "sh").await.expect("it ends well");
+        run(shell("echo well"), "sh").await.expect("the shell succeeds");
         let error = run(shell("echo one; echo two >&2; exit 3"), "sh").await.unwrap_err();
         assert_eq!(error.to_string(), "sh ended with exit status: 3: one | two");
     }

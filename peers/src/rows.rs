@@ -77,7 +77,7 @@ pub(crate) fn of_load(call: &Call, bytes: Bytes) -> Result<Vec<Rowset>, Failure>
 pub(crate) fn model_of_load(call: &Call) -> Result<Model, Failure> {
     let (registry, mut model) = (Registry::new(procedures()), Model::default());
     let procedure = registry.id(call.procedure).and_then(|id| registry.procedure(id));
-    let procedure = procedure.expect("loads are calls of the workloads' procedures");
+    let procedure = procedure.expect("loads call procedures of the workloads");
     let ran = model.run_unchecked(procedure, &call.args);
     ran.map_err(|stop| Failure::Failed(format!("{}: {stop:?}", call.procedure)))?;
     Ok(model)
@@ -108,9 +108,9 @@ pub(crate) fn of_model(model: &Model, bytes: Bytes) -> Result<Vec<Rowset>, Failu
 /// # Panics
 /// When a row is malformed, which no procedure writes.
 pub fn rows_of(model: &Model) -> Vec<(&'static str, Vec<String>)> {
-    let all = of_model(model, Bytes::Prefixed).expect("procedures write what can be read");
+    let all = of_model(model, Bytes::Prefixed).expect("rows written by procedures can be decoded");
     let lines = |text: Vec<u8>| {
-        let text = String::from_utf8(text).expect("the columns are of ASCII");
+        let text = String::from_utf8(text).expect("the columns are ASCII");
         text.lines().map(str::to_owned).collect()
     };
     all.into_iter().map(|Rowset { table, text }| (table, lines(text))).collect()
@@ -124,7 +124,7 @@ struct Lines {
 
 impl Lines {
     fn number(&mut self, number: impl Into<i64>) -> &mut Self {
-        write!(self.text, "{}\t", number.into()).expect("a vector takes what is written");
+        write!(self.text, "{}\t", number.into()).expect("writing to a vector does not fail");
         self
     }
 
@@ -180,7 +180,7 @@ impl Lines {
 
 /// The record of another table under the same key.
 fn beside(model: &Model, table: TableId, key: &[u8]) -> Result<Value, DecodeError> {
-    model.get(table, key).ok_or(DecodeError::new("row: a part of it is missing"))
+    model.get(table, key).ok_or(DecodeError::new("row: a part is missing"))
 }
 
 fn number(model: &Model, table: TableId, key: &[u8]) -> Result<u64, DecodeError> {

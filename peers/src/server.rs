@@ -104,7 +104,7 @@ impl Server {
         }
         let said = std::fs::read(&self.log).unwrap_or_default();
         let said = last_lines(&String::from_utf8_lossy(&said));
-        Err(Failure::failed(format!("{} has ended", self.name), said))
+        Err(Failure::failed(format!("{} exited", self.name), said))
     }
 
     /// Shuts the server down cleanly. A timeout is an error, and is followed by an immediate
@@ -116,7 +116,10 @@ impl Server {
         while !self.has_ended() {
             if Instant::now() > deadline {
                 let seconds = STOP_DEADLINE.as_secs();
-                return Err(Failure::Failed(format!("{} took {seconds} s to end", self.name)));
+                return Err(Failure::Failed(format!(
+                    "{} did not stop within {seconds} s",
+                    self.name
+                )));
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -134,7 +137,10 @@ impl Server {
         let deadline = Instant::now() + KILL_DEADLINE;
         while !family.is_gone() {
             if Instant::now() > deadline {
-                return Err(Failure::Failed(format!("{} was killed and does not go", self.name)));
+                return Err(Failure::Failed(format!(
+                    "{} was killed but is still running",
+                    self.name
+                )));
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -240,7 +246,7 @@ mod tests {
         let dropped = shell("trap '' TERM; while :; do sleep 1000; done", &dir.path().join("b"));
         let pids = [stopped.pid(), dropped.pid()];
         assert!(pids.into_iter().all(is_there));
-        stopped.stop().await.expect("it ends");
+        stopped.stop().await.expect("the server stops");
         drop(dropped);
         assert!(!pids.into_iter().any(is_there));
     }
@@ -269,7 +275,7 @@ mod tests {
         while all.iter().any(|pid| state(*pid) == 'T') {
             tokio::task::yield_now().await;
         }
-        server.kill().await.expect("it goes");
+        server.kill().await.expect("the server stops");
         assert!(server.is_running().is_err());
         assert!(all.into_iter().all(|pid| ['Z', 'X'].contains(&state(pid))));
     }

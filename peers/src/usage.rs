@@ -52,7 +52,9 @@ impl Process {
     pub fn read(pid: Option<u32>) -> std::io::Result<Self> {
         let pid = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let unknown = || std::io::Error::other(format!("/proc/{pid}/stat is not as proc(5) says"));
+        let unknown = || {
+            std::io::Error::other(format!("/proc/{pid}/stat does not have the format of proc(5)"))
+        };
         Self::parse(&stat).ok_or_else(unknown)
     }
 
@@ -144,7 +146,8 @@ mod tests {
     #[test]
     fn a_process_is_read_whatever_its_name() {
         let rest = "S 5 1 1 0 -1 4194560 1 2 3 4 250 50 30 40 20 0 9 0 555 1000000 25 18446744";
-        let process = Process::parse(&format!("77 (a ) b (c)) {rest}")).expect("it can be read");
+        let process =
+            Process::parse(&format!("77 (a ) b (c)) {rest}")).expect("the line can be parsed");
         let us_per_tick = 1e6 / rustix::param::clock_ticks_per_second() as f64;
         assert_eq!((process.parent, process.group), (5, 1));
         assert_eq!(process.cpu_us, 300.0 * us_per_tick);

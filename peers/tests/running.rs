@@ -24,14 +24,16 @@ fn options() -> Options {
 async fn mariadb(peer: &Peer, place: usize) -> mysql_async::Conn {
     let address = peer.address(place);
     let url = format!("mysql://pangea@{address}/pangea?prefer_socket=false");
-    mysql_async::Conn::new(mysql_async::Opts::from_url(&url).expect("an URL")).await.expect("up")
+    mysql_async::Conn::new(mysql_async::Opts::from_url(&url).expect("the text is a URL"))
+        .await
+        .expect("up")
 }
 
 async fn postgres(peer: &Peer) -> tokio_postgres::Client {
     let address = peer.address(0);
     let text = format!("host={} port={} user=pangea dbname=pangea", address.ip(), address.port());
     let connected = tokio_postgres::connect(&text, tokio_postgres::NoTls).await;
-    let (client, connection) = connected.expect("it serves");
+    let (client, connection) = connected.expect("the server accepts connections");
     drop(tokio::spawn(connection));
     client
 }
@@ -41,10 +43,10 @@ async fn stop(run: Run) {
     let (peer, directory) = (run.peer, run.directory);
     let pids = peer.pids();
     assert!(pids.iter().all(|pid| is_there(*pid)));
-    assert_ne!(std::fs::read_dir(directory.path()).expect("it is there").count(), 0);
-    peer.stop().await.expect("all of it ends in order");
+    assert_ne!(std::fs::read_dir(directory.path()).expect("the directory exists").count(), 0);
+    peer.stop().await.expect("the server stops cleanly");
     assert!(!pids.iter().any(|pid| is_there(*pid)), "{pids:?}");
-    assert_eq!(std::fs::read_dir(directory.path()).expect("it is there").count(), 0);
+    assert_eq!(std::fs::read_dir(directory.path()).expect("the directory exists").count(), 0);
 }
 
 #[tokio::test]
@@ -52,12 +54,12 @@ async fn galera_holds_what_pangea_would_hold_and_notices_what_differs() {
     let mut run = Run::start(Kind::Galera, &settings(), options()).await;
     run.tables("ycsb-a").await;
     run.work("ycsb-a", 100).await;
-    run.check("ycsb-a").await.expect("it is right");
+    run.check("ycsb-a").await.expect("the check succeeds");
     let mut alone = mariadb(&run.peer, 2).await;
     // This change is not replicated: only this place has it.
     let statements = ["SET SESSION wsrep_on = OFF", "UPDATE ycsb SET value = '' WHERE id = 7"];
     for statement in statements {
-        alone.query_drop(statement).await.expect("it is done");
+        alone.query_drop(statement).await.expect("the statement succeeds");
     }
     let error = run.check("ycsb-a").await.unwrap_err();
     assert!(error.contains("ycsb differs"), "{error}");
@@ -70,10 +72,10 @@ async fn galera_holds_what_pangea_would_hold_and_notices_what_differs() {
     })
     .await;
     run.work("tpcc-nopay", 100).await;
-    run.check("tpcc-nopay").await.expect("it is right");
+    run.check("tpcc-nopay").await.expect("the check succeeds");
     let mut conn = mariadb(&run.peer, 0).await;
     let statement = "UPDATE district SET d_ytd = d_ytd + 1 WHERE d_w_id = 2 AND d_id = 3";
-    conn.query_drop(statement).await.expect("it is done");
+    conn.query_drop(statement).await.expect("the statement succeeds");
     let error = run.check("tpcc-nopay").await.unwrap_err();
     assert!(error.contains("condition 1"), "{error}");
     drop((alone, conn));
@@ -85,18 +87,18 @@ async fn postgres_holds_what_pangea_would_hold_and_notices_what_is_wrong() {
     let mut run = Run::start(Kind::Postgres, &settings(), options()).await;
     run.tables("ycsb-a").await;
     run.work("ycsb-a", 100).await;
-    run.check("ycsb-a").await.expect("it is right");
+    run.check("ycsb-a").await.expect("the check succeeds");
     let client = postgres(&run.peer).await;
     // A lost update: the row's length is unchanged, and it is the same in every place.
     let lost = "UPDATE ycsb SET value = decode(repeat('00', length(value)), 'hex') \
                 WHERE id = (SELECT min(id) FROM ycsb WHERE substr(value, 1, 8) \
                 <> decode('0000000000000000', 'hex'))";
-    client.batch_execute(lost).await.expect("it is done");
+    client.batch_execute(lost).await.expect("the statement succeeds");
     let error = run.check("ycsb-a").await.unwrap_err();
-    assert!(error.contains("that of its newest acknowledged write"), "{error}");
-    client.batch_execute("DELETE FROM ycsb WHERE id = 7").await.expect("it is done");
+    assert!(error.contains("mark of its newest acknowledged write"), "{error}");
+    client.batch_execute("DELETE FROM ycsb WHERE id = 7").await.expect("the statement succeeds");
     let error = run.check("ycsb-a").await.unwrap_err();
-    assert!(error.contains("rows of YCSB: 499, and not 500"), "{error}");
+    assert!(error.contains("rows of YCSB: 499, expected 500"), "{error}");
 
     run.tables("tpcc-nopay").await;
     run.one_by_one("tpcc-nopay", 600, async |peer: &Peer, table: &str| {
@@ -104,7 +106,7 @@ async fn postgres_holds_what_pangea_would_hold_and_notices_what_is_wrong() {
     })
     .await;
     run.work("tpcc-nopay", 100).await;
-    run.check("tpcc-nopay").await.expect("it is right");
+    run.check("tpcc-nopay").await.expect("the check succeeds");
     // A lost transaction: all its rows are missing, and only the count of commits reveals it.
     let lost = "UPDATE warehouse SET w_ytd = w_ytd - h_amount FROM history \
                 WHERE h_w_id = w_id AND h_c_w_id = 1 AND h_c_d_id = 1 AND h_c_id = 1 \
@@ -118,9 +120,9 @@ async fn postgres_holds_what_pangea_would_hold_and_notices_what_is_wrong() {
                 AND c_id = 1 AND h_number = 1;
                 DELETE FROM history WHERE h_c_w_id = 1 AND h_c_d_id = 1 AND h_c_id = 1 \
                 AND h_number = 1";
-    client.batch_execute(lost).await.expect("it is done");
+    client.batch_execute(lost).await.expect("the statement succeeds");
     let error = run.check("tpcc-nopay").await.unwrap_err();
-    assert!(error.contains("Payments that committed"), "{error}");
+    assert!(error.contains("committed Payments"), "{error}");
     drop(client);
     stop(run).await;
 }
@@ -132,7 +134,7 @@ async fn postgres_when_serializable_does_again_what_it_undoes() {
     let mut run = Run::start(Kind::Postgres, &few, options).await;
     run.tables("ycsb-a").await;
     run.work("ycsb-a", 100).await;
-    run.check("ycsb-a").await.expect("it is right");
+    run.check("ycsb-a").await.expect("the check succeeds");
     let retries = run.peer.retries().take();
     assert!(retries.get("40001").is_some_and(|count| *count > 0), "{retries:?}");
     stop(run).await;
@@ -143,20 +145,21 @@ async fn etcd_holds_what_clients_put_and_notices_what_is_wrong() {
     let mut run = Run::start(Kind::Etcd, &settings(), options()).await;
     run.tables("ycsb-a").await;
     run.work("ycsb-a", 100).await;
-    run.check("ycsb-a").await.expect("it is right");
+    run.check("ycsb-a").await.expect("the check succeeds");
     let address = run.peer.address(1);
-    let mut client = pangea_peers::etcd::Client::connect(address).await.expect("it serves");
+    let mut client =
+        pangea_peers::etcd::Client::connect(address).await.expect("the server accepts connections");
     let key = b"0000000007".to_vec();
     let read = client.range(RangeRequest { key: key.clone(), ..Default::default() });
-    let value = read.await.expect("it is read").kvs.remove(0).value;
+    let value = read.await.expect("the row can be read").kvs.remove(0).value;
     let put = Op::Put(PutRequest { key: key.clone(), value });
-    client.txn(vec![RequestOp { op: Some(put) }]).await.expect("it is done");
+    client.txn(vec![RequestOp { op: Some(put) }]).await.expect("the statement succeeds");
     let error = run.check("ycsb-a").await.unwrap_err();
     assert!(error.contains("puts since the load"), "{error}");
     let delete = Op::Delete(DeleteRequest { key });
-    client.txn(vec![RequestOp { op: Some(delete) }]).await.expect("it is done");
+    client.txn(vec![RequestOp { op: Some(delete) }]).await.expect("the statement succeeds");
     let error = run.check("ycsb-a").await.unwrap_err();
-    assert!(error.contains("rows of YCSB: 499, and not 500"), "{error}");
+    assert!(error.contains("rows of YCSB: 499, expected 500"), "{error}");
     stop(run).await;
 }
 
@@ -168,7 +171,7 @@ async fn a_peer_that_is_dropped_leaves_nothing() {
     let directory = run.directory;
     drop(run.peer);
     assert!(!pids.iter().any(|pid| is_there(*pid)));
-    assert_eq!(std::fs::read_dir(directory.path()).expect("it is there").count(), 0);
+    assert_eq!(std::fs::read_dir(directory.path()).expect("the file exists").count(), 0);
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn servers_end_with_the_thread_that_started_them_whatever_it_forgets() {
             std::mem::forget(peer);
             (pids, directory)
         };
-        let (pids, directory) = std::thread::spawn(forget).join().expect("it starts");
+        let (pids, directory) = std::thread::spawn(forget).join().expect("the servers start");
         let deadline = Instant::now() + Duration::from_secs(30);
         while pids.iter().any(|pid| is_running(*pid)) {
             assert!(Instant::now() < deadline, "{kind}: {pids:?}");

@@ -5,7 +5,7 @@
 //! All phases work on one epoch of three replicas: YCSB-A, or deliveries of TPC-C for ranges.
 
 #![allow(missing_docs, reason = "the macros make modules")]
-#![allow(clippy::disallowed_types, reason = "the macros open files; what is measured does not")]
+#![allow(clippy::disallowed_types, reason = "the macros open files; the measured code does not")]
 
 #[path = "../../core/benches/fixture/engine.rs"]
 mod engine;

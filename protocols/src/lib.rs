@@ -64,13 +64,17 @@ pub struct UnknownProtocol {
 
 impl fmt::Display for UnknownProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no protocol {:?}; there is {}", self.name, NAMES.join(", "))
+        write!(f, "unknown protocol {:?}; known: {}", self.name, NAMES.join(", "))
     }
 }
 
 impl std::error::Error for UnknownProtocol {}
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may look outside")]
+#[allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may access the environment"
+)]
 #[path = "../../fuzz/engine/mod.rs"]
 mod fuzzing;

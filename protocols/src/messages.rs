@@ -411,7 +411,7 @@ macro_rules! messages {
             ///
             /// # Errors
             /// The mark under which the refusal is counted.
-            #[allow(unused_variables, dead_code, reason = "a table may have nothing to check")]
+            #[allow(unused_variables, dead_code, reason = "not all messages have checks")]
             pub(crate) fn check(&self, node_count: usize) -> Result<(), &'static str> {
                 match self {
                     $(Self::$wrapper(message) => message.check(node_count),)?

@@ -146,7 +146,7 @@ fn measure(name: &str, warehouses: u32, batches: usize) {
         println!("  {step:<22} {:>8.2} us", us(*time, txns));
     }
     let snapshot = Snapshot::new(&engine.store, engine.version);
-    println!("  check: {}", workload.check(&snapshot).expect("what must hold holds"));
+    println!("  check: {}", workload.check(&snapshot).expect("the invariants hold"));
 }
 
 fn main() {

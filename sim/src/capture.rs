@@ -62,7 +62,10 @@ mod tests {
     #[test]
     fn a_panic_is_told_with_its_place() {
         assert_eq!(panics(|| 1), Ok(1));
-        let told = panics(|| panic!("one is not more than two")).unwrap_err();
-        assert!(told.contains("one is not more than two") && told.contains("capture.rs"), "{told}");
+        let told = panics(|| panic!("a count of one does not exceed two")).unwrap_err();
+        assert!(
+            told.contains("a count of one does not exceed two") && told.contains("capture.rs"),
+            "{told}"
+        );
     }
 }

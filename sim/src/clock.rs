@@ -117,12 +117,12 @@ mod tests {
             for now in (0..60_000_000).step_by(7_000_003).map(Timestamp::from_us) {
                 let reading = clock.reading(now);
                 let wrong = reading.at.us.abs_diff(now.us + ORIGIN_US as u64);
-                assert!(wrong <= reading.uncertainty.us, "wrong by {wrong} us");
+                assert!(wrong <= reading.uncertainty.us, "off by {wrong} us");
                 let at = reading.at + Span::from_us(12_345);
                 let wake = clock.true_time(now, at);
                 assert!(clock.reading(wake).at >= at && wake > now);
                 let before = Timestamp::from_us(wake.us - 1);
-                assert!(clock.reading(before).at < at, "the first such time");
+                assert!(clock.reading(before).at < at, "the earliest such time");
             }
         }
     }

@@ -85,7 +85,7 @@ impl Disk {
 
     /// Appends a record.
     pub fn append(&mut self, position: LogPosition, record: &[Bytes]) {
-        assert_eq!(position.0, self.head.0 + 1, "records are numbered without gaps");
+        assert_eq!(position.0, self.head.0 + 1, "records have no gaps");
         let is_full = |segment: &Segment| {
             let records = segment.ends.len() as u64;
             segment.synced == segment.bytes.len() && records >= SEGMENT_RECORDS
@@ -95,7 +95,7 @@ impl Disk {
             let header = SegmentHeader { salt: self.begun, first: position };
             self.segments.push_back(Segment::new(header));
         }
-        let segment = self.segments.back_mut().expect("there is one now");
+        let segment = self.segments.back_mut().expect("a segment exists now");
         let at = (position, segment.synced as u64);
         encode_record(at, segment.header.salt, record, PAYLOAD_BYTES_MAX, &mut segment.bytes);
         segment.ends.push(segment.bytes.len());
@@ -105,7 +105,7 @@ impl Disk {
 
     /// Completes an fsync that began when `position` was the head.
     pub fn sync_to(&mut self, position: LogPosition) {
-        assert!(position <= self.head, "synced more than was written");
+        assert!(position <= self.head, "the synced position was written");
         self.synced = self.synced.max(position);
         let Some(segment) = self.segments.back_mut() else { return };
         let durable = (position.0 + 1).saturating_sub(segment.header.first.0) as usize;
@@ -137,7 +137,7 @@ impl Disk {
         // The header of a file is durable before the file becomes a segment.
         let durable = segment.synced.max(segment.header.encode().len());
         tear(&mut segment.bytes, durable, dice);
-        let records = segment.records().expect("a crash takes nothing that was durable");
+        let records = segment.records().expect("a crash loses no durable record");
         let kept = records.len();
         segment.ends.truncate(kept);
         segment.told.truncate(kept);
@@ -146,7 +146,7 @@ impl Disk {
         segment.bytes.truncate(end);
         segment.synced = end;
         let head = LogPosition(segment.header.first.0 + kept as u64 - 1);
-        assert!(head >= self.synced, "a crash took a record that was durable");
+        assert!(head >= self.synced, "a crash lost a durable record");
         let lost = self.head.0 - head.0;
         (self.head, self.synced) = (head, head);
         lost
@@ -156,7 +156,7 @@ impl Disk {
     /// as durable qualify, because damage to the last records looks like a torn write. Returns the
     /// log's records before the flip, or `None` if no byte qualifies.
     pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<Vec<(LogPosition, Bytes)>> {
-        let before = self.records().expect("it is whole");
+        let before = self.records().expect("the log is intact");
         let last = self.segments.len().saturating_sub(1);
         let extent = |(index, segment): (usize, &Segment)| match index == last {
             true => segment.told.last().copied().unwrap_or_default(),
@@ -261,7 +261,7 @@ impl Rows {
         for (table, key, version, bytes) in &self.0 {
             let mut reader = Reader::new(bytes);
             let header =
-                RecordHeader::decode(&mut reader).expect("a header that was encoded is decoded");
+                RecordHeader::decode(&mut reader).expect("an encoded header can be decoded");
             let value = Some(reader.rest().into());
             store.apply(*table, key.clone(), Version { version: *version, header, value });
         }
@@ -348,6 +348,6 @@ mod tests {
         disk.truncate(LogPosition(SEGMENT_RECORDS + 3));
         assert_eq!(first(&disk), SEGMENT_RECORDS + 1);
         disk.truncate(LogPosition(3 * SEGMENT_RECORDS + 1));
-        assert_eq!(first(&disk), 2 * SEGMENT_RECORDS + 1, "the last segment stays");
+        assert_eq!(first(&disk), 2 * SEGMENT_RECORDS + 1, "the last segment is retained");
     }
 }

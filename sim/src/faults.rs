@@ -248,7 +248,7 @@ impl Fault {
     pub fn check(&self, nodes: usize) -> Result<(), String> {
         let is_there = |node: u16| match usize::from(node) < nodes {
             true => Ok(()),
-            false => Err(format!("there is no node {node}: nodes are 0 to {}", nodes - 1)),
+            false => Err(format!("node {node} does not exist: nodes are 0 to {}", nodes - 1)),
         };
         let target = |target: Target| match target {
             Target::Node(node) => is_there(node),
@@ -274,7 +274,7 @@ impl Fault {
             | Self::Pause { node } => target(*node),
             Self::Cut { from, to, .. } => {
                 if from.is_empty() || to.is_empty() {
-                    return Err("a cut is from some nodes to some others".to_owned());
+                    return Err("a cut needs nodes in both `from` and `to`".to_owned());
                 }
                 let mut pairs = from.iter().flat_map(|&a| to.iter().map(move |&b| (a, b)));
                 pairs.try_for_each(|(a, b)| pair(a, b))
@@ -436,7 +436,7 @@ impl FromStr for FaultKind {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|kind| kind.name()).collect();
-            format!("no fault is called {name:?}; there are {}", names.join(", "))
+            format!("unknown fault {name:?}; known: {}", names.join(", "))
         })
     }
 }
@@ -504,7 +504,7 @@ mod tests {
             ("crash = { node = 7 }", "nodes are 0 to 2"),
             ("crash = { node = 1, who = 1 }", "available keys: node, after_effects"),
             ("explode = { node = 1 }", "explode"),
-            ("cut = { from = [0], to = [] }", "to some others"),
+            ("cut = { from = [0], to = [] }", "in both `from` and `to`"),
             ("cut = { from = [0, 1], to = [1] }", "no link to itself"),
             ("slow-link = { between = [0, 1], times = 31 }", "from 1 to 30"),
             ("lying-clock = { node = 1, by_ms = -9000 }", "from 1 to 3000"),

@@ -98,7 +98,10 @@ pub struct History {
 impl History {
     /// Adds an operation that has just been invoked.
     pub fn invoke(&mut self, operation: Operation) -> OpId {
-        assert!(operation.end == End::Open && operation.ended.is_none(), "it has just begun");
+        assert!(
+            operation.end == End::Open && operation.ended.is_none(),
+            "the operation has just begun"
+        );
         self.operations.push(operation);
         OpId(self.operations.len() - 1)
     }

@@ -57,7 +57,9 @@ pub fn run<P: Protocol>(settings: &Settings, options: &P::Options) -> Result<Rep
     let _planted = pangea_core::planted::Planted::new(settings.planted);
     #[cfg(not(feature = "planted"))]
     if let Some(bug) = settings.planted {
-        return Err(format!("can't plant {bug}: built without the feature \"planted\""));
+        return Err(format!(
+            "can't plant {bug}: the program was built without the feature \"planted\""
+        ));
     }
     let world = World::<P>::new(settings, options)?;
     // `World` catches panics in protocol steps itself. This catches the simulator's own assertions,

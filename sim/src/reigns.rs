@@ -98,7 +98,7 @@ impl Lines {
             reign.is_some() && at(settled, **from) != reign
         });
         let Some(first) = changes.min() else { return false };
-        let (master, _) = at(line, *first).expect("looked at above");
+        let (master, _) = at(line, *first).expect("the term was found above");
         let mut since = settled.range(*first..=version);
         let is_first = at(settled, *first).is_some_and(|(settled, _)| settled != master);
         let is_other = is_first || since.any(|(_, (other, _))| *other != master);

@@ -158,7 +158,11 @@ impl fmt::Display for Counts {
             writeln!(f, "  given up    {given_up} operations, {pins_lost} open snapshots")?;
         }
         if self.undecided > 0 {
-            writeln!(f, "  undecided   {} histories are neither right nor wrong", self.undecided)?;
+            writeln!(
+                f,
+                "  undecided   {} histories are neither proven right nor wrong",
+                self.undecided
+            )?;
         }
         write!(f, "  marks       {}", wrapped(&joined(&self.marks)))
     }
@@ -171,7 +175,7 @@ fn joined<K: fmt::Display>(counts: &BTreeMap<K, u64>) -> String {
 
 /// Formats a protocol's options as in its table of a configuration file.
 fn in_words(options: &impl serde::Serialize) -> String {
-    let text = toml::to_string(options).expect("options are read from such a table");
+    let text = toml::to_string(options).expect("options can be written as TOML");
     let lines = text.lines().filter(|line| !line.is_empty());
     lines.map(|line| line.replace('"', "")).collect::<Vec<_>>().join(", ")
 }
@@ -180,7 +184,7 @@ fn in_words(options: &impl serde::Serialize) -> String {
 pub(crate) fn wrapped(list: &str) -> String {
     let mut lines = vec![String::new()];
     for item in list.split_inclusive(", ") {
-        let last = lines.last_mut().expect("there is one from the start");
+        let last = lines.last_mut().expect("the list starts with a line");
         if !last.is_empty() && last.len() + item.trim_end().len() > LIST_COLUMNS {
             lines.push(item.to_owned());
         } else {

@@ -95,9 +95,9 @@ impl Scenario {
             real_time: Some(settings.real_time.name().to_owned()),
             rules: settings.rules.clone(),
         };
-        let given = toml::to_string(&given).expect("numbers, names and rules");
+        let given = toml::to_string(&given).expect("settings and rules can be written as TOML");
         let own = toml::Table::from_iter([(protocol.to_owned(), options.clone().into())]);
-        let own = toml::to_string(&own).expect("options are read from such a table");
+        let own = toml::to_string(&own).expect("options can be written as TOML");
         format!("{given}\n{own}")
     }
 
@@ -165,12 +165,12 @@ impl Scenario {
         let node_count = nodes * usize::from(shards);
         if let Some(name) = workload.as_ref().filter(|name| !workload::NAMES.contains(&&***name)) {
             let names = workload::NAMES.join(", ");
-            let why = format!("workload = {name:?}: there is none; there are {names}");
+            let why = format!("workload = {name:?}: unknown workload; known: {names}");
             return Err(self.wrong("workload", why));
         }
         let duration = ms.map_or(settings.duration, Span::from_ms);
         if clients == Some(0) {
-            return Err(self.wrong("clients", "clients = 0: there must be one"));
+            return Err(self.wrong("clients", "clients = 0: must be at least 1"));
         }
         for (index, rule) in rules.iter().flatten().enumerate() {
             let checked = rule.fault.check(node_count).and(check_time(rule, duration));
@@ -225,7 +225,7 @@ fn check_time(rule: &Rule, duration: Span) -> Result<(), String> {
     let (at_ms, ms) = (rule.at_ms, duration.us / 1_000);
     match at_ms <= ms {
         true => Ok(()),
-        false => Err(format!("at_ms = {at_ms}: faults happen up to ms = {ms}, and not after it")),
+        false => Err(format!("at_ms = {at_ms}: faults must begin within ms = {ms}")),
     }
 }
 
@@ -243,15 +243,17 @@ fn is_of_key(line: &str, key: &str) -> bool {
 fn check_matrix(matrix: &[Vec<u64>], nodes: usize) -> Result<(), String> {
     let is_square = matrix.len() == nodes && matrix.iter().all(|row| row.len() == nodes);
     if !is_square {
-        return Err(format!("one_way_ms: {nodes} nodes have {nodes} rows of {nodes} numbers"));
+        return Err(format!(
+            "one_way_ms: for {nodes} nodes, {nodes} rows of {nodes} numbers are needed"
+        ));
     }
     for (from, row) in matrix.iter().enumerate() {
         for (to, &ms) in row.iter().enumerate() {
             let is_possible = if from == to { ms == 0 } else { (1..=ONE_WAY_MS_MAX).contains(&ms) };
             if !is_possible {
                 return Err(format!(
-                    "one_way_ms: {ms} from node {from} to node {to}: it is 0 from a node to \
-                     itself, and from 1 to {ONE_WAY_MS_MAX} to another"
+                    "one_way_ms: {ms} from node {from} to node {to}: must be 0 from a node to \
+                     itself, and from 1 to {ONE_WAY_MS_MAX} between nodes"
                 ));
             }
         }
@@ -330,21 +332,21 @@ mod tests {
             ("nodes = 3\nnodes = 4", "line 2"),
             ("nodes = \"three\"", "expected usize"),
             ("nodes = 33", "line 1: nodes = 33: must be from 1 to 32"),
-            ("ms = 9\nworkload = \"tpch\"", "line 2: workload = \"tpch\": there is none"),
+            ("ms = 9\nworkload = \"tpch\"", "line 2: workload = \"tpch\": unknown workload"),
             ("\nfaults = [\"earthquake\"]", "line 2: "),
             ("\n\nreal_time = \"yes\"", "line 3: "),
-            ("clients = 0", "line 1: clients = 0: there must be one"),
-            ("one_way_ms = [[0, 1], [1, 0]]", "line 1: one_way_ms: 3 nodes have 3 rows"),
+            ("clients = 0", "line 1: clients = 0: must be at least 1"),
+            ("one_way_ms = [[0, 1], [1, 0]]", "line 1: one_way_ms: for 3 nodes, 3 rows"),
             ("nodes = 2\none_way_ms = [[0, 0], [1, 0]]", "line 2: one_way_ms: 0 from node 0"),
             ("[[rules]]\nat_ms = 1\nfault.full-stop = {}", "lasts_ms"),
             (
                 "[[rules]]\nat_ms = 1\nlasts_ms = 1\nfault.crash = { node = 3 }",
-                "line 1: rule 1 of [[rules]]: there is no node 3",
+                "line 1: rule 1 of [[rules]]: node 3 does not exist",
             ),
             (
                 "ms = 500\n[[rules]]\nat_ms = 500\nlasts_ms = 1\nfault.full-stop = {}\n\
                  [[rules]]\nat_ms = 501\nlasts_ms = 1\nfault.full-stop = {}",
-                "line 6: rule 2 of [[rules]]: at_ms = 501: faults happen up to ms = 500",
+                "line 6: rule 2 of [[rules]]: at_ms = 501: faults must begin within ms = 500",
             ),
         ] {
             let error = read(text).unwrap_err();

@@ -110,7 +110,7 @@ impl FromStr for RealTime {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|choice| choice.name() == name);
-        found.ok_or_else(|| format!("no choice of real time is called {name:?}"))
+        found.ok_or_else(|| format!("unknown choice of real time {name:?}"))
     }
 }
 
@@ -196,7 +196,7 @@ impl Settings {
 
     /// The cluster's topology with each node in its own region; the world draws the delays.
     pub fn topology(&self) -> Topology {
-        assert!((1..=NODES_MAX).contains(&self.nodes), "from 1 to {NODES_MAX} nodes");
+        assert!((1..=NODES_MAX).contains(&self.nodes), "there must be from 1 to {NODES_MAX} nodes");
         let names: Vec<String> = (0..self.nodes)
             .map(|i| match i / REGIONS.len() {
                 0 => REGIONS[i].to_owned(),

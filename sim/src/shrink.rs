@@ -39,7 +39,7 @@ pub fn shrink<P: Protocol>(
     runs_max: u64,
     watch: &mut Watch<'_>,
 ) -> Shrunk {
-    assert!(failed.violation.is_some(), "only what fails is shrunk");
+    assert!(failed.violation.is_some(), "only failing runs are shrunk");
     let mut search = Search::<P> { best: failed, options, runs: 0, runs_max, watch };
     let rules = search.best.rules.clone();
     let all = Settings {

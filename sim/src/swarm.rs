@@ -94,10 +94,12 @@ fn beside<P: Protocol>(
     given: &toml::Table,
     fits: impl Fn(&P::Options) -> bool,
 ) -> P::Options {
-    let table = |options: &P::Options| toml::Table::try_from(options).expect("they are a table");
+    let table = |options: &P::Options| {
+        toml::Table::try_from(options).expect("options can be written as TOML")
+    };
     let with_given = |table: toml::Table| -> P::Options {
         let all: toml::Table = table.into_iter().chain(given.clone()).collect();
-        all.try_into().expect("what is given was read before")
+        all.try_into().expect("the given options were parsed before")
     };
     let (drawn, default) = (table(drawn), table(&P::Options::default()));
     let one_by_default = default.iter().map(|(key, value)| {
@@ -178,14 +180,18 @@ pub fn run_swarm<P: Protocol>(
                     let (settings, options) = plan(seed);
                     match run_and_repeat::<P>(&settings, &options, is_twice) {
                         Ok(report) => {
-                            let mut swarm = shared.lock().expect("no thread panics with it");
+                            let mut swarm =
+                                shared.lock().expect("no thread panics while it holds the lock");
                             if swarm.add(report) >= FAILURES_MAX {
                                 is_stopped.store(true, Ordering::Relaxed);
                             }
                         }
                         Err(why) => {
                             let why = format!("seed {seed}: {why}");
-                            error.lock().expect("no thread panics with it").get_or_insert(why);
+                            error
+                                .lock()
+                                .expect("no thread panics while it holds the lock")
+                                .get_or_insert(why);
                             is_stopped.store(true, Ordering::Relaxed);
                         }
                     }
@@ -193,9 +199,10 @@ pub fn run_swarm<P: Protocol>(
             });
         }
     });
-    let mut summary = shared.into_inner().expect("no thread panicked with it").summary;
+    let mut summary =
+        shared.into_inner().expect("no thread panicked while it held the lock").summary;
     summary.failures.sort_by_key(|report| report.settings.seed);
-    match error.into_inner().expect("no thread panicked with it") {
+    match error.into_inner().expect("no thread panicked while it held the lock") {
         Some(why) => Err(Box::new(BrokenOff { why, summary })),
         None => Ok(summary),
     }
@@ -213,7 +220,8 @@ fn run_and_repeat<P: Protocol>(
         let (first, second) = ((report.events, report.digest), (again.events, again.digest));
         if first != second {
             let story = format!(
-                "the seed gave a trace of {} events, digest {:016x}, and then one of {}, {:016x}",
+                "the first run of the seed had a trace of {} events, digest {:016x}, but the \
+                 second one of {}, {:016x}",
                 first.0, first.1, second.0, second.1
             );
             report.violation = Some(Violation::new("simulator", "not repeatable", story));

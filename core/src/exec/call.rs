@@ -78,7 +78,7 @@ pub fn is_bulk(registry: &Registry, id: ProcedureId, args: &[u8]) -> bool {
 /// The abort of a program that returned [`Stop::Interrupted`] although its executor did not
 /// interrupt it.
 pub(super) fn gave_up() -> Abort {
-    let message = "a program ended as interrupted that was not interrupted";
+    let message = "a program reported an interruption, but it was not interrupted";
     Abort::new(SqlState::INTERNAL_ERROR, message)
 }
 

@@ -204,7 +204,7 @@ mod tests {
                 let detail = change.clone().into_abort().detail.unwrap();
                 assert_eq!(Change::told_by(&detail), Some(change), "{detail}");
                 for len in 0..detail.len() {
-                    assert_eq!(Change::told_by(&detail[..len]), None, "cut at {len}");
+                    assert_eq!(Change::told_by(&detail[..len]), None, "truncated to {len}");
                 }
             }
         }
@@ -228,15 +228,23 @@ mod tests {
         };
         assert_eq!(first(&[(1, at(1)), (3, at(1))]), None);
         assert_eq!(first(&[(1, at(1)), (2, Seen::Absent), (3, at(1))]), None);
-        assert_eq!(first(&[(1, at(1)), (2, at(1)), (3, at(1))]), Some((2, true)), "came between");
-        assert_eq!(first(&[(1, at(1)), (3, at(1)), (4, at(1))]), Some((4, true)), "came after");
-        assert_eq!(first(&[(3, at(1))]), Some((1, false)), "went before");
-        assert_eq!(first(&[(1, at(1))]), Some((3, false)), "went after");
+        assert_eq!(
+            first(&[(1, at(1)), (2, at(1)), (3, at(1))]),
+            Some((2, true)),
+            "was ordered in between"
+        );
+        assert_eq!(
+            first(&[(1, at(1)), (3, at(1)), (4, at(1))]),
+            Some((4, true)),
+            "was ordered after"
+        );
+        assert_eq!(first(&[(3, at(1))]), Some((1, false)), "was ordered before");
+        assert_eq!(first(&[(1, at(1))]), Some((3, false)), "was ordered after");
         assert_eq!(first(&[(1, at(1)), (3, Seen::Absent)]), Some((3, true)), "deleted");
         assert_eq!(first(&[(1, at(1)), (3, at(2))]), Some((3, true)), "changed");
         let own = [(key(1), Seen::Local(TxnId::new(NodeId(0), 1)))];
         assert_eq!(first_row_change(&own, &[(key(1), standing(at(5)))]), None);
         let again = Standing { is_as_executed: false, ..standing(at(5)) };
-        assert!(first_row_change(&own, &[(key(1), again)]).is_some(), "executed again");
+        assert!(first_row_change(&own, &[(key(1), again)]).is_some(), "was re-executed");
     }
 }

@@ -138,7 +138,7 @@ mod tests {
         overlay.remove(txn(2), &values[..1]);
         assert_eq!(overlay.newest(TableId(1), &[7]), Some((txn(0), values[0].value.as_ref())));
         overlay.remove(txn(2), &values[..1]);
-        assert_eq!(newest(&overlay), Some(txn(0)), "a second removal finds nothing");
+        assert_eq!(newest(&overlay), Some(txn(0)), "a second removal has no effect");
         overlay.remove(txn(0), &values[..1]);
         assert!(overlay.is_empty());
     }

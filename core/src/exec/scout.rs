@@ -310,10 +310,12 @@ struct Scout<'a> {
 
 /// The abort of a program on several shards that reads more than a transaction may.
 fn too_much() -> Abort {
-    let message =
-        format!("a transaction over several shards reads more than {} MiB", TXN_BYTES_MAX >> 20);
-    let hint = "Read less at a time, or read and write in a transaction block (BEGIN .. COMMIT), \
-                whose rows are read before.";
+    let message = format!(
+        "a transaction over several shards can't read more than {} MiB of rows",
+        TXN_BYTES_MAX >> 20
+    );
+    let hint = "Read less at once, or use a transaction block (BEGIN .. COMMIT), which reads the \
+                rows before it is sent.";
     Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).with_hint(hint)
 }
 
@@ -365,7 +367,7 @@ impl Scout<'_> {
         }
         let range = match scan.direction {
             Direction::Forward => {
-                let start = known.end.clone().expect("what has a rest ends");
+                let start = known.end.clone().expect("a scan with a rest has an end");
                 KeyRange { start, end: scan.range.end.clone() }
             }
             Direction::Reverse => {

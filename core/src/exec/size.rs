@@ -70,7 +70,7 @@ pub(super) fn check_bytes(bytes: usize) -> Result<(), Abort> {
     let message = format!("the transaction is too large: it reads and writes {bytes} bytes");
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
         .with_detail(format!("A transaction can read and write {TXN_BYTES_MAX} bytes."))
-        .with_hint("Do it in several transactions."))
+        .with_hint("Split it into several transactions."))
 }
 
 /// The approximate encoded size of a footprint in bytes, never too low.
@@ -93,26 +93,29 @@ pub fn check_request(bytes: usize) -> Result<(), Abort> {
         return Ok(());
     }
     let message = format!(
-        "the transaction is too large: its arguments and the keys that it touches are {bytes} bytes"
+        "the transaction is too large: its arguments and the keys of its footprint are {bytes} \
+         bytes"
     );
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-        .with_detail(format!("Over several shards they can be {REQUEST_BYTES_MAX} bytes."))
-        .with_hint("Do it in several transactions."))
+        .with_detail(format!(
+            "For a transaction over several shards, these are limited to {REQUEST_BYTES_MAX} bytes."
+        ))
+        .with_hint("Split it into several transactions."))
 }
 
 /// The abort of a transaction for which one shard would have to send too many rows. The same on all
 /// active shards, because it does not depend on the node that creates it.
 pub(super) fn part_too_large(shard: ShardId, bytes: u64, most: usize) -> Abort {
     let message = format!(
-        "the transaction is too large: shard {} has {bytes} bytes and more of what it reads, and \
-         would have to send them",
+        "the transaction is too large: shard {} would have to send at least {bytes} bytes of rows \
+         that it reads",
         shard.0
     );
     Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
         .with_detail(format!(
-            "One shard can send {most} bytes of rows for a transaction that writes on another."
+            "A shard can send {most} bytes of rows for a transaction that writes on another shard."
         ))
-        .with_hint("Do it in several transactions, or read less in each.")
+        .with_hint("Split it into several transactions, or read fewer rows in each.")
 }
 
 /// Checks whether a result has at most `most` bytes.
@@ -122,8 +125,10 @@ pub(super) fn check_result(bytes: usize, most: usize) -> Result<(), Abort> {
     }
     let message = format!("the result is too large: {bytes} bytes");
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-        .with_detail(format!("What writes over several shards can return {most} bytes."))
-        .with_hint("Return less, or read it afterwards."))
+        .with_detail(format!(
+            "A transaction that writes on several shards can return {most} bytes."
+        ))
+        .with_hint("Return less, or read it after the transaction."))
 }
 
 /// Replaces an abort whose text exceeds `most` bytes by one that reports this.
@@ -132,7 +137,7 @@ pub(super) fn in_few_words(abort: Abort, most: usize) -> Abort {
     if bytes <= most {
         return abort;
     }
-    let message = format!("the text of the error is too long to be told: {bytes} bytes");
+    let message = format!("the error message is too long to be sent: {bytes} bytes");
     Abort::new(abort.code, message)
 }
 
@@ -150,10 +155,12 @@ pub fn check_program(program: &Program) -> Result<(), Abort> {
     }
     let (found, most) = (args.len(), ARGS_BYTES_MAX);
     let message =
-        format!("the request is too large: a statement and its parameters of {found} bytes");
+        format!("the request is too large: a statement and its parameters have {found} bytes");
     Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-        .with_detail(format!("A statement with its parameters, or a call, can have {most} bytes."))
-        .with_hint("Do it in several statements."))
+        .with_detail(format!(
+            "A statement with its parameters, or a call, is limited to {most} bytes."
+        ))
+        .with_hint("Split it into several statements."))
 }
 
 #[cfg(test)]

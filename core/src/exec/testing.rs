@@ -167,8 +167,8 @@ pub fn registry() -> Registry {
 }
 
 pub fn program(ops: &[Op]) -> Program {
-    let procedure = registry().id("interpreter").expect("it is the only one");
-    let args = postcard::to_allocvec(ops).expect("ops can be written");
+    let procedure = registry().id("interpreter").expect("the registry has only this procedure");
+    let args = postcard::to_allocvec(ops).expect("ops can be encoded");
     Program::Call { procedure, args: Bytes::from(args) }
 }
 
@@ -280,10 +280,7 @@ impl Context for Model {
 pub struct Threads(pub usize);
 
 impl Pool for Threads {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a node's pool has threads, and so must a test's"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "tests need a pool with threads, like a node's")]
     fn run(&self, count: usize, job: &(dyn Fn(usize) + Sync)) {
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {

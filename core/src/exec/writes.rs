@@ -187,7 +187,7 @@ impl OwnWrites {
                 |(at, write): (usize, &Write)| ((write.table, write.key.clone()), at as u32);
             self.sorted = self.rows.iter().enumerate().map(named).collect();
         }
-        assert_eq!(self.sorted.len(), self.rows.len(), "a write is missing from the order");
+        assert_eq!(self.sorted.len(), self.rows.len(), "all writes are in the order");
     }
 
     /// Removes and returns all writes.

@@ -211,7 +211,7 @@ impl Ord for Key {
 /// compared last.
 #[inline]
 fn padded(len: u8, bytes: &[u8; INLINE_LEN_MAX]) -> (u128, u64) {
-    let (head, tail) = bytes.split_first_chunk::<16>().expect("22 bytes are more than 16");
+    let (head, tail) = bytes.split_first_chunk::<16>().expect("22 bytes exceed the limit of 16");
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);
     last[7] = len;

@@ -90,14 +90,14 @@ pub enum CheckpointError {
 impl fmt::Display for CheckpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotACheckpoint => f.write_str("this is not a checkpoint"),
+            Self::NotACheckpoint => f.write_str("not a checkpoint file"),
             Self::NewerFormat { found } => write!(
                 f,
-                "checkpoint format {found} was written by a newer version of Pangea; this one \
-                 reads up to format {CHECKPOINT_FORMAT}"
+                "checkpoint format {found} was written by a newer version of Pangea; this version \
+                 reads formats up to {CHECKPOINT_FORMAT}"
             ),
             Self::Corrupt { offset, what } => write!(f, "corrupt at offset {offset}: {what}"),
-            Self::Incomplete { len } => write!(f, "incomplete: it ends after {len} bytes"),
+            Self::Incomplete { len } => write!(f, "incomplete: the file ends after {len} bytes"),
         }
     }
 }
@@ -150,7 +150,10 @@ impl Encoder {
     pub fn push(&mut self, table: TableId, key: &Key, version: &Version, out: &mut Vec<u8>) {
         assert!(version.version <= self.version, "a row is newer than its checkpoint");
         if let Some((last_table, last_key)) = &self.last {
-            assert!((*last_table, last_key) < (table, key), "rows ascend by table and key");
+            assert!(
+                (*last_table, last_key) < (table, key),
+                "rows are pushed in the order of tables and keys"
+            );
         }
         let Some(value) = &version.value else { return };
         if table != self.table || self.waiting.len() >= BLOCK_LEN_TARGET {

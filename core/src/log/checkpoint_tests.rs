@@ -102,7 +102,7 @@ fn a_file_that_ends_early_is_incomplete() {
     let bytes = encode(&some_rows());
     for len in 1..bytes.len() {
         let error = decode(&bytes[..len], 50).expect_err("cut");
-        assert_eq!(error, CheckpointError::Incomplete { len: len as u64 }, "cut at {len}");
+        assert_eq!(error, CheckpointError::Incomplete { len: len as u64 }, "truncated to {len}");
     }
     assert_eq!(decode(b"", 50), Err(CheckpointError::NotACheckpoint));
     let more = [&bytes[..], b"x"].concat();

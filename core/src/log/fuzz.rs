@@ -69,10 +69,13 @@ fn scan(bytes: &[u8]) -> Scanned {
         Err(error) => return (items, Err(error)),
     };
     loop {
-        assert!(items.len() <= bytes.len() / FRAME_HEADER_LEN, "more frames than there is room");
+        assert!(
+            items.len() <= bytes.len() / FRAME_HEADER_LEN,
+            "more frames than the bytes have room for"
+        );
         match scan.advance() {
             Ok(Item::End(end)) => {
-                assert_eq!(scan.advance(), Ok(Item::End(end)), "the same end again");
+                assert_eq!(scan.advance(), Ok(Item::End(end)), "the end repeats");
                 return (items, Ok(end));
             }
             Ok(item) => items.push(item),
@@ -191,7 +194,7 @@ fn parts(bytes: &[u8], chunk: usize) -> (Parts, Result<(), CheckpointError>) {
 fn encode(parts: &Parts) -> Vec<u8> {
     let mut out = Vec::new();
     let Some((Part::Header(header), rest)) = parts.split_first() else {
-        panic!("a header comes first")
+        panic!("the header comes first")
     };
     let mut encoder = Encoder::new(header, &mut out);
     for part in rest {
@@ -224,8 +227,8 @@ fn look_at_checkpoint(bytes: &[u8]) -> Outcome {
     let encoded = encode(&whole);
     let (again, ended) = parts(&encoded, usize::MAX);
     assert_eq!(ended, Ok(()));
-    alike(rows(&again), rows(&whole), "the rows survive");
-    alike(&again[0], &whole[0], "the header survives");
+    alike(rows(&again), rows(&whole), "the rows are unchanged");
+    alike(&again[0], &whole[0], "the header is unchanged");
     Outcome::taken((size(whole.len()), size(rows(&whole).len())))
 }
 

@@ -127,32 +127,32 @@ impl fmt::Display for SegmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotASegment => {
-                f.write_str("the header is damaged, or this is not a segment of a log")
+                f.write_str("the header is damaged, or the file is not a log segment")
             }
             Self::OtherFormat { found } => {
                 let written = if *found > SEGMENT_FORMAT { "a newer" } else { "an older" };
                 write!(
                     f,
-                    "log format {found} was written by {written} version of Pangea; this one reads \
-                     format {SEGMENT_FORMAT}: dump the data with the version that wrote it, and \
-                     restore it with this one"
+                    "log format {found} was written by {written} version of Pangea; this version \
+                     reads format {SEGMENT_FORMAT}: dump the data with the version that wrote it, \
+                     and restore the dump with this one"
                 )
             }
             Self::NewerFrame { offset, found } => write!(
                 f,
                 "the record at offset {offset} has version {found}, written by a newer version of \
-                 Pangea; this one reads version {}",
+                 Pangea; this version reads version {}",
                 frame::FRAME_VERSION
             ),
             Self::Corrupt { offset, position } => write!(
                 f,
-                "corrupt at offset {offset}: record {} was durable and is damaged, and there are \
-                 good records after it",
+                "corrupt at offset {offset}: record {} was durable and is damaged, but intact \
+                 records follow",
                 position.0
             ),
             Self::OutOfOrder { offset, expected, found } => write!(
                 f,
-                "corrupt at offset {offset}: record {} comes next, but record {} is there",
+                "corrupt at offset {offset}: expected record {}, found record {}",
                 expected.0, found.0
             ),
         }

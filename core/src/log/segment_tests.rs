@@ -77,7 +77,11 @@ fn an_incomplete_last_frame_is_a_torn_tail() {
         cut.resize(bytes.len() + 100, 0);
         let (records, end) = scan(&cut);
         let torn = Some(Torn { len: FRAME_HEADER_LEN, frames: 0 });
-        assert_eq!((records.len(), end), (4, Ok(End { offset: starts[4], torn })), "cut at {len}");
+        assert_eq!(
+            (records.len(), end),
+            (4, Ok(End { offset: starts[4], torn })),
+            "truncated to {len}"
+        );
     }
 }
 
@@ -160,16 +164,16 @@ fn a_record_that_was_not_written_whole_is_a_torn_tail_from_its_first_frame() {
         let mut cut = bytes[..len].to_vec();
         cut.resize(bytes.len() + 100, 0);
         let (records, end) = scan(&cut);
-        assert_eq!(records, ["one", "two"].map(Bytes::from), "cut at {len}");
+        assert_eq!(records, ["one", "two"].map(Bytes::from), "truncated to {len}");
         let whole = (len - starts[2]) / (FRAME_HEADER_LEN + 10);
         let torn = match whole {
             0 => Torn { len: FRAME_HEADER_LEN, frames: 0 },
             _ => Torn { len: whole * (FRAME_HEADER_LEN + 10), frames: whole },
         };
         let end_at = |torn| Ok(End { offset: starts[2], torn });
-        assert_eq!(end, end_at(Some(torn)), "cut at {len}");
+        assert_eq!(end, end_at(Some(torn)), "truncated to {len}");
         cut[starts[2]..starts[2] + torn.len].fill(0);
-        assert_eq!(scan(&cut), (records, end_at(None)), "cut at {len}");
+        assert_eq!(scan(&cut), (records, end_at(None)), "truncated to {len}");
     }
 }
 

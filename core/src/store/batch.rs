@@ -44,7 +44,7 @@ impl Store {
         version: SnapshotVersion,
         writes: Vec<(TableId, Key, Version)>,
     ) {
-        assert!(writes.iter().all(|(.., v)| v.version == version), "a batch is of one version");
+        assert!(writes.iter().all(|(.., v)| v.version == version), "a batch has one version");
         let parts = parts_for(pool, writes.len());
         if parts <= 1 {
             let hashed = |(table, key, version): (TableId, Key, Version)| {

@@ -107,7 +107,10 @@ impl Chain {
 
     /// Replaces the newest version by another one of the same number, and returns the replaced one.
     pub(super) fn replace(&mut self, version: Version) -> Version {
-        assert_eq!(self.newest.version, version.version, "a version replaces one of its number");
+        assert_eq!(
+            self.newest.version, version.version,
+            "a version is replaced by one of the same number"
+        );
         std::mem::replace(&mut self.newest, version)
     }
 
@@ -127,7 +130,7 @@ impl Chain {
     }
 
     /// Adds a version.
-    #[expect(clippy::inline_always, reason = "a call would copy the version once more, each time")]
+    #[expect(clippy::inline_always, reason = "a call would copy the version again")]
     #[inline(always)]
     pub(super) fn push(&mut self, version: Version) -> Pushed {
         let newest = self.newest.version;

@@ -358,7 +358,7 @@ impl Store {
             if id != hand.table {
                 *hand = Hand { table: id, ..Hand::default() };
             }
-            let table = self.tables.table(id).expect("a table that was written is there");
+            let table = self.tables.table(id).expect("a written table exists");
             let rows = read(&table.shards[hand.shard].rows);
             let mut passed = 0;
             while hand.row < rows.len() && passed < PASSED_MAX && !chosen.is_full() {
@@ -428,7 +428,7 @@ impl Store {
         at: SnapshotVersion,
         mut seen: Version,
     ) -> Option<Version> {
-        let tier = self.tier.as_ref().expect("marks are left where there is a cold store");
+        let tier = self.tier.as_ref().expect("marks of cold values need a cold store");
         let table = self.tables.table(id)?;
         if is_planted(Bug::ColdIsAbsent) && at > self.published() {
             return None;
@@ -449,7 +449,7 @@ impl Store {
                 Err((_, again)) => seen = again,
             }
         }
-        panic!("the value of {:?} in {id} is lost: version {}", key.key(), seen.version);
+        panic!("the value of {:?} in {id} is missing: version {}", key.key(), seen.version);
     }
 
     /// The values of keys that are not in memory, with their versions. Does not load them into

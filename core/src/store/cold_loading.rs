@@ -68,8 +68,8 @@ mod tests {
         let store = Store::with_cold(Box::new(ColdMemory::default()), 10_000);
         // So short that it is stored inline.
         let (looks, most) = load(&store, b"short");
-        assert!(most > 20 * 10_000, "{most} bytes can't be put away");
-        assert!((5..80).contains(&looks), "{looks} looks in vain for {} blocks", ROWS / BLOCK);
+        assert!(most > 20 * 10_000, "{most} bytes can't be evicted");
+        assert!((5..80).contains(&looks), "{looks} unsuccessful checks of {} blocks", ROWS / BLOCK);
     }
 
     #[test]

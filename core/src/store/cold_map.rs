@@ -171,7 +171,7 @@ mod tests {
         copy.change(second.len(), &second.changes_since(&first));
         assert_eq!(copy, second);
         let still = keys.iter().filter(|key| copy.has(table, key)).count();
-        assert!((10..14).contains(&still), "{still}, of which some share a bit");
+        assert!((10..14).contains(&still), "{still}, some of which share a bit");
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Store {
             for group in taken.chunks(WARM_GROUP) {
                 self.warm_hashed(group.iter().map(|it| (it.table, it.hash)));
                 for Garbage { table, hash, key } in group {
-                    let rows = self.tables.table(*table).expect("a key's table is there");
+                    let rows = self.tables.table(*table).expect("the table of a key exists");
                     reclaimed += rows.reclaim((*table, *hash, key), kept, tier);
                 }
             }

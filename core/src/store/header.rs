@@ -36,7 +36,7 @@ impl RecordHeader {
     /// # Panics
     /// If the id uses the bit of the flag. Ids created by [`TxnId::new`] never do.
     pub fn new(writer: TxnId) -> Self {
-        assert_eq!(writer.to_bits() & FLAG, 0, "transaction ids leave the top bit free");
+        assert_eq!(writer.to_bits() & FLAG, 0, "transaction ids do not use the top bit");
         Self { bits: writer.to_bits() }
     }
 

@@ -162,9 +162,9 @@ impl Store {
     }
 
     fn newest_of<R>(&self, row: &Row, look: impl FnOnce(&Version) -> R) -> R {
-        let rows = self.tables.table(row.table).expect("it was written");
+        let rows = self.tables.table(row.table).expect("the table was written");
         let found = rows.with_row(row.hash, &row.key, |row| look(row.chain.newest()));
-        found.expect("it was written")
+        found.expect("the row was written")
     }
 
     /// Completes a transaction that wrote at `version`, and clears its record.
@@ -197,8 +197,8 @@ impl Store {
     pub(crate) fn take_back(&self, written: &mut Written) {
         let Written { rows, replaced, shown, .. } = written;
         for (at, Row { table: id, left, hash, key }) in rows.drain(..).enumerate().rev() {
-            let table = self.tables.table(id).expect("it was written");
-            let before = || replaced.pop().expect("what was replaced is kept");
+            let table = self.tables.table(id).expect("the table was written");
+            let before = || replaced.pop().expect("replaced versions are retained");
             let deleted_at = table.take_back((hash, &key), left, before);
             if left.is_new {
                 if at < *shown {
@@ -213,7 +213,7 @@ impl Store {
                 self.garbage.push_again(at, Garbage { table: id, hash, key });
             }
         }
-        assert!(written.replaced.is_empty(), "what was replaced came back");
+        assert!(written.replaced.is_empty(), "all replaced versions were restored");
         written.clear();
     }
 }

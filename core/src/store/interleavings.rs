@@ -74,7 +74,7 @@ fn key(number: u8) -> Key {
     let find = |number: u8| {
         let with = |tail: u16| Key::from(&[&[number][..], &tail.to_be_bytes()].concat()[..]);
         let is_alone = |key: &Key| Table::shard_of(hash_bytes(key)) == number.into();
-        (0..=u16::MAX).map(with).find(is_alone).expect("one of so many is in the shard")
+        (0..=u16::MAX).map(with).find(is_alone).expect("one of these keys is in the shard")
     };
     KEYS.get_or_init(|| (0..NUMBERS).map(find).collect())[usize::from(number)].clone()
 }
@@ -234,7 +234,7 @@ fn what_is_pinned_is_kept_while_others_write_and_reclaim() {
                     assert_eq!(read_one(&store, 10, at), Some(now), "at {at}");
                     assert_eq!(read_one(&store, 20, at), there, "at {at}");
                 }
-                let again = store.pin_at(at).expect("what is pinned can be pinned");
+                let again = store.pin_at(at).expect("a pinned version can be pinned");
                 drop(pin);
                 let expected = [(10, now)].into_iter().chain(there.map(|at| (20, at)));
                 assert_eq!(
@@ -369,16 +369,16 @@ fn a_table_that_several_make_at_the_same_time_is_one_and_is_listed() {
             thread::spawn(move || {
                 let value = version(1, Some(&[number, 1]));
                 store.apply(TableId(table), key(number), value.clone());
-                assert!(store.table_ids().contains(&TableId(table)), "it is listed by now");
+                assert!(store.table_ids().contains(&TableId(table)), "the table is listed now");
                 let seen = store.read(TableId(table), &key(number), SnapshotVersion(1));
-                assert_eq!(seen, Some(value), "what was written is found");
+                assert_eq!(seen, Some(value), "the written row is found");
             })
         });
         let reader = {
             let store = store.clone();
             thread::spawn(move || {
                 for id in store.table_ids() {
-                    assert!(store.tables.table(id).is_some(), "{id} is listed and not there");
+                    assert!(store.tables.table(id).is_some(), "{id} is listed but does not exist");
                 }
             })
         };
@@ -418,10 +418,10 @@ fn a_reader_knows_whether_the_store_was_cleared_under_it() {
         }
         drop(pin);
         clearer.join().unwrap();
-        assert_eq!(store.oldest_pinned(), SnapshotVersion(1), "no pin is left");
+        assert_eq!(store.oldest_pinned(), SnapshotVersion(1), "all pins are released");
         assert_eq!(scan(&store, SnapshotVersion(1), Direction::Forward), [(30, 1)]);
     });
-    assert!(lost.load(Ordering::Relaxed) > 0, "the store was never cleared under a reader");
+    assert!(lost.load(Ordering::Relaxed) > 0, "the store was not cleared during a read");
 }
 
 /// A transaction writes in place and is undone; then another one writes and is kept.

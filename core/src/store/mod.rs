@@ -423,7 +423,7 @@ impl Store {
     /// If a later version is already published.
     pub fn publish(&self, version: SnapshotVersion) {
         let before = self.published.swap(version.0, Ordering::AcqRel);
-        assert!(before <= version.0, "snapshot versions only grow");
+        assert!(before <= version.0, "snapshot versions only increase");
     }
 
     /// The tables that have ever been written, in order.

@@ -460,12 +460,12 @@ mod tests {
     #[test]
     fn new_keys_wait_until_they_are_settled_or_are_too_many() {
         let index = OrderedIndex::default();
-        assert!(index.add([key(9), key(3)]), "the first that wait");
-        assert!(!index.add([key(5), key(3)]), "others wait already");
+        assert!(index.add([key(9), key(3)]), "the first waiting keys");
+        assert!(!index.add([key(5), key(3)]), "other keys already wait");
         assert_eq!(collected(&index, Direction::Forward), []);
         index.settle(&Sequential);
         assert_eq!(collected(&index, Direction::Forward), [key(3), key(5), key(9)]);
-        assert!(index.add((10..10 + WAITING_KEYS_MAX as u16).map(key)), "none waited");
+        assert!(index.add((10..10 + WAITING_KEYS_MAX as u16).map(key)), "no keys waited");
         assert_eq!(collected(&index, Direction::Forward).len(), 3 + WAITING_KEYS_MAX);
         index.add([key(1000)]);
         index.clear();

@@ -56,8 +56,12 @@ pub enum PinError {
 impl fmt::Display for PinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reclaimed { oldest } => write!(f, "snapshots before {oldest} are gone"),
-            Self::Unpublished { newest } => write!(f, "snapshots after {newest} are not final"),
+            Self::Reclaimed { oldest } => {
+                write!(f, "snapshots before {oldest} are no longer available")
+            }
+            Self::Unpublished { newest } => {
+                write!(f, "snapshots after {newest} are not available yet")
+            }
         }
     }
 }
@@ -125,7 +129,7 @@ impl Drop for Pin {
             return;
         }
         if self.is_point {
-            let (_, count) = pins.point.as_mut().expect("it is this one");
+            let (_, count) = pins.point.as_mut().expect("the pin is the current point");
             *count -= 1;
             if *count == 0 {
                 pins.point = None;
@@ -239,7 +243,7 @@ impl Store {
         // This happens before the rows change, so that concurrent readers find their pins lost.
         {
             let mut pins = lock(&self.pins);
-            assert!(pins.reclaimed <= version, "what is gone back to is all there");
+            assert!(pins.reclaimed <= version, "the versions to roll back to are retained");
             pins.retreats.push(version);
             self.losses.fetch_add(1, Ordering::Release);
             pins.readers.retain(|pinned, _| *pinned <= version);
@@ -249,7 +253,7 @@ impl Store {
             self.published.store(version.0.min(self.published().0), Ordering::Release);
         }
         for id in self.table_ids() {
-            let table = self.tables.table(id).expect("a table that is listed is there");
+            let table = self.tables.table(id).expect("a listed table exists");
             let tier = self.tier.as_deref().map(|tier| (id, tier));
             for (at, hash, key) in table.retreat_to(version, tier) {
                 self.garbage.push(at, [Garbage { table: id, hash, key }]);

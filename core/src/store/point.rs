@@ -112,7 +112,7 @@ impl Store {
     pub fn discard_overwritten(&self) -> usize {
         let mut discarded = 0;
         for id in self.table_ids() {
-            let table = self.tables.table(id).expect("a table that is listed is there");
+            let table = self.tables.table(id).expect("a listed table exists");
             for shard in 0..table.shards.len() {
                 let Some(kept) = self.overwriting.kept() else { return discarded };
                 discarded += table.discard(shard, kept, (id, self.tier.as_deref()));

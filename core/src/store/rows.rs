@@ -186,7 +186,7 @@ impl<R> Rows<R> {
     /// Removes the row with the last number.
     fn pop(&mut self) -> R {
         let chunk = self.chunks.last_mut().expect("there is a row");
-        let row = chunk.pop().expect("no chunk is empty");
+        let row = chunk.pop().expect("chunks are not empty");
         if chunk.is_empty() {
             self.chunks.pop();
         }

@@ -256,18 +256,18 @@ impl Table {
         let is = |row: &Row| row.key == *key;
         if left.is_new {
             let row = rows.remove(hash, is, |row| hash_bytes(&row.key));
-            let row = row.expect("what was written is there");
+            let row = row.expect("a written row exists");
             shard.count_bytes(0, row.bytes() + row.chain.newest().value_bytes());
             return None;
         }
-        let row = rows.find_mut(hash, is).expect("what was written is there");
+        let row = rows.find_mut(hash, is).expect("a written row exists");
         if !left.is_superseding {
             let before = replaced();
             let bytes = before.value_bytes();
             shard.count_bytes(bytes, row.chain.replace(before).value_bytes());
             return None;
         }
-        let taken = row.chain.pop().expect("what was superseded is kept");
+        let taken = row.chain.pop().expect("superseded versions are retained");
         shard.count_bytes(0, taken.older_bytes());
         let newest = row.chain.newest();
         newest.value.is_none().then_some(newest.version)
@@ -327,7 +327,7 @@ impl Table {
                 for key in newer {
                     let hash = hash_bytes(&key);
                     let is = |row: &Row| row.key == key;
-                    let row = rows.find_mut(hash, is).expect("it was seen just now");
+                    let row = rows.find_mut(hash, is).expect("the row was found just now");
                     let was_cold = is_cold(row.chain.newest());
                     let (bytes, copied) = row.chain.retreat_to(version);
                     let is_empty = row.chain.newest().version > version;

@@ -58,7 +58,7 @@ fn a_pinned_version_is_kept_and_can_be_pinned_again() {
     store.apply(TABLE, key(b"k"), version(2, Some(b"two")));
     store.publish(SnapshotVersion(2));
     assert_eq!(store.reclaim(SnapshotVersion(2)), 0, "version 1 is pinned");
-    let again = store.pin_at(pin.version()).expect("what is pinned can be pinned");
+    let again = store.pin_at(pin.version()).expect("a pinned version can be pinned");
     drop(pin);
     let seen = store.read(TABLE, b"k", again.version());
     assert_eq!(seen, Some(version(1, Some(b"one"))));
@@ -113,7 +113,7 @@ fn a_key_that_is_reclaimed_while_it_waits_does_not_come_to_the_order() {
     assert_eq!(store.reclaim(SnapshotVersion(2)), 2);
     store.settle(&Sequential);
     let mut found = Vec::new();
-    let order = &store.tables.table(TABLE).expect("it was written").order;
+    let order = &store.tables.table(TABLE).expect("the row was written").order;
     order.collect((Bound::Unbounded, Bound::Unbounded), Direction::Forward, 9, &mut found);
     assert_eq!(found, []);
 }
@@ -162,7 +162,7 @@ fn new_keys_are_in_order_for_who_reads_their_version_and_once_it_is_published() 
     store.publish(SnapshotVersion(2));
     assert_eq!((seen(1), seen(2)), (0, 2));
     store.apply(TABLE, key(b"c"), version(2, Some(b"c")));
-    assert_eq!(seen(2), 3, "a late write of a version that is published");
+    assert_eq!(seen(2), 3, "a late write of a published version");
 }
 
 #[test]
@@ -179,13 +179,13 @@ fn a_cleared_store_is_as_new_and_its_pins_are_lost() {
     assert_eq!((store.published(), store.table_ids()), (SnapshotVersion(0), vec![]));
     assert_eq!((store.len(TABLE), store.memory_bytes()), (0, 0));
     assert_eq!(store.digest(SnapshotVersion(5)), Store::new().digest(SnapshotVersion(0)));
-    assert!(store.pin_at(SnapshotVersion(0)).is_ok(), "nothing was reclaimed since");
+    assert!(store.pin_at(SnapshotVersion(0)).is_ok(), "no version has been reclaimed since");
     store.apply(TABLE, key(b"k"), version(5, Some(b"five")));
     store.publish(SnapshotVersion(5));
     let new_pin = store.pin();
     store.publish(SnapshotVersion(6));
     drop(pin);
-    assert_eq!(store.oldest_pinned(), new_pin.version(), "a lost pin takes no other with it");
+    assert_eq!(store.oldest_pinned(), new_pin.version(), "a lost pin does not release another");
     assert_eq!((store.reclaim(SnapshotVersion(9)), store.table_ids()), (0, vec![TABLE]));
 }
 
@@ -249,7 +249,7 @@ fn a_digest_tells_tables_keys_and_values_apart() {
 }
 
 #[test]
-#[should_panic(expected = "a batch is of one version")]
+#[should_panic(expected = "a batch has one version")]
 fn a_batch_of_two_versions_is_a_bug() {
     let writes = vec![(TABLE, key(b"k"), version(2, None))];
     store_at(0).apply_batch(&Sequential, SnapshotVersion(1), writes);
@@ -267,7 +267,7 @@ fn versions_that_a_checkpoint_jumps_over_are_nobody_s() {
     store.apply(table, key.clone(), version(9, Some(b"new")));
     store.publish_alone(SnapshotVersion(9));
     let seen = |pin: &Pin| store.read(table, &key, pin.version()).unwrap().version;
-    assert_eq!(seen(&reader), SnapshotVersion(3), "who reads goes on");
+    assert_eq!(seen(&reader), SnapshotVersion(3), "a reader continues");
     for jumped in [4, 8] {
         let error = store.pin_at(SnapshotVersion(jumped)).unwrap_err();
         assert_eq!(error, PinError::Reclaimed { oldest: SnapshotVersion(9) });
@@ -289,8 +289,8 @@ fn a_record_that_is_overwritten_takes_the_place_of_its_older_versions() {
     (1..=3).for_each(write);
     let bytes = store.memory_bytes();
     (4..=50).for_each(write);
-    assert_eq!(store.memory_bytes(), bytes, "nothing is left to reclaim");
-    assert_eq!(store.superseded(), 0, "nor has anything waited for that");
+    assert_eq!(store.memory_bytes(), bytes, "no version is left to reclaim");
+    assert_eq!(store.superseded(), 0, "no version has waited for reclamation");
     // A reader retains its version, and a checkpoint's point retains one more.
     let reader = store.pin();
     write(51);
@@ -301,7 +301,10 @@ fn a_record_that_is_overwritten_takes_the_place_of_its_older_versions() {
     drop(reader);
     (61..=70).for_each(write);
     assert_eq!([51, 70].map(seen), [51, 70]);
-    assert!(store.pin_at(SnapshotVersion(60)).is_err(), "nobody is given what may be gone");
+    assert!(
+        store.pin_at(SnapshotVersion(60)).is_err(),
+        "versions that may be reclaimed can't be pinned"
+    );
     store.overwrite(store.published());
     checkpoint.end();
     assert!(store.memory_bytes() < bytes, "one version is left");
@@ -309,5 +312,5 @@ fn a_record_that_is_overwritten_takes_the_place_of_its_older_versions() {
     store.apply(table, key.clone(), version(71, None));
     store.publish(SnapshotVersion(71));
     assert!(store.reclaim(SnapshotVersion(71)) > 0);
-    assert_eq!(store.len(table), 0, "a deletion is reclaimed as ever");
+    assert_eq!(store.len(table), 0, "a deletion is reclaimed as usual");
 }

@@ -240,7 +240,10 @@ mod tests {
         set.encode(&mut bytes);
         assert_eq!(ReadSet::decode(&mut Reader::new(&bytes)), Ok(set));
         for len in 0..bytes.len() {
-            assert!(ReadSet::decode(&mut Reader::new(&bytes[..len])).is_err(), "cut at {len}");
+            assert!(
+                ReadSet::decode(&mut Reader::new(&bytes[..len])).is_err(),
+                "truncated to {len}"
+            );
         }
     }
 

@@ -150,7 +150,7 @@ impl Procedure for Transfer {
         };
         let (before_from, before_to) = (balance(from)?, balance(to)?);
         if before_from < amount {
-            let message = "the account does not hold that much";
+            let message = "insufficient balance";
             return Err(Abort::new(SqlState::RAISE_EXCEPTION, message).into());
         }
         let after = [(from, before_from - amount), (to, before_to + amount)];
@@ -173,7 +173,7 @@ impl Procedure for Transfer {
 }
 
 fn no_account(account: u32) -> Stop {
-    Abort::new(SqlState::NO_DATA_FOUND, format!("there is no account {account}")).into()
+    Abort::new(SqlState::NO_DATA_FOUND, format!("account {account} does not exist")).into()
 }
 
 /// Reads all accounts. Takes no arguments; [`decode_balances`] decodes the result.
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_transfer_moves_money_and_an_audit_sees_it() {
         let mut bench = Bench::new("bank", &small());
-        let result = bench.model.run(&Transfer, &args(&[3, 5, 10])).expect("it is there");
+        let result = bench.model.run(&Transfer, &args(&[3, 5, 10])).expect("the balance suffices");
         assert_eq!(decode_balances(&result), Ok(vec![(3, 90), (5, 110)]));
         let audit = bench.model.run(&Audit, &[]).expect("an audit commits");
         let balances = decode_balances(&audit).expect("well formed");
@@ -311,14 +311,20 @@ mod tests {
     fn money_that_is_not_there_is_not_moved() {
         let mut bench = Bench::new("bank", &small());
         for _ in 0..10 {
-            bench.model.run(&Transfer, &args(&[0, 1, 10])).expect("it is there");
+            bench.model.run(&Transfer, &args(&[0, 1, 10])).expect("the balance suffices");
         }
         let before = bench.model.clone();
-        let stop = bench.model.run(&Transfer, &args(&[0, 1, 1])).expect_err("it is not there");
+        let stop = bench
+            .model
+            .run(&Transfer, &args(&[0, 1, 1]))
+            .expect_err("the balance does not suffice");
         let Stop::Abort(abort) = stop else { panic!("{stop:?}") };
         assert_eq!(abort.code, SqlState::RAISE_EXCEPTION);
         assert!(bench.model == before);
-        let stop = bench.model.run(&Transfer, &args(&[0, 100, 1])).expect_err("nobody's account");
+        let stop = bench
+            .model
+            .run(&Transfer, &args(&[0, 100, 1]))
+            .expect_err("the account does not exist");
         assert!(matches!(stop, Stop::Abort(abort) if abort.code == SqlState::NO_DATA_FOUND));
     }
 

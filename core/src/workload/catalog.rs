@@ -271,10 +271,10 @@ impl Picture {
         };
         let entries: BTreeSet<(u64, u64)> = self.entries.iter().copied().collect();
         for (group, row) in expected.difference(&entries) {
-            wrong.push(format!("row {row} of group {group} is not in the index"));
+            wrong.push(format!("row {row} of group {group} is missing from the index"));
         }
         for (group, row) in entries.difference(&expected) {
-            wrong.push(format!("the index has row {row} in group {group}, and the table has not"));
+            wrong.push(format!("the index has row {row} of group {group}, but the table does not"));
         }
         wrong
     }
@@ -358,7 +358,7 @@ impl Run {
 
     fn schema(cx: &mut dyn Context) -> Result<(u64, bool), Stop> {
         let value = cx.get(SCHEMA, &schema_key())?;
-        let none = || Abort::new(SqlState::NO_DATA_FOUND, "there is no table yet");
+        let none = || Abort::new(SqlState::NO_DATA_FOUND, "the table does not exist yet");
         let value = value.ok_or_else(none)?;
         let mut picture = Picture::default();
         picture.take_schema(&[], &value).map_err(malformed)?;

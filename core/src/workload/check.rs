@@ -34,7 +34,7 @@ impl<'a> Snapshot<'a> {
     /// # Panics
     /// If the version is not published, because it could still change.
     pub fn new(store: &'a Store, at: SnapshotVersion) -> Self {
-        assert!(at <= store.published(), "a check reads a final version");
+        assert!(at <= store.published(), "a check needs a published version");
         Self { store, at }
     }
 }
@@ -63,7 +63,11 @@ pub struct Divided<'a> {
 impl<'a> Divided<'a> {
     /// The rows of all shards, given in order.
     pub fn new(partitions: &'a Partitions, shards: Vec<&'a dyn Rows>) -> Self {
-        assert_eq!(shards.len(), usize::from(partitions.shards()), "one for each shard");
+        assert_eq!(
+            shards.len(),
+            usize::from(partitions.shards()),
+            "one source of rows for each shard"
+        );
         Self { partitions, shards }
     }
 }
@@ -78,7 +82,7 @@ impl Rows for Divided<'_> {
         let of = self.partitions.shards_of(table, range);
         let of = of.unwrap_or_else(|| ShardSet::one(ShardId(0)));
         if of.len() == 1 {
-            let only = of.iter().next().expect("there is one");
+            let only = of.iter().next().expect("the set has one shard");
             return self.shards[usize::from(only.0)].scan(table, range, visit);
         }
         let mut rows = BTreeMap::new();
@@ -169,7 +173,7 @@ impl Rule<'_> {
         bounds: RangeInclusive<i64>,
     ) -> Result<(), Violation> {
         let (least, most) = bounds.into_inner();
-        assert!(least <= most, "{what}: from {least} to {most}");
+        assert!(least <= most, "{what}: bounds from {least} to {most} are empty");
         if least == most {
             return self.equal(found, (what, least));
         }
@@ -188,7 +192,7 @@ impl Rule<'_> {
             rule: format!("{} ({error})", self.rule),
             place: self.place.to_string(),
             left: ("rows read", 0),
-            right: ("rows there", 1),
+            right: ("rows in the table", 1),
         })
     }
 }

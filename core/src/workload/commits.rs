@@ -228,7 +228,7 @@ impl Workload {
         commits: &Commits,
     ) -> Result<(), Violation> {
         let fact = |name: &str| report.facts.get(name).copied().unwrap_or(0);
-        let rule = Rule { rule: "all that committed", place: &self.name() };
+        let rule = Rule { rule: "acknowledged commits", place: &self.name() };
         match self {
             Self::Ycsb(ycsb) => ycsb.check_commits(&rule, &fact, rows, commits),
             Self::Tpcc(tpcc) => tpcc.check_commits(&rule, &fact, commits),
@@ -239,8 +239,8 @@ impl Workload {
             }
             Self::SmallBank(bank) => {
                 let expected = bank.total(commits, fact(smallbank::PENALTIES_TAKEN));
-                let found = ("what all accounts hold", fact(smallbank::CENTS));
-                rule.within(found, "what was paid in and not out", expected)
+                let found = ("total of all accounts", fact(smallbank::CENTS));
+                rule.within(found, "loaded, plus deposits, minus payments", expected)
             }
             Self::ListAppend(_) | Self::Bank(_) | Self::Registers(_) | Self::Catalog(_) => Ok(()),
         }

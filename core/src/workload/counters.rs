@@ -369,13 +369,14 @@ impl Procedure for Run {
         for counter in &of {
             let Some(value) = cx.get(COUNTERS, &key(*counter))? else {
                 let Counter { shard, row } = counter;
-                let message = format!("there is no counter {row} in shard {shard}");
+                let message = format!("counter {row} does not exist in shard {shard}");
                 return Err(Abort::new(SqlState::NO_DATA_FOUND, message).into());
             };
             decode(&value).map_err(malformed)?;
             found.push(value);
         }
-        let counters = || found.iter().map(|value| decode(value).expect("it was looked at"));
+        let counters =
+            || found.iter().map(|value| decode(value).expect("the counter was decoded before"));
         if counters().any(|(counter, _)| counter < 0) {
             return Err(Abort::new(SqlState::RAISE_EXCEPTION, "a counter is negative").into());
         }
@@ -493,7 +494,7 @@ mod tests {
                 let (hot, cold) = by_shard.entry(counter.shard).or_default();
                 *if counter.row < 5 { hot } else { cold } += 1;
             }
-            assert!(by_shard.contains_key(&1), "the home shard is in it");
+            assert!(by_shard.contains_key(&1), "the home shard has counters");
             let expected = if by_shard.len() == 1 { (1, 9) } else { (1, 4) };
             assert!(by_shard.values().all(|counts| *counts == expected), "{by_shard:?}");
         }
@@ -511,12 +512,12 @@ mod tests {
             counters.iter().filter(|it| it.row >= 100).map(|it| (it.shard, it.row)).collect()
         };
         let taken: Vec<_> = all.iter().flat_map(|(of, _)| cold(of)).collect();
-        assert!(taken.iter().all(|(shard, _)| *shard == 1), "the home shard's");
+        assert!(taken.iter().all(|(shard, _)| *shard == 1), "counters of the home shard");
         let distinct: std::collections::BTreeSet<_> = taken.iter().collect();
         assert!(distinct.len() > 350, "{} of 900", distinct.len());
         let has_one = share(&all, |counters| cold(counters).len() == 1);
         assert!((0.26..0.34).contains(&has_one), "{has_one}");
-        assert_eq!(taken.len(), (has_one * 2_000.0).round() as usize, "none has two");
+        assert_eq!(taken.len(), (has_one * 2_000.0).round() as usize, "no transaction has two");
         let is_hot = |counters: &[Counter]| counters.iter().any(|it| it.row < 5);
         assert_eq!(share(&all, is_hot), 1.0);
         let without = drawn(Mix::Calvin, &Settings { cold: 0, ..settings });
@@ -562,7 +563,7 @@ mod tests {
                 assert_eq!(shards.len(), 3);
                 counters.iter().for_each(|it| *counts.entry(it.row).or_default() += 1);
             }
-            counts.into_values().max().expect("some were drawn")
+            counts.into_values().max().expect("some counters were drawn")
         };
         assert!(most(0.99) > 3 * most(0.5));
     }
@@ -587,12 +588,12 @@ mod tests {
         let mut bench = Bench::new("tiga-micro", &small());
         let counter = Counter { shard: 0, row: 7 };
         let args = encode_args(&[counter, counter], true);
-        bench.model.run(&Run, &args).expect("it is there");
+        bench.model.run(&Run, &args).expect("the counter exists");
         let other = Counter { shard: 0, row: 8 };
         let read = encode_args(&[counter, other], false);
-        assert_eq!(bench.model.run(&Run, &read).expect("they are there"), [2, 2, 0]);
+        assert_eq!(bench.model.run(&Run, &read).expect("the counters exist"), [2, 2, 0]);
         let nobody = encode_args(&[Counter { shard: 9, row: 0 }], false);
-        let stop = bench.model.run(&Run, &nobody).expect_err("there is none");
+        let stop = bench.model.run(&Run, &nobody).expect_err("the counter does not exist");
         assert!(matches!(stop, Stop::Abort(abort) if abort.code == SqlState::NO_DATA_FOUND));
     }
 }

@@ -44,7 +44,7 @@ impl Dice {
     /// # Panics
     /// If `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        assert!(end > 0, "nothing is below 0");
+        assert!(end > 0, "no number is below 0");
         // The bias of the multiplication is below end / 2^64, which no run can notice.
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
@@ -54,7 +54,7 @@ impl Dice {
     /// # Panics
     /// If `last` is below `first`.
     pub fn between(&mut self, first: u64, last: u64) -> u64 {
-        assert!(first <= last, "an empty interval");
+        assert!(first <= last, "the interval is empty");
         first + self.below(last - first + 1)
     }
 
@@ -108,7 +108,7 @@ mod tests {
         let first = |numbers: &[u64]| Dice::of(7, numbers).bits();
         let all = [first(&[]), first(&[0]), first(&[1]), first(&[0, 0]), first(&[0, 1])];
         for (i, a) in all.iter().enumerate() {
-            assert!(all[..i].iter().all(|b| a != b), "sequence {i} is another's");
+            assert!(all[..i].iter().all(|b| a != b), "sequence {i} equals another");
         }
     }
 

@@ -232,7 +232,8 @@ impl Generator {
             let list = first_of_era + offset;
             match dice.below(20) {
                 0..10 => {
-                    self.values = self.values.checked_add(1).expect("values of a client ran out");
+                    self.values =
+                        self.values.checked_add(1).expect("the values of the client are exhausted");
                     let value = u64::from(self.client) << 32 | u64::from(self.values);
                     Op::Append { list, value }
                 }
@@ -416,7 +417,7 @@ pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
         notes.push(value.clone());
         ControlFlow::Continue(())
     });
-    let rule = Rule { rule: "list-append: who left a note has appended", place: &"all notes" };
+    let rule = Rule { rule: "list-append: clients with a note have appended", place: &"all notes" };
     let mut known = 0;
     for note in &notes {
         let values = rule.readable(decode_list(Some(note)))?;
@@ -450,7 +451,7 @@ mod tests {
         assert_eq!(reads, [read(4, &[])]);
         let range = Op::ReadRange { first: 2, count: 4 };
         let all = [read(2, &[]), read(3, &[10, 7]), read(4, &[]), read(5, &[8])];
-        assert_eq!(run(&mut model, &[range]), all, "empty lists are read too");
+        assert_eq!(run(&mut model, &[range]), all, "empty lists are read as well");
     }
 
     #[test]
@@ -499,7 +500,7 @@ mod tests {
         run(&mut model, &[Op::Append { list: 1, value: 5 }]);
         assert!(check(&model).is_ok());
         run(&mut model, &[Op::Append { list: 2, value: 5 }]);
-        let violation = check(&model).expect_err("5 is there twice");
+        let violation = check(&model).expect_err("value 5 occurs twice");
         assert_eq!((violation.left.1, violation.right.1), (2, 1));
     }
 
@@ -521,7 +522,7 @@ mod tests {
         assert_eq!(follow(12), (3, vec![(0, 7), (3, 12)]));
         assert!(check(&model).is_ok());
         model.put(LISTS, key(1), None);
-        let violation = check(&model).expect_err("those who left the notes have not appended");
+        let violation = check(&model).expect_err("clients with notes have not appended");
         assert_eq!((violation.left.1, violation.right.1), (2, 0));
     }
 

@@ -115,7 +115,7 @@ impl Client {
     /// If `index` is not below `clients`, or there is no region.
     pub fn new(index: u32, clients: u32, regions: u32) -> Self {
         assert!(index < clients, "client {index} of {clients}");
-        assert!(regions > 0, "a client has its home in a region");
+        assert!(regions > 0, "there must be a region");
         Self { index, clients, regions }
     }
 
@@ -290,7 +290,7 @@ impl Workload {
             "bank" => bank::Bank::new(settings).map(Self::Bank),
             "smallbank" => smallbank::SmallBank::new(settings).map(Self::SmallBank),
             _ => Err(InvalidSettings(format!(
-                "there is no workload {name:?}; there are {}",
+                "unknown workload {name:?}; known: {}",
                 NAMES.join(", ")
             ))),
         }

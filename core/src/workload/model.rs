@@ -148,7 +148,7 @@ fn merge<'a>(
                 own.next();
                 value.as_ref().map_or(ControlFlow::Continue(()), |value| visit(key, value))
             }
-            (Some(_), None) => unreachable!("nothing of the run's own is before the last row"),
+            (Some(_), None) => unreachable!("a row of the run itself is not before the last row"),
         };
         if flow.is_break() {
             return;

@@ -307,7 +307,7 @@ impl Generator {
     }
 
     fn write(&mut self, row: u64) -> Op {
-        self.values = self.values.checked_add(1).expect("values of a client ran out");
+        self.values = self.values.checked_add(1).expect("the values of the client are exhausted");
         Op::Write { row, value: u64::from(self.client) << 32 | u64::from(self.values) }
     }
 
@@ -484,7 +484,7 @@ mod tests {
                             Op::Write { row, value } => {
                                 assert!(values.insert(value), "value {value} twice");
                                 if row >= WITNESSES {
-                                    assert!(witnesses.insert(row), "a row of two deletes");
+                                    assert!(witnesses.insert(row), "one row of two deletes");
                                     continue;
                                 }
                                 (row, row)
@@ -514,9 +514,9 @@ mod tests {
     fn a_value_that_is_there_twice_is_a_violation() {
         let mut model = Model::default();
         run(&mut model, &[Op::Write { row: 1, value: 5 }]);
-        assert_eq!(check(&model).expect("it is there once").facts["rows"], 1);
+        assert_eq!(check(&model).expect("the row exists once").facts["rows"], 1);
         run(&mut model, &[Op::Write { row: 2, value: 5 }]);
-        let violation = check(&model).expect_err("5 is there twice");
+        let violation = check(&model).expect_err("value 5 occurs twice");
         assert_eq!((violation.left.1, violation.right.1), (2, 1));
         model.put(REGISTERS, key(3), Some(Value::from(vec![1])));
         assert!(check(&model).expect_err("a byte").rule.contains("malformed row"));

@@ -249,7 +249,7 @@ impl Args {
         let (first, second) = (customer()?, customer()?);
         ended(from, "arguments")?;
         if (first == second) == (kind == Kind::Amalgamate) {
-            return Err(DecodeError::new("customers: two, or one twice"));
+            return Err(DecodeError::new("customers: expected two, or the same one twice"));
         }
         Ok(Self { kind, first, second })
     }
@@ -291,7 +291,7 @@ impl Run {
     fn customer(customer: u64, cx: &mut dyn Context) -> Result<Key, Stop> {
         let found = cx.get(CUSTOMERS, &name(customer))?;
         let found = found.ok_or_else(|| {
-            let message = format!("there is no customer {customer}");
+            let message = format!("customer {customer} does not exist");
             Stop::Abort(Abort::new(SqlState::NO_DATA_FOUND, message))
         })?;
         Ok(Key::from(&found[..]))
@@ -301,7 +301,7 @@ impl Run {
         match cx.get(table, customer)? {
             Some(value) => decode(&value).map_err(malformed),
             None if table == PENALTIES => Ok(0),
-            None => Err(Abort::new(SqlState::NO_DATA_FOUND, "there is no such account").into()),
+            None => Err(Abort::new(SqlState::NO_DATA_FOUND, "the account does not exist").into()),
         }
     }
 
@@ -330,7 +330,7 @@ impl Procedure for Run {
             Kind::Save | Kind::Withdraw => {
                 let savings = Self::amount(SAVINGS, &own, cx)? + kind.adds();
                 if savings < 0 {
-                    let message = "the savings account does not hold that much";
+                    let message = "insufficient balance in the savings account";
                     return Err(Abort::new(SqlState::RAISE_EXCEPTION, message).into());
                 }
                 Self::set(SAVINGS, &own, savings, cx)?;
@@ -446,7 +446,7 @@ mod tests {
                 Ok(amounts.collect())
             }
             Err(Stop::Abort(abort)) => Err(abort.code),
-            Err(Stop::Interrupted) => panic!("nobody interrupts the model"),
+            Err(Stop::Interrupted) => panic!("the model does not interrupt"),
         }
     }
 
@@ -471,7 +471,9 @@ mod tests {
         let committed = [("deposit", 1), ("withdraw", 1), ("save", 2), ("write-check", 3)];
         let committed = committed.map(|(label, count)| (label.to_owned(), count)).into();
         let commits = Commits { committed, ..Commits::default() };
-        let Workload::SmallBank(bank) = &bench.workload else { panic!("it is SmallBank") };
+        let Workload::SmallBank(bank) = &bench.workload else {
+            panic!("the workload is SmallBank")
+        };
         assert_eq!(bank.total(&commits, 1), facts[CENTS]..=facts[CENTS]);
         assert_eq!(run(bench, Kind::Balance, 99_999, 99_999), Err(SqlState::NO_DATA_FOUND));
     }
@@ -479,7 +481,9 @@ mod tests {
     #[test]
     fn most_transactions_are_of_hot_customers_and_all_money_is_accounted_for() {
         let mut bench = Bench::new("smallbank", &Settings { customers: 1_000, ..small() });
-        let Workload::SmallBank(bank) = bench.workload.clone() else { panic!("it is SmallBank") };
+        let Workload::SmallBank(bank) = bench.workload.clone() else {
+            panic!("the workload is SmallBank")
+        };
         let ended = bench.run_many(5_000);
         let committed =
             ended.iter().map(|(label, (count, _))| (label.to_string(), (*count).into()));

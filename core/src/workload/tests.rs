@@ -55,12 +55,12 @@ impl Bench {
 
     pub(super) fn procedure(&self, name: &str) -> &dyn Procedure {
         let id = self.registry.id(name).expect("the procedure is registered");
-        self.registry.procedure(id).expect("a number that the registry gave")
+        self.registry.procedure(id).expect("the id is from the registry")
     }
 
     pub(super) fn run(&mut self, call: &Call) -> Result<Vec<u8>, Stop> {
         let id = self.registry.id(call.procedure).expect("the procedure is registered");
-        let procedure = self.registry.procedure(id).expect("a number that the registry gave");
+        let procedure = self.registry.procedure(id).expect("the id is from the registry");
         assert_eq!(procedure.is_read_only(&call.args), call.is_read_only, "{call:?}");
         assert_eq!(procedure.is_bulk(&call.args), call.label == "load", "{call:?}");
         self.model.run(procedure, &call.args)
@@ -84,7 +84,7 @@ impl Bench {
                     assert_eq!(abort.code, SqlState::RAISE_EXCEPTION, "{abort} of {call:?}");
                     counts.1 += 1;
                 }
-                Err(Stop::Interrupted) => panic!("nobody interrupts the model"),
+                Err(Stop::Interrupted) => panic!("the model does not interrupt"),
             }
         }
         ended
@@ -135,9 +135,9 @@ fn clients_that_are_handed_the_same_dice_do_the_same() {
 fn wrong_names_and_settings_are_refused_in_words() {
     let refused = |name: &str, settings: Settings, words: &str| {
         let error = Workload::named(name, &settings).expect_err("refused").to_string();
-        assert!(error.contains(words), "{error:?} does not say {words:?}");
+        assert!(error.contains(words), "{error:?} does not contain {words:?}");
     };
-    refused("tpc-c", small(), "there is no workload \"tpc-c\"");
+    refused("tpc-c", small(), "unknown workload \"tpc-c\"");
     refused("ycsb-a", Settings { rows: 0, ..small() }, "rows is 0");
     refused("ycsb-a", Settings { value_len: 7, ..small() }, "value_len is 7");
     refused("ycsb-a", Settings { zipf: f64::NAN, ..small() }, "zipf is NaN");
@@ -190,7 +190,7 @@ fn a_check_reads_a_store_at_a_version_and_nothing_newer() {
         snapshot.get(bank::ACCOUNTS, &0_u32.to_be_bytes())
     };
     assert!(account(0).is_none() && account(1).is_some() && account(2).is_none());
-    let violation = at(2).expect_err("an account is gone");
+    let violation = at(2).expect_err("an account is missing");
     assert_eq!((violation.left, violation.right), (("accounts", 99), ("loaded", 100)));
 }
 
@@ -202,7 +202,7 @@ fn workloads_keep_to_tables_of_their_own() {
         bench.run_many(300);
         for table in (0..1_100).map(TableId).filter(|table| !bench.model.is_empty(*table)) {
             assert!((33..64).contains(&table.0), "{name} writes table {table}");
-            assert_eq!(owner.insert(table, name), None, "table {table} is {name}'s alone");
+            assert_eq!(owner.insert(table, name), None, "table {table} is used by {name} only");
         }
     }
     assert_eq!(owner.len(), 17 + 5 + 1 + 4);
@@ -239,7 +239,7 @@ fn aborts(bench: &Bench, procedure: &str, args: &[u8]) -> bool {
     match bench.model.clone().run(bench.procedure(procedure), args) {
         Ok(_) => false,
         Err(Stop::Abort(_)) => true,
-        Err(Stop::Interrupted) => panic!("nobody interrupts the model"),
+        Err(Stop::Interrupted) => panic!("the model does not interrupt"),
     }
 }
 
@@ -269,7 +269,7 @@ fn damaged_arguments_never_panic_and_stay_in_their_footprint() {
             Ok(())
         });
         ran.unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(aborted.get() > CASES / 10, "{name}: only {} were noticed", aborted.get());
+        assert!(aborted.get() > CASES / 10, "{name}: only {} were detected", aborted.get());
     }
 }
 

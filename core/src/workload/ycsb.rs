@@ -123,7 +123,7 @@ impl Ycsb {
         if long > 0 && ops * u64::from(value_len) > LONG_BYTES_MAX {
             return Err(InvalidSettings(format!(
                 "long_times is {long_times} and value_len {value_len}: a transaction would write \
-                 up to {} MB, and {} are the limit",
+                 up to {} MB; the limit is {} MB",
                 ops * u64::from(value_len) / 1_000_000,
                 LONG_BYTES_MAX / 1_000_000
             )));

@@ -117,7 +117,7 @@ mod tests {
                 let worst = worst_deviation(ranks, theta, 100_000);
                 // Among about 900 comparisons, the probability that one exceeds 4.5 deviations is 1
                 // in 150.
-                assert!(worst < 4.5, "theta {theta}, {ranks} ranks: {worst} deviations off");
+                assert!(worst < 4.5, "theta {theta}, {ranks} ranks: off by {worst} deviations");
             }
         }
     }

@@ -39,8 +39,8 @@ impl Shape {
     /// # Panics
     /// When it is invalid.
     pub(super) fn checked(self) -> Self {
-        assert!((0.0..=1.0).contains(&self.loss), "a probability");
-        assert!(self.bits_per_sec != Some(0), "a link without bandwidth is one that is cut");
+        assert!((0.0..=1.0).contains(&self.loss), "the loss is a probability");
+        assert!(self.bits_per_sec != Some(0), "a bandwidth of 0 is not allowed");
         self
     }
 }

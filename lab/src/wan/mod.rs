@@ -179,7 +179,7 @@ impl<P> Wan<P> {
     /// # Panics
     /// When there are no places.
     pub fn new(places: usize, seed: u64, mut shape: impl FnMut(Place, Place) -> Shape) -> Self {
-        assert!(places > 0, "a wide area needs a place");
+        assert!(places > 0, "a WAN needs a place");
         let pairs = (0..places).flat_map(|from| (0..places).map(move |to| (from, to)));
         let links: Vec<Link> =
             pairs.map(|(from, to)| Link::new(shape(Place(from), Place(to)))).collect();
@@ -240,7 +240,7 @@ impl<P> Wan<P> {
         if head > now || head == NEVER {
             return None;
         }
-        let first = self.flying[at].pop_front().expect("a head is that of a packet");
+        let first = self.flying[at].pop_front().expect("each head has a packet");
         let Flying { due, size, packet } = first;
         self.heads[at] = self.flying[at].front().map_or(NEVER, |next| next.due);
         self.held_bytes -= size.held_bytes;
@@ -306,7 +306,7 @@ impl<P> Wan<P> {
     }
 
     fn index(&self, from: Place, to: Place) -> usize {
-        assert!(from.0 < self.places && to.0 < self.places, "there is no such region");
+        assert!(from.0 < self.places && to.0 < self.places, "the regions exist");
         assert!(from != to, "a region has no link to itself");
         from.0 * self.places + to.0
     }
@@ -316,7 +316,10 @@ impl<P> Wan<P> {
     fn invariants(&self) {
         let mut held_bytes = 0;
         for (at, flying) in self.flying.iter().enumerate() {
-            assert!(flying.iter().is_sorted_by_key(|flying| flying.due), "by when it is due");
+            assert!(
+                flying.iter().is_sorted_by_key(|flying| flying.due),
+                "packets are sorted by due time"
+            );
             assert_eq!(self.heads[at], flying.front().map_or(NEVER, |first| first.due));
             held_bytes += flying.iter().map(|flying| flying.size.held_bytes).sum::<usize>();
             let (from, to) = (Place(at / self.places), Place(at % self.places));
@@ -327,6 +330,6 @@ impl<P> Wan<P> {
                 assert_eq!(counts.sent.bytes, all.iter().map(|tally| tally.bytes).sum::<u64>());
             }
         }
-        assert_eq!(self.held_bytes, held_bytes, "memory is accounted for");
+        assert_eq!(self.held_bytes, held_bytes, "the count of held bytes is right");
     }
 }

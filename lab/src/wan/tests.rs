@@ -192,7 +192,7 @@ fn run(seed: u64, shape: Shape, events: &[Event]) -> Vec<(u64, Moment)> {
     let mut arrive = |wan: &mut Wan<Sent>, now: Moment| {
         while let Some(Arrival { from, to, due, packet, .. }) = wan.deliver(now) {
             let (sent, delay, number) = packet;
-            assert!(sent.after(delay) <= due && due <= now, "not before its delay is over");
+            assert!(sent.after(delay) <= due && due <= now, "not before its delay has elapsed");
             let last = &mut last_on_link[from.0][to.0];
             assert!(shape.may_overtake || *last < number, "{number} after {last}");
             *last = number;

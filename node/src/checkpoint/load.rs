@@ -39,7 +39,7 @@ pub fn load(
     log_from: SnapshotVersion,
     store: &Store,
 ) -> Result<Loaded, LoadError> {
-    assert!(store.table_ids().is_empty(), "a checkpoint is loaded into an empty store");
+    assert!(store.table_ids().is_empty(), "a checkpoint is only loaded into an empty store");
     disk.create_dir(dir).map_err(DiskError::new("make directory", dir))?;
     remove_if_there(disk.as_ref(), &dir.join(TEMP_NAME))?;
     let mut damaged = Vec::new();
@@ -57,7 +57,7 @@ pub fn load(
             Err(error) => {
                 store.clear();
                 tracing::error!(
-                    "checkpoint {} can't be read, an older one is tried: {error}",
+                    "checkpoint {} can't be read; trying an older one: {error}",
                     path.display()
                 );
                 damaged.push((path, error));

@@ -97,7 +97,7 @@ impl fmt::Display for LoadError {
                 write!(
                     f,
                     "checkpoints {dir}: the log begins after snapshot version {}, and no \
-                     checkpoint of it or a later one can be read",
+                     checkpoint of that or a later version can be read",
                     log_from.0
                 )?;
                 for (path, error) in damaged {

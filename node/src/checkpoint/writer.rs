@@ -149,7 +149,7 @@ impl Shared {
             let failed = |reason| CheckpointEvent::Failed { version, reason };
             events(match written {
                 Ok(Some(_)) => CheckpointEvent::Written(version),
-                Ok(None) => failed("what it was to hold is gone".to_owned()),
+                Ok(None) => failed("the snapshot of the checkpoint was discarded".to_owned()),
                 Err(error) => failed(error.what()),
             });
             state = self.lock();

@@ -33,7 +33,9 @@ pub(super) struct Connected {
 /// Connects and sends the hello.
 pub(super) async fn open(address: SocketAddr, cluster: &str) -> Result<Connected, String> {
     let greeted = timeout(CONNECT_MAX, greet(address, cluster)).await;
-    greeted.unwrap_or_else(|_| Err(format!("no welcome within {} s", CONNECT_MAX.as_secs())))
+    greeted.unwrap_or_else(|_| {
+        Err(format!("the node sent no welcome within {} s", CONNECT_MAX.as_secs()))
+    })
 }
 
 async fn greet(address: SocketAddr, cluster: &str) -> Result<Connected, String> {
@@ -49,7 +51,7 @@ async fn greet(address: SocketAddr, cluster: &str) -> Result<Connected, String> 
             break frame;
         }
         match stream.read(decoder.space()).await.map_err(in_words)? {
-            0 => return Err("closed by the node".to_owned()),
+            0 => return Err("connection closed by the node".to_owned()),
             len => decoder.advance(len),
         }
     };
@@ -60,7 +62,7 @@ async fn greet(address: SocketAddr, cluster: &str) -> Result<Connected, String> 
             Ok(Connected { welcome, stream, decoder })
         }
         Kind::Refused => Err(String::from_utf8_lossy(&frame.body).into_owned()),
-        kind => Err(format!("{kind:?} frame in place of a welcome")),
+        kind => Err(format!("{kind:?} frame instead of a welcome")),
     }
 }
 
@@ -146,7 +148,7 @@ async fn read(shared: Arc<Shared>, mut stream: OwnedReadHalf, mut decoder: Decod
             }
         }
         match stream.read(decoder.space()).await {
-            Ok(0) => return "closed by the node".to_owned(),
+            Ok(0) => return "connection closed by the node".to_owned(),
             Ok(len) => decoder.advance(len),
             Err(error) => return error.to_string(),
         }

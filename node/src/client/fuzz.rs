@@ -41,7 +41,11 @@ fn look_at_submit(input: &[u8]) -> Outcome {
     };
     let mut buffer = SubmitBuffer::default();
     calls.iter().for_each(|call| buffer.push(call.request, &call.procedure, &call.args));
-    assert_eq!(decode_submit(&buffer.into_body().into()).as_ref(), Ok(&calls), "they survive");
+    assert_eq!(
+        decode_submit(&buffer.into_body().into()).as_ref(),
+        Ok(&calls),
+        "the encoding is reversible"
+    );
     Outcome::taken((calls.is_empty(), size(calls.len()) > 3))
 }
 
@@ -91,7 +95,7 @@ fn look_at_query(input: &[u8]) -> Outcome {
     };
     // The encodings are compared because a NaN does not equal itself.
     let encoded = encode_query(request, &query);
-    let (again, same) = decode_query(&encoded).expect("it survives");
+    let (again, same) = decode_query(&encoded).expect("the encoding is reversible");
     assert_eq!(encode_query(again, &same), encoded);
     Outcome::taken(name(&query))
 }
@@ -166,7 +170,7 @@ fn look_at_answers(input: &[u8]) -> Outcome {
     };
     let mut body = Vec::new();
     answers.iter().for_each(|(request, answer)| push_answer(&mut body, *request, answer));
-    assert_eq!(decode_answers(&body).as_ref(), Ok(&answers), "they survive");
+    assert_eq!(decode_answers(&body).as_ref(), Ok(&answers), "the encoding is reversible");
     let last = answers.last().map(|(_, answer)| name(answer));
     Outcome::taken((last, answers.len() > 1))
 }

@@ -152,7 +152,7 @@ impl Client {
     pub async fn call(&self, procedure: &str, args: &[u8]) -> Result<Outcome, ClientError> {
         if procedure.len() > NAME_LEN_MAX || args.len() + CALL_OVERHEAD > CLIENT_FRAME_MAX {
             return Err(ClientError::NotSent(format!(
-                "a call of {procedure:.40} with {} bytes is over the limit",
+                "a call of {procedure:.40} with {} bytes exceeds the limit",
                 args.len()
             )));
         }
@@ -343,7 +343,7 @@ fn unexpected(answer: Answer) -> ClientError {
     match answer {
         Answer::Refused(reason) => ClientError::Refused(reason),
         Answer::Unavailable(reason) => ClientError::Ambiguous(reason),
-        other => ClientError::Ambiguous(format!("the answer is to another question: {other:?}")),
+        other => ClientError::Ambiguous(format!("the answer does not match the query: {other:?}")),
     }
 }
 
@@ -402,10 +402,10 @@ impl Shared {
         {
             let mut state = self.lock();
             if !state.is_connected {
-                return Err(ClientError::NotSent("no connection".to_owned()));
+                return Err(ClientError::NotSent("not connected to the node".to_owned()));
             }
             if state.waiting.len() >= REQUESTS_MAX {
-                let reason = format!("{REQUESTS_MAX} requests wait already");
+                let reason = format!("the limit of {REQUESTS_MAX} pending requests is reached");
                 return Err(ClientError::NotSent(reason));
             }
             // The first request wakes the writer, which takes all pending requests when it runs.
@@ -439,7 +439,9 @@ impl Shared {
             answers.iter().map(|(request, _)| state.waiting.remove(request)).collect()
         };
         for (waiting, (request, answer)) in waiting.into_iter().zip(answers) {
-            let waiting = waiting.ok_or_else(|| format!("an answer to no request, {request}"))?;
+            let waiting = waiting.ok_or_else(|| {
+                format!("the node sent an answer to an unknown request, {request}")
+            })?;
             // The requester may have stopped waiting.
             let _ = waiting.send(Ok(answer));
         }
@@ -463,7 +465,7 @@ impl Shared {
             std::mem::take(&mut state.waiting)
         };
         for (_, waiting) in waiting {
-            let reason = format!("the connection to {} was lost: {reason}", self.address);
+            let reason = format!("connection to {} lost: {reason}", self.address);
             // The requester may have stopped waiting.
             let _ = waiting.send(Err(ClientError::Ambiguous(reason)));
         }

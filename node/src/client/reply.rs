@@ -92,7 +92,7 @@ impl ClientReply {
         let held = self.answers.as_ref().and_then(|answers| answers.hold(kept));
         match held {
             Some(number) => self.send(&Answer::Held(Some(number))),
-            None => self.refuse(format!("{HELD_MAX} versions are held already")),
+            None => self.refuse(format!("the limit of {HELD_MAX} pinned versions is reached")),
         }
     }
 
@@ -113,7 +113,7 @@ impl ClientReply {
 impl Drop for ClientReply {
     fn drop(&mut self) {
         if self.answers.is_some() {
-            self.finish(&Answer::Unavailable("the node gave the request up".to_owned()));
+            self.finish(&Answer::Unavailable("the node dropped the request".to_owned()));
         }
     }
 }
@@ -184,7 +184,7 @@ impl Answers {
         if len > CLIENT_FRAME_MAX {
             state.open.truncate(before);
             let reason =
-                format!("an answer of {len} bytes is over the limit of {CLIENT_FRAME_MAX}");
+                format!("an answer of {len} bytes exceeds the limit of {CLIENT_FRAME_MAX}");
             wire::push_answer(&mut state.open, request, &Answer::Unavailable(reason));
         } else if before > 0 && before + len > CLIENT_FRAME_MAX {
             let next = state.open.split_off(before);

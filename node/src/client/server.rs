@@ -22,7 +22,7 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
         region: shared.region.clone(),
         protocol: shared.identity.protocol.to_owned(),
     };
-    let body = postcard::to_allocvec(&welcome).expect("a welcome can be written");
+    let body = postcard::to_allocvec(&welcome).expect("a welcome can be encoded");
     let welcomed = stream
         .set_read_timeout(None)
         .and_then(|()| write_whole(&stream, &frame::encode(Kind::Welcome, &body)));
@@ -41,7 +41,7 @@ pub(crate) fn serve(shared: &Shared, address: SocketAddr, connection: Connection
         };
         let writer = thread::Builder::new().name(format!("answer {address}"));
         if let Err(error) = writer.spawn_scoped(scope, write) {
-            shared.trouble(None, address, &format!("no thread for a client: {error}"));
+            shared.trouble(None, address, &format!("can't start a thread for a client: {error}"));
             return;
         }
         let disconnected = |reason: String| {
@@ -74,7 +74,7 @@ fn on_frame(
     frame: &Frame,
 ) -> Result<usize, String> {
     if frame.flags != 0 {
-        return Err("a client's frames are not compressed".to_owned());
+        return Err("clients' frames are not compressed".to_owned());
     }
     match frame.kind {
         Kind::Submit => {
@@ -106,13 +106,13 @@ fn on_frame(
 fn on_query(shared: &Shared, address: SocketAddr, query: Query, reply: ClientReply) {
     let is_link_change = matches!(query, Query::Cut { .. } | Query::Heal | Query::SetLink { .. });
     if is_link_change && !address.ip().to_canonical().is_loopback() {
-        return reply.refuse("links are changed from loopback alone");
+        return reply.refuse("links can only be changed from a loopback address");
     }
     let me = shared.identity.me;
     match query {
         Query::Links => reply.send(&Answer::Links(shared.links())),
         Query::Cut { from, .. } if from != me => {
-            reply.refuse(format!("this is {me}: what {from} sends is cut there"));
+            reply.refuse(format!("this is {me}: messages from {from} can only be cut there"));
         }
         Query::Cut { to, .. } if !shared.cut(to) => {
             reply.refuse(format!("{to} is not a peer of {me}"));

@@ -31,13 +31,13 @@ fn run(call: ClientCall, held: &mut Vec<ClientReply>) {
     match &*procedure {
         "echo" => reply.outcome(committed(&args)),
         "abort" => {
-            let abort = Abort::new(SqlState::RAISE_EXCEPTION, "as asked");
+            let abort = Abort::new(SqlState::RAISE_EXCEPTION, "as requested");
             reply.outcome(Outcome::Aborted(abort));
         }
         "hold" => held.push(reply),
         "drop" => drop(reply),
         "large" => reply.outcome(committed(&vec![0; args.len() * 1024])),
-        other => reply.refuse(format!("no procedure {other}")),
+        other => reply.refuse(format!("unknown procedure {other}")),
     }
 }
 
@@ -53,7 +53,7 @@ fn answer(query: ClientQuery) {
         }
         Query::Fresh => Answer::Fresh(SnapshotVersion(6)),
         Query::Table { start, .. } => Answer::Rows { rows: vec![row(&start)], is_end: true },
-        other => panic!("{other:?} is the transport's to answer"),
+        other => panic!("the transport answers {other:?}"),
     };
     reply.send(&answer);
 }
@@ -112,10 +112,10 @@ fn send(sender: &Sender<Vec<ClientCall>>, calls: Vec<ClientCall>) {
 async fn a_bug_that_one_client_meets_disconnects_it_and_no_other() {
     let toy = Toy::start(loopback(0));
     let (one, other) = (toy.client().await, toy.client().await);
-    assert!(one.query(&Query::Ways).await.is_err(), "the toy has none, and panics");
+    assert!(one.query(&Query::Ways).await.is_err(), "the toy has no such query, and panics");
     assert_eq!(other.fresh().await.unwrap(), SnapshotVersion(6));
     let told = toy.troubles.lock().unwrap().join("; ");
-    assert!(told.contains("the thread client failed") && told.contains("is a bug"), "{told}");
+    assert!(told.contains("the client thread failed") && told.contains("is a bug"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -139,7 +139,7 @@ async fn thousands_of_calls_share_a_connection_and_each_gets_its_own_answer() {
     }
     let frames = toy.submits.load(Ordering::Relaxed) as u64;
     println!("{} calls in {frames} frames", TASKS * CALLS);
-    assert!(frames * 10 < TASKS * CALLS, "{frames} frames: calls that wait share a frame");
+    assert!(frames * 10 < TASKS * CALLS, "{frames} frames: pending calls share a frame");
 }
 
 #[tokio::test]
@@ -148,17 +148,17 @@ async fn each_way_that_a_call_can_end_is_told_apart() {
     let client = toy.client().await;
     assert_eq!((client.node(), client.region(), client.protocol()), (NodeId(0), "a", "echo"));
     let aborted = client.call("abort", b"").await.unwrap();
-    assert!(matches!(aborted, Outcome::Aborted(abort) if abort.message == "as asked"));
-    let refused = Err(ClientError::Refused("no procedure fly".to_owned()));
+    assert!(matches!(aborted, Outcome::Aborted(abort) if abort.message == "as requested"));
+    let refused = Err(ClientError::Refused("unknown procedure fly".to_owned()));
     assert_eq!(client.call("fly", b"").await, refused);
     let dropped = tokio::time::timeout(Duration::from_secs(20), client.call("drop", b"")).await;
-    assert!(dropped.expect("an answer all the same").unwrap_err().is_ambiguous());
+    assert!(dropped.expect("the call is answered nevertheless").unwrap_err().is_ambiguous());
 
     let (largest, over) = (CLIENT_FRAME_MAX / 1024 - 1, CLIENT_FRAME_MAX / 1024);
     let outcome = client.call("large", &vec![0; largest]).await.unwrap();
     assert_eq!(outcome, committed(&vec![0; largest * 1024]));
     let error = client.call("large", &vec![0; over]).await.unwrap_err();
-    assert!(error.is_ambiguous() && error.to_string().contains("over the limit"), "{error}");
+    assert!(error.is_ambiguous() && error.to_string().contains("exceeds the limit"), "{error}");
     let error = client.call("echo", &vec![0; CLIENT_FRAME_MAX]).await.unwrap_err();
     assert!(matches!(error, ClientError::NotSent(_)), "{error}");
 
@@ -239,7 +239,7 @@ async fn links_are_seen_cut_healed_and_changed_through_a_client() {
 async fn a_client_of_another_cluster_is_told_so() {
     let toy = Toy::start(loopback(0));
     let error = Client::connect(toy.address(), "other").await.unwrap_err();
-    assert!(error.to_string().contains("cluster \"other\" is not \"test\""), "{error}");
+    assert!(error.to_string().contains("cluster \"other\" does not match \"test\""), "{error}");
 }
 
 /// A hand-written client, already welcomed.
@@ -269,13 +269,13 @@ async fn a_client_that_breaks_the_protocol_is_disconnected_and_no_other() {
         ("malformed end of calls", frame::encode(Kind::Submit, b"\x00\x00\x00")),
         ("malformed query", frame::encode(Kind::Query, b"\x00\xff")),
         ("unexpected Message", frame::encode(Kind::Message, b"")),
-        ("the limit here is", oversized),
+        ("exceeds the limit", oversized),
         ("wrong checksum", corrupt),
     ];
     for (reason, bytes) in cases {
         let mut stream = by_hand(&toy);
         stream.write_all(&bytes).unwrap();
-        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{reason}: hung up on");
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{reason}: the connection is closed");
         assert_eq!(client.call("echo", b"x").await, Ok(committed(b"x")), "after {reason}");
         let troubles = std::mem::take(&mut *toy.troubles.lock().unwrap());
         assert!(troubles.len() == 1 && troubles[0].contains(reason), "{reason}: {troubles:?}");

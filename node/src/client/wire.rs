@@ -216,7 +216,7 @@ pub(crate) fn decode_submit(body: &Bytes) -> Result<Vec<WireCall>, DecodeError> 
 }
 
 pub(crate) fn encode_query(request: u64, query: &Query) -> Vec<u8> {
-    postcard::to_allocvec(&(request, query)).expect("a query has nothing that can't be written")
+    postcard::to_allocvec(&(request, query)).expect("a query can be encoded")
 }
 
 pub(crate) fn decode_query(body: &[u8]) -> Result<(u64, Query), DecodeError> {
@@ -229,9 +229,9 @@ pub(crate) fn push_answer(body: &mut Vec<u8>, request: u64, answer: &Answer) {
     let at = body.len();
     body.put_u32(0);
     let unsized_body = std::mem::take(body);
-    *body = postcard::to_extend(answer, unsized_body).expect("an answer can be written");
+    *body = postcard::to_extend(answer, unsized_body).expect("an answer can be encoded");
     let len = body.len() - at - 4;
-    let len = u32::try_from(len).expect("an answer is checked against the frame's limit");
+    let len = u32::try_from(len).expect("an answer was checked against the frame limit");
     body[at..at + 4].copy_from_slice(&len.to_le_bytes());
 }
 

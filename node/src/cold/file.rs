@@ -91,8 +91,8 @@ impl ColdFile {
     fn expect<T>(&self, what: &str, result: Result<T, redb::Error>) -> T {
         result.unwrap_or_else(|error| {
             let reason = format!(
-                "the node stopped: rows that are not in memory can't be {what}: {error}. Nothing \
-                 that was acknowledged is lost"
+                "the node stopped: rows that are not in memory can't be {what}: {error}. No \
+                 acknowledged data is lost"
             );
             (self.on_error)(reason.clone());
             panic!("{reason}");
@@ -154,7 +154,7 @@ fn place(table: TableId, key: &Key) -> Vec<u8> {
 /// Decodes a version and a value encoded by [`ColdFile::put`].
 fn versioned(bytes: &[u8]) -> (SnapshotVersion, Value) {
     let (version, value) = bytes.split_at(size_of::<u64>());
-    let version = u64::from_le_bytes(version.try_into().expect("it was split there"));
+    let version = u64::from_le_bytes(version.try_into().expect("a version has eight bytes"));
     (SnapshotVersion(version), Value::copy_from(value))
 }
 
@@ -215,7 +215,7 @@ mod tests {
         file.remove(&first[50..200].iter().map(gone).collect::<Vec<_>>());
         let found = file.get(&keys(&first));
         let version = |at: usize| found[at].as_ref().map(|(version, _)| version.0);
-        assert!((0..100).all(|at| version(at) == Some(2)), "another version was removed");
+        assert!((0..100).all(|at| version(at) == Some(2)), "the wrong version was removed");
         assert!((100..200).all(|at| version(at).is_none()));
         assert!((200..400).all(|at| found[at].as_ref().unwrap().1 == first[at].value));
         file.clear();

@@ -120,9 +120,9 @@ fn beyond_limit(store: &Store) -> String {
     let (most, found) = (store.memory_bytes_max().unwrap_or(usize::MAX), store.memory_bytes());
     let mib = |bytes: usize| bytes.div_ceil(1 << 20);
     format!(
-        "memory_mb = {} can't be kept: {} MiB of rows are in memory and can't be put away, which \
-         are keys, headers, values of up to 14 bytes and old versions; a limit of {} MiB or more \
-         leaves room for the values that are used",
+        "memory_mb = {} can't be met: {} MiB of rows are in memory and can't be evicted (keys, \
+         headers, values of up to 14 bytes, and old versions); a limit of {} MiB or more leaves \
+         room for frequently used values",
         mib(most),
         mib(found),
         mib(found + found / 4)

@@ -50,7 +50,7 @@ pub(super) fn check(
     let nodes = check_nodes(source, &file)?;
     let node = *file.node.get_ref();
     if node.index() >= nodes.len() {
-        let message = format!("node = {}: there is no such id among the nodes", node.0);
+        let message = format!("node = {}: no such id in [[nodes]]", node.0);
         return Err(source.error(Some(file.node.span()), message));
     }
     let workers = checked(source, file.workers, 0, 0..=WORKERS_MAX, "workers")?;
@@ -117,7 +117,8 @@ fn checked_memory(
 ) -> Result<Option<u64>, ConfigError> {
     let Some(value) = value else { return Ok(None) };
     if durability == Durability::Memory {
-        let message = "memory_mb: with durability = \"memory\" there is no file for other rows";
+        let message = "memory_mb: can't be set with durability = \"memory\", because rows can't \
+                       be moved to disk";
         return Err(source.error(Some(value.span()), message.to_owned()));
     }
     checked(source, Some(value), 0, 1..=MEMORY_MB_MAX, "memory_mb").map(Some)
@@ -130,7 +131,7 @@ fn checked_latency(
 ) -> Result<u64, ConfigError> {
     let Some(value) = value else { return Ok(0) };
     if *value.get_ref() > 0 && memory_mb.is_none() {
-        let message = "cold_latency_ms: without `memory_mb` all rows are in memory; set that, too";
+        let message = "cold_latency_ms: needs `memory_mb`, without which all rows are in memory";
         return Err(source.error(Some(value.span()), message));
     }
     checked(source, Some(value), 0, 0..=COLD_LATENCY_MS_MAX, "cold_latency_ms")
@@ -171,7 +172,7 @@ fn check_names(source: &Source, file: &File) -> Result<(), ConfigError> {
     for region in &file.regions {
         let name = region.get_ref();
         if name.is_empty() || !seen.insert(name) {
-            let message = format!("region {name:?} must have a name of its own");
+            let message = format!("region {name:?} is listed twice");
             return Err(source.error(Some(region.span()), message));
         }
     }
@@ -182,7 +183,7 @@ fn check_names(source: &Source, file: &File) -> Result<(), ConfigError> {
 fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigError> {
     let count = file.nodes.len();
     if count == 0 || count > NODES_MAX {
-        let message = format!("there are {count} [[nodes]]; there must be from 1 to {NODES_MAX}");
+        let message = format!("found {count} [[nodes]]; there must be from 1 to {NODES_MAX}");
         return Err(source.error(None, message));
     }
     let mut by_id: BTreeMap<NodeId, NodeConfig> = BTreeMap::new();
@@ -192,14 +193,11 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
         let number = id.get_ref().0;
         if usize::from(number) >= count {
             let last = count - 1;
-            return error(
-                id.span(),
-                format!("id = {number}: the ids of the nodes are 0 to {last}"),
-            );
+            return error(id.span(), format!("id = {number}: the ids must be 0 to {last}"));
         }
         let name = region.get_ref();
         if !file.regions.iter().any(|known| known.get_ref() == name) {
-            let message = format!("region = {name:?}: there is no such region in `regions`");
+            let message = format!("region = {name:?}: no such region in `regions`");
             return error(region.span(), message);
         }
         for (key, address) in [("peer", peer), ("sql", sql)] {
@@ -207,8 +205,7 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
             if let Some((other, other_key)) = addresses.insert(*address.get_ref(), (number, key)) {
                 let address_text = address.get_ref();
                 let message = format!(
-                    "{key} = \"{address_text}\": node {other} has this address already, as its \
-                     {other_key}"
+                    "{key} = \"{address_text}\": already used by node {other} as its {other_key}"
                 );
                 return error(address.span(), message);
             }
@@ -218,7 +215,7 @@ fn check_nodes(source: &Source, file: &File) -> Result<Vec<NodeConfig>, ConfigEr
         let shard = checked_shard(source, shard.as_ref())?;
         let node = NodeConfig { id: id_value, region, shard, peer, sql };
         if by_id.insert(id_value, node).is_some() {
-            return error(id.span(), format!("id = {number}: another node has this id"));
+            return error(id.span(), format!("id = {number}: already used by another node"));
         }
     }
     // The ids are distinct and below the number of nodes, so none is missing.
@@ -235,7 +232,9 @@ fn check_address(
 ) -> Result<(), ConfigError> {
     let value = address.get_ref();
     if value.port() == 0 {
-        let message = format!("{key} = \"{value}\": port 0 is no port that others can reach");
+        let message = format!(
+            "{key} = \"{value}\": port 0 is not allowed, because other hosts can't connect to it"
+        );
         return Err(source.error(Some(address.span()), message));
     }
     if value.ip().is_loopback() || file.insecure == Insecure::Everything {
@@ -244,9 +243,10 @@ fn check_address(
     let message = match key {
         "peer" if file.insecure == Insecure::Peers => return Ok(()),
         "peer" => format!(
-            "{key} = \"{value}\" is off loopback, and connections of nodes are neither encrypted \
-             nor authenticated yet: set `insecure = true` if the network between the nodes can \
-             be trusted, or `insecure = \"peers\"` to hold PostgreSQL clients to more"
+            "{key} = \"{value}\" is not a loopback address, and connections between nodes are \
+             neither encrypted nor authenticated yet: set `insecure = true` if the network can be \
+             trusted, or `insecure = \"peers\"` to still require encryption and passwords from \
+             PostgreSQL clients"
         ),
         _ => {
             let authentication = file.authentication.as_ref().map(Spanned::get_ref);
@@ -261,8 +261,8 @@ fn check_address(
                 return Ok(());
             }
             format!(
-                "{key} = \"{value}\" is off loopback: set {}, or `insecure = true` if whoever \
-                 reaches it can be trusted",
+                "{key} = \"{value}\" is not a loopback address: set {}, or `insecure = true` if \
+                 all hosts that can connect are trusted",
                 missing.join(" and ")
             )
         }
@@ -298,14 +298,14 @@ fn check_shards(nodes: &[NodeConfig]) -> Result<(), String> {
                 [_] => {}
                 [] => {
                     return Err(format!(
-                        "[[nodes]]: region {region:?} has no node with shard = {shard}; a region \
-                         has a node for each of the {shards} shards"
+                        "[[nodes]]: region {region:?} has no node with shard = {shard}; each \
+                         region needs one node for each of the {shards} shards"
                     ));
                 }
                 [first, second, ..] => {
                     return Err(format!(
                         "[[nodes]]: nodes {first} and {second} of region {region:?} both have \
-                         shard = {shard}; a region has one node for each shard"
+                         shard = {shard}; each region needs exactly one node for each shard"
                     ));
                 }
             }
@@ -325,7 +325,8 @@ fn check_tls(
         (None, Some(key)) => (key, "tls_certificate"),
         _ => return Ok(()),
     };
-    let message = format!("`{missing}` is missing: a certificate and its key come together");
+    let message =
+        format!("`{missing}` is missing: tls_certificate and tls_key must be set together");
     Err(source.error(Some(there.span()), message))
 }
 
@@ -340,13 +341,15 @@ fn check_round_trips(
         let [a, b] = between.get_ref();
         let error = |message| Err(source.error(Some(between.span()), message));
         if let Some(unknown) = [a, b].into_iter().find(|name| !regions.contains(name)) {
-            return error(format!("between: there is no region {unknown:?} in `regions`"));
+            return error(format!("between: no region {unknown:?} in `regions`"));
         }
         if a == b {
-            return error(format!("between: {a:?} and itself"));
+            return error(format!(
+                "between: {a:?} is given twice; a round trip is between two regions"
+            ));
         }
         if !seen.insert((a.min(b), a.max(b))) {
-            return error(format!("between: {a:?} and {b:?} are there already"));
+            return error(format!("between: the round trip of {a:?} and {b:?} is already set"));
         }
         let ms_max = 2.0 * ONE_WAY_MAX.us as f64 / 1_000.0;
         // This also rejects NaN.
@@ -365,7 +368,7 @@ fn check_wan(config: &Config) -> Result<(), String> {
         for b in &config.regions[i + 1..] {
             let is_it = |it: &RoundTripConfig| it.between.contains(a) && it.between.contains(b);
             if !config.round_trips.iter().any(is_it) {
-                return Err(format!("[wan]: [[round_trips]] has none between {a:?} and {b:?}"));
+                return Err(format!("[wan]: [[round_trips]] has no entry for {a:?} and {b:?}"));
             }
         }
     }

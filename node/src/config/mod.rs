@@ -202,10 +202,10 @@ impl PartitionsConfig {
             partitions = partitions.with(table, Rule::Everywhere);
         }
         for (name, rule) in &self.tables {
-            let number = name.parse().map_err(|_| format!("tables: {name:?} is no number"))?;
+            let number = name.parse().map_err(|_| format!("tables: {name:?} is not a number"))?;
             rule.check(shards).map_err(|error| format!("tables.{name}: {error}"))?;
             if pangea_sql::SYSTEM_TABLES.contains(&TableId(number)) && *rule != Rule::Everywhere {
-                return Err(format!("tables.{name}: the tables of sessions are on every node"));
+                return Err(format!("tables.{name}: the tables of sessions must be on every node"));
             }
             partitions = partitions.with(TableId(number), rule.clone());
         }
@@ -342,7 +342,7 @@ impl Source {
     fn parse_error(&self, error: &toml::de::Error) -> ConfigError {
         let mut message = error.message().trim().replace('\n', ", ");
         if message.contains("invalid socket address") {
-            message.push_str("; expected an IP address and a port, as 127.0.0.1:5432");
+            message.push_str("; expected an IP address and a port, such as 127.0.0.1:5432");
         }
         let mut wrong = self.error(error.span(), message);
         if error.span().is_some_and(|span| self.text[span].contains('\n')) {
@@ -422,12 +422,12 @@ impl Config {
         let value = table.get_ref().get("protocol");
         let name = value.and_then(|value| Some((value.span(), value.get_ref().as_str()?)));
         let Some((span, protocol)) = name.map(|(span, name)| (span, name.to_owned())) else {
-            return Err(source.error(None, "missing field `protocol`: the protocol's name"));
+            return Err(source.error(None, "missing field `protocol`: the name of the protocol"));
         };
         if let Some(names) = protocols.filter(|names| !names.contains(&protocol.as_str())) {
             // Checked before the settings, which belong to an unknown protocol.
             let names = names.join(", ");
-            let message = format!("there is no protocol {protocol:?}; there is {names}");
+            let message = format!("unknown protocol {protocol:?}; known: {names}");
             return Err(source.error(Some(span), message));
         }
         let options = table.get_mut().remove(protocol.as_str());
@@ -436,8 +436,8 @@ impl Config {
         {
             let span = table.get_ref().get(*name).map(toml::Spanned::span);
             let message = format!(
-                "[{name}] has settings of another protocol than `protocol = \"{protocol}\"`, whose \
-                 are in [{protocol}]"
+                "[{name}] does not apply to `protocol = \"{protocol}\"`, which is configured in \
+                 [{protocol}]"
             );
             return Err(source.error(span, message));
         }
@@ -472,12 +472,12 @@ impl Config {
 
     /// The configuration as a file's text.
     pub fn to_toml(&self) -> String {
-        let mut text = toml::to_string(self).expect("a configuration has nothing that TOML lacks");
+        let mut text = toml::to_string(self).expect("a configuration can be written as TOML");
         if !self.options.is_empty() {
             let options = toml::Value::Table(self.options.clone());
             let table = toml::Table::from_iter([(self.protocol.clone(), options)]);
             text.push('\n');
-            text.push_str(&toml::to_string(&table).expect("what came from TOML"));
+            text.push_str(&toml::to_string(&table).expect("the value was parsed from TOML"));
         }
         text
     }
@@ -491,7 +491,7 @@ impl Config {
     pub fn topology(&self) -> Topology {
         let region_id = |name: &String| {
             let found = self.regions.iter().position(|region| region == name);
-            RegionId(found.expect("regions are checked") as u16)
+            RegionId(found.expect("regions were checked") as u16)
         };
         let place =
             |node: &NodeConfig| NodePlace { region: region_id(&node.region), shard: node.shard };
@@ -507,7 +507,7 @@ impl Config {
             regions: self.regions.clone(),
             nodes: self.nodes.iter().map(place).collect(),
             one_way,
-            partitions: self.divided().expect("partitions are checked"),
+            partitions: self.divided().expect("partitions were checked"),
         }
     }
 
@@ -515,8 +515,9 @@ impl Config {
     fn divided(&self) -> Result<Partitions, String> {
         match self.nodes.iter().map(|node| node.shard.0 + 1).max() {
             None | Some(1) if self.partitions.is_some() => {
-                let why = "all nodes have shard 0, and so all rows: give the nodes of each region \
-                           `shard = 0`, `shard = 1` and so on, or leave [partitions] out";
+                let why = "all nodes have shard 0, so tables are not partitioned: give the nodes \
+                           of each region `shard = 0`, `shard = 1` and so on, or remove \
+                           [partitions]";
                 Err(why.to_owned())
             }
             None | Some(1) => Ok(Partitions::default()),

@@ -66,7 +66,7 @@ impl<P: Protocol> Driver<P> {
                         reply.note(Trace::on_answered);
                         reply.send(Ok(outcome));
                     }
-                    Waiting::Fresh(_) => panic!("{ticket} waits for a version, not an outcome"),
+                    Waiting::Fresh(_) => panic!("{ticket} waits for a version, not for an outcome"),
                 }
             }
             Effect::Checkpoint { checkpoint, pin, after } if after <= self.durable => {
@@ -87,7 +87,7 @@ impl<P: Protocol> Driver<P> {
             Effect::Resume => self.wants_resume = true,
             Effect::Fresh { ticket, version } => match self.pending_of(ticket) {
                 Waiting::Fresh(reply) => reply.send(Ok(version)),
-                Waiting::Commit(_) => panic!("{ticket} waits for an outcome, not a version"),
+                Waiting::Commit(_) => panic!("{ticket} waits for an outcome, not for a version"),
             },
             Effect::Truncate(position) => {
                 if let Some(mark) = self.truncations.on_truncate(position) {
@@ -127,7 +127,7 @@ impl<P: Protocol> Driver<P> {
     }
 
     fn send(&mut self, to: NodeId, message: &P::Message) {
-        assert_ne!(to, self.me, "a node does not send to itself");
+        assert_ne!(to, self.me, "a node does not send messages to itself");
         let mut bytes = Vec::with_capacity(self.last_frame.len());
         message.encode(&mut bytes);
         // A batch is sent to one peer after the other. Sharing the buffer lets it be compressed
@@ -144,8 +144,9 @@ impl<P: Protocol> Driver<P> {
         let (from, master) = (from.0, master.0);
         if self.master.replace(master).is_some_and(|before| before != master) {
             tracing::warn!(
-                "node {master} is the master from snapshot version {from} on: what another one has \
-                 run under that or later versions, and answered, is given up"
+                "node {master} is the master from snapshot version {from} on: transactions that \
+                 the previous master ran in this and later versions are discarded, even if they \
+                 were acknowledged"
             );
         } else {
             tracing::info!("node {master} is the master from snapshot version {from} on");
@@ -154,9 +155,13 @@ impl<P: Protocol> Driver<P> {
 
     fn rejoined(&mut self) {
         match (self.on_rejoined)() {
-            Ok(()) => tracing::info!("this node holds again what the one held that it replaces"),
+            Ok(()) => tracing::info!(
+                "the replacement is complete: this node has all data of the node that it replaces"
+            ),
             // The next start finds that the rejoin is complete, and records it then.
-            Err(error) => tracing::error!(%error, "the end of the replacement was not noted"),
+            Err(error) => {
+                tracing::error!(%error, "the completed replacement could not be recorded")
+            }
         }
     }
 
@@ -185,7 +190,7 @@ fn decided(trace: &Trace, first_run: FirstRun) {
 }
 
 fn take_pending(pending: &mut HashMap<Ticket, Waiting>, ticket: Ticket) -> Waiting {
-    pending.remove(&ticket).unwrap_or_else(|| panic!("{ticket} is answered twice, or was never"))
+    pending.remove(&ticket).unwrap_or_else(|| panic!("{ticket} is pending, and is answered once"))
 }
 
 /// Delays truncations, so that the log continues from each retained checkpoint.
@@ -254,7 +259,7 @@ mod tests {
     fn the_log_goes_on_from_the_older_of_the_two_checkpoints_that_are_kept() {
         let mut truncations = Truncations::new(None);
         truncations.on_checkpoint(SnapshotVersion(10));
-        assert_eq!(truncations.on_truncate(LogPosition(100)), None, "there is one checkpoint");
+        assert_eq!(truncations.on_truncate(LogPosition(100)), None, "a checkpointer is running");
         assert_eq!(truncations.on_truncate(LogPosition(110)), None);
         truncations.on_checkpoint(SnapshotVersion(20));
         assert_eq!(truncations.on_truncate(LogPosition(200)), mark(110, 10));

@@ -94,7 +94,8 @@ impl<T> Answer<T> {
 impl<T> Drop for Answer<T> {
     fn drop(&mut self) {
         if let Some(receive) = self.receive.take() {
-            let reason = "the node ended before it answered; what became of the request is unknown";
+            let reason =
+                "the node stopped before it answered; the outcome of the request is unknown";
             receive(Err(Unavailable { reason: reason.to_owned() }));
         }
     }
@@ -289,7 +290,9 @@ impl<P: Protocol> Inbox<P> {
         match self.reach.on_waits(late) {
             Pressure::Unchanged => {}
             Pressure::Grown(whom) => tracing::warn!("{whom}"),
-            Pressure::Over => tracing::info!("no node is behind any more, so that this one waits"),
+            Pressure::Over => {
+                tracing::info!("no node lags any more: requests are no longer delayed")
+            }
         }
     }
 
@@ -312,8 +315,8 @@ impl<P: Protocol> Inbox<P> {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
                 let len = frame.len();
                 tracing::error!(
-                    "a message of {len} bytes from node {} can't be read and was dropped: {error}; \
-                     do both nodes run the same version?",
+                    "a message of {len} bytes from node {} can't be decoded and was dropped: \
+                     {error}; check that both nodes run the same version",
                     from.0
                 );
                 return;
@@ -487,10 +490,10 @@ fn report(majority: Majority) {
     match majority {
         Majority::Unchanged => {}
         Majority::Awaited(what) => tracing::warn!("{what}; writes and strict reads wait"),
-        Majority::Rejoins(what) => tracing::warn!("{what}; no clients are taken"),
-        Majority::Reached(how) => tracing::info!("{how}; writes go on"),
+        Majority::Rejoins(what) => tracing::warn!("{what}; no clients are accepted"),
+        Majority::Reached(how) => tracing::info!("{how}; writes continue"),
         Majority::Lost(how) => {
-            tracing::warn!("{how}; writes and strict reads wait until a majority is back");
+            tracing::warn!("{how}; writes and strict reads wait until a majority is connected");
         }
     }
 }

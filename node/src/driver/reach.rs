@@ -214,12 +214,13 @@ impl Reach {
         let mut waits = Vec::new();
         if !missing.is_empty() {
             let missing = self.names(missing.iter().copied());
-            waits.push(format!("waiting for {missing} to say what they know of it"));
+            waits.push(format!("waiting for {missing} to report what they know about it"));
         }
         if !forgetful.is_empty() {
             let forgetful = self.names(forgetful.iter().copied());
             waits.push(format!(
-                "{forgetful} being replaced too, where {needed} others that are not are needed"
+                "also being replaced: {forgetful}; {needed} other nodes that are not being \
+                 replaced are needed"
             ));
         }
         format!("this node is being replaced: {}", waits.join("; "))
@@ -230,10 +231,10 @@ impl Reach {
         let of = self.of_shard();
         let needs = match self.group.nodes().len() {
             count if count == *needed => format!("all {count} nodes{of}"),
-            count => format!("{needed} of its {count} nodes{of}"),
+            count => format!("{needed} of the {count} nodes{of}"),
         };
         let missing = self.away(missing.iter().copied(), seen);
-        format!("first start: waiting for {missing}; a new cluster needs {needs} once")
+        format!("first start: waiting for {missing}; a new cluster needs {needs} once to start")
     }
 
     /// Whether the connected nodes can agree, and together have all rows.
@@ -326,7 +327,7 @@ mod tests {
         let lost = "no majority of nodes is reachable from us; reachable: us (node 0), \
                     af (node 4); unreachable: eu (node 1), ap (node 2), sa (node 3)";
         assert_eq!(reach.on_down(NodeId(1)), Majority::Lost(lost.to_owned()));
-        assert_eq!(reach.on_down(NodeId(1)), Majority::Unchanged, "told of before");
+        assert_eq!(reach.on_down(NodeId(1)), Majority::Unchanged, "reported before");
         assert_eq!(reach.cut_off().as_deref(), Some(lost));
     }
 
@@ -345,7 +346,7 @@ mod tests {
         let first = FirstStart { needed: 3, missing: vec![NodeId(1)] };
         reach.on_start_waits(Some(StartWaits::First(first)));
         let waits = "first start: waiting for eu (node 1) (it refuses this node: its cluster is \
-                     \"b\"); a new cluster needs all 3 nodes once";
+                     \"b\"); a new cluster needs all 3 nodes once to start";
         assert_eq!(reach.cut_off().as_deref(), Some(waits));
         reach.on_start_waits(None);
         reach.on_up(NodeId(1));
@@ -366,11 +367,12 @@ mod tests {
             reach.on_start_waits(Some(StartWaits::First(FirstStart { needed: 3, missing })))
         };
         let both = "first start: waiting for eu (node 1), ap (node 2); a new cluster needs all 3 \
-                    nodes once";
-        let one = "first start: waiting for ap (node 2); a new cluster needs all 3 nodes once";
+                    nodes once to start";
+        let one =
+            "first start: waiting for ap (node 2); a new cluster needs all 3 nodes once to start";
         assert_eq!(awaits(&[1, 2]), Majority::Awaited(both.to_owned()));
         assert_eq!(awaits(&[2]), Majority::Awaited(one.to_owned()));
-        assert_eq!(awaits(&[2]), Majority::Unchanged, "told of before");
+        assert_eq!(awaits(&[2]), Majority::Unchanged, "reported before");
         assert_eq!(reach.on_up(NodeId(2)), Majority::Unchanged);
         assert_eq!(reach.cut_off().as_deref(), Some(one));
         let reached = "a majority of nodes is connected: us (node 0), eu (node 1), ap (node 2)";
@@ -389,12 +391,13 @@ mod tests {
             let rejoin = Rejoining { missing, forgetful, needed: 2, upto };
             reach.on_start_waits(Some(StartWaits::Rejoin(rejoin)))
         };
-        let both = "this node is being replaced: waiting for eu (node 1), ap (node 2) to say what \
-                    they know of it";
+        let both = "this node is being replaced: waiting for eu (node 1), ap (node 2) to report \
+                    what they know about it";
         assert_eq!(told(&[1, 2], &[], None), Majority::Rejoins(both.to_owned()));
         assert_eq!(reach.rejoining().as_deref(), Some(both));
-        let one = "this node is being replaced: waiting for eu (node 1) to say what they know of \
-                   it; ap (node 2) being replaced too, where 2 others that are not are needed";
+        let one = "this node is being replaced: waiting for eu (node 1) to report what they know \
+                   about it; also being replaced: ap (node 2); 2 other nodes that are not being \
+                   replaced are needed";
         assert_eq!(told(&[1], &[2], None), Majority::Rejoins(one.to_owned()));
         let far = "this node is being replaced: fetching the data up to version v9";
         assert_eq!(told(&[], &[], Some(SnapshotVersion(9))), Majority::Rejoins(far.to_owned()));
@@ -412,7 +415,7 @@ mod tests {
                      (node 0); unreachable: eu.0 (node 2), ap.0 (node 4)";
         assert_eq!(reach.cut_off().as_deref(), Some(alone));
         assert_eq!(reach.on_up(NodeId(3)), Majority::Unchanged);
-        assert_eq!(reach.cut_off().as_deref(), Some(alone), "another shard's does not count");
+        assert_eq!(reach.cut_off().as_deref(), Some(alone), "nodes of another shard do not count");
         assert!(matches!(reach.on_up(NodeId(2)), Majority::Reached(_)));
         let no_other = "no node of shard 1 is reachable from us.0; unreachable: us.1 (node 1), \
                         eu.1 (node 3), ap.1 (node 5)";

@@ -185,7 +185,7 @@ impl Follower {
         }
         let mut open = self.open.borrow_mut();
         let Some(at) = open.iter().position(|open| open.ticket == ticket) else { return };
-        let way = open.remove(at).expect("it was just found");
+        let way = open.remove(at).expect("the sample was just found");
         let us = parts(arrived, &way, self.clock.now().at);
         self.ways.keep(Way { sequence, ran, us });
     }
@@ -264,10 +264,10 @@ mod tests {
         }
         let kept = ways.take();
         assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&kept.len()), "{}", kept.len());
-        assert!(kept.iter().all(|way| way.sequence % 16 == 0), "every sixteenth is left");
+        assert!(kept.iter().all(|way| way.sequence % 16 == 0), "one in sixteen samples is left");
         assert!(kept.windows(2).all(|pair| pair[1].sequence - pair[0].sequence == 16));
         assert!(followed < 5 * KEPT_MAX, "{followed} were followed for {}", kept.len());
-        assert!(ways.take().is_empty() && ways.is_followed(1), "it begins anew");
+        assert!(ways.take().is_empty() && ways.is_followed(1), "sampling starts again");
     }
 
     #[test]

@@ -147,9 +147,9 @@ fn look(input: &[u8]) -> Outcome {
     let positions = recovered.records.iter().map(|(position, _)| position.0);
     let last = positions.clone().next_back().unwrap_or(recovered.head.0);
     let first = (last + 1).saturating_sub(recovered.records.len() as u64);
-    assert!(positions.eq(first..first + recovered.records.len() as u64), "without gaps");
+    assert!(positions.eq(first..first + recovered.records.len() as u64), "records have no gaps");
     // A second recovery finds no torn tail.
-    let again = recovery::recover(&disk, dir).expect("it was recovered before").0;
+    let again = recovery::recover(&disk, dir).expect("the records were recovered before").0;
     assert_eq!(again, Recovered { cut: None, ..recovered.clone() });
     Outcome::taken((size(recovered.records.len()), recovered.cut.is_some(), tail.sealed.len()))
 }

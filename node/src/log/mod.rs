@@ -161,7 +161,12 @@ impl fmt::Display for LogError {
             Self::Disk(error) => write!(f, "log: {error}"),
             Self::Segment { path, error } => write!(f, "log {}: {error}", path.display()),
             Self::Misnamed { path, first } => {
-                write!(f, "log {}: the file begins with record {}", path.display(), first.0)
+                write!(
+                    f,
+                    "log {}: the name of the file does not match its first record {}",
+                    path.display(),
+                    first.0
+                )
             }
             Self::Missing { dir, from, to } => {
                 let last = to.0 - 1;

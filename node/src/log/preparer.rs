@@ -209,7 +209,7 @@ impl Shared {
                 if let Err(error) = self.take_away(&retired) {
                     // The log continues. A segment that remains is removed after the next start.
                     tracing::warn!(
-                        "an old segment of the log can't be removed and takes up room: {error}"
+                        "an old log segment can't be removed and uses disk space: {error}"
                     );
                 }
                 state = self.lock();

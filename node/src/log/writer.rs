@@ -131,7 +131,7 @@ impl Writer {
         events: &LogEvents,
     ) -> Result<(), LogError> {
         for append in appends {
-            assert_eq!(append.position.0, self.head.0 + 1, "records come in order");
+            assert_eq!(append.position.0, self.head.0 + 1, "records arrive in order");
             self.make_room(&append.record, events)?;
             let at = (append.position, self.synced);
             let salt = self.active.header.salt;

@@ -97,7 +97,9 @@ impl Security {
         let error = SqlError::new(code::INVALID_AUTHORIZATION, message);
         Err(match self.tls {
             Some(_) => error.with_hint("Connect with sslmode=require."),
-            None => error.with_hint("The node's file names no tls_certificate and no tls_key."),
+            None => error.with_hint(
+                "Neither tls_certificate nor tls_key is set in the node's configuration file.",
+            ),
         })
     }
 }
@@ -208,7 +210,7 @@ pub(super) async fn authenticate(
 }
 
 fn refused(address: SocketAddr, user: &str, error: SqlError) -> End {
-    tracing::warn!("refused a client: {address}, user {user:?}: {}", error.message);
+    tracing::warn!("client refused: {address}, user {user:?}: {}", error.message);
     End::Fatal(error)
 }
 
@@ -231,7 +233,7 @@ async fn scram(
     let exchange = Exchange::begin(mechanism, data, login.verifier.clone(), binding);
     let exchange = exchange.map_err(|refusal| match refusal {
         Refusal::Malformed(what) => malformed(what),
-        Refusal::WrongPassword => unreachable!("nothing has been proven yet"),
+        Refusal::WrongPassword => unreachable!("no proof has been checked yet"),
     })?;
     connection.say(Message::SASLContinue(exchange.first().to_owned().into())).await?;
     let last = connection.read(message).await?;
@@ -240,8 +242,8 @@ async fn scram(
         Err(Refusal::Malformed(what)) => Err(malformed(what)),
         Err(Refusal::WrongPassword) => {
             let address = connection.address();
-            let why = login.why_not.unwrap_or("the password is wrong");
-            tracing::warn!("a login failed: {address}, user {user:?}: {why}");
+            let why = login.why_not.unwrap_or("wrong password");
+            tracing::warn!("login failed: {address}, user {user:?}: {why}");
             tokio::time::sleep(logins.failed(address.ip().to_canonical(), Instant::now())).await;
             let message = format!("password authentication failed for user \"{user}\"");
             Err(End::Fatal(SqlError::new(code::WRONG_PASSWORD, message)))
@@ -329,7 +331,7 @@ mod tests {
         let logins = Arc::new(Logins::default());
         let user = BTreeMap::from([("user".to_owned(), "a".to_owned())]);
         let session = Session::new(Arc::new(MemoryEngine::new()), Arc::default(), &user).unwrap();
-        assert!(session.is_trusted(), "it has no role");
+        assert!(session.is_trusted(), "the user has no role");
         let was_role = logins.take("a", None, true).unwrap();
         assert_eq!(was_role.check(&session).unwrap_err().code, code::INVALID_AUTHORIZATION);
         assert_eq!(logins.take("a", None, false).unwrap().check(&session), Ok(()));

@@ -226,10 +226,10 @@ impl Cancellable {
                 Err(Unavailable { reason: "the server is stopping".to_owned() })
             }
             () = self.switch.pressed() => {
-                Err(Unavailable { reason: "the client asked to cancel".to_owned() })
+                Err(Unavailable { reason: "the client requested a cancel".to_owned() })
             }
             () = self.switch.timed_out() => {
-                Err(Unavailable { reason: "the statement's time is over".to_owned() })
+                Err(Unavailable { reason: "the statement timed out".to_owned() })
             }
         }
     }
@@ -399,7 +399,7 @@ mod tests {
         switch.has_waited(answered);
         assert!(!switch.is_long(answered + LONG / 2));
         assert!(switch.is_long(answered + LONG));
-        assert!(!switch.is_long(answered + LONG), "it was said");
+        assert!(!switch.is_long(answered + LONG), "the reason was sent");
     }
 
     #[test]

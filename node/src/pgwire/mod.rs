@@ -182,7 +182,9 @@ async fn serve_up_to(
 /// A bug triggered by one client does not affect the others.
 fn report_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
-        tracing::error!("a client was disconnected: its task panicked (this is a bug): {error}");
+        tracing::error!(
+            "a client was disconnected because its task panicked (this is a bug): {error}"
+        );
     }
 }
 
@@ -296,7 +298,7 @@ mod tests {
             let connect = || tokio_postgres::connect(&config, NoTls);
             let (client, connection) = connect().await.unwrap();
             let connection = tokio::spawn(connection);
-            let error = connect().await.err().expect("there is no place");
+            let error = connect().await.err().expect("no connection slot is free");
             assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS));
             client.batch_execute("select 1").await.unwrap();
             drop(client);

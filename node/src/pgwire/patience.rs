@@ -13,12 +13,12 @@ use super::connection::{Connection, End};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Hint for a cluster without a majority, or one that has yet to start.
-const HINT: &str = "The statement goes on when enough nodes are there. To stop waiting, cancel \
-                    it; statement_timeout sets how long later ones wait.";
+const HINT: &str = "The statement continues when enough nodes are connected. To stop waiting, \
+                    cancel it; statement_timeout limits the wait of later ones.";
 
 /// Hint for lagging nodes.
-const HINT_OF_LATE: &str = "The statement goes on when they have caught up. To stop waiting, \
-                            cancel it; statement_timeout sets how long later ones wait.";
+const HINT_OF_LATE: &str = "The statement continues when these nodes have caught up. To stop \
+                            waiting, cancel it; statement_timeout limits the wait of later ones.";
 
 /// The reason why a statement waits, as far as the node knows, and the hint.
 fn why(engine: &dyn Engine) -> Option<(String, &'static str)> {

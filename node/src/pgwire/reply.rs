@@ -62,7 +62,7 @@ impl Replies {
     /// Appends a message. Encoding one that is too long for its type would leave a partial message,
     /// so the few that could be too long are checked beforehand.
     pub(super) fn put(&mut self, message: impl Message) {
-        message.encode(&mut self.bytes).expect("a reply is within the limits of its type");
+        message.encode(&mut self.bytes).expect("a reply does not exceed the limits of its type");
     }
 
     /// The answer to a request for encryption.
@@ -201,7 +201,7 @@ impl Replies {
             values.put_slice(&self.value);
         }
         let row = DataRow::new(values, row.len() as i16);
-        row.encode(&mut self.bytes).expect("the row was measured");
+        row.encode(&mut self.bytes).expect("the row was measured before");
         self.row = row.data;
         Ok(())
     }
@@ -250,6 +250,6 @@ mod tests {
         assert_eq!(replies.bytes().len(), SMALL_REPLY_BYTES_MAX + 1);
         replies.clear();
         replies.parameter("a", &(longest + "x"));
-        assert!(replies.bytes().is_empty(), "libpq would drop the connection");
+        assert!(replies.bytes().is_empty(), "a reply that libpq would refuse is not sent");
     }
 }

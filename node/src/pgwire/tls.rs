@@ -49,7 +49,7 @@ impl Tls {
             .and_then(|all| all.collect::<Result<Vec<_>, _>>())
             .map_err(|error| wrong(certificate, &error))?;
         let Some(own) = chain.first() else {
-            return Err(wrong(certificate, &"there is no certificate in this file"));
+            return Err(wrong(certificate, &"the file contains no certificate"));
         };
         let binding = binding(own);
         let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
@@ -204,7 +204,7 @@ mod tests {
         let error = || Tls::read(&certificate, &key).unwrap_err();
         assert!(error().contains("a.crt: "), "{}", error());
         std::fs::write(&certificate, "nothing").unwrap();
-        assert!(error().contains("a.crt: there is no certificate"), "{}", error());
+        assert!(error().contains("a.crt: the file contains no certificate"), "{}", error());
         let [signed, other] = [0, 1]
             .map(|_| rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap());
         std::fs::write(&certificate, signed.cert.pem()).unwrap();

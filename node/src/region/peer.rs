@@ -103,7 +103,7 @@ impl Peer {
                     return Ok(Hold { client, number, room });
                 }
                 None if Instant::now() >= deadline => {
-                    return Err(format!("it has not come to version {at}"));
+                    return Err(format!("the node has not reached version {at}"));
                 }
                 None => tokio::time::sleep(HOLD_POLL).await,
             }
@@ -125,7 +125,7 @@ impl Peer {
                         let _ = client.release(number).await;
                     }
                 });
-                Err("it does not answer".to_owned())
+                Err("the node does not answer".to_owned())
             }
         }
     }
@@ -143,9 +143,11 @@ impl Peer {
         match known.as_deref() {
             Ok(Way::Made(client)) if client.is_connected() => Ok(client.clone()),
             // The client reconnects automatically.
-            Ok(Way::Made(_)) => Err("it is not connected".to_owned()),
+            Ok(Way::Made(_)) => Err("the node is not connected".to_owned()),
             Ok(Way::Away { reason, .. }) => Err(reason.clone()),
-            Ok(Way::New | Way::Connecting { .. }) | Err(_) => Err("the node ends".to_owned()),
+            Ok(Way::New | Way::Connecting { .. }) | Err(_) => {
+                Err("the node is stopping".to_owned())
+            }
         }
     }
 
@@ -168,7 +170,7 @@ impl Peer {
             let connecting = Client::connect(address, &cluster);
             let connected = match tokio::time::timeout(CONNECT_DEADLINE, connecting).await {
                 Ok(connected) => connected.map_err(|error| error.to_string()),
-                Err(_) => Err("it can't be connected to".to_owned()),
+                Err(_) => Err("can't connect to the node".to_owned()),
             };
             let away = |reason| Way::Away { since: Instant::now(), reason };
             way.send_replace(connected.map_or_else(away, Way::Made));

@@ -50,7 +50,7 @@ pub(crate) fn run_listener(shared: &Arc<Shared>, listener: &TcpListener) {
                     shared.trouble(
                         None,
                         address,
-                        &format!("connection refused: no thread for it: {error}"),
+                        &format!("connection refused: can't start a thread: {error}"),
                     );
                 }
             }
@@ -79,11 +79,11 @@ pub(crate) fn read_frame_until(
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(format!("silent for {} s in the handshake", HANDSHAKE_MAX.as_secs()));
+            return Err(format!("no data for {} s in the handshake", HANDSHAKE_MAX.as_secs()));
         }
         stream.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
         match stream.read(decoder.space()) {
-            Ok(0) => return Err("closed during the handshake".to_owned()),
+            Ok(0) => return Err("connection closed during the handshake".to_owned()),
             Ok(len) => decoder.advance(len),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if is_timeout(&error) => {}
@@ -96,16 +96,16 @@ fn greet(shared: &Arc<Shared>, stream: TcpStream, address: SocketAddr) {
     let stream = Arc::new(stream);
     let Some(open) = shared.open(&stream) else {
         if !shared.is_stopping() {
-            shared.trouble(
-                None,
-                address,
-                "connection refused: there are too many connections already",
-            );
+            shared.trouble(None, address, "connection refused: too many connections");
         }
         return;
     };
     if let Err(error) = super::set_up(&stream) {
-        shared.trouble(None, address, &format!("connection refused: it can't be set up: {error}"));
+        shared.trouble(
+            None,
+            address,
+            &format!("connection refused: can't set socket options: {error}"),
+        );
         return;
     }
     // The lane is not known yet, and the smaller buffer is enough for strangers.
@@ -130,7 +130,7 @@ fn read_hello(stream: &TcpStream, decoder: &mut Decoder) -> Result<Hello, String
     let frame = read_frame_until(stream, decoder, Instant::now() + HANDSHAKE_MAX)?;
     match frame.kind {
         Kind::Hello => Hello::decode(&frame.body).map_err(|refusal| refusal.0),
-        kind => Err(format!("{kind:?} frame in place of a hello")),
+        kind => Err(format!("{kind:?} frame instead of a hello")),
     }
 }
 
@@ -168,7 +168,7 @@ fn on_client(shared: &Shared, address: SocketAddr, connection: Connection) {
     if shared.clients.fetch_add(1, Ordering::AcqRel) < CLIENTS_MAX {
         client::serve(shared, address, connection);
     } else {
-        let refusal = Refusal(format!("{CLIENTS_MAX} clients are connected already"));
+        let refusal = Refusal(format!("the limit of {CLIENTS_MAX} clients is reached"));
         refuse(shared, &connection.stream, address, &refusal);
     }
     shared.clients.fetch_sub(1, Ordering::AcqRel);
@@ -176,7 +176,7 @@ fn on_client(shared: &Shared, address: SocketAddr, connection: Connection) {
 
 /// Handles a lane of an accepted peer: the first lane of a session waits, and the second starts it.
 fn on_peer(shared: &Arc<Shared>, hello: PeerHello, stream: Arc<TcpStream>, open: Open) {
-    let peer = shared.peer(hello.from).expect("its hello was checked");
+    let peer = shared.peer(hello.from).expect("the hello was checked");
     if peer.link.is_cut() {
         // The link is cut, so the welcome would not get through. The dialer retries.
         return;
@@ -195,15 +195,15 @@ fn on_peer(shared: &Arc<Shared>, hello: PeerHello, stream: Arc<TcpStream>, open:
             let (control, bulk) = (lane_decoder(Lane::Control), lane_decoder(Lane::Bulk));
             let reason = session::run(shared, peer, &session, control, bulk);
             if !shared.is_stopping() {
-                peer.report(shared, &format!("{reason}; waiting for it to connect again"));
+                peer.report(shared, &format!("{reason}; waiting for the peer to reconnect"));
             }
         }
         Err(error) => {
-            session.close("the dialer was gone before it was welcome");
+            session.close("the connection was lost before the welcome was sent");
             peer.clear_session();
             peer.end_session();
             let reason = format!("connection lost in the handshake: {error}");
-            peer.report(shared, &format!("{reason}; waiting for it to connect again"));
+            peer.report(shared, &format!("{reason}; waiting for the peer to reconnect"));
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn run_dialer(shared: &Arc<Shared>, peer: &Peer) {
             if let Err(reason) = dial_and_run(shared, peer)
                 && !shared.is_stopping()
             {
-                peer.report(shared, &format!("{reason}; dialing it again until it answers"));
+                peer.report(shared, &format!("{reason}; reconnecting until the peer answers"));
             }
             backoff = if began.elapsed() >= GOOD_SESSION { BACKOFF_MIN } else { backoff };
         }
@@ -59,7 +59,7 @@ fn dial_and_run(shared: &Arc<Shared>, peer: &Peer) -> Result<(), String> {
     let bulk = await_welcome(bulk, Lane::Bulk)?;
     let session = Arc::new(Session::new(id, peer.id, &control.stream, &bulk.stream));
     peer.start_session(shared, &session)
-        .map_err(|_| "the connection before this one is still being closed".to_owned())?;
+        .map_err(|_| "the previous connection is still being closed".to_owned())?;
     let reason = session::run(shared, peer, &session, control.decoder, bulk.decoder);
     drop((control_open, bulk_open));
     Err(reason)
@@ -92,7 +92,7 @@ fn say_hello(
     });
     let frame = frame::encode(Kind::Hello, &hello.encode());
     super::write_whole(stream, &frame)
-        .map_err(|error| format!("can't connect: lost in the handshake: {error}"))
+        .map_err(|error| format!("can't connect: connection lost in the handshake: {error}"))
 }
 
 fn await_welcome(stream: Arc<TcpStream>, lane: Lane) -> Result<Connection, String> {
@@ -106,6 +106,8 @@ fn await_welcome(stream: Arc<TcpStream>, lane: Lane) -> Result<Connection, Strin
             Ok(Connection { stream, decoder })
         }
         Kind::Refused => Err(format!("{REFUSES}: {}", String::from_utf8_lossy(&frame.body))),
-        kind => Err(format!("can't connect: it answered with a {kind:?} frame, not a welcome")),
+        kind => Err(format!(
+            "can't connect: the peer answered with a {kind:?} frame instead of a welcome"
+        )),
     }
 }

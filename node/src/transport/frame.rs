@@ -117,16 +117,16 @@ impl fmt::Display for FrameError {
         match self {
             Self::Version(version) => write!(
                 f,
-                "frame of wire version {version}, this node speaks {WIRE_VERSION} \
-                 (or what connected is not Pangea)"
+                "frame of wire version {version}, but this node uses {WIRE_VERSION} (or the other \
+                 side is not Pangea)"
             ),
             Self::Kind(kind) => write!(f, "frame of unknown kind {kind}"),
             Self::Flags(flags) => write!(f, "frame with unknown flags {flags:#06x}"),
             Self::TooLarge { len, limit } => {
-                write!(f, "frame of {len} bytes, the limit here is {limit}")
+                write!(f, "frame of {len} bytes exceeds the limit of {limit}")
             }
-            Self::Checksum => f.write_str("frame with a wrong checksum"),
-            Self::Compression => f.write_str("frame whose compressed body is malformed"),
+            Self::Checksum => f.write_str("frame has a wrong checksum"),
+            Self::Compression => f.write_str("frame has a malformed compressed body"),
         }
     }
 }
@@ -138,7 +138,7 @@ impl std::error::Error for FrameError {}
 /// # Panics
 /// When the body is longer than the largest limit.
 pub(crate) fn header(kind: Kind, flags: u16, body: &[u8]) -> [u8; HEADER_LEN] {
-    assert!(body.len() <= BULK_FRAME_MAX, "a frame is checked against its limit before it is sent");
+    assert!(body.len() <= BULK_FRAME_MAX, "a frame was checked against its limit");
     let mut header = [0; HEADER_LEN];
     header[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
     header[4] = WIRE_VERSION;
@@ -257,14 +257,14 @@ impl Decoder {
             next[..self.filled].copy_from_slice(&self.buffer[..self.filled]);
             self.buffer = next;
         }
-        assert!(self.filled < self.buffer.len(), "a whole frame is taken before more is read");
+        assert!(self.filled < self.buffer.len(), "complete frames are removed before more is read");
         &mut self.buffer[self.filled..]
     }
 
     /// Records that `len` bytes have been read into [`Decoder::space`].
     pub(crate) fn advance(&mut self, len: usize) {
         self.filled += len;
-        assert!(self.filled <= self.buffer.len(), "more was read than there was space");
+        assert!(self.filled <= self.buffer.len(), "no more is read than there is space");
     }
 
     /// Returns the next frame, or `None` if more bytes are needed.
@@ -355,7 +355,7 @@ mod tests {
             let mut bytes = encode(Kind::Message, b"body");
             change(&mut bytes);
             let (_, error) = cut(&mut Decoder::new(100, 1000), &bytes[..HEADER_LEN], 100);
-            error.expect("it is refused")
+            error.expect("the frame is refused")
         };
         assert_eq!(refused(|bytes| bytes[4] = 9), FrameError::Version(9));
         assert_eq!(refused(|bytes| bytes[5] = 77), FrameError::Kind(77));
@@ -369,7 +369,11 @@ mod tests {
     fn a_body_that_says_it_is_more_than_it_can_be_is_refused_before_anything_is_reserved() {
         let zeros = compress(&[0; 1 << 20]).unwrap();
         let frame = Frame { kind: Kind::Message, flags: COMPRESSED, body: zeros };
-        assert_eq!(plain_body(&frame, 1 << 20).unwrap(), [0; 1 << 20][..], "as small as it gets");
+        assert_eq!(
+            plain_body(&frame, 1 << 20).unwrap(),
+            [0; 1 << 20][..],
+            "the frame is as small as possible"
+        );
         let body = [&(1u32 << 24).to_le_bytes()[..], &[0; 28]].concat();
         let frame = Frame { body: Bytes::from(body), ..frame };
         let mut refused = None;
@@ -391,6 +395,6 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(1);
         let noise: Vec<u8> = (0..100_000).map(|_| rng.u8(..)).collect();
         assert_eq!(compress(&noise), None);
-        assert_eq!(compress(&[0; 1000]), None, "too short to be worth it");
+        assert_eq!(compress(&[0; 1000]), None, "the frame is too short to be compressed");
     }
 }

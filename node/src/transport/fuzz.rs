@@ -16,7 +16,7 @@ fn frames() -> Vec<Vec<u8>> {
     let small = frame::encode(Kind::Message, b"body");
     let two = [small.clone(), frame::encode(Kind::Ping, &[])].concat();
     let body: Vec<u8> = (0..6_000u32).map(|i| (i / 100) as u8).collect();
-    let packed = frame::compress(&body).expect("it repeats itself");
+    let packed = frame::compress(&body).expect("the text is repetitive");
     let header = frame::header(Kind::Message, COMPRESSED, &packed);
     vec![small, two, frame::encode(Kind::Submit, &[7; 3_000]), [&header[..], &packed].concat()]
 }
@@ -64,7 +64,7 @@ pub(super) fn cut(
 fn look_at_frames(input: &[u8]) -> Outcome {
     let cut = |step| cut(&mut Decoder::new(BUFFER_LEN, LIMIT), input, step);
     let (frames, error) = cut(usize::MAX);
-    assert_eq!(cut(11), (frames.clone(), error.clone()), "however the bytes are cut");
+    assert_eq!(cut(11), (frames.clone(), error.clone()), "the chunks make no difference");
     let mut encoded = Vec::new();
     let mut unpacked = 0;
     for frame in &frames {
@@ -78,7 +78,7 @@ fn look_at_frames(input: &[u8]) -> Outcome {
             Err(error) => return Outcome::refused(error),
         }
     }
-    assert!(input.starts_with(&encoded), "what was taken is what was sent");
+    assert!(input.starts_with(&encoded), "the received frames are those that were sent");
     match error {
         Some(error) => Outcome::refused((error, size(frames.len()))),
         None => {
@@ -122,7 +122,7 @@ fn look_at_compressed(input: &[u8]) -> Outcome {
 fn compressed_bodies() {
     let bodies: [Vec<u8>; 3] =
         [vec![0; 40_000], b"abcdefgh".repeat(300), (0..3_000u32).map(|i| (i / 9) as u8).collect()];
-    let pack = |body: &Vec<u8>| frame::compress(body).expect("it repeats itself").to_vec();
+    let pack = |body: &Vec<u8>| frame::compress(body).expect("the text is repetitive").to_vec();
     run(Target {
         name: "compressed-body",
         seeds: bodies.iter().map(pack).collect(),
@@ -151,7 +151,7 @@ fn hellos() -> Vec<Vec<u8>> {
 fn look_at_hello(input: &[u8]) -> Outcome {
     let welcome = postcard::from_bytes::<ClientWelcome>(input);
     if let Ok(welcome) = &welcome {
-        let encoded = postcard::to_allocvec(welcome).expect("it is encoded");
+        let encoded = postcard::to_allocvec(welcome).expect("the hello can be encoded");
         assert_eq!(postcard::from_bytes(&encoded).as_ref(), Ok(welcome));
     }
     match Hello::decode(input) {

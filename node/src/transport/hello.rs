@@ -104,8 +104,7 @@ impl fmt::Display for Refusal {
 
 impl Hello {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        postcard::to_extend(self, MAGIC.to_vec())
-            .expect("a hello has nothing that can't be written")
+        postcard::to_extend(self, MAGIC.to_vec()).expect("a hello can be encoded")
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Refusal> {
@@ -133,26 +132,29 @@ impl Identity {
         let refuse = |reason: String| Err(Refusal(reason));
         if hello.protocol != self.protocol {
             return refuse(format!(
-                "protocol {:?} is not {:?}, which this node runs",
+                "protocol {:?} does not match {:?}, which this node runs",
                 hello.protocol, self.protocol
             ));
         }
         if hello.fingerprint != self.fingerprint {
             return refuse(format!(
                 "the settings or the procedures of the two nodes differ: `[{}]`, `[partitions]` \
-                 and the build must be equal on all nodes",
+                 and the build must be identical on all nodes",
                 self.protocol
             ));
         }
         if hello.to != self.me {
-            return refuse(format!("node {} was expected here, this is {}", hello.to, self.me));
+            return refuse(format!(
+                "the dialer expected node {}, but this is node {}",
+                hello.to, self.me
+            ));
         }
         if hello.from.index() >= self.nodes {
             return refuse(format!("node {} is not in this cluster's configuration", hello.from));
         }
         if hello.from >= self.me {
             return refuse(format!(
-                "node {} must not dial {}: of two nodes the one with the lower id dials",
+                "node {} must not dial node {}: the node with the lower id dials",
                 hello.from, self.me
             ));
         }
@@ -165,7 +167,7 @@ impl Identity {
             return Ok(());
         }
         Err(Refusal(format!(
-            "cluster {cluster:?} is not {:?}, which this node is in",
+            "cluster {cluster:?} does not match {:?}, which this node is in",
             self.cluster
         )))
     }
@@ -190,6 +192,9 @@ mod tests {
         let id = |incarnation, attempt| SessionId { incarnation, attempt };
         assert!(id(7, 1).is_before(id(7, 2)));
         assert!(!id(7, 2).is_before(id(7, 2)));
-        assert!(!id(6, 1).is_before(id(7, 2)), "a clock that was set back shuts nobody out");
+        assert!(
+            !id(6, 1).is_before(id(7, 2)),
+            "a clock that was set back does not prevent reconnecting"
+        );
     }
 }

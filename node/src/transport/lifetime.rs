@@ -103,7 +103,7 @@ impl Lifetime {
 
     /// Waits until all threads except the caller have ended.
     pub(crate) fn join(&self) {
-        assert!(self.is_stopping(), "threads are told to stop before they are waited for");
+        assert!(self.is_stopping(), "threads are stopped before they are joined");
         loop {
             let threads = std::mem::take(&mut self.lock().threads);
             if threads.is_empty() {

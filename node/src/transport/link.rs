@@ -214,6 +214,6 @@ mod tests {
         let expected = RoundTrip { min: span(10), mean: span(17), last: span(25), samples: 16 };
         assert_eq!(link.round_trip(), Some(expected));
         link.set(LinkSettings::default());
-        assert_eq!(link.round_trip(), None, "another delay, another measurement");
+        assert_eq!(link.round_trip(), None, "the delay changed, and measuring restarts");
     }
 }

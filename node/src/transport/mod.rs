@@ -246,7 +246,7 @@ impl Transport {
     /// # Panics
     /// When `to` is this node or does not exist.
     pub fn send(&self, to: NodeId, lane: Lane, frame: Bytes) {
-        let peer = self.shared.peer(to).expect("a message goes to a peer");
+        let peer = self.shared.peer(to).expect("a message has a peer as its destination");
         if let Some(session) = peer.session() {
             session.send(lane, Kind::Message, frame);
         }
@@ -295,7 +295,7 @@ fn check(config: &TransportConfig) -> Result<(), String> {
         return Err(format!("this node, {me}, is not in the cluster's configuration"));
     }
     if named.len() != peers.len() || !topology.peers_of(*me).eq(named) {
-        return Err(format!("the peers of {me} must be every other node, each once"));
+        return Err(format!("the peers of {me} must be all other nodes, each once"));
     }
     wan.as_ref().map_or(Ok(()), |wan| wan.check(topology.regions.len()))
 }

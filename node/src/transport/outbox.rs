@@ -127,7 +127,7 @@ impl Outbox {
         until: Option<Instant>,
         arrivals: &mut VecDeque<Outgoing>,
     ) -> bool {
-        assert!(arrivals.is_empty(), "what arrived before is on its way");
+        assert!(arrivals.is_empty(), "earlier frames are in flight");
         let mut state = self.lock();
         state.queued_bytes -= written;
         loop {

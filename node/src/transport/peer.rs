@@ -77,7 +77,7 @@ impl Peer {
                 if session.id.is_before(present.id) {
                     return Err(Busy);
                 }
-                present.close("the peer has connected anew");
+                present.close("the peer has reconnected");
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -102,7 +102,7 @@ impl Peer {
     /// Frees the slot for the next session, after the `PeerDown`.
     pub(super) fn end_session(&self) {
         let mut slot = self.slot();
-        assert!(slot.session.is_none(), "a session is cleared before it ends");
+        assert!(slot.session.is_none(), "a session is removed before it ends");
         slot.is_taken = false;
         self.freed.notify_all();
     }

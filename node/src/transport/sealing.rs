@@ -93,8 +93,8 @@ mod tests {
         let (batch, other) = (words(0), words(1));
         let [first, second] =
             [(); 2].map(|()| sealer.seal(Kind::Message, Lane::Bulk, batch.clone()));
-        assert!(first.body.len() < batch.len(), "it repeats itself");
-        assert_eq!(first.body.as_ptr(), second.body.as_ptr(), "one memory, so made once");
+        assert!(first.body.len() < batch.len(), "the text is repetitive");
+        assert_eq!(first.body.as_ptr(), second.body.as_ptr(), "one buffer, which is made once");
         assert_eq!(first.header, second.header);
         let third = sealer.seal(Kind::Message, Lane::Bulk, other.clone());
         assert_ne!(third.body, first.body);

@@ -98,12 +98,13 @@ impl Session {
         if len > limit {
             // The receiver would reject it, and the operator should see the reason at the source.
             self.close(&format!(
-                "connection reset: a message of {len} bytes is over the limit of {limit} (a bug)"
+                "connection reset: a message of {len} bytes exceeds the limit of {limit} (this is \
+                 a bug)"
             ));
         } else if self.outbox(lane).push(kind, body) == Err(Overflow) {
             self.close(&format!(
-                "connection reset: {} MB wait to be sent, so that the peer or the network to it \
-                 does not keep up",
+                "connection reset: {} MB are queued, because the peer or the network to it does \
+                 not keep up",
                 queue_bytes_max(lane) >> 20
             ));
         }
@@ -172,7 +173,7 @@ pub(crate) fn run(
         let reader = named("bulk").spawn_scoped(scope, read_bulk).map(drop);
         for spawned in senders.into_iter().chain([reader]) {
             if let Err(error) = spawned {
-                session.close(&format!("connection reset: no thread for it: {error}"));
+                session.close(&format!("connection reset: can't start a thread: {error}"));
             }
         }
         let read_control = || read_lane(shared, peer, session, Lane::Control, control);
@@ -203,7 +204,7 @@ fn read_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane, mut de
     });
     session.close(&match ended {
         Ended::Gone(reason) => format!("connection lost: {reason}"),
-        Ended::Wrong(reason) => format!("connection reset: it sent what can't be read: {reason}"),
+        Ended::Wrong(reason) => format!("connection reset: the peer sent malformed data: {reason}"),
     });
 }
 
@@ -251,13 +252,13 @@ pub(crate) fn read_frames(
             }
         }
         match stream.read(decoder.space()) {
-            Ok(0) => return Ended::Gone("closed by the other side".to_owned()),
+            Ok(0) => return Ended::Gone("closed by the peer".to_owned()),
             Ok(len) => decoder.advance(len),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if is_timeout(&error) => {
                 let silence = SILENCE_MAX.as_secs();
                 return Ended::Gone(format!(
-                    "nothing was heard for {silence} s, so that the host or the network is down"
+                    "no data for {silence} s; the host or the network may be down"
                 ));
             }
             Err(error) => return Ended::Gone(error.to_string()),
@@ -294,7 +295,7 @@ fn on_frame(
                 let sent: Instant = shared.started.checked_add(Duration::from_nanos(nanos))?;
                 Instant::now().checked_duration_since(sent)
             });
-            peer.link.record_round_trip(took.ok_or("a pong to no ping")?);
+            peer.link.record_round_trip(took.ok_or("a pong without a ping")?);
         }
         (kind, _) => return Err(format!("unexpected {kind:?} frame")),
     }

@@ -154,7 +154,7 @@ impl Shared {
             for peer in self.peers.values() {
                 peer.parked().take();
                 if let Some(session) = peer.session() {
-                    session.close("this node stops");
+                    session.close("the node is stopping");
                 }
             }
             self.wake_listener();

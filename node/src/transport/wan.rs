@@ -63,7 +63,9 @@ impl Wan {
         let is_square =
             self.one_way.len() == regions && self.one_way.iter().all(|row| row.len() == regions);
         if !is_square {
-            return Err(format!("the delays of the emulated WAN are not {regions} by {regions}"));
+            return Err(format!(
+                "the delay matrix of the emulated WAN is not {regions} by {regions}"
+            ));
         }
         self.one_way.iter().flatten().try_for_each(|&one_way| {
             let Self { jitter, bandwidth_bits, .. } = *self;
@@ -91,7 +93,7 @@ impl LinkSettings {
     pub fn check(&self) -> Result<(), String> {
         if self.one_way.us.saturating_add(self.jitter.us) > ONE_WAY_MAX.us {
             return Err(format!(
-                "one-way delay {} and jitter {} are together above {ONE_WAY_MAX}",
+                "one-way delay {} and jitter {} together exceed {ONE_WAY_MAX}",
                 self.one_way, self.jitter
             ));
         }
@@ -282,7 +284,7 @@ mod tests {
             assert_eq!(queue.pop_due(Gate::Open, departure), Some(i));
             last = departure;
         }
-        assert!(last > start + ms(14), "some of a thousand samples are near the bound");
+        assert!(last > start + ms(14), "some of a thousand samples are near the limit");
     }
 
     #[test]
@@ -298,7 +300,7 @@ mod tests {
         assert_eq!(control.next_departure(Gate::Open), Some(start + ms(11)));
         assert!(bulk.pop_due(Gate::Open, start + ms(1009)).is_none());
         assert!(bulk.pop_due(Gate::Open, start + ms(1010)).is_some());
-        assert_eq!(bulk.next_departure(Gate::Open), Some(start + ms(2011)), "pushed back");
+        assert_eq!(bulk.next_departure(Gate::Open), Some(start + ms(2011)), "delayed by the queue");
     }
 
     #[test]

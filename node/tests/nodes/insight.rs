@@ -87,7 +87,7 @@ fn explain_analyze_says_where_the_time_of_a_commit_went() {
         let names = ["Queue Time", "Order Time", "Durability Time", "Answer Time"];
         let parts: f64 = names.iter().map(|name| ms(&plan, name)).sum();
         let total = ms(&plan, "Commit Time");
-        assert!((parts - total).abs() < 0.01, "the parts are the whole: {plan:#?}");
+        assert!((parts - total).abs() < 0.01, "the parts add up to the total: {plan:#?}");
         // An epoch and a round trip of agreement, however fast the machine is.
         assert!(ms(&plan, "Order Time") > 1.0, "{plan:#?}");
         assert_eq!(rows(client, "select count(*) from t").await, ["2"]);
@@ -149,7 +149,7 @@ fn a_node_tells_of_its_cluster_and_its_peers() {
         // Peers report their progress periodically.
         wait_for(client, sql, "2").await;
         let sql = "select count(*), count(client_port), bool_and(pid > 0) from pg_stat_activity";
-        assert_eq!(rows(client, sql).await, ["1|1|t"], "sessions are those of the node");
+        assert_eq!(rows(client, sql).await, ["1|1|t"], "sessions are those of this node");
     });
 }
 
@@ -177,8 +177,8 @@ fn the_key_that_all_write_is_the_hottest() {
             let hottest = rows(client, sql).await;
             met += hottest.iter().filter(|row| *row == "t|(id)=(1)").count();
         }
-        assert!(reruns > 0, "three nodes wrote one row at once");
-        assert!(met > 0, "and one of them at least tells which");
+        assert!(reruns > 0, "three nodes wrote a row concurrently");
+        assert!(met > 0, "at least one node names the row");
     });
 }
 

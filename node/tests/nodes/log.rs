@@ -328,7 +328,7 @@ fn a_full_disk_ends_the_log_with_a_clear_error_and_loses_nothing_that_was_durabl
     assert!(message.contains("The disk is full") && message.contains("/log/"), "{message}");
     assert!(durable > 20, "{durable}");
     running.append(1_001..=1_002);
-    assert!(running.events.try_recv().is_err(), "a report after the end");
+    assert!(running.events.try_recv().is_err(), "a report after the log was stopped");
     drop(running);
     disk.set_room(None);
     let recovered = open(&disk).unwrap().recovered;
@@ -367,7 +367,7 @@ fn a_failed_sync_is_never_tried_again() {
     disk.set_fails_sync(false);
     running.append(12..=12);
     running.log.stop();
-    assert_eq!(open(&disk).unwrap().recovered.head.0, 11, "12 was not taken any more");
+    assert_eq!(open(&disk).unwrap().recovered.head.0, 11, "record 12 was not accepted");
 }
 
 #[test]

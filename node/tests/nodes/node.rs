@@ -226,7 +226,7 @@ fn checkpoints_shorten_the_log_and_a_start_reads_both() {
         longest = longest.max(cluster.log_paths(0).len());
     }
     wait_until("two checkpoints", || cluster.checkpoint_paths(0).len() == 2);
-    assert!(longest < 9, "the log grew to {longest} segments of some 90 records");
+    assert!(longest < 9, "the log grew to {longest} segments of about 90 records");
     cluster.stop(0);
     cluster.start_node(0).unwrap();
     cluster.wait_counter(0, 1_000);
@@ -253,7 +253,7 @@ fn a_damaged_checkpoint_is_passed_over_for_the_one_before_it() {
     for path in cluster.checkpoint_paths(0) {
         cluster.disks[0].damage(&path, |bytes| bytes.truncate(50));
     }
-    let error = cluster.start_node(0).expect_err("nothing to start from").to_string();
+    let error = cluster.start_node(0).expect_err("no checkpoint to start from").to_string();
     assert!(error.contains("the log begins after"), "{error}");
 }
 
@@ -318,7 +318,7 @@ fn a_full_disk_stops_one_node_with_a_clear_error_and_loses_nothing() {
         }
     };
     assert!(error.reason.contains("The disk is full"), "{error}");
-    let reason = cluster.nodes[0].take().unwrap().wait().expect_err("it failed");
+    let reason = cluster.nodes[0].take().unwrap().wait().expect_err("the node failed");
     assert!(reason.contains("The disk is full") && reason.contains("/data/log"), "{reason}");
     // The other nodes continue.
     cluster.add(1, 5).unwrap();
@@ -333,9 +333,9 @@ fn a_full_disk_stops_one_node_with_a_clear_error_and_loses_nothing() {
 fn a_panic_of_the_protocol_ends_the_node_and_tells_every_client() {
     let cluster = Cluster::start(3, u64::MAX);
     let error = cluster.add(0, POISON).expect_err("no answer");
-    assert!(error.reason.contains("ended"), "{error}");
+    assert!(error.reason.contains("stopped"), "{error}");
     let mut nodes = cluster.nodes;
-    let reason = nodes[0].take().unwrap().wait().expect_err("it failed");
+    let reason = nodes[0].take().unwrap().wait().expect_err("the node failed");
     assert!(reason.contains("poisoned") && reason.contains("bug"), "{reason}");
     add_on(nodes[1].as_ref().unwrap(), 1).unwrap();
 }
@@ -351,8 +351,8 @@ fn a_panic_of_a_thread_that_writes_ends_the_node_and_tells_every_client() {
         cluster.add(0, 1).unwrap();
         cluster.disks[0].set_panics(thread);
         let failed = (0..10_000).find_map(|_| cluster.add(0, 1).err());
-        failed.unwrap_or_else(|| panic!("the node goes on without {thread}"));
-        let reason = cluster.nodes[0].take().unwrap().wait().expect_err("it failed");
+        failed.unwrap_or_else(|| panic!("the node continues without {thread}"));
+        let reason = cluster.nodes[0].take().unwrap().wait().expect_err("the node failed");
         let says = |what: &str| assert!(reason.contains(what), "{what}: {reason}");
         [thread, "a bug in writing", "(this is a bug)"].into_iter().for_each(says);
         cluster.add(1, 1).unwrap();
@@ -394,7 +394,11 @@ fn too_many_requests_are_refused_and_the_rest_are_answered() {
     for _ in 0..10 {
         let outcome = receiver.recv_timeout(DEADLINE).unwrap();
         let Ok(Outcome::Aborted(abort)) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(abort.code.as_str(), "53000", "it is known that nothing was done: {abort:?}");
+        assert_eq!(
+            abort.code.as_str(),
+            "53000",
+            "the error says that the request was not executed: {abort:?}"
+        );
         assert!(abort.message.contains("overloaded"), "{abort:?}");
     }
     assert!(receiver.try_recv().is_err());
@@ -411,7 +415,7 @@ fn too_many_requests_are_refused_and_the_rest_are_answered() {
 #[test]
 fn a_request_too_large_to_be_sent_is_refused_and_the_next_is_taken() {
     let cluster = Cluster::start(3, u64::MAX);
-    let Program::Call { procedure, .. } = add(1) else { panic!("the toy adds by calls") };
+    let Program::Call { procedure, .. } = add(1) else { panic!("the toy adds with calls") };
     let args = bytes::Bytes::from(vec![0; 63 << 20]);
     let (sender, receiver) = channel();
     let node = cluster.node(0).handle();

@@ -227,7 +227,7 @@ impl DiskFile for Handle {
         }
         let mut inner = self.disk.lock();
         if inner.life != self.life {
-            return Err(io::Error::other("the power is gone"));
+            return Err(io::Error::other("the disk lost power"));
         }
         let end = offset as usize + bytes.len();
         let len = inner.files[self.file].written.len();

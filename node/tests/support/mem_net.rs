@@ -38,7 +38,7 @@ impl<P: Protocol> MemNet<P> {
             other.on_peer_up(me);
             inbox.on_peer_up(peer);
         }
-        assert!(nodes.insert(me, inbox.clone()).is_none(), "{me} is connected already");
+        assert!(nodes.insert(me, inbox.clone()).is_none(), "{me} is already connected");
         Arc::new(Port { net: self.clone(), me })
     }
 }

@@ -126,7 +126,7 @@ impl Toy {
     fn decode_state(&mut self, checkpoint: &Checkpoint) {
         let mut from = Reader::new(&checkpoint.meta);
         while !from.is_empty() {
-            let addition = Addition::decode(&mut from).expect("what was checkpointed");
+            let addition = Addition::decode(&mut from).expect("the checkpoint can be decoded");
             self.logs.entry(addition.origin).or_default().push(addition.amount);
         }
         self.version = checkpoint.version;
@@ -286,7 +286,7 @@ impl Protocol for Toy {
                 }
                 for (_, record) in durable.records {
                     let mut from = Reader::new(&record);
-                    let addition = Addition::decode(&mut from).expect("what was persisted");
+                    let addition = Addition::decode(&mut from).expect("the record can be decoded");
                     self.restored += u64::from(self.apply(cx, addition));
                 }
                 cx.set_timer(Wait::Heartbeat, Span::from_ms(5));

@@ -530,7 +530,7 @@ mod tests {
         };
         assert_eq!(plan("postgres", "ycsb-a"), Ok(1));
         let refused = plan("etcd", "tpcc-nopay").unwrap_err();
-        assert!(refused.contains("etcd does not run tpcc-nopay here"), "{refused}");
+        assert!(refused.contains("etcd does not run tpcc-nopay;"), "{refused}");
     }
 
     #[test]

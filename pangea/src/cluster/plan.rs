@@ -434,7 +434,7 @@ mod tests {
         for (options, word) in [
             ("replication = \"asynchronous\"\nmaster_region = \"nowhere\"", "us-east, eu-west"),
             ("replication = \"asynchronous\"\ncheckpoints = \"frozen\"", "zigzag"),
-            ("master_region = \"eu-west\"", "leave master_region out"),
+            ("master_region = \"eu-west\"", "remove master_region"),
         ] {
             let options = options.parse().unwrap();
             let plan = Plan { protocol: "calvin".to_owned(), options, ..plan() };

@@ -137,7 +137,7 @@ fn what_is_wrong_in_a_plan_is_said_with_its_line_and_nothing_is_made() {
     let (path, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     let plan = path.to_str().unwrap();
     for (text, wrong) in [
-        ("title = \"T\"\n[base]\nworkload = \"bnak\"\n", "line 3: there is no workload \"bnak\""),
+        ("title = \"T\"\n[base]\nworkload = \"bnak\"\n", "line 3: unknown workload \"bnak\""),
         ("title = \"T\"\n[base]\nworklod = \"bank\"\n", "did you mean \"workload\"?"),
         (
             "title = \"T\"\n[base]\nworkload = \"bank\"\nrtt = -1\n",
@@ -255,10 +255,10 @@ fn a_history_is_held_to_a_model() {
     assert!(stdout.contains("weaker      snapshot-isolation holds"), "{stdout}");
     let (code, _, stderr) = check("\n[1, 0, 10, \"committed\", []]\n", "serializable");
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("line 2: a transaction is a JSON object"), "{stderr}");
+    assert!(stderr.contains("line 2: a transaction must be a JSON object"), "{stderr}");
     let (code, stdout, stderr) = check(&WRITE_SKEW[..200], "serializable");
     assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
-    assert!(stderr.starts_with("pangea: -: line 2: it ends within its object"), "{stderr}");
+    assert!(stderr.starts_with("pangea: -: line 2: the object is incomplete"), "{stderr}");
 }
 
 #[test]

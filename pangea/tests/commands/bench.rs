@@ -289,13 +289,16 @@ fn a_peer_is_given_the_same_work_and_leaves_nothing() {
 #[test]
 fn what_a_peer_does_not_have_is_refused_before_anything_starts() {
     let cases = [
-        ("--peer etcd --workload tpcc-nopay", "no procedures that TPC-C needs"),
-        ("--peer etcd --workload ycsb-a --durability os", "always waits for its disks"),
-        ("--peer galera --workload ycsb-a --isolation serializable", "does not have serializable"),
+        ("--peer etcd --workload tpcc-nopay", "no procedures, which TPC-C needs"),
+        ("--peer etcd --workload ycsb-a --durability os", "always syncs its disks"),
+        (
+            "--peer galera --workload ycsb-a --isolation serializable",
+            "does not support serializable",
+        ),
         ("--peer postgres --workload tpcc", "tpcc-nopay"),
         ("--peer postgres --workload ycsb-a --durability memory", "fsync or os"),
         ("--peer postgres --workload ycsb-a --regions 2", "at least 3 regions"),
-        ("--peer mysql --workload ycsb-a", "there is no peer"),
+        ("--peer mysql --workload ycsb-a", "unknown peer"),
         ("--peer etcd --workload ycsb-a --rtt 50", "add --lab"),
         ("--peer etcd --workload ycsb-a --keep", "cannot be used with"),
         ("--workload ycsb-a --isolation serializable", "--peer"),

@@ -98,5 +98,5 @@ fn a_procedure_without_sql_is_called_by_its_name() {
     let error = twice.err().expect("a name has one meaning").to_string();
     assert_eq!(error, "procedure \"count.up\" is defined twice");
     let error = Cluster::builder().protocol("paxos").start().err().unwrap().to_string();
-    assert!(error.contains("there is no protocol \"paxos\""), "{error}");
+    assert!(error.contains("unknown protocol \"paxos\""), "{error}");
 }

@@ -71,14 +71,14 @@ fn a_file_that_makes_no_sense_is_refused_with_the_line_that_is_wrong() {
         ("workers = 1", "wrokers = 1", 6, "wrokers"),
         ("\"fsync\"", "\"sometimes\"", 5, "sometimes"),
         ("protocol = \"minerva\"", "protocol = ", 2, "protocol"),
-        ("id = 2", "id = 1", 23, "id = 1: another node has this id"),
-        (second_peer.as_str(), first_peer.as_str(), 19, "node 0 has this address already"),
+        ("id = 2", "id = 1", 23, "id = 1: already used by another node"),
+        (second_peer.as_str(), first_peer.as_str(), 19, "already used by node 0"),
         (first_peer.as_str(), "peer = \"10.0.0.1:7000\"", 13, "insecure = true"),
         ("[wan]", "[wan]\nspeed = 1", 41, "speed"),
         ("[wan]", "[minerva]\nepoch_s = 1", 41, "epoch_s"),
         ("[wan]", "[wan]\njitter_ms = -1", 40, "jitter_ms = -1"),
         ("[wan]", "[minvera]\nepoch_ms = 1", 40, "`wan`, `minerva`"),
-        ("\"minerva\"", "\"raft\"", 2, "there is no protocol \"raft\"; there is minerva, calvin"),
+        ("\"minerva\"", "\"raft\"", 2, "unknown protocol \"raft\"; known: minerva, calvin"),
     ];
     for (at, bad, line, word) in cases {
         assert!(good.contains(at), "{at} is in the file");
@@ -231,7 +231,7 @@ fn the_only_node_has_nobody_to_fetch_its_data_from() {
     let output = start_with(&temp.path().join("node.toml"), &["--replace"]);
     let text = reason(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("other nodes that hold the same, and there are none"), "{text}");
+    assert!(text.contains("other nodes with the same rows, but there are none"), "{text}");
     assert!(!temp.path().join("data").exists(), "no directory was created");
 }
 
@@ -247,13 +247,13 @@ fn a_first_start_says_which_node_it_waits_for_and_is_ready_when_that_has_come() 
     }
     let mut nodes: Vec<_> = directories[..2].iter().map(|it| Process::spawn(it)).collect();
     let waits = format!(
-        "first start: waiting for {} (node 2); a new cluster needs all 3 nodes once",
+        "first start: waiting for {} (node 2); a new cluster needs all 3 nodes once to start",
         REGIONS[2]
     );
     let mut lines = nodes[0].lines();
     let line = lines.next().unwrap();
     assert!(line.starts_with("up: node 0") && line.ends_with(&waits), "{line}");
-    assert!(!log_text(&directories[0]).contains("writes go on"));
+    assert!(!log_text(&directories[0]).contains("writes continue"));
     assert!(log_text(&directories[0]).contains(&waits));
     let url = format!("postgres://pangea@{}/pangea", addresses[0].sql);
     let script = "set statement_timeout = 2500; create table t (id int primary key);";
@@ -267,7 +267,7 @@ fn a_first_start_says_which_node_it_waits_for_and_is_ready_when_that_has_come() 
     nodes.push(Process::spawn(&directories[2]));
     let line = lines.next().unwrap();
     assert!(line.starts_with("ready: node 0"), "{line}");
-    assert!(log_text(&directories[0]).contains("writes go on"));
+    assert!(log_text(&directories[0]).contains("writes continue"));
 }
 
 /// Story: a node whose log was lost once printed that it was ready, and stopped itself right after.
@@ -295,7 +295,7 @@ fn a_node_that_lost_its_log_is_never_ready_until_it_is_replaced() {
     assert_eq!(forgetful.first_line()(), "", "{}", log_text(&directories[2]));
     assert_eq!(end(&mut forgetful), 1);
     let log = log_text(&directories[2]);
-    assert!(log.contains("has forgotten what it said"), "{log}");
+    assert!(log.contains("lost its promises and votes"), "{log}");
     assert!(log.contains("pangea start --replace"), "the log names the remedy: {log}");
     // A replaced node needs the answers of all other nodes, and one of them is down.
     nodes[1].kill();

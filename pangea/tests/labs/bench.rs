@@ -188,8 +188,8 @@ fn ctrl_c_leaves_no_namespace_and_no_process() {
 #[test]
 fn what_can_not_be_is_refused_before_anything_is_made() {
     let cases = [
-        ("--workload ycsb-a --lab --regions us-east", "2 to 32 regions, not 1"),
-        ("--workload ycsb-a --lab --regions A_b,c,d --rtt 1", "no name of a region"),
+        ("--workload ycsb-a --lab --regions us-east", "from 2 to 32 regions, not 1"),
+        ("--workload ycsb-a --lab --regions A_b,c,d --rtt 1", "not a valid region name"),
         ("--workload ycsb-a --bandwidth 100", "--lab"),
         ("--workload ycsb-a --lab --bandwidth 0", "must be from 0.001"),
         ("--workload ycsb-a --lab --rtt 99999", "must be from 0"),
@@ -238,5 +238,5 @@ fn what_the_machine_lacks_is_said_with_what_to_do() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("take root"), "{}", said(&output));
+    assert!(said(&output).contains("need root"), "{}", said(&output));
 }

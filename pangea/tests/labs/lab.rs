@@ -102,8 +102,8 @@ fn a_lab_is_made_used_changed_and_ended() {
     let links = json["wide_area"]["links"].as_array().unwrap();
     assert_eq!(links.iter().filter(|link| link["is_cut"] == true).count(), 4);
     let wrong = [
-        (&["cut", "us-east", "atlantis"][..], 2, "there is no region atlantis"),
-        (&["run", "atlantis", "--", "true"], 2, "there is no region atlantis"),
+        (&["cut", "us-east", "atlantis"][..], 2, "unknown region atlantis"),
+        (&["run", "atlantis", "--", "true"], 2, "unknown region atlantis"),
         (&["run", "us-east", "--", "/no/program"], 1, "can't run /no/program"),
         (&["rtt", "us-east", "eu-west", "1e9"], 2, "too long"),
     ];
@@ -145,9 +145,9 @@ fn what_can_not_be_is_refused_before_anything_is_made() {
             &["--regions", "us-east,atlantis"][..],
             "the distance to region \"atlantis\" is not known: add --rtt",
         ),
-        (&["--regions", "us-east"], "2 to 32 regions, not 1"),
-        (&["--regions", "us-east,us-east"], "us-east is there twice"),
-        (&["--regions", "a/b,c", "--rtt", "1"], "no name of a region"),
+        (&["--regions", "us-east"], "from 2 to 32 regions, not 1"),
+        (&["--regions", "us-east,us-east"], "us-east is listed twice"),
+        (&["--regions", "a/b,c", "--rtt", "1"], "not a valid region name"),
         (&["--rtt", "99999999"], "too long"),
         (&["--rtt=-1"], "must be a number of milliseconds"),
         (&["--bandwidth", "0"], "must be from 0.001"),

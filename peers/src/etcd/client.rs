@@ -30,7 +30,7 @@ impl Client {
     /// When no member listens there.
     pub async fn connect(address: SocketAddr) -> Result<Self, Failure> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
-        let endpoint = endpoint.expect("an address makes an URL");
+        let endpoint = endpoint.expect("an address makes a URL");
         let endpoint = endpoint
             .tcp_nodelay(true)
             .initial_connection_window_size(WINDOW_LEN)

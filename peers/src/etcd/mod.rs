@@ -56,7 +56,7 @@ const CONNECTIONS: usize = 4;
 /// Checks that etcd is installed and supports the options.
 pub(crate) fn check(options: &Options) -> Result<(), Failure> {
     if options.durability == Durability::Os {
-        let message = "etcd 3.4 always waits for its disks: only durability fsync is comparable";
+        let message = "etcd 3.4 always syncs its disks: only durability fsync is comparable";
         return Err(Failure::Usage(message.to_owned()));
     }
     ETCD.find().map(drop)
@@ -158,11 +158,11 @@ impl Etcd {
             self.servers.iter().try_for_each(Server::is_running)?;
             let why = match self.lead().await {
                 Ok(true) => return Ok(()),
-                Ok(false) => "the first member does not lead".to_owned(),
+                Ok(false) => "the first member is not the leader".to_owned(),
                 Err(error) => error.to_string(),
             };
             if Instant::now() > deadline {
-                return Err(Failure::failed("etcd's members don't agree", why));
+                return Err(Failure::failed("the members of etcd don't agree", why));
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -246,11 +246,11 @@ impl Etcd {
                 Ok(members) if members.iter().all(|it| it.2 != 0 && it.2 == members[0].2) => {
                     return Ok(());
                 }
-                Ok(_) => "they see no leader, or several".to_owned(),
+                Ok(_) => "the members have no leader, or several".to_owned(),
                 Err(error) => error.to_string(),
             };
             if Instant::now() > deadline {
-                return Err(Failure::failed("etcd's members don't agree", why));
+                return Err(Failure::failed("the members of etcd don't agree", why));
             }
             tokio::time::sleep(LOOK).await;
         }

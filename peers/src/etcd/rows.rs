@@ -90,7 +90,7 @@ pub(super) async fn check(
         Ok::<_, Failure>((name.clone(), held(client, revision, settings.value_len).await?))
     });
     let all = future::try_join_all(each).await?;
-    conditions::judge_equal("what members hold", &all)?;
+    conditions::judge_equal("the rows of the members", &all)?;
     let Held { keys, of_another_len, versions, digest } = all[0].1;
     let rows = settings.rows as i64;
     conditions::judge_within("rows of YCSB", keys as i64, &(rows..=rows))?;
@@ -101,7 +101,7 @@ pub(super) async fn check(
     let (places, known) = (all.len(), puts.start());
     let facts = format!(
         "{keys} rows, the same in {places} places; {found} puts, {known} of them of transactions \
-         that clients saw commit"
+         whose commits clients received"
     );
     Ok(Checked { digest, facts })
 }

@@ -64,7 +64,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Checks that Galera is installed and supports the options.
 pub(crate) fn check(options: &Options) -> Result<(), Failure> {
     if options.isolation == Isolation::Serializable {
-        let message = "Galera does not have serializable transactions across its nodes";
+        let message = "Galera does not support serializable transactions across its nodes";
         return Err(Failure::Usage(message.to_owned()));
     }
     for needed in [MARIADBD, INSTALL, PROVIDER, RSYNC, SOCAT] {

@@ -65,7 +65,7 @@ impl Session {
             (Work::Payment(work), Statements::Tpcc { payment, .. }) => (payment, pay(work)),
             (Work::Ycsb(_), Statements::Tpcc { .. })
             | (Work::NewOrder(_) | Work::Payment(_), Statements::Ycsb(_)) => {
-                let message = "the session is of another workload";
+                let message = "the session is for another workload";
                 return Attempt::Aborted(Attempt::abort("42883", message));
             }
         };
@@ -118,7 +118,8 @@ fn new_order_params(work: &NewOrder) -> Vec<Value> {
     let mut packed = String::with_capacity(18 * work.lines.len());
     for (number, line) in &work.lines {
         let (item, supply, quantity) = (line.item, line.supply.0, line.quantity);
-        write!(packed, "{number:02}{item:07}{supply:07}{quantity:02}").expect("a string grows");
+        write!(packed, "{number:02}{item:07}{supply:07}{quantity:02}")
+            .expect("writing to a string does not fail");
     }
     vec![
         args.district.warehouse.0.into(),

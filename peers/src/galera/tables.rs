@@ -111,7 +111,7 @@ async fn load_rows(conn: &mut Conn, Rowset { table, text }: Rowset) -> Result<()
     // A value that did not fit, or a row that existed already, is only a warning.
     match conn.get_warnings() {
         0 => Ok(()),
-        count => Err(Failure::Failed(format!("{table}: {count} warnings while it was loaded"))),
+        count => Err(Failure::Failed(format!("{table}: {count} warnings during the load"))),
     }
 }
 
@@ -149,7 +149,7 @@ pub(super) async fn check(
 async fn number(conn: &mut Conn, query: &str) -> Result<i64, Failure> {
     let found: Result<Option<i64>, _> = conn.query_first(query).await;
     let found = found.map_err(|error| Failure::failed(query, error))?;
-    found.ok_or_else(|| Failure::failed(query, "no answer"))
+    found.ok_or_else(|| Failure::failed(query, "no result"))
 }
 
 /// The row count of a table, and MariaDB's checksum over its rows.
@@ -159,5 +159,5 @@ async fn table_digest(conn: &mut Conn, table: &str) -> Result<(i64, u64), Failur
     let found: Result<Option<(String, Option<u64>)>, _> = conn.query_first(&query).await;
     let found = found.map_err(|error| Failure::failed(&query, error))?;
     let sum = found.and_then(|(_, sum)| sum);
-    sum.map(|sum| (count, sum)).ok_or_else(|| Failure::failed(query, "no answer"))
+    sum.map(|sum| (count, sum)).ok_or_else(|| Failure::failed(query, "no result"))
 }

@@ -125,7 +125,7 @@ impl Postgres {
             self.servers[index].is_running()?;
             if Instant::now() > deadline {
                 let name = &self.servers[index].name;
-                return Err(Failure::failed(format!("{name} does not serve"), error));
+                return Err(Failure::failed(format!("{name} does not accept connections"), error));
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -160,7 +160,7 @@ impl Postgres {
             }
             self.is_running()?;
             if Instant::now() > deadline {
-                return Err(Failure::Failed("standbys don't follow the primary".to_owned()));
+                return Err(Failure::Failed("the standbys do not follow the primary".to_owned()));
             }
             tokio::time::sleep(LOOK).await;
         }

@@ -56,7 +56,7 @@ impl Session {
             }
             (Work::Ycsb(_), Statements::Tpcc { .. })
             | (Work::NewOrder(_) | Work::Payment(_), Statements::Ycsb(_)) => {
-                let message = "the session is of another workload";
+                let message = "the session is for another workload";
                 return Attempt::Aborted(Attempt::abort("42883", message));
             }
         };

@@ -64,7 +64,7 @@ impl Run {
     pub async fn tables(&mut self, name: &str) {
         let mut seen = Vec::new();
         let progress = |done, all| seen.push((done, all));
-        self.peer.load(&self.workload(name), progress).await.expect("it is loaded");
+        self.peer.load(&self.workload(name), progress).await.expect("the load succeeds");
         let all = self.workload(name).load_calls().len() as u64;
         assert_eq!(seen, (0..=all).map(|done| (done, all)).collect::<Vec<_>>());
         self.ledger = Ledger::default();
@@ -101,7 +101,7 @@ impl Run {
         let (registry, mut model) = (Registry::new(procedures()), Model::default());
         let mut run = |call: &Call| {
             let procedure = registry.id(call.procedure).and_then(|id| registry.procedure(id));
-            model.run_unchecked(procedure.expect("it is known"), &call.args).is_ok()
+            model.run_unchecked(procedure.expect("the key is known"), &call.args).is_ok()
         };
         workload.load_calls().iter().for_each(|call| assert!(run(call)));
         let mut rng = fastrand::Rng::with_seed(7);
@@ -185,9 +185,10 @@ async fn work(
 /// The rows of a PostgreSQL table, as lines.
 pub async fn sql_rows(client: &tokio_postgres::Client, table: &str) -> Vec<String> {
     let query = format!("COPY {table} TO STDOUT");
-    let parts = client.copy_out(&query).await.expect("it is copied");
+    let parts = client.copy_out(&query).await.expect("the copy succeeds");
     let parts: Vec<_> = futures_util::StreamExt::collect(parts).await;
-    let bytes: Vec<u8> = parts.into_iter().flat_map(|part| part.expect("it is copied")).collect();
+    let bytes: Vec<u8> =
+        parts.into_iter().flat_map(|part| part.expect("the copy succeeds")).collect();
     let text = String::from_utf8(bytes).expect("text");
     text.lines().map(str::to_owned).collect()
 }

@@ -1,7 +1,7 @@
 //! The input of this crate's benchmarks: an epoch of three replicas with conflicting transactions,
 //! the same in every run.
 
-#![allow(dead_code, reason = "each benchmark takes its part")]
+#![allow(dead_code, reason = "each benchmark uses a part")]
 
 use pangea_core::exec::optimistic::Run;
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};

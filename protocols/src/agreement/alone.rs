@@ -95,8 +95,8 @@ mod tests {
         (1..=3).for_each(|entry| alone.propose(entry));
         let taken = alone.drain();
         assert!(alone.compact(2));
-        assert!(!alone.compact(2), "it is gone already");
-        assert!(!alone.compact(4), "there are not so many");
+        assert!(!alone.compact(2), "the log was already truncated there");
+        assert!(!alone.compact(4), "the log is shorter");
         let records: Vec<_> = taken.records.into_iter().chain(alone.drain().records).collect();
         let mut again = Alone::new(records.clone(), 0);
         let drained = again.drain();

@@ -27,7 +27,7 @@ pub struct Remembered<E>(pub(super) State<E>);
 impl<E: Decision> Remembered<E> {
     /// Encodes the state.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(&self.0).expect("a state in memory can be encoded")
+        postcard::to_stdvec(&self.0).expect("the state can be encoded")
     }
 
     /// Decodes a state that [`Remembered::encode`] wrote. `is_sound` returns whether a replica
@@ -70,7 +70,7 @@ impl<E: Decision> Remembered<E> {
         let decided = all.iter().map(|one| one.0.decided).max().unwrap_or_default();
         let progress = |one: &Self| (one.0.accepted_round.unwrap_or_default(), one.0.end());
         let furthest = all.into_iter().max_by_key(progress);
-        let Self(mut state) = furthest.expect("somebody remembers");
+        let Self(mut state) = furthest.expect("at least one peer remembers");
         state.decided = decided.min(state.end());
         state.promise = promise;
         if is_planted(Bug::RejoinForgetsVotes) {

@@ -81,7 +81,7 @@ impl<E: Decision> Several<E> {
             ..ServerConfig::default()
         };
         let paxos = cluster.build_for_server(server, storage);
-        let paxos = paxos.expect("a topology makes a valid configuration");
+        let paxos = paxos.expect("the topology makes a valid configuration");
         let stall = Stall::new(me, topology);
         let (hearing, preference) = (Hearing::new(me, topology), Preference::new(topology, master));
         let nodes = 1..=topology.node_count() as u64;
@@ -129,7 +129,7 @@ impl<E: Decision> Several<E> {
     pub(super) fn propose(&mut self, entry: E) {
         assert!(self.is_leader(), "only the leader proposes");
         let appended = self.paxos.append(Wrapped(entry));
-        assert!(appended.is_ok(), "the configuration of agreement never stops");
+        assert!(appended.is_ok(), "the configuration of agreement is never stopped");
     }
 
     /// Handles a message from a peer. `is_sound` returns whether a replica could propose an entry.
@@ -247,7 +247,7 @@ impl<E: Decision> Several<E> {
         self.collect_outgoing();
         let outgoing = std::mem::take(&mut self.outgoing);
         let encode = |(to, said): (NodeId, Said<E>)| {
-            (to, postcard::to_stdvec(&said).expect("a message in memory can be encoded"))
+            (to, postcard::to_stdvec(&said).expect("a message can be encoded"))
         };
         let messages = outgoing.into_iter().map(encode).collect();
         let (skipped, decided) = self.newly_decided();
@@ -282,7 +282,7 @@ impl<E: Decision> Several<E> {
                     skipped = Some(self.taken as u64);
                 }
                 LogEntry::Undecided(_) | LogEntry::Snapshotted(_) | LogEntry::StopSign(..) => {
-                    panic!("a decided suffix holds decided entries alone")
+                    panic!("a decided suffix has only decided entries")
                 }
             }
         }

@@ -53,7 +53,7 @@ impl<E: Decision> State<E> {
     pub(super) fn replay(&mut self, record: Record<E>) {
         match record {
             Record::Entries { from, entries } => {
-                assert!(from >= self.trimmed, "entries that were trimmed are not written again");
+                assert!(from >= self.trimmed, "truncated entries are not written again");
                 if is_planted(Bug::EntriesKept) && from < self.end() {
                     let known = self.end() - from;
                     return self.entries.extend(entries.into_iter().skip(known));
@@ -229,7 +229,7 @@ impl<E: Decision> PaxosStorage<Wrapped<E>> for Storage<E> {
     }
 
     fn set_stopsign(&mut self, sign: Option<StopSign>) -> StorageResult<()> {
-        assert!(sign.is_none(), "the configuration of agreement never stops");
+        assert!(sign.is_none(), "the configuration of agreement is never stopped");
         Ok(())
     }
 

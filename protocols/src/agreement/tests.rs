@@ -60,7 +60,11 @@ impl Cluster {
     fn say_paxos(&mut self, from: usize, to: usize, msg: PaxosMsg<Wrapped<u32>>) {
         let [sender, receiver] = [from, to].map(|id| pid(NodeId(id as u16)));
         let message = PaxosMessage::SequencePaxos(Envelope { from: sender, to: receiver, msg });
-        self.say(from, to, &postcard::to_stdvec(&Said::Paxos(message)).expect("it is encoded"));
+        self.say(
+            from,
+            to,
+            &postcard::to_stdvec(&Said::Paxos(message)).expect("the message can be encoded"),
+        );
     }
 
     /// Takes the messages that the replicas have to send.
@@ -90,7 +94,7 @@ impl Cluster {
                 self.say(from.index(), to.index(), &bytes);
             }
         }
-        panic!("replicas answer each other without end");
+        panic!("replicas exchange messages without end");
     }
 
     fn run(&mut self, ticks: u64) {
@@ -134,7 +138,7 @@ fn what_replicas_say_to_each_other_is_not_refused() {
 fn led() -> (Cluster, usize) {
     let mut cluster = Cluster::new();
     cluster.run(100);
-    let leader = cluster.replicas.iter().position(Agreement::is_leader).expect("one leads");
+    let leader = cluster.replicas.iter().position(Agreement::is_leader).expect("a replica leads");
     (cluster, leader)
 }
 
@@ -275,7 +279,7 @@ fn a_trim_beyond_what_is_known_to_be_decided_is_not_refused() {
     for (upto, refused) in [(2, vec![]), (3, vec![Refused("agreement.refused_index")])] {
         cluster.say_paxos(leader, peer, PaxosMsg::Compaction(Compaction::Trim(upto)));
         assert_eq!(cluster.refused, refused);
-        assert_eq!(cluster.replicas[peer].forgotten(), 0, "it does not know that 2 are decided");
+        assert_eq!(cluster.replicas[peer].forgotten(), 0, "entry 2 is not known to be decided");
     }
     cluster.settle();
     assert_eq!(cluster.decided[peer], [0, 1]);
@@ -322,10 +326,10 @@ fn a_replica_that_reaches_fewer_leaves_leadership_where_it_is() {
     assert_eq!(cluster.replicas[leader].term(), term);
     cluster.away = Some(leader);
     cluster.run(400);
-    let next = cluster.replicas.iter().rposition(Agreement::is_leader).expect("one leads");
+    let next = cluster.replicas.iter().rposition(Agreement::is_leader).expect("a replica leads");
     cluster.away = None;
     cluster.run(400);
-    assert!(cluster.replicas[leader].is_leader(), "the nearest leads again, after {next}");
+    assert!(cluster.replicas[leader].is_leader(), "the nearest replica leads again, after {next}");
     assert_eq!(cluster.refused, []);
 }
 
@@ -462,7 +466,7 @@ proptest! {
             cluster.replicas[0].campaign();
         }
         for message in &messages {
-            let bytes = postcard::to_stdvec(message).expect("it is encoded");
+            let bytes = postcard::to_stdvec(message).expect("the message can be encoded");
             cluster.say(1, 0, &bytes);
             let _ = cluster.replicas[0].drain();
         }
@@ -476,7 +480,7 @@ proptest! {
         cluster.run(60);
         (0..3).for_each(|entry| assert_eq!(cluster.decide(entry), [0, 1, 2]));
         for message in messages.iter().filter(|message| !is_lie(message)) {
-            let bytes = postcard::to_stdvec(message).expect("it is encoded");
+            let bytes = postcard::to_stdvec(message).expect("the message can be encoded");
             cluster.say(1, 0, &bytes);
             cluster.settle();
         }

@@ -343,7 +343,7 @@ impl Calvin {
         let at = sequencer.in_flight.partition_point(|it| it.txn.sequence() < first);
         let in_flight = sequencer.in_flight.split_off(at);
         for (request, waiting) in collected.into_iter().zip(in_flight) {
-            assert_eq!(request.txn, waiting.txn, "what is collected is in flight, in its order");
+            assert_eq!(request.txn, waiting.txn, "collected requests are in flight, in order");
             // A peer's request had a name, and the peer will find that it is void.
             let tries = waiting.again.map_or(0, |again| again.tries);
             if let Some(ticket) = waiting.ticket {
@@ -533,7 +533,12 @@ fn refuse_read(cx: &mut Cx<'_, Calvin>, ticket: Ticket) {
 
 /// The error for that.
 pub(super) fn read_given_up() -> Abort {
-    Abort::new(SqlState::SERIALIZATION_FAILURE, "could not serialize access: it read a lost state")
-        .with_detail("The master failed over, and what it had not replicated is given up.")
-        .with_hint("The transaction might succeed if retried.")
+    Abort::new(
+        SqlState::SERIALIZATION_FAILURE,
+        "could not serialize access: the transaction read a discarded state",
+    )
+    .with_detail(
+        "The master failed over, and the transactions that it had not replicated were discarded.",
+    )
+    .with_hint("The transaction might succeed if retried.")
 }

@@ -141,7 +141,9 @@ impl Request {
             (Program::Call { .. }, None) => what::CALL,
             (Program::Call { .. }, Some(_)) => what::CALL_WITH_FOOTPRINT,
             (Program::Certified(_), None) => what::CERTIFIED,
-            (Program::Certified(_), Some(_)) => panic!("a certified one touches what it names"),
+            (Program::Certified(_), Some(_)) => {
+                panic!("a certified transaction has no separate footprint")
+            }
         };
         let forwarded = if self.origin.is_some() { what::FORWARDED } else { 0 };
         let divided = if self.shards.is_empty() { 0 } else { what::DIVIDED };
@@ -218,7 +220,7 @@ impl Batch {
     pub fn encode(&self) -> Bytes {
         let requests: usize = self.requests.iter().map(Request::size_hint).sum();
         let mut out = Vec::with_capacity(64 + requests);
-        assert!(self.source.0 < OF_REIGN, "a node has a number");
+        assert!(self.source.0 < OF_REIGN, "node ids are small enough");
         out.put_u16(self.source.0 | if self.is_of_reign { OF_REIGN } else { 0 });
         out.put_u64(self.bid.0);
         out.put_u64(self.first_sequence);
@@ -347,7 +349,7 @@ pub(super) mod tests {
         assert_eq!(Batch::decode(&bytes), Ok(batch()));
         assert_eq!(batch().check(), Ok(()));
         for len in 0..bytes.len() {
-            assert!(Batch::decode(&bytes.slice(..len)).is_err(), "cut at {len}");
+            assert!(Batch::decode(&bytes.slice(..len)).is_err(), "truncated to {len}");
         }
     }
 

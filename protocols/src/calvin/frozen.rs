@@ -186,7 +186,7 @@ impl Calvin {
         }
         let me = self.state.inputs.node(self.state.inputs.me);
         self.state.outcomes.have = self.state.outcomes.have.max(items.epoch);
-        for item in items.read().expect("it was read when it came") {
+        for item in items.read().expect("the message was checked on arrival") {
             if let Item::Result(txn, went) = item
                 && txn.node() == me
             {

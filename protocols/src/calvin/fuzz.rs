@@ -23,7 +23,7 @@ fn look_at_batch(input: &[u8]) -> Outcome {
     match decode_batch::<Batch>(&Bytes::copy_from_slice(input), NODES) {
         Ok(batch) => {
             let again = decode_batch::<Batch>(&batch.encode(), NODES);
-            assert_eq!(again.as_ref(), Ok(&batch), "it survives");
+            assert_eq!(again.as_ref(), Ok(&batch), "the encoding is reversible");
             Outcome::taken(size(batch.requests.len()))
         }
         Err(error) => Outcome::refused(error),
@@ -71,7 +71,7 @@ fn look_at_record(input: &[u8]) -> Outcome {
     match EpochRecord::decode(&Bytes::copy_from_slice(input)) {
         Ok(record) => {
             let again = EpochRecord::decode(&record.encode().into());
-            assert_eq!(again.as_ref(), Ok(&record), "it survives");
+            assert_eq!(again.as_ref(), Ok(&record), "the encoding is reversible");
             Outcome::taken(size(record.cut.map_or(0, |cut| cut.heads.len())))
         }
         Err(error) => Outcome::refused(error),
@@ -96,7 +96,11 @@ fn look_at_message(input: &[u8]) -> Outcome {
         Ok(message) => {
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
-            assert_eq!(Message::decode(&bytes.into()).as_ref(), Ok(&message), "it survives");
+            assert_eq!(
+                Message::decode(&bytes.into()).as_ref(),
+                Ok(&message),
+                "the encoding is reversible"
+            );
             Outcome::taken(size(message.payload_bytes()))
         }
         Err(error) => Outcome::refused(error),

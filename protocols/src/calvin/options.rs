@@ -117,12 +117,17 @@ pub(super) const TORTURE_SETTINGS: &[TortureSetting] = &[
 
 /// Settings that a user may want to change.
 pub(super) const VARIANTS: &[Variant] = &[
-    Variant { key: "reads", value: "snapshot", what: "reads see a state of the past, at once" },
-    Variant { key: "checkpoints", value: "zigzag", what: "one version of a record is kept" },
+    Variant {
+        key: "reads",
+        value: "snapshot",
+        what: "reads do not wait, and may see an earlier state",
+    },
+    Variant { key: "checkpoints", value: "zigzag", what: "one version of each row is retained" },
     Variant {
         key: "replication",
         value: "asynchronous",
-        what: "the master answers before other regions have it: a failover may lose it",
+        what: "the master acknowledges before other regions have a copy: a failover may lose \
+               commits",
     },
     Variant { key: "epoch_ms", value: "5", what: "batches twice as often" },
     Variant { key: "epoch_ms", value: "50", what: "batches a fifth as often" },
@@ -147,9 +152,9 @@ impl inputs::Rules for Rules {
     fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String> {
         (self.code != cut.code).then(|| {
             format!(
-                "epoch {} was proposed where procedures do something else than in this program, \
-                 and must be run as there. Start all nodes with the program that proposed it; to \
-                 take the data to another one, dump it there and restore it here",
+                "epoch {} was proposed by a program whose procedures differ from this program's, \
+                 and must be run by that one. Start all nodes with the program that proposed the \
+                 epoch; to move the data to another program, dump it there and restore it here",
                 epoch.0
             )
         })
@@ -199,7 +204,7 @@ impl Default for Options {
             replication: Replication::Synchronous,
             master_region: String::new(),
             reads: Reads::Strict,
-            slice_txns: NonZeroUsize::new(64).expect("64 is not zero"),
+            slice_txns: NonZeroUsize::new(64).expect("64 is nonzero"),
             checkpoints: Checkpoints::Versions,
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
@@ -222,7 +227,7 @@ impl Options {
             // A transaction counts as a kilobyte: about three times as much as in Minerva.
             checkpoint_bytes: 100_000,
             chunk_bytes: 500,
-            slice_txns: NonZeroUsize::new(4).expect("four is not zero"),
+            slice_txns: NonZeroUsize::new(4).expect("4 is nonzero"),
             cuts_kept: 20,
             ..Self::default()
         }
@@ -233,7 +238,7 @@ impl Options {
         fn one_of<T: Copy>(rng: &mut fastrand::Rng, choices: &[T]) -> T {
             choices[rng.usize(..choices.len())]
         }
-        let slice = NonZeroUsize::new(one_of(rng, &[1, 4, 64])).expect("none of them is zero");
+        let slice = NonZeroUsize::new(one_of(rng, &[1, 4, 64])).expect("the values are nonzero");
         let mut options = Self {
             epoch_ms: one_of(rng, &[5, 10, 10, 60]),
             batch_bytes: one_of(rng, &[1_024, 4 << 20]),
@@ -312,20 +317,21 @@ impl Options {
             self.master_region.is_empty() || topology.regions.contains(&self.master_region);
         if !is_known {
             let (name, regions) = (&self.master_region, topology.regions.join(", "));
-            return Err(format!("master_region = {name:?}: there are the regions {regions}"));
+            return Err(format!("master_region = {name:?}: unknown region; known: {regions}"));
         }
         if !self.master_region.is_empty() && self.replication == Replication::Synchronous {
             return Err(format!(
-                "master_region = {:?} with replication = \"synchronous\": no region has a master \
-                 then; set replication to \"asynchronous\", or leave master_region out",
+                "master_region = {:?} needs replication = \"asynchronous\": with \"synchronous\" \
+                 there is no master; change replication, or remove master_region",
                 self.master_region
             ));
         }
         if self.is_frozen_master() {
-            return Err("checkpoints = \"frozen\" with replication = \"asynchronous\": all \
-                        requests go to the master, which answers before others may run them, so \
-                        nobody can answer for it while it stands still; set checkpoints to \
-                        \"versions\" or \"zigzag\", or replication to \"synchronous\""
+            return Err("checkpoints = \"frozen\" can't be used with replication = \
+                        \"asynchronous\": the master acknowledges requests before other replicas \
+                        may run them, so no other replica can answer while the master is frozen; \
+                        set checkpoints to \"versions\" or \"zigzag\", or replication to \
+                        \"synchronous\""
                 .to_owned());
         }
         Ok(())

@@ -98,7 +98,7 @@ impl EpochRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_u64(self.epoch.0);
-        let encoded = |cut| postcard::to_stdvec(cut).expect("a cut in memory can be encoded");
+        let encoded = |cut| postcard::to_stdvec(cut).expect("a cut can be encoded");
         out.put_bytes(&self.cut.as_ref().map(encoded).unwrap_or_default());
         self.of_shards.iter().for_each(|of_shards| of_shards.encode(&mut out));
         out
@@ -133,7 +133,7 @@ impl Calvin {
         }
         for (_, record) in records {
             let EpochRecord { epoch, cut, .. } = EpochRecord::decode(&record).expect(INTACT);
-            let cut = cut.expect("without shards nothing is handed on");
+            let cut = cut.expect("an unpartitioned epoch record has its cut");
             if epoch != self.state.inputs.cut.applied.next() {
                 continue;
             }

@@ -116,8 +116,8 @@ impl Calvin {
 
     /// Begins `epoch`, whose batches have all arrived.
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
-        assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are run in order");
-        assert!(self.state.running.is_none(), "one epoch at a time");
+        assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs run in order");
+        assert!(self.state.running.is_none(), "one epoch runs at a time");
         let me = self.state.inputs.me;
         self.tell_turn(cx, &cut);
         self.let_overwrite(cx);
@@ -258,9 +258,9 @@ impl Calvin {
         }
         let waiting = self.state.sequencer.in_flight.pop_front();
         let Some(waiting) = waiting else {
-            panic!("transaction {txn} was run here and is not known here");
+            panic!("transaction {txn} ran on its node, but is not in flight there");
         };
-        assert_eq!(waiting.txn, txn, "requests are run in their order");
+        assert_eq!(waiting.txn, txn, "requests run in order");
         self.state.outcomes.answered -= usize::from(waiting.is_answered);
         let Some(ticket) = waiting.ticket else { return };
         self.answer(cx, ticket, (txn, version), finished);

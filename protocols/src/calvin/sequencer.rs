@@ -108,7 +108,7 @@ impl Calvin {
         };
         let registry = self.state.registry.clone();
         let Some(code) = registry.procedure(procedure) else {
-            let message = format!("no procedure has number {procedure}");
+            let message = format!("procedure {procedure} does not exist");
             let abort = Abort::new(SqlState::UNDEFINED_FUNCTION, message);
             return cx.reply(ticket, Outcome::Aborted(abort));
         };

@@ -108,7 +108,7 @@ const AHEAD_MAX: u64 = 256;
 /// for sixteen nodes, but execution was stopped two thirds of the time with thirty-two.
 const EPOCHS_MAX: u64 = 16;
 
-const _: () = assert!(EPOCHS_MAX < CAUGHT_UP as u64, "what is run is not behind");
+const _: () = assert!(EPOCHS_MAX < CAUGHT_UP as u64, "running epochs do not count as lag");
 
 /// No further epoch is begun while this number of transactions has not ended, because requesting
 /// all locks of an epoch is one step.
@@ -331,16 +331,25 @@ impl Shards {
 
     /// Asserts the invariants that hold between any two steps.
     pub fn invariants(&self, applied: SnapshotVersion) {
-        assert!(self.given >= applied && self.given.0 <= applied.0 + EPOCHS_MAX, "few epochs");
-        assert!(self.sliced >= self.given, "what is run was sliced");
-        assert!(self.results.keys().all(|txn| self.mine.contains_key(txn)), "who waits is known");
+        assert!(
+            self.given >= applied && self.given.0 <= applied.0 + EPOCHS_MAX,
+            "the number of running epochs is limited"
+        );
+        assert!(self.sliced >= self.given, "running epochs were sliced");
+        assert!(
+            self.results.keys().all(|txn| self.mine.contains_key(txn)),
+            "results are of known requests"
+        );
         let oldest = self.sharded.oldest();
-        assert!(oldest.is_none_or(|it| it > applied && it <= self.given), "what was given is run");
+        assert!(
+            oldest.is_none_or(|it| it > applied && it <= self.given),
+            "started epochs are pending"
+        );
         let is_over = self.given > applied && oldest.is_none_or(|it| it > applied.next());
         assert!(!is_over || self.yields, "an epoch ends with its last transaction");
         for stream in self.streams.values() {
-            assert!(stream.upto >= self.given, "what is run has come");
-            assert!(stream.upto >= stream.decided, "what is decided has come");
+            assert!(stream.upto >= self.given, "slices of running epochs have arrived");
+            assert!(stream.upto >= stream.decided, "confirmed slices have arrived");
             assert!(stream.slices.keys().next().is_none_or(|first| *first > stream.dropped));
         }
     }
@@ -387,7 +396,7 @@ impl Stream {
 impl Calvin {
     /// The additional state of a node of a partitioned cluster.
     fn shards(&mut self) -> &mut Shards {
-        self.state.shards.as_mut().expect("asked of divided tables alone")
+        self.state.shards.as_mut().expect("only called if tables are partitioned")
     }
 
     /// Makes all possible progress. Transactions run once for all inputs that arrived together,
@@ -412,7 +421,7 @@ impl Calvin {
 
     /// Whether some transaction of the passed epochs may be able to run, or some epoch to end.
     fn can_run(&self) -> bool {
-        let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
+        let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
         let next = self.state.inputs.cut.applied.next();
         let is_over = || shards.sharded.oldest().is_none_or(|oldest| oldest > next);
         shards.given >= next && (shards.sharded.is_ready() || is_over())

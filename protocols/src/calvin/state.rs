@@ -177,14 +177,14 @@ impl State {
         self.warming.invariants();
         self.shards.iter().for_each(|shards| shards.invariants(self.inputs.cut.applied));
         let numbers = self.sequencer.in_flight.iter().map(|waiting| waiting.txn.sequence());
-        assert!(numbers.is_sorted_by(|a, b| a < b), "requests in their order");
+        assert!(numbers.is_sorted_by(|a, b| a < b), "requests are in order");
         let answered = self.sequencer.in_flight.iter().filter(|it| it.is_answered).count();
-        assert_eq!(answered, self.outcomes.answered, "as many as were answered");
+        assert_eq!(answered, self.outcomes.answered, "the count of answered requests is right");
         let last = self.sequencer.in_flight.back();
         assert!(last.is_none_or(|last| last.txn.sequence() < self.inputs.next_sequence));
         assert!(
             self.sequencer.current.len() <= self.sequencer.in_flight.len(),
-            "what is collected is in flight"
+            "collected requests are in flight"
         );
     }
 }

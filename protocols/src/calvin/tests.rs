@@ -190,9 +190,9 @@ fn requests_are_run_in_their_order_and_run_again_by_the_next_start() {
     assert_eq!(node.append(&[b"a", b"b"]), [b"a".to_vec(), b"ab".to_vec()]);
     assert_eq!(node.append(&[b"c"]), [b"abc"]);
     let version = node.store.published();
-    assert_eq!(version, SnapshotVersion(2), "an epoch for each");
+    assert_eq!(version, SnapshotVersion(2), "one epoch each");
     let (again, did) = Node::start(node.log.clone(), "append", &options);
-    assert_eq!((did.stopped, did.replies), (None, Vec::new()), "nobody waits for them any more");
+    assert_eq!((did.stopped, did.replies), (None, Vec::new()), "no client waits for them any more");
     assert_eq!(again.store.published(), version);
     assert_eq!(again.store.digest(version), node.store.digest(version));
 }
@@ -216,9 +216,9 @@ fn what_was_agreed_on_under_other_code_is_not_run() {
     let (mut node, _) = Node::start(Vec::new(), "append", &options);
     node.append(&[b"a"]);
     let (again, did) = Node::start(node.log.clone(), "append_otherwise", &options);
-    let why = did.stopped.expect("it ends itself");
+    let why = did.stopped.expect("the node stops");
     assert!(why.contains("epoch 1") && why.contains("dump it there"), "{why}");
-    assert_eq!(again.store.published(), SnapshotVersion::ZERO, "and has run nothing");
+    assert_eq!(again.store.published(), SnapshotVersion::ZERO, "no epoch was run");
 }
 
 /// Messages that no correct node of another shard sends change no state, and are not answered.
@@ -249,10 +249,15 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 1, slice(1, 0)), (vec!["calvin.slice_of_another"], 0));
     let again = vec!["calvin.slice_after_gap", "calvin.subscribed"];
     assert_eq!(said(&mut node, 1, slice(5, 1)), (again, 1));
-    assert_eq!(said(&mut node, 1, slice(6, 1)), (vec!["calvin.slice_after_gap"], 0), "asked once");
+    assert_eq!(
+        said(&mut node, 1, slice(6, 1)),
+        (vec!["calvin.slice_after_gap"], 0),
+        "requested once"
+    );
     assert_eq!(said(&mut node, 3, slice(6, 1)), (vec!["calvin.slice_after_unsubscribed"], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec![], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec!["calvin.slice_again"], 0));
-    let items = Message::Items { items: Items::new((SnapshotVersion(1 << 40), Line::default()), &[]) };
+    let items =
+        Message::Items { items: Items::new((SnapshotVersion(1 << 40), Line::default()), &[]) };
     assert_eq!(said(&mut node, 1, items), (vec!["calvin.items_too_far_ahead"], 0));
 }

@@ -34,8 +34,8 @@ use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Program;
 
 use super::batch::Unplaced;
-use super::options::ColdDelay;
 use super::messages::ColdWords;
+use super::options::ColdDelay;
 use super::{Calvin, Message, Timer};
 use times::Times;
 
@@ -103,7 +103,7 @@ impl Warming {
 
     pub fn invariants(&self) {
         let due = self.held.iter().map(|(token, held)| (held.until, *token));
-        assert_eq!(due.collect::<BTreeSet<_>>(), self.due, "who is held is released some time");
+        assert_eq!(due.collect::<BTreeSet<_>>(), self.due, "each delayed request is due");
     }
 
     fn take(&mut self, token: u64) -> Option<Held> {
@@ -239,7 +239,7 @@ impl Calvin {
         while let Some(&(until, token)) = self.state.warming.due.first()
             && until <= cx.now.at
         {
-            let held = self.state.warming.take(token).expect("who is due is held");
+            let held = self.state.warming.take(token).expect("a due request is delayed");
             if is_planted(Bug::HeldForgotten) {
                 continue;
             }
@@ -309,7 +309,7 @@ impl Calvin {
         held.waits_for.remove(&node);
         if held.waits_for.is_empty() {
             cx.mark("calvin.held_until_warm");
-            let held = warming.take(token).expect("it was there just now");
+            let held = warming.take(token).expect("the request was found just now");
             self.release(cx, held);
             self.set_held_timer(cx);
         }
@@ -329,7 +329,10 @@ impl Calvin {
         }
         cx.mark("calvin.cold_told");
         for node in self.others().into_iter().filter(|node| self.is_connected(*node)) {
-            cx.send(node, Message::Cold { map: ColdWords { words, is_all: false, changes: changes.clone() } });
+            cx.send(
+                node,
+                Message::Cold { map: ColdWords { words, is_all: false, changes: changes.clone() } },
+            );
         }
     }
 
@@ -358,7 +361,10 @@ impl Calvin {
         let told = &self.state.warming.told;
         if !told.is_empty() {
             let changes = told.changes_since(&ColdMap::default());
-            cx.send(node, Message::Cold { map: ColdWords { words: told.len(), is_all: true, changes } });
+            cx.send(
+                node,
+                Message::Cold { map: ColdWords { words: told.len(), is_all: true, changes } },
+            );
         }
     }
 
@@ -375,7 +381,7 @@ impl Calvin {
         }
         for token in ready {
             cx.mark("calvin.held_for_one_that_is_gone");
-            let held = self.state.warming.take(token).expect("it was there just now");
+            let held = self.state.warming.take(token).expect("the request was found just now");
             self.release(cx, held);
         }
         self.set_held_timer(cx);

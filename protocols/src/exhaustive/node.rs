@@ -111,7 +111,7 @@ impl<B: Brain> Node<B> {
     pub(crate) fn step(&mut self, event: Event, message: &[u8]) -> Done {
         let happened = match event {
             Event::Start => {
-                assert!(self.brain.is_none(), "it does not run yet");
+                assert!(self.brain.is_none(), "the node is not running");
                 let (brain, out) = B::start(self.me, self.starts, &self.log);
                 self.brain = Some(brain);
                 self.starts += 1;
@@ -144,7 +144,7 @@ impl<B: Brain> Node<B> {
     }
 
     fn brain_mut(&mut self) -> &mut B {
-        self.brain.as_mut().expect("only a node that runs takes a step")
+        self.brain.as_mut().expect("only a running node takes steps")
     }
 
     fn carry_out(&mut self, out: Out) -> Done {

@@ -96,7 +96,7 @@ impl Display for Outcome {
         let Self { states, transitions, ends, node_states, is_complete, found } = self;
         let how = if *is_complete { "all" } else { "not all" };
         write!(f, "{states} states, {transitions} transitions, {ends} ends, ")?;
-        write!(f, "{node_states} states of single nodes; {how} were looked at")?;
+        write!(f, "{node_states} states of single nodes; {how} were explored")?;
         let Some(Found { what, choices }) = found else { return Ok(()) };
         write!(f, "\n{what}, after")?;
         choices.iter().enumerate().try_for_each(|(i, line)| write!(f, "\n{:3}. {line}", i + 1))
@@ -169,14 +169,14 @@ impl<B: Brain> Search<B> {
             submits: [0; NODES],
             ever: Rc::default(),
         };
-        let fine = "what is not worth a search goes well";
+        let fine = "runs outside the search succeed";
         for me in IDS {
             self.choose(&mut world, Choice::Start(me)).expect(fine);
         }
         self.rest(&mut world).expect(fine);
         self.choose(&mut world, Choice::Act(0, Act::Campaign)).expect(fine);
         self.rest(&mut world).expect(fine);
-        assert!(self.view(&world, 0).is_leader, "the first leads");
+        assert!(self.view(&world, 0).is_leader, "the first node leads");
         world.campaigns = 0;
         world
     }
@@ -340,7 +340,7 @@ impl<B: Brain> Search<B> {
             match world.ever.get(&(kind, number)) {
                 Some(known) if *known == digest => continue,
                 Some(_) => {
-                    return Err(format!("on node {node}, {name} {number} is another than it was"));
+                    return Err(format!("on node {node}, {name} {number} differs from before"));
                 }
                 None => {}
             }
@@ -350,7 +350,8 @@ impl<B: Brain> Search<B> {
                 if self.holders(world, *need) < MAJORITY {
                     let (source, n) = *need;
                     return Err(format!(
-                        "{name} {number} stands on {source}/{n}, which no majority has durably"
+                        "{name} {number} depends on {source}/{n}, which is not durable on a \
+                         majority"
                     ));
                 }
             }
@@ -374,7 +375,8 @@ impl<B: Brain> Search<B> {
         match needs.is_some_and(|needs| needs.contains(&reply.held)) {
             true => Ok(()),
             false => Err(format!(
-                "node {node} tells a client that {}/{} is committed at {}, which does not hold it",
+                "node {node} replies to a client that {}/{} is committed at {}, which does not \
+                 contain it",
                 reply.held.0, reply.held.1, reply.decision
             )),
         }
@@ -386,7 +388,7 @@ impl<B: Brain> Search<B> {
             let Some(choice) = self.next_of_itself(world).next() else { return Ok(()) };
             self.choose(world, choice)?;
         }
-        Err("replicas answer each other without end".to_owned())
+        Err("replicas exchange messages without end".to_owned())
     }
 
     /// Checks that all replicas reach the same state from here, and that everything undecided can
@@ -419,7 +421,9 @@ impl<B: Brain> Search<B> {
                 }
             }
         }
-        Err("left alone, the replicas do not come to the same place with all decided".to_owned())
+        Err("without further faults, the replicas do not reach the same state with all entries \
+             decided"
+            .to_owned())
     }
 
     fn is_finished(&self, world: &World) -> bool {
@@ -451,7 +455,7 @@ impl<B: Brain> Search<B> {
                 next: local,
                 sent: Vec::new(),
                 replies: Vec::new(),
-                wrong: Some(format!("a node panics: {}", reason(&*panic))),
+                wrong: Some(format!("a node panicked: {}", reason(&*panic))),
             },
             Ok(done) => {
                 let next = self.name(&node, Some((local, event)));
@@ -460,7 +464,7 @@ impl<B: Brain> Search<B> {
                     let name = self.name_message(message.bytes);
                     sent.push((message.to, message.lane, name));
                 }
-                let wrong = done.stop.map(|why| format!("a node ends itself: {why}"));
+                let wrong = done.stop.map(|why| format!("a node stopped: {why}"));
                 Step { next, sent, replies: done.replies, wrong }
             }
         };
@@ -497,7 +501,7 @@ impl<B: Brain> Search<B> {
             if let Some(disk) = &at.disk {
                 break disk.clone();
             }
-            let (before, event) = at.before.expect("it began without power");
+            let (before, event) = at.before.expect("a node is initially off");
             events.push(event);
             at = &self.locals[before as usize];
         };
@@ -529,7 +533,7 @@ impl<B: Brain> Search<B> {
             let _ = self.choose(&mut world, choice);
         }
         if last.is_none() {
-            lines.push("nothing more happens of itself".to_owned());
+            lines.push("no further event occurs".to_owned());
         }
         lines
     }
@@ -542,9 +546,9 @@ impl<B: Brain> Search<B> {
                 format!("from {from} to {to}: {message}")
             }
             Choice::Sync(node) => format!("node {node} syncs its disk"),
-            Choice::Crash(node) => format!("node {node} loses its power"),
+            Choice::Crash(node) => format!("node {node} loses power"),
             Choice::Start(node) => format!("node {node} starts"),
-            Choice::Act(node, act) => format!("node {node} does: {act:?}"),
+            Choice::Act(node, act) => format!("node {node} acts: {act:?}"),
         }
     }
 }
@@ -586,5 +590,5 @@ fn peers(node: u8) -> impl Iterator<Item = u8> {
 /// The message of a panic.
 fn reason(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_else(|| "no reason".to_owned())
+    text.or_else(|| panic.downcast_ref().cloned()).unwrap_or_else(|| "unknown reason".to_owned())
 }

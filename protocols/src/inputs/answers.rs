@@ -28,29 +28,28 @@ pub(crate) fn too_far_behind(late: &WaitsFor, topology: &Topology) -> Abort {
         _ => format!("shard {} in ", topology.nodes[late.node.index()].shard.0),
     };
     let detail = format!(
-        "It is the node of {shard}region {}. No more requests are taken that would wait for it.",
+        "It is the node of {shard}region {}. New requests that would wait for it are refused.",
         topology.region_name(late.node)
     );
     Abort::new(SqlState::INSUFFICIENT_RESOURCES, message)
         .with_detail(detail)
-        .with_hint("Nothing was done. Try again later.")
+        .with_hint("The request was not executed. Try again later.")
 }
 
 /// The error when a transaction was skipped by a peer's checkpoint, which contains its effects but
 /// not its outcome.
 pub(crate) fn outcome_unknown() -> Abort {
-    Abort::new(
-        SqlState::OUTCOME_UNKNOWN,
-        "the outcome of the transaction is not known on this node",
-    )
-    .with_detail("The node was cut off or far behind, and took the state of a peer.")
-    .with_hint("Look at the data before you try again.")
+    Abort::new(SqlState::OUTCOME_UNKNOWN, "the outcome of the transaction is unknown on this node")
+        .with_detail(
+            "The node was disconnected or far behind, and continued from the checkpoint of a peer.",
+        )
+        .with_hint("Check the data before you try again.")
 }
 
 /// The error while this replica, which lost its disk, has not yet recovered its data.
 pub(crate) fn not_rejoined() -> Abort {
-    let message = "this node is being replaced and takes no requests yet";
+    let message = "this node is being replaced and does not accept requests yet";
     Abort::new(SqlState::CANNOT_CONNECT_NOW, message)
-        .with_detail("It fetches what it held from the other nodes.")
+        .with_detail("It is fetching the data of its predecessor from the other nodes.")
         .with_hint("Use another node, or try again later.")
 }

@@ -170,7 +170,7 @@ impl<H: Host> Inputs<H> {
         let barriers = &mut self.barriers;
         let is_in_vain = |asked: NodeId| Some(asked) != leader || Some(asked) == lost;
         if barriers.requested.as_ref().is_some_and(|(asked, _)| is_in_vain(*asked)) {
-            let (_, waiters) = barriers.requested.take().expect("looked at above");
+            let (_, waiters) = barriers.requested.take().expect("the request was found above");
             barriers.arrived.extend(waiters);
         }
         barriers.recall(|waited| Some(waited.proposer) != leader);
@@ -228,6 +228,6 @@ impl<H: Host> Inputs<H> {
 fn too_many_strict_reads() -> Abort {
     let message = format!("more than {STRICT_READS_MAX} strict reads wait for the coordinator");
     Abort::new(SqlState::INSUFFICIENT_RESOURCES, message)
-        .with_detail("There is no coordinator, or this node can't reach it.")
+        .with_detail("Either there is no coordinator, or this node can't reach it.")
         .with_hint("Try again later, or read a snapshot (reads = \"snapshot\").")
 }

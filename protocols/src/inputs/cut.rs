@@ -209,7 +209,7 @@ impl<H: Host> Inputs<H> {
         let drained = self.agreement_mut().drain();
         let Drained { records, messages, skipped, decided, is_decided_here } = drained;
         if !records.is_empty() {
-            let encoded = postcard::to_stdvec(&records).expect("records in memory can be encoded");
+            let encoded = postcard::to_stdvec(&records).expect("records can be encoded");
             let position = self.persist(cx, LogRecord::Agreement(encoded.into()));
             self.cut.agreement_record = position;
         }

@@ -161,7 +161,7 @@ impl<R: Rules> Mastery<R> {
 pub(crate) fn encode_early<R: Rules>(epoch: SnapshotVersion, cut: &Cut<R>) -> Bytes {
     let mut out = Vec::new();
     out.put_u64(epoch.0);
-    out.extend(postcard::to_stdvec(cut).expect("a cut in memory can be encoded"));
+    out.extend(postcard::to_stdvec(cut).expect("a cut can be encoded"));
     out.into()
 }
 
@@ -331,7 +331,7 @@ impl<H: Host> Inputs<H> {
             }
             let (epoch, cut) = (early.epoch, early.cut.clone());
             cx.mark("inputs.cut_proposed");
-            assert_eq!(epoch.0, self.agreement().end() + 1, "cuts are proposed in their order");
+            assert_eq!(epoch.0, self.agreement().end() + 1, "cuts are proposed in order");
             self.agreement_mut().propose(cut);
             self.mastery.early[at].proposed_in = term;
         }
@@ -426,7 +426,7 @@ impl<H: Host> Inputs<H> {
         let applied = self.cut.applied;
         for (position, epoch, cut) in found.into_iter().filter(|(_, epoch, _)| *epoch > applied) {
             let next = self.mastery.last_fixed().unwrap_or(applied).next();
-            assert_eq!(epoch, next, "what was given up was noted");
+            assert_eq!(epoch, next, "discarded cuts have a record");
             cx.mark("calvin.early_restored");
             for (log, head) in self.replication.logs.iter_mut().zip(&cut.heads) {
                 log.known = log.known.max(*head);
@@ -441,10 +441,10 @@ impl<H: Host> Inputs<H> {
         let mut next = confirmed.epoch;
         for fixed in early {
             next = next.next();
-            assert_eq!(fixed.epoch, next, "fixed cuts follow what is confirmed, without a gap");
+            assert_eq!(fixed.epoch, next, "fixed cuts follow the confirmed ones without a gap");
         }
-        assert!(confirmed.epoch <= self.cut.applied, "what is confirmed was run");
+        assert!(confirmed.epoch <= self.cut.applied, "confirmed epochs were run");
         let next = self.cut.waiting.back().map_or(next, |(last, _)| next.max(*last));
-        assert!(self.cut.applied <= next, "the cut of what is run beyond that is known here");
+        assert!(self.cut.applied <= next, "cuts of applied epochs are known");
     }
 }

@@ -190,7 +190,7 @@ impl<H: Host> Inputs<H> {
         let from = self.node(from);
         if yours != 0 && yours != own {
             return Some(lost_log(&format!(
-                "node {} knows this node from an earlier start, of which its log says nothing",
+                "node {} knows an earlier start of this node that is missing from its log",
                 from.0
             )));
         }
@@ -199,7 +199,7 @@ impl<H: Host> Inputs<H> {
         }
         (promise > self.agreement().term()).then(|| {
             lost_log(&format!(
-                "this node has promised node {} more in agreement than its log says",
+                "this node made promises to node {} in agreement that are missing from its log",
                 from.0
             ))
         })
@@ -223,7 +223,7 @@ impl<H: Host> Inputs<H> {
 /// its votes.
 pub(crate) fn lost_batches(peer: NodeId, theirs: Bid, ours: Bid) -> String {
     lost_log(&format!(
-        "node {} has {} batches of this node's log, and this node has {} of them",
+        "node {} has {} batches of this node's log, but this node has only {}",
         peer.0, theirs.0, ours.0
     ))
 }

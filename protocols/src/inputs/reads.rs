@@ -38,7 +38,7 @@ impl<H: Host> Inputs<H> {
             let outcome = match run.result {
                 Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
                     SqlState::INTERNAL_ERROR,
-                    "a procedure that is declared read-only wrote",
+                    "a procedure that is declared read-only has written",
                 )),
                 Ok(result) => {
                     // A read takes no place in the order, so it has no name.

@@ -24,7 +24,7 @@ use super::{Batch, Bid, Host, Inputs, Timer, kind};
 use crate::agreement::{self, Agreement, Record};
 
 /// The reason why records of the log can always be decoded.
-pub(crate) const INTACT: &str = "the driver checked the record";
+pub(crate) const INTACT: &str = "the driver has checked the record";
 
 /// The state recovered from the log, between the two halves of a restart.
 pub(crate) struct Found<R> {
@@ -54,7 +54,8 @@ impl<H: Host> Inputs<H> {
             is_replaced: durable.is_replaced,
         };
         if let Some(checkpoint) = &durable.checkpoint {
-            let meta = Meta::decode(&checkpoint.meta).expect("the driver checked the checkpoint");
+            let meta =
+                Meta::decode(&checkpoint.meta).expect("the driver has checked the checkpoint");
             found.agreement_from = meta.log_head;
             self.install_meta(&meta);
             found.agreement = meta.agreement;
@@ -135,7 +136,7 @@ impl<H: Host> Inputs<H> {
                 found.early.push((position, epoch, cut));
             }
             kind::GIVEN_UP => {
-                let from = Reader::new(&payload).u64("given up").expect(INTACT);
+                let from = Reader::new(&payload).u64("discarded epoch").expect(INTACT);
                 found.early.retain(|(_, epoch, _)| epoch.0 < from);
             }
             // A checkpoint written after it contains its effects.

@@ -474,8 +474,8 @@ fn max_heads(a: &[Bid], b: &[Bid]) -> Heads {
 
 fn lost_for_good(named: Bid, held: Bid) -> String {
     format!(
-        "the cluster has agreed on {} batches of this node's log, and of all other nodes none \
-         holds more than {}: what was acknowledged is lost. Bring back this node's data directory",
+        "the cluster has agreed on {} batches of this node's log, but no other node has more than \
+         {}: acknowledged transactions would be lost. Restore this node's data directory",
         named.0, held.0
     )
 }

@@ -52,8 +52,8 @@ impl<H: Host> Inputs<H> {
     /// Minerva §3.3, Algorithm 2, `BroadcastBatchAsync`: sends a batch of this replica once it is
     /// durable.
     pub(crate) fn broadcast(&mut self, cx: &mut Cx<'_, H>, batch: H::Batch, bytes: Bytes) {
-        assert_eq!(batch.source(), self.me, "a replica makes batches of its own log");
-        assert_eq!(batch.bid(), self.own_log().held.next(), "and without a gap");
+        assert_eq!(batch.source(), self.me, "a replica only adds to its own log");
+        assert_eq!(batch.bid(), self.own_log().held.next(), "batches have no gap");
         cx.mark("inputs.batch_sent");
         self.counters.batches_sent += 1;
         self.counters.batch_bytes += bytes.len() as u64;
@@ -351,11 +351,10 @@ impl<H: Host> Inputs<H> {
 /// The message with which a node stops that has lost part of its log; `how` names the evidence.
 pub(crate) fn lost_log(how: &str) -> String {
     format!(
-        "{how}: its data directory was emptied, restored from a copy, or lost what was \
-         acknowledged (durability \"os\" or \"memory\", or a disk that does not keep its word). A \
-         node that has forgotten what it said must not take part again under its id. Bring back \
-         its newest data directory, or start it with pangea start --replace, which fetches \
-         everything from the other nodes"
+        "{how}: the data directory was emptied, restored from an old copy, or lost acknowledged \
+         data (durability \"os\" or \"memory\", or a disk that ignores syncs). A node that lost \
+         its promises and votes must not rejoin under its id. Restore its newest data directory, \
+         or run pangea start --replace, which fetches everything from the other nodes"
     )
 }
 
@@ -480,7 +479,7 @@ mod tests {
         }
 
         fn decode(_: &Bytes) -> Result<Self, DecodeError> {
-            Err(DecodeError::new("a batch of nothing"))
+            Err(DecodeError::new("an empty batch"))
         }
 
         fn check(&self) -> Result<(), DecodeError> {
@@ -500,11 +499,15 @@ mod tests {
         insert(&mut log, 6, 1_000);
         let between =
             |log: &SourceLog<Empty>, after, upto| log.bytes_between(Bid(after), Bid(upto));
-        assert_eq!(between(&log, 0, 9), 40, "the last one is behind a gap");
+        assert_eq!(between(&log, 0, 9), 40, "the last batch is after a gap");
         assert_eq!((between(&log, 1, 2), between(&log, 1, 4)), (10, 30));
         assert_eq!((between(&log, 4, 4), between(&log, 9, 3)), (0, 0));
         log.collect(Bid(2));
-        assert_eq!((between(&log, 0, 9), between(&log, 3, 9)), (20, 10), "of what is kept");
+        assert_eq!(
+            (between(&log, 0, 9), between(&log, 3, 9)),
+            (20, 10),
+            "only retained batches count"
+        );
         insert(&mut log, 5, 100);
         assert_eq!(between(&log, 3, 9), 1_110);
         log.skip_to(Bid(8));

@@ -364,7 +364,7 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn new(me: NodeId, group: Group, settings: Settings<H::Rules>) -> Self {
         let topology = group.topology.clone();
         let n = topology.node_count();
-        let me = group.member(me).expect("a replica is of its group");
+        let me = group.member(me).expect("a replica is a member of its group");
         Self {
             me,
             group,
@@ -459,21 +459,18 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn invariants(&self) {
         let own = self.own_log();
         for (source, log) in self.replication.logs.iter().enumerate() {
-            assert!(log.durable <= log.held, "a log is durable as far as it is held at most");
-            assert!(log.collected <= log.held, "what is collected was held");
+            assert!(log.durable <= log.held, "durable batches are held");
+            assert!(log.collected <= log.held, "collected batches were held");
             let confirmed = self.mastery.confirmed.heads[source];
-            assert!(log.collected <= confirmed, "what is collected was applied");
-            assert!(self.cut.heads[source] <= log.held, "what is applied was held");
+            assert!(log.collected <= confirmed, "collected batches were applied");
+            assert!(self.cut.heads[source] <= log.held, "applied batches are held");
             assert!(
                 log.slots.keys().next().is_none_or(|first| *first > log.collected),
-                "collected batches are gone"
+                "collected batches are removed"
             );
         }
-        assert!(
-            self.replication.proof_sent <= self.own_head(),
-            "a proof is of a batch that exists"
-        );
-        assert!(own.held <= own.known, "what is held is known");
+        assert!(self.replication.proof_sent <= self.own_head(), "proven batches exist");
+        assert!(own.held <= own.known, "held batches are known");
         self.early_invariants();
         let early = self.mastery.early.back().map(|early| early.epoch);
         let mut next = early.unwrap_or_default().max(self.mastery.confirmed.epoch);
@@ -481,7 +478,7 @@ impl<H: Host> Inputs<H> {
             if *epoch > self.cut.skipped && next < self.cut.skipped {
                 next = self.cut.skipped;
             }
-            assert_eq!(*epoch, next.next(), "cuts are in order, without a gap that is not known");
+            assert_eq!(*epoch, next.next(), "cuts are in order, and all gaps are known");
             next = *epoch;
         }
     }
@@ -497,8 +494,11 @@ mod tests {
             let nodes = (0..count as u16).map(NodeId);
             nodes.map(|node| bytes - turn_of(node, count, bytes)).collect()
         };
-        assert_eq!(left(1, 300), [300], "one alone has nobody to wait for");
+        assert_eq!(left(1, 300), [300], "a single node waits for no other");
         assert_eq!(left(3, 300), [100, 200, 300]);
-        assert!(left(3, u64::MAX).iter().all(|&left| left > u64::MAX / 4), "no overflow");
+        assert!(
+            left(3, u64::MAX).iter().all(|&left| left > u64::MAX / 4),
+            "the sum does not overflow"
+        );
     }
 }

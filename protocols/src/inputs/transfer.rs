@@ -335,7 +335,7 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn install(&mut self, cx: &mut Cx<'_, H>, incoming: Incoming) {
         let Incoming { version, configuration, rows, .. } = incoming;
         let applied = self.cut.applied;
-        let configuration = configuration.expect("the first part has it");
+        let configuration = configuration.expect("the first chunk contains it");
         let deletions = match is_planted(Bug::DeletionsNotTransferred) {
             true => Vec::new(),
             // Keys that a partly applied epoch has written are included.
@@ -410,7 +410,7 @@ impl Incoming {
 
     /// The head of a source's log in the checkpoint.
     pub(crate) fn head_of(&self, source: NodeId) -> Bid {
-        let configuration = self.configuration.as_ref().expect("the first part has it");
+        let configuration = self.configuration.as_ref().expect("the first chunk contains it");
         configuration.heads[source.index()]
     }
 

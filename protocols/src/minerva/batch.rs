@@ -105,7 +105,7 @@ impl TxnRecord {
                 out.put_u8(if self.how == How::Certified { 2 } else { 3 });
                 encode_sets(&certified.reads, &certified.writes, out);
             }
-            _ => panic!("a call is executed or ordered, a certified transaction is certified"),
+            _ => panic!("a call is executed or ordered, and a certified transaction is certified"),
         }
     }
 
@@ -296,7 +296,7 @@ mod tests {
         let bytes = batch().encode();
         assert_eq!(Batch::decode(&bytes), Ok(batch()));
         for len in 0..bytes.len() {
-            assert!(Batch::decode(&bytes.slice(..len)).is_err(), "cut at {len}");
+            assert!(Batch::decode(&bytes.slice(..len)).is_err(), "truncated to {len}");
         }
     }
 

@@ -106,7 +106,7 @@ impl Commit {
                 first += passed.records.len();
                 batch = batches.next();
             }
-            let batch = batch.expect("the queue is of the epoch's entries, in their order");
+            let batch = batch.expect("the queue has the entries of the epoch, in order");
             Entry { record: &batch.records[i - first], base: batch.base }
         };
         queue[..queue.len().min(len_max)].iter().map(entry).collect()
@@ -134,7 +134,7 @@ impl Minerva {
     /// Begins `epoch`, whose batches have all arrived.
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs are applied in order");
-        assert!(self.state.commit.is_none(), "one epoch at a time");
+        assert!(self.state.commit.is_none(), "one epoch is applied at a time");
         let batches = self.state.inputs.batches_of(&cut);
         if let Some(resolution) = self.state.logged.remove(&epoch) {
             return self.replay(cx, &cut, &batches, resolution);
@@ -205,7 +205,7 @@ impl Minerva {
     }
 
     /// Logs the decisions, so that a restart does not have to compute them again.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one record")]
+    #[expect(clippy::too_many_arguments, reason = "the fields of a record")]
     fn log_epoch(
         &mut self,
         cx: &mut Cx<'_, Self>,
@@ -245,7 +245,7 @@ impl Minerva {
         outcomes: &'a [Option<Finished>],
         logged: &mut Logged,
     ) -> Option<Ordered<'a>> {
-        let finished = outcomes[entry].as_ref().expect("every entry of the queue was run");
+        let finished = outcomes[entry].as_ref().expect("each entry of the queue was run");
         if finished.writes.is_empty() {
             return None;
         }
@@ -412,7 +412,11 @@ impl Minerva {
         cx.mark("minerva.epoch_replayed");
         let entries = entries_of(batches);
         let epoch = resolution.epoch;
-        assert_eq!(resolution.is_valid.len(), entries.len(), "an epoch has the batches it had");
+        assert_eq!(
+            resolution.is_valid.len(),
+            entries.len(),
+            "the record has the batches of its epoch"
+        );
         apply_valid(cx.store, cx.pool, epoch, &entries, &resolution.is_valid);
         for Ordered { entry, writes } in resolution.ordered {
             let record = entries[entry].record;
@@ -465,7 +469,10 @@ impl Minerva {
                 continue;
             }
             let Some(in_flight) = self.state.execution.in_flight.pop_front() else {
-                panic!("transaction {} committed here and is not known here", record.txn);
+                panic!(
+                    "transaction {} committed on its node, but is not in flight there",
+                    record.txn
+                );
             };
             assert_eq!(in_flight.txn, record.txn, "local transactions commit in their order");
             let is_earlier = |read: &TxnId| own.is_some_and(|first| *read < first);
@@ -510,14 +517,18 @@ impl Minerva {
         let sent = own.slots.range(head.next()..).flat_map(|(_, slot)| &slot.batch.records);
         let Execution { overlay, in_flight, current, .. } = &mut self.state.execution;
         for (in_flight, record) in in_flight.iter_mut().zip(sent.chain(&*current)) {
-            assert_eq!(in_flight.txn, record.txn, "in flight is what is sent and what is not yet");
+            assert_eq!(
+                in_flight.txn, record.txn,
+                "in-flight transactions are those in sent and unsent batches"
+            );
             if in_flight.is_doomed || !in_flight.dependencies.iter().any(|d| doomed.contains(d)) {
                 continue;
             }
             cx.mark("minerva.doomed");
             in_flight.is_doomed = true;
             doomed.insert(in_flight.txn);
-            let (_, writes) = record.learned().expect("only runs have dependencies");
+            let (_, writes) =
+                record.learned().expect("only executed transactions have dependencies");
             overlay.remove(record.txn, writes);
         }
     }

@@ -51,9 +51,10 @@ pub(super) fn edges(
         let mut accesses: Vec<Access> =
             by_chain.iter().flat_map(|chain| &chain[shard]).copied().collect();
         let edges = key_edges(&mut accesses, origin);
-        *found[shard].lock().expect("no job panicked while it held its own part") = edges;
+        *found[shard].lock().expect("no job panicked while it held the lock of its part") = edges;
     });
-    let take = |part: std::sync::Mutex<Vec<(u32, u32)>>| part.into_inner().expect("jobs returned");
+    let take =
+        |part: std::sync::Mutex<Vec<(u32, u32)>>| part.into_inner().expect("each job returned");
     let mut edges: Vec<(u32, u32)> = found.into_iter().flat_map(take).collect();
     if !is_planted(Bug::RangeEdgesLost) {
         edges.extend(range_edges(entries, chains, vertices));

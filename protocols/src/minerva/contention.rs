@@ -108,7 +108,7 @@ impl Contention {
                 Change::Entered
             }
             Mode::Suspecting { .. } => Change::None,
-            Mode::Trial { .. } => unreachable!("a trial has a rule of its own"),
+            Mode::Trial { .. } => unreachable!("a trial has a separate rule"),
         }
     }
 
@@ -121,7 +121,7 @@ impl Contention {
         reexecuted: u64,
     ) -> Change {
         let Mode::Trial { optimistic: all, reexecuted: in_vain, .. } = &mut self.mode else {
-            unreachable!("called in a trial");
+            unreachable!("only called in a trial");
         };
         *all += optimistic;
         *in_vain += reexecuted;
@@ -194,12 +194,20 @@ mod tests {
         contention.on_epoch(&options, at(200), 100, 90);
         assert_eq!(contention.on_tick(&options, at(1_199)), Change::None);
         assert_eq!(contention.on_tick(&options, at(1_200)), Change::Left);
-        assert_eq!(contention.on_epoch(&options, at(1_210), 90, 80), Change::None, "too few");
+        assert_eq!(
+            contention.on_epoch(&options, at(1_210), 90, 80),
+            Change::None,
+            "too few transactions"
+        );
         assert_eq!(contention.on_epoch(&options, at(1_230), 10, 9), Change::Entered);
-        assert_eq!(contention.on_tick(&options, at(3_229)), Change::None, "held twice as long");
+        assert_eq!(
+            contention.on_tick(&options, at(3_229)),
+            Change::None,
+            "the mode lasts twice as long"
+        );
         assert_eq!(contention.on_tick(&options, at(3_230)), Change::Left);
         contention.on_epoch(&options, at(3_250), 100, 10);
-        assert!(matches!(contention.mode, Mode::Trial { .. }), "so far it goes well");
+        assert!(matches!(contention.mode, Mode::Trial { .. }), "the trial continues");
         contention.on_epoch(&options, at(4_230), 100, 10);
         assert_eq!(contention.mode, Mode::Optimistic);
     }

@@ -94,7 +94,7 @@ impl Minerva {
         };
         let registry = self.state.registry.clone();
         let Some(code) = registry.procedure(*procedure) else {
-            let message = format!("no procedure has number {procedure}");
+            let message = format!("procedure {procedure} does not exist");
             let abort = Abort::new(SqlState::UNDEFINED_FUNCTION, message);
             return cx.reply(ticket, Outcome::Aborted(abort));
         };
@@ -179,7 +179,7 @@ impl Minerva {
     /// §4: probes a program for its footprint and adds it to the current batch unexecuted.
     fn probe(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, program: Program) {
         let Program::Call { procedure, args } = &program else {
-            panic!("certified transactions carry their footprint");
+            panic!("certified transactions have a footprint");
         };
         let is_declared = is_footprint_declared(&self.state.registry, *procedure, args);
         let found = (!is_declared).then(|| {
@@ -216,7 +216,10 @@ impl Minerva {
         let sent = sent.flat_map(|batch| batch.records.iter().map(|record| (record, batch.base)));
         let unsent = current.iter().map(|record| (record, *current_base));
         for ((record, base), in_flight) in sent.chain(unsent).zip(&*in_flight) {
-            assert_eq!(record.txn, in_flight.txn, "in flight is what is sent and what is not yet");
+            assert_eq!(
+                record.txn, in_flight.txn,
+                "in-flight transactions are those in sent and unsent batches"
+            );
             if let Some((_, writes)) = record.learned()
                 && is_visible(base)
                 && !in_flight.is_doomed
@@ -282,7 +285,7 @@ impl Minerva {
     }
 
     fn broadcast(&mut self, cx: &mut Cx<'_, Self>, records: Vec<TxnRecord>) {
-        let first = records.first().expect("a batch holds a transaction").txn;
+        let first = records.first().expect("a batch has a transaction").txn;
         let batch = Batch {
             source: self.state.inputs.me,
             bid: self.state.inputs.own_log().held.next(),

@@ -107,10 +107,10 @@ impl Replica {
                 out.replies.push((after.0 as usize, Reply { decision: version.0, held }));
             }
             Effect::Rejoined => panic!("no disk is lost"),
-            Effect::Reign { .. } => panic!("there is no master"),
-            Effect::Fetch { .. } => panic!("all is in memory"),
+            Effect::Reign { .. } => panic!("Minerva has no master"),
+            Effect::Fetch { .. } => panic!("all rows are in memory"),
             Effect::Stop { reason } => out.stop = Some(reason),
-            Effect::Reply { .. } | Effect::Fresh { .. } => panic!("nobody asked for this"),
+            Effect::Reply { .. } | Effect::Fresh { .. } => panic!("no requester"),
             Effect::Checkpoint { .. } | Effect::Truncate(_) => panic!("too little for that"),
             Effect::Resume | Effect::SetTimer { .. } | Effect::ClearTimer(_) | Effect::Mark(_) => {}
         }
@@ -127,7 +127,7 @@ impl Replica {
             Act::Submit => {
                 self.submitted += 1;
                 let ticket = Ticket(self.submitted);
-                let procedure = registry().id("append").expect("it is registered");
+                let procedure = registry().id("append").expect("the procedure is registered");
                 let args = Bytes::from(vec![self.me]);
                 let request = Request::Commit(Program::Call { procedure, args });
                 self.input(Input::Submit(vec![Submission { ticket, request }]), out);
@@ -171,7 +171,7 @@ fn records(log: &[Vec<u8>], wanted: u8) -> impl Iterator<Item = Bytes> {
 
 fn agreement_state(log: &[Vec<u8>]) -> String {
     let decode = |record: Bytes| -> Vec<agreement::Record<Cut>> {
-        postcard::from_bytes(&record).expect("it was encoded")
+        postcard::from_bytes(&record).expect("the message can be decoded")
     };
     agreement::describe_log(records(log, kind::AGREEMENT).flat_map(decode))
 }
@@ -223,7 +223,7 @@ impl Brain for Replica {
             }
             Happened::Message { from, bytes } => {
                 let message = Message::decode(&Bytes::copy_from_slice(bytes));
-                let message = message.expect("it was encoded");
+                let message = message.expect("the message can be decoded");
                 self.input(Input::Message { from: NodeId(from.into()), message }, &mut out);
             }
             Happened::PeerUp(peer) => self.input(Input::PeerUp(NodeId(peer.into())), &mut out),
@@ -284,7 +284,7 @@ impl Brain for Replica {
 
     fn held(log: &[Vec<u8>]) -> Vec<((u8, u64), u64)> {
         let held = |bytes: Bytes| {
-            let batch = Batch::decode(&bytes).expect("it was encoded");
+            let batch = Batch::decode(&bytes).expect("the message can be decoded");
             ((batch.source.0 as u8, batch.bid.0), exhaustive::digest(&bytes))
         };
         records(log, kind::BATCH).map(held).collect()
@@ -296,7 +296,7 @@ impl Brain for Replica {
             state.greetings.is_ready && self.minerva.state.inputs.agreement().is_leader();
         let mut cuts: Vec<(SnapshotVersion, Cut)> = state.cut.waiting.iter().cloned().collect();
         for record in records(log, kind::EPOCH) {
-            let resolution = Resolution::decode(&record).expect("it was encoded");
+            let resolution = Resolution::decode(&record).expect("the message can be decoded");
             cuts.push((resolution.epoch, resolution.cut));
         }
         cuts.sort_unstable_by_key(|(epoch, _)| *epoch);
@@ -312,10 +312,10 @@ impl Brain for Replica {
     }
 
     fn describe(bytes: &[u8]) -> String {
-        match Message::decode(&Bytes::copy_from_slice(bytes)).expect("it was encoded") {
+        match Message::decode(&Bytes::copy_from_slice(bytes)).expect("the message can be decoded") {
             Message::Agreement { bytes } => agreement::describe::<Cut>(&bytes),
             Message::Batch { bytes } => {
-                let batch = Batch::decode(&bytes).expect("it was encoded");
+                let batch = Batch::decode(&bytes).expect("the message can be decoded");
                 format!("batch {} of node {}", batch.bid.0, batch.source.0)
             }
             message => format!("{message:?}"),

@@ -16,8 +16,9 @@ use super::resolution::{Ordered, Resolution, Wrote};
 use super::{Cut, Message, Rules};
 use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{ChunkNumber, 
-    self, Meta, decode_batch, encode_heads, recollection, take_chunk, take_recollection,
+use crate::inputs::{
+    self, ChunkNumber, Meta, decode_batch, encode_heads, recollection, take_chunk,
+    take_recollection,
 };
 
 const NODES: usize = 3;
@@ -155,12 +156,16 @@ fn look_at_message(input: &[u8]) -> Outcome {
     };
     let mut encoded = Vec::new();
     message.encode(&mut encoded);
-    assert_eq!(Message::decode(&encoded.into()).as_ref(), Ok(&message), "it survives");
+    assert_eq!(
+        Message::decode(&encoded.into()).as_ref(),
+        Ok(&message),
+        "the encoding is reversible"
+    );
     if let Err(refused) = message.check(NODES) {
         return Outcome::refused(refused);
     }
     match look_inside(&message) {
-        Ok(inside) => Outcome::taken((input[0], "in words", inside.leading_zeros())),
+        Ok(inside) => Outcome::taken((input[0], "decoded", inside.leading_zeros())),
         Err(error) => Outcome::refused(error),
     }
 }
@@ -224,7 +229,11 @@ fn look_at_resolution(input: &[u8]) -> Outcome {
     };
     let mut encoded = Vec::new();
     resolution.encode(&mut encoded);
-    assert_eq!(Resolution::decode(&encoded).as_ref(), Ok(&resolution), "it survives");
+    assert_eq!(
+        Resolution::decode(&encoded).as_ref(),
+        Ok(&resolution),
+        "the encoding is reversible"
+    );
     let (valid, ordered) = (size(resolution.is_valid.len()), size(resolution.ordered.len()));
     Outcome::taken((valid > 3, ordered > 1, resolution.cut.heads.is_empty()))
 }
@@ -266,7 +275,7 @@ fn look_at_meta(input: &[u8]) -> Outcome {
         Err(error) => return Outcome::refused(error),
     };
     let encoded = meta.encode();
-    let again = Meta::<Rules>::decode(&encoded).expect("it survives");
+    let again = Meta::<Rules>::decode(&encoded).expect("the encoding is reversible");
     assert_eq!(again.encode(), encoded);
     Outcome::taken((meta.heads.is_empty(), meta.heads.len() > 3, meta.agreement.is_empty()))
 }

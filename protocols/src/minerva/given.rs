@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(decode(from, args).unwrap(), writes);
         assert!(from.is_empty());
         for len in 0..bytes.len() {
-            assert!(decode(&mut Reader::new(&bytes[..len]), args).is_err(), "cut at {len}");
+            assert!(decode(&mut Reader::new(&bytes[..len]), args).is_err(), "truncated to {len}");
         }
         bytes.len()
     }
@@ -129,7 +129,7 @@ mod tests {
         let reversed = [write(1, Some(two)), write(2, Some(one))];
         assert!(
             round_trip(&reversed, &args) > 1_000,
-            "the second is not looked for before the first"
+            "the second value is not searched for before the first"
         );
     }
 
@@ -165,7 +165,7 @@ mod tests {
             bytes
         };
         let read = |places| decode(&mut Reader::new(&bytes(places)), &args);
-        assert_eq!(read([(0, 60), (60, 40)]).unwrap().len(), 2, "one behind the other");
+        assert_eq!(read([(0, 60), (60, 40)]).unwrap().len(), 2, "consecutive places");
         for places in [[(0, 60), (0, 60)], [(0, 60), (59, 41)], [(50, 50), (0, 50)]] {
             assert!(read(places).is_err(), "{places:?}");
         }

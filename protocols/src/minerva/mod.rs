@@ -166,7 +166,7 @@ impl Protocol for Minerva {
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Resume => self.go_on(cx),
             Input::Fetched { .. } | Input::Timer(Timer::Held) => {
-                unreachable!("nothing is fetched, and nobody held")
+                unreachable!("Minerva neither fetches rows nor delays requests")
             }
         }
         self.read_released(cx);

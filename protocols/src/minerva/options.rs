@@ -89,14 +89,13 @@ pub struct Options {
 }
 
 /// Checkpoints every few seconds.
-pub(super) const TORTURE_SETTINGS: &[TortureSetting] = &[
-    TortureSetting { key: "checkpoint_bytes", values: &["100000"] },
-];
+pub(super) const TORTURE_SETTINGS: &[TortureSetting] =
+    &[TortureSetting { key: "checkpoint_bytes", values: &["100000"] }];
 
 /// Settings that a user may want to change; the others are for comparisons with the paper.
 pub(super) const VARIANTS: &[Variant] = &[
-    Variant { key: "reads", value: "strict", what: "reads see all that was acknowledged anywhere" },
-    Variant { key: "solver", value: "greedy", what: "a good independent set, found sooner" },
+    Variant { key: "reads", value: "strict", what: "reads see everything acknowledged anywhere" },
+    Variant { key: "solver", value: "greedy", what: "a good independent set, computed faster" },
     Variant { key: "epoch_ms", value: "5", what: "cuts three times as often" },
     Variant { key: "epoch_ms", value: "50", what: "cuts a third as often" },
 ];
@@ -118,9 +117,9 @@ impl inputs::Rules for Rules {
     fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String> {
         (self != cut).then(|| {
             format!(
-                "epoch {} was proposed under other settings than this node has, and must be \
-                 applied under those: {cut:?}. Start all nodes with them, let all reach the same \
-                 version, stop them, and change the settings then",
+                "epoch {} was proposed under settings that differ from this node's, and must be \
+                 applied under those: {cut:?}. Start all nodes with these settings, let all nodes \
+                 reach the same version, and stop them before you change the settings",
                 epoch.0
             )
         })
@@ -171,7 +170,7 @@ impl Default for Options {
             ack_everyone: true,
             lone_in_order: true,
             rerun_on_restart: false,
-            slice_txns: NonZeroUsize::new(64).expect("64 is not zero"),
+            slice_txns: NonZeroUsize::new(64).expect("64 is nonzero"),
             checkpoint_bytes: 512 << 20,
             chunk_bytes: 1 << 19,
             removal_ms: 10_000,
@@ -201,7 +200,7 @@ impl Options {
         Self {
             checkpoint_bytes: 30_000,
             chunk_bytes: 500,
-            slice_txns: NonZeroUsize::new(4).expect("four is not zero"),
+            slice_txns: NonZeroUsize::new(4).expect("4 is nonzero"),
             cuts_kept: 20,
             ..Self::default()
         }
@@ -212,7 +211,7 @@ impl Options {
         fn one_of<T: Copy>(rng: &mut fastrand::Rng, choices: &[T]) -> T {
             choices[rng.usize(..choices.len())]
         }
-        let slice = NonZeroUsize::new(one_of(rng, &[1, 4, 64])).expect("none of them is zero");
+        let slice = NonZeroUsize::new(one_of(rng, &[1, 4, 64])).expect("the values are nonzero");
         Self {
             epoch_ms: one_of(rng, &[5, 15, 15, 60]),
             batch_ms: one_of(rng, &[1, 5, 5, 20]),

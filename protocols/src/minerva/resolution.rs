@@ -87,7 +87,7 @@ impl Wrote<'_> {
 impl Resolution<'_> {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch.0);
-        let cut = postcard::to_stdvec(&self.cut).expect("a cut in memory can be encoded");
+        let cut = postcard::to_stdvec(&self.cut).expect("a cut can be encoded");
         out.put_bytes(&cut);
         out.put_varint(self.is_valid.len() as u64);
         for eight in self.is_valid.chunks(8) {
@@ -156,7 +156,7 @@ mod tests {
             };
             let mut bytes = Vec::new();
             resolution.encode(&mut bytes);
-            assert!(bytes.len() < 80, "the value is in the arguments");
+            assert!(bytes.len() < 80, "the value is taken from the arguments");
             let read = Resolution::decode(&bytes).unwrap();
             let mut again = Vec::new();
             read.encode(&mut again);

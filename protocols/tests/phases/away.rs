@@ -87,7 +87,7 @@ fn a_replica_that_lacks_cuts_which_are_forgotten_comes_back_by_a_checkpoint() {
         Message::Agreement { bytes } if to.index() == away => Some(bytes.len()),
         _ => None,
     };
-    let largest = cluster.sent.iter().filter_map(is_told).max().expect("it was told");
+    let largest = cluster.sent.iter().filter_map(is_told).max().expect("the client is answered");
     assert!((CUTS_KEPT as usize * 20..CUTS_KEPT as usize * 80).contains(&largest), "{largest}");
     assert_is_back(&mut cluster, away, 103);
 }
@@ -176,7 +176,7 @@ fn a_replica_that_lacks_cuts_can_be_the_coordinator() {
     let (mut cluster, away) = forgetful(|leader| leader);
     cluster.start(away);
     cluster.run_for(2_000);
-    assert_eq!(cluster.leader(), away, "else this tests something else");
+    assert_eq!(cluster.leader(), away, "otherwise, another case is tested");
     let here = (away + 1) % 3;
     commit(&mut cluster, here, 5);
     assert_waits(&cluster, away, "3");

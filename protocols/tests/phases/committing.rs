@@ -27,7 +27,11 @@ fn a_chain_across_batches_stands_or_falls_as_one() {
     }
     cluster.epoch();
     assert_eq!(cluster.counter(2, "txns_conflicting"), 5);
-    assert_eq!(cluster.counter(2, "txns_valid"), 8, "the independent 4 and 7, and the six");
+    assert_eq!(
+        cluster.counter(2, "txns_valid"),
+        8,
+        "the independent transactions 4 and 7, and those of the chain of six"
+    );
     assert_eq!(cluster.result(0, sixth), "1 2 1");
     assert_eq!(cluster.everywhere("f"), "1", "the chain was executed after the valid ones");
 }
@@ -48,8 +52,8 @@ fn the_heaviest_set_of_chains_without_conflict_is_valid() {
     cluster.epoch();
     assert_eq!(cluster.counter(0, "txns_valid"), 7);
     assert_eq!(cluster.counter(0, "txns_conflicting"), 3);
-    assert_eq!(cluster.result(0, fourth), "-", "valid as it was executed");
-    assert_eq!(cluster.result(1, fifth), "4 -", "executed again after the valid ones");
+    assert_eq!(cluster.result(0, fourth), "-", "valid as executed");
+    assert_eq!(cluster.result(1, fifth), "4 -", "re-executed after the valid ones");
     // The valid 50, then the re-executed ones: node 0 writes 1, and after it node 2 writes 3.
     assert_eq!(cluster.everywhere("h"), "3");
 }
@@ -90,7 +94,7 @@ fn a_row_that_appears_in_a_range_is_noticed() {
     let scan = cluster.call(0, "scan a m; put z 2");
     cluster.call(1, "put m 9");
     cluster.epoch();
-    assert_eq!(cluster.result(0, scan), "", "the end of a range is not in it");
+    assert_eq!(cluster.result(0, scan), "", "the end of a range is exclusive");
     assert_eq!(cluster.counter(2, "txns_conflicting"), 1);
 }
 
@@ -129,7 +133,7 @@ fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doome
     cluster.batch(1);
     let reader = cluster.call(0, "get a; add x 10");
     cluster.cut();
-    assert_eq!(cluster.counter(2, "txns_conflicting"), 1, "it was left out");
+    assert_eq!(cluster.counter(2, "txns_conflicting"), 1, "the transaction was invalid");
     let next = cluster.call(0, "add x 1");
     cluster.epoch();
     assert!(matches!(cluster.outcome(0, certified), Some(Outcome::Committed { .. })));
@@ -161,7 +165,7 @@ fn a_certified_transaction_that_loses_names_the_key_and_the_winner() {
         panic!("the loser aborts");
     };
     assert_eq!(abort.code.as_str(), "40001");
-    let detail = abort.detail.expect("it says why");
+    let detail = abort.detail.expect("the detail names the reason");
     assert!(detail.contains("\"x\"") && detail.contains(&txn.to_string()), "{detail}");
     assert_eq!(cluster.result(1, other), "");
     assert_eq!(cluster.everywhere("x"), "1");

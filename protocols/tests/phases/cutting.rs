@@ -73,7 +73,10 @@ fn a_strict_read_waits_for_a_cut_that_was_proposed_after_it_came() {
         }
         cluster.heal();
         assert_eq!(cluster.value(behind, "x"), "1", "it has the write's epoch");
-        assert!(cluster.outcome(behind, read).is_none(), "but that was cut before the read came");
+        assert!(
+            cluster.outcome(behind, read).is_none(),
+            "but that epoch was cut before the read arrived"
+        );
         cluster.cut();
         assert_eq!(cluster.result(behind, read), "1");
     }
@@ -98,7 +101,7 @@ fn a_strict_read_outlives_the_cut_that_it_waited_for() {
     cluster.nodes[leader].syncs = true;
     cluster.start(leader);
     cluster.run_for(3_000);
-    assert_eq!(cluster.leader(), leader, "else this tests something else");
+    assert_eq!(cluster.leader(), leader, "otherwise, another case is tested");
     assert!(cluster.fresh(reader, read).is_some());
 }
 
@@ -141,7 +144,7 @@ fn strict_reads_are_refused_when_too_many_wait() {
     let Some(Outcome::Aborted(abort)) = refused else { panic!("refused, not {refused:?}") };
     assert_eq!(abort.code.as_str(), "53000");
     assert!(abort.detail.is_some_and(|detail| detail.contains("coordinator")));
-    assert!(cluster.outcome(reader, Ticket(first + WAITING_MAX - 1)).is_none(), "it waits");
+    assert!(cluster.outcome(reader, Ticket(first + WAITING_MAX - 1)).is_none(), "the read waits");
     cluster.heal();
     cluster.cut();
     assert_eq!(cluster.result(reader, Ticket(first)), "-");

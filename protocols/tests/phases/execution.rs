@@ -48,7 +48,7 @@ fn a_run_that_read_the_deletion_of_an_invalidated_one_is_not_overlooked_by_later
     let first = cluster.call(0, "get gone; add count 1");
     cluster.batch(1);
     cluster.cut();
-    assert_eq!(cluster.counter(0, "txns_conflicting"), 1, "the deletion was executed again");
+    assert_eq!(cluster.counter(0, "txns_conflicting"), 1, "the deletion was re-executed");
     cluster.call(0, "add count 1");
     cluster.epoch();
     assert_eq!(cluster.result(0, first), "-");
@@ -77,7 +77,11 @@ fn what_read_the_work_of_an_invalidated_transaction_is_stale_epochs_later() {
     cluster.epoch();
     assert_eq!(cluster.result(0, second), "1");
     assert_eq!(cluster.result(0, third), "1");
-    assert_eq!(cluster.mark(0, "minerva.doomed"), 1, "the second is known to be lost");
+    assert_eq!(
+        cluster.mark(0, "minerva.doomed"),
+        1,
+        "the second transaction is known to be invalid"
+    );
     assert_eq!(cluster.counter(2, "txns_conflicting"), 1);
     assert_eq!(cluster.counter(2, "txns_stale"), 2);
     assert_eq!(cluster.everywhere("z"), "1");

@@ -48,7 +48,7 @@ fn nonsense_term(pad: u32) -> Term {
         return Term::default();
     }
     let bytes = [&1u32.to_le_bytes()[..], &[0xff; 4], &[0; 4], &[0xff; 8]].concat();
-    Term::decode(&mut Reader::new(&bytes)).expect("it is long enough")
+    Term::decode(&mut Reader::new(&bytes)).expect("the batch is long enough")
 }
 
 /// A batch that can't be accepted: of a node that does not exist, of the receiver, or with a number

@@ -21,7 +21,7 @@ fn last_request(cluster: &Cluster, away: usize) -> (usize, u64) {
         }
         _ => None,
     };
-    cluster.sent.iter().rev().find_map(request).expect("it has asked")
+    cluster.sent.iter().rev().find_map(request).expect("a checkpoint was requested")
 }
 
 /// Holds back the chunks from `index` on.
@@ -189,7 +189,10 @@ fn a_removed_node_comes_back_over_a_link_that_fails_every_so_often() {
             return;
         }
     }
-    panic!("it took {} checkpoints in vain", cluster.counter(away, "checkpoints_installed"));
+    panic!(
+        "the node took {} unnecessary checkpoints",
+        cluster.counter(away, "checkpoints_installed")
+    );
 }
 
 /// Story: a chunk arrived every 70 s, after those that were sent before it. All received chunks
@@ -220,7 +223,7 @@ fn last_progress(cluster: &Cluster, node: usize) -> (u64, u64) {
         }
         _ => None,
     };
-    cluster.sent.iter().rev().find_map(progress).expect("it tells how far it is")
+    cluster.sent.iter().rev().find_map(progress).expect("progress is reported")
 }
 
 /// Story: while its own checkpoint of a peer's state was written, a node installed another one from

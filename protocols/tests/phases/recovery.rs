@@ -30,7 +30,7 @@ fn restart(options: Options) -> u64 {
         }
         cluster.epoch();
     }
-    assert!(cluster.counter(1, "txns_conflicting") > 0, "some were executed again");
+    assert!(cluster.counter(1, "txns_conflicting") > 0, "some were re-executed");
     let (applied, log) = (cluster.nodes[1].applied(), cluster.nodes[1].log.clone());
     let digest = cluster.nodes[1].store.digest(applied);
     let runs = [(); 2].map(|()| {
@@ -38,7 +38,7 @@ fn restart(options: Options) -> u64 {
         cluster.start(1);
         assert_eq!(cluster.nodes[1].applied(), applied);
         assert_eq!(cluster.nodes[1].store.digest(applied), digest);
-        assert_eq!(cluster.nodes[1].log[..log.len()], log, "a restart adds to the log alone");
+        assert_eq!(cluster.nodes[1].log[..log.len()], log, "a restart only appends to the log");
         cluster.nodes[1].runs.count()
     });
     assert_eq!(runs[0], runs[1]);
@@ -89,7 +89,7 @@ fn what_was_durable_and_not_committed_commits_after_a_restart() {
     cluster.epoch();
     assert_eq!(cluster.result(id, next), "1");
     assert_eq!(cluster.everywhere("x"), "11");
-    assert_eq!(cluster.counter(id, "txns_valid"), 2, "the overlay was laid again");
+    assert_eq!(cluster.counter(id, "txns_valid"), 2, "the overlay was rebuilt");
 }
 
 /// A node that lost batches that it had acknowledged would reuse their numbers, and forget its
@@ -103,8 +103,8 @@ fn a_node_that_lost_its_log_does_not_take_part_again() {
     cluster.lose_log(1);
     cluster.start(1);
     cluster.run_for(100);
-    let reason = cluster.nodes[1].stopped.clone().expect("it noticed");
-    assert!(reason.contains("from an earlier start"), "{reason}");
+    let reason = cluster.nodes[1].stopped.clone().expect("the loss was noticed");
+    assert!(reason.contains("an earlier start"), "{reason}");
     assert!(cluster.nodes[0].stopped.is_none() && cluster.nodes[2].stopped.is_none());
 }
 
@@ -135,8 +135,8 @@ fn a_node_that_lost_its_log_makes_no_batches_before_a_peer_has_spoken() {
     assert_eq!(cluster.sent.iter().filter(is_said).count(), 0);
     cluster.heal();
     cluster.run_for(1_000);
-    let reason = cluster.nodes[lost].stopped.clone().expect("it noticed");
-    assert!(reason.contains("from an earlier start"), "{reason}");
+    let reason = cluster.nodes[lost].stopped.clone().expect("the loss was noticed");
+    assert!(reason.contains("an earlier start"), "{reason}");
     assert_eq!(cluster.sent.iter().filter(is_said).count(), 0);
     assert_eq!(cluster.value((lost + 1) % 3, "x"), "old");
 }
@@ -161,10 +161,10 @@ fn a_node_that_lost_the_end_of_its_log_does_not_take_part_again() {
     for has_batches in [true, false] {
         let mut cluster = Cluster::new(3, by_hand());
         let lost = (cluster.leader() + 1) % 3;
-        let mut told = "promised";
+        let mut told = "made promises";
         let mut first = cluster.nodes[lost].log.iter().position(|(_, record)| record[0] == 2);
         if has_batches {
-            told = "2 batches of this node's log, and this node has 1";
+            told = "2 batches of this node's log, but this node has only 1";
             cluster.call(lost, "put x 1");
             cluster.batch(lost);
             first = Some(cluster.nodes[lost].log.len());
@@ -172,11 +172,11 @@ fn a_node_that_lost_the_end_of_its_log_does_not_take_part_again() {
             cluster.batch(lost);
         }
         cluster.crash(lost);
-        let first = cluster.nodes[lost].log[first.expect("it has voted")].0;
+        let first = cluster.nodes[lost].log[first.expect("the node has voted")].0;
         cluster.lose_records_from(lost, first);
         cluster.start(lost);
         cluster.run_for(500);
-        let reason = cluster.nodes[lost].stopped.clone().expect("it noticed");
+        let reason = cluster.nodes[lost].stopped.clone().expect("the loss was noticed");
         assert!(reason.contains(told), "{reason}");
     }
 }
@@ -190,7 +190,7 @@ fn a_first_start_waits_for_enough_peers_and_then_goes_at_once() {
         (0..late).for_each(|id| cluster.start(id));
         cluster.run_for(3_000);
         for id in 0..late {
-            assert_eq!(cluster.mark(id, "inputs.ready"), 0, "{late} of {nodes} are not enough");
+            assert_eq!(cluster.mark(id, "inputs.ready"), 0, "{late} of {nodes} do not suffice");
             assert_eq!(cluster.nodes[id].log.iter().filter(|(_, r)| r[0] != 4).count(), 0);
         }
         cluster.start(late);
@@ -207,7 +207,7 @@ fn a_first_start_waits_for_enough_peers_and_then_goes_at_once() {
                 .as_ref()
                 .is_some_and(|brain| brain.status().coordinator == Some(NodeId(id as u16)))
         });
-        cluster.fire(leader.expect("one is elected"), Timer::Epoch);
+        cluster.fire(leader.expect("a coordinator is elected"), Timer::Epoch);
         assert_eq!(cluster.result(0, ticket), "");
     }
 }
@@ -256,8 +256,8 @@ fn settings_do_not_change_under_an_epoch_that_is_not_applied_yet() {
     cluster.options = Options { solver: Solver::Greedy, ..by_hand() };
     cluster.start(late);
     cluster.run_for(1_000);
-    let reason = cluster.nodes[late].stopped.clone().expect("it noticed");
-    assert!(reason.contains("other settings") && reason.contains("Exact"), "{reason}");
+    let reason = cluster.nodes[late].stopped.clone().expect("the difference was noticed");
+    assert!(reason.contains("settings that differ") && reason.contains("Exact"), "{reason}");
 }
 
 /// A node starts from its checkpoint and the rest of its log, which is truncated below the
@@ -270,10 +270,10 @@ fn a_restart_from_a_checkpoint_and_a_truncated_log_leads_to_the_same_state() {
         cluster.call(n % 3, "add x 1");
         cluster.epoch();
     }
-    let (checkpoint, _) = cluster.nodes[id].checkpoint.clone().expect("it was due");
+    let (checkpoint, _) = cluster.nodes[id].checkpoint.clone().expect("a checkpoint was due");
     assert!(checkpoint.version.0 >= 4);
     let first = cluster.nodes[id].log.first().map_or(LogPosition(u64::MAX), |(first, _)| *first);
-    assert!(first > LogPosition(5), "the log was cut off below {first}");
+    assert!(first > LogPosition(5), "the log was truncated below {first}");
     // Durable only on this node, so not in the cut of the next checkpoint: it must survive the
     // truncation.
     cluster.rule = Box::new(move |from, _, message| match message {
@@ -284,7 +284,7 @@ fn a_restart_from_a_checkpoint_and_a_truncated_log_leads_to_the_same_state() {
     cluster.batch(id);
     cluster.call((id + 1) % 3, "put y 1");
     cluster.epoch();
-    let (later, _) = cluster.nodes[id].checkpoint.clone().expect("it was due");
+    let (later, _) = cluster.nodes[id].checkpoint.clone().expect("a checkpoint was due");
     assert!(later.version > checkpoint.version);
     cluster.heal();
     let applied = cluster.nodes[id].applied();

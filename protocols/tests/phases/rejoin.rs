@@ -34,8 +34,8 @@ pub fn assert_all_run(cluster: &Cluster) {
 
 /// The peers that the node waits for, according to its status.
 fn waits_for(cluster: &Cluster, id: usize) -> Vec<NodeId> {
-    let brain = cluster.nodes[id].brain.as_ref().expect("it runs");
-    brain.status().rejoin.expect("it is on its way back").missing
+    let brain = cluster.nodes[id].brain.as_ref().expect("the node runs");
+    brain.status().rejoin.expect("the node rejoins").missing
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_replaced_node_holds_all_again_and_goes_on_with_its_numbers() {
         cluster.sent.clear();
         cluster.run_for(2_000);
         assert_eq!(cluster.mark(lost, "inputs.rejoined"), 1);
-        assert!(!cluster.nodes[lost].is_replaced, "its next start is like any other");
+        assert!(!cluster.nodes[lost].is_replaced, "its next start is an ordinary one");
         add(&mut cluster, lost);
         let highest = cluster.sent.iter().filter_map(|(from, _, message)| match message {
             Message::Batch { bytes } if from.index() == lost => {
@@ -88,7 +88,7 @@ fn a_replaced_node_waits_for_all_others_and_says_nothing_meanwhile() {
     let is_question = |message: &Message| matches!(message, Message::Rejoin { .. });
     assert!(said.clone().all(|(_, _, message)| is_question(message)), "{:?}", said.last());
     assert!(said.count() > 0);
-    assert!(cluster.nodes[1].log.is_empty(), "nothing is known that could be logged");
+    assert!(cluster.nodes[1].log.is_empty(), "there is no state to log yet");
     match cluster.outcome(1, refused) {
         Some(Outcome::Aborted(abort)) => assert_eq!(abort.code, SqlState::CANNOT_CONNECT_NOW),
         other => panic!("{other:?}"),
@@ -97,7 +97,7 @@ fn a_replaced_node_waits_for_all_others_and_says_nothing_meanwhile() {
     cluster.start(2);
     cluster.run_for(3_000);
     assert_eq!(cluster.mark(1, "inputs.rejoined"), 1);
-    assert!(cluster.fresh(1, fresh).is_some(), "who can wait was only held up");
+    assert!(cluster.fresh(1, fresh).is_some(), "requests are only delayed");
     assert_eq!(cluster.everywhere("x"), "6");
     add(&mut cluster, 1);
     assert_all_run(&cluster);
@@ -113,7 +113,7 @@ fn of_three_that_two_forget_is_too_many() {
     cluster.run_for(5_000);
     for (id, other) in [(1, 2), (2, 1)] {
         let brain = cluster.nodes[id].brain.as_ref().unwrap();
-        let rejoin = brain.status().rejoin.expect("it waits");
+        let rejoin = brain.status().rejoin.expect("the node waits");
         // Only the third remembers.
         assert_eq!((rejoin.missing, rejoin.needed), (vec![], 2));
         assert_eq!(rejoin.forgetful, [NodeId(other)]);
@@ -271,8 +271,8 @@ fn who_was_replaced_does_not_take_part_any_more() {
     cluster.restore_log(1, log);
     cluster.start(1);
     cluster.run_for(1_000);
-    let reason = cluster.nodes[1].stopped.clone().expect("it noticed");
-    assert!(reason.contains("from an earlier start"), "{reason}");
+    let reason = cluster.nodes[1].stopped.clone().expect("the loss was noticed");
+    assert!(reason.contains("an earlier start"), "{reason}");
 }
 
 /// Story: a lost promise let a former leader decide an entry that the next one had not seen.
@@ -291,7 +291,7 @@ fn a_replaced_node_keeps_what_it_promised() {
         let brain = cluster.nodes[id].brain.as_ref().unwrap();
         brain.status().coordinator
     };
-    assert_ne!(lead(&cluster, voter), Some(NodeId(old as u16)), "another leads");
+    assert_ne!(lead(&cluster, voter), Some(NodeId(old as u16)), "another node leads");
     cluster.crash(voter);
     cluster.heal();
     cluster.replace(voter);
@@ -319,7 +319,7 @@ fn what_is_no_answer_is_refused() {
         Message::Rejoin { nonce, .. } => Some(*nonce),
         _ => None,
     });
-    let nonce = question.expect("it asks");
+    let nonce = question.expect("the node queries its peers");
     for known in [&b"x"[..], &[3, 1, 1, 1, 5, 1, 9]] {
         let message = Message::Recollection { nonce, birth: 4, known: known.into() };
         cluster.step(1, Input::Message { from: NodeId(0), message });
@@ -347,7 +347,7 @@ fn a_strict_read_that_asked_a_coordinator_which_asked_others_is_not_forgotten() 
     cluster.replace(lost);
     let fresh = cluster.submit(near, Request::Fresh);
     cluster.settle();
-    assert!(cluster.mark(lost, "inputs.not_while_rejoining") > 0, "it did not take it");
+    assert!(cluster.mark(lost, "inputs.not_while_rejoining") > 0, "the answer was ignored");
     cluster.start(far);
     cluster.run_for(5_000);
     assert!(cluster.fresh(near, fresh).is_some());
@@ -456,7 +456,7 @@ fn coordinator_on_its_way_back() -> (Cluster, usize) {
         );
     cluster.replace(c);
     let leads = |cluster: &Cluster| {
-        let brain = cluster.nodes[c].brain.as_ref().expect("it runs");
+        let brain = cluster.nodes[c].brain.as_ref().expect("the node runs");
         brain.status().coordinator == Some(NodeId(c as u16))
     };
     (0..30).for_each(|_| {
@@ -464,7 +464,7 @@ fn coordinator_on_its_way_back() -> (Cluster, usize) {
             cluster.run_for(1_000)
         }
     });
-    assert_eq!(cluster.leader(), c, "it leads again");
+    assert_eq!(cluster.leader(), c, "the node leads again");
     assert_eq!(cluster.mark(c, "inputs.rejoined"), 0);
     (cluster, c)
 }

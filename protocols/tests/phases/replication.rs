@@ -9,7 +9,7 @@ use pangea_protocols::minerva::{Message, Options, Timer};
 use super::support::{Cluster, Fate, by_hand, paper_by_hand};
 
 fn named(bytes: &Bytes) -> (usize, u64) {
-    let batch = Batch::decode(bytes).expect("replicas send whole batches");
+    let batch = Batch::decode(bytes).expect("replicas send complete batches");
     (batch.source.index(), batch.bid.0)
 }
 
@@ -29,7 +29,7 @@ fn heads_of(cluster: &mut Cluster, id: usize) -> Vec<Bid> {
         Message::Progress { heads, .. } if from.index() == id => Some(heads.clone()),
         _ => None,
     });
-    told.expect("it has just told")
+    told.expect("progress was just reported")
 }
 
 fn batches(cluster: &mut Cluster, id: usize, count: usize) {
@@ -55,10 +55,10 @@ fn a_batch_is_acknowledged_and_sent_only_when_it_is_durable() {
     cluster.nodes.iter_mut().for_each(|node| node.syncs = false);
     cluster.call(0, "put x 1");
     cluster.batch(0);
-    assert_eq!(count(&cluster, 0), 0, "not durable at its source");
+    assert_eq!(count(&cluster, 0), 0, "the batch is not durable at its source");
     cluster.nodes[0].syncs = true;
     cluster.settle();
-    assert_eq!(count(&cluster, 0), 4, "the batch and an acknowledgement, to each");
+    assert_eq!(count(&cluster, 0), 4, "the batch and an acknowledgement to each replica");
     assert_eq!((count(&cluster, 1), count(&cluster, 2)), (0, 0));
     cluster.nodes[1].syncs = true;
     cluster.settle();
@@ -87,7 +87,7 @@ fn a_replica_that_acknowledges_again_counts_once() {
     }
     let before = cluster.nodes[1].applied();
     cluster.cut();
-    assert_eq!(cluster.value(1, "x"), "", "two of five have it, three must");
+    assert_eq!(cluster.value(1, "x"), "", "two of five replicas have the batch; three are needed");
     cluster.heal();
     cluster.cut();
     assert_eq!(cluster.everywhere("x"), "1");
@@ -133,7 +133,7 @@ fn the_cut_of_figure_4_is_applied_by_a_replica_that_must_fetch_a_batch_of_it() {
     assert_eq!(heads_of(&mut cluster, 0), expected);
     assert!(cluster.counter(1, "batches_fetched") > 0);
     assert_eq!(cluster.everywhere("k2.3"), "1");
-    assert_eq!(cluster.value(0, "k0.2"), "", "beyond the cut");
+    assert_eq!(cluster.value(0, "k0.2"), "", "after the cut");
 }
 
 /// Story: in the paper's variant a batch is acknowledged only to its source. A replica without its
@@ -175,8 +175,8 @@ fn a_batch_that_does_not_come_is_asked_for_less_and_less_often() {
         cluster.mark(idle, "inputs.fetch") - before
     };
     let (first, second, third) = (asked_in(500), asked_in(500), asked_in(4_000));
-    assert!(first > second && second > 0, "{first} then {second}");
-    assert!(third > 0, "it is still asked for");
+    assert!(first > second && second > 0, "{first}, then {second}");
+    assert!(third > 0, "the batch is still requested");
     cluster.rule = Box::new(|_, _, _| Fate::Deliver);
     cluster.run_for(4_000);
     assert_eq!(cluster.value(idle, "x"), "1");
@@ -201,9 +201,9 @@ fn a_batch_that_is_on_its_way_from_its_source_is_not_asked_for() {
     cluster.epoch();
     let asked = |cluster: &Cluster| cluster.mark(idle, "inputs.fetch");
     cluster.run_for(90);
-    assert_eq!(asked(&cluster), 0, "a batch came from its source a moment ago");
+    assert_eq!(asked(&cluster), 0, "the source sent a batch a moment ago");
     cluster.run_for(400);
-    assert!(asked(&cluster) > 0, "nothing comes from it, and another has the batch");
+    assert!(asked(&cluster) > 0, "the source is silent, and another replica has the batch");
 }
 
 /// Only this replica creates entries of its own log.

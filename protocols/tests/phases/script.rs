@@ -39,7 +39,7 @@ pub fn registry(runs: &Runs) -> Registry {
 }
 
 pub fn program(name: &str, script: &str) -> Program {
-    let procedure = registry(&Runs::default()).id(name).expect("it is registered");
+    let procedure = registry(&Runs::default()).id(name).expect("the procedure is registered");
     Program::Call { procedure, args: Bytes::copy_from_slice(script.as_bytes()) }
 }
 
@@ -60,7 +60,7 @@ impl Procedure for Script {
 
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
         self.runs.0.fetch_add(1, Ordering::Relaxed);
-        let script = std::str::from_utf8(args).expect("scripts are text");
+        let script = std::str::from_utf8(args).expect("scripts are UTF-8");
         let mut read = Vec::new();
         for command in script.split(';') {
             let words: Vec<&str> = command.split_whitespace().collect();
@@ -83,7 +83,9 @@ impl Procedure for Script {
                     })?;
                 }
                 ["trap"] => {}
-                ["abort"] => return Err(Abort::new(SqlState::RAISE_EXCEPTION, "told to").into()),
+                ["abort"] => {
+                    return Err(Abort::new(SqlState::RAISE_EXCEPTION, "by the script").into());
+                }
                 _ => panic!("not a command: {command}"),
             }
         }

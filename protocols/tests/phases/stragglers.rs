@@ -64,8 +64,12 @@ fn a_replica_that_runs_slowly_is_removed_and_goes_on_from_a_checkpoint() {
     cluster.heal();
     cluster.nodes[slow].is_slow = false;
     cluster.run_for(2_000);
-    assert_eq!(cluster.counter(slow, "checkpoints_installed"), 1, "it ran nothing of that");
-    assert_eq!(cluster.members(here), 3, "it was taken back");
+    assert_eq!(
+        cluster.counter(slow, "checkpoints_installed"),
+        1,
+        "the replica ran no epoch of its backlog"
+    );
+    assert_eq!(cluster.members(here), 3, "the replica was readmitted");
     let ticket = cluster.call(slow, "put z 1");
     cluster.run_for(1_000);
     assert_eq!(cluster.result(slow, ticket), "");
@@ -130,7 +134,7 @@ fn a_replica_that_is_a_few_epochs_behind_stays() {
     cluster.run_for(500);
     assert_eq!(cluster.members(here), 3);
     let ticket = cluster.call(slow, "put z 1");
-    assert!(cluster.outcome(slow, ticket).is_none(), "and its clients are not refused");
+    assert!(cluster.outcome(slow, ticket).is_none(), "its clients are not refused");
     cluster.nodes[slow].is_slow = false;
     cluster.run_for(1_000);
     assert_eq!(cluster.result(slow, ticket), "");
@@ -150,18 +154,18 @@ fn a_checkpoint_that_fails_is_followed_by_one_of_a_later_version() {
         }
     };
     work(&mut cluster, 200);
-    assert_eq!(cluster.counter(0, "checkpoints_failed"), 1, "it waits");
+    assert_eq!(cluster.counter(0, "checkpoints_failed"), 1, "the request waits");
     assert_eq!(cluster.counter(0, "checkpoint_writing"), 0);
     let failed_at = cluster.nodes[0].applied();
     work(&mut cluster, 300);
-    assert_eq!(cluster.counter(0, "checkpoints_failed"), 2, "and tries again");
+    assert_eq!(cluster.counter(0, "checkpoints_failed"), 2, "the request is retried");
     assert!(cluster.nodes[0].checkpoint.is_none());
     let records = cluster.nodes[0].log.len();
     cluster.nodes[0].fails_checkpoints = false;
     work(&mut cluster, 350);
-    let (checkpoint, _) = cluster.nodes[0].checkpoint.as_ref().expect("there is room");
+    let (checkpoint, _) = cluster.nodes[0].checkpoint.as_ref().expect("the request is accepted");
     assert!(checkpoint.version > failed_at);
-    assert!(cluster.nodes[0].log.len() < records, "the log is cut off");
+    assert!(cluster.nodes[0].log.len() < records, "the log is truncated");
     assert!(cluster.counter(1, "checkpoints_failed") == 0);
     cluster.crash(0);
     cluster.start(0);

@@ -246,7 +246,7 @@ impl Cluster {
                 Fate::HoldBack => self.held_back.push((from, to, message)),
             }
         }
-        panic!("replicas answer each other without end");
+        panic!("replicas exchange messages without end");
     }
 
     /// Puts the messages that were held back on the wire again; the rule is applied again.
@@ -331,7 +331,7 @@ impl Cluster {
     /// Empties the disk of a node that does not run.
     pub fn lose_log(&mut self, id: usize) {
         let node = &mut self.nodes[id];
-        assert!(node.brain.is_none(), "it does not run");
+        assert!(node.brain.is_none(), "the node is not running");
         node.stopped = None;
         node.log.clear();
         node.checkpoint = None;
@@ -348,7 +348,7 @@ impl Cluster {
     /// Removes the records from a position on from the disk of a node that does not run.
     pub fn lose_records_from(&mut self, id: usize, first: LogPosition) {
         let node = &mut self.nodes[id];
-        assert!(node.brain.is_none(), "it does not run");
+        assert!(node.brain.is_none(), "the node is not running");
         node.log.retain(|(position, _)| *position < first);
         node.head = LogPosition(first.0 - 1);
         node.synced = node.head;
@@ -397,7 +397,7 @@ impl Cluster {
         let now = ClockReading { at: self.now, uncertainty: Span::ZERO };
         let mut effects = Vec::new();
         let mut cx = Cx::new(now, &mut node.rng, &node.store, &Sequential, node.head, &mut effects);
-        let brain = node.brain.as_mut().expect("only a node that runs takes a step");
+        let brain = node.brain.as_mut().expect("only a running node takes steps");
         brain.step(&mut cx, input);
         brain.invariants();
         effects.into_iter().for_each(|effect| self.carry_out(id, effect));
@@ -419,7 +419,10 @@ impl Cluster {
                 self.wire.push((NodeId(id as u16), to, message));
             }
             Effect::Reply { ticket, outcome, .. } => {
-                assert!(node.replies.insert(ticket, outcome).is_none(), "answered twice");
+                assert!(
+                    node.replies.insert(ticket, outcome).is_none(),
+                    "a ticket is answered twice"
+                );
             }
             Effect::Persist { position, record } => {
                 assert_eq!(position.0, node.head.0 + 1, "records are numbered without gaps");
@@ -430,7 +433,7 @@ impl Cluster {
                 node.timers.insert(timer, at);
             }
             Effect::Resume => node.wants_resume = true,
-            Effect::Fetch { .. } => panic!("all is in memory"),
+            Effect::Fetch { .. } => panic!("all rows are in memory"),
             Effect::ClearTimer(timer) => {
                 node.timers.remove(&timer);
             }
@@ -484,13 +487,13 @@ impl Cluster {
     }
 
     pub fn counter(&self, id: usize, name: &str) -> u64 {
-        let brain = self.nodes[id].brain.as_ref().expect("it runs");
+        let brain = self.nodes[id].brain.as_ref().expect("the node runs");
         brain.status().counters[name]
     }
 
     /// The number of nodes in the configuration.
     pub fn members(&self, id: usize) -> usize {
-        self.nodes[id].brain.as_ref().expect("it runs").status().members.len()
+        self.nodes[id].brain.as_ref().expect("the node runs").status().members.len()
     }
 
     pub fn mark(&self, id: usize, name: &str) -> u64 {

@@ -54,7 +54,7 @@ fn a_replica_that_was_away_too_long_takes_a_checkpoint_from_a_peer() {
     cluster.run_for(100);
     assert_eq!(cluster.result(away, ticket), "21");
 
-    assert_eq!(cluster.members(here), 3, "it was taken back");
+    assert_eq!(cluster.members(here), 3, "the replica was readmitted");
 }
 
 /// Story: a replica whose transfer stalled installed the checkpoint of another peer. The first one
@@ -77,7 +77,7 @@ fn a_transfer_that_is_no_longer_wanted_lets_its_versions_go() {
     cluster.call(0, "put x 1");
     cluster.epoch();
     let applied = cluster.nodes[0].applied();
-    assert!(cluster.nodes[0].store.oldest_pinned() < applied, "kept for the transfer");
+    assert!(cluster.nodes[0].store.oldest_pinned() < applied, "retained for the transfer");
     cluster.fire(1, Timer::Progress);
     assert_eq!(cluster.nodes[0].store.oldest_pinned(), applied);
 }
@@ -125,7 +125,7 @@ fn a_removed_replica_still_acknowledges_what_becomes_durable_later() {
     cluster.batch(source);
     cluster.run_for(500);
     assert_eq!(cluster.members(removed), 2);
-    assert_eq!(cluster.value(removed, "x"), "1", "it hears the others and applies");
+    assert_eq!(cluster.value(removed, "x"), "1", "the node receives messages and applies epochs");
     cluster.sent.clear();
     cluster.nodes[removed].syncs = true;
     cluster.settle();
@@ -180,7 +180,7 @@ fn a_peers_checkpoint_closes_the_current_batch() {
     cluster.run_for(500);
     let own = cluster.sent.iter().filter_map(|(from, to, message)| match message {
         Message::Batch { bytes } if from.index() == away && to.index() == (away + 1) % 3 => {
-            let batch = Batch::decode(bytes).expect("replicas send whole batches");
+            let batch = Batch::decode(bytes).expect("replicas send complete batches");
             Some((batch.records.len(), batch.base))
         }
         _ => None,
@@ -204,7 +204,7 @@ fn a_strict_read_asks_again_when_a_checkpoint_jumps_over_its_cut() {
     let is_told = |(_, to, message): &(NodeId, NodeId, Message)| {
         to.index() == away && matches!(message, Message::Barrier { .. })
     };
-    assert!(cluster.sent.iter().any(is_told), "it waits for a cut");
+    assert!(cluster.sent.iter().any(is_told), "the node waits for a cut");
     cluster.heal();
     cluster.run_for(1_000);
     assert_eq!(cluster.counter(away, "checkpoints_installed"), 1);
@@ -216,7 +216,7 @@ fn a_strict_read_asks_again_when_a_checkpoint_jumps_over_its_cut() {
 pub fn behind_by_many_parts() -> (Cluster, usize, usize) {
     let options = Options { removal_ms: 1_000, epoch_ms: 15, chunk_bytes: 64, ..by_hand() };
     let (mut cluster, away) = behind(options);
-    let peer = requests(&cluster, away).next().expect("it asked");
+    let peer = requests(&cluster, away).next().expect("a checkpoint was requested");
     for n in 0..90 {
         cluster.call(peer, &format!("put key{n:02} value-of-some-length"));
     }
@@ -267,7 +267,7 @@ fn assert_has_installed(cluster: &mut Cluster, away: usize) {
 fn what_has_come_of_a_checkpoint_outlives_its_connection() {
     let (mut cluster, away, peer) = cut_off_after(5);
     cluster.run_for(5_000);
-    assert_eq!(parts(&cluster, away).last(), Some(&20), "sixteen are on their way");
+    assert_eq!(parts(&cluster, away).last(), Some(&20), "sixteen chunks are in flight");
     cluster.sent.clear();
     cluster.heal();
     cluster.reconnect(away, peer);
@@ -343,7 +343,7 @@ fn a_peer_that_is_gone_for_good_holds_nothing_back() {
         let node = &cluster.nodes[peer];
         node.store.oldest_pinned() < node.applied()
     };
-    assert!(pinned(&cluster), "it may come back for the rest");
+    assert!(pinned(&cluster), "the receiver may continue the transfer");
     cluster.run_for(15_000);
     assert!(!pinned(&cluster));
 }
@@ -406,7 +406,7 @@ fn what_was_logged_after_a_peers_checkpoint_counts_once_that_is_durable() {
         }
         _ => None,
     });
-    let (applied, durable) = progress.expect("it tells how far it is");
+    let (applied, durable) = progress.expect("progress is reported");
     assert_eq!(durable, applied);
 }
 
@@ -480,7 +480,7 @@ fn a_coordinator_that_was_removed_takes_itself_back() {
     });
     cluster.start(away);
     cluster.run_for(3_000);
-    assert_eq!(cluster.leader(), away, "else this tests something else");
+    assert_eq!(cluster.leader(), away, "otherwise, another case is tested");
     assert_eq!(cluster.members(here), 2);
     cluster.heal();
     cluster.run_for(10_000);

@@ -86,12 +86,15 @@ mod tests {
         let txn = TxnId::default();
         let committed = |version, result| End::Committed { txn, version, result };
         let mut history = audit(&[]);
-        let result = history.operations[0].result().expect("it was answered").to_vec();
+        let result = history.operations[0].result().expect("the audit was answered").to_vec();
         history.operations[0].end = committed(SnapshotVersion(0), result);
         let mut opening = history.operations[0].clone();
         opening.call = load;
         opening.end = committed(SnapshotVersion(1), Vec::new());
-        assert!(check(&bank, &history).is_err(), "nothing says that it was before anything");
+        assert!(
+            check(&bank, &history).is_err(),
+            "an opening without time is before no other operation"
+        );
         history.operations.push(opening);
         assert_eq!(check(&bank, &history), Ok(()));
     }

@@ -20,7 +20,7 @@ pub fn check(history: &History) -> Result<(), Violation> {
             .map_err(|error| violation(format!("the answer of T{id} is a {error}")))?;
         if let Some(wrong) = picture.wrong().first() {
             return Err(violation(format!(
-                "T{id} (client {}, {:?}, at {}) saw what never was at one moment: {wrong}",
+                "T{id} (client {}, {:?}, at {}) saw rows of different snapshots: {wrong}",
                 operation.client, operation.how, operation.node
             )));
         }

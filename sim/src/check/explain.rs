@@ -32,7 +32,7 @@ pub fn range(recorded: &Recorded, range: Range) -> String {
 pub fn outcome(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Committed => "acknowledged",
-        Outcome::Unknown => "kept in part",
+        Outcome::Unknown => "partly visible",
         Outcome::Aborted => "aborted",
     }
 }
@@ -63,7 +63,7 @@ fn reason(recorded: &Recorded, class: &dyn Fn(Name) -> Class, from: u32, edge: &
     let Some(key) = edge.key else {
         return match edge.kind {
             Kind::Rt => "it ended before the beginning of".to_owned(),
-            _ => "it was over before the final state was read by".to_owned(),
+            _ => "it ended before the final state was read by".to_owned(),
         };
     };
     let is_list = class(key) == Class::List;
@@ -78,7 +78,7 @@ fn reason(recorded: &Recorded, class: &dyn Fn(Name) -> Class, from: u32, edge: &
         (Kind::Ww, Some(v), false) => format!("it wrote {k} before {v} was written to it by"),
         (Kind::Ww, None, _) => format!("it wrote {k} before it was deleted by"),
         (Kind::Wr, Some(v), false) => format!("it wrote {v} to {k}, which was read by"),
-        (Kind::Wr, None, _) => format!("it deleted {k}, which was found gone by"),
+        (Kind::Wr, None, _) => format!("it deleted {k}, which was found deleted by"),
         (Kind::Rw, Some(v), false) => format!("it read {k} before {v} was written to it by"),
         (Kind::Rw, None, _) => format!("it read {k} before it was deleted by"),
         (Kind::PredicateRw, ..) => {
@@ -86,7 +86,7 @@ fn reason(recorded: &Recorded, class: &dyn Fn(Name) -> Class, from: u32, edge: &
             let of = value.map_or(String::new(), |v| format!(" with {v}"));
             format!("its scan of {scan} did not find row {k}, inserted{of} by")
         }
-        (Kind::Rt | Kind::On, ..) => unreachable!("neither is about a key"),
+        (Kind::Rt | Kind::On, ..) => unreachable!("real-time and junction edges have no key"),
     }
 }
 

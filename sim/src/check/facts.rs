@@ -135,14 +135,15 @@ impl<'a> Facts<'a> {
                 if let Some(value) = value {
                     let author = Author { txn: found, before: *count, is_last: false };
                     let other = self.authors.insert((key, value), author);
-                    assert!(other.is_none(), "T{}: a value is given twice", txn.id);
+                    assert!(other.is_none(), "T{}: a value is written twice", txn.id);
                 }
                 *count += 1;
                 *last = value;
             }
             for (key, (_, value)) in changed {
                 let Some(value) = value else { continue };
-                let author = self.authors.get_mut(&(key, value)).expect("just inserted");
+                let author =
+                    self.authors.get_mut(&(key, value)).expect("the author was just inserted");
                 author.is_last = true;
             }
         }
@@ -229,7 +230,7 @@ impl<'a> Facts<'a> {
                     Op::Append { key, value } => {
                         match own.entry(*key).or_insert_with(|| Own::List(Vec::new())) {
                             Own::List(values) => values.push(*value),
-                            Own::Row(_) => unreachable!("a key is of one class"),
+                            Own::Row(_) => unreachable!("the key has one class"),
                         }
                     }
                     Op::Write { key, value } => drop(own.insert(*key, Own::Row(Some(*value)))),
@@ -288,7 +289,7 @@ impl<'a> Facts<'a> {
                 return Ok(());
             }
             let (seen, written) = (in_words(value), in_words(*written));
-            let story = format!("{} found {seen}, and it had itself left {written}", place());
+            let story = format!("{} found {seen}, although it had left {written} there", place());
             return Err(self.violation("internal", story));
         }
         let saw = match value {
@@ -298,15 +299,15 @@ impl<'a> Facts<'a> {
                 let author = self.author(key, value, &place)?;
                 if author.txn == txn {
                     let seen = in_words(Some(value));
-                    let story = format!("{} found {seen}, which it wrote only later", place());
+                    let story = format!("{} found {seen}, which it only wrote later", place());
                     return Err(self.violation("internal", story));
                 }
                 if !author.is_last {
                     let (seen, name) = (in_words(Some(value)), self.name(author.txn));
-                    let story = format!("{} found {seen}, which {name} replaced itself", place());
+                    let story = format!("{} found {seen}, which {name} itself replaced", place());
                     return Err(self.violation("G1b", story));
                 }
-                let object = self.object(key).expect("it has a writer that took place");
+                let object = self.object(key).expect("the object has a committed writer");
                 Saw::Version(object.version_of(author.txn).expect("a writer has a version"))
             }
         };
@@ -328,13 +329,12 @@ impl<'a> Facts<'a> {
     ) -> Result<Author, Violation> {
         let in_words = self.recorded.names.atom(value);
         let Some(author) = self.authors.get(&(key, value)) else {
-            let story = format!("{in_words} is in {}, and nobody put it there", place());
+            let story = format!("{in_words} is in {}, but no transaction wrote it", place());
             return Err(self.violation("garbage", story));
         };
         if self.recorded.txns[author.txn as usize].outcome == Outcome::Aborted {
             let name = self.name(author.txn);
-            let story =
-                format!("{in_words} is in {}; {name}, which aborted, put it there", place());
+            let story = format!("{in_words} is in {}; {name}, which aborted, wrote it", place());
             return Err(self.violation("G1a", story));
         }
         Ok(*author)

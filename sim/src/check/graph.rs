@@ -62,7 +62,7 @@ pub type Walk = Vec<(u32, Edge)>;
 impl Graph {
     /// Creates a graph of `txns` transactions.
     pub fn new(txns: usize) -> Self {
-        assert!(u32::try_from(2 * txns).is_ok(), "more transactions than vertices have numbers");
+        assert!(u32::try_from(2 * txns).is_ok(), "too many transactions");
         Self { edges: vec![Vec::new(); txns], txns }
     }
 
@@ -74,7 +74,7 @@ impl Graph {
 
     /// Adds an edge. An edge from a vertex to itself is ignored.
     pub fn add(&mut self, from: u32, edge: Edge) {
-        assert!((edge.to as usize) < self.edges.len(), "an edge to nowhere");
+        assert!((edge.to as usize) < self.edges.len(), "the vertex of the edge exists");
         if from != edge.to {
             self.edges[from as usize].push(edge);
         }

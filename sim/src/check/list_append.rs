@@ -74,7 +74,7 @@ fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
     let reads = operation.result().map(decode_reads).transpose();
     let reads = reads.map_err(|error| error.to_string())?;
     ops(&called, reads.as_deref(), names)
-        .ok_or_else(|| "the answer is not to what was asked".into())
+        .ok_or_else(|| "the answer does not match the request".into())
 }
 
 /// Returns operations with their results; without results, only the appends.
@@ -210,7 +210,9 @@ fn is_append(op: &&Op) -> bool {
 fn key(op: &Op) -> Name {
     match op {
         Op::Append { key, .. } | Op::Read { key, .. } => *key,
-        Op::Write { .. } | Op::Delete { .. } | Op::Scan { .. } => unreachable!("of lists alone"),
+        Op::Write { .. } | Op::Delete { .. } | Op::Scan { .. } => {
+            unreachable!("list-append has only lists")
+        }
     }
 }
 

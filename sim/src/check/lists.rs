@@ -42,7 +42,7 @@ impl<'a> Facts<'a> {
         };
         let own: &[Name] = match own {
             Some(Own::List(own)) => own,
-            Some(Own::Row(_)) => unreachable!("a key is of one class"),
+            Some(Own::Row(_)) => unreachable!("the key has one class"),
             None => &[],
         };
         let place = || self.list_place(txn, key);
@@ -57,7 +57,8 @@ impl<'a> Facts<'a> {
             if author.txn == txn {
                 let value = self.recorded.names.atom(value);
                 let all = in_words(values);
-                let story = format!("{} is {all}, with its own append {value} elsewhere", place());
+                let story =
+                    format!("{} is {all}, with its own append {value} in another place", place());
                 return Err(self.violation("internal", story));
             }
         }
@@ -90,11 +91,11 @@ impl<'a> Facts<'a> {
             }
         }
         for list in by_list.values() {
-            self.check_longest(&list.longest.expect("each list here was read"))?;
+            self.check_longest(&list.longest.expect("each of these lists was read"))?;
         }
         self.check_kept(&by_list)?;
         for list in by_list.values() {
-            let longest = list.longest.expect("each list here was read");
+            let longest = list.longest.expect("each of these lists was read");
             list.all.iter().try_for_each(|read| self.check_prefix(read, &longest))?;
         }
         for at in 0..self.objects.len() {
@@ -127,7 +128,7 @@ impl<'a> Facts<'a> {
                     self.name(before.txn)
                 ),
                 _ if open.map_or(0, |before| before.before + 1) != next.before => {
-                    format!("{in_words} in list {key} is out of the order of {name}'s appends")
+                    format!("{in_words} in list {key} is not in the order of {name}'s appends")
                 }
                 _ => {
                     open = Some(next).filter(|author| !author.is_last);
@@ -198,7 +199,7 @@ impl<'a> Facts<'a> {
         let object = &mut self.objects[at];
         let version = |object: &super::objects::Object, value: &Name| {
             let author = authors[&(object.key, *value)];
-            object.version_of(author.txn).expect("who was seen took place")
+            object.version_of(author.txn).expect("a transaction that was read took effect")
         };
         let mut known = vec![INITIAL];
         let longest = list.and_then(|list| list.longest);
@@ -209,7 +210,7 @@ impl<'a> Facts<'a> {
             let saw = Saw::Version(seen);
             object.reads.push(ObjectRead { reader: read.reader, saw, is_predicate: false });
         }
-        let end = *known.last().expect("it begins with the initial one");
+        let end = *known.last().expect("the initial version comes first");
         let is_direct =
             |read: &ObjectRead| model != Model::ReadCommitted && read.saw == Saw::Version(end);
         let fork = object.arrange(&known, is_direct);

@@ -114,7 +114,7 @@ impl FromStr for Model {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|model| model.name() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            format!("there is no model {name:?}; there are {names}")
+            format!("unknown model {name:?}; known: {names}")
         })
     }
 }

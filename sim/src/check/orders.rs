@@ -192,7 +192,7 @@ impl<'a> Orders<'a> {
         let (junction, firsts) = if segment == 0 {
             (after_first, 1..object.segments.len())
         } else if object.last.is_some_and(|last| last != segment) {
-            let last = object.last.expect("just seen");
+            let last = object.last.expect("the segment was just found");
             (before_last, last..last + 1)
         } else {
             return edges;
@@ -395,7 +395,7 @@ impl Orders<'_> {
                 let mut earlier = versions.iter().copied().filter(came_before);
                 let seen = earlier.rfind(|version| candidates.contains(version));
                 let seen = seen.or_else(|| candidates.first().copied());
-                let seen = seen.expect("a read that is in question has something to choose from");
+                let seen = seen.expect("an open read has candidates");
                 for (from, edge) in self.read_edges(at, read, seen) {
                     guessed.add(from, edge);
                 }

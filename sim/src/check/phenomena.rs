@@ -31,7 +31,7 @@ pub fn worst(graph: &Graph, model: Model) -> Option<(&'static str, Walk)> {
     let found = plain.or_else(|| among(graph, model, &[Rt, Ww, Wr]));
     let walk = found.unwrap_or_else(|| {
         let any = Search::new(graph, model.rule()).shortest_cycle();
-        any.expect("where there are no places there is a cycle")
+        any.expect("a graph without an order has a cycle")
     });
     Some((name(&walk), walk))
 }
@@ -132,7 +132,7 @@ mod tests {
             edges.push((2, 9, Ww));
             assert_eq!(found(&edges), Some((name, kinds.len())));
             edges.remove(1);
-            assert_eq!(found(&edges), None, "{name} without an edge");
+            assert_eq!(found(&edges), None, "{name} with a missing edge");
         }
     }
 

@@ -42,12 +42,16 @@ impl<'a> Reach<'a> {
             _ => &[begin],
         };
         let start = if self.is_apart && edge.kind.is_rw() { end + 1 } else { end };
-        assert!(edge.kind != Kind::On, "what is in question is between transactions");
+        assert!(edge.kind != Kind::On, "open edges are between transactions");
         from != edge.to && self.search.counts(edge.kind) && self.leads(start, ends)
     }
 
     fn leads(&mut self, start: u32, ends: &[u32]) -> bool {
-        let last = ends.iter().map(|end| self.places[*end as usize]).max().expect("there are ends");
+        let last = ends
+            .iter()
+            .map(|end| self.places[*end as usize])
+            .max()
+            .expect("the list of ends is not empty");
         self.turn += 1;
         self.stack.clear();
         self.stack.push(start);

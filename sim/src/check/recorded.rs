@@ -117,7 +117,8 @@ fn check_facts(facts: &Facts<'_>, model: Model) -> Verdict {
 
 fn story(facts: &Facts<'_>, walk: &super::graph::Walk, is_inferred: bool) -> String {
     let story = explain::cycle(facts.recorded, &|key| facts.class(key), walk);
-    let note = "\n    The order of some writes here is inferred: any other makes a cycle as well.";
+    let note = "\n    The order of some writes here is inferred, but every other order makes a \
+                cycle as well.";
     if is_inferred { story + note } else { story }
 }
 
@@ -127,8 +128,8 @@ fn lost_update(facts: &Facts<'_>, fork: Fork) -> Violation {
     let seen = fork.version.value.map_or("nothing".to_owned(), |v| names.atom(v).to_string());
     let [first, second] = fork.writers.map(|writer| facts.name(writer));
     let story = format!(
-        "2 transactions replaced what both had read:\n    {first}: it read {seen} at {key}, and \
-         changed it\n    {second}: it read {seen} at {key}, and changed it"
+        "2 transactions replaced the version that both had read:\n    {first}: it read {seen} at \
+         {key}, and changed it\n    {second}: it read {seen} at {key}, and changed it"
     );
     facts.violation("lost update", story)
 }

@@ -69,8 +69,8 @@ impl Facts<'_> {
             };
             let version = object.versions[lost as usize];
             let story = format!(
-                "{} wrote {} to {}, which is lost: in the end there is {}, and it has no place \
-                 before that",
+                "{} wrote {} to {}, which is lost: the final value is {}, and the write has no \
+                 place before that",
                 self.name(version.writer),
                 words(version.value),
                 names.atom(object.key),

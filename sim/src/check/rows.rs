@@ -82,7 +82,7 @@ fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
             }
             Called::Read { .. } | Called::Scan { .. } if !is_answered => {}
             Called::Read { row } | Called::Delete { row } => {
-                let answer = answers.next().ok_or("the answer is short")?;
+                let answer = answers.next().ok_or("the answer is too short")?;
                 let seen = match answer[..] {
                     [] => Seen::Nothing,
                     [(found, value)] if found == row => Seen::Value(names.name(number(value))),
@@ -94,7 +94,7 @@ fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
                 ops.extend(is_deleted.then_some(Op::Delete { key }));
             }
             Called::Scan { first, count } => {
-                let answer = answers.next().ok_or("the answer is short")?;
+                let answer = answers.next().ok_or("the answer is too short")?;
                 let is_inside = |(row, _): &(u64, u64)| (first..first + count).contains(row);
                 let is_in_order = answer.windows(2).all(|pair| pair[0].0 < pair[1].0);
                 if !is_in_order || !answer.iter().all(is_inside) {
@@ -108,7 +108,7 @@ fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
     }
     match answers.next() {
         None => Ok(ops),
-        Some(more) => Err(format!("the answer has {more:?} besides what was asked")),
+        Some(more) => Err(format!("the answer has {more:?} in addition to what was requested")),
     }
 }
 
@@ -191,16 +191,16 @@ impl Row {
             let newest = newest.filter(|_| !self.is_open)?;
             // The order of writes of one version is unknown.
             let is_deleted = held().any(|(version, value)| *version == newest && value.is_none());
-            return (!is_deleted).then(|| format!("it was written at {newest}"));
+            return (!is_deleted).then(|| format!("the row was written at {newest}"));
         };
         // A value of unknown version may belong to any version.
         let (written, _) = self.writes.iter().find(|(_, value)| *value == Some(seen))?;
         if *written > at {
-            return Some(format!("that was written at {written}"));
+            return Some(format!("that value was written at {written}"));
         }
-        newest
-            .filter(|newest| newest > written)
-            .map(|newest| format!("that was written at {written}, and another value at {newest}"))
+        newest.filter(|newest| newest > written).map(|newest| {
+            format!("that value was written at {written}, and another one at {newest}")
+        })
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
             (&[Called::Read { row: 1 }], &[&[(2, 5)][..]][..], "a read of 1 found [(2, 5)]"),
             (&[SCAN], &[&[(4, 5)]], "from 0 found [(4, 5)]"),
             (&[SCAN], &[&[(1, 5), (1, 6)]], "found [(1, 5), (1, 6)]"),
-            (&[WRITE], &[&[]], "besides"),
+            (&[WRITE], &[&[]], "in addition to"),
         ] {
             let operations = vec![operation(ops, committed(1, rows))];
             let (anomaly, story) = found(operations, &Model::default()).unwrap_err();
@@ -314,11 +314,11 @@ mod tests {
             assert_eq!(at(version, rows), Ok(()), "at {version}");
         }
         for (version, rows, words) in [
-            (4, &[][..], "it was written at 3"),
-            (2, &[(1, 10)], "that was written at 3"),
-            (6, &[(1, 10)], "written at 3, and another value at 5"),
-            (6, &[(1, 11)], "that was written at 7"),
-            (9, &[], "it was written at 7"),
+            (4, &[][..], "the row was written at 3"),
+            (2, &[(1, 10)], "that value was written at 3"),
+            (6, &[(1, 10)], "written at 3, and another one at 5"),
+            (6, &[(1, 11)], "that value was written at 7"),
+            (9, &[], "the row was written at 7"),
         ] {
             let (anomaly, story) = at(version, rows).unwrap_err();
             assert_eq!(anomaly, "wrong snapshot", "{story}");

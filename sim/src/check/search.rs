@@ -271,7 +271,7 @@ impl<'a, 'b> Ways<'a, 'b> {
         let mut at = to;
         loop {
             let came = self.came_by[at as usize];
-            assert!(came.turn == self.turn, "every state on the way was come by");
+            assert!(came.turn == self.turn, "each state on the path was reached");
             let edge = self.search.edges(came.from)[came.edge as usize];
             walk.push((self.search.vertex(came.from), edge));
             at = came.from;

@@ -198,7 +198,7 @@ impl FileLine {
     }
 
     fn read(&self, kind: &str) -> Result<Line, String> {
-        let unit = unit_of(kind).ok_or("there is no such kind of step or work")?;
+        let unit = unit_of(kind).ok_or("unknown kind of step or work")?;
         let given = [
             (Unit::Txn, self.per_txn_us, 1e3),
             (Unit::Effect, self.per_effect_us, 1e3),
@@ -209,7 +209,9 @@ impl FileLine {
             match value {
                 Some(_) if found != unit => {
                     let (found, right) = (found.key(), unit.key());
-                    return Err(format!("it has {found}, and grows with {right}"));
+                    return Err(format!(
+                        "found {found}, but the cost of this kind depends on {right}"
+                    ));
                 }
                 Some(value) => per_unit_ns = Some(not_negative(found.key(), value)? * times),
                 None => {}
@@ -218,11 +220,11 @@ impl FileLine {
         let fixed_ns = not_negative("fixed_us", self.fixed_us)? * 1e3;
         let per_unit_ns = match (per_unit_ns, unit) {
             (None, Unit::Nothing) => 0.0,
-            (None, unit) => return Err(format!("it lacks {}", unit.key())),
+            (None, unit) => return Err(format!("{} is missing", unit.key())),
             (Some(value), _) => value,
         };
         if fixed_ns + per_unit_ns <= 0.0 {
-            return Err("it costs nothing: one of its numbers must be above 0".to_owned());
+            return Err("the cost is zero: one of the numbers must be above 0".to_owned());
         }
         let Self { samples, mean_size, r2, .. } = *self;
         Ok(Line { fixed_ns, per_unit_ns, samples, mean_size, r2 })
@@ -233,16 +235,16 @@ fn not_negative(key: &str, value: f64) -> Result<f64, String> {
     if value.is_finite() && value >= 0.0 {
         Ok(value)
     } else {
-        Err(format!("{key} = {value}: must be a number that is not negative"))
+        Err(format!("{key} = {value}: must be finite and not negative"))
     }
 }
 
 /// The header of the file.
 const HEAD: &str = "\
-# What a node spends its time on, measured by `pangea calibrate` and read by `pangea sim --predict`.
-# Each line: CPU time on one core, `fixed_us` each time and so much more for each transaction,
-# effect or kilobyte; `r2` is the share of the scatter that the line explains. Times of an fsync
-# are on the wall, each the mean of an equal share of all, from the shortest to the longest.
+# Where a node spends its time, measured by `pangea calibrate` and read by `pangea sim --predict`.
+# Each line: CPU time on one core, `fixed_us` each time plus an amount for each transaction, effect
+# or kilobyte; `r2` is the share of the variance that the line explains. Times of an fsync are
+# wall-clock times, each the mean of an equal share of all, in ascending order.
 ";
 
 impl Costs {
@@ -255,7 +257,7 @@ impl Costs {
             network: Network { wire_bytes_per_byte: self.wire_bytes_per_byte },
             lines: self.lines.iter().map(|(k, line)| (k.clone(), FileLine::of(k, line))).collect(),
         };
-        let text = toml::to_string(&file).expect("numbers and names");
+        let text = toml::to_string(&file).expect("costs can be written as TOML");
         format!("{HEAD}\n{text}")
     }
 
@@ -314,7 +316,7 @@ impl Costs {
 
     /// Returns the cost of a kind. All kinds of the protocol exist.
     pub fn line(&self, kind: &str) -> &Line {
-        self.lines.get(kind).unwrap_or_else(|| panic!("{kind} was checked to be there"))
+        self.lines.get(kind).unwrap_or_else(|| panic!("{kind} was checked before"))
     }
 
     /// Returns the duration of an fsync at a quantile, in nanoseconds.

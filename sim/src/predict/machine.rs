@@ -50,7 +50,7 @@ impl<T> Machine<T> {
     /// # Panics
     /// If `cores` is 0.
     pub fn new(cores: usize) -> Self {
-        assert!(cores > 0, "a machine has a core");
+        assert!(cores > 0, "a machine needs a core");
         Self {
             idle_cores: cores,
             cores,
@@ -97,7 +97,7 @@ impl<T> Machine<T> {
         let thread = &mut self.threads[id.0];
         assert!(!thread.is_running, "a thread runs on one core at a time");
         thread.is_running = true;
-        let (left_ns, _) = thread.todo.front().expect("who is ready has something to do");
+        let (left_ns, _) = thread.todo.front().expect("a ready thread has work");
         thread.slice_ns = (*left_ns).min(SLICE_NS);
         Some(Slice { until_ns: now_ns + thread.slice_ns, thread: id })
     }
@@ -105,13 +105,13 @@ impl<T> Machine<T> {
     /// Ends a slice. Returns the continuation of the job if the job is complete.
     pub fn end(&mut self, id: ThreadId) -> Option<T> {
         let thread = &mut self.threads[id.0];
-        assert!(std::mem::take(&mut thread.is_running), "it was running");
+        assert!(std::mem::take(&mut thread.is_running), "the thread was running");
         let ran_ns = thread.slice_ns;
         self.idle_cores += 1;
         self.busy_ns += ran_ns;
         thread.busy_ns += ran_ns;
         thread.had_ns += ran_ns;
-        let (left_ns, _) = thread.todo.front_mut().expect("it did something");
+        let (left_ns, _) = thread.todo.front_mut().expect("the thread had work");
         *left_ns -= ran_ns;
         let done = if *left_ns == 0 { thread.todo.pop_front() } else { None };
         if !thread.todo.is_empty() {
@@ -180,7 +180,7 @@ mod tests {
         let given = [(0, 0, 3 * ms), (0, 1, 3 * ms), (ms / 2, 2, ms / 10)];
         assert_eq!(served(2, &given), [3 * ms, 3 * ms + ms / 10, ms + ms / 10]);
         let alone = served(1, &given[..2]);
-        assert_eq!(alone, [5 * ms, 6 * ms], "by turns");
+        assert_eq!(alone, [5 * ms, 6 * ms], "alternately");
     }
 
     #[test]

@@ -25,7 +25,8 @@ impl Loaded {
         let store = Store::new();
         let version = SnapshotVersion(1);
         for call in workload.load_calls() {
-            let procedure = registry.id(call.procedure).expect("workloads call what is there");
+            let procedure =
+                registry.id(call.procedure).expect("workloads only call procedures that exist");
             let program = Program::Call { procedure, args: call.args };
             let job = Job { txn: TxnId::default(), program: &program, footprint: None };
             let (jobs, told) = ([job], Told::Outcomes);

@@ -148,10 +148,12 @@ pub fn predict<P: Protocol>(
     loaded: &Loaded,
 ) -> Result<Prediction, String> {
     if settings.partitions.shards() > 1 && settings.loss.is_some() {
-        return Err("the loss of a region is predicted for tables that are not divided".to_owned());
+        return Err(
+            "the loss of a region can only be predicted for unpartitioned tables".to_owned()
+        );
     }
     if settings.nodes() > NODES_MAX {
-        return Err(format!("{} nodes are more than {NODES_MAX}", settings.nodes()));
+        return Err(format!("{} nodes exceed the limit of {NODES_MAX}", settings.nodes()));
     }
     let mut world = World::<P>::new(settings, options, costs, loaded);
     for index in 0..world.nodes.len() {
@@ -163,12 +165,12 @@ pub fn predict<P: Protocol>(
     world.at(LOOK_NS, Event::Look);
     while !world.is_over {
         world.serve();
-        let Reverse((at, _, slot)) = world.queue.pop().expect("the end is always to come");
-        assert!(at >= world.now_ns, "virtual time only grows");
+        let Reverse((at, _, slot)) = world.queue.pop().expect("the end event is always queued");
+        assert!(at >= world.now_ns, "virtual time only increases");
         world.now_ns = at;
         world.events += 1;
         world.free.push(slot);
-        let event = world.due[slot].take().expect("an event happens once");
+        let event = world.due[slot].take().expect("an event occurs once");
         world.handle(event)?;
     }
     Ok(world.outcome())
@@ -410,7 +412,9 @@ impl<'a, P: Protocol> World<'a, P> {
         };
         if !self.nodes.iter().all(is_usable) {
             if self.now_ns > USABLE_NS_MAX {
-                return Err("the replicas do not agree on a coordinator in a minute".to_owned());
+                return Err(
+                    "the replicas did not agree on a coordinator within a minute".to_owned()
+                );
             }
             self.at(self.now_ns + LOOK_NS, Event::Look);
             return Ok(());
@@ -483,7 +487,7 @@ impl<'a, P: Protocol> World<'a, P> {
             }
             Effect::Send { to, message, .. } => self.transmit(index, to.index(), message),
             Effect::Reply { ticket, outcome, .. } => {
-                let client = node.waiting.remove(&ticket).expect("it is answered once");
+                let client = node.waiting.remove(&ticket).expect("a ticket is answered once");
                 let is_committed = matches!(outcome, Outcome::Committed { .. });
                 node.answers.push((client, is_committed));
                 if let Outcome::Committed { txn, version, .. } = outcome {
@@ -505,14 +509,14 @@ impl<'a, P: Protocol> World<'a, P> {
             }
             Effect::ClearTimer(timer) => drop(node.timers.remove(&timer)),
             Effect::Resume => node.wants_resume = true,
-            Effect::Fresh { .. } => return Err("a fresh version that nobody wanted".to_owned()),
+            Effect::Fresh { .. } => return Err("a strict read that no client requested".to_owned()),
             Effect::Checkpoint { checkpoint, pin, .. } => {
                 pin.end();
                 let at = self.now_ns + CHECKPOINT_NS;
                 self.at(at, Event::Checkpointed(index, checkpoint.version));
             }
             Effect::Stop { reason } => return Err(format!("{} stopped: {reason}", node.id)),
-            Effect::Fetch { .. } => return Err("all is in memory here".to_owned()),
+            Effect::Fetch { .. } => return Err("all rows are in memory".to_owned()),
             Effect::Reign { shard, from, reign, is_final } => {
                 self.losing.on_reign(NodeId(index as u16), (shard, from), reign, is_final)?;
             }

@@ -55,7 +55,8 @@ impl Names {
         if let Some(&name) = self.ids.get(&atom) {
             return name;
         }
-        let name = Name(u32::try_from(self.atoms.len()).expect("fewer than four billion names"));
+        let name =
+            Name(u32::try_from(self.atoms.len()).expect("the number of names is below 2^32"));
         self.atoms.push(atom.clone());
         self.ids.insert(atom, name);
         name
@@ -237,16 +238,19 @@ impl Rules {
         let malformed = |what: String| Err(Malformed { line, what });
         if let Some(end) = txn.end.filter(|end| *end < txn.begin) {
             let begin = txn.begin;
-            return malformed(format!("it ends at {end}, before its begin at {begin}"));
+            return malformed(format!(
+                "the transaction ends at {end}, before its begin at {begin}"
+            ));
         }
         if txn.end.is_none() && txn.outcome != Outcome::Unknown {
             return malformed(
-                "it has no end; only one whose outcome is unknown may lack it".into(),
+                "the transaction has no end, which is only allowed if its outcome is unknown"
+                    .into(),
             );
         }
         let writes = txn.ops.iter().any(|op| !matches!(op, Op::Read { .. } | Op::Scan { .. }));
         if txn.is_final && (writes || txn.outcome != Outcome::Committed) {
-            return malformed("a final transaction must only read, and be committed".into());
+            return malformed("a final transaction must be committed and only read".into());
         }
         txn.ops.iter().try_for_each(|op| self.check_op(names, line, op))
     }
@@ -260,8 +264,8 @@ impl Rules {
                     let (key, value) = (names.atom(*key), names.atom(*value));
                     let verb = if is_append { "append" } else { "write" };
                     return malformed(format!(
-                        "duplicate {verb} of {value} to {key}, which line {before} has already; \
-                         each value must be given to a key once"
+                        "duplicate {verb} of {value} to {key}, already in line {before}; each \
+                         value must be written to a key only once"
                     ));
                 }
                 Some((*key, if is_append { Class::List } else { Class::Register }))
@@ -286,7 +290,7 @@ impl Rules {
         let mut found = HashSet::default();
         for &(key, _) in rows {
             let what = if !range.contains(names, key) {
-                format!("the scan found row {}, which is not in its range", names.atom(key))
+                format!("the scan found row {}, which is outside its range", names.atom(key))
             } else if !found.insert(key) {
                 format!("the scan found row {} twice", names.atom(key))
             } else {
@@ -314,7 +318,7 @@ impl Rules {
             Class::Register => "a register or row, which is written",
         };
         let (key, known, now) = (names.atom(key), words(known), words(class));
-        let what = format!("key {key} is {now}; in line {before} it is {known}");
+        let what = format!("key {key} is {now}, but in line {before} it is {known}");
         Err(Malformed { line, what })
     }
 }

@@ -50,7 +50,7 @@ pub fn read(input: &mut dyn BufRead, watch: &mut dyn FnMut(u64)) -> Result<Recor
             break;
         }
         if len > LINE_LEN_MAX {
-            let what = format!("longer than {LINE_LEN_MAX} bytes");
+            let what = format!("the line is longer than {LINE_LEN_MAX} bytes");
             return Err(ReadError::Malformed(Malformed { line, what }));
         }
         if line % LINES_PER_CALL == 0 {
@@ -71,7 +71,7 @@ fn transaction(line: usize, text: &[u8], names: &mut Names) -> Result<Txn, Malfo
     // The deserializer would accept an array as an object, with its values in the order of the
     // fields.
     if text.trim_ascii_start().first() == Some(&b'[') {
-        let what = "a transaction is a JSON object, and this is an array".to_owned();
+        let what = "a transaction must be a JSON object, but this is an array".to_owned();
         return Err(Malformed { line, what });
     }
     let parsed: RawTxn =
@@ -110,14 +110,14 @@ fn malformed(line: usize, text: &[u8], error: &serde_json::Error) -> Malformed {
         // The JSON parser reports another type as bad syntax if one of several names is expected.
         serde_json::error::Category::Syntax if is_json() => format!(
             "column {column}: expected an outcome, \"committed\", \"aborted\" or \"unknown\", or \
-             one operation, as {{\"read\": {{..}}}}"
+             one operation, such as {{\"read\": {{..}}}}"
         ),
         serde_json::error::Category::Eof => format!(
-            "it ends within its object, at column {column} ({what}); expected one whole JSON \
+            "the object is incomplete at column {column} ({what}); expected one complete JSON \
              object: is the file truncated?"
         ),
         serde_json::error::Category::Syntax => {
-            format!("column {column}: {what}; expected one JSON object a line")
+            format!("column {column}: {what}; expected one JSON object for each line")
         }
         _ => format!("column {column}: {what}"),
     };
@@ -211,8 +211,8 @@ impl RawOp {
                 let seen = match value {
                     RawSeen::NotTold if is_known => {
                         return Err(format!(
-                            "the read of {key} has no `value`; expected what it returned, null for \
-                             nothing"
+                            "the read of {key} has no `value`; expected the result, or null for \
+                             no value"
                         ));
                     }
                     RawSeen::NotTold => return Ok(None),
@@ -226,7 +226,7 @@ impl RawOp {
             }
             Self::Scan { rows: None, .. } if is_known => {
                 return Err(
-                    "the scan has no `rows`; expected those it returned, [] for none".into()
+                    "the scan has no `rows`; expected the rows found, or [] for none".into()
                 );
             }
             Self::Scan { rows: None, .. } => return Ok(None),
@@ -254,7 +254,7 @@ impl Visitor<'_> for AtomVisitor {
     type Value = Atom;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number of 64 bits or a text")
+        f.write_str("a 64-bit integer or a string")
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Atom, E> {
@@ -286,7 +286,7 @@ impl<'de> Visitor<'de> for SeenVisitor {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "what the read returned: a number, a text, null for nothing, or a list of values",
+            "the result of a read: a number, a string, null for no value, or a list of values",
         )
     }
 

@@ -144,7 +144,7 @@ impl<P: Protocol> World<P> {
         }
         let nodes = self.nodes.len();
         let client = &mut self.clients.list[index];
-        assert!(client.waits_for.is_none(), "one operation after the other");
+        assert!(client.waits_for.is_none(), "a client has one operation at a time");
         let now = Clock::origin() + Span::from_us(self.now.us);
         let call = client.generator.next(client.dice.rng(), now);
         let how = match self.settings.shards {
@@ -204,20 +204,23 @@ impl<P: Protocol> World<P> {
         self.clients.tickets += 1;
         let ticket = Ticket(self.clients.tickets);
         let running = self.nodes[id.index()].running.as_mut();
-        running.expect("the caller looked").waiting.insert(ticket, op);
+        running.expect("the caller has checked that the node runs").waiting.insert(ticket, op);
         self.trace.event(self.now, id, "submit", [ticket.0, op.0 as u64], String::new);
         self.input(id, Input::Submit(vec![Submission { ticket, request }]));
     }
 
     fn program(&self, op: OpId) -> Program {
         let call = &self.history[op].call;
-        let procedure = self.registry.id(call.procedure).expect("workloads call what is there");
+        let procedure =
+            self.registry.id(call.procedure).expect("workloads only call procedures that exist");
         Program::Call { procedure, args: call.args.clone() }
     }
 
     /// Runs an operation on the newest snapshot of its node.
     fn run_on_snapshot(&self, op: OpId) -> (Pin, optimistic::Run) {
-        let store = self.nodes[self.history[op].node.index()].store().expect("the caller looked");
+        let store = self.nodes[self.history[op].node.index()]
+            .store()
+            .expect("the caller has checked that the node runs");
         let pin = store.pin();
         let overlay = Overlay::new();
         let program = self.program(op);
@@ -227,7 +230,7 @@ impl<P: Protocol> World<P> {
 
     fn read_now(&mut self, op: OpId) {
         let (pin, run) = self.run_on_snapshot(op);
-        assert!(run.writes.is_empty(), "a program that says that it only reads wrote");
+        assert!(run.writes.is_empty(), "a program that is declared read-only has written");
         let version = pin.version();
         self.reigns.on_answer(self.history[op].node, op, version);
         let end = match run.result {
@@ -276,7 +279,8 @@ impl<P: Protocol> World<P> {
         let only_reads = self.clients.prepared[&op].certified.writes.is_empty();
         if only_reads && self.clients.list[client].dice.chance(500) {
             // A transaction that read one snapshot and wrote no row is serializable as it is.
-            let prepared = self.clients.prepared.remove(&op).expect("looked up above");
+            let prepared =
+                self.clients.prepared.remove(&op).expect("the operation was found above");
             self.reigns.on_answer(node, op, version);
             self.tell(op, End::Read { version, result: prepared.result });
             return;
@@ -292,7 +296,7 @@ impl<P: Protocol> World<P> {
         let again = optimistic::run(&self.registry, &program, pin.store(), pin.version(), &nothing);
         if again.result.as_ref() != Ok(result) {
             let (version, node) = (pin.version(), self.history[op].node);
-            self.violate("pins", format!("T{} at {node} found {version} changed", op.0));
+            self.violate("pins", format!("T{} at {node} found that {version} had changed", op.0));
         }
     }
 
@@ -300,7 +304,10 @@ impl<P: Protocol> World<P> {
     pub(super) fn answer(&mut self, id: NodeId, ticket: Ticket, outcome: Outcome) {
         let Some(op) = self.take_waiting(id, ticket) else { return };
         if self.history[op].how == How::Strict {
-            self.violate("replies", format!("{id} ended {ticket}, a strict read, with an outcome"));
+            self.violate(
+                "replies",
+                format!("{id} answered {ticket}, a strict read, with an outcome"),
+            );
             return;
         }
         let prepared = self.clients.prepared.remove(&op);
@@ -315,7 +322,11 @@ impl<P: Protocol> World<P> {
                 if self.settings.shards > 1 {
                     // The transaction may be re-executed and then commit.
                     let running = self.nodes[id.index()].running.as_ref();
-                    let version = running.expect("it answers").protocol.status().version;
+                    let version = running
+                        .expect("the node runs, because it answers")
+                        .protocol
+                        .status()
+                        .version;
                     self.reigns.on_answer(id, op, version);
                 }
                 End::Aborted(abort)
@@ -328,19 +339,23 @@ impl<P: Protocol> World<P> {
     pub(super) fn answer_fresh(&mut self, id: NodeId, ticket: Ticket, version: SnapshotVersion) {
         let Some(op) = self.take_waiting(id, ticket) else { return };
         self.trace.event(self.now, id, "fresh", [ticket.0, version.0], String::new);
-        let store = self.nodes[id.index()].store().expect("it has just answered");
+        let store = self.nodes[id.index()].store().expect("the node runs, because it answers");
         if store.published() < version {
-            self.violate("replies", format!("{id} called {version} fresh before it published it"));
+            self.violate(
+                "replies",
+                format!("{id} reported {version} as fresh before it published it"),
+            );
             return;
         }
         self.read_now(op);
     }
 
     fn take_waiting(&mut self, id: NodeId, ticket: Ticket) -> Option<OpId> {
-        let running = self.nodes[id.index()].running.as_mut().expect("it has just answered");
+        let running =
+            self.nodes[id.index()].running.as_mut().expect("the node runs, because it answers");
         let op = running.waiting.remove(&ticket);
         if op.is_none() {
-            self.violate("replies", format!("{id} answered {ticket}, which does not wait for it"));
+            self.violate("replies", format!("{id} answered {ticket}, which is not pending"));
         }
         op
     }

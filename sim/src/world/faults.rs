@@ -193,7 +193,7 @@ impl<P: Protocol> World<P> {
             | Fault::Flap { .. }
             | Fault::SlowLink { .. }
             | Fault::NarrowLink { .. }
-            | Fault::HeldLane { .. } => unreachable!("no fault of a node's part"),
+            | Fault::HeldLane { .. } => unreachable!("not a fault of a node"),
         }
     }
 

@@ -161,7 +161,7 @@ impl<P: Protocol> World<P> {
         let mut topology = drawn_topology(settings);
         if settings.shards > 1 {
             if !P::DIVIDES {
-                return Err(format!("protocol {:?} can't divide tables", P::NAME));
+                return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
             }
             topology = topology.divided(workload.partitions(settings.shards));
         }
@@ -202,8 +202,8 @@ impl<P: Protocol> World<P> {
     /// Runs to the end or to the first violation, and checks the results that clients observed.
     pub fn run(mut self) -> Report {
         while self.violation.is_none() && self.phase != Phase::Done {
-            let (at, event) = self.queue.pop().expect("the watch always comes again");
-            assert!(at >= self.now, "virtual time only grows");
+            let (at, event) = self.queue.pop().expect("the watch event is always queued");
+            assert!(at >= self.now, "virtual time only increases");
             self.now = at;
             self.handle(event);
             if self.trace.events() > EVENTS_MAX {
@@ -269,7 +269,7 @@ impl<P: Protocol> World<P> {
     fn store_of(&self, shard: ShardId) -> &Store {
         let is_of = |node: &&Node<P>| self.topology.nodes[node.id.index()].shard == shard;
         let store = self.nodes.iter().filter(is_of).find_map(|node| node.store());
-        store.expect("of each shard a node is up")
+        store.expect("each shard has a running node")
     }
 
     /// Records the first violation, which ends the run.

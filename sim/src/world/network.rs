@@ -184,7 +184,7 @@ impl Network {
     /// Removes one [`Network::block`].
     pub(super) fn unblock(&mut self, from: NodeId, to: NodeId, lane: Lane) {
         let blocked = &mut self.side(from, to).blocked[lane as usize];
-        assert!(*blocked > 0, "the lane is not blocked");
+        assert!(*blocked > 0, "a blocked lane is unblocked");
         *blocked -= 1;
     }
 
@@ -202,7 +202,7 @@ impl Network {
 
     /// Sets the factor by which everything between the two is slowed down.
     pub(super) fn set_slowness(&mut self, a: NodeId, b: NodeId, slowness: u64) {
-        assert!((1..=LINK_TIMES_MAX).contains(&slowness), "a slowness within limits");
+        assert!((1..=LINK_TIMES_MAX).contains(&slowness), "the slowness is within its limits");
         self.link(a, b).slowness = slowness;
     }
 
@@ -254,11 +254,11 @@ impl Network {
     /// Connects the pair; both sides see it at once.
     pub(super) fn connect(&mut self, now: Timestamp, a: NodeId, b: NodeId) {
         let link = self.link(a, b);
-        assert!(!link.is_up, "connected twice");
+        assert!(!link.is_up, "a link is connected once");
         link.is_up = true;
         link.era = Era(link.era.0 + 1);
         for side in &mut link.sides {
-            assert!(!side.sees_up, "a side that did not notice the loss");
+            assert!(!side.sees_up, "both sides have noticed the loss");
             let is_empty = side.stalled.iter().all(VecDeque::is_empty);
             assert!(is_empty, "messages of an earlier connection");
             side.sees_up = true;
@@ -308,11 +308,14 @@ mod tests {
         assert_eq!(network.arrive(&flights[0]), Arrival::Stalled);
         assert!(network.flush(A, B).is_empty(), "still blocked");
         network.unblock(A, B, Lane::Bulk);
-        assert_eq!(network.arrive(&flights[1]), Arrival::Stalled, "behind another");
+        assert_eq!(network.arrive(&flights[1]), Arrival::Stalled, "after another message");
         let flushed: Vec<Bytes> = network.flush(A, B).into_iter().map(|f| f.bytes).collect();
         assert_eq!(flushed, ["0", "1"]);
         assert!(network.lose(A, B).is_some());
         assert_eq!(network.arrive(&flights[2]), Arrival::Lost);
-        assert!(send(&mut network, 9, Lane::Bulk).is_none(), "nobody noticed, but it is lost");
+        assert!(
+            send(&mut network, 9, Lane::Bulk).is_none(),
+            "the message is lost, although no side has noticed the loss"
+        );
     }
 }

@@ -156,8 +156,8 @@ impl<P: Protocol> Node<P> {
 
     /// Runs the protocol on its next input, and returns the processor time of the step.
     fn step(&mut self, now: Timestamp) -> Span {
-        let running = self.running.as_mut().expect("only a node that runs takes a step");
-        let input = running.inbox.pop_front().expect("a node wakes for an input");
+        let running = self.running.as_mut().expect("only a running node takes steps");
+        let input = running.inbox.pop_front().expect("a node wakes up for an input");
         let clock = self.clock.reading(now);
         if let Input::Timer(timer) = &input {
             // An earlier step may have cleared the timer or set it to a later time.
@@ -170,7 +170,7 @@ impl<P: Protocol> Node<P> {
             Input::Submit(submissions) => submissions.len() as u64,
             _ => 0,
         };
-        assert!(running.effects.is_empty(), "the last step's effects were carried out");
+        assert!(running.effects.is_empty(), "the effects of the last step were carried out");
         let gets = running.cold.gets();
         let (rng, log_head) = (self.protocol_dice.rng(), running.log_head);
         let effects = &mut running.effects;
@@ -217,7 +217,7 @@ impl<P: Protocol> World<P> {
         let node = &mut self.nodes[id.index()];
         let (store, cold) = node.new_store();
         let recovered = node.disk.recover(store);
-        let (mut durable, store) = recovered.expect("a crash takes nothing durable");
+        let (mut durable, store) = recovered.expect("a crash loses no durable record");
         durable.is_replaced = node.is_replaced;
         let setup = Setup {
             me: id,
@@ -262,7 +262,7 @@ impl<P: Protocol> World<P> {
         self.counts.crashes += 1;
         self.counts.records_lost += lost;
         self.trace.event(self.now, id, "crash", [lost, down.us], || {
-            format!("{lost} records lost, starts again after {down}")
+            format!("{lost} records lost, restarts after {down}")
         });
         for (_, op) in running.waiting {
             self.lose_operation(op);
@@ -357,7 +357,7 @@ impl<P: Protocol> World<P> {
             (Some(Input::Submit(waiting)), Input::Submit(more)) => waiting.extend(more),
             (_, input) => running.inbox.push_back(input),
         }
-        assert!(running.inbox.len() <= INBOX_MAX, "a node's inbox grows without end");
+        assert!(running.inbox.len() <= INBOX_MAX, "the inbox of a node grows without end");
         if !std::mem::replace(&mut running.is_busy, true) {
             self.queue.push(self.now, Event::Step { node: id, life });
         }
@@ -414,7 +414,7 @@ impl<P: Protocol> World<P> {
 
     fn effect(&mut self, id: NodeId, life: u64, effect: Effect<P>) {
         let node = &mut self.nodes[id.index()];
-        let running = node.running.as_mut().expect("effects of a node that runs");
+        let running = node.running.as_mut().expect("effects of a running node");
         match effect {
             Effect::Send { after, .. }
             | Effect::Reply { after, .. }
@@ -465,7 +465,7 @@ impl<P: Protocol> World<P> {
                 *self.counts.marks.entry(name).or_default() += 1;
             }
             Effect::Mark(name) => {
-                self.violate("mark", format!("{name:?} is none of the protocol's marks"));
+                self.violate("mark", format!("{name:?} is not a mark of the protocol"));
             }
         }
     }
@@ -482,13 +482,13 @@ impl<P: Protocol> World<P> {
             Effect::Checkpoint { checkpoint, pin, .. } => {
                 self.start_checkpoint(id, life, checkpoint, pin);
             }
-            _ => unreachable!("nothing else is held"),
+            _ => unreachable!("no other effect is deferred"),
         }
     }
 
     fn start_checkpoint(&mut self, id: NodeId, life: u64, checkpoint: Checkpoint, pin: Pin) {
         let node = &mut self.nodes[id.index()];
-        let running = node.running.as_mut().expect("effects of a node that runs");
+        let running = node.running.as_mut().expect("effects of a running node");
         let rows = Rows::of(&running.store, checkpoint.version);
         let delay = node.disk_dice.between(CHECKPOINT_US.0, CHECKPOINT_US.1);
         let us = delay + CHECKPOINT_ROW_US * rows.len() as u64;
@@ -503,7 +503,10 @@ impl<P: Protocol> World<P> {
             return;
         }
         if Rows::of(pin.store(), pin.version()) != *rows {
-            self.violate("checkpoint", format!("rows at {} changed below {id}", pin.version()));
+            self.violate(
+                "checkpoint",
+                format!("rows at {} of {id} changed although they were pinned", pin.version()),
+            );
         }
         pin.end();
     }
@@ -565,7 +568,8 @@ impl<P: Protocol> World<P> {
 
     /// Compares replicas whenever a node has published a new version.
     fn watch_version(&mut self, id: NodeId) {
-        let running = self.nodes[id.index()].running.as_mut().expect("it took a step");
+        let running =
+            self.nodes[id.index()].running.as_mut().expect("the node has just taken a step");
         let published = running.store.published();
         let version = running.protocol.settled().unwrap_or(published);
         if std::mem::replace(&mut running.seen_version, version) != version {

@@ -69,15 +69,19 @@ impl<P: Protocol> World<P> {
         let said = [from.0, reign.map_or(0, |(_, first)| first)];
         self.trace.event(self.now, id, "reign", said, || match reign {
             Some((master, first)) => {
-                let how = if is_final { "for good" } else { "here" };
-                format!("from {from} on those of {shard} are of {master}, from {first} on, {how}")
+                let how = if is_final { "confirmed" } else { "here" };
+                format!(
+                    "from {from} on, the versions of {shard} are of {master}, from {first} on, \
+                     {how}"
+                )
             }
             None => "not known".into(),
         });
         let Some(reign) = reign else { return self.reigns.lines.on_start(id) };
         if let Some(other) = self.reigns.lines.on_reign(id, (shard, from), reign, is_final) {
-            let story =
-                format!("{id} has {from} of {reign:?} for good, another of {other:?}, of {shard}");
+            let story = format!(
+                "{id} confirmed {from} of {reign:?}, but another node of {other:?}, of {shard}"
+            );
             self.violate("reigns", story);
         }
     }
@@ -128,8 +132,12 @@ mod tests {
         // The same version number, but of the confirmed term.
         reigns.on_answer(NodeId(1), OpId(4), v(5));
         let lost: Vec<OpId> = reigns.given_up(&history).collect();
-        assert_eq!(lost, [OpId(3)], "version 4, and not 1 to 3, nor 5");
-        assert_eq!(said(&mut reigns, 0, 4, old, true), Some(new), "they can't both be for good");
+        assert_eq!(lost, [OpId(3)], "version 4, but not 1 to 3, or 5");
+        assert_eq!(
+            said(&mut reigns, 0, 4, old, true),
+            Some(new),
+            "only one of the two can be confirmed"
+        );
         let kept = reigns.kept(&history);
         assert_eq!(kept.operations[3].end, End::Refused);
         assert_eq!(kept.operations[2], history.operations[2]);
@@ -186,7 +194,7 @@ mod tests {
         reigns.on_answer(NodeId(0), OpId(0), v(3));
         reigns.lines.on_start(NodeId(0));
         reigns.lines.on_reign(NodeId(1), at(3), after, true);
-        assert_eq!(reigns.given_up(&history).count(), 0, "the checkers will find it missing");
+        assert_eq!(reigns.given_up(&history).count(), 0, "the checkers find the loss");
         reigns.lines.on_disk_lost(NodeId(0));
         assert_eq!(reigns.given_up(&history).count(), 1);
     }

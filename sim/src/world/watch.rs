@@ -91,7 +91,7 @@ impl<P: Protocol> World<P> {
 
     fn watch_drain(&mut self) {
         if self.clients.open > 0 {
-            self.give_up_late("did not end");
+            self.give_up_late("operations did not end");
             return;
         }
         let since = *self.watch.quiet_since.get_or_insert(self.now);
@@ -107,7 +107,7 @@ impl<P: Protocol> World<P> {
             self.trace.event(self.now, Outside, "done", [self.watch.target.0, 0], String::new);
             return;
         }
-        self.give_up_late("did not become equal");
+        self.give_up_late("replicas did not converge");
     }
 
     /// After the time limit, reports the open operations and the versions of the nodes.
@@ -129,8 +129,8 @@ impl<P: Protocol> World<P> {
             .collect();
         let (count, statuses) = (self.clients.open, statuses.join(", "));
         let story = format!(
-            "{DRAIN_MAX} after clients stopped, things {what}: {count} operations open ({}); \
-             nodes are {statuses}",
+            "{DRAIN_MAX} after the clients stopped, {what}: {count} operations open ({}); nodes \
+             are {statuses}",
             open.join(", ")
         );
         self.violate("liveness", story);
@@ -163,7 +163,7 @@ impl<P: Protocol> World<P> {
         if !version.0.is_multiple_of(every) {
             return;
         }
-        let store = self.nodes[id.index()].store().expect("it has just published").clone();
+        let store = self.nodes[id.index()].store().expect("the node has just published").clone();
         let digest = store.digest(version);
         self.trace.event(self.now, id, "digest", [version.0, digest], String::new);
         let shard = self.topology.nodes[id.index()].shard;

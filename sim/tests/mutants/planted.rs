@@ -468,8 +468,8 @@ fn hunt(bug: Bug) -> Option<Catch> {
             let story = story.lines().next().unwrap_or_default();
             eprintln!("{bug}: seed {seed} {profile:?}: {checker}: {story}");
             let clean = under.run(&settings, &options, mode);
-            assert!(clean.violation.is_none(), "a false alarm, {profile:?}: {clean}");
-            assert_eq!(misdeed(profile, &clean), None, "a false alarm, {profile:?}: {clean}");
+            assert!(clean.violation.is_none(), "false alarm, {profile:?}: {clean}");
+            assert_eq!(misdeed(profile, &clean), None, "false alarm, {profile:?}: {clean}");
             return Some(Catch { seeds: seed + 1, profile, checker });
         }
     }
@@ -508,8 +508,8 @@ fn table(caught: &BTreeMap<Bug, Catch>) -> String {
 fn write_proof(caught: &BTreeMap<Bug, Catch>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/PROOF.md");
     let text = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("docs/PROOF.md has the markers");
-    let (_, after) = rest.split_once(END).expect("docs/PROOF.md has the markers");
+    let (before, rest) = text.split_once(BEGIN).expect("docs/PROOF.md has both markers");
+    let (_, after) = rest.split_once(END).expect("docs/PROOF.md has both markers");
     let text = format!("{before}{BEGIN}\n{}{END}{after}", table(caught));
     std::fs::write(path, text).unwrap();
 }

@@ -28,11 +28,11 @@ fn first_failure(bug: Bug) -> Report {
         let report = run::<Minerva>(&settings, &options()).unwrap();
         (report.violation.is_some() && report.rules.len() > 3).then_some(report)
     });
-    failure.unwrap_or_else(|| panic!("{bug} did nothing in {SEEDS_MAX} seeds"))
+    failure.unwrap_or_else(|| panic!("{bug} had no effect in {SEEDS_MAX} seeds"))
 }
 
 fn name(report: &Report) -> (&'static str, &'static str) {
-    let violation = report.violation.as_ref().expect("it failed");
+    let violation = report.violation.as_ref().expect("the run failed");
     (violation.checker, violation.anomaly)
 }
 
@@ -44,7 +44,7 @@ fn smallest(bug: Bug) -> (Report, Shrunk) {
     let shrunk = shrink::<Minerva>(first.clone(), &options(), RUNS_MAX, watch);
     assert!(shrunk.runs > 0 && shrunk.runs <= RUNS_MAX);
     assert_eq!(told, shrunk.runs);
-    assert_eq!(name(&shrunk.report), name(&first), "it fails in the same way");
+    assert_eq!(name(&shrunk.report), name(&first), "the reduced run fails in the same way");
 
     let table = toml::Table::try_from(options()).unwrap();
     let text = Scenario::text(&shrunk.report.settings, Minerva::NAME, &table);

@@ -35,8 +35,8 @@ fn what_is_not_given_up_is_strictly_serializable_under_faults() {
             restored += report.counts.mark("calvin.early_cuts_again");
         }
     }
-    assert!(given_up > 0 && retreated > 0, "{given_up} given up, {retreated} times");
-    assert!(restored > 0, "masters that start again find what they have run");
+    assert!(given_up > 0 && retreated > 0, "{given_up} discarded, {retreated} times");
+    assert!(restored > 0, "restarted masters find the epochs that they ran");
 }
 
 /// This mode may lose transactions at a failover, and at no other time.
@@ -76,9 +76,9 @@ fn a_master_that_crashes_and_is_soon_back_loses_nothing() {
         whole += u64::from(report.counts.given_up == 0);
         again += report.counts.mark("calvin.early_cuts_again");
     }
-    assert!(again > 10, "{again} times it has led again with cuts that were to be had");
+    assert!(again > 10, "{again} times a master led again, and its cuts could still be decided");
     // If another replica has taken over, it is not deposed again.
-    assert!(whole >= 8, "in {whole} of 12 runs nobody else took over");
+    assert!(whole >= 8, "in {whole} of 12 runs no other replica took over");
 }
 
 /// The master is cut off for long, continues alone up to the limit of early cuts, and rejoins the
@@ -92,10 +92,13 @@ fn a_master_that_is_cut_off_gives_up_what_nobody_else_has_and_takes_over_again()
         let report = clean::<Calvin>(&quiet(settings, rules), &options());
         assert!(report.counts.given_up > 0, "its clients were answered: {report}");
         assert!(report.counts.mark("calvin.retreated") > 0, "{report}");
-        assert!(report.counts.mark("calvin.yielded") > 0, "the other master gives way: {report}");
+        assert!(
+            report.counts.mark("calvin.yielded") > 0,
+            "the other master transfers mastership: {report}"
+        );
         let at_master = report.history.operations.iter().filter(|it| it.node == NodeId(0));
         let late = at_master.filter(|it| it.invoked.us > 9_000_000).count();
-        assert!(late > 0, "it serves clients again: {report}");
+        assert!(late > 0, "the master serves clients again: {report}");
     }
 }
 
@@ -216,7 +219,7 @@ fn a_neighbour_goes_back_with_a_master_that_is_deposed() {
         }
         void += report.counts.mark("calvin.items_of_another_line");
     }
-    assert!(void > 0, "nobody was sent rows of what is void");
+    assert!(void > 0, "no rows of void slices were received");
 }
 
 /// The whole region of both masters is cut off, and rejoins the others, which have made progress.
@@ -229,7 +232,10 @@ fn a_region_of_masters_that_is_cut_off_gives_up_what_nobody_else_has() {
         let report = clean::<Calvin>(&quiet(settings, rules), &options());
         assert!(report.counts.given_up > 0, "{report}");
         assert!(report.counts.mark("calvin.went_back") > 0, "{report}");
-        assert!(report.counts.mark("calvin.yielded") > 0, "they are asked to lead again: {report}");
+        assert!(
+            report.counts.mark("calvin.yielded") > 0,
+            "the replicas are requested to lead again: {report}"
+        );
         let late = |it: &&pangea_sim::history::Operation| {
             it.node.0 < 2 && it.invoked.us > 9_000_000 && it.ended.is_some()
         };
@@ -254,8 +260,8 @@ fn a_master_of_a_shard_that_crashes_and_is_soon_back_loses_nothing() {
         whole += u64::from(report.counts.given_up == 0);
         again += report.counts.mark("calvin.early_cuts_again");
     }
-    assert!(again > 5, "{again} times it has led again with cuts that were to be had");
-    assert!(whole >= 4, "in {whole} of 10 runs nobody else took over");
+    assert!(again > 5, "{again} times a master led again, and its cuts could still be decided");
+    assert!(whole >= 4, "in {whole} of 10 runs no other replica took over");
 }
 
 /// The region continues without its master, which is lost with its disk.

@@ -29,7 +29,7 @@ fn replicas_that_crash_and_lose_their_disks_come_back_in_each_mode() {
             replayed += report.counts.mark("calvin.epoch_replayed");
             assert!(report.counts.checkpoints > 0, "{mode:?}, seed {seed}");
         }
-        assert!(replayed > 0, "{mode:?}: nobody ran anything again");
+        assert!(replayed > 0, "{mode:?}: no transaction was rerun");
     }
 }
 
@@ -64,7 +64,7 @@ fn a_replica_whose_checkpoints_fail_goes_on_and_takes_others_later() {
             let failed = report.counts.mark("inputs.checkpoint_failed");
             assert!((1..=3).contains(&failed), "{mode:?}, {shards} shards: {report}");
             let asked = report.counts.mark("inputs.checkpoint");
-            assert!(report.counts.checkpoints > 4, "{mode:?}, {shards} shards, {asked} asked for");
+            assert!(report.counts.checkpoints > 4, "{mode:?}, {shards} shards, {asked} requested");
         }
     }
 }
@@ -88,7 +88,7 @@ fn a_node_alone_and_a_pair_take_frozen_checkpoints_and_go_on() {
         let report = clean::<Calvin>(&settings, &options(Checkpoints::Frozen));
         assert!(report.counts.mark("inputs.frozen") > 1, "{nodes} nodes: {report}");
         let answered = report.counts.mark("calvin.answered_for");
-        assert_eq!(answered > 0, nodes > 1, "there is nobody to ask: {report}");
+        assert_eq!(answered > 0, nodes > 1, "there is no other replica to query: {report}");
     }
 }
 
@@ -109,7 +109,7 @@ fn a_master_that_overwrites_can_go_back() {
         retreated += report.counts.mark("calvin.retreated");
         checkpoints += report.counts.checkpoints;
     }
-    assert!(retreated > 0 && checkpoints > 0, "{retreated} times back, {checkpoints} checkpoints");
+    assert!(retreated > 0 && checkpoints > 0, "{retreated} rollbacks, {checkpoints} checkpoints");
 }
 
 /// Rows are fetched for the node that will run the transaction, even if another one is frozen.
@@ -129,8 +129,10 @@ fn values_that_are_not_in_memory_are_read_and_overwritten_in_each_mode() {
 fn a_frozen_master_is_refused_with_the_reason() {
     let replication = Replication::Asynchronous;
     let options = Options { replication, ..options(Checkpoints::Frozen) };
-    let Err(error) = run::<Calvin>(&settings(1), &options) else { panic!("it was run") };
-    assert!(error.to_string().contains("nobody can answer for it"), "{error}");
+    let Err(error) = run::<Calvin>(&settings(1), &options) else {
+        panic!("the settings are valid")
+    };
+    assert!(error.to_string().contains("no other replica can answer while"), "{error}");
 }
 
 /// A replica whose next checkpoint was due before it had caught up kept its checkpoint turn, was

@@ -58,7 +58,7 @@ fn a_transaction_whose_footprint_has_changed_runs_again_alike_everywhere() {
         found += report.counts.mark("calvin.reconnoitred");
         restarted += report.counts.mark("calvin.restarted");
     }
-    assert!(found > 0 && restarted > 0, "{found} were looked at, {restarted} ran again");
+    assert!(found > 0 && restarted > 0, "{found} reconnaissances, {restarted} reruns");
 }
 
 #[test]

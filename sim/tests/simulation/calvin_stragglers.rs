@@ -63,7 +63,7 @@ fn recovered(report: &Report) -> Timestamp {
     let clients = report.settings.nodes * report.settings.clients_per_node;
     // Clients with higher numbers load the initial data.
     let all = report.history.operations.iter().filter(|it| it.client < clients);
-    let begun = all.map(|it| it.invoked).min().expect("clients asked for something");
+    let begun = all.map(|it| it.invoked).min().expect("clients sent requests");
     begun + Span::from_ms(14_000)
 }
 
@@ -78,7 +78,7 @@ fn are_named(report: &Report, at: &[u16], slow: &[u16], what: &[&str]) {
         assert!(slow.contains(&node.0), "{abort}");
         assert!(what.iter().any(|what| abort.message.ends_with(what)), "{abort}");
         assert!((256..=BEHIND_MAX).contains(&epochs), "{abort}");
-        assert!(operation.invoked < recovered, "all goes on: {abort}");
+        assert!(operation.invoked < recovered, "all requests are answered: {abort}");
     }
     let is_after = |it: &&Operation| it.invoked >= recovered;
     let is_committed = |it: &&Operation| matches!(it.end, End::Committed { .. });
@@ -117,10 +117,10 @@ fn a_replica_that_runs_slowly_for_long_is_removed_and_the_others_hold_little() {
     let held = &report.counts.batch_bytes_max;
     assert!(held[&0].max(held[&2]) < 10 * BEHIND_BYTES, "{held:?}: {report}");
     assert!(report.counts.mark("inputs.remove_straggler") > 0, "{report}");
-    assert_eq!(report.counts.mark("inputs.remove_replica"), 0, "it is not silent: {report}");
+    assert_eq!(report.counts.mark("inputs.remove_replica"), 0, "the node is not silent: {report}");
     assert!(report.counts.mark("inputs.readmit_replica") > 0, "{report}");
     let committed = report.counts.committed;
-    assert!(committed > 10_000, "the others go on: {report}");
+    assert!(committed > 10_000, "the other nodes continue: {report}");
 }
 
 /// One slow replica of three, or one shard's slow node of a region, blocks no other node.

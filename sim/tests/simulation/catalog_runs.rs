@@ -48,7 +48,7 @@ fn an_answer_that_lacks_an_entry_of_the_index_is_found() {
             }
         });
     // The last number is the row of the last entry.
-    *answer.expect("somebody saw rows").last_mut().expect("it is long") ^= 1;
+    *answer.expect("a client saw rows").last_mut().expect("the answer is long enough") ^= 1;
     let story = check(&history).unwrap_err().story;
     assert!(story.contains("index"), "{story}");
 }

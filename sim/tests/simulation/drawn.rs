@@ -28,7 +28,7 @@ fn what_is_drawn_gives_way_to_what_is_given() {
         let replication = Replication::Asynchronous;
         assert_eq!(options, Options { replication, checkpoints, ..drawn }, "seed {seed}");
     }
-    assert!(gave_way > 0, "no seed of {SEEDS} shows it");
+    assert!(gave_way > 0, "none of {SEEDS} seeds shows it");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use pangea_sim::{Extent, drawn, run_swarm};
 
 /// Findings of the swarm. A seed reproduces a run only while the draws from it stay the same.
 const SEEDS: &[(u64, &str)] =
-    &[(649, "what a restart owes was added to a checkpoint that is due whatever comes")];
+    &[(649, "work owed by a restart was added to a checkpoint that was due anyway")];
 
 #[test]
 fn seeds_that_have_failed_do_not_fail_again() {

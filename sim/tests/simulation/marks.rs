@@ -26,9 +26,9 @@ fn hits_every_mark_but_those_with_a_reason<P: Protocol>() {
     assert!(summary.failures.is_empty(), "{summary}");
     let unhit: BTreeSet<&str> = summary.never_hit().map(|mark| mark.name).collect();
     let missed: Vec<_> = unhit.difference(&(&never | &rare)).copied().collect();
-    assert!(missed.is_empty(), "never hit, and without a reason: {missed:?}");
+    assert!(missed.is_empty(), "not hit, and without a reason: {missed:?}");
     let wrong: Vec<_> = never.difference(&unhit).collect();
-    assert!(wrong.is_empty(), "hit, against their reasons: {wrong:?}");
+    assert!(wrong.is_empty(), "hit, although the reason says that they can't be: {wrong:?}");
 }
 
 /// Runs the swarm of one protocol.

@@ -56,14 +56,14 @@ fn marks_of_clean_runs(options: &Options, seeds: Range<u64>, mark: &str) -> u64 
 fn an_epoch_that_is_applied_in_slices_is_as_one_that_is_not() {
     let options = Options { slice_txns: NonZeroUsize::MIN, ..options() };
     let slices = marks_of_clean_runs(&options, 1_000..1_008, "minerva.epoch_in_slices");
-    assert!(slices > 100, "{slices} slices are too few to say anything");
+    assert!(slices > 100, "{slices} slices are too few for a conclusion");
 }
 
 #[test]
 fn a_replica_that_lacks_forgotten_cuts_comes_back() {
     let options = Options { cuts_kept: 10, ..options() };
     let skipped = marks_of_clean_runs(&options, 1_000..1_010, "inputs.cuts_skipped");
-    assert!(skipped > 0, "no replica lacked any");
+    assert!(skipped > 0, "no replica missed any");
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn an_open_loop_makes_the_calls_that_are_asked_for_while_it_can() {
     // Two milliseconds per transaction allow fewer than 500 per second on every replica.
     let heavy = rate(900.0, &costs(0.1, 2_000.0));
     assert!(heavy.throughput_per_sec < 600.0, "{heavy:?}");
-    assert!(heavy.latency_ms.p50 > 5.0 * light.latency_ms.p50, "what waits has waited: {heavy:?}");
+    assert!(heavy.latency_ms.p50 > 5.0 * light.latency_ms.p50, "waiting takes time: {heavy:?}");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn what_is_lost_with_a_master_is_counted_and_the_others_are_equal() {
         survived.lost_txns
     };
     let of_master = survived(calvin::Replication::Asynchronous, 0);
-    assert!((1..200).contains(&of_master), "some round trips' worth: {of_master}");
+    assert!((1..200).contains(&of_master), "a few round trips: {of_master}");
     assert_eq!(survived(calvin::Replication::Asynchronous, 2), 0);
     assert_eq!(survived(calvin::Replication::Synchronous, 0), 0);
 }
@@ -226,7 +226,7 @@ fn nodes_that_share_the_tables_share_the_work() {
     let distributed = divided(1, 4, 100);
     assert!(distributed.throughput_per_sec < four * 0.8, "{distributed:?}");
     assert_eq!((distributed.replicas, distributed.partitions), (1, 4));
-    assert!(distributed.wan_bytes_per_txn < 1.0, "one region alone: {distributed:?}");
+    assert!(distributed.wan_bytes_per_txn < 1.0, "only one region: {distributed:?}");
     let regions = divided(3, 2, 10);
     assert_eq!(regions.regions.len(), 3);
     assert!(regions.wan_bytes_per_txn > 30.0, "{regions:?}");
@@ -260,9 +260,9 @@ fn what_is_wrong_with_a_file_is_named() {
         (refused(replace("fixed_us = 1.5", "fixed_us = nan")), &["line ", "not negative"]),
         (refused(replace("fixed_us = 1.5", "fixed_us = -3.0")), &["line ", "-3"]),
         (refused(replace("fixed_us = 1.5", "fixed_us = inf")), &["fixed_us = inf"]),
-        (refused(replace("fixed_us = 1.5", "fixed_us = 0.0")), &["costs nothing"]),
+        (refused(replace("fixed_us = 1.5", "fixed_us = 0.0")), &["the cost is zero"]),
         (refused(replace("[lines.message_ack]", "[lines.message_x]")), &["message_ack", "missing"]),
-        (refused(replace("[lines.submit]", "[lines.sbumit]")), &["line ", "no such kind"]),
+        (refused(replace("[lines.submit]", "[lines.sbumit]")), &["line ", "unknown kind"]),
         (refused(replace("per_txn_us", "per_kb_us")), &["per_kb_us", "per_txn_us"]),
         (refused(replace("fsync_us = [100.0, 300.0]", "fsync_us = [9.0, 3.0]")), &["fsync_us"]),
         (refused(replace("per_byte = 1.0", "per_byte = 0.0")), &["wire_bytes_per_byte"]),

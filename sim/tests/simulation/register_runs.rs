@@ -67,7 +67,7 @@ fn registers_and_rows_are_serializable_under_faults_and_what_is_changed_is_found
         for seed in 0..SEEDS {
             let report = clean(1_000 + seed, mix);
             ambiguous += report.counts.ambiguous;
-            let recorded = report.recorded.expect("registers have the recorded form");
+            let recorded = report.recorded.expect("registers can be recorded");
             let model = Model::StrictSerializable;
             assert_eq!(check(&recorded, model, "again"), Verdict::Holds, "{mix:?}");
             for number in 0..CHANGED {
@@ -100,7 +100,7 @@ fn the_order_that_the_database_tells_decides_what_reads_leave_open() {
         };
         let report = run::<Minerva>(&settings, &Options::default()).unwrap();
         assert!(report.violation.is_none(), "{report}");
-        let mut recorded = report.recorded.expect("ranges have a form");
+        let mut recorded = report.recorded.expect("ranges can be recorded");
         recorded.txns.iter_mut().for_each(|txn| txn.at = None);
         let without = check(&recorded, Model::StrictSerializable, "ranges");
         report.counts.undecided == 0 && without == Verdict::Open

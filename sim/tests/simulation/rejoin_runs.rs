@@ -61,9 +61,9 @@ fn a_node_whose_disk_is_lost_comes_back_and_nothing_is_lost_with_it() {
         replaced += report.counts.replaced;
         rejoined += report.counts.mark("inputs.rejoined");
     }
-    println!("{replaced} disks lost, {rejoined} times back");
-    assert!(replaced >= seeds / 2, "{replaced} disks in {seeds} runs are too few");
+    println!("{replaced} disks lost, {rejoined} rejoined");
+    assert!(replaced >= seeds / 2, "only {replaced} disks in {seeds} runs");
     // Each run ends with all nodes rejoined. A node that crashes at the end of its rejoin detects
     // at its next start that it had rejoined.
-    assert!(rejoined >= replaced * 3 / 4, "of {replaced} only {rejoined} came back in one run");
+    assert!(rejoined >= replaced * 3 / 4, "only {rejoined} of {replaced} rejoined in one run");
 }

@@ -23,7 +23,7 @@ fn settings(seed: u64, workload: &str) -> Settings {
 }
 
 fn toy(settings: &Settings, bug: Bug) -> Report {
-    run::<Toy>(settings, &ToyOptions { bug }).expect("settings that exist")
+    run::<Toy>(settings, &ToyOptions { bug }).expect("the settings are valid")
 }
 
 #[test]

@@ -54,7 +54,11 @@ fn a_scan_records_what_lies_under_own_writes_and_stops_where_it_stopped() {
     overlay.insert(txn(7), &[write(2, None), write(4, Some(40))]);
     let own = [Op::Put(1, 1, 11), Op::Put(1, 0, 1)];
     let run = run_ops(&[&own[..], &[scan(0, 9, 3)]].concat(), &store, &overlay);
-    assert_eq!(run.result, Ok(vec![0, 1, 1, 11, 4, 40]), "own, own over the store, local");
+    assert_eq!(
+        run.result,
+        Ok(vec![0, 1, 1, 11, 4, 40]),
+        "its own write, its own write over a stored row, a local write"
+    );
     let rows = vec![
         (key(1), Seen::At(AT)),
         (key(2), Seen::LocalDeleted(txn(7))),
@@ -82,7 +86,10 @@ fn an_aborted_program_keeps_its_reads_and_drops_its_writes() {
     assert_eq!(run.result.as_ref().map_err(|abort| abort.code.as_str()), Err("P0001"));
     assert_eq!((seen(&run), run.writes), (vec![(1, Seen::At(AT))], vec![]));
     let footprint = probe(&registry(), &program(&ops), &store, AT, &Overlay::new());
-    assert!(footprint.covers(TableId(1), &[2], crate::txn::Mode::Write), "a probe keeps them");
+    assert!(
+        footprint.covers(TableId(1), &[2], crate::txn::Mode::Write),
+        "a probe retains the keys"
+    );
 }
 
 #[test]
@@ -133,7 +140,7 @@ fn a_local_write_that_was_committed_since_is_still_what_was_read() {
         run(&registry(), &program, &store, SnapshotVersion(6), &Overlay::new()).result
     };
     assert!(commit_as(txn(3)).is_ok());
-    assert!(commit_as(TxnId::new(NodeId(2), 3)).is_err(), "another won");
+    assert!(commit_as(TxnId::new(NodeId(2), 3)).is_err(), "another transaction won");
 }
 
 #[test]

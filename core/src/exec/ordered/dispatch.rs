@@ -52,7 +52,7 @@ pub(super) fn run<S: Default, R: Send>(
         assert!(results[at].is_none(), "a job ran twice");
         results[at] = Some(result);
     }
-    results.into_iter().map(|result| result.expect("each job ran")).collect()
+    results.into_iter().map(|result| result.expect("each job has run")).collect()
 }
 
 struct Dispatch<'a> {

@@ -93,7 +93,7 @@ impl Runner<'_> {
             Locks::Given(footprint) => Some(*footprint),
             Locks::Found(footprint) => Some(footprint),
             Locks::Certified(_) | Locks::NotNeeded => None,
-            Locks::Unknown => unreachable!("footprints are found before a pass"),
+            Locks::Unknown => unreachable!("footprints are known before a pass"),
         };
         self.attempt(place, footprint, None, scratch)
     }
@@ -119,7 +119,7 @@ impl Runner<'_> {
     ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
         match self.attempt(place, None, None, scratch) {
             Attempt::Ended { outcome, writes } => (outcome, writes),
-            Attempt::LeftItsFootprint => unreachable!("there was no footprint to leave"),
+            Attempt::LeftItsFootprint => unreachable!("the run had no footprint to leave"),
         }
     }
 
@@ -137,7 +137,10 @@ impl Runner<'_> {
         match job.program {
             Program::Call { procedure, args } => {
                 let Scratch { written, elsewhere, .. } = scratch;
-                assert!(written.is_empty(), "what the last job wrote is kept or taken back");
+                assert!(
+                    written.is_empty(),
+                    "the writes of the last job were published or rolled back"
+                );
                 elsewhere.clear();
                 let beyond = others.map(|others| others.beyond);
                 let has_left = false;
@@ -154,7 +157,7 @@ impl Runner<'_> {
                 let outcome = call(self.registry, *procedure, args, &mut locked);
                 // A panic of the store is not the procedure's error and may not occur on other
                 // replicas, so it must not become an abort.
-                assert!(!locked.writes_now, "the store has failed while a procedure wrote");
+                assert!(!locked.writes_now, "the store failed during a write of a procedure");
                 // This holds even if the program ignored the interruption and continued.
                 if locked.has_left {
                     self.store.take_back(written);

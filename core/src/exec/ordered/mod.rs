@@ -138,8 +138,8 @@ pub fn execute(
     header: &(dyn Fn(&Job<'_>) -> RecordHeader + Sync),
     told: Told,
 ) -> Vec<Finished> {
-    assert!(version > store.published(), "readers already use the version that is to be written");
-    assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in one call");
+    assert!(version > store.published(), "the version to write is already readable");
+    assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in a call");
     let result_bytes_max = usize::MAX;
     let runner = Runner { registry, store, version, jobs, header, told, result_bytes_max };
     let mut finished: Vec<Option<Finished>> = jobs.iter().map(|_| None).collect();
@@ -150,7 +150,7 @@ pub fn execute(
     while passes < PASSES_MAX && pending.len() > 1 {
         find_footprints(pool, &runner, &mut pending, passes);
         let attempts = run_pass(pool, &runner, &pending);
-        assert_eq!(attempts.len(), pending.len(), "each job is tried once in a pass");
+        assert_eq!(attempts.len(), pending.len(), "each job runs once in a pass");
         let mut restarted = Vec::new();
         for (tried, attempt) in pending.into_iter().zip(attempts) {
             match attempt {
@@ -170,7 +170,7 @@ pub fn execute(
         let (outcome, writes) = runner.run_alone(place, &mut scratch);
         finished[place] = Some(Finished { outcome, writes, passes });
     }
-    finished.into_iter().map(|done| done.expect("a job ends in some pass")).collect()
+    finished.into_iter().map(|done| done.expect("each job ends in some pass")).collect()
 }
 
 /// Whether a procedure guarantees that its runs stay within the footprint that it declares.
@@ -223,7 +223,7 @@ fn find_footprints(pool: &dyn Pool, runner: &Runner<'_>, pending: &mut [Pending<
             Locks::Given(before) => found.union(before.clone()),
             Locks::Found(before) => found.union(before),
             Locks::Certified(_) => unreachable!("a certified job ends in the first pass"),
-            Locks::NotNeeded => unreachable!("a job without locks leaves nothing"),
+            Locks::NotNeeded => unreachable!("a job without locks can't leave its footprint"),
         });
     }
 }

@@ -130,13 +130,13 @@ impl Queues {
     /// Appends the requests that now hold all of their locks to `granted`.
     pub fn release(&mut self, number: u64, locks: &Footprint, granted: &mut Vec<u64>) {
         let request = self.request(number);
-        assert!(request.waits == 0 && !request.is_released, "it holds what it releases");
+        assert!(request.waits == 0 && !request.is_released, "only a held lock is released");
         request.is_released = true;
         let places = std::mem::take(&mut request.places);
         let mut freed = std::mem::take(&mut request.before);
         for hash in places {
             let Entry::Occupied(mut queue) = self.queues.entry(hash) else {
-                panic!("it is in there");
+                panic!("the queue of the lock exists");
             };
             if !queue.get_mut().remove(number, &mut freed) {
                 queue.remove();
@@ -200,7 +200,7 @@ impl Queues {
 
     fn note(&mut self, number: u64, locks: &Footprint) {
         for lock in ranges_of(locks) {
-            let ranged = self.ranged.get_mut(&lock.table).expect("it was made");
+            let ranged = self.ranged.get_mut(&lock.table).expect("the table was added before");
             let hash = range_hash(lock.table, &lock.range);
             let none = Noted { hash, count: 0 };
             ranged.ranges.entry(lock.range.clone()).or_insert(none).count += 1;
@@ -223,7 +223,7 @@ impl Queues {
             return;
         }
         for lock in ranges_of(locks) {
-            let ranged = self.ranged.get_mut(&lock.table).expect("it was made");
+            let ranged = self.ranged.get_mut(&lock.table).expect("the table was added before");
             take_back(&mut ranged.ranges, &lock.range);
         }
         for lock in &locks.points {
@@ -254,7 +254,7 @@ fn conflicting(queues: &HashMap<u64, Queue>, hash: u64, writes: bool) -> impl It
 
 /// Decrements the number of requests for a row or range.
 fn take_back<K: Ord>(noted: &mut BTreeMap<K, Noted>, key: &K) {
-    let one = noted.get_mut(key).expect("it was noted");
+    let one = noted.get_mut(key).expect("the lock was counted before");
     one.count -= 1;
     if one.count == 0 {
         noted.remove(key);
@@ -279,7 +279,7 @@ impl Queue {
         if let Self::One(one) = *self {
             *self = Self::Many(Box::new(Line { entries: VecDeque::from([one]), held: 1 }));
         }
-        let Self::Many(line) = self else { unreachable!("it was made one above") };
+        let Self::Many(line) = self else { unreachable!("the queue was created above") };
         let holds = line.held == line.entries.len() && !writes && !line.entries[0].1;
         line.held += usize::from(holds);
         line.entries.push_back((number, writes));
@@ -291,14 +291,14 @@ impl Queue {
     fn remove(&mut self, number: u64, freed: &mut Vec<u64>) -> bool {
         let line = match self {
             Self::One((one, _)) => {
-                assert_eq!(*one, number, "it holds what it releases");
+                assert_eq!(*one, number, "only a held lock is released");
                 return false;
             }
             Self::Many(line) => line,
         };
         let at = line.entries.binary_search_by_key(&number, |(number, _)| *number);
-        let at = at.expect("it has asked for it");
-        assert!(at < line.held, "it holds what it releases");
+        let at = at.expect("the lock was requested");
+        assert!(at < line.held, "only a held lock is released");
         line.entries.remove(at);
         line.held -= 1;
         // While earlier readers share the lock, the first waiting request is a writer, so no other
@@ -434,7 +434,7 @@ mod tests {
                 model.released.insert(number as usize);
                 granted.extend(new);
             }
-            prop_assert_eq!(model.released.len(), model.all.len(), "everybody's turn came");
+            prop_assert_eq!(model.released.len(), model.all.len(), "all requests were granted");
             prop_assert!(queues.queues.is_empty() && queues.requests.is_empty());
             let is_empty = |it: &Ranged| it.rows.is_empty() && it.ranges.is_empty();
             prop_assert!(queues.ranged.values().all(is_empty));

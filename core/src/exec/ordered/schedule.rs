@@ -77,8 +77,8 @@ impl Locks<'_> {
 
     fn source(&self) -> Source<'_> {
         match self {
-            Self::Unknown => unreachable!("footprints are found before a pass"),
-            Self::NotNeeded => unreachable!("a graph is of jobs that may run beside each other"),
+            Self::Unknown => unreachable!("footprints are known before a pass"),
+            Self::NotNeeded => unreachable!("jobs without locks are not in a graph"),
             Self::Given(footprint) => Source::Footprint(footprint),
             Self::Found(footprint) => Source::Footprint(footprint),
             Self::Certified(certified) => Source::Certified(certified),
@@ -362,7 +362,7 @@ fn edges_of(claims: &[Claim]) -> Edges {
         queue.clear();
         for of_job in of_place.chunk_by(|a, b| a.job == b.job) {
             let kind = of_job.iter().map(|claim| claim.kind).reduce(Kind::and);
-            queue.push(of_job[0].job, kind.expect("a chunk is not empty"), &mut edges);
+            queue.push(of_job[0].job, kind.expect("chunks are not empty"), &mut edges);
         }
     }
     edges

@@ -166,7 +166,7 @@ impl Sharded {
 
     /// Like [`Sharded::new`], with other limits.
     pub(super) fn within(limits: Limits, partitions: Arc<Partitions>, here: ShardId) -> Self {
-        assert!(here.0 < partitions.shards(), "a shard is one of those that there are");
+        assert!(here.0 < partitions.shards(), "the shard exists");
         Self {
             partitions,
             here,
@@ -198,7 +198,7 @@ impl Sharded {
         (program, footprint): (&Program, Option<&Footprint>),
     ) {
         let last = self.pending.back();
-        assert!(last.is_none_or(|last| last.version <= version), "the order is that of versions");
+        assert!(last.is_none_or(|last| last.version <= version), "versions are pushed in order");
         let mut is_known = true;
         let footprint = match (program, footprint) {
             (Program::Certified(Certified { reads, writes, .. }), _) => {
@@ -254,7 +254,7 @@ impl Sharded {
     }
 
     /// The number of unfinished transactions.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks for that")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> usize {
         self.numbers.len()
     }
@@ -557,6 +557,6 @@ impl Pending {
 
 /// The abort of a transaction without a footprint.
 fn no_footprint() -> Abort {
-    let message = "a transaction over several shards must declare what it touches";
+    let message = "a transaction over several shards must declare its footprint";
     Abort::new(SqlState::INTERNAL_ERROR, message)
 }

@@ -44,7 +44,7 @@ fn execute_on(
         .collect();
     let finished = execute(pool, &registry(), &store, AT, &jobs, &header_of, Told::Writes);
     let after = Model::of(&store, AT);
-    assert_eq!(written(rows, &finished), after, "what is told is not what was written");
+    assert_eq!(written(rows, &finished), after, "the reported writes differ from the store");
     assert_nothing_is_left(&store, &after);
     (finished, after)
 }
@@ -202,7 +202,7 @@ proptest! {
                         prop_assert_eq!(outcome.clone().map_err(Stop::Abort), expected);
                         model = after;
                     }
-                    (Ok(_), Err(_)) => prop_assert!(false, "a panic was lost"),
+                    (Ok(_), Err(_)) => prop_assert!(false, "a panic was not propagated"),
                 }
             }
         }
@@ -285,10 +285,10 @@ fn a_job_that_leaves_its_footprint_runs_after_the_others_with_what_it_found() {
     let (finished, after) = execute_everywhere(&rows, &work);
     let passes: Vec<u32> = finished.iter().map(|done| done.passes).collect();
     assert_eq!(passes, [1, 2, 2, 1]);
-    assert_eq!(finished[3].outcome, Ok(vec![0, 0]), "the last job saw nothing of the restarted");
+    assert_eq!(finished[3].outcome, Ok(vec![0, 0]), "the last job read writes of a restarted job");
     assert_eq!(finished[1].outcome, Ok(vec![1]));
     let live: Vec<u8> = after.rows.keys().map(|(_, key)| key[0]).collect();
-    assert_eq!(live, [1, 3], "a stopped run wrote nothing");
+    assert_eq!(live, [1, 3], "a stopped run wrote a row");
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn a_program_that_leaves_what_it_calls_certain_is_restarted_as_any() {
         several,
         (0..6).map(|key| (Ok(vec![key]), 1 + u32::from(key > 0))).collect::<Vec<_>>()
     );
-    assert_eq!(same, rows, "nothing of what they touch is the same");
+    assert_eq!(same, rows, "no row that the jobs access has kept its value");
 }
 
 #[test]

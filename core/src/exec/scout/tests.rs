@@ -59,7 +59,7 @@ fn scout_all(
             Scouted::Footprint(footprint) => return footprint,
             Scouted::TooMuch(abort) => panic!("{abort:?}"),
             Scouted::Wants(wants) => {
-                assert!(!wants.contains_key(&here), "what is here is not asked for");
+                assert!(!wants.contains_key(&here), "local rows are not requested");
                 for (shard, wanted) in wants {
                     let found = wanted.look_up_to(most, &shards[usize::from(shard.0)], AT);
                     survives(&wanted, &found);
@@ -136,10 +136,10 @@ fn an_answer_has_as_much_as_fits_and_says_how_much_that_is() {
         survives(&wanted, &found);
         (found.rows.len(), found.points, found.covered.len())
     };
-    assert_eq!(look(1), (1, 1, 0), "one row at least");
+    assert_eq!(look(1), (1, 1, 0), "at least one row");
     assert_eq!(look(20), (2, 2, 0));
     assert_eq!(look(21), (3, 3, 0));
-    assert_eq!(look(31), (4, 4, 1), "of the first range its first row");
+    assert_eq!(look(31), (4, 4, 1), "only the first row of the first range");
     assert_eq!(look(1_000), (7, 4, 2), "two rows of each range");
 
     let mut known = Known::default();
@@ -234,7 +234,7 @@ fn a_program_that_reads_too_much_is_told_so() {
             let size = |value: Option<Value>| value.map_or(0, |value| value.len());
             let first = size(cx.get(TableId(1), b"k")?);
             let again = size(cx.get(TableId(1), b"k")?);
-            assert_eq!(first + again, 0, "it is stopped before");
+            assert_eq!(first + again, 0, "the run is stopped before");
             Ok(Vec::new())
         }
     }

@@ -80,7 +80,7 @@ impl Value {
             (Self::Text(a), Self::Text(b)) => a.as_bytes().cmp(b.as_bytes()),
             (Self::Bytea(a), Self::Bytea(b)) => a.cmp(b),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
-            _ => unreachable!("columns are compared with columns of their type"),
+            _ => unreachable!("values of a column have the same type"),
         }
     }
 
@@ -264,7 +264,7 @@ proptest! {
     fn a_key_that_is_cut_short_is_an_error((columns, row, _) in two_rows(), cut: usize) {
         let key = encode(&columns, &row);
         let key = &key[..cut % key.len()];
-        prop_assert!(reencode(&columns, key).is_none(), "a part of a key is never a key");
+        prop_assert!(reencode(&columns, key).is_none(), "a part of a key is not a key");
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn see(store: &TestStore, from: u64, upto: u64) -> Seen {
 fn count_bytes(store: &TestStore) -> usize {
     let other = Store::new();
     for id in store.table_ids() {
-        for shard in &store.tables.table(id).expect("it is listed").shards {
+        for shard in &store.tables.table(id).expect("the table is listed").shards {
             for row in super::super::read(&shard.rows).iter() {
                 let mut chain: Vec<_> = (0..40)
                     .filter_map(|at| row.chain.version(SnapshotVersion(at)).cloned())

@@ -106,7 +106,7 @@ fn a_store_that_goes_back_knows_which_rows_are_left_without_their_value() {
     check_counts(&store, &keys);
     assert_eq!(seen(&store), [(key(b"a"), 1), (key(b"b"), 1)]);
     store.put_away(Chosen::default());
-    assert_eq!(cold.memory.len(), 2, "the copy of what is gone is removed");
+    assert_eq!(cold.memory.len(), 2, "the copy of a deleted row is removed");
     store.fetch_ahead(&[(TABLE, key(b"a")), (TABLE, key(b"b"))]);
     check_counts(&store, &keys);
 }
@@ -233,7 +233,7 @@ fn nobody_who_reclaims_waits_for_the_cold_store() {
         let reclaim = move || told.send(of_writer.reclaim(SnapshotVersion(2)));
         std::thread::spawn(reclaim);
         let waited = std::time::Duration::from_secs(20);
-        assert_eq!(hears.recv_timeout(waited), Ok(1), "while something is put away");
+        assert_eq!(hears.recv_timeout(waited), Ok(1), "during an eviction");
     })));
     store.put_away(chosen);
     assert!(lock(&cold.on_put).is_none() && !store.is_cold(TABLE, b"a"));

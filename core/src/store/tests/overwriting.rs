@@ -90,7 +90,7 @@ impl Run {
                 Some(pin) => pin.end(),
                 None => {
                     let pin = self.store.pin_checkpoint(self.final_upto);
-                    self.checkpoint = Some(pin.expect("what is final is published and kept"));
+                    self.checkpoint = Some(pin.expect("a final version is published and retained"));
                 }
             },
             Step::Reclaim(most) => {
@@ -248,10 +248,13 @@ fn the_copy_of_a_value_that_is_overwritten_goes_and_the_new_one_can_be_put_away(
     assert_eq!((seen(two)[0], seen(SnapshotVersion(6))[0]), (2, 6));
     store.reclaim(store.published());
     store.evict();
-    assert!(!store.is_cold(TABLE, &key), "the only copy of a key is the checkpoint's");
+    assert!(!store.is_cold(TABLE, &key), "the only copy of a key is that of the checkpoint");
     store.overwrite(store.published());
     checkpoint.end();
     store.evict();
-    assert!(store.is_cold(TABLE, &key) && cold.len() == 1, "its copy went, and this one came");
+    assert!(
+        store.is_cold(TABLE, &key) && cold.len() == 1,
+        "its copy was removed, and the new one was written"
+    );
     assert_eq!(seen(SnapshotVersion(6))[0], 6);
 }

@@ -56,7 +56,7 @@ fn audit(pin: &Pin, direction: Direction) -> (u64, u64) {
         }
         ControlFlow::Continue(())
     });
-    assert_eq!(swept(pin), (accounts, total), "part by part at {at}");
+    assert_eq!(swept(pin), (accounts, total), "in parts at {at}");
     (accounts, total)
 }
 
@@ -76,7 +76,7 @@ fn read_until(done: &AtomicBool, store: &Arc<Store>, direction: Direction) -> u6
         // Read before the audit, so that each reader makes one after the last version too.
         let is_last = done.load(Ordering::Acquire);
         let pin = store.pin();
-        assert!(pin.version() >= newest, "published versions only grow");
+        assert!(pin.version() >= newest, "published versions only increase");
         newest = pin.version();
         assert_eq!(audit(&pin, direction), (ACCOUNTS, TOTAL), "at {newest}");
         audits += 1;
@@ -122,11 +122,11 @@ fn a_pinned_reader_sees_one_version_while_others_are_written_and_reclaimed() {
         (2..=VERSIONS).for_each(step);
         drop(ends);
         for reader in readers {
-            assert!(reader.join().expect("a reader's audits hold") > 0);
+            assert!(reader.join().expect("the audits of a reader pass") > 0);
         }
     });
     store.reclaim(SnapshotVersion(VERSIONS));
-    assert_eq!(store.len(TABLE) as u64, ACCOUNTS, "what was superseded is gone");
+    assert_eq!(store.len(TABLE) as u64, ACCOUNTS, "superseded versions are reclaimed");
 }
 
 const WRITERS: u64 = 4;

@@ -37,7 +37,7 @@ impl Run {
         let Ok(result) = self.bench.run(call) else { return };
         match done {
             Done::Lost | Done::LostUntold => self.bench.model = before,
-            Done::Twice => drop(self.bench.run(call).expect("it commits again")),
+            Done::Twice => drop(self.bench.run(call).expect("the repetition commits")),
             Done::Once | Done::Untold => {}
         }
         let fate = match done {
@@ -86,14 +86,14 @@ const TRACES: [(&str, &str, &str); 14] = [
     ("tpcc-nopay", "new-order", "orders of the load and of New-Orders committed"),
     ("tpcc-nopay", "payment", "rows of the load and of Payments committed"),
     ("tpcc-nopay", "long-order", "orders of the load and of New-Orders committed"),
-    ("ycsb-a", "write", "that of its newest acknowledged write"),
+    ("ycsb-a", "write", "mark of its newest acknowledged write"),
     ("ycsb-d", "write", "rows loaded and inserted"),
     ("ycsb-e", "write", "rows loaded and inserted"),
     ("ycsb-f", "write", "read-modify-writes committed"),
     ("calvin-micro", "one-shard", "increments committed"),
     ("mako-micro", "increment", "increments committed"),
     ("tiga-micro", "increment", "increments committed"),
-    ("smallbank", "save", "what was paid in and not out"),
+    ("smallbank", "save", "loaded, plus deposits, minus payments"),
 ];
 
 fn settings(label: &str) -> Settings {
@@ -111,7 +111,10 @@ fn a_lost_transaction_is_found_and_named() {
         run.call(&lost, Done::Lost);
         let violation = run.check().expect_err(name);
         assert_eq!(violation.right.0, named, "{name}: {violation}");
-        assert!(violation.to_string().starts_with("all that committed violated, "), "{violation}");
+        assert!(
+            violation.to_string().starts_with("acknowledged commits violated, "),
+            "{violation}"
+        );
     }
 }
 
@@ -152,7 +155,7 @@ fn what_nobody_knows_of_may_be_there_or_not_and_no_more_than_that() {
     let (untold, twice) = (run.next("payment"), run.next("payment"));
     run.call(&untold, Done::Untold);
     run.call(&twice, Done::Twice);
-    let violation = run.check().expect_err("one more than can be");
+    let violation = run.check().expect_err("one more than possible");
     assert!(violation.rule.ends_with("at most,"), "{violation}");
     assert_eq!(violation.left.1, violation.right.1 + 1);
 }
@@ -187,7 +190,7 @@ fn deliveries_that_found_nothing_are_not_missed_and_others_are() {
     }
     let lost = run.next("delivery");
     run.call(&lost, Done::Lost);
-    assert_eq!(run.check().expect_err("it named orders").left.0, "orders delivered");
+    assert_eq!(run.check().expect_err("the reply named orders").left.0, "orders delivered");
 }
 
 #[test]
@@ -196,12 +199,12 @@ fn a_row_may_hold_any_of_the_writes_that_were_under_way_together() {
     let marks = |ledger: &Ledger| ledger.commits().newest[0].marks.clone();
     let mut ledger = Ledger::default();
     ledger.add("write", &row(11), 5, Fate::Unknown);
-    assert_eq!(marks(&ledger), [0, 11], "it may be as it was loaded");
+    assert_eq!(marks(&ledger), [0, 11], "the row may have its loaded value");
     ledger.add("write", &row(12), 10, Fate::Committed { at: 20 });
     ledger.add("write", &row(13), 15, Fate::Committed { at: 17 });
-    assert_eq!(marks(&ledger), [11, 12, 13], "who comes last is not known");
+    assert_eq!(marks(&ledger), [11, 12, 13], "the order of concurrent writes is unknown");
     ledger.add("write", &row(14), 18, Fate::Committed { at: 30 });
-    assert_eq!(marks(&ledger), [11, 12, 14], "the second had ended when this began");
+    assert_eq!(marks(&ledger), [11, 12, 14], "the second write had ended before this one began");
     ledger.add("write", &row(15), 31, Fate::Committed { at: 32 });
     assert_eq!(marks(&ledger), [11, 15]);
     // A late acknowledgement does not make a write newer.
@@ -231,7 +234,7 @@ fn large_tables_are_watched_in_part() {
     for rows in [1, 4_096, 4_097, 2_000_000] {
         let workload = Workload::named("ycsb-b", &Settings { rows, ..small() }).expect("valid");
         let Watch { counts, step } = workload.watch();
-        assert!(counts && rows.div_ceil(step) <= 4_096, "{rows} rows, each {step}th");
+        assert!(counts && rows.div_ceil(step) <= 4_096, "{rows} rows, every {step}th");
     }
     let reads = Workload::named("ycsb-c", &small()).expect("valid");
     assert_eq!(reads.watch(), Watch::default());

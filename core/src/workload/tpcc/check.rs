@@ -126,7 +126,7 @@ impl Facts {
         let number = |table, key: &[u8]| -> Result<i64, Violation> {
             let record = rows.get(table, key);
             let read = record
-                .ok_or(DecodeError::new("row: it is missing"))
+                .ok_or(DecodeError::new("row: missing"))
                 .and_then(|record| Number::decode(&record));
             let place = format!("table {table}, {}", Place::of(warehouse));
             let rule = Rule { rule: "TPC-C rows", place: &place };

@@ -197,7 +197,8 @@ fn total(sum: u64, discount: u32, tax: u32) -> u64 {
 }
 
 fn too_many_orders() -> Stop {
-    Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the district has no more order numbers").into()
+    Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, "the order numbers of the district are exhausted")
+        .into()
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ fn note(args: &PaymentArgs<'_>, customer: u32, before: &[u8]) -> Vec<u8> {
         amount / 100,
         amount % 100,
     )
-    .expect("a vector takes what is written");
+    .expect("writing to a vector does not fail");
     data.extend_from_slice(before);
     data.truncate(DATA_LEN_MAX);
     data

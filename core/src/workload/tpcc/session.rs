@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
 
 /// The abort of a program that needs a row that does not exist.
 fn missing(table: TableId, key: &[u8]) -> Stop {
-    let message = format!("there is no such row in table {table}");
+    let message = format!("row does not exist in table {table}");
     let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     Abort::new(SqlState::NO_DATA_FOUND, message).with_detail(format!("key {key}")).into()
 }

@@ -58,7 +58,7 @@ fn all_conditions_hold_after_the_load_and_after_2000_transactions_of_the_standar
         assert!(ended[label].0 > 40, "{ended:?}");
     }
     let rolled_back = ended["new-order"].1;
-    assert!((1..25).contains(&rolled_back), "{rolled_back} of some 900 New-Orders rolled back");
+    assert!((1..25).contains(&rolled_back), "{rolled_back} of about 900 New-Orders rolled back");
     assert!(ended.iter().all(|(label, (_, aborted))| *label == "new-order" || *aborted == 0));
 }
 
@@ -141,7 +141,7 @@ fn change_account(model: &mut Model, payment: u64, deliveries: u32) {
 #[test]
 fn each_condition_is_broken_by_what_breaks_it_and_by_nothing_else() {
     let loaded = Bench::new("tpcc", &small());
-    let Workload::Tpcc(tpcc) = &loaded.workload else { panic!("TPC-C was asked for") };
+    let Workload::Tpcc(tpcc) = &loaded.workload else { panic!("the workload is TPC-C") };
     let mut caught = BTreeSet::new();
     for (what, damage, conditions) in DAMAGES {
         let mut model = loaded.model.clone();
@@ -159,7 +159,7 @@ fn each_condition_is_broken_by_what_breaks_it_and_by_nothing_else() {
         caught.extend(numbers);
         assert_eq!(tpcc.check(&model), Err(found[0].clone()));
     }
-    assert_eq!(caught, (1..=12).collect(), "each condition has been broken");
+    assert_eq!(caught, (1..=12).collect(), "each condition was violated");
 }
 
 #[test]
@@ -191,13 +191,13 @@ fn lost_rows_lost_index_entries_and_unreadable_rows_are_violations() {
     model.put(ORDER_BY_CUSTOMER, Key::from(&entry[..]), None);
     let wrong = district(1, 1).row_of_row_key(99, 1);
     model.put(ORDER_BY_CUSTOMER, Key::from(&wrong[..]), Some(Value::copy_from(&[])));
-    let violation = loaded.workload.check(&model).expect_err("an entry is another customer's");
+    let violation = loaded.workload.check(&model).expect_err("an entry of another customer");
     assert_eq!(violation.left, ("rows that refer to no row", 1));
     for table in [WAREHOUSE_YTD, DISTRICT_YTD, CUSTOMER_ACCOUNT, ORDER, ORDER_LINE, HISTORY] {
         let mut model = loaded.model.clone();
         let unreadable = Some(Value::copy_from(&[0xff]));
         model.put(table, Key::from(&first_of(table)[..]), unreadable);
-        let violation = loaded.workload.check(&model).expect_err("a row can't be read");
+        let violation = loaded.workload.check(&model).expect_err("an unreadable row");
         assert!(violation.rule.starts_with("TPC-C rows"), "{violation}");
     }
 }
@@ -242,7 +242,7 @@ fn the_load_follows_clause_4_3() {
     }
     assert!((230..370).contains(&bad_credit), "{bad_credit} of 3,000 have bad credit");
     assert_eq!(names.len(), 1_000);
-    assert!(names.values().any(|count| *count > 8), "names of the rest are not uniform");
+    assert!(names.values().any(|count| *count > 8), "the remaining names are not uniform");
     let original = |table| {
         let all = keys(model, table, &KeyRange::all());
         let is_original = |key: &&Vec<u8>| {

@@ -71,7 +71,7 @@ fn hot_rows_are_as_hot_as_the_law_says_and_are_not_neighbours() {
     let (mut dice, mut drawn) = (Dice::new(1), BTreeMap::<u64, u32>::new());
     for _ in 0..5_000 {
         for op in ops(&generator.next(&mut dice).args) {
-            let Op::Read { row } = op else { panic!("mix C reads") };
+            let Op::Read { row } = op else { panic!("mix C only reads") };
             *drawn.entry(row).or_default() += 1;
         }
     }
@@ -151,7 +151,7 @@ fn lost_rows_and_values_of_another_length_are_violations() {
     let bench = Bench::new("ycsb-a", &small());
     let mut model = bench.model.clone();
     model.put(ROWS, key(199), None);
-    let violation = bench.workload.check(&model).expect_err("a row is lost");
+    let violation = bench.workload.check(&model).expect_err("a row is missing");
     assert_eq!((violation.left.1, violation.right.1), (199, 200));
     model.put(ROWS, key(199), Some(Value::copy_from(&[0; 21])));
     assert!(bench.workload.check(&model).is_err());
@@ -172,7 +172,11 @@ fn long_transactions_are_as_many_and_as_long_as_they_are_asked_to_be() {
         bench.run(&call).expect("nothing aborts");
     }
     assert!((150..250).contains(&long), "{long}");
-    assert_eq!(bench.check().facts["increments"], modified, "no increment of a long one is lost");
+    assert_eq!(
+        bench.check().facts["increments"],
+        modified,
+        "no increment of a long transaction is lost"
+    );
     let too_much = Settings { long: 1, long_times: 100, value_len: 100_000, ..small() };
     let refused = Ycsb::new(Mix::A, &too_much).unwrap_err();
     assert!(refused.to_string().contains("up to 100 MB"), "{refused}");

@@ -83,12 +83,12 @@ pub fn check_newest(newest: &[Newest], held: impl Fn(u64) -> Option<u64>) -> Res
     let wrong = found.filter(|(it, held)| held.is_none_or(|mark| !it.marks.contains(&mark)));
     let wrong: Vec<_> = wrong.collect();
     let Some((Newest { row, marks }, held)) = wrong.first() else { return Ok(()) };
-    let place = format!("row {row}, the first of {} of {} watched", wrong.len(), newest.len());
-    let rule = Rule { rule: "all that committed", place: &place };
+    let place = format!("row {row}, the first of {} of {} sampled rows", wrong.len(), newest.len());
+    let rule = Rule { rule: "acknowledged commits", place: &place };
     let newest = marks.last().copied().unwrap_or(0) as i64;
     let held = held.map_or(-1, |mark| mark as i64);
-    let what = "what its value begins with (0 as loaded, -1 if there is none)";
-    rule.equal((what, held), ("that of its newest acknowledged write", newest))
+    let what = "mark in its value (0 as loaded, -1 if absent)";
+    rule.equal((what, held), ("mark of its newest acknowledged write", newest))
 }
 
 /// Arguments of [`super::Run`] that read these rows.

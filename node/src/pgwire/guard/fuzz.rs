@@ -46,7 +46,11 @@ fn look_at_messages(bytes: &[u8]) -> Outcome {
     let (said, ended) = messages(bytes, usize::MAX);
     // Checking a quarter of the inputs is enough.
     if bytes.len().is_multiple_of(4) {
-        assert_eq!(messages(bytes, 5), (said.clone(), ended.clone()), "however the bytes are cut");
+        assert_eq!(
+            messages(bytes, 5),
+            (said.clone(), ended.clone()),
+            "the chunks make no difference"
+        );
     }
     let mut kinds = said.iter().map(|said| said.split(['(', ' ']).next().unwrap_or_default());
     match ended {
@@ -85,7 +89,7 @@ fn alike(of: &impl Debug) -> String {
 fn look_at_opening(bytes: &[u8]) -> Outcome {
     let mut input = BytesMut::from(bytes);
     let opening = match opening(&mut input) {
-        Ok(None) => return Outcome::refused("not whole"),
+        Ok(None) => return Outcome::refused("the message is incomplete"),
         Err(malformed) => return Outcome::refused(alike(&malformed)),
         Ok(Some(opening)) => opening,
     };
@@ -95,13 +99,20 @@ fn look_at_opening(bytes: &[u8]) -> Outcome {
     match opening {
         Opening::Session(startup) => {
             // Duplicate or unordered parameters are re-encoded once and in order.
-            PgWireFrontendMessage::Startup(startup).encode(&mut said).expect("it is said");
-            let understood = |mut bytes| super::opening(&mut bytes).expect("it is understood");
-            assert_eq!(understood(said), understood(BytesMut::from(taken)), "it survives");
+            PgWireFrontendMessage::Startup(startup)
+                .encode(&mut said)
+                .expect("the message can be encoded");
+            let understood =
+                |mut bytes| super::opening(&mut bytes).expect("the message is understood");
+            assert_eq!(
+                understood(said),
+                understood(BytesMut::from(taken)),
+                "the encoding is reversible"
+            );
         }
         Opening::Cancel(request) => {
             let request = PgWireFrontendMessage::CancelRequest(request);
-            request.encode(&mut said).expect("it is said");
+            request.encode(&mut said).expect("the message can be encoded");
             assert_eq!(&said[..], taken);
         }
         Opening::Encryption { .. } => assert_eq!(taken.len(), 8),

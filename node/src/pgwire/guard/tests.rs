@@ -102,7 +102,7 @@ fn a_frame_that_ends_within_a_field_or_after_the_last_is_malformed() {
             assert_eq!(is_read, is_free, "{} cut at {len}", char::from(kind));
         }
         let is_read = read(&frame(kind, &[&body[..], b"\0"].concat())).is_ok();
-        assert_eq!(is_read, is_free, "{} with a byte too many", char::from(kind));
+        assert_eq!(is_read, is_free, "{} with an extra byte", char::from(kind));
     }
 }
 
@@ -127,7 +127,7 @@ fn random_changes_never_panic_and_are_never_misread() {
         let sent = frame(kind, &body);
         match read(&sent) {
             Ok(message) => {
-                assert_faithful(&message.expect("the frame is whole"), &sent);
+                assert_faithful(&message.expect("the frame is complete"), &sent);
                 read_count += 1;
             }
             Err(_) => malformed_count += 1,
@@ -162,10 +162,10 @@ fn what_is_wrong_is_said() {
 fn a_frame_whose_text_is_none_is_taken_whole_and_leaves_what_follows() {
     let mut input = BytesMut::from(&[&frame(b'P', b"\xff\0a\xc3(\0\0\0")[..], b"S"].concat()[..]);
     let Ok(Some(Incoming::NotText { kind, error })) = message(&mut input) else {
-        panic!("it is whole, and no text")
+        panic!("the message is complete, and not UTF-8")
     };
     assert_eq!((kind, error.code.as_str(), &input[..]), (b'P', "22021", &b"S"[..]));
-    assert!(error.message.ends_with(": 0xff"), "the first text is told: {error}");
+    assert!(error.message.ends_with(": 0xff"), "the first text is reported: {error}");
     let cut = message(&mut BytesMut::from(&frame(b'P', b"\xff\0a\0")[..]));
     assert_eq!(cut.unwrap_err(), Malformed::new("insufficient data left in message"));
 }
@@ -184,11 +184,11 @@ fn openings_are_read_whole_or_not_at_all() {
         }
     }
     let read = |sent: &[u8]| opening(&mut BytesMut::from(sent)).unwrap().unwrap();
-    let Opening::Session(startup) = read(&session) else { panic!("a session was asked for") };
+    let Opening::Session(startup) = read(&session) else { panic!("a session was requested") };
     let parameters = startup.parameters.into_iter().collect::<Vec<_>>();
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     assert_eq!(parameters, [pair("database", ""), pair("user", "me")]);
-    let Opening::Cancel(request) = read(&cancel) else { panic!("a cancel was asked for") };
+    let Opening::Cancel(request) = read(&cancel) else { panic!("a cancel was requested") };
     assert_eq!((request.pid, request.secret_key.as_i32()), (7, Some(9)));
     assert_eq!(read(&ssl), Opening::Encryption { is_tls: true });
     let gss = packet(&80_877_104u32.to_be_bytes());
@@ -216,7 +216,7 @@ fn random_changes_of_openings_never_panic() {
         body.truncate(rng.usize(1..=body.len()));
         match opening(&mut BytesMut::from(&packet(&body)[..])) {
             Ok(opening) => {
-                assert!(opening.is_some(), "the packet is whole");
+                assert!(opening.is_some(), "the packet is complete");
                 read_count += 1;
             }
             Err(_) => malformed_count += 1,

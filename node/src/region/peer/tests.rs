@@ -64,7 +64,7 @@ async fn whoever_waits_for_one_node_waits_at_the_same_time() {
     };
     for session in (0..SESSIONS).map(session).collect::<Vec<_>>() {
         let why = session.await.unwrap().unwrap_err();
-        assert_eq!(why, "near: it can't be connected to");
+        assert_eq!(why, "near: can't connect to the node");
     }
     assert!(began.elapsed() < CONNECT_DEADLINE * 3, "{:?}", began.elapsed());
 }
@@ -78,7 +78,7 @@ async fn the_nearest_is_asked_again_when_it_is_back() {
     let _near = node(address, 8);
     let began = Instant::now();
     while held(&peers).await != Ok(8) {
-        assert!(began.elapsed() < PATIENCE, "it is not asked");
+        assert!(began.elapsed() < PATIENCE, "the node is not queried");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

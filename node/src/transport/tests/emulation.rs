@@ -124,7 +124,7 @@ fn a_delay_that_is_changed_holds_for_what_is_sent_from_then_on() {
     assert!(took.iter().any(|&took| took < ms(20)), "{took:?}");
     let far = LinkSettings { one_way: Span::from_ms(2_001), ..settings };
     assert!(nodes[0].transport.set_link(NodeId(1), far).is_err());
-    assert!(nodes[0].transport.set_link(NodeId(0), settings).is_err(), "not a peer of itself");
+    assert!(nodes[0].transport.set_link(NodeId(0), settings).is_err(), "not a peer");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_handshake_on_its_way_holds_up_nobody() {
 fn a_short_cut_holds_frames_and_loses_none() {
     let nodes = cluster(2, |config| config.wan = Some(flat_wan(2, Span::from_ms(5))));
     assert!(nodes[0].transport.cut(NodeId(1)));
-    assert!(!nodes[0].transport.cut(NodeId(0)), "not a peer of itself");
+    assert!(!nodes[0].transport.cut(NodeId(0)), "not a peer");
     for number in 0..10u8 {
         nodes[0].send(&nodes[1], Lane::Control, vec![number]);
         nodes[0].send(&nodes[1], Lane::Bulk, vec![number]);
@@ -172,7 +172,7 @@ fn a_short_cut_holds_frames_and_loses_none() {
     let mut next = [0u8; 2];
     for _ in 0..20 {
         let (at, _, lane, bytes) = nodes[1].wait_frame();
-        assert!(at >= healed + ms(5), "a delay after the link healed");
+        assert!(at >= healed + ms(5), "the delay applies after the link healed");
         assert_eq!(bytes[0], next[lane as usize]);
         next[lane as usize] += 1;
     }
@@ -197,11 +197,11 @@ fn cut_long(cut: usize) {
     from.wait_down(to);
     // The dialer retries at least twice a second, and must not get through.
     let is_up = |event: &TransportEvent| matches!(event, TransportEvent::PeerUp(_));
-    to.assert_none_for(ms(1_200), "a session through a cut", is_up);
-    from.assert_none("a session through a cut", is_up);
+    to.assert_none_for(ms(1_200), "a session in spite of the cut", is_up);
+    from.assert_none("a session in spite of the cut", is_up);
     from.transport.heal();
     from.wait_up(to);
     to.wait_up(from);
     from.send(to, Lane::Bulk, &b"found"[..]);
-    assert_eq!(to.wait_frame().3, &b"found"[..], "what was sent before is not sent again");
+    assert_eq!(to.wait_frame().3, &b"found"[..], "frames sent before the loss are not sent again");
 }

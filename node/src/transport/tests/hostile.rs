@@ -54,25 +54,31 @@ fn strangers() -> Vec<(&'static str, Vec<u8>)> {
     let mut endless = frame::encode(Kind::Hello, &[]);
     endless[..4].copy_from_slice(&oversized);
     vec![
-        ("cluster \"other\" is not \"test\"", peer_frame(|h| h.cluster = "other".to_owned())),
-        ("protocol \"calvin\" is not \"echo\"", peer_frame(|h| h.protocol = "calvin".to_owned())),
+        (
+            "cluster \"other\" does not match \"test\"",
+            peer_frame(|h| h.cluster = "other".to_owned()),
+        ),
+        (
+            "protocol \"calvin\" does not match \"echo\"",
+            peer_frame(|h| h.protocol = "calvin".to_owned()),
+        ),
         ("nodes differ", peer_frame(|h| h.fingerprint = 8)),
         ("node n9 is not in this cluster", peer_frame(|h| h.from = NodeId(9))),
-        ("node n2 was expected here, this is n1", peer_frame(|h| h.to = NodeId(2))),
-        ("n2 must not dial n1", peer_frame(|h| h.from = NodeId(2))),
-        ("n1 must not dial n1", peer_frame(|h| h.from = NodeId(1))),
-        ("cluster \"other\" is not \"test\"", client_frame("other")),
+        ("the dialer expected node n2, but this is node n1", peer_frame(|h| h.to = NodeId(2))),
+        ("n2 must not dial node n1", peer_frame(|h| h.from = NodeId(2))),
+        ("n1 must not dial node n1", peer_frame(|h| h.from = NodeId(1))),
+        ("cluster \"other\" does not match \"test\"", client_frame("other")),
         ("wire version 9", with_byte(peer_frame(|_| {}), 4, 9)),
         ("unknown kind 200", with_byte(peer_frame(|_| {}), 5, 200)),
         ("unknown flags", with_byte(peer_frame(|_| {}), 7, 0x80)),
         ("wrong checksum", with_byte(peer_frame(|_| {}), 30, 0xff)),
-        ("the limit here is 4096", endless),
-        ("Message frame in place of a hello", frame::encode(Kind::Message, b"hi")),
+        ("exceeds the limit of 4096", endless),
+        ("Message frame instead of a hello", frame::encode(Kind::Message, b"hi")),
         ("magic", frame::encode(Kind::Hello, b"let me in")),
         ("malformed hello", frame::encode(Kind::Hello, b"PANGEA\r\n\xff\xff")),
         ("not Pangea", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
-        ("closed during the handshake", b"GET".to_vec()),
-        ("closed during the handshake", Vec::new()),
+        ("connection closed during the handshake", b"GET".to_vec()),
+        ("connection closed during the handshake", Vec::new()),
     ]
 }
 
@@ -81,10 +87,10 @@ fn strangers_are_told_why_they_are_refused_and_harm_no_session() {
     let nodes = cluster(3, |_| {});
     for (i, (reason, bytes)) in strangers().into_iter().enumerate() {
         let answer = String::from_utf8_lossy(&say(&nodes[1], &bytes)).into_owned();
-        assert!(answer.contains(reason), "case {i}: {reason:?} was expected: {answer:?}");
+        assert!(answer.contains(reason), "case {i}: expected {reason:?}: {answer:?}");
         nodes[1].wait(reason, |_, event| match event {
             TransportEvent::Trouble { reason: told, .. } => told.contains(reason).then_some(()),
-            TransportEvent::PeerDown(peer) => panic!("case {i} took {peer} down"),
+            TransportEvent::PeerDown(peer) => panic!("case {i} disconnected {peer}"),
             _ => None,
         });
         for from in [&nodes[0], &nodes[2]] {
@@ -109,7 +115,7 @@ fn a_stranger_that_says_nothing_is_shown_out() {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         let answer = String::from_utf8_lossy(&answer);
-        assert!(answer.contains("silent for 5 s in the handshake"), "{answer:?}");
+        assert!(answer.contains("no data for 5 s in the handshake"), "{answer:?}");
     }
 }
 
@@ -125,14 +131,14 @@ fn clients_that_are_too_many_are_refused_and_a_peer_still_gets_in() {
         clients.push(stream);
     }
     let answer = String::from_utf8_lossy(&say(&node, &client_frame("test"))).into_owned();
-    assert!(answer.contains("16 clients are connected already"), "{answer:?}");
+    assert!(answer.contains("limit of 16 clients is reached"), "{answer:?}");
     lanes(&node, attempt(1));
     node.wait("PeerUp", |_, event| matches!(event, TransportEvent::PeerUp(_)).then_some(()));
 
     drop(clients.pop());
     let until = Instant::now() + PATIENCE;
     while say(&node, &client_frame("test")).windows(7).any(|words| words == b"already") {
-        assert!(Instant::now() < until, "a place that became free is taken again");
+        assert!(Instant::now() < until, "a free slot is used again");
     }
 }
 
@@ -142,10 +148,10 @@ fn a_peer_that_is_refused_tells_its_own_operator_once() {
     let mut wrong = config(0, &[(NodeId(1), right.address())], 2);
     wrong.cluster = "other".to_owned();
     let wrong = TestNode::start(wrong);
-    wrong.wait_trouble("cluster \"other\" is not \"test\"");
+    wrong.wait_trouble("cluster \"other\" does not match \"test\"");
     // Node 0 keeps retrying, and node 1 keeps refusing it.
-    (0..5).for_each(|_| right.wait_trouble("cluster \"other\" is not \"test\""));
-    wrong.assert_none("told twice", |event| matches!(event, TransportEvent::Trouble { .. }));
+    (0..5).for_each(|_| right.wait_trouble("cluster \"other\" does not match \"test\""));
+    wrong.assert_none("reported twice", |event| matches!(event, TransportEvent::Trouble { .. }));
 }
 
 /// A hand-written node 0: both lanes of a session with node 1, not yet welcomed.
@@ -185,13 +191,13 @@ fn a_peer_that_breaks_the_protocol_loses_its_session_and_no_other() {
     let cases = [
         ("wrong checksum", with_byte(frame::encode(Kind::Message, b"12345678"), 14, 0)),
         ("wire version 99", with_byte(frame::encode(Kind::Message, b"12345678"), 4, 99)),
-        ("the limit here is", oversized),
+        ("exceeds the limit", oversized),
         ("malformed", compressed(b"\x10\0\0\0 not LZ4")),
-        ("the limit here is", compressed(b"\xff\xff\xff\xff bomb")),
+        ("exceeds the limit", compressed(b"\xff\xff\xff\xff bomb")),
         ("unexpected Submit", frame::encode(Kind::Submit, b"")),
         ("unexpected Hello", peer_frame(|_| {})),
-        ("a pong to no ping", frame::encode(Kind::Pong, &[0xff; 8])),
-        ("a pong to no ping", frame::encode(Kind::Pong, &[1])),
+        ("a pong without a ping", frame::encode(Kind::Pong, &[0xff; 8])),
+        ("a pong without a ping", frame::encode(Kind::Pong, &[1])),
     ];
     // Node 2 is well-behaved; node 0 is hand-written.
     let honest = TestNode::start(config(2, &[], 3));
@@ -208,7 +214,7 @@ fn a_peer_that_breaks_the_protocol_loses_its_session_and_no_other() {
                 assert_eq!(peer, NodeId(0), "case {i}");
                 Some(())
             }
-            TransportEvent::Frame { bytes, .. } => panic!("case {i} let {bytes:?} pass"),
+            TransportEvent::Frame { bytes, .. } => panic!("case {i} delivered {bytes:?}"),
             _ => None,
         };
         node.wait("PeerDown", down);
@@ -217,7 +223,7 @@ fn a_peer_that_breaks_the_protocol_loses_its_session_and_no_other() {
         assert_eq!(node.wait_frame().3, [i as u8][..], "after case {i}");
         drop(bulk);
     }
-    honest.assert_none("the honest session ended", |event| {
+    honest.assert_none("the correct session ended", |event| {
         matches!(event, TransportEvent::PeerDown(_))
     });
 }
@@ -237,10 +243,10 @@ fn a_peer_that_connects_anew_replaces_its_session_and_an_old_attempt_does_not() 
         _ => None,
     });
     node.wait("PeerUp", up);
-    assert!(began.elapsed() < SILENCE_MAX, "it was not waited for in vain");
+    assert!(began.elapsed() < SILENCE_MAX, "the wait was not in vain");
     for mut late in knock(&node, attempt(5)) {
-        assert_eq!(late.read(&mut [0]).unwrap(), 0, "hung up on, without a word");
+        assert_eq!(late.read(&mut [0]).unwrap(), 0, "closed without an answer");
     }
-    control.write_all(&frame::encode(Kind::Message, b"still here")).unwrap();
-    assert_eq!(node.wait_frame().3, &b"still here"[..]);
+    control.write_all(&frame::encode(Kind::Message, b"still connected")).unwrap();
+    assert_eq!(node.wait_frame().3, &b"still connected"[..]);
 }

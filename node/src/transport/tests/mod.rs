@@ -117,7 +117,7 @@ impl TestNode {
 
     /// Waits for the next trouble whose reason contains `text`.
     pub(crate) fn wait_trouble(&self, text: &str) {
-        self.wait(&format!("trouble that says {text:?}"), |_, event| match event {
+        self.wait(&format!("trouble with {text:?}"), |_, event| match event {
             TransportEvent::Trouble { reason, .. } => reason.contains(text).then_some(()),
             _ => None,
         });

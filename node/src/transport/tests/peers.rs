@@ -64,7 +64,7 @@ fn the_bulk_lane_is_compressed_where_it_pays_and_the_switch_turns_it_off() {
         assert_eq!((sent.bulk.frames_sent, sent.bulk.bytes_sent), (1, 1_000_000));
         assert_eq!(received.bulk.bytes_received, 1_000_000);
         assert_eq!(received.bulk.wire_bytes_received, sent.bulk.wire_bytes_sent);
-        assert!(sent.control.wire_bytes_sent > 1_000_000, "small and urgent: never compressed");
+        assert!(sent.control.wire_bytes_sent > 1_000_000, "small and urgent: not compressed");
         let is_small = sent.bulk.wire_bytes_sent < 20_000;
         assert_eq!(is_small, compression == Compression::Lz4, "{:?}", sent.bulk);
     }
@@ -79,7 +79,7 @@ fn a_frame_at_the_limit_passes_and_one_over_it_resets_the_connection_at_its_sour
     assert!(bytes.len() == limit && bytes[0] == 2);
     nodes[0].send(&nodes[1], Lane::Control, vec![1; limit + 1]);
     nodes[0].wait_down(&nodes[1]);
-    nodes[0].wait_trouble("over the limit");
+    nodes[0].wait_trouble("exceeds the limit");
     nodes[1].wait_down(&nodes[0]);
     nodes[0].wait_up(&nodes[1]);
     nodes[1].wait_up(&nodes[0]);
@@ -97,7 +97,7 @@ fn a_configuration_that_makes_no_sense_is_an_error_that_names_it() {
     };
     assert_eq!(started(|_| {}), None);
     contains(started(|config| config.me = NodeId(3)), "n3");
-    contains(started(|config| config.peers.truncate(1)), "every other node");
+    contains(started(|config| config.peers.truncate(1)), "all other nodes");
     contains(started(|config| config.peers[0].0 = NodeId(2)), "each once");
     contains(started(|config| config.wan = Some(flat_wan(2, Span::ZERO))), "3 by 3");
     let far = |config: &mut TransportConfig| config.wan = Some(flat_wan(3, Span::from_ms(9_000)));

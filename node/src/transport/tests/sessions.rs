@@ -53,7 +53,7 @@ fn a_thread_that_panics_ends_its_session_and_is_told_of() {
         let (sender, events) = channel();
         let sender = Mutex::new(sender);
         let on_event = move |event: TransportEvent| {
-            assert!(!matches!(event, TransportEvent::Frame { .. }), "a bug in taking it");
+            assert!(!matches!(event, TransportEvent::Frame { .. }), "a bug in the receiver");
             // The test may have ended.
             let _ = sender.lock().unwrap().send(event);
         };
@@ -61,13 +61,15 @@ fn a_thread_that_panics_ends_its_session_and_is_told_of() {
         let other = TestNode::start(config(0, &[(NodeId(1), poisoned.local_address())], 2));
         other.wait("PeerUp", |_, event| matches!(event, TransportEvent::PeerUp(_)).then_some(()));
         other.transport.send(NodeId(1), lane, Bytes::from_static(b"poison"));
-        other.wait("its end", |_, it| matches!(it, TransportEvent::PeerDown(_)).then_some(()));
+        other.wait("the end of the session", |_, it| {
+            matches!(it, TransportEvent::PeerDown(_)).then_some(())
+        });
         let panicked = events.iter().find_map(|event| match event {
             TransportEvent::Panicked(reason) => Some(reason),
             _ => None,
         });
-        let reason = panicked.expect("it is told");
-        assert!(reason.contains("a bug in taking it"), "{lane:?}: {reason}");
+        let reason = panicked.expect("the end is reported");
+        assert!(reason.contains("a bug in the receiver"), "{lane:?}: {reason}");
     }
 }
 
@@ -86,7 +88,7 @@ fn a_callback_that_blocks_holds_up_its_own_lane_and_no_other() {
     let slow = Transport::start(config(1, &[], 2), Arc::new(on_event)).unwrap();
     let fast = TestNode::start(config(0, &[(NodeId(1), slow.local_address())], 2));
     fast.wait("PeerUp", |_, event| matches!(event, TransportEvent::PeerUp(_)).then_some(()));
-    fast.transport.send(NodeId(1), Lane::Bulk, Bytes::from_static(b"held up"));
+    fast.transport.send(NodeId(1), Lane::Bulk, Bytes::from_static(b"delayed"));
     fast.transport.send(NodeId(1), Lane::Control, Bytes::from_static(b"passes"));
     let next_lane = || loop {
         if let TransportEvent::Frame { lane, .. } = events.recv_timeout(PATIENCE).unwrap() {
@@ -117,6 +119,6 @@ fn a_stop_leaves_no_thread_behind_and_frees_the_port() {
         assert!(std::net::TcpListener::bind(address).is_ok(), "the port is free");
     }
     drop(alone);
-    assert_eq!(Arc::strong_count(&heard), 1, "every thread has let go of the callback");
+    assert_eq!(Arc::strong_count(&heard), 1, "no thread uses the callback any more");
     drop(stranger);
 }

@@ -6,7 +6,7 @@ mod answer;
 mod pangea;
 #[path = "../../../../sql/tests/corpus/runner.rs"]
 mod runner;
-#[expect(dead_code, reason = "some of it is for the tests of that crate")]
+#[expect(dead_code, reason = "parts are only used by the tests of that crate")]
 #[path = "../../../../sql/tests/corpus/script.rs"]
 mod script;
 

@@ -51,7 +51,7 @@ fn a_driver_copies_in_and_out() {
         let error = copy_out(&client, "copy (select 1 / (a - 3) from t) to stdout").await;
         assert_eq!(error.unwrap_err().code(), Some(&SqlState::DIVISION_BY_ZERO));
         let count: i64 = client.query_one("select count(*) from t", &[]).await.unwrap().get(0);
-        assert_eq!(count, 3, "a COPY that failed has added nothing");
+        assert_eq!(count, 3, "a failed COPY adds no rows");
     });
 }
 
@@ -150,7 +150,7 @@ fn what_no_transaction_takes_is_committed_in_batches_or_not_at_all() {
         let new = "select min(a), max(a) from t where a >= 40000 and a < 79999";
         let ids = client.query_one(new, &[]).await.unwrap();
         let ids = (ids.get::<_, i32>(0), i64::from(ids.get::<_, i32>(1)));
-        assert_eq!(ids, (40_000, 40_000 + added - 1), "they are the first ones");
+        assert_eq!(ids, (40_000, 40_000 + added - 1), "the first rows are committed");
         client.batch_execute("begin").await.unwrap();
         let error = copy(many_rows(80)).await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::PROGRAM_LIMIT_EXCEEDED));
@@ -199,7 +199,7 @@ fn an_error_drains_what_the_client_still_sends() {
         let (kinds, text) = raw.until(b'E');
         assert_eq!(kinds, "E");
         assert!(text.contains("WCOPY t, line 1, column a: \"x\"\0"), "{text:?}");
-        assert_eq!(raw.until(b'Z').0, "Z", "what comes after it in the query is not run");
+        assert_eq!(raw.until(b'Z').0, "Z", "later statements of the query are not run");
         assert_eq!(raw.until(b'Z').0, "TDCZ");
         // In the extended protocol a Sync before the data is ignored, and one after it counts.
         let portal = [

@@ -62,7 +62,7 @@ fn an_error_of_the_extended_protocol_comes_without_a_sync() {
         raw.send(&[parse, (b'D', b"Sb\0"), (b'H', b"")]);
         assert!(raw.until(b'E').1.contains("C42883\0"));
         raw.send(&[(b'D', b"Sb\0"), (b'S', b"")]);
-        assert_eq!(raw.until(b'Z').0, "Z", "what comes before the Sync is skipped");
+        assert_eq!(raw.until(b'Z').0, "Z", "messages before the Sync are skipped");
         raw.send(&[(b'B', b"\0none\0\0\0\0\0\0\0"), (b'H', b"")]);
         assert!(raw.until(b'E').1.contains("C26000\0"));
         raw.send(&[(b'S', b""), (b'Q', b"select 1\0")]);
@@ -87,7 +87,7 @@ fn text_that_is_not_utf8_is_an_error_and_the_session_goes_on() {
         raw.until(b'Z');
         raw.send(&[(b'Q', b"select '\xff'\0")]);
         raw.until(b'E');
-        assert_eq!(raw.until(b'Z').1, "E", "it fails the transaction, as any error does");
+        assert_eq!(raw.until(b'Z').1, "E", "the transaction fails, as after any error");
     });
 }
 

@@ -187,7 +187,7 @@ fn a_pipeline_up_to_its_sync_is_one_transaction() {
             .unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::UNIQUE_VIOLATION));
         let count: i64 = client.query_one("select count(*) from t", &[]).await.unwrap().get(0);
-        assert_eq!(count, 0, "the first insert went with the second");
+        assert_eq!(count, 0, "the first insert was rolled back with the second");
     });
 }
 
@@ -208,7 +208,7 @@ fn a_client_that_vanishes_gives_back_its_snapshot_and_hurts_no_other() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), freed).await.expect("the pin is given back");
+        tokio::time::timeout(Duration::from_secs(20), freed).await.expect("the pin is released");
         let rows = other.query("select id from t", &[]).await.unwrap();
         assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>(), [2]);
     });

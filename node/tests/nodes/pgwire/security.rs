@@ -153,7 +153,7 @@ fn with_security_on<F: Future<Output = ()>>(
             let _ = stopped.await;
         }));
         let test = tokio::time::timeout(TIMEOUT_DEFAULT, test(address));
-        test.await.expect("nothing waits for ever");
+        test.await.expect("no wait is endless");
         stop.send(()).unwrap();
         server.await.unwrap().unwrap();
     });
@@ -184,8 +184,9 @@ async fn encrypted(config: &mut Config, connector: &Connector) -> Result<Client,
 }
 
 fn told<T>(result: Result<T, Error>) -> (String, String) {
-    let error = result.err().expect("it is refused");
-    let error = error.as_db_error().unwrap_or_else(|| panic!("the server says why: {error:?}"));
+    let error = result.err().expect("the connection is refused");
+    let error =
+        error.as_db_error().unwrap_or_else(|| panic!("the server reports the reason: {error:?}"));
     (error.code().code().to_owned(), error.message().to_owned())
 }
 
@@ -299,7 +300,7 @@ fn off_loopback() -> Option<IpAddr> {
 #[test]
 fn a_client_off_loopback_must_encrypt() {
     let Some(ip) = off_loopback() else {
-        eprintln!("there is no network: nothing is off loopback");
+        eprintln!("no address other than loopback: test skipped");
         return;
     };
     let Certificate { tls, der } = certificate();
@@ -371,7 +372,7 @@ fn who_breaks_off_a_handshake_or_puts_something_before_it_gets_nowhere() {
         for late in late {
             late.await.unwrap();
         }
-        assert!(begun.elapsed() >= Duration::from_secs(1), "the handshake had its time");
+        assert!(begun.elapsed() >= Duration::from_secs(1), "the handshake was given its time");
         // Bytes sent before the handshake are not treated as encrypted.
         let before = [SSL_REQUEST, &startup(0)].concat();
         let answer = talk(address, before).await;

@@ -58,7 +58,7 @@ pub fn one_thread() -> Runtime {
 }
 
 async fn in_time(test: impl Future<Output = ()>) {
-    tokio::time::timeout(DEADLINE, test).await.expect("nothing waits for ever");
+    tokio::time::timeout(DEADLINE, test).await.expect("no wait is endless");
 }
 
 /// Runs a test against a server, and checks that the server stops on request.
@@ -139,7 +139,7 @@ impl Engine for CutOff {
     }
 
     fn cut_off(&self) -> Option<String> {
-        self.is_cut.borrow().then(|| "nobody is there".to_owned())
+        self.is_cut.borrow().then(|| "no node is reachable".to_owned())
     }
 }
 

@@ -66,7 +66,7 @@ impl Raw {
     fn error(&mut self) -> (usize, String) {
         let rest = self.until_ready();
         let rows = rest.iter().filter(|(kind, _)| *kind == b'D').count();
-        let (_, error) = rest.iter().find(|(kind, _)| *kind == b'E').expect("it fails");
+        let (_, error) = rest.iter().find(|(kind, _)| *kind == b'E').expect("the statement fails");
         let error = String::from_utf8_lossy(error).into_owned();
         (rows, error.split('\0').find_map(|field| field.strip_prefix('C')).unwrap().to_owned())
     }
@@ -238,7 +238,7 @@ fn an_error_in_the_midst_of_a_stream_comes_behind_its_rows() {
             match stream.try_next().await {
                 Ok(Some(SimpleQueryMessage::Row(_))) => rows += 1,
                 Ok(Some(_)) => {}
-                Ok(None) => panic!("it fails"),
+                Ok(None) => panic!("the statement fails"),
                 Err(error) => break error,
             }
         };

@@ -17,7 +17,7 @@ const ROWS: usize = 30_000;
 const TIMED_OUT: &str = "canceling statement due to statement timeout";
 
 fn told(error: &Error) -> &DbError {
-    error.as_db_error().expect("the server says it")
+    error.as_db_error().expect("the server sends the error")
 }
 
 #[test]
@@ -142,12 +142,12 @@ fn a_client_that_waits_for_a_majority_is_told_so_and_served_when_it_is_back() {
             notice
         };
         let (result, notice) = tokio::join!(write, notice);
-        result.expect_err("it was cancelled");
+        result.expect_err("the statement was cancelled");
         assert_eq!((notice.severity(), notice.code()), ("WARNING", &SqlState::WARNING));
-        assert_eq!(notice.message(), "nobody is there; waiting");
+        assert_eq!(notice.message(), "no node is reachable; waiting");
         cluster.heal();
         client.batch_execute("insert into t values (2)").await.unwrap();
-        assert!(notices.is_empty(), "it is told once");
+        assert!(notices.is_empty(), "the warning is sent once");
     });
 }
 

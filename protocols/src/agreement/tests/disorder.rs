@@ -118,23 +118,26 @@ impl World {
         }
         for (number, entry) in drained.decided {
             let user = &mut self.users[id];
-            assert_eq!(number, user.told + 1, "entries are handed out in order");
+            assert_eq!(number, user.told + 1, "entries are delivered in order");
             user.told = number;
             user.waiting.insert(number, entry);
             let known = *self.decided.entry(number).or_insert(entry);
-            assert_eq!(known, entry, "entry {number} is the same everywhere");
+            assert_eq!(known, entry, "entry {number} is identical everywhere");
         }
         self.apply(id);
     }
 
     fn skip(&mut self, id: usize, upto: u64) {
         let user = &mut self.users[id];
-        assert!(upto > user.told, "what was told is not skipped");
+        assert!(upto > user.told, "delivered entries are not skipped");
         user.told = upto;
         self.skips += 1;
-        assert!((1..=upto).all(|number| self.decided.contains_key(&number)), "it was decided");
+        assert!(
+            (1..=upto).all(|number| self.decided.contains_key(&number)),
+            "the entry was decided"
+        );
         let holders = self.users.iter().filter(|user| user.durable >= upto).count();
-        assert!(holders >= self.topology.majority(), "who lacks it finds it in any majority");
+        assert!(holders >= self.topology.majority(), "a majority has the skipped entries");
     }
 
     fn apply(&mut self, id: usize) {
@@ -166,13 +169,13 @@ impl World {
     }
 
     fn deliver_from(&mut self, link: (usize, usize)) {
-        let queue = self.links.get_mut(&link).expect("there is something on it");
-        let bytes = queue.pop_front().expect("there is something on it");
+        let queue = self.links.get_mut(&link).expect("the link has a message");
+        let bytes = queue.pop_front().expect("the link has a message");
         self.links.retain(|_, queue| !queue.is_empty());
-        let replica = self.replicas[link.1].as_mut().expect("it is linked");
+        let replica = self.replicas[link.1].as_mut().expect("the replica is connected");
         let said = replica.on_message(NodeId(link.0 as u16), &bytes, &|_| true);
         let is_fine = said.as_ref().err().is_none_or(|refused| !refused.0.contains("refused"));
-        assert!(is_fine, "what a replica says is not nonsense: {said:?}");
+        assert!(is_fine, "a replica's message is valid: {said:?}");
         self.drain(link.1);
     }
 
@@ -253,7 +256,7 @@ impl World {
             }
         }
         let applied: Vec<u64> = self.users.iter().map(|user| user.applied).collect();
-        panic!("{before} were decided, and {applied:?} are in use");
+        panic!("{before} entries were decided, but {applied:?} were applied");
     }
 }
 

@@ -22,10 +22,10 @@ struct Replica {
 impl Replica {
     fn take(&mut self) -> Out {
         let Drained { records, messages, skipped, decided, .. } = self.agreement.drain();
-        assert_eq!(skipped, None, "nothing is forgotten");
+        assert_eq!(skipped, None, "no entry is truncated");
         let mut out = Out::default();
         if !records.is_empty() {
-            out.records.push(postcard::to_stdvec(&records).expect("it is encoded"));
+            out.records.push(postcard::to_stdvec(&records).expect("the message can be encoded"));
             self.head += 1;
         }
         self.decided.extend(decided);
@@ -43,7 +43,7 @@ fn replay(log: &[Vec<u8>]) -> State<u32> {
 }
 
 fn decode(record: &[u8]) -> Vec<Record<u32>> {
-    postcard::from_bytes(record).expect("it was encoded")
+    postcard::from_bytes(record).expect("the message can be decoded")
 }
 
 fn digest((number, entry): (u64, u32)) -> u64 {
@@ -96,7 +96,7 @@ impl Brain for Replica {
             Record::Entries { from: 0, entries } => Some(entries),
             _ => None,
         });
-        let numbered = (1..).zip(entries.expect("nothing is forgotten"));
+        let numbered = (1..).zip(entries.expect("no entry is truncated"));
         numbered.map(|entry: (u64, u32)| ((0, entry.0), digest(entry))).collect()
     }
 

@@ -55,15 +55,15 @@ fn look(input: &[u8]) -> Outcome {
     match check::decode::<u32>(bytes) {
         Err(refused) => return Outcome::refused(refused),
         Ok(said) => {
-            let encoded = postcard::to_stdvec(&said).expect("it is encoded");
-            let again = check::decode::<u32>(&encoded).expect("what was said can be said again");
-            assert_eq!(postcard::to_stdvec(&again).expect("it is encoded"), encoded);
+            let encoded = postcard::to_stdvec(&said).expect("the message can be encoded");
+            let again = check::decode::<u32>(&encoded).expect("the encoding is reversible");
+            assert_eq!(postcard::to_stdvec(&again).expect("the message can be encoded"), encoded);
         }
     }
     // A replica allocates 20 MB for its outbox at the start, which no message causes.
     let mut made = None;
     allocation_counter::opt_out(|| made = Some(in_the_middle()));
-    let mut cluster = made.expect("it was made");
+    let mut cluster = made.expect("the cluster was created");
     cluster.say(from, to, bytes);
     let replica = &mut cluster.replicas[to];
     let drained = replica.drain();

@@ -48,8 +48,8 @@ impl Calvin {
     fn confirm_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         let is_replay = self.state.inputs.cut.agreement.is_none();
         let shards = self.shards();
-        let line = shards.line_of(epoch).expect("it was run");
-        let Own { cut, mine, .. } = shards.own.remove(&epoch).expect("it was run");
+        let line = shards.line_of(epoch).expect("the epoch was run");
+        let Own { cut, mine, .. } = shards.own.remove(&epoch).expect("the epoch was run");
         let of_shards = shards.take_epoch((epoch, line));
         if !is_replay {
             let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: Some(of_shards) };
@@ -161,7 +161,7 @@ impl Calvin {
             self.go_back(cx, SnapshotVersion(from.0 - 1));
         }
         let shards = self.shards();
-        assert!(shards.decided < from, "what is decided stays");
+        assert!(shards.decided < from, "decided cuts are not void");
         for own in shards.own.split_off(&from).into_values() {
             for txn in own.mine {
                 shards.mine.remove(&txn);
@@ -241,7 +241,7 @@ impl Shards {
     fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Line)) -> OfShards {
         let mut of_shards = OfShards::default();
         for (shard, stream) in &mut self.streams {
-            let came = stream.came.remove(&epoch).expect("it was run");
+            let came = stream.came.remove(&epoch).expect("the epoch was run");
             stream.reign = stream.reign_of(&came).or(stream.reign);
             of_shards.came.push(came);
             of_shards.add_sent(*shard, stream, epoch);

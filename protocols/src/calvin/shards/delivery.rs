@@ -549,7 +549,7 @@ impl Shards {
     }
 
     pub(super) fn stream(&mut self, shard: ShardId) -> &mut Stream {
-        self.streams.get_mut(&shard).expect("there is one for each other shard")
+        self.streams.get_mut(&shard).expect("each other shard has a stream")
     }
 
     /// Retains and sends a slice for another shard.

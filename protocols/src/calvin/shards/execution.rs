@@ -38,7 +38,7 @@ impl Calvin {
     ) {
         cx.begin_work();
         let inputs = &self.state.inputs;
-        let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
+        let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
         self.tell_turn(cx, &cut);
         let batches = inputs.batches_between(&shards.sliced_heads, &cut);
         let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
@@ -59,7 +59,7 @@ impl Calvin {
                     {
                         of_shard.push(OfBatch { turn, sequencer, requests: Vec::new() });
                     }
-                    let part = of_shard.last_mut().expect("it was made above");
+                    let part = of_shard.last_mut().expect("the batch was added above");
                     part.requests.push(request.clone().named(sequencer));
                 }
             }
@@ -212,7 +212,7 @@ impl Calvin {
         }
         for ((epoch, shard), items) in items {
             cx.mark("calvin.served");
-            let line = shards.line_of(epoch).expect("it is being run");
+            let line = shards.line_of(epoch).expect("the epoch is running");
             shards.send_items(cx, shard, ((epoch, line), &items));
         }
     }
@@ -238,7 +238,7 @@ impl Calvin {
     fn end_divided_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         cx.begin_work();
         let shards = self.shards();
-        let line = shards.line_of(epoch).expect("it was given");
+        let line = shards.line_of(epoch).expect("the epoch was started");
         let cut = shards.own[&epoch].cut.clone();
         let came = shards.streams.values().map(|stream| &stream.came[&epoch]);
         let slices = came.chain([&shards.own[&epoch].slice]);

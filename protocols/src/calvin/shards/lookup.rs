@@ -41,7 +41,8 @@ struct Lookup {
 
 fn left_too_often(times: u32) -> Abort {
     let message = format!(
-        "could not serialize access: what the transaction touches changed {times} times on its way"
+        "could not serialize access: the footprint of the transaction changed {times} times \
+         before it ran"
     );
     Abort::new(SqlState::SERIALIZATION_FAILURE, message)
         .with_hint("The transaction might succeed if retried.")
@@ -87,7 +88,7 @@ impl Calvin {
         &self,
         footprint: &Footprint,
     ) -> pangea_core::partition::ShardSet {
-        let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
+        let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
         concerned(&shards.partitions, footprint, shards.here)
     }
 
@@ -96,7 +97,7 @@ impl Calvin {
     fn told(&self, program: &Program) -> Option<Footprint> {
         let Program::Call { procedure, args } = program else { return None };
         let declared = declared_footprint(&self.state.registry, *procedure, args)?;
-        let shards = self.state.shards.as_ref().expect("asked of divided tables alone");
+        let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
         let concerned = self.concerned(&declared);
         let is_wide = concerned.len() > 1
             && !is_bulk(&self.state.registry, *procedure, args)
@@ -107,7 +108,7 @@ impl Calvin {
     }
 
     fn scout(&mut self, cx: &mut Cx<'_, Self>, mut lookup: Lookup) {
-        let shards = self.state.shards.as_mut().expect("asked of divided tables alone");
+        let shards = self.state.shards.as_mut().expect("only called if tables are partitioned");
         let at = self.state.inputs.cut.applied;
         cx.begin_work();
         let place = (&*shards.partitions, shards.here);

@@ -161,11 +161,11 @@ pub(in super::super) mod tests {
         for piece in &all[..2] {
             assert_eq!(came.add(piece.clone()), None);
         }
-        assert_eq!(came.add(all[3 % all.len()].clone()), None, "out of its turn");
+        assert_eq!(came.add(all[3 % all.len()].clone()), None, "a chunk out of order");
         let wholes = all.iter().filter_map(|piece| came.add(piece.clone()));
         let wholes: Vec<Bytes> = wholes.collect();
         assert_eq!(wholes, [slice().bytes().clone()]);
-        assert_eq!(came.add(all[all.len() - 1].clone()), None, "it was taken");
+        assert_eq!(came.add(all[all.len() - 1].clone()), None, "the slice is already complete");
         assert_eq!(slice().messages(1 << 20), [Message::Slice { slice: slice() }]);
     }
 

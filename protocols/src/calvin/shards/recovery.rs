@@ -54,7 +54,10 @@ impl Calvin {
         for (position, record) in records {
             let record = EpochRecord::decode(&record).expect(INTACT);
             let EpochRecord { epoch, cut, of_shards: Some(of_shards) } = record else {
-                panic!("the record of an epoch says nothing of shards: tables were not divided");
+                panic!(
+                    "the log has an epoch record of unpartitioned tables, but tables are \
+                     partitioned"
+                );
             };
             let is_known = epoch <= self.state.inputs.cut.applied;
             let next = self.state.inputs.cut.applied.next();
@@ -84,7 +87,7 @@ impl Calvin {
                 self.keep_sent(epoch, of_shards);
                 continue;
             }
-            self.replay_epoch(cx, epoch, cut.expect("it was run here"), of_shards);
+            self.replay_epoch(cx, epoch, cut.expect("the record is of this node's log"), of_shards);
         }
         let applied = self.state.inputs.cut.applied;
         let shards = self.shards();
@@ -119,12 +122,15 @@ impl Calvin {
         cx.mark("calvin.epoch_replayed");
         self.slice_epoch(cx, epoch, cut);
         self.take_of_record(epoch, of_shards);
-        assert!(self.give_epoch(cx), "all of an epoch is in its record");
+        assert!(self.give_epoch(cx), "an epoch record contains all slices");
         while self.state.inputs.cut.applied < epoch {
             let before = self.shards().sharded.len();
             self.run_given(cx);
             let is_over = self.state.inputs.cut.applied == epoch;
-            assert!(is_over || self.shards().sharded.len() < before, "with all that it needs");
+            assert!(
+                is_over || self.shards().sharded.len() < before,
+                "an epoch record contains all remote rows"
+            );
         }
     }
 
@@ -188,11 +194,11 @@ impl Calvin {
         bytes: &Bytes,
         version: SnapshotVersion,
     ) -> Result<HandedOn, DecodeError> {
-        let wrong = || DecodeError::new("what a checkpoint hands on");
+        let wrong = || DecodeError::new("data for other shards");
         let from = &mut Reader::new(bytes);
         let mut all = HandedOn::new();
         while !from.is_empty() {
-            let record = bytes.slice_ref(from.bytes("what a checkpoint hands on")?);
+            let record = bytes.slice_ref(from.bytes("data for other shards")?);
             let EpochRecord { epoch, cut: None, of_shards: Some(of_shards) } =
                 EpochRecord::decode(&record)?
             else {

@@ -82,7 +82,7 @@ impl Calvin {
         if is_run && !fits {
             cx.mark("calvin.items_of_another_line");
         }
-        for item in items.read().expect("it was read when it came") {
+        for item in items.read().expect("the message was checked on arrival") {
             let (Item::Part(txn, _) | Item::Result(txn, _)) = item;
             if epoch > confirmed {
                 let received = &mut self.shards().received;
@@ -111,7 +111,7 @@ impl Calvin {
     /// Uses the rows and outcomes that arrived before their epoch was passed to the executor.
     pub(super) fn take_received_before(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         let shards = self.shards();
-        let line = shards.line_of(epoch).expect("it is given");
+        let line = shards.line_of(epoch).expect("the epoch was started");
         let lines = shards.received.get(&epoch).into_iter().flatten();
         let fits = |of: &Line| *of == line || is_planted(Bug::VoidItemsUsed);
         let received = lines.filter(|(of, _)| fits(of)).flat_map(|(_, items)| items.clone());
@@ -182,7 +182,8 @@ impl Calvin {
                 self.lose_result(cx, txn);
             } else if self.is_awaited(txn, whose) {
                 cx.mark("calvin.result_later");
-                let mine = self.shards().mine.get_mut(&txn).expect("looked at above");
+                let mine =
+                    self.shards().mine.get_mut(&txn).expect("the transaction was found above");
                 mine.confirmed = Some(line);
             } else {
                 self.take_mine(txn);
@@ -210,7 +211,7 @@ impl Calvin {
 
     /// Answers the client of a request that has run, or sequences the request again.
     fn settle_mine(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion, txn: TxnId) {
-        let went = self.shards().results.remove(&txn).expect("it has come");
+        let went = self.shards().results.remove(&txn).expect("the result has arrived");
         // No client waits for one from before a restart.
         let Some((ticket, again)) = self.take_mine(txn) else { return };
         let outcome = match went {

@@ -209,7 +209,11 @@ pub(in super::super) mod tests {
             assert!(!all[..at].contains(one));
         }
         assert_eq!(line(&[name(0, 1), name(0, 2)]), all[0]);
-        assert_eq!(line(&[name_0()]), Line(0x81d2_3fd7_003c_2305), "in every build");
+        assert_eq!(
+            line(&[name_0()]),
+            Line(0x81d2_3fd7_003c_2305),
+            "the hash is the same in all builds"
+        );
     }
 
     fn name_0() -> ProposalName {

@@ -17,7 +17,7 @@ use super::super::Calvin;
 use super::{AHEAD_MAX, Shards, Stream};
 use crate::inputs::{Awaited, BEHIND_MAX, too_far_behind, too_many_in_flight};
 
-const _: () = assert!(BEHIND_MAX <= AHEAD_MAX, "who may not go on refuses");
+const _: () = assert!(BEHIND_MAX <= AHEAD_MAX, "a node that is too far ahead refuses requests");
 
 impl Calvin {
     /// The placement of all nodes.

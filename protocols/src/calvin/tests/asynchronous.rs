@@ -49,7 +49,7 @@ impl Cluster {
         }
         cluster.connect_all();
         cluster.wait(200);
-        assert!(cluster.nodes[0].calvin.state.inputs.takes(), "it is the master");
+        assert!(cluster.nodes[0].calvin.state.inputs.takes(), "the node is the master");
         cluster
     }
 
@@ -166,13 +166,13 @@ fn the_master_answers_before_anybody_else_has_heard_of_it_and_the_others_follow(
     let mut cluster = Cluster::new();
     let before = cluster.published()[0];
     cluster.append(0, b"a");
-    assert_eq!(cluster.results(0), [b"a"], "nothing was delivered yet");
+    assert_eq!(cluster.results(0), [b"a"], "no message has been delivered yet");
     assert_eq!(cluster.published(), [before.next(), before, before]);
     assert_eq!(cluster.nodes[0].calvin.state.inputs.mastery.confirmed.epoch, before);
     cluster.wait(5);
     cluster.assert_equal();
     let confirmed = cluster.nodes[0].calvin.state.inputs.mastery.confirmed.epoch;
-    assert_eq!(confirmed, cluster.published()[1], "it is decided");
+    assert_eq!(confirmed, cluster.published()[1], "the epoch is decided");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_request_goes_to_the_master_and_is_answered_where_it_came_when_it_is_run_the
     );
     cluster.wait(1);
     cluster.append(0, b"b");
-    assert_eq!(cluster.results(0), [b"ab"], "the master has run both");
+    assert_eq!(cluster.results(0), [b"ab"], "the master has run both epochs");
     assert_eq!(
         cluster.nodes[1].calvin.state.forwarding.len(),
         usize::from(cluster.results(1).is_empty())
@@ -221,7 +221,7 @@ fn a_deposed_master_goes_back_and_what_it_had_answered_is_never_sequenced_again(
     assert_eq!(cluster.nodes[0].store.line(), 1);
     cluster.append(0, b"f");
     cluster.wait(100);
-    let last = cluster.results(0).pop().expect("it was answered");
+    let last = cluster.results(0).pop().expect("the request was answered");
     assert_eq!(last.len(), 4, "a, d, e and f: {last:?}");
     assert!(!last.contains(&b'b') && !last.contains(&b'c'), "{last:?}");
     cluster.assert_equal();
@@ -240,15 +240,18 @@ fn a_master_that_starts_again_proposes_what_it_had_answered() {
     let before = cluster.nodes[0].store.published();
     cluster.start_again();
     assert!(cluster.marks.contains(&(0, "calvin.early_restored")));
-    assert!(cluster.nodes[0].store.published() < before, "it is not run before that is sure");
+    assert!(
+        cluster.nodes[0].store.published() < before,
+        "the epoch does not run before its cut is confirmed"
+    );
     cluster.connect_again();
     cluster.wait(100);
     assert!(cluster.marks.contains(&(0, "calvin.leads_again")));
     cluster.append(0, b"c");
-    assert_eq!(cluster.results(0).pop().unwrap(), b"abc", "it stands");
+    assert_eq!(cluster.results(0).pop().unwrap(), b"abc", "the run is valid");
     cluster.wait(5);
     cluster.assert_equal();
-    assert_eq!(cluster.nodes[0].store.line(), 0, "nothing was given up");
+    assert_eq!(cluster.nodes[0].store.line(), 0, "no epoch was discarded");
 }
 
 /// Story: batches that a failover had made void were put into a cut when replication was set back
@@ -260,12 +263,12 @@ fn what_a_failover_gave_up_is_not_sequenced_by_synchronous_replication() {
     cluster.wait(5);
     cluster.away = Some(0);
     cluster.append(0, b"b");
-    assert_eq!(cluster.results(0).pop().unwrap(), b"ab", "it was answered");
+    assert_eq!(cluster.results(0).pop().unwrap(), b"ab", "the request was answered");
     cluster.wire.clear();
     cluster.wait(400);
     cluster.append(1, b"c");
     cluster.wait(5);
-    assert_eq!(cluster.results(1), [b"ac"], "another master has gone on without it");
+    assert_eq!(cluster.results(1), [b"ac"], "another master has continued without it");
     cluster.away = None;
     cluster.wire.clear();
     cluster.start_all(&Options::default());
@@ -327,7 +330,7 @@ fn what_a_reign_has_passed_over_is_waited_for_by_nobody() {
     cluster.append(1, b"b");
     cluster.wait(20);
     assert_eq!(cluster.results(1).pop(), Some([&result[..], b"b"].concat()));
-    assert!(cluster.nodes[1].calvin.state.sequencer.in_flight.is_empty(), "nothing is left");
+    assert!(cluster.nodes[1].calvin.state.sequencer.in_flight.is_empty(), "no epoch is left");
     cluster.assert_equal();
 }
 
@@ -352,10 +355,17 @@ fn where_nothing_is_taken_one_request_asks_for_all() {
     cluster.step(1, Input::Timer(Timer::Tick));
     cluster.step(1, Input::Timer(Timer::Tick));
     let tokens = forwarded(&mut cluster);
-    assert_eq!(tokens.len(), 1, "until that is answered");
-    let term = cluster.nodes[0].calvin.state.inputs.mastery.reign.expect("it reigns").term;
-    cluster.step(1, Input::Message { from: NodeId(0), message: Message::Taken { taken: Taken { term, tokens } } });
-    assert_eq!(forwarded(&mut cluster).len(), 2, "the others");
+    assert_eq!(tokens.len(), 1, "until the question is answered");
+    let term =
+        cluster.nodes[0].calvin.state.inputs.mastery.reign.expect("the node is the master").term;
+    cluster.step(
+        1,
+        Input::Message {
+            from: NodeId(0),
+            message: Message::Taken { taken: Taken { term, tokens } },
+        },
+    );
+    assert_eq!(forwarded(&mut cluster).len(), 2, "the other replicas");
 }
 
 /// Story: a master that is too far ahead creates no batches, and collected requests without a
@@ -372,7 +382,7 @@ fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
     for _ in 0..300 {
         cluster.append(0, b"a");
     }
-    assert!(!cluster.nodes[0].calvin.state.inputs.may_fix(), "too much is not decided");
+    assert!(!cluster.nodes[0].calvin.state.inputs.may_fix(), "too many cuts are undecided");
     cluster.wire.clear();
     for _ in 0..40 {
         cluster.step(0, Input::Submit(submit(&[LARGE])));
@@ -444,7 +454,7 @@ fn what_has_read_what_is_void_comes_into_no_batch() {
         Outcome::Committed { .. } => panic!("{outcome:?}"),
     };
     let codes: Vec<_> = did.replies.iter().map(code).collect();
-    assert_eq!(codes, [SqlState::SERIALIZATION_FAILURE], "the first alone");
+    assert_eq!(codes, [SqlState::SERIALIZATION_FAILURE], "only the first");
     assert_eq!(cluster.nodes[0].calvin.state.sequencer.current.len(), 1);
 }
 
@@ -459,7 +469,7 @@ fn a_checkpoint_leaves_no_client_waiting_for_what_it_skipped() {
     assert_eq!(did.replies.len(), 1);
     assert_eq!(cluster.nodes[1].calvin.state.forwarding.len(), 0);
     cluster.wait(5);
-    assert_eq!(cluster.results(1).len(), 0, "it is not answered again");
+    assert_eq!(cluster.results(1).len(), 0, "the request is not answered again");
     cluster.assert_equal();
 }
 

@@ -201,13 +201,15 @@ impl Pair {
     /// Checks that a call is rejected as too large, and that both nodes continue.
     fn is_refused(&mut self, node: u16, name: &str, args: Vec<u8>, mark: &str) -> String {
         let before = self.marks.iter().filter(|it| **it == mark).count();
-        let Outcome::Aborted(abort) = self.call(node, name, args) else { panic!("it commits") };
+        let Outcome::Aborted(abort) = self.call(node, name, args) else {
+            panic!("the transaction commits")
+        };
         assert_eq!(abort.code.as_str(), "54000", "{abort:?}");
         assert!(abort.detail.is_some() && abort.hint.is_some(), "{abort:?}");
         let after = self.marks.iter().filter(|it| **it == mark).count();
         assert_eq!(after - before, 1, "{mark}");
         for node in 0..2 {
-            assert_eq!(self.commits(node, "count", vec![1, 3]), [0], "it goes on");
+            assert_eq!(self.commits(node, "count", vec![1, 3]), [0], "the cluster continues");
         }
         abort.message
     }
@@ -246,8 +248,15 @@ fn rows_that_are_too_many_to_be_sent_are_a_refusal_on_all_shards() {
     pair.commits(0, "fill", vec![200, 25]);
     for node in 0..2 {
         let message = pair.is_refused(node, "count", vec![200, 25], "calvin.part_too_large");
-        assert!(message.contains("shard 1 has 25166064 bytes and more"), "{message}");
-        assert_eq!(pair.commits(node, "count", vec![200, 23]), [23], "what fits is sent");
+        assert!(
+            message.contains("shard 1 would have to send at least 25166064 bytes"),
+            "{message}"
+        );
+        assert_eq!(
+            pair.commits(node, "count", vec![200, 23]),
+            [23],
+            "rows within the limit are sent"
+        );
     }
     assert!(pair.longest > 23 * MIB && pair.longest < 25 * MIB, "{}", pair.longest);
     pair.start_again();
@@ -273,7 +282,7 @@ fn a_footprint_that_is_too_large_to_be_sent_is_a_refusal() {
     let mut args = vec![0; 23 * MIB];
     args[0] = 28;
     let message = pair.is_refused(1, "keys", args.clone(), "calvin.footprint_too_large");
-    assert!(message.contains("its arguments and the keys that it touches"), "{message}");
+    assert!(message.contains("its arguments and the keys of its footprint"), "{message}");
     args[0] = 20;
     pair.commits(1, "keys", args);
     pair.start_again();

@@ -252,7 +252,9 @@ impl Confusion {
             14 => Message::Others { least: epoch, most: other },
             15 => Message::Warm { token, keys: vec![(TABLE, self.key())] },
             16 => Message::Warmed { token, took: Span::from_us(1_u64 << self.rng.u8(..48)) },
-            17 => Message::Cold { map: ColdWords { words: 64, is_all: flag, changes: vec![(63, u64::MAX)] } },
+            17 => Message::Cold {
+                map: ColdWords { words: 64, is_all: flag, changes: vec![(63, u64::MAX)] },
+            },
             18 => Message::Look {
                 token,
                 wanted: Wanted { points: [(TABLE, self.key())].into(), ranges: vec![scan] },

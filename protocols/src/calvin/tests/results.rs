@@ -31,15 +31,16 @@ fn awaiting() -> (Node, Did) {
     node.step(Input::Timer(Timer::Batch));
     node.step(Input::Timer(Timer::Epoch));
     let last = node.calvin.state.inputs.last_decided().0;
-    assert!(last > 0, "its epoch is decided");
+    assert!(last > 0, "the epoch is decided");
     for (other, epoch) in [RUNS, OTHER].into_iter().flat_map(|it| (1..=last).map(move |e| (it, e)))
     {
         let epoch = SnapshotVersion(epoch);
         let slice = Slice::new(epoch, ShardId(other), OfCut::default(), Vec::new());
-        let did = node.step(Input::Message { from: NodeId(other), message: Message::Slice { slice } });
+        let did =
+            node.step(Input::Message { from: NodeId(other), message: Message::Slice { slice } });
         assert_eq!(did.replies, []);
     }
-    assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "it was run here");
+    assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "the transaction ran on this node");
     let told = node.step(Input::Timer(Timer::Progress));
     (node, told)
 }
@@ -69,24 +70,28 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
             Message::Kept { upto, .. } => Some(*upto),
             _ => None,
         });
-        told.last().expect("each neighbour is told")
+        told.last().expect("each shard is notified")
     };
     assert_eq!(kept(&did, RUNS), SnapshotVersion(epoch.0 - 1));
-    assert!(kept(&did, OTHER) >= epoch, "nothing of it is awaited");
+    assert!(kept(&did, OTHER) >= epoch, "no result is awaited");
     node.step(Input::PeerDown(NodeId(RUNS)));
     let did = node.step(Input::PeerUp(NodeId(RUNS)));
     let asked = did.sent.iter().find_map(|(_, message)| match message {
         Message::Subscribe { items, .. } => Some(*items),
         _ => None,
     });
-    assert_eq!(asked, Some(SnapshotVersion(epoch.0 - 1)), "what was told is what is asked for");
+    assert_eq!(
+        asked,
+        Some(SnapshotVersion(epoch.0 - 1)),
+        "the outcomes requested are those announced"
+    );
 
     let row = node.calvin.state.shards.as_ref().unwrap().mine.keys().next().copied().unwrap();
     let items = Items::new((epoch, line), &[Item::Result(row, Went::Ran(Ok(Vec::new())))]);
     let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items { items } });
     assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
     let did = node.step(Input::Timer(Timer::Progress));
-    assert!(kept(&did, RUNS) >= epoch, "it came");
+    assert!(kept(&did, RUNS) >= epoch, "the outcome arrived");
 }
 
 /// Story: every missing outcome was reported as unknown, and a checkpoint was installed for no
@@ -95,12 +100,12 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
 fn a_shard_that_has_dropped_what_was_run_takes_away_its_own_results_alone() {
     let (mut node, _) = awaiting();
     let (epoch, _) = awaited(&node);
-    assert_eq!(missed(&mut node, OTHER, epoch), [], "the other one will tell");
+    assert_eq!(missed(&mut node, OTHER, epoch), [], "the other replica will announce it");
     assert!(!node.calvin.state.inputs.wants_checkpoint());
     let lost = missed(&mut node, RUNS, epoch);
     let [Outcome::Aborted(abort)] = &lost[..] else { panic!("{lost:?}") };
     assert_eq!(*abort, crate::inputs::outcome_unknown());
-    assert!(!node.calvin.state.inputs.wants_checkpoint(), "all of it was run here");
+    assert!(!node.calvin.state.inputs.wants_checkpoint(), "all of the epoch ran on this node");
 }
 
 /// Epochs that did not run here are another matter: only a checkpoint has them.

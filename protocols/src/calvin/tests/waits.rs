@@ -86,13 +86,21 @@ fn late(node: &Node) -> Vec<(NodeId, String, u64)> {
 fn requests_are_refused_in_the_name_of_a_shard_that_is_far_behind_until_it_has_caught_up() {
     let (mut node, mut seen) = (start(2), Seen::default());
     go_on(&mut node, 70, &mut seen);
-    assert_eq!(seen.marked("inputs.waits_for_node"), 1, "it stands still for half a second");
+    assert_eq!(seen.marked("inputs.waits_for_node"), 1, "the node is frozen for half a second");
     assert_eq!(late(&node), [(NodeId(1), "slices".to_owned(), 70)]);
     go_on(&mut node, 330, &mut seen);
-    assert_eq!(node.calvin.state.inputs.last_decided(), SnapshotVersion(256), "not further ahead");
+    assert_eq!(
+        node.calvin.state.inputs.last_decided(),
+        SnapshotVersion(256),
+        "the limit is reached"
+    );
     assert!(seen.marked("inputs.waits_for_others") > 0);
-    assert_eq!(seen.marked("inputs.waits_for_node"), 1, "it is told once");
-    assert_eq!((seen.committed, seen.refused.len()), (0, 140), "no more than 256 and some wait");
+    assert_eq!(seen.marked("inputs.waits_for_node"), 1, "the report is made once");
+    assert_eq!(
+        (seen.committed, seen.refused.len()),
+        (0, 140),
+        "at most 256 epochs, and some requests wait"
+    );
     let Abort { code, message, detail, hint } = &seen.refused[0];
     assert_eq!(code.as_str(), "53000");
     assert_eq!(
@@ -112,13 +120,13 @@ fn requests_are_refused_in_the_name_of_a_shard_that_is_far_behind_until_it_has_c
         let last = node.calvin.state.inputs.last_decided().0;
         send_slices(&mut node, 1, last, &mut seen);
     }
-    assert_eq!(seen.committed, taken, "nothing is lost");
+    assert_eq!(seen.committed, taken, "no request is lost");
     note(node.step(Input::Timer(Timer::Progress)), &mut seen);
     assert_eq!(late(&node), []);
     go_on(&mut node, 1, &mut seen);
     let last = node.calvin.state.inputs.last_decided().0;
     send_slices(&mut node, 1, last, &mut seen);
-    assert_eq!((seen.committed, seen.refused.len()), (taken + 1, 140), "and all goes on");
+    assert_eq!((seen.committed, seen.refused.len()), (taken + 1, 140), "all requests are answered");
 }
 
 /// A node that sends nothing because it waits for another is not to blame.
@@ -141,6 +149,6 @@ fn the_node_is_named_for_which_the_one_between_waits() {
     assert_eq!(named(&mut node, &mut seen, None), [NodeId(1)]);
     assert_eq!(named(&mut node, &mut seen, Some(2)), [NodeId(2)]);
     assert_eq!(named(&mut node, &mut seen, Some(0)), [NodeId(0)], "this node itself");
-    assert_eq!(named(&mut node, &mut seen, Some(900)), [NodeId(1)], "there is no such node");
-    assert_eq!(seen.refused, [], "not that far behind");
+    assert_eq!(named(&mut node, &mut seen, Some(900)), [NodeId(1)], "no such node");
+    assert_eq!(seen.refused, [], "more than the actual lag");
 }

@@ -55,7 +55,10 @@ impl<H: Host> Inputs<H> {
 
     /// Rolls the store back to this epoch. Later epochs run again, possibly with other cuts.
     pub(crate) fn retreat(&mut self, cx: &mut Cx<'_, H>, upto: SnapshotVersion) {
-        assert!(upto <= self.cut.applied && upto >= self.mastery.confirmed.epoch, "not for good");
+        assert!(
+            upto <= self.cut.applied && upto >= self.mastery.confirmed.epoch,
+            "only unconfirmed epochs are rolled back"
+        );
         cx.mark("calvin.retreated");
         cx.store.retreat_to(upto);
         self.cut.applied = upto;
@@ -167,7 +170,7 @@ impl<H: Host> Inputs<H> {
         epoch: SnapshotVersion,
         cut: &Cut<H::Rules>,
     ) {
-        assert!(epoch <= self.cut.applied, "it was run");
+        assert!(epoch <= self.cut.applied, "the epoch was run");
         self.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
         if self.mastery.early.pop_front_if(|early| early.epoch == epoch).is_some() {
             cx.mark("calvin.early_confirmed");

@@ -123,7 +123,10 @@ impl<H: Host> Inputs<H> {
 
     fn start_outgoing(&mut self, cx: &Cx<'_, H>, transfer: u64, handed_on: Bytes) -> Outgoing {
         let confirmed = &self.mastery.confirmed;
-        let pin = cx.store.pin_at(confirmed.epoch).expect("what is decided is published and kept");
+        let pin = cx
+            .store
+            .pin_at(confirmed.epoch)
+            .expect("the confirmed version is published and retained");
         let mut meta = Vec::new();
         meta.put_varint(pin.version().0);
         encode_heads(&confirmed.heads, &mut meta);
@@ -251,7 +254,7 @@ impl Outgoing {
 
     /// The payload of the next chunk.
     fn next_payload(&mut self) -> Bytes {
-        let cursor = self.cursors.back().cloned().expect("there is always one");
+        let cursor = self.cursors.back().cloned().expect("there is always a cursor");
         let (payload, next) = match cursor {
             _ if self.next_index == 0 => (self.meta.clone(), cursor),
             Cursor::HandedOn(from) if from < self.handed_on.len() => {
@@ -260,7 +263,7 @@ impl Outgoing {
             }
             Cursor::HandedOn(_) => self.rows_from(TableId(0), Vec::new()),
             Cursor::Row(table, key) => self.rows_from(table, key),
-            Cursor::End => unreachable!("all is sent"),
+            Cursor::End => unreachable!("the whole checkpoint was sent"),
         };
         self.next_index += 1;
         self.cursors.push_back(next);

@@ -263,7 +263,7 @@ impl Reducer {
     }
 
     fn fold_pendant(&mut self, vertex: u32) {
-        let neighbour = self.neighbours(vertex).next().expect("it has one");
+        let neighbour = self.neighbours(vertex).next().expect("the vertex has a neighbor");
         let light = self.weight(vertex);
         self.offset += light.count;
         self.trail.push(Step::Unless(vertex, neighbour));

@@ -134,7 +134,7 @@ impl Search {
             reach = others + found.0;
             in_kernel.extend(found.1.into_iter().map(|vertex| kept[vertex as usize]));
         }
-        assert!(reach > floor, "every part was heavier than it had to be");
+        assert!(reach > floor, "the search improved on the bound of each component");
         Some(reduced.replay(&in_kernel))
     }
 

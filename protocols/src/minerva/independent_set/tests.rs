@@ -77,11 +77,11 @@ proptest! {
         prop_assert!(is_independent(&graph, &solution.chosen));
         prop_assert_eq!(solution.weight, graph.weight_of(&solution.chosen));
         prop_assert!(solution.weight >= greedy(&graph).weight);
-        prop_assert_eq!(&exact(&graph, budget), &solution, "the same every time");
+        prop_assert_eq!(&exact(&graph, budget), &solution, "the result is deterministic");
         let enough = exact(&graph, BUDGET);
         prop_assert!(enough.weight >= solution.weight);
         if solution.proven && enough.proven {
-            prop_assert_eq!(enough.chosen, solution.chosen, "the best set is one");
+            prop_assert_eq!(enough.chosen, solution.chosen, "the best set is unique");
         }
     }
 

@@ -55,7 +55,7 @@ fn hold(observed: &mut Observed, at: usize, begin: i64, end: Option<i64>) {
 fn assert_found(expected: &str, words: &str, all: &[(Outcome, &[Did])], lists: &[(u64, &[u64])]) {
     let (anomaly, story) = found(&txns(all), lists).expect_err(expected);
     assert_eq!(anomaly, expected, "{story}");
-    assert!(story.contains(words), "{words:?} is not in: {story}");
+    assert!(story.contains(words), "{words:?} does not occur in: {story}");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn an_acknowledged_append_that_is_gone_is_lost() {
     assert_found("lost append", "acknowledged", all, &[]);
     let unknown: &[(Outcome, &[Did])] = &[(Unknown, &[append(1, 10), append(2, 20)])];
     assert_eq!(found(&txns(unknown), &[]), Ok(()));
-    assert_found("lost append", "kept in part", unknown, &[(2, &[20])]);
+    assert_found("lost append", "partly visible", unknown, &[(2, &[20])]);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_stale_read_is_serializable_and_not_strictly_so() {
     let lists: &[(u64, &[u64])] = &[(1, &[10])];
     assert_eq!(found(&stale, lists), Ok(()));
     hold(&mut stale, 0, 100, Some(200));
-    assert_eq!(found(&stale, lists), Ok(()), "the reader is not held to real time");
+    assert_eq!(found(&stale, lists), Ok(()), "the reader has no real-time order");
     hold(&mut stale, 1, 150, Some(300));
     assert_eq!(found(&stale, lists), Ok(()), "at the same time");
     hold(&mut stale, 1, 201, Some(300));
@@ -211,7 +211,7 @@ fn real_time_order_goes_through_transactions_in_between_and_never_from_open_ones
     assert_eq!(found(&four, backwards).unwrap_err().0, "G0-realtime");
     hold(&mut four, 0, 0, None);
     four.recorded.txns[0].outcome = Unknown;
-    assert_eq!(found(&four, backwards), Ok(()), "an open one may take place at any time");
+    assert_eq!(found(&four, backwards), Ok(()), "an open transaction may take effect at any time");
 }
 
 /// A transaction of unknown outcome begins when its client sent it, and takes place then or at any
@@ -223,12 +223,16 @@ fn what_an_unknown_one_gave_is_not_seen_before_it_began_and_may_come_late() {
     let mut seen = txns(all);
     hold(&mut seen, 0, 0, Some(50));
     hold(&mut seen, 1, 50, None);
-    assert_eq!(found(&seen, lists), Ok(()), "they may be at the same time");
+    assert_eq!(found(&seen, lists), Ok(()), "the two may be concurrent");
     hold(&mut seen, 1, 51, None);
     let (anomaly, story) = found(&seen, lists).unwrap_err();
     assert_eq!(anomaly, "G1c-realtime", "{story}");
     hold(&mut seen, 1, 51, Some(60));
-    assert_eq!(found(&seen, lists).unwrap_err().0, "G1c-realtime", "an end says nothing");
+    assert_eq!(
+        found(&seen, lists).unwrap_err().0,
+        "G1c-realtime",
+        "an end does not constrain the order"
+    );
     // Its client stopped waiting long before a reader began that did not see it yet.
     let mut late = txns(&[(Unknown, &[append(1, 10)]), (Committed, &[read(1, &[])])]);
     hold(&mut late, 1, 100, Some(110));
@@ -255,8 +259,8 @@ fn versions_that_disagree_with_what_readers_saw_are_caught() {
         found(&three, &[(1, &[10, 11])]).map_err(|(anomaly, _)| anomaly)
     };
     assert_eq!(versions(5, 6, 5), Ok(()));
-    assert_eq!(versions(5, 6, 4), Err("wrong snapshot"), "it holds what is of later");
-    assert_eq!(versions(5, 6, 6), Err("wrong snapshot"), "it lacks what is of its time");
+    assert_eq!(versions(5, 6, 4), Err("wrong snapshot"), "it contains a later value");
+    assert_eq!(versions(5, 6, 6), Err("wrong snapshot"), "it lacks a value of its version");
     assert_eq!(versions(7, 6, 7), Err("version order"));
 }
 
@@ -265,7 +269,7 @@ fn versions_that_disagree_with_what_readers_saw_are_caught() {
 #[test]
 fn g0_a_transaction_whose_own_appends_are_out_of_order() {
     let all: &[(Outcome, &[Did])] = &[(Committed, &[append(1, 10), append(1, 11)])];
-    assert_found("G0", "out of the order of T1", all, &[(1, &[11, 10])]);
+    assert_found("G0", "not in the order of T1", all, &[(1, &[11, 10])]);
 }
 
 /// Found by trying every order: if an own append was read twice, one was taken for another

@@ -38,9 +38,12 @@ fn assert_found(lines: &[Line<'_>], anomaly: &str, words: &str, models: &[Model]
             Verdict::Broken(found) => {
                 assert!(models.contains(&model), "{model}: {found}");
                 assert_eq!(found.anomaly, anomaly, "{model}: {found}");
-                assert!(found.story.contains(words), "{model}: {words:?} is not in {found}");
+                assert!(
+                    found.story.contains(words),
+                    "{model}: {words:?} does not occur in {found}"
+                );
             }
-            Verdict::Holds => assert!(!models.contains(&model), "{model}: nothing was found"),
+            Verdict::Holds => assert!(!models.contains(&model), "{model}: no anomaly was found"),
             Verdict::Open => panic!("{model}: an open end"),
         }
     }
@@ -104,7 +107,7 @@ fn g1b_a_read_of_what_its_writer_replaced() {
         r#"{"write":{"key":"x","value":1}},{"write":{"key":"x","value":2}}"#,
         r#"{"read":{"key":"x","value":1}}"#,
     ]);
-    assert_found(&lines, "G1b", "replaced itself", ALL);
+    assert_found(&lines, "G1b", "itself replaced", ALL);
 }
 
 #[test]
@@ -119,19 +122,19 @@ fn g1c_two_transactions_that_each_read_what_the_other_wrote() {
 #[test]
 fn internal_a_transaction_that_does_not_see_what_it_wrote() {
     let lines = together(&[r#"{"write":{"key":"x","value":1}},{"read":{"key":"x","value":null}}"#]);
-    assert_found(&lines, "internal", "had itself left 1", ALL);
+    assert_found(&lines, "internal", "although it had left 1", ALL);
     let early = together(&[r#"{"read":{"key":"x","value":1}},{"write":{"key":"x","value":1}}"#]);
-    assert_found(&early, "internal", "only later", ALL);
+    assert_found(&early, "internal", "only wrote later", ALL);
     let scan = together(&[
         r#"{"insert":{"key":1,"value":7}},{"delete":{"key":1}},{"scan":{"rows":[[1,7]]}}"#,
     ]);
-    assert_found(&scan, "internal", "had itself left nothing", ALL);
+    assert_found(&scan, "internal", "although it had left nothing", ALL);
 }
 
 #[test]
 fn garbage_a_value_that_nobody_wrote() {
     let lines = together(&[r#"{"read":{"key":"x","value":9}}"#]);
-    assert_found(&lines, "garbage", "nobody put it there", ALL);
+    assert_found(&lines, "garbage", "no transaction wrote it", ALL);
     let scan = together(&[r#"{"scan":{"rows":[[1,7]]}}"#]);
     assert_found(&scan, "garbage", "7", ALL);
 }
@@ -157,11 +160,13 @@ fn lost_write_the_final_state_is_older_than_an_acknowledged_write() {
         let Verdict::Broken(found) = verdict(&lines, *model) else { panic!("{model}") };
         assert_eq!(found.anomaly, "lost write", "{found}");
     }
-    let Verdict::Broken(found) = verdict(&lines, ReadCommitted) else { panic!("it is found") };
+    let Verdict::Broken(found) = verdict(&lines, ReadCommitted) else {
+        panic!("a violation is found")
+    };
     assert_eq!(found.anomaly, "G1c", "{found}");
     let mut gone = together(&[r#"{"write":{"key":"x","value":1}}"#]);
     gone.push(("final", (200, 210), r#"{"read":{"key":"x","value":null}}"#));
-    assert_found(&gone, "lost write", "in the end there is nothing", ALL);
+    assert_found(&gone, "lost write", "the final value is nothing", ALL);
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn spoil(recorded: &mut Recorded) {
         Op::Scan { rows, .. } => !rows.is_empty(),
         _ => false,
     });
-    let last = last.next().expect("something was read").clone();
+    let last = last.next().expect("some rows were read").clone();
     recorded.txns[5].ops.push(last);
 }
 
@@ -120,7 +120,7 @@ fn a_million_operations_on_lists() {
 #[test]
 fn a_million_operations_are_read_from_a_file() {
     let mut text = Vec::new();
-    write(&history(Data::Lists), &mut text).expect("memory can be written to");
+    write(&history(Data::Lists), &mut text).expect("writing to memory does not fail");
     let begin = Instant::now();
     let recorded = read(&mut &text[..], &mut |_| {}).expect("as it was written");
     println!("{} MB: {:?}", text.len() >> 20, begin.elapsed());

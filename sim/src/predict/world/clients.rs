@@ -87,7 +87,7 @@ impl<P: Protocol> World<'_, P> {
     /// Draws the time between two calls of a region; arrivals are independent.
     fn gap_ns(&mut self) -> u64 {
         let Pace::Open { per_sec } = self.settings.pace else {
-            unreachable!("calls arrive in an open loop")
+            unreachable!("arrivals need an open loop")
         };
         let regions = self.nodes.len().min(self.settings.clients) as f64;
         (-(1.0 - self.rng.f64()).ln() * regions / per_sec * 1e9) as u64
@@ -146,7 +146,7 @@ impl<P: Protocol> World<'_, P> {
             client.began_ns = self.now_ns;
             let call = client.generator.next(&mut client.rng, now);
             let procedure = self.settings.registry.id(call.procedure);
-            let procedure = procedure.expect("workloads call what is there");
+            let procedure = procedure.expect("workloads only call procedures that exist");
             self.tickets += 1;
             let request = Request::Commit(Program::Call { procedure, args: call.args });
             let submission = Submission { ticket: Ticket(self.tickets), request };

@@ -65,7 +65,9 @@ impl Losing {
         };
         match self.lines.on_reign(node, (shard, from), reign, is_final) {
             None => Ok(()),
-            Some(_) => Err(format!("{node} has {from} for good, and so has another, otherwise")),
+            Some(_) => {
+                Err(format!("{node} confirmed {from}, but another node confirmed it differently"))
+            }
         }
     }
 }
@@ -95,7 +97,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// Loses a region.
     pub(super) fn lose(&mut self) {
-        let loss = self.settings.loss.expect("somebody asked for it");
+        let loss = self.settings.loss.expect("a loss is set");
         let coordinator = self.coordinator().map(NodeId::index);
         let lost = loss.region.or(coordinator).unwrap_or(0);
         self.losing.node = Some(lost);
@@ -157,7 +159,7 @@ impl<P: Protocol> World<'_, P> {
                 let is_there = store.published() >= newest;
                 if node == lost && !is_there {
                     return Some(format!(
-                        "{} had acknowledged up to {newest}, and {} has come to {} only",
+                        "{} had acknowledged up to {newest}, but {} has only reached {}",
                         name(lost),
                         name(*survivor),
                         store.published()

@@ -99,8 +99,8 @@ impl Protocol for Toy {
     const NAME: &'static str = "toy";
     const MARKS: &'static [Mark] = &[
         Mark::new("restart", "a node starts"),
-        Mark::new("ordered before", "a client asks again for what is ordered"),
-        Mark::new("catch up", "a follower wants what it lacks"),
+        Mark::new("ordered before", "a client retries a request that is ordered"),
+        Mark::new("catch up", "a follower requests entries that it lacks"),
         Mark::new("checkpoint", "a checkpoint is durable"),
     ];
     type Message = ToyMessage;
@@ -310,7 +310,7 @@ impl Toy {
             let last = (first + ENTRIES_PER_MESSAGE as u64 - 1).min(self.durable);
             let found = self.log.range(first..=last);
             let entries: Vec<_> = found.map(|(_, e)| (e.txn, e.program.clone())).collect();
-            assert_eq!(entries.len() as u64, last - first + 1, "the log has what is wanted");
+            assert_eq!(entries.len() as u64, last - first + 1, "the log has the requested entries");
             cx.send(to, ToyMessage::Entries { first, entries });
             first = last + 1;
         }

@@ -60,8 +60,8 @@ fn a_range_is_current_when_its_rows_are_the_same_and_no_other_came() {
     let rows = rows_1_to_3();
     let seen = range(&[(1, Seen::At(BEFORE)), (3, Seen::At(BEFORE))]);
     assert_eq!(check(&rows, &[], seen.clone()), None);
-    assert_eq!(check(&rows, &[put(8, 1)], seen.clone()), None, "behind the end");
-    assert_eq!(check(&rows, &[Op::Delete(1, 5)], seen.clone()), None, "nothing was deleted");
+    assert_eq!(check(&rows, &[put(8, 1)], seen.clone()), None, "after the end of the range");
+    assert_eq!(check(&rows, &[Op::Delete(1, 5)], seen.clone()), None, "no row was deleted");
     for (change, k) in [(put(5, 5), 5), (put(3, 3), 3), (Op::Delete(1, 3), 3), (put(2, 2), 2)] {
         let detail = format!("Key \"\\x0{k}\" of table t1 was changed by transaction 1.0.");
         assert_eq!(check(&rows, &[change], seen.clone()), Some(detail));
@@ -83,8 +83,8 @@ fn a_local_write_is_current_when_its_transaction_committed_as_it_was_executed() 
     let writer = TxnId::new(NodeId(9), 0);
     let rows = rows_1_to_3();
     assert_eq!(check(&rows, &[], point(1, Seen::Local(writer))), None);
-    assert!(check(&rows, &[], point(1, Seen::Local(txn(8)))).is_some(), "another one's");
-    assert!(check(&rows, &[put(1, 4)], point(1, Seen::Local(txn(0)))).is_some(), "run again");
+    assert!(check(&rows, &[], point(1, Seen::Local(txn(8)))).is_some(), "another writer");
+    assert!(check(&rows, &[put(1, 4)], point(1, Seen::Local(txn(0)))).is_some(), "re-executed");
     let local = range(&[(1, Seen::Local(writer)), (3, Seen::At(BEFORE))]);
     assert_eq!(check(&rows, &[], local), None);
     let first = Write { table: TableId(1), key: key(5), value: Some(value(5)) };
@@ -92,7 +92,7 @@ fn a_local_write_is_current_when_its_transaction_committed_as_it_was_executed() 
         Program::Certified(Certified { reads: ReadSet::default(), writes: vec![first], line: 0 });
     let work = [(first, None), certified(point(5, Seen::Local(txn(0))))];
     let (finished, _) = execute_everywhere(&rows, &work);
-    assert!(finished[1].outcome.is_ok(), "a certified transaction writes what it always wrote");
+    assert!(finished[1].outcome.is_ok(), "the writes of a certified transaction do not change");
 }
 
 #[test]

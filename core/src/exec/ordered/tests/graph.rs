@@ -78,7 +78,7 @@ proptest! {
             let mut expected: Vec<bool> = vec![false; late];
             for early in (0..late).rev() {
                 if conflict(&footprints[early], &footprints[late]) {
-                    prop_assert!(before[late][early], "{} runs beside {}", late, early);
+                    prop_assert!(before[late][early], "{} runs concurrently with {}", late, early);
                     expected[early] = true;
                 }
                 if expected[early] {
@@ -115,9 +115,9 @@ fn ranges_that_all_overlap_claim_fewer_and_larger_segments() {
         (0..2000u16).map(|n| KeyRange { start: n.to_be_bytes().to_vec(), end: None }).collect();
     let segments = Segments::new(&ranges.iter().collect::<Vec<_>>());
     let claims: usize = ranges.iter().map(|range| segments.of_range(range).len()).sum();
-    assert!(claims < 64_000, "{claims} claims of a square of 4,000,000");
+    assert!(claims < 64_000, "{claims} claims; pairs would be 4,000,000");
     for (n, range) in ranges.iter().enumerate().step_by(97) {
         let inside = segments.of_key(&(n as u16 + 3).to_be_bytes()).unwrap();
-        assert!(segments.of_range(range).contains(&inside), "a key meets its range");
+        assert!(segments.of_range(range).contains(&inside), "a key and its range share a segment");
     }
 }

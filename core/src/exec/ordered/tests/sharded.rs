@@ -124,7 +124,7 @@ impl Shards {
                 self.partitions.shard_of(*table, key).is_none()
                     && !own.contains_key(&(*table, key.clone()))
             };
-            assert!(!all.rows.keys().any(lacks), "a row is everywhere or nowhere");
+            assert!(!all.rows.keys().any(lacks), "a row is on all shards or on none");
         }
         all
     }
@@ -280,7 +280,7 @@ fn reads_all(limits: Limits, pool: &dyn Pool) -> (Vec<Went>, Model, Model) {
     });
     let mut shards = Shards::new(partitions, &rows, limits);
     shards.run(&work, pool, &mut fastrand::Rng::with_seed(1));
-    let went = (0..2).map(|place| shards.went(txn(place)).expect("it ends")).collect();
+    let went = (0..2).map(|place| shards.went(txn(place)).expect("the transaction ends")).collect();
     (went, shards.rows(LAST), Model::new(&rows))
 }
 
@@ -296,10 +296,13 @@ fn where_a_shard_would_have_to_send_too_much_all_abort_alike_and_go_on() {
         let (went, rows, mut before) = reads_all(Limits { part: 49, result: 14 }, &pool);
         let Went::Ran(Err(abort)) = &went[0] else { panic!("{went:?}") };
         assert_eq!(abort.code.as_str(), "54000");
-        assert!(abort.message.contains("shard 0 has 50 bytes and more"), "{abort:?}");
+        assert!(
+            abort.message.contains("shard 0 would have to send at least 50 bytes"),
+            "{abort:?}"
+        );
         assert!(matches!(went[1], Went::Ran(Ok(_))), "the next one runs: {went:?}");
         assert_eq!(before.run(&[put(1, 9)]), Ok(Vec::new()));
-        assert_eq!(rows, before, "and nothing else is written");
+        assert_eq!(rows, before, "no other row is written");
     }
 }
 

@@ -19,7 +19,7 @@ fn run<'a>(
     args.encode(&mut bytes);
     model.run(procedure, &bytes).map_err(|stop| match stop {
         Stop::Abort(abort) => abort,
-        Stop::Interrupted => panic!("nobody interrupts the model"),
+        Stop::Interrupted => panic!("the model does not interrupt"),
     })
 }
 
@@ -236,7 +236,7 @@ fn of_namesakes_the_one_in_the_middle_by_first_name_is_meant() {
     }
     let mut model = loaded();
     let nobody = payment_by(Who::LastName(b"NOBODY"));
-    let abort = run(&mut model, &payment::Payment, &nobody).expect_err("nobody has the name");
+    let abort = run(&mut model, &payment::Payment, &nobody).expect_err("no customer has the name");
     assert_eq!(abort.code, SqlState::NO_DATA_FOUND);
 }
 
@@ -293,7 +293,7 @@ fn a_delivery_delivers_the_oldest_order_of_each_district_until_none_waits() {
     }
     let before = model.clone();
     let delivered = run(&mut model, &delivery::Delivery, &args).expect("it commits");
-    assert_eq!(delivered, [0; 10], "none waits");
+    assert_eq!(delivered, [0; 10], "no order waits");
     assert!(model == before);
 }
 

@@ -95,7 +95,7 @@ fn terminals_live_in_the_warehouses_of_their_region() {
     let few = few.expect("valid settings");
     for index in 0..9 {
         let home = few.terminal(Client::new(index, 9, 3)).home();
-        assert_eq!(home.warehouse, Warehouse(1), "where a region has no warehouse");
+        assert_eq!(home.warehouse, Warehouse(1), "if a region has no warehouse");
     }
 }
 
@@ -163,7 +163,11 @@ fn regions_never_meet_where_remote_warehouses_are_of_the_own_region() {
         let call = terminal.next(&mut dice, Timestamp::default());
         if call.label == "payment" {
             let args = PaymentArgs::decode(&call.args).expect("well formed");
-            assert_eq!(args.customer_district.warehouse, Warehouse(2), "a region's only one");
+            assert_eq!(
+                args.customer_district.warehouse,
+                Warehouse(2),
+                "the only one of the region"
+            );
         }
     }
 }

@@ -46,7 +46,7 @@ fn a_long_path_and_a_large_tree_are_settled_without_a_search() {
     let path = Graph::new(vec![1; vertices as usize], (1..vertices).map(|v| (v - 1, v)));
     let solution = exact(&path, 1);
     assert_eq!((solution.weight, solution.proven), (10_000, true));
-    assert!(solution.chosen.iter().all(|vertex| vertex % 2 == 0), "the lowest of all that tie");
+    assert!(solution.chosen.iter().all(|vertex| vertex % 2 == 0), "the lowest of the tied sets");
     let mut dice = Dice(7);
     let weights = (0..vertices).map(|_| 1 + dice.below(9)).collect();
     let edges: Vec<_> = (1..vertices).map(|v| (dice.below(v.into()) as u32, v)).collect();

@@ -112,7 +112,7 @@ fn reads(
     let is_list = keys(history)[&key];
     let mut contents = vec![State::default()];
     for writer in order {
-        let mut next = contents.last().expect("there is the first").clone();
+        let mut next = contents.last().expect("the first version exists").clone();
         let own = history.txns[*writer].ops.iter().filter(|op| written(op) == Some(key));
         own.for_each(|op| next.apply(op));
         contents.push(next);
@@ -193,7 +193,7 @@ fn is_ruled_out(txns: usize, edges: &Edges, model: Model) -> bool {
             }
             both
         }
-        Model::StrictSerializable => unreachable!("versions know nothing of time"),
+        Model::StrictSerializable => unreachable!("versions have no times"),
     })
 }
 

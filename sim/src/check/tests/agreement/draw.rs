@@ -188,7 +188,7 @@ pub fn spoil(dice: &mut Dice, recorded: &mut Recorded) {
                 rows.push((key, value));
             }
         }
-        Op::Append { .. } | Op::Write { .. } | Op::Delete { .. } => unreachable!("reads alone"),
+        Op::Append { .. } | Op::Write { .. } | Op::Delete { .. } => unreachable!("only reads"),
     }
 }
 

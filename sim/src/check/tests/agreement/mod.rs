@@ -102,8 +102,8 @@ impl Tally {
 /// Formats a history as in a file.
 fn in_words(history: &Recorded) -> String {
     let mut text = Vec::new();
-    write(history, &mut text).expect("memory can be written to");
-    String::from_utf8(text).expect("JSON is text")
+    write(history, &mut text).expect("writing to memory does not fail");
+    String::from_utf8(text).expect("JSON is UTF-8")
 }
 
 /// Visits the histories of one kind of data that all tests use.
