@@ -27,6 +27,7 @@
 //! - Wait for a timestamp (Tiga): the protocol sets a timer for the moment when `now` has certainly
 //!   passed the timestamp.
 
+mod mark;
 mod status;
 
 use std::fmt::Debug;
@@ -45,6 +46,7 @@ use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
 use crate::way::{Phase, Witness};
 use crate::work::{Meter, Work};
+pub use mark::{Mark, Rarity};
 pub use status::{FirstStart, Rejoining, Status, WaitsFor};
 
 /// The state machine of one replica.
@@ -133,45 +135,6 @@ pub trait Protocol: Sized + Send + 'static {
     /// # Panics
     /// If an invariant is violated, which is a bug.
     fn invariants(&self);
-}
-
-/// A named counter of a rare branch that simulated runs must reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// The protocol's name, a dot, and the event.
-    pub name: &'static str,
-    /// The condition under which it is made, for humans.
-    pub when: &'static str,
-    /// Whether a swarm of the simulator hits it.
-    pub rarity: Rarity,
-}
-
-/// Whether a swarm of the simulator hits a mark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rarity {
-    /// A swarm of a hundred seeds hits it.
-    Usual,
-    /// Only larger swarms hit it, for this reason.
-    Rare(&'static str),
-    /// Honest replicas never make it in runs of seconds, for this reason.
-    Never(&'static str),
-}
-
-impl Mark {
-    /// A mark that a swarm of a hundred seeds hits.
-    pub const fn new(name: &'static str, when: &'static str) -> Self {
-        Self { name, when, rarity: Rarity::Usual }
-    }
-
-    /// The same mark, which only larger swarms hit.
-    pub const fn rare(self, why: &'static str) -> Self {
-        Self { rarity: Rarity::Rare(why), ..self }
-    }
-
-    /// The same mark, which no swarm hits.
-    pub const fn never(self, why: &'static str) -> Self {
-        Self { rarity: Rarity::Never(why), ..self }
-    }
 }
 
 /// A message to a peer.

@@ -311,6 +311,13 @@ macro_rules! codec {
     };
 }
 
+/// Calls a function of the codec of a field.
+macro_rules! with_codec {
+    ([$($codec:tt)*], $function:ident, $($argument:expr),*) => {
+        <$crate::messages::codec!($($codec)*) as $crate::messages::Codec>::$function($($argument),*)
+    };
+}
+
 /// Makes an enum of messages, its codec, and the facts about each message from a table.
 macro_rules! messages {
     (
@@ -352,7 +359,9 @@ macro_rules! messages {
                     })?
                     $(Self::$name { $($field),* } => {
                         out.push($tag);
-                        $(<$crate::messages::codec!($ty $(, $codec)?) as $crate::messages::Codec>::encode($field, out);)*
+                        $($crate::messages::with_codec!(
+                            [$ty $(, $codec)?], encode, $field, out
+                        );)*
                     })*
                 }
             }
@@ -369,8 +378,8 @@ macro_rules! messages {
                 })?
                 let message = match tag {
                     $($tag => Self::$name {
-                        $($field: <$crate::messages::codec!($ty $(, $codec)?) as $crate::messages::Codec>::decode(
-                            from, bytes, stringify!($name),
+                        $($field: $crate::messages::with_codec!(
+                            [$ty $(, $codec)?], decode, from, bytes, stringify!($name)
                         )?),*
                     },)*
                     _ => return Err(pangea_core::codec::DecodeError::new("message tag")),
@@ -399,7 +408,9 @@ macro_rules! messages {
                 match self {
                     $(Self::$wrapper(message) => message.payload_bytes(),)?
                     $(Self::$name { $($field),* } => {
-                        0 $(+ <$crate::messages::codec!($ty $(, $codec)?) as $crate::messages::Codec>::payload_bytes($field))*
+                        0 $(+ $crate::messages::with_codec!(
+                            [$ty $(, $codec)?], payload_bytes, $field
+                        ))*
                     })*
                 }
             }
@@ -416,7 +427,9 @@ macro_rules! messages {
                 match self {
                     $(Self::$wrapper(message) => message.check(node_count),)?
                     $(Self::$name { $($field),* } => {
-                        let are_sound = true $(&& <$crate::messages::codec!($ty $(, $codec)?) as $crate::messages::Codec>::is_sound($field, node_count))*;
+                        let are_sound = true $(&& $crate::messages::with_codec!(
+                            [$ty $(, $codec)?], is_sound, $field, node_count
+                        ))*;
                         $(
                             if !(are_sound $(&& $sense)?) {
                                 return Err($mark);
@@ -430,4 +443,4 @@ macro_rules! messages {
     };
 }
 
-pub(crate) use {codec, lane, messages};
+pub(crate) use {codec, lane, messages, with_codec};
