@@ -1,5 +1,6 @@
 //! Runs PostgreSQL statements as transactions.
 
+mod access;
 mod authorization;
 pub mod catalog;
 mod concurrent_index;

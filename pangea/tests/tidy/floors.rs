@@ -12,16 +12,21 @@ const FLOORS: &[&[&str]] = &[
     &["authorization", "copy", "sequence"],
     &["syntax"],
     &["conflict", "search_path"],
-    KNOT,
+    EXPRESSIONS,
+    EXECUTION,
     &["concurrent_index", "explain", "statement"],
     &["native", "replay"],
     &["session"],
     &["memory"],
 ];
 
-/// The modules of one floor that may import each other: expressions contain subqueries, which are
-/// plans, which call procedures, which execute plans. The list only gets shorter.
-const KNOT: &[&str] = &["exec", "expr", "plan", "procedure", "relational", "system"];
+/// Modules of one floor that may import each other: functions read the system catalog, which shows
+/// expressions, also those of indexes. The list only gets shorter.
+const EXPRESSIONS: &[&str] = &["access", "expr", "system"];
+
+/// Modules of one floor that may import each other: a plan calls procedures, which execute plans;
+/// DataFusion asks for rows, which the executor reads. The list only gets shorter.
+const EXECUTION: &[&str] = &["exec", "plan", "procedure", "relational"];
 
 /// Finds imports from the same floor or from a floor above, and modules without a floor.
 pub fn check(files: &[&Source]) -> Vec<Finding> {
@@ -35,7 +40,8 @@ pub fn check(files: &[&Source]) -> Vec<Finding> {
         };
         for path in paths(without_tests(file.tokens())) {
             let Some((other, above)) = imported(&path, modules.len()) else { continue };
-            let is_knotted = KNOT.contains(&own) && KNOT.contains(&other);
+            let is_knotted =
+                [EXPRESSIONS, EXECUTION].iter().any(|it| it.contains(&own) && it.contains(&other));
             if other != own && above >= floor && !is_knotted {
                 let what = format!("`{own}` imports `{other}`, which is not on a floor below it");
                 findings.push(file.finding(path.line, what));
@@ -86,7 +92,7 @@ mod tests {
             ("sql/src/keys.rs", "use super::catalog;"),
             ("sql/src/types/json/parse.rs", "fn f() { super::super::super::session::now() }"),
             ("sql/src/engine.rs", "use crate::rows;"),
-            ("sql/src/expr/mod.rs", "use crate::session::Session;"),
+            ("sql/src/expr/mod.rs", "use crate::relational::Query;"),
             ("sql/src/new.rs", ""),
         ];
         for (path, text) in bad {
@@ -95,11 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn imports_from_below_from_the_own_module_and_within_the_knot_pass() {
+    fn imports_from_below_from_the_own_module_and_within_a_knot_pass() {
         let good = [
             ("sql/src/session/mod.rs", "use crate::{Shared, plan, types}; mod session;"),
             ("sql/src/catalog/table.rs", "use super::session; use crate::catalog::name;"),
-            ("sql/src/expr/mod.rs", "use crate::relational::Query;"),
+            ("sql/src/expr/mod.rs", "use crate::system::SystemCatalog;"),
             ("sql/src/types/mod.rs", "#[cfg(test)] mod tests { use crate::session; }"),
             ("sql/src/lib.rs", "use crate::session::Session;"),
         ];

@@ -38,7 +38,7 @@ use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{Comment, Plan, Planned, Select};
+use crate::plan::{Comment, Plan, Planned, Select, system_view_columns};
 use crate::profile::{Step, Watch};
 use crate::result_memory::{ResultReservation, size_of_row, size_of_rows};
 use crate::sequence::Used;
@@ -194,7 +194,11 @@ pub(crate) fn read_catalog(
     cx: &mut dyn Context,
 ) -> Result<(), Failure> {
     if planned.reads_catalog && env.catalog.get().is_none() {
-        let _ = env.catalog.set(Arc::new(SystemCatalog::load(&planned.path, cx)?));
+        let _ = env.catalog.set(Arc::new(SystemCatalog::load(
+            &planned.path,
+            system_view_columns(),
+            cx,
+        )?));
     }
     Ok(())
 }

@@ -18,10 +18,10 @@ use pangea_core::key::{Direction, Key};
 use pangea_core::txn::{Context, Parts, Taken};
 use pangea_core::value::Value;
 
+use crate::access::Access;
 use crate::error::{Failure, SqlError};
 use crate::expr::{Env, Expr};
 use crate::plan::Source;
-use crate::plan::access::Access;
 use crate::result_memory::ResultReservation;
 use crate::rows::Columns;
 use crate::settings::Values;

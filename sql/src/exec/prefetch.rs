@@ -15,10 +15,10 @@ use pangea_core::ids::TableId;
 use pangea_core::key::Key;
 use pangea_core::txn::Context;
 
+use crate::access::Access;
+use crate::access::path::Path;
 use crate::error::Failure;
 use crate::expr::Env;
-use crate::plan::access::Access;
-use crate::plan::path::Path;
 use crate::plan::target::Target;
 use crate::types::datum::Datum;
 

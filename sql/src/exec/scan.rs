@@ -10,11 +10,11 @@ use pangea_core::txn::{Context, Scan};
 use pangea_core::value::Value;
 
 use super::prefetch;
+use crate::access::path::Path;
+use crate::access::{Access, Place};
 use crate::catalog::Table;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
-use crate::plan::access::{Access, Place};
-use crate::plan::path::Path;
 use crate::profile::{Step, Watch};
 use crate::rows::Columns;
 use crate::types::datum::Datum;

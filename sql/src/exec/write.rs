@@ -18,13 +18,13 @@ use pangea_core::txn::Context;
 use pangea_core::value::Value;
 
 use super::{alter, check_size, prefetch, scan};
+use crate::access::Place;
+use crate::access::path::Path;
 use crate::catalog::{Action, ForeignKey, QualifiedName, Table};
 use crate::conflict::shown_key;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::plan::Checked;
-use crate::plan::access::Place;
-use crate::plan::path::Path;
 use crate::plan::target::{self, Child, Parent, Target, Targets};
 use crate::rows;
 use crate::types::datum::Datum;
@@ -500,7 +500,7 @@ pub(crate) fn check_deferred(
 
 /// Whether a row satisfies a condition.
 fn exists(
-    access: &crate::plan::access::Access,
+    access: &crate::access::Access,
     filter: &Expr,
     env: &Env,
     cx: &mut dyn Context,

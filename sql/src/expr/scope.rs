@@ -1,5 +1,7 @@
 //! Resolution of column names.
 
+use std::sync::Arc;
+
 use super::bind::{Scope, ScopeColumn};
 use crate::error::{SqlError, code};
 use crate::syntax;
@@ -62,5 +64,13 @@ impl Scope {
         }
         let message = format!("missing FROM-clause entry for table \"{table}\"");
         SqlError::new(code::UNDEFINED_TABLE, message)
+    }
+}
+
+impl Scope {
+    /// Lets the columns be qualified with a schema too.
+    pub(crate) fn is_of(&mut self, schema: &str) {
+        let schema: Arc<str> = Arc::from(schema);
+        self.columns.iter_mut().for_each(|column| column.schema = Some(schema.clone()));
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use sqlparser::ast;
 
 use super::ddl::spread;
-use super::path::{Path, Paths};
-use super::{Alter, Change, Checked, DropTarget, Plan, Planner, refuse, renames, text};
+use super::{Alter, Change, Checked, DropTarget, Plan, Planner, refuse, renames};
+use crate::access::path::{Path, Paths};
+use crate::access::text;
 use crate::catalog::{Index, QualifiedName, Relation, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
@@ -397,7 +398,7 @@ impl Planner<'_> {
         let to = self.column_type(data_type)?;
         let name = draft.after.columns[at].name.clone();
         let column = ast::Expr::Identifier(ast::Ident::with_quote('"', &name));
-        let scope = super::scope_of(&draft.before, draft.before.name.name());
+        let scope = crate::access::text::scope_of(&draft.before, draft.before.name.name());
         let mut binder =
             self.binder(&scope, Aggregates::Forbidden("transform expressions"), &[])?;
         let bound = binder.bind(using.unwrap_or(&column))?;

@@ -6,16 +6,16 @@ use pangea_core::key::encode::Order;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
+use super::Planner;
 use super::ddl::check_name;
-use super::path::Path;
 use super::resolve::bare;
-use super::{Planner, text};
+use crate::access::path::Path;
+use crate::access::text;
 use crate::catalog::role::Privileges;
 use crate::catalog::{Action, Check, ForeignKey, Index, IndexKey, KeyTarget, Table};
 use crate::error::{Failure, SqlError, code};
-use crate::syntax;
-use crate::system;
 use crate::types::SqlType;
+use crate::{syntax, system};
 
 /// The maximum number of columns of a key, as in PostgreSQL.
 const KEY_COLUMNS_MAX: usize = 32;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 
-use super::access::Access;
 use super::dml::specified_twice;
-use super::path::Paths;
 use super::target::{Targets, default_of};
 use super::{Plan, Planner, Select, Source};
+use crate::access::Access;
+use crate::access::path::Paths;
 use crate::catalog::Table;
 use crate::catalog::role::Privileges;
 use crate::copy::{Named, Options, Target};

@@ -6,7 +6,8 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
 use super::dml::specified_twice;
-use super::{CreateTable, Plan, Planner, refuse, text};
+use super::{CreateTable, Plan, Planner, refuse};
+use crate::access::text;
 use crate::catalog::{Column, QualifiedName, Sequence, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;

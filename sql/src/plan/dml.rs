@@ -5,12 +5,13 @@ use std::sync::Arc;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
-use super::access::Access;
-use super::path::{Part, Path, Paths};
 use super::select::{empty_row, value_select};
 use super::target::default_of;
 use super::write_target::{Verb, ViewCheck, WriteTarget};
-use super::{Asked, Joined, Plan, Planner, Returning, Select, Targets, refuse, scope_as};
+use super::{Asked, Joined, Plan, Planner, Returning, Select, Targets, refuse};
+use crate::access::Access;
+use crate::access::path::{Part, Path, Paths};
+use crate::access::text::scope_as;
 use crate::catalog::role::Privileges;
 use crate::catalog::{Column, Table};
 use crate::error::{Failure, SqlError, code};

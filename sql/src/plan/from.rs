@@ -1,15 +1,14 @@
 //! Planning of FROM: relations and joins.
 
-use std::sync::Arc;
-
 use datafusion::logical_expr::LogicalPlan;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
-use super::path::Paths;
 use super::table_functions::FunctionFrom;
 use super::views::Named;
-use super::{Planner, refuse, scope_as};
+use super::{Planner, refuse};
+use crate::access::path::Paths;
+use crate::access::text::scope_as;
 use crate::catalog::{sequence, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
@@ -28,12 +27,6 @@ pub(super) struct Side {
 }
 
 impl Scope {
-    /// Lets the columns be qualified with a schema too.
-    pub(super) fn is_of(&mut self, schema: &str) {
-        let schema: Arc<str> = Arc::from(schema);
-        self.columns.iter_mut().for_each(|column| column.schema = Some(schema.clone()));
-    }
-
     /// Concatenates the columns of both scopes.
     pub(super) fn and(mut self, other: Self) -> Self {
         self.columns.extend(other.columns);

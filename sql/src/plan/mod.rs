@@ -4,7 +4,6 @@
 //! schema change in between is therefore detected like any other conflict. A plan stores the
 //! records that it read: it is valid as long as they are unchanged.
 
-pub(crate) mod access;
 mod alter;
 pub(crate) mod cache;
 mod comments;
@@ -20,7 +19,6 @@ mod locks;
 mod multi_table_dml;
 mod names;
 mod output;
-pub(crate) mod path;
 mod procedures;
 mod query;
 mod recorder;
@@ -34,9 +32,9 @@ mod sequences;
 mod statement_plan;
 mod steps;
 mod subquery_unnesting;
+mod system_views;
 mod table_functions;
 pub(crate) mod target;
-pub(crate) mod text;
 mod views;
 mod with;
 mod write_target;
@@ -47,13 +45,15 @@ use std::sync::Arc;
 use pangea_core::txn::Context;
 use sqlparser::ast;
 
+use crate::access::Access;
+use crate::access::path::Paths;
 use crate::authorization::Required;
 use crate::catalog::role::Privileges;
 use crate::catalog::{CATALOG, CheckOption, Enums, QualifiedName, Relation, Table, relation_key};
 use crate::copy::Options;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Binder, Params, Scope, ScopeColumn};
+use crate::expr::bind::{Aggregates, Binder, Params, Scope};
 use crate::expr::query::{Aggregate, Query};
 use crate::relational::Numbers;
 use crate::rows::Columns;
@@ -62,9 +62,8 @@ use crate::sequence::{SequenceValues, Used};
 use crate::syntax::sequences::Said;
 use crate::syntax::{self, Altered, Parsed, command_of};
 use crate::types::{Reg, SqlType};
-use crate::vocabulary::column::{ColumnId, Origin, OutputColumn, SortKey};
+use crate::vocabulary::column::{Origin, OutputColumn, SortKey};
 use crate::vocabulary::variables::Signature;
-use access::Access;
 pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
@@ -75,7 +74,6 @@ pub(crate) use ddl_plans::{
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
 pub(crate) use multi_table_dml::Joined;
-use path::Paths;
 pub(crate) use procedures::{
     Bodies, Call, Calls, CreateProcedure, DropProcedures, OwnProcedure, Seen,
 };
@@ -84,6 +82,7 @@ pub(crate) use resolve::DropTarget;
 pub(crate) use returning::{Asked, Returning};
 pub(crate) use statement_plan::Plan;
 pub(crate) use steps::Steps;
+pub(crate) use system_views::system_view_columns;
 use target::Targets;
 pub(crate) use views::{
     AlterView, CreateView, ViewChange, system_columns, types_of as types_of_view,
@@ -535,31 +534,6 @@ fn as_table(name: &QualifiedName, relation: Relation) -> Result<Arc<Table>, Fail
             Err(SqlError::new(code::WRONG_OBJECT_TYPE, message).with_detail(detail).into())
         }
     }
-}
-
-/// Returns the columns of a table under its name or alias.
-pub(crate) fn scope_of(table: &Table, alias: &str) -> Scope {
-    let mut scope = scope_as(table, alias, 0);
-    if alias == table.name.name() {
-        scope.is_of(table.name.schema());
-    }
-    scope
-}
-
-/// Returns the columns of a table as a numbered relation of a query.
-fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
-    let columns = table.columns.iter().enumerate().map(|(at, column)| ScopeColumn {
-        schema: None,
-        table: alias.to_owned(),
-        name: column.name.clone(),
-        ty: column.ty,
-        is_hidden: column.is_dropped,
-        is_merged: false,
-        is_unlisted: false,
-        is_key: table.primary_key.contains(&at),
-        id: ColumnId { relation, column: at as u32 },
-    });
-    Scope { columns: columns.collect() }
 }
 
 /// Fails with the first unsupported clause that is present.

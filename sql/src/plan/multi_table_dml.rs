@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use sqlparser::ast;
 
-use super::access::Access;
 use super::from::Side;
 use super::query::select_of;
 use super::write_target::WriteTarget;
 use super::{Delete, Plan, Planner, Select, Update};
+use crate::access::Access;
 use crate::catalog::role::Privileges;
 use crate::error::{Failure, SqlError};
 use crate::expr::bind::ScopeColumn;

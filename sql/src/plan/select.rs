@@ -4,12 +4,12 @@ use sqlparser::ast;
 use sqlparser::ast::Spanned;
 use sqlparser::tokenizer::Location;
 
-use super::access::Access;
 use super::from::Side;
 use super::grouping::{add_dependent, over_groups};
 use super::names::column_name;
-use super::path::Paths;
 use super::{Planner, Select, Source, refuse};
+use crate::access::Access;
+use crate::access::path::Paths;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Collected, Qualifier, Scope};
 use crate::expr::query::{Called, Window};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use pangea_core::txn::Context;
 
-use super::access::Access;
-use super::path::{Path, Paths};
-use super::{Planner, text};
+use super::Planner;
+use crate::access::path::{Path, Paths};
+use crate::access::{Access, text};
 use crate::catalog::{self, Action, ForeignKey, QualifiedName, Relation, Table};
 use crate::error::Failure;
 use crate::expr::bind::{Params, SequenceName};

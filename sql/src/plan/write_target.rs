@@ -17,9 +17,10 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
 use super::from::rename;
-use super::path::Paths;
 use super::views::Within;
-use super::{Planner, as_table, refuse, scope_as};
+use super::{Planner, as_table, refuse};
+use crate::access::path::Paths;
+use crate::access::text::scope_as;
 use crate::authorization::Required;
 use crate::catalog::role::{Object, Privileges};
 use crate::catalog::{CheckOption, QualifiedName, Relation, Table, View, stored};

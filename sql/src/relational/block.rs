@@ -3,10 +3,10 @@
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 
 use super::leaf::{Leaf, scan};
+use crate::access::path::Paths;
 use crate::catalog::{Sequence, sequence};
 use crate::expr::query::{Aggregate, Called, Window};
 use crate::expr::{Expr, Typed};
-use crate::plan::path::Paths;
 use crate::types::SqlType;
 use crate::vocabulary::column::{ColumnId, SortKey};
 use crate::vocabulary::system::SystemTable;

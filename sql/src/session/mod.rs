@@ -9,6 +9,9 @@
 //!
 //! Several statements in one simple query, or between two Syncs of the extended protocol, are one
 //! implicit transaction, as in PostgreSQL.
+//!
+//! A statement comes in and its program goes out in `statement`; `transaction` begins and ends the
+//! open transaction.
 
 mod as_of;
 pub mod authorization;

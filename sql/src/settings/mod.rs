@@ -12,7 +12,7 @@ use crate::error::{SqlError, code};
 use crate::types::zone::Zone;
 use units::{Block, blocks_of, checked_size, checked_time, out_of_range, parse_ms, shown_real};
 
-/// The result of `version()`.
+/// The result of `version()`. Drivers parse the number after "PostgreSQL".
 pub(crate) const VERSION: &str =
     concat!("PostgreSQL 15.0 (Pangea ", env!("CARGO_PKG_VERSION"), ")");
 

@@ -3,10 +3,10 @@
 use super::constraints::ConstraintKind;
 use super::relations::rule_oid;
 use super::{Entry, Kind, SystemCatalog};
+use crate::access::path::Path;
+use crate::access::text;
 use crate::catalog::{Action, ForeignKey, Index, KeyTarget, PUBLIC, QualifiedName, Table};
 use crate::expr::Expr;
-use crate::plan::path::Path;
-use crate::plan::text;
 use crate::syntax::{self, Written, quoted_ident};
 use crate::types::{ColumnType, SqlType};
 use pangea_core::key::encode::{Nulls, Order};
@@ -49,7 +49,7 @@ fn names(table: &Table, columns: &[usize]) -> String {
 /// Returns each key of an index, without and with its order.
 fn parts(table: &Table, index: &Index) -> Vec<(String, String)> {
     let Ok(path) = Path::index(table, index) else { return Vec::new() };
-    let part = |part: &crate::plan::path::Part| {
+    let part = |part: &crate::access::path::Part| {
         let shown = match part.expr {
             Expr::Column(_) => quoted_ident(&part.name),
             _ => part.name.clone(),

@@ -50,7 +50,7 @@ use crate::vocabulary::system::{
     PG_DATABASE, PG_NAMESPACE, SystemTable, schema_and_name, table_named, tables as system_tables,
 };
 pub(crate) use types::{is_class_of, is_operator_class};
-pub(crate) use views::SystemView;
+pub(crate) use views::{SystemView, all as views};
 
 /// OID of `pg_catalog`.
 const PG_CATALOG: u32 = 11;
@@ -176,14 +176,14 @@ fn numbered<T>(named: impl IntoIterator<Item = (String, T)>) -> BTreeMap<u32, T>
 }
 
 /// Returns the tables and views of the catalog itself, by OID.
-fn own_relations() -> BTreeMap<u32, Entry> {
+fn own_relations(columns: &'static [Vec<OutputColumn>]) -> BTreeMap<u32, Entry> {
     let mut relations = BTreeMap::new();
     for system in system_tables() {
         let (name, kind) = (system.name.clone(), Kind::System(system));
         let namespace = schema_oid(system.schema);
         relations.insert(system.oid, Entry { name, namespace, kind });
     }
-    for (view, columns) in views::all().iter().zip(views::columns()) {
+    for (view, columns) in views::all().iter().zip(columns) {
         let (name, kind) = (view.name.clone(), Kind::SystemView(view, columns));
         let namespace = schema_oid(&view.schema);
         relations.insert(view.oid, Entry { name, namespace, kind });
@@ -247,11 +247,16 @@ fn add_relations(
 }
 
 impl SystemCatalog {
-    /// Reads all records of the catalog.
-    pub(crate) fn load(path: &SearchPath, cx: &mut dyn Context) -> Result<Self, Failure> {
+    /// Reads all records of the catalog. `columns` are those of its views, in the order of the
+    /// views.
+    pub(crate) fn load(
+        path: &SearchPath,
+        columns: &'static [Vec<OutputColumn>],
+        cx: &mut dyn Context,
+    ) -> Result<Self, Failure> {
         let schemas = all_schemas(cx)?;
         let enums = all_enums(cx)?;
-        let mut relations = own_relations();
+        let mut relations = own_relations(columns);
         add_relations(&mut relations, &schemas, &enums, cx)?;
         let constraints = constraints::all(&relations);
         let by_name = relations

@@ -20,7 +20,8 @@ use pangea_core::partition::{PREFIX_BYTES_MAX, Rule, SHARDS_MAX};
 use sqlparser::ast;
 use sqlparser::ast::{CreateTableOptions, FunctionArg, FunctionArgExpr, FunctionArguments};
 
-use super::super::{Planner, text};
+use super::super::Planner;
+use crate::access::text;
 use crate::catalog::{Index, Partition, PartitionBy, Ranges, Table};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Expr;

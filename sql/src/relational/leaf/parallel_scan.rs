@@ -5,11 +5,11 @@ use std::sync::Arc;
 use pangea_core::txn::Context;
 
 use super::{Scan, State};
+use crate::access::Access;
+use crate::access::path::Paths;
 use crate::error::Failure;
 use crate::exec::parallel_scan::ParallelScan;
 use crate::expr::{Env, Expr};
-use crate::plan::access::Access;
-use crate::plan::path::Paths;
 use crate::relational::chunk::{Chunk, Layout};
 
 impl Scan {

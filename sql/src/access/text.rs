@@ -3,12 +3,12 @@
 use sqlparser::ast;
 use sqlparser::parser::Parser;
 
-use super::scope_of;
 use crate::catalog::{Column, Enums, Table};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope};
+use crate::expr::bind::{Aggregates, Binder, Bound, Params, Scope, ScopeColumn};
 use crate::syntax::Postgres;
+use crate::vocabulary::column::ColumnId;
 
 /// Parses the text of an expression; `what` describes it in errors.
 fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
@@ -21,7 +21,7 @@ fn parse(text: &str, what: &str) -> Result<ast::Expr, SqlError> {
 }
 
 /// Whether an expression is written as a function call.
-pub(super) fn is_call(text: &str) -> bool {
+pub(crate) fn is_call(text: &str) -> bool {
     use ast::Expr::{Ceil, Extract, Floor, Function, Overlay, Position, Substring, Trim};
     matches!(
         parse(text, "expression"),
@@ -86,7 +86,7 @@ pub(crate) fn condition(table: &Table, text: &str, what: &'static str) -> Result
 }
 
 /// Binds the generation expression of a column.
-pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Expr, SqlError> {
+pub(crate) fn generated(table: &Table, column: &Column, text: &str) -> Result<Expr, SqlError> {
     let scope = scope_of(table, table.name.name());
     let what = "column generation expressions";
     let scope = (&scope, &table.enums);
@@ -94,7 +94,7 @@ pub(super) fn generated(table: &Table, column: &Column, text: &str) -> Result<Ex
 }
 
 /// Binds a column value at which a range of rows begins.
-pub(super) fn range_start(text: &str, column: &Column, enums: &Enums) -> Result<Expr, SqlError> {
+pub(crate) fn range_start(text: &str, column: &Column, enums: &Enums) -> Result<Expr, SqlError> {
     let scope = Scope::default();
     let bound = bind(text, (&scope, enums), "partition bound", None, |binder, bound| {
         binder.assign(bound, &column.name, column.ty)
@@ -116,7 +116,7 @@ pub(super) fn range_start(text: &str, column: &Column, enums: &Enums) -> Result<
 }
 
 /// Binds the default of a column.
-pub(super) fn default(
+pub(crate) fn default(
     text: &str,
     column: &Column,
     sequences: &mut Params,
@@ -141,4 +141,29 @@ pub(super) fn default(
         let message = "cannot use column reference in DEFAULT expression";
         if is_column { SqlError::new(code::FEATURE_NOT_SUPPORTED, message) } else { error }
     })
+}
+
+/// Returns the columns of a table under its name or alias.
+pub(crate) fn scope_of(table: &Table, alias: &str) -> Scope {
+    let mut scope = scope_as(table, alias, 0);
+    if alias == table.name.name() {
+        scope.is_of(table.name.schema());
+    }
+    scope
+}
+
+/// Returns the columns of a table as a numbered relation of a query.
+pub(crate) fn scope_as(table: &Table, alias: &str, relation: u32) -> Scope {
+    let columns = table.columns.iter().enumerate().map(|(at, column)| ScopeColumn {
+        schema: None,
+        table: alias.to_owned(),
+        name: column.name.clone(),
+        ty: column.ty,
+        is_hidden: column.is_dropped,
+        is_merged: false,
+        is_unlisted: false,
+        is_key: table.primary_key.contains(&at),
+        id: ColumnId { relation, column: at as u32 },
+    });
+    Scope { columns: columns.collect() }
 }

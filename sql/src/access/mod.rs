@@ -6,12 +6,14 @@
 //! narrowed most is chosen. The whole condition is checked again for each row found, so that
 //! narrowing never affects the result.
 
+pub(crate) mod path;
+pub(crate) mod text;
+
 use std::sync::Arc;
 
 use pangea_core::key::encode::{KeyEncoder, Nulls, Order};
 use pangea_core::key::{Direction, Key, KeyRange};
 
-use super::path::{Part, Path, Paths};
 use crate::catalog::Table;
 use crate::error::SqlError;
 use crate::expr::arrays::{ArrayFunction, Test};
@@ -23,6 +25,7 @@ use crate::types::SqlType;
 use crate::types::datum::Datum;
 use crate::types::text::fits;
 use crate::vocabulary::column::SortKey;
+use path::{Part, Path, Paths};
 
 /// The maximum number of ranges that lists of values become. A list that would exceed it does not
 /// narrow the search.

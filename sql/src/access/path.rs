@@ -6,8 +6,7 @@ use pangea_core::ids::TableId;
 use pangea_core::key::Key;
 use pangea_core::key::encode::{KeyEncoder, Nulls, Order};
 
-use super::access::Place;
-use super::text;
+use super::{Place, text};
 use crate::catalog::{Index, KeyTarget, Ranges, Table};
 use crate::error::SqlError;
 use crate::expr::{Env, Expr};
