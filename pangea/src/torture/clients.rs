@@ -123,7 +123,7 @@ impl Clients {
         match surprises.is_empty() {
             true => Ok(self.met()),
             false => {
-                Err(Failure::failed("clients received unexpected errors", { surprises.join("; ") }))
+                Err(Failure::failed("clients received unexpected errors", surprises.join("; ")))
             }
         }
     }
