@@ -13,9 +13,8 @@
 //! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
 //! | `lab` | regions on this machine for any software | [`lab`] |
 //!
-//! Only [`protocol`](crate::protocol) maps the name of a protocol to its code. An error is one line on stderr that
-//! includes the remedy. The exit code is 0 on success, 1 if something failed, including a check, 2
-//! if the command is invalid, and 130 if it was interrupted.
+//! An error is one line on stderr that includes the remedy. The exit code is 0 on success, 1 if
+//! something failed, including a check, 2 if the command is invalid, and 130 if it was interrupted.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -226,6 +226,46 @@ impl Host for Calvin {
     type Rules = Rules;
 }
 
+/// The nodes that a message is for.
+#[derive(Clone, Copy)]
+enum Addressee {
+    /// Replicas of the sender's shard.
+    Group,
+    /// Nodes of other shards.
+    Shards,
+    /// Either.
+    AnyNode,
+}
+
+impl Addressee {
+    fn of(message: &Message) -> Self {
+        match message {
+            Message::Inputs(_)
+            | Message::Forward { .. }
+            | Message::Taken { .. }
+            | Message::NotTaken { .. }
+            | Message::Others { .. } => Self::Group,
+            Message::Subscribe { .. }
+            | Message::Unsubscribe {}
+            | Message::Slice { .. }
+            | Message::Piece { .. }
+            | Message::Decided { .. }
+            | Message::More {}
+            | Message::Items { .. }
+            | Message::Kept { .. }
+            | Message::Missed { .. }
+            | Message::Frozen { .. }
+            | Message::Look { .. }
+            | Message::Found { .. } => Self::Shards,
+            Message::Warm { .. }
+            | Message::Warmed { .. }
+            | Message::Cold { .. }
+            | Message::AskOutcomes { .. }
+            | Message::Outcomes { .. } => Self::AnyNode,
+        }
+    }
+}
+
 /// The sender of a message.
 #[derive(Clone, Copy)]
 enum Sender {
@@ -288,10 +328,18 @@ impl Calvin {
         }
     }
 
-    /// Hands a message to its phase, by its sender: a replica of this node's group, or a node of
-    /// another shard. A message that such a sender never sends is refused at the end.
+    /// Hands a message to its phase, if it has the right sender: a replica of this node's group, or
+    /// a node of another shard.
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        match (message, self.sender(from)) {
+        let sender = self.sender(from);
+        match (Addressee::of(&message), sender) {
+            (Addressee::Group, Sender::Shard(_)) => return cx.mark("calvin.not_of_the_group"),
+            (Addressee::Shards, Sender::Replica(_)) => return cx.mark(self.not_to_a_shard()),
+            (Addressee::Group, Sender::Replica(_))
+            | (Addressee::Shards, Sender::Shard(_))
+            | (Addressee::AnyNode, _) => {}
+        }
+        match (message, sender) {
             // The input log, and asynchronous replication.
             (Message::Inputs(message), Sender::Replica(replica)) => {
                 let event = self.state.inputs.on_message(cx, replica, message);
@@ -306,8 +354,11 @@ impl Calvin {
             (Message::NotTaken { tokens }, Sender::Replica(replica)) => {
                 self.on_not_taken(cx, replica, &tokens);
             }
-            (Message::Others { least, most }, Sender::Replica(_)) if self.is_partitioned() => {
-                self.on_others(least, most);
+            (Message::Others { least, most }, Sender::Replica(_)) => {
+                match self.state.shards.is_some() {
+                    true => self.on_others(least, most),
+                    false => cx.mark(self.not_to_a_shard()),
+                }
             }
             // Shards.
             (Message::Subscribe { slices, items, goes_on }, Sender::Shard(_)) => {
@@ -340,34 +391,7 @@ impl Calvin {
                 self.on_ask_outcomes(cx, from, after, is_wanted);
             }
             (Message::Outcomes { items }, _) => self.on_outcomes(cx, from, &items),
-            // Of a node that never sends it.
-            (
-                Message::Inputs(_)
-                | Message::Forward { .. }
-                | Message::Taken { .. }
-                | Message::NotTaken { .. }
-                | Message::Others { .. },
-                Sender::Shard(_),
-            ) => cx.mark("calvin.not_of_the_group"),
-            (
-                Message::Subscribe { .. }
-                | Message::Unsubscribe {}
-                | Message::Slice { .. }
-                | Message::Piece { .. }
-                | Message::Decided { .. }
-                | Message::More {}
-                | Message::Items { .. }
-                | Message::Kept { .. }
-                | Message::Missed { .. }
-                | Message::Frozen { .. }
-                | Message::Look { .. }
-                | Message::Found { .. }
-                | Message::Others { .. },
-                Sender::Replica(_),
-            ) => cx.mark(match self.is_partitioned() {
-                true => "calvin.not_to_its_own_shard",
-                false => "calvin.not_divided",
-            }),
+            (message, _) => unreachable!("{message:?} has an addressee and no phase"),
         }
     }
 
@@ -380,8 +404,12 @@ impl Calvin {
         }
     }
 
-    fn is_partitioned(&self) -> bool {
-        self.state.shards.is_some()
+    /// The mark of a message between shards that comes from a replica of this one.
+    fn not_to_a_shard(&self) -> &'static str {
+        match self.state.shards {
+            Some(_) => "calvin.not_to_its_own_shard",
+            None => "calvin.not_divided",
+        }
     }
 
     fn on_event(&mut self, cx: &mut Cx<'_, Self>, event: Option<Event<Self>>) {
