@@ -96,9 +96,7 @@ pub fn status(plan: &Plan, nodes: &[NodeView]) -> String {
             }
             if let Some(WaitsFor { node, what, epochs }) = status.waits_for.first() {
                 let node = region(node);
-                below += &format!(
-                    "\n{name} waits for {node}, which is {epochs} epochs behind with {what}"
-                );
+                below += &format!("\n{name} waits for {node}: {epochs} epochs behind with {what}");
             }
             for (cell, counter) in [(5, "txns_committed"), (6, "txns_aborted")] {
                 let count = status.counters.get(counter);
@@ -159,7 +157,7 @@ mod tests {
                     "the members at us-east are us-east, ap",
                     "ap-northeast is cut off from us-east, eu-west",
                     "us-east is cut off from eu",
-                    "us-east waits for eu-west, which is 1000 epochs behind with acknowledgements",
+                    "us-east waits for eu-west: 1000 epochs behind with acknowledgements",
                 ],
             ),
         ] {
