@@ -130,7 +130,7 @@ fn a_lost_block_is_seen() {
 }
 
 #[test]
-#[should_panic(expected = "ascend")]
+#[should_panic(expected = "in the order of tables")]
 fn rows_out_of_order_are_a_bug() {
     let mut rows = some_rows();
     rows.swap(0, 1);

@@ -267,7 +267,7 @@ impl Session {
             }
             CursorStatement::Close(name) => {
                 if let Some(name) = name
-                    && !self.cursors.position(name).is_some()
+                    && self.cursors.position(name).is_none()
                 {
                     return Err(no_cursor(name));
                 }
