@@ -29,7 +29,7 @@ fn what_makes_no_sense_is_said_in_one_line_with_exit_code_2() {
         ("sim --seed 1 --workload bank --history h.jsonl", "does not support histories of bank"),
         ("bench --workload register", "register's histories are checked by `pangea sim`"),
         ("check /no/such/history.jsonl", "/no/such/history.jsonl"),
-        ("check - --model chess", "there are strict-serializable, serializable"),
+        ("check - --model chess", "known: strict-serializable, serializable"),
         ("torture --faults fire", "expected kill, pause, cut, full-stop, or none"),
         ("torture --faults kill --durability memory", "without kill, or with --durability"),
         ("torture --faults kill,none", "none can't be combined with faults"),
@@ -137,7 +137,7 @@ fn what_is_wrong_in_a_plan_is_said_with_its_line_and_nothing_is_made() {
     let (path, out) = (directory.path().join("plan.toml"), directory.path().join("out"));
     let plan = path.to_str().unwrap();
     for (text, wrong) in [
-        ("title = \"T\"\n[base]\nworkload = \"bnak\"\n", "line 3: unknown workload \"bnak\""),
+        ("title = \"T\"\n[base]\nworkload = \"bnak\"\n", "line 3: there is no workload \"bnak\""),
         ("title = \"T\"\n[base]\nworklod = \"bank\"\n", "did you mean \"workload\"?"),
         (
             "title = \"T\"\n[base]\nworkload = \"bank\"\nrtt = -1\n",
