@@ -115,7 +115,7 @@ async fn a_bug_that_one_client_meets_disconnects_it_and_no_other() {
     assert!(one.query(&Query::Ways).await.is_err(), "the toy has no such query, and panics");
     assert_eq!(other.fresh().await.unwrap(), SnapshotVersion(6));
     let told = toy.troubles.lock().unwrap().join("; ");
-    assert!(told.contains("the client thread failed") && told.contains("is a bug"), "{told}");
+    assert!(told.contains("thread client failed") && told.contains("is a bug"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -68,7 +68,7 @@ fn what_is_wrong_is_said_with_its_line() {
         (line(r#"{"push":{"key":"x","value":2}}"#), &["unknown variant `push`", "`append`"]),
         (line(r#"{"append":{"key":"x","v":2}}"#), &["unknown field `v`", "`value`"]),
         (line(r#"{"append":{"key":"x","value":true}}"#), &["boolean", "64-bit integer"]),
-        (line(r#"{"append":{"key":"x","value":18446744073709551615}}"#), &["64 bits"]),
+        (line(r#"{"append":{"key":"x","value":18446744073709551615}}"#), &["a 64-bit integer"]),
         (line(r#"{"read":{"key":"x"}}"#), &["read of \"x\" has no `value`", "null for no value"]),
         (line(r#"{"scan":{"from":1}}"#), &["no `rows`", "[] for none"]),
         (line(r#"{"scan":{"from":1,"to":5,"rows":[[5,1]]}}"#), &["row 5", "outside its range"]),

@@ -277,7 +277,7 @@ fn g0_a_transaction_whose_own_appends_are_out_of_order() {
 #[test]
 fn an_own_append_is_read_once_and_at_the_end() {
     let all: &[(Outcome, &[Did])] = &[(Committed, &[append(1, 10), read(1, &[10, 10])])];
-    assert_found("internal", "elsewhere", all, &[(1, &[10])]);
+    assert_found("internal", "in another place", all, &[(1, &[10])]);
 }
 
 /// Found by trying every order: values that a read had missed were searched only after its own
