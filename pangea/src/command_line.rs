@@ -2,16 +2,16 @@
 //!
 //! | command | purpose | module |
 //! |---|---|---|
-//! | `start` | one node of a cluster | [`start`] |
-//! | `demo` | a cluster on this machine, and a prompt | [`demo`] |
-//! | `bench` | a cluster on this machine under load, measured and checked | [`mod@bench`] |
-//! | `calibrate` | a cluster on this machine whose costs are measured | [`calibrate`] |
-//! | `advise` | recommends a protocol and settings for a workload in given regions | [`advise`] |
-//! | `torture` | a cluster on this machine under faults, with the clients' observations checked | [`torture`] |
-//! | `sim` | a cluster in virtual time, under faults | [`sim`] |
-//! | `check` | checks a recorded history of any database against a model | [`check`] |
-//! | `sql` | a prompt at any PostgreSQL URL | [`sql`] |
-//! | `lab` | regions on this machine for any software | [`lab`] |
+//! | `start` | one node of a cluster | `start` |
+//! | `demo` | a cluster on this machine, and a prompt | `demo` |
+//! | `bench` | a cluster on this machine under load, measured and checked | `bench` |
+//! | `calibrate` | a cluster on this machine whose costs are measured | `calibrate` |
+//! | `advise` | recommends a protocol and settings for a workload in given regions | `advise` |
+//! | `torture` | a cluster on this machine under faults, with the clients' observations checked | `torture` |
+//! | `sim` | a cluster in virtual time, under faults | `sim` |
+//! | `check` | checks a recorded history of any database against a model | `check` |
+//! | `sql` | a prompt at any PostgreSQL URL | `sql` |
+//! | `lab` | regions on this machine for any software | `lab` |
 //!
 //! An error is one line on stderr that includes the remedy. The exit code is 0 on success, 1 if
 //! something failed, including a check, 2 if the command is invalid, and 130 if it was interrupted.

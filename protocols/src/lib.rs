@@ -5,10 +5,12 @@
 //! them share unchanged is next to them: [`agreement`], and the input log on top of it, [`inputs`].
 
 pub mod agreement;
+pub mod calvin;
 #[cfg(test)]
 mod exhaustive;
 pub mod inputs;
 mod messages;
+pub mod minerva;
 
 use std::fmt;
 
@@ -23,11 +25,9 @@ pub trait WithProtocol {
     fn run<P: Protocol>(self) -> Self::Output;
 }
 
-/// Makes the protocols' modules, [`NAMES`] and [`with_protocol`] from one list.
+/// Makes [`NAMES`] and [`with_protocol`] from one list.
 macro_rules! protocols {
     ($($module:ident::$protocol:ident),+ $(,)?) => {
-        $(pub mod $module;)+
-
         /// The names of the protocols, the default one first.
         pub const NAMES: &[&str] = &[$(<$module::$protocol as Protocol>::NAME),+];
 

@@ -289,7 +289,11 @@ impl Codec for TableId {
         out.put_varint(value.0.into());
     }
 
-    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<TableId, DecodeError> {
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        what: &'static str,
+    ) -> Result<TableId, DecodeError> {
         u32::try_from(from.varint(what)?).map(TableId).map_err(|_| DecodeError::new(what))
     }
 }
@@ -448,9 +452,9 @@ mod tests {
     use super::super::shards::slice::Line;
     use super::super::shards::slice::tests::slice;
     use super::*;
-    use pangea_core::protocol::Message as _;
     use pangea_core::exec::ordered::{Part, Went};
     use pangea_core::key::{Direction, KeyRange};
+    use pangea_core::protocol::Message as _;
     use pangea_core::txn::{Abort, Scan, SqlState, Write};
     use pangea_core::value::Value;
 
@@ -492,7 +496,9 @@ mod tests {
             Message::Others { least: SnapshotVersion(9), most: epoch },
             Message::Warm { token: 4, keys: vec![(table, key.clone())] },
             Message::Warmed { token: 4, took: Span::from_us(900) },
-            Message::Cold { map: ColdWords { words: 64, is_all: true, changes: vec![(63, u64::MAX)] } },
+            Message::Cold {
+                map: ColdWords { words: 64, is_all: true, changes: vec![(63, u64::MAX)] },
+            },
             Message::Look { token: 3, wanted },
             Message::Found {
                 token: 3,

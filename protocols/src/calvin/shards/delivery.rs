@@ -305,7 +305,12 @@ impl Calvin {
     }
 
     /// Handles rows and outcomes from another shard.
-    pub(in super::super) fn on_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: Items) {
+    pub(in super::super) fn on_items(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        shard: ShardId,
+        items: Items,
+    ) {
         if items.epoch.0 > self.shards().stream(shard).upto.0 + AHEAD_MAX {
             // Slices arrive before the rows of their epochs.
             return cx.mark("calvin.items_too_far_ahead");
@@ -390,7 +395,12 @@ impl Calvin {
     /// replica may have them; if none does, this node can only continue from a checkpoint. If this
     /// node has itself run all those epochs, only outcomes of its own transactions are missing,
     /// which the source would have to send.
-    pub(in super::super) fn on_missed(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, upto: SnapshotVersion) {
+    pub(in super::super) fn on_missed(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        upto: SnapshotVersion,
+    ) {
         cx.mark("calvin.missed");
         let applied = self.confirmed();
         let shards = self.shards();

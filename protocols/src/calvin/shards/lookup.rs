@@ -170,7 +170,13 @@ impl Calvin {
     }
 
     /// Handles the row request of another node of the region.
-    pub(in super::super) fn on_look(&self, cx: &mut Cx<'_, Self>, from: NodeId, token: u64, wanted: &Wanted) {
+    pub(in super::super) fn on_look(
+        &self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        token: u64,
+        wanted: &Wanted,
+    ) {
         let found = wanted.look(cx.store, self.state.inputs.cut.applied);
         cx.send(from, Message::Found { token, found });
     }
