@@ -49,7 +49,7 @@ macro_rules! protocols {
     };
 }
 
-// Everything outside of a protocol's folder knows it by this line.
+// Outside of its folder, a protocol is known only here and by its `mod` above.
 protocols!(minerva::Minerva, calvin::Calvin);
 
 /// Published protocols that are not built yet. Their names are reserved like those of [`NAMES`].

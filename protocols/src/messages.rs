@@ -85,11 +85,15 @@ impl Codec for Number {
     type Value = u64;
 
     fn encode(value: &u64, out: &mut Vec<u8>) {
-        out.put_varint(*value);
+        Varint::encode(value, out);
     }
 
-    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<u64, DecodeError> {
-        from.varint(what)
+    fn decode(
+        from: &mut Reader<'_>,
+        message: &Bytes,
+        what: &'static str,
+    ) -> Result<u64, DecodeError> {
+        Varint::decode(from, message, what)
     }
 
     fn is_sound(value: &u64, _: usize) -> bool {
@@ -119,11 +123,15 @@ impl Codec for NonZero {
     type Value = u64;
 
     fn encode(value: &u64, out: &mut Vec<u8>) {
-        out.put_u64(*value);
+        Random::encode(value, out);
     }
 
-    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<u64, DecodeError> {
-        from.u64(what)
+    fn decode(
+        from: &mut Reader<'_>,
+        message: &Bytes,
+        what: &'static str,
+    ) -> Result<u64, DecodeError> {
+        Random::decode(from, message, what)
     }
 
     fn is_sound(value: &u64, _: usize) -> bool {
