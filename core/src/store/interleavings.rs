@@ -12,7 +12,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner, thread};
 
 use super::table::Table;
-use super::tests::{TestHeader, version};
+use super::tests::{header, version};
 use super::*;
 use crate::hash::hash_bytes;
 use crate::pool::Pool;
@@ -32,8 +32,6 @@ const STACK_BYTES: usize = 256 << 10;
 const NUMBERS: u8 = 32;
 
 const TABLE: TableId = TableId(7);
-
-type TestStore = Store;
 
 /// Runs a test in many orders.
 fn explore(test: impl Fn() + Send + Sync + 'static) {
@@ -79,20 +77,20 @@ fn key(number: u8) -> Key {
     KEYS.get_or_init(|| (0..NUMBERS).map(find).collect())[usize::from(number)].clone()
 }
 
-fn put(store: &TestStore, at: u64, number: u8) {
+fn put(store: &Store, at: u64, number: u8) {
     store.apply(TABLE, key(number), version(at, Some(&[number, at as u8])));
 }
 
-fn delete(store: &TestStore, at: u64, number: u8) {
+fn delete(store: &Store, at: u64, number: u8) {
     store.apply(TABLE, key(number), version(at, None));
 }
 
-fn publish(store: &TestStore, at: u64) {
+fn publish(store: &Store, at: u64) {
     store.publish(SnapshotVersion(at));
 }
 
 /// The first bytes of the live keys that a scan finds, and the versions of their values.
-fn scan(store: &TestStore, at: SnapshotVersion, direction: Direction) -> Vec<(u8, u8)> {
+fn scan(store: &Store, at: SnapshotVersion, direction: Direction) -> Vec<(u8, u8)> {
     let mut found = Vec::new();
     store.scan(TABLE, &KeyRange::all(), direction, at, |key, seen| {
         assert!(seen.version <= at, "a version after the snapshot");
@@ -108,14 +106,14 @@ fn scan(store: &TestStore, at: SnapshotVersion, direction: Direction) -> Vec<(u8
     found
 }
 
-fn read_one(store: &TestStore, number: u8, at: SnapshotVersion) -> Option<u8> {
+fn read_one(store: &Store, number: u8, at: SnapshotVersion) -> Option<u8> {
     let seen = store.read(TABLE, &key(number), at)?;
     seen.value.map(|value| value[1])
 }
 
 /// A store with these keys, written and published at version 1.
-fn store_of(keys: impl IntoIterator<Item = u8>) -> Arc<TestStore> {
-    let store = Arc::new(TestStore::new());
+fn store_of(keys: impl IntoIterator<Item = u8>) -> Arc<Store> {
+    let store = Arc::new(Store::new());
     keys.into_iter().for_each(|number| put(&store, 1, number));
     publish(&store, 1);
     store
@@ -258,7 +256,7 @@ fn what_is_pinned_is_kept_while_others_write_and_reclaim() {
         assert_eq!(reclaimed + store.reclaim(SnapshotVersion(3)), 4);
         assert_eq!(store.len(TABLE), 1);
         // The memory estimate equals that of a store that never had more rows.
-        let fresh = TestStore::new();
+        let fresh = Store::new();
         put(&fresh, 3, 10);
         assert_eq!(store.memory_bytes(), fresh.memory_bytes());
     });
@@ -362,7 +360,7 @@ fn whoever_applies_finds_its_new_keys_in_order_whoever_else_puts_them_there() {
 #[test]
 fn a_table_that_several_make_at_the_same_time_is_one_and_is_listed() {
     explore(|| {
-        let store = Arc::new(TestStore::new());
+        let store = Arc::new(Store::new());
         // One table twice, and another whose path in the directory differs only in the last step.
         let writers = [(7, 1), (7, 2), (8, 3)].map(|(table, number)| {
             let store = store.clone();
