@@ -22,6 +22,7 @@ pub use hashbrown::HashTable;
 
 /// The hash of a byte string. The same on every node of one build, but must not be stored.
 #[inline]
+#[inline]
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hasher = rustc_hash::FxBuildHasher.build_hasher();
     hasher.write(bytes);
@@ -29,6 +30,7 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
 }
 
 /// The hash of a row's table and key. The same in every run of one build; never part of a result.
+#[inline]
 pub fn row_hash(table: TableId, key: &[u8]) -> u64 {
     rustc_hash::FxBuildHasher.hash_one((table.0, key))
 }

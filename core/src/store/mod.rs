@@ -183,12 +183,14 @@ impl Store {
     }
 
     /// The newest version of a key that is visible at `at`. Deletions are versions too.
+    #[inline]
     pub fn read(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version> {
         self.read_with(table, key, at, Version::clone)
     }
 
     /// Calls `look` with the newest version of a key that is visible at `at`, even if it is a
     /// deletion. The key is locked during the call, so `look` must not access the store.
+    #[inline]
     pub fn read_with<R>(
         &self,
         table: TableId,
@@ -201,6 +203,7 @@ impl Store {
 
     /// The newest version of a key that is visible at `at`, even if it is a deletion. The caller
     /// must not read its value, which may not be in memory.
+    #[inline]
     pub fn head(&self, table: TableId, key: &[u8], at: SnapshotVersion) -> Option<Version> {
         self.head_with(table, key, at, Version::clone)
     }
@@ -249,12 +252,14 @@ impl Store {
     }
 
     /// The newest version of a key, published or not.
+    #[inline]
     pub fn latest(&self, table: TableId, key: &[u8]) -> Option<Version> {
         self.latest_with(table, key, Version::clone)
     }
 
     /// Calls `look` with the newest version of a key, published or not, under the rules of
     /// [`Store::read_with`].
+    #[inline]
     pub fn latest_with<R>(
         &self,
         table: TableId,

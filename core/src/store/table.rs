@@ -141,12 +141,14 @@ impl Table {
     }
 
     /// The shard of a hash. The hash table of the shard uses the lowest 32 bits.
+    #[inline]
     pub(super) fn shard_of(hash: u64) -> usize {
         (hash >> 40) as usize % HASH_SHARDS
     }
 
     /// Calls `look` with the newest version of a key that is visible at `at`. Its value may be a
     /// placeholder.
+    #[inline]
     #[inline]
     pub(super) fn with_head<R>(
         &self,
@@ -160,6 +162,7 @@ impl Table {
 
     /// Like [`Table::with_head`], for a caller that reads the value, which counts as used. If the
     /// value is not in memory, returns `look` and the version with its placeholder.
+    #[inline]
     #[inline]
     pub(super) fn with_visible<R, L: FnOnce(&Version) -> R>(
         &self,
@@ -179,6 +182,7 @@ impl Table {
     }
 
     /// Calls `look` with the row of a key.
+    #[inline]
     pub(super) fn with_row<R>(
         &self,
         hash: u64,
@@ -205,6 +209,7 @@ impl Table {
 
     /// Writes a version, and removes versions that are not needed if `over` is given. Passes a
     /// replaced version of the same number to `replaced`. Does not add a new key to the order.
+    #[inline]
     pub(super) fn put(
         &self,
         (hash, key): (u64, &Key),
@@ -275,6 +280,7 @@ impl Table {
 
     /// Removes the versions of a key that are not needed and returns their number. Tells the cold
     /// store about those of which it has copies.
+    #[inline]
     pub(super) fn reclaim(
         &self,
         (id, hash, key): (TableId, u64, &Key),
