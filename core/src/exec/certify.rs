@@ -6,7 +6,7 @@
 
 use crate::ids::{NodeId, TableId, TxnId};
 use crate::key::{Key, KeyRange};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::store::Version;
 use crate::txn::{Abort, ReadSet, Seen, SqlState};
 
@@ -139,9 +139,7 @@ pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change>
             winner: standing.writer,
         })
     });
-    if is_planted(Bug::CertifiedPointsOnly) {
-        return stale_point;
-    }
+    mutate!(CertifiedPointsOnly: () => return stale_point);
     stale_point.or_else(|| {
         reads.ranges.iter().find_map(|read| {
             let found = now.range(read.table, &read.range);

@@ -37,7 +37,7 @@ use super::{Store, Version, lock, read};
 use crate::hash::{HashMap, hash_bytes};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key, KeyRange};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 use crate::value::Value;
@@ -386,7 +386,7 @@ impl Store {
             let _writing = lock(&tier.writing);
             tier.remove_gone();
             // An outdated value must not replace the copy of a later version.
-            fresh.retain(|it| self.is_newest(it) || is_planted(Bug::EvictedUnchecked));
+            fresh.retain(|it| mutate!(EvictedUnchecked: self.is_newest(it) => true));
             if !fresh.is_empty() {
                 tier.cold.put(&fresh);
             }
@@ -430,9 +430,7 @@ impl Store {
     ) -> Option<Version> {
         let tier = self.tier.as_ref().expect("marks of cold values need a cold store");
         let table = self.tables.table(id)?;
-        if is_planted(Bug::ColdIsAbsent) && at > self.published() {
-            return None;
-        }
+        mutate!(ColdIsAbsent: () => if at > self.published() { return None });
         for _ in 0..TRIES_MAX {
             let losses = self.losses.load(Ordering::Acquire);
             let found = tier.cold.get(&[(id, key.key().clone())]).pop().flatten();

@@ -6,7 +6,7 @@ use super::{Version, write};
 use crate::hash::hash_bytes;
 use crate::ids::SnapshotVersion;
 use crate::key::Key;
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::value::Value;
 
 /// The result of evicting a value.
@@ -29,20 +29,19 @@ impl Table {
         let mut rows = write(&shard.rows);
         let Some(row) = rows.find_mut(hash, |row| row.key == *key) else { return PutAway::IsGone };
         let chain = &mut row.chain;
-        let is_unchecked = is_planted(Bug::EvictedUnchecked);
         match chain.version(*version).and_then(|found| found.value.as_ref()) {
             Some(found) if found.is_same(value) => found.set_copied(),
             // It was loaded again, or is cold.
             Some(found) if found.has_copy() => return PutAway::IsKept,
             // It has another version, or the same number after a rollback.
-            Some(_) | None if !is_unchecked => return PutAway::IsGone,
-            Some(_) | None => {}
+            Some(_) | None => mutate!(EvictedUnchecked: return PutAway::IsGone => ()),
         }
         let newest = chain.newest();
         let is = |what: fn(&Value) -> bool| newest.value.as_ref().is_some_and(what);
         let is_the_same = newest.version == *version && chain.older().is_none();
         let may_go = is_the_same && is(Value::is_unused);
-        if !(may_go || is_unchecked && is(|value| !value.is_cold())) {
+        let may_go = mutate!(EvictedUnchecked: may_go => may_go || is(|value| !value.is_cold()));
+        if !may_go {
             return PutAway::IsKept;
         }
         let bytes = newest.value_bytes();

@@ -86,7 +86,7 @@ use self::table::Table;
 use crate::hash::HashMap;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::pool::Sequential;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -322,9 +322,7 @@ impl Store {
         let Some((id, table)) = self.tables.table(table).map(|found| (table, found)) else {
             return;
         };
-        if !is_planted(Bug::ScanUnsettled) {
-            table.order.settle(&Sequential);
-        }
+        mutate!(ScanUnsettled: table.order.settle(&Sequential) => ());
         let mut start = Bound::Included(Key::from(&range.start[..]));
         let mut end = match &range.end {
             Some(end) => Bound::Excluded(Key::from(&end[..])),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::garbage::Garbage;
 use super::{Store, lock};
 use crate::ids::SnapshotVersion;
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 
 /// The pinned versions, and the progress of reclamation.
 #[derive(Debug, Default)]
@@ -223,12 +223,10 @@ impl Store {
     /// oldest version that can still be pinned.
     pub(super) fn close_below(&self, floor: SnapshotVersion) -> SnapshotVersion {
         let mut pins = lock(&self.pins);
-        let is_blind = is_planted(Bug::ReclaimedBelowPin) || is_planted(Bug::OverwrittenPinned);
-        let floor = match is_blind {
-            true => floor.min(self.published()),
-            false => floor.min(self.oldest_in(&pins)),
-        };
-        let floor = if is_planted(Bug::ReclaimedEarly) { floor.next() } else { floor };
+        let oldest = mutate!(ReclaimedBelowPin: self.oldest_in(&pins) => self.published());
+        let oldest = mutate!(OverwrittenPinned: oldest => self.published());
+        let floor = floor.min(oldest);
+        let floor = mutate!(ReclaimedEarly: floor => floor.next());
         pins.reclaimed = pins.reclaimed.max(floor);
         floor
     }

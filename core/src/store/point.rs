@@ -33,7 +33,7 @@ use super::{Pin, Store, write};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::sync::atomic::AtomicU64;
 
 /// The versions of a key that are needed, in addition to its newest.
@@ -65,7 +65,7 @@ pub(super) struct Overwriting {
 impl Overwriting {
     pub(super) fn point(&self) -> Option<SnapshotVersion> {
         let point = self.point.load(Ordering::Acquire);
-        (point > 0 && !is_planted(Bug::BeforeOverwritten)).then_some(SnapshotVersion(point))
+        mutate!(BeforeOverwritten: (point > 0).then_some(SnapshotVersion(point)) => None)
     }
 
     pub(super) fn set_point(&self, point: Option<SnapshotVersion>) {

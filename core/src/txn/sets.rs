@@ -3,7 +3,7 @@
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Key, KeyRange};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::value::Value;
 
 /// The version of a key that a read returned.
@@ -186,10 +186,7 @@ impl Write {
         let key = Key::from(from.bytes("key")?);
         let is_put = tagged & 1 == 1;
         let value = is_put.then(|| from.bytes("value").map(Value::copy_from)).transpose()?;
-        let value = match value {
-            None if is_planted(Bug::DeletionLostInCodec) => Some(Value::copy_from(&[])),
-            value => value,
-        };
+        let value = mutate!(DeletionLostInCodec: value => value.or(Some(Value::copy_from(&[]))));
         Ok(Self { table: TableId(table), key, value })
     }
 }

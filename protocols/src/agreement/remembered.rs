@@ -14,7 +14,7 @@
 //!   acknowledgement is counted twice.
 
 use omnipaxos::ballot_leader_election::Ballot;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 
 use super::check::{BALLOT, INDEX_MAX, MALFORMED, is_ballot};
 use super::storage::{Record, State};
@@ -73,10 +73,7 @@ impl<E: Decision> Remembered<E> {
         let Self(mut state) = furthest.expect("at least one peer remembers");
         state.decided = decided.min(state.end());
         state.promise = promise;
-        if is_planted(Bug::RejoinForgetsVotes) {
-            (state.promise, state.accepted_round) = (None, None);
-            state.entries.truncate(state.decided - state.trimmed);
-        }
+        mutate!(RejoinForgetsVotes: () => rejoin_forgets_votes(&mut state));
         state.to_records()
     }
 
@@ -84,4 +81,9 @@ impl<E: Decision> Remembered<E> {
     pub fn entries(&self) -> &[E] {
         &self.0.entries
     }
+}
+
+fn rejoin_forgets_votes<E>(state: &mut State<E>) {
+    (state.promise, state.accepted_round) = (None, None);
+    state.entries.truncate(state.decided - state.trimmed);
 }

@@ -9,7 +9,7 @@ use omnipaxos::messages::sequence_paxos::PaxosMsg;
 use omnipaxos::util::{LogEntry, LogSync};
 use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
 use pangea_core::ids::NodeId;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::topology::Topology;
 
 use super::check::{self, Bounds, Refused};
@@ -58,11 +58,10 @@ impl<E: Decision> Several<E> {
         master: Option<NodeId>,
     ) -> Self {
         let mut state = State::default();
-        let is_lost = |record: &Record<E>| {
-            matches!(record, Record::Promise(_)) && is_planted(Bug::PromiseForgotten)
-        };
-        let kept = records.into_iter().filter(|record| !is_lost(record));
-        kept.for_each(|record| state.replay(record));
+        for record in records {
+            mutate!(PromiseForgotten: () => if matches!(record, Record::Promise(_)) { continue });
+            state.replay(record);
+        }
         let shared = Arc::new(Mutex::new(Shared { state, journal: Vec::new() }));
         let storage = Storage::new(Arc::clone(&shared));
         let cluster = ClusterConfig {

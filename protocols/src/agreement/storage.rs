@@ -7,7 +7,7 @@ use omnipaxos::storage::{
     SnapshotType, StopSign, Storage as PaxosStorage, StorageOp, StorageResult,
 };
 use omnipaxos::util::LogSync;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use serde::{Deserialize, Serialize};
 
 use super::{Decision, Forgotten, Wrapped};
@@ -51,13 +51,10 @@ impl<E> Default for State<E> {
 
 impl<E: Decision> State<E> {
     pub(super) fn replay(&mut self, record: Record<E>) {
+        let record = mutate!(EntriesKept: record => entries_kept(self, record));
         match record {
             Record::Entries { from, entries } => {
                 assert!(from >= self.trimmed, "truncated entries are not written again");
-                if is_planted(Bug::EntriesKept) && from < self.end() {
-                    let known = self.end() - from;
-                    return self.entries.extend(entries.into_iter().skip(known));
-                }
                 self.entries.truncate(from - self.trimmed);
                 assert_eq!(self.trimmed + self.entries.len(), from, "entries have no gap");
                 self.entries.extend(entries);
@@ -256,5 +253,18 @@ impl<E: Decision> PaxosStorage<Wrapped<E>> for Storage<E> {
 
     fn get_snapshot(&self) -> StorageResult<Option<Forgotten>> {
         Ok(None)
+    }
+}
+
+fn entries_kept<E: Decision>(state: &State<E>, record: Record<E>) -> Record<E> {
+    match record {
+        Record::Entries { from, entries } if (state.trimmed..state.end()).contains(&from) => {
+            let known = state.end() - from;
+            Record::Entries {
+                from: state.end(),
+                entries: entries.into_iter().skip(known).collect(),
+            }
+        }
+        other => other,
     }
 }

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pangea_core::exec::ordered::Went;
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Outcome, Program};
 
@@ -235,12 +235,7 @@ impl Calvin {
         let Some(version) = frozen.filter(|_| frozen != before) else { return };
         self.ask_outcomes(cx);
         self.tell_frozen(cx);
-        if is_planted(Bug::OutcomesInvented) {
-            let sequences: Vec<u64> =
-                self.state.sequencer.in_flight.iter().map(|it| it.txn.sequence()).collect();
-            let went = Went::Ran(Ok(Vec::new()));
-            sequences.into_iter().for_each(|it| self.tell_early(cx, version, it, &went));
-        }
+        mutate!(OutcomesInvented: () => outcomes_invented(self, cx, version));
     }
 
     /// Whether a read of the local state would miss transactions whose clients were answered.
@@ -268,4 +263,11 @@ impl Calvin {
             false => std::mem::take(&mut self.state.outcomes.reads),
         }
     }
+}
+
+fn outcomes_invented(calvin: &mut Calvin, cx: &mut Cx<'_, Calvin>, version: SnapshotVersion) {
+    let sequences: Vec<u64> =
+        calvin.state.sequencer.in_flight.iter().map(|it| it.txn.sequence()).collect();
+    let went = Went::Ran(Ok(Vec::new()));
+    sequences.into_iter().for_each(|it| calvin.tell_early(cx, version, it, &went));
 }

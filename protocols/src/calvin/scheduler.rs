@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use pangea_core::exec::ordered::{self, Finished, Job, Told, Went};
 use pangea_core::ids::{SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 use pangea_core::way::Phase;
@@ -121,10 +121,10 @@ impl Calvin {
         let me = self.state.inputs.me;
         self.tell_turn(cx, &cut);
         self.let_overwrite(cx);
-        let mut batches = self.state.inputs.batches_of(&cut);
-        if !is_planted(Bug::ReplayedBySource) || self.state.inputs.cut.agreement.is_some() {
-            batches = round_robin(batches, me.0);
-        }
+        let batches = self.state.inputs.batches_of(&cut);
+        let batches = mutate!(
+            ReplayedBySource: round_robin(batches, me.0) => replayed_by_source(self, batches)
+        );
         let requests: usize = batches.iter().map(|batch| batch.requests.len()).sum();
         self.state.inputs.collection.owe(requests * RUN_BYTES);
         let (next, own, for_other) = ((0, 0), Vec::new(), Vec::new());
@@ -135,10 +135,8 @@ impl Calvin {
     /// Runs the next transactions of the running epoch, and ends the epoch after the last ones.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut running) = self.state.running.take() else { return };
-        let len_max = match is_planted(Bug::SlicesDiffer) && self.state.inputs.me.0 == 0 {
-            true => 1,
-            false => running.cut.rules.slice_txns.get(),
-        };
+        let len_max = running.cut.rules.slice_txns.get();
+        let len_max = mutate!(SlicesDiffer: len_max => slices_differ(self, len_max));
         let slice = running.slice(len_max);
         cx.begin_work();
         let finished = self.run_slice(cx, running.epoch, &slice);
@@ -183,19 +181,14 @@ impl Calvin {
         epoch: SnapshotVersion,
         slice: &[&Request],
     ) -> Vec<Finished> {
-        let mut jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
-        let is_reversed = is_planted(Bug::GrantedOutOfOrder) && self.state.inputs.me.0 == 0;
-        if is_reversed {
-            jobs.reverse();
-        }
+        let jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
         let header = &|job: &Job<'_>| RecordHeader::new(job.txn);
         let registry = &self.state.registry;
         let (pool, told) = (cx.pool, Told::Outcomes);
-        let mut finished = ordered::execute(pool, registry, cx.store, epoch, &jobs, header, told);
-        if is_reversed {
-            finished.reverse();
-        }
-        finished
+        let run = |jobs: &[Job<'_>]| {
+            ordered::execute(pool, registry, cx.store, epoch, jobs, header, told)
+        };
+        mutate!(GrantedOutOfOrder: run(&jobs) => granted_out_of_order(self, jobs, run))
     }
 
     fn count(&mut self, cx: &mut Cx<'_, Self>, finished: &[Finished]) {
@@ -269,6 +262,31 @@ impl Calvin {
 
 fn job_of(request: &Request) -> Job<'_> {
     Job { txn: request.txn, program: &request.program, footprint: request.footprint.as_ref() }
+}
+
+fn replayed_by_source(calvin: &Calvin, batches: Vec<Arc<Batch>>) -> Vec<Arc<Batch>> {
+    match calvin.state.inputs.cut.agreement.is_some() {
+        true => round_robin(batches, calvin.state.inputs.me.0),
+        false => batches,
+    }
+}
+
+fn slices_differ(calvin: &Calvin, len_max: usize) -> usize {
+    if calvin.state.inputs.me.0 == 0 { 1 } else { len_max }
+}
+
+fn granted_out_of_order<'a>(
+    calvin: &Calvin,
+    mut jobs: Vec<Job<'a>>,
+    run: impl Fn(&[Job<'a>]) -> Vec<Finished>,
+) -> Vec<Finished> {
+    if calvin.state.inputs.me.0 != 0 {
+        return run(&jobs);
+    }
+    jobs.reverse();
+    let mut finished = run(&jobs);
+    finished.reverse();
+    finished
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use pangea_core::exec::optimistic;
 use pangea_core::exec::{Overlay, check_size, is_footprint_declared};
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::partition::ShardSet;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Request as Wish, Submission};
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
 use pangea_core::work::Work;
@@ -51,9 +51,7 @@ impl Calvin {
                 self.read_snapshot(cx, self.state.inputs.cut.applied, &reads);
             }
         }
-        if self.is_frozen() && is_planted(Bug::FrozenReadsAtOnce) {
-            self.state.inputs.barriers.release_arrived();
-        }
+        mutate!(FrozenReadsAtOnce: () => frozen_reads_at_once(self));
         if !self.state.inputs.barriers.arrived.is_empty() {
             self.state.inputs.request_barrier(cx);
         }
@@ -129,8 +127,8 @@ impl Calvin {
     fn is_snapshot_read(&self, program: &Program) -> bool {
         let Program::Call { procedure, args } = program else { return false };
         let code = self.state.registry.procedure(*procedure);
-        let is_at_once =
-            self.state.options.reads == Reads::Snapshot || is_planted(Bug::StrictReadsAtOnce);
+        let is_at_once = self.state.options.reads == Reads::Snapshot;
+        let is_at_once = mutate!(StrictReadsAtOnce: is_at_once => true);
         is_at_once && code.is_some_and(|code| code.is_read_only(args))
     }
 
@@ -259,5 +257,11 @@ impl Calvin {
         if !reads.is_empty() {
             self.read_snapshot(cx, self.state.inputs.mastery.confirmed.epoch, &reads);
         }
+    }
+}
+
+fn frozen_reads_at_once(calvin: &mut Calvin) {
+    if calvin.is_frozen() {
+        calvin.state.inputs.barriers.release_arrived();
     }
 }

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pangea_core::exec::declared_footprint;
 use pangea_core::ids::{NodeId, ShardId, TableId, Ticket};
 use pangea_core::key::Key;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::ColdMap;
 use pangea_core::time::{Span, Timestamp};
@@ -240,9 +240,7 @@ impl Calvin {
             && until <= cx.now.at
         {
             let held = self.state.warming.take(token).expect("a due request is delayed");
-            if is_planted(Bug::HeldForgotten) {
-                continue;
-            }
+            mutate!(HeldForgotten: () => continue);
             cx.mark("calvin.held_long_enough");
             self.release(cx, held);
         }

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
@@ -122,8 +122,7 @@ impl<H: Host> Inputs<H> {
         for (source, log) in self.replication.logs.iter_mut().enumerate() {
             let applied = |node: &NodeId| collection.heads[node.index()][source];
             let heads = members.iter().map(applied);
-            let watermark =
-                if is_planted(Bug::CollectedForOne) { heads.max() } else { heads.min() };
+            let watermark = mutate!(CollectedForOne: heads.min() => heads.max());
             let watermark = watermark.unwrap_or_default();
             // A removed replica does not count, and may be ahead or behind. A batch that is not
             // durable here must still be acknowledged.
@@ -185,13 +184,11 @@ impl<H: Host> Inputs<H> {
         cx.mark("inputs.checkpoint");
         let confirmed = &self.mastery.confirmed;
         let version = confirmed.epoch;
+        let heads = &confirmed.heads;
+        let heads = mutate!(CheckpointOfOldRows: heads.clone() => checkpoint_of_old_rows(self));
         let meta = Meta {
             log_head: cx.log_head(),
-            heads: if is_planted(Bug::CheckpointOfOldRows) {
-                self.replication.logs.iter().map(|log| log.held).collect()
-            } else {
-                confirmed.heads.clone()
-            },
+            heads,
             is_member: confirmed.is_member.clone(),
             births: self.greetings.births.clone(),
             next_sequence: self.next_sequence,
@@ -206,10 +203,11 @@ impl<H: Host> Inputs<H> {
         // Batches that the checkpoint does not cover. Later ones are further on in the log.
         let logs = self.replication.logs.iter().zip(&meta.heads);
         let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
+        let lacking = lacking.map(|(_, slot)| slot.position).min();
+        let lacking = mutate!(TruncatedTooFar: lacking => None);
         let after = LogPosition(meta.log_head.0 + 1);
         let first = lacking
-            .map(|(_, slot)| slot.position)
-            .filter(|_| !is_planted(Bug::TruncatedTooFar))
+            .into_iter()
             .chain(self.mastery.early.front().map(|early| early.position))
             .chain(self.collection.kept_from)
             .min()
@@ -334,4 +332,8 @@ impl<R: Rules> Meta<R> {
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
         Ok(Self { log_head, heads, is_member, births, next_sequence, sequences, rejoin, agreement })
     }
+}
+
+fn checkpoint_of_old_rows<H: Host>(inputs: &Inputs<H>) -> Heads {
+    inputs.replication.logs.iter().map(|log| log.held).collect()
 }

@@ -12,13 +12,13 @@
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::way::Phase;
 
 use super::messages::Message;
-use super::state::{Cut, Slot};
-use super::{Batch, Bid, Host, Inputs, LogRecord, Rules, Timer};
+use super::state::{Cut, Replication, Slot};
+use super::{Batch, Bid, Heads, Host, Inputs, LogRecord, Rules, Timer};
 use crate::agreement::{self, Drained, Refused};
 
 /// The maximum number of undecided proposals. When it is reached, agreement is not keeping up.
@@ -72,11 +72,8 @@ impl<H: Host> Inputs<H> {
             return cx.mark("inputs.waits_for_others");
         }
         let (removed, readmitted) = self.membership_changes(cx);
-        let heads = if is_planted(Bug::CutPastGap) {
-            self.replication.logs.iter().map(|log| log.known).collect()
-        } else {
-            self.replication.available.clone()
-        };
+        let replication = &self.replication;
+        let heads = mutate!(CutPastGap: replication.available.clone() => cut_past_gap(replication));
         let turn = self.next_turn(cx);
         let is_turn_news = self.is_turn_news(turn);
         let is_asked = self.barriers.is_asked() || self.is_behind();
@@ -101,9 +98,8 @@ impl<H: Host> Inputs<H> {
 
     /// Records that another log has reached an epoch.
     pub(crate) fn follow(&mut self, epoch: SnapshotVersion) {
-        if !is_planted(Bug::FollowsNobody) {
-            self.pace.wanted = self.pace.wanted.max(epoch);
-        }
+        let wanted = self.pace.wanted;
+        self.pace.wanted = mutate!(FollowsNobody: wanted.max(epoch) => wanted);
     }
 
     /// Whether other logs have reached epochs for which no cut is in flight here.
@@ -214,10 +210,7 @@ impl<H: Host> Inputs<H> {
             self.cut.agreement_record = position;
         }
         // A message may also depend on records that were drained earlier.
-        let after = match is_planted(Bug::VoteBeforeFsync) {
-            true => LogPosition(0),
-            false => self.cut.agreement_record,
-        };
+        let after = mutate!(VoteBeforeFsync: self.cut.agreement_record => LogPosition(0));
         for (to, bytes) in messages {
             cx.send_after(after, self.node(to), Message::Agreement { bytes: bytes.into() }.into());
         }
@@ -259,10 +252,7 @@ impl<H: Host> Inputs<H> {
         if epoch <= confirmed {
             return;
         }
-        let is_old = self.agreement().leader().is_some_and(|leader| leader != cut.name.proposer);
-        if is_old && is_planted(Bug::OldCutDropped) {
-            return;
-        }
+        mutate!(OldCutDropped: () => if old_cut_dropped(self, &cut) { return });
         self.note_turn(cx, epoch, cut.turn);
         for (log, head) in self.replication.logs.iter_mut().zip(&cut.heads) {
             log.known = log.known.max(*head);
@@ -341,7 +331,7 @@ impl<H: Host> Inputs<H> {
             Some(reign) => {
                 let is_of_it =
                     slot.batch.source() == proposer && slot.batch.first_sequence() >= reign.first;
-                is_of_it || is_planted(Bug::VoidRunLater)
+                mutate!(VoidRunLater: is_of_it => true)
             }
         };
         let slots = logs
@@ -349,12 +339,8 @@ impl<H: Host> Inputs<H> {
             .flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
             .map(|(_, slot)| slot)
             .filter(counts);
-        if is_planted(Bug::ArrivalOrder) {
-            let mut slots: Vec<_> = slots.collect();
-            slots.sort_by_key(|slot| slot.position);
-            return slots.into_iter().map(|slot| slot.batch.clone()).collect();
-        }
-        slots.map(|slot| slot.batch.clone()).collect()
+        let batch = |slot: &Slot<H::Batch>| slot.batch.clone();
+        mutate!(ArrivalOrder: slots.map(batch).collect() => arrival_order(slots))
     }
 
     /// Advances the applied epoch: its writes are all in the store. The protocol publishes it now,
@@ -377,8 +363,7 @@ impl<H: Host> Inputs<H> {
     /// Advances the heads: the batches of a cut are part of the state.
     pub(crate) fn raise_heads(&mut self, cut: &Cut<H::Rules>) {
         for (head, cut_head) in self.cut.heads.iter_mut().zip(&cut.heads) {
-            let is_back = is_planted(Bug::HeadsGoBack);
-            *head = if is_back { *cut_head } else { (*head).max(*cut_head) };
+            *head = mutate!(HeadsGoBack: (*head).max(*cut_head) => *cut_head);
         }
     }
 
@@ -394,4 +379,18 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.was_removed");
         }
     }
+}
+
+fn cut_past_gap<B>(replication: &Replication<B>) -> Heads {
+    replication.logs.iter().map(|log| log.known).collect()
+}
+
+fn old_cut_dropped<H: Host>(inputs: &Inputs<H>, cut: &Cut<H::Rules>) -> bool {
+    inputs.agreement().leader().is_some_and(|leader| leader != cut.name.proposer)
+}
+
+fn arrival_order<'a, B: 'a>(slots: impl Iterator<Item = &'a Slot<B>>) -> Vec<Arc<B>> {
+    let mut slots: Vec<_> = slots.collect();
+    slots.sort_by_key(|slot| slot.position);
+    slots.into_iter().map(|slot| slot.batch.clone()).collect()
 }

@@ -42,7 +42,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -402,7 +402,7 @@ impl<H: Host> Inputs<H> {
         let first = self.mastery.early.front()?.epoch;
         let at = usize::try_from(epoch.0.checked_sub(first.0)?).ok()?;
         let early = self.mastery.early.get_mut(at)?;
-        let is_synced = early.position <= synced || is_planted(Bug::EarlyBeforeFsync);
+        let is_synced = mutate!(EarlyBeforeFsync: early.position <= synced => true);
         let may_run = early.is_decided || (runs && is_synced);
         if !may_run {
             return None;

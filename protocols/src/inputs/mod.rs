@@ -62,7 +62,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Protocol};
 use pangea_core::time::Span;
 use pangea_core::topology::{Group, Topology};
@@ -332,7 +332,8 @@ impl<H: Host> Inputs<H> {
             return None;
         }
         let is_vote = matches!(message, Message::Agreement { .. });
-        if self.is_asking() && !is_of_rejoin && !(is_vote && is_planted(Bug::VotesWhileRejoining)) {
+        let is_taken = mutate!(VotesWhileRejoining: is_of_rejoin => is_of_rejoin || is_vote);
+        if self.is_asking() && !is_taken {
             cx.mark("inputs.not_while_rejoining");
             return None;
         }

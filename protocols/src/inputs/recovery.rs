@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::codec::Reader;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Durable};
 
 use super::collection::{Meta, PROGRESS};
@@ -117,6 +117,7 @@ impl<H: Host> Inputs<H> {
         self.collection.owe(record.len());
         let (&kind, _) = record.split_first().expect(INTACT);
         let payload = record.slice(1..);
+        let is_covered = position <= found.agreement_from;
         match kind {
             kind::BATCH => {
                 let batch = H::Batch::decode(&payload).expect(INTACT);
@@ -124,8 +125,7 @@ impl<H: Host> Inputs<H> {
                 let bid = batch.bid();
                 log.insert(bid, Slot { bytes: payload, batch: Arc::new(batch), position, end: 0 });
             }
-            kind::AGREEMENT
-                if position <= found.agreement_from && !is_planted(Bug::BoundaryReplayed) => {}
+            kind::AGREEMENT if mutate!(BoundaryReplayed: is_covered => false) => {}
             kind::AGREEMENT => {
                 let records: Vec<Record<_>> = postcard::from_bytes(&payload).expect(INTACT);
                 found.agreement.extend(records);
@@ -172,9 +172,8 @@ impl<H: Host> Inputs<H> {
         }
         let own = self.own_log().slots.values();
         let next = own.map(|slot| slot.batch.end_sequence()).max();
-        if !is_planted(Bug::NumbersReused) {
-            self.next_sequence = self.next_sequence.max(next.unwrap_or(0));
-        }
+        let next = self.next_sequence.max(next.unwrap_or(0));
+        self.next_sequence = mutate!(NumbersReused: next => self.next_sequence);
     }
 }
 

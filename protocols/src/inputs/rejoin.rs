@@ -37,7 +37,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Rejoining};
 use pangea_core::time::Span;
 
@@ -117,7 +117,7 @@ impl<H: Host> Inputs<H> {
         let answers = self.topology.node_ids().map(|_| Answer::None).collect();
         self.greetings.births[self.me.index()] = cx.rng.u64(1..);
         self.rejoin = Some(Rejoin::Asking(Asking { nonce, answers }));
-        self.greetings.is_ready = is_planted(Bug::VotesWhileRejoining);
+        self.greetings.is_ready = mutate!(VotesWhileRejoining: false => true);
         cx.set_timer(Timer::Rejoin.into(), RETRY);
     }
 
@@ -172,7 +172,8 @@ impl<H: Host> Inputs<H> {
         self.note_birth(cx, node, birth);
         let log = &self.replication.logs[node.index()];
         let held = log.held;
-        if log.slots.range(held.next()..).next().is_some() && !is_planted(Bug::OrphansKept) {
+        let has_orphans = log.slots.range(held.next()..).next().is_some();
+        if mutate!(OrphansKept: has_orphans => false) {
             cx.mark("inputs.orphans_dropped");
             self.persist(cx, LogRecord::Discard(node, held));
             self.replication.logs[node.index()].discard_after(held);
@@ -235,11 +236,9 @@ impl<H: Host> Inputs<H> {
         let Some(Rejoin::Asking(Asking { answers, .. })) = &self.rejoin else { return false };
         let answered = answers.iter().filter(|answer| !matches!(answer, Answer::None)).count();
         let known = answers.iter().filter(|answer| answer.is_whole()).count();
-        if is_planted(Bug::RejoinedAfterOne) {
-            return known > 0;
-        }
-        let node_count = self.topology.node_count();
-        answered == node_count - 1 && known >= self.remembering_min()
+        let is_enough =
+            answered == self.topology.node_count() - 1 && known >= self.remembering_min();
+        mutate!(RejoinedAfterOne: is_enough => known > 0)
     }
 
     fn remembering_min(&self) -> usize {
@@ -265,9 +264,7 @@ impl<H: Host> Inputs<H> {
         if let Some(lost) = named.max().filter(|named| *named > target.heads[me.index()]) {
             return cx.stop(lost_for_good(lost, target.heads[me.index()]));
         }
-        if is_planted(Bug::RejoinReusesNumbers) {
-            target.heads[me.index()] = Bid(0);
-        }
+        mutate!(RejoinReusesNumbers: () => target.heads[me.index()] = Bid(0));
         if self.is_asynchronous() {
             // Clients may have been answered for transactions that no other replica knows.
             next_sequence += NUMBERS_SKIPPED;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pangea_core::ids::{LogPosition, NodeId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::way::Phase;
@@ -59,7 +59,7 @@ impl<H: Host> Inputs<H> {
         self.counters.batch_bytes += bytes.len() as u64;
         cx.reached(Phase::Batched, batch.end_sequence());
         let position = self.hold(cx, Arc::new(batch), bytes.clone());
-        let after = if is_planted(Bug::SendBeforeFsync) { LogPosition(0) } else { position };
+        let after = mutate!(SendBeforeFsync: position => LogPosition(0));
         for peer in self.topology.peers_of(self.me) {
             cx.send_after(after, self.node(peer), Message::Batch { bytes: bytes.clone() }.into());
         }
@@ -116,9 +116,7 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.batch_after_gap");
         }
         let position = self.hold(cx, Arc::new(batch), bytes);
-        if is_planted(Bug::AckBeforeFsync) {
-            self.acknowledge(cx, position);
-        }
+        mutate!(AckBeforeFsync: () => self.acknowledge(cx, position));
         None
     }
 
@@ -410,10 +408,7 @@ impl<B: Batch> SourceLog<B> {
             self.held_bytes += slot.bytes.len() as u64;
             slot.end = self.held_bytes;
         }
-        if is_planted(Bug::HeldPastGap) {
-            let last = self.slots.keys().next_back().copied().unwrap_or_default();
-            self.held = self.held.max(last);
-        }
+        mutate!(HeldPastGap: () => held_past_gap(self));
     }
 
     /// The total bytes of the batches on this node after `after` up to `upto`, without those after
@@ -445,10 +440,13 @@ impl<B: Batch> SourceLog<B> {
 pub(crate) fn available_head(durable: &[Heads], source: usize, quorum: usize) -> Bid {
     let mut heads: Vec<Bid> = durable.iter().map(|heads| heads[source]).collect();
     heads.sort_unstable_by(|a, b| b.cmp(a));
-    if is_planted(Bug::AckCountedTwice) {
-        heads.insert(0, heads[0]);
-    }
+    mutate!(AckCountedTwice: () => heads.insert(0, heads[0]));
     heads[quorum - 1]
+}
+
+fn held_past_gap<B>(log: &mut SourceLog<B>) {
+    let last = log.slots.keys().next_back().copied().unwrap_or_default();
+    log.held = log.held.max(last);
 }
 
 #[cfg(test)]

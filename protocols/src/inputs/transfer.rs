@@ -30,7 +30,7 @@ use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::{Key, KeyRange};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::time::{Span, Timestamp};
@@ -336,11 +336,9 @@ impl<H: Host> Inputs<H> {
         let Incoming { version, configuration, rows, .. } = incoming;
         let applied = self.cut.applied;
         let configuration = configuration.expect("the first chunk contains it");
-        let deletions = match is_planted(Bug::DeletionsNotTransferred) {
-            true => Vec::new(),
-            // Keys that a partly applied epoch has written are included.
-            false => vanished(cx.store, version, &rows),
-        };
+        // Keys that a partly applied epoch has written are included.
+        let vanished = || vanished(cx.store, version, &rows);
+        let deletions = mutate!(DeletionsNotTransferred: vanished() => Vec::new());
         let new = rows.into_iter().filter(|(_, _, row)| row.version > applied);
         let deletions = deletions.into_iter().map(|(table, key)| {
             let header = RecordHeader::default();

@@ -28,7 +28,7 @@
 //! as would remove it (`behind_bytes`). A failed checkpoint ends the turn, too.
 
 use pangea_core::ids::{NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
@@ -151,7 +151,8 @@ impl<H: Host> Inputs<H> {
             let has_heard = told.known >= self.turns.ended[peer.index()];
             !self.replication.is_up[peer.index()] || has_heard && !told.is_frozen
         };
-        is_mine && self.topology.peers_of(self.me).all(goes_on) || is_planted(Bug::FrozenTogether)
+        let is_my_turn = is_mine && self.topology.peers_of(self.me).all(goes_on);
+        mutate!(FrozenTogether: is_my_turn => true)
     }
 
     /// Freezes this replica while a checkpoint of the applied epoch is written.
@@ -181,9 +182,9 @@ impl<H: Host> Inputs<H> {
             self.turns.ended[holder.index()] = epoch;
         }
         self.turns.known = turn;
-        let is_planted = is_planted(Bug::FrozenTogether);
         self.turns.is_used &= turn == Some(self.me);
-        if turn != Some(self.me) && self.turns.frozen.is_some() && !is_planted {
+        let is_lost = turn != Some(self.me) && self.turns.frozen.is_some();
+        if mutate!(FrozenTogether: is_lost => false) {
             cx.mark("inputs.turn_lost");
             self.thaw();
         }

@@ -22,7 +22,7 @@ use pangea_core::exec::ordered::{self, Finished, Job, Told};
 use pangea_core::exec::{is_bulk, is_footprint_declared, writes_bytes};
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Cx;
 use pangea_core::store::{RecordHeader, Store, Version};
@@ -31,7 +31,7 @@ use pangea_core::way::Phase;
 use pangea_core::work::Work;
 
 use super::batch::{Batch, How, TxnRecord};
-use super::chains::{self, Entry};
+use super::chains::{self, Chain, Entry};
 use super::contended::first_run;
 use super::contention::Change;
 use super::header;
@@ -219,15 +219,14 @@ impl Minerva {
         // The order in which they took effect: among those that ran together, a transaction of a
         // later pass came later.
         let mut in_effect = queue;
+        let pass = |&i: &usize| (outcomes[i].as_ref().map(|finished| finished.passes), i);
         for slice in in_effect.chunks_mut(self.state.options.slice_txns.get()) {
-            if !is_planted(Bug::LoggedInQueueOrder) {
-                slice.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
-            }
+            mutate!(LoggedInQueueOrder: slice.sort_by_key(pass) => ());
         }
+        let in_effect = mutate!(EpochNotLogged: in_effect => Vec::new());
         let mut logged = Logged { room: LOGGED_BYTES_MAX, owed: 0 };
         let ordered = in_effect
             .iter()
-            .filter(|_| !is_planted(Bug::EpochNotLogged))
             .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut logged));
         let resolution =
             Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
@@ -290,12 +289,8 @@ impl Minerva {
         let is_stale = validator.stale(pool, entries, &chains);
         cx.end_work(Work::Stale, optimistic);
         let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
-        if is_planted(Bug::OwnChainsFirst) {
-            vertices.sort_by_key(|&c| chains[c].origin.source != self.state.inputs.me);
-        }
-        if is_planted(Bug::ModeDecides) && self.state.contention.is_high() {
-            vertices.clear();
-        }
+        mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut vertices));
+        mutate!(ModeDecides: () => if self.state.contention.is_high() { vertices.clear() });
         cx.begin_work();
         let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
         cx.end_work(Work::Graph, optimistic);
@@ -490,8 +485,8 @@ impl Minerva {
             let Some(ticket) = in_flight.ticket else { continue };
             let first_run = first_run(cx, record, finished.is_some());
             let result = match finished {
-                Some(finished) if !is_planted(Bug::FirstAnswerKept) => finished.outcome,
-                Some(_) | None => in_flight.result,
+                Some(finished) => mutate!(FirstAnswerKept: finished.outcome => in_flight.result),
+                None => in_flight.result,
             };
             if result.is_err() {
                 self.state.counters.txns_aborted += 1;
@@ -537,17 +532,17 @@ impl Minerva {
 /// Whether a transaction did in the ordered queue exactly what its local readers saw: then they are
 /// valid, and must not be doomed.
 fn is_as_executed(record: &TxnRecord, finished: &Finished) -> bool {
-    matches!(record.program, Program::Certified(_))
-        && finished.outcome.is_ok()
-        && !is_planted(Bug::DoomedTooMuch)
+    let is_certified = matches!(record.program, Program::Certified(_));
+    mutate!(DoomedTooMuch: is_certified && finished.outcome.is_ok() => false)
 }
 
 /// The header of a write in the ordered queue. A call may have written something else than in its
 /// first execution; a certified transaction has not.
 fn header_in_order(txn: TxnId, program: &Program) -> RecordHeader {
     match program {
-        Program::Call { .. } if is_planted(Bug::ExecutedAgainUnmarked) => header::as_executed(txn),
-        Program::Call { .. } => header::reexecuted(txn),
+        Program::Call { .. } => {
+            mutate!(ExecutedAgainUnmarked: header::reexecuted(txn) => header::as_executed(txn))
+        }
         Program::Certified(_) => header::as_executed(txn),
     }
 }
@@ -570,4 +565,8 @@ pub(super) fn apply_valid(
         })
     });
     store.apply_batch(pool, epoch, writes.collect());
+}
+
+fn own_chains_first(minerva: &Minerva, chains: &[Chain], vertices: &mut [usize]) {
+    vertices.sort_by_key(|&c| chains[c].origin.source != minerva.state.inputs.me);
 }

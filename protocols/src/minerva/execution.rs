@@ -7,7 +7,7 @@
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
 use pangea_core::ids::{ProcedureId, Ticket, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlState};
 use pangea_core::work::Work;
@@ -45,9 +45,7 @@ impl Minerva {
             self.execute(cx, group);
         }
         if !self.state.inputs.barriers.arrived.is_empty() {
-            if is_planted(Bug::FreshWithoutCut) && self.state.execution.in_flight.is_empty() {
-                self.state.inputs.barriers.release_arrived();
-            }
+            mutate!(FreshWithoutCut: () => fresh_without_cut(&mut self.state));
             self.state.inputs.request_barrier(cx);
         }
     }
@@ -126,10 +124,7 @@ impl Minerva {
     /// Runs read-only programs on the applied epoch and answers at once.
     pub(super) fn read_snapshot(&mut self, cx: &mut Cx<'_, Self>, reads: &[(Ticket, Program)]) {
         let nothing = Overlay::new();
-        let overlay = match is_planted(Bug::SnapshotSeesUncommitted) {
-            true => &self.state.execution.overlay,
-            false => &nothing,
-        };
+        let overlay = mutate!(SnapshotSeesUncommitted: &nothing => &self.state.execution.overlay);
         let at = self.state.inputs.cut.applied;
         self.state.inputs.read_snapshot(cx, &self.state.registry, overlay, at, reads);
     }
@@ -331,5 +326,11 @@ fn weight_of(program: &Program, how: &How) -> usize {
         }
         How::Ordered { footprint } => weight::of_program(program, footprint.as_ref()),
         How::Certified | How::CertifiedInOrder => weight::of_program(program, None),
+    }
+}
+
+fn fresh_without_cut(state: &mut State) {
+    if state.execution.in_flight.is_empty() {
+        state.inputs.barriers.release_arrived();
     }
 }

@@ -16,7 +16,7 @@
 
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::txn::Write;
 
 use super::Cut;
@@ -110,7 +110,7 @@ impl Resolution<'_> {
         let cut = postcard::from_bytes(cut).map_err(|_| DecodeError::new(WHAT))?;
         let count = usize::try_from(from.varint(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
         let bits = from.take(count.div_ceil(8), WHAT)?;
-        let bit = |i: usize| if is_planted(Bug::ValidBitsReversed) { 7 - i % 8 } else { i % 8 };
+        let bit = |i: usize| mutate!(ValidBitsReversed: i % 8 => 7 - i % 8);
         let is_valid = (0..count).map(|i| bits[i / 8] >> bit(i) & 1 == 1).collect();
         let ordered = (0..from.count(WHAT)?)
             .map(|_| {

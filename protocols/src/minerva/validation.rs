@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::pool::{self, Pool};
 use pangea_core::store::{Store, Version};
 use pangea_core::txn::{RangeRead, ReadSet, Seen};
@@ -47,9 +47,8 @@ impl Validator<'_> {
             .iter()
             .map(|chain| {
                 let members = next.by_ref().take(chain.members.len());
-                members.fold(false, |stale, is_current| match is_planted(Bug::StaleAlone) {
-                    true => !is_current,
-                    false => stale | !is_current,
+                members.fold(false, |stale, is_current| {
+                    mutate!(StaleAlone: stale | !is_current => !is_current)
                 })
             })
             .collect()
@@ -57,9 +56,9 @@ impl Validator<'_> {
 
     fn are_current(&self, reads: &ReadSet) -> bool {
         self.store.warm(reads.points.iter().map(|read| (read.table, &read.key)));
+        let mut ranges = reads.ranges.iter();
         reads.points.iter().all(|read| self.is_point_current(read.table, &read.key, read.seen))
-            && (is_planted(Bug::RangesNotValidated)
-                || reads.ranges.iter().all(|read| self.is_range_current(read)))
+            && mutate!(RangesNotValidated: ranges.all(|read| self.is_range_current(read)) => true)
     }
 
     fn is_point_current(&self, table: TableId, key: &[u8], seen: Seen) -> bool {
@@ -69,9 +68,7 @@ impl Validator<'_> {
             // A writer in this epoch is in the same chain, which is valid or invalid as a whole.
             return self.in_epoch.contains(&writer);
         }
-        if is_planted(Bug::PointsNotValidated) {
-            return true;
-        }
+        mutate!(PointsNotValidated: () => return true);
         let is_same = |version: &Version| is_version(seen, version);
         self.store
             .head_with(table, key, self.before, is_same)
@@ -90,7 +87,7 @@ impl Validator<'_> {
             match rows.next_if(|(row, _)| row == key) {
                 Some((_, seen)) => is_current &= self.is_row_current(*seen, version),
                 // A row that appeared: a phantom.
-                None => is_current &= version.value.is_none() || is_planted(Bug::PhantomsPass),
+                None => is_current &= mutate!(PhantomsPass: version.value.is_none() => true),
             }
             if is_current { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
@@ -124,11 +121,10 @@ fn is_version(seen: Seen, version: &Version) -> bool {
     match seen {
         Seen::Absent | Seen::LocalDeleted(_) => version.value.is_none(),
         Seen::At(at) => version.version == at && version.value.is_some(),
-        Seen::Local(writer) if is_planted(Bug::LocalWriterSuffices) => {
-            version.header.writer() == writer && version.value.is_some()
-        }
         Seen::Local(writer) => {
-            version.header == header::as_executed(writer) && version.value.is_some()
+            let is_its = version.header == header::as_executed(writer);
+            let is_its = mutate!(LocalWriterSuffices: is_its => version.header.writer() == writer);
+            is_its && version.value.is_some()
         }
     }
 }

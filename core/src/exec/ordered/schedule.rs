@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use crate::hash::row_hash;
 use crate::ids::TableId;
 use crate::key::KeyRange;
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::pool::{Pool, each};
 use crate::txn::{Certified, Footprint, Mode};
 
@@ -261,7 +261,7 @@ fn claim_all(
         };
         claim(Claim { place: row_hash(table, key), job, kind: own });
         let segment = tables.get(&table).and_then(|segments| segments.of_key(key));
-        let segment = segment.filter(|_| !is_planted(Bug::KeysIntendNothing));
+        let segment = mutate!(KeysIntendNothing: segment => None);
         segment.into_iter().for_each(|segment| {
             claim(Claim { place: segment_place(table, segment), job, kind: intent });
         });
@@ -427,7 +427,7 @@ impl Queue {
             }
             Kind::Shared => {
                 let before = self.writers.close(edges).or(self.exclusive);
-                edges.wait(before.filter(|_| !is_planted(Bug::ReadersDoNotWait)), job);
+                edges.wait(mutate!(ReadersDoNotWait: before => None), job);
                 self.shared.open.push(job);
             }
             Kind::SharedIntentExclusive => {
@@ -442,8 +442,8 @@ impl Queue {
                 let members =
                     groups.iter().flat_map(|group| group.open.iter().chain(&group.closed));
                 let all = members.chain(&self.readers).chain(&self.exclusive);
-                let all = all.filter(|_| !is_planted(Bug::WritersDoNotWait));
-                all.for_each(|&before| edges.wait(Some(before), job));
+                let wait = |&before: &_| edges.wait(Some(before), job);
+                mutate!(WritersDoNotWait: all.for_each(wait) => ());
                 self.clear();
                 self.exclusive = Some(job);
             }

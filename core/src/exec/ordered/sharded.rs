@@ -50,8 +50,8 @@ use crate::exec::size::part_too_large;
 use crate::hash::HashMap;
 use crate::ids::{ShardId, SnapshotVersion, TxnId};
 use crate::key::Direction;
+use crate::mutate;
 use crate::partition::{Partitions, ShardSet};
-use crate::planted::{Bug, is_planted};
 use crate::pool::Pool;
 use crate::store::{RecordHeader, Store};
 use crate::txn::{
@@ -218,9 +218,8 @@ impl Sharded {
         let is_alone = shards.all() == ShardSet::one(self.here);
         let part_here = (!is_alone).then(|| self.of_here(&footprint));
         let number = self.first + self.pending.len() as u64;
-        if self.locks.ask(part_here.as_ref().unwrap_or(&footprint))
-            || is_planted(Bug::ServedOutOfTurn)
-        {
+        let has_locks = self.locks.ask(part_here.as_ref().unwrap_or(&footprint));
+        if mutate!(ServedOutOfTurn: has_locks => true) {
             self.ready.push(Reverse(number));
         }
         self.numbers.insert(txn, number);
@@ -343,7 +342,7 @@ impl Sharded {
             if serves || runs {
                 acts.push(Act { at, serves, runs });
             }
-            let lets_go = runs || has_locks && is_planted(Bug::WaitsWithoutLocks);
+            let lets_go = mutate!(WaitsWithoutLocks: runs => has_locks);
             if lets_go && !self.locks.is_released(number) {
                 self.locks.release(number, pending.locks(), &mut granted);
                 self.ready.extend(granted.drain(..).map(Reverse));
@@ -456,10 +455,9 @@ impl Sharded {
         let (mut rows, mut change): (Rows, Option<&Change>) = (Rows::new(), None);
         for (shard, part) in parts {
             match part {
-                Part::Rows(_) if is_planted(Bug::RemoteRowsLost) => {}
                 Part::Rows(came) if shard != self.here => {
                     let named = |row: &Write| ((row.table, row.key.clone()), row.clone());
-                    rows.extend(came.iter().map(named));
+                    mutate!(RemoteRowsLost: rows.extend(came.iter().map(named)) => ());
                 }
                 Part::Rows(_) => {}
                 // The first shard that exceeds the limit determines the abort, identically on all

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::super::recovery::{EpochRecord, OfShards};
@@ -139,13 +139,8 @@ impl Calvin {
         }
         cx.mark("calvin.slice_void");
         let is_run = self.shards().given >= epoch;
-        if is_run && is_planted(Bug::NeighbourStays) {
-            let stream = self.shards().stream(shard);
-            stream.came.values_mut().for_each(|slice| slice.is_decided = true);
-            stream.raise_decided();
-            return false;
-        }
         if is_run {
+            mutate!(NeighbourStays: () => return neighbour_stays(self.shards().stream(shard)));
             self.go_back(cx, SnapshotVersion(epoch.0 - 1));
         }
         let stream = self.shards().stream(shard);
@@ -248,9 +243,8 @@ impl Shards {
             of_shards.dropped.push((*shard, stream.dropped));
         }
         let mut lines = self.received.remove(&epoch).unwrap_or_default();
-        if !is_planted(Bug::ReceivedNotLogged) {
-            of_shards.received = by_shard((epoch, line), lines.remove(&line).unwrap_or_default());
-        }
+        let received = by_shard((epoch, line), lines.remove(&line).unwrap_or_default());
+        of_shards.received = mutate!(ReceivedNotLogged: received => Vec::new());
         of_shards
     }
 }
@@ -263,4 +257,10 @@ fn by_shard(at: (SnapshotVersion, Line), received: Received) -> Vec<(ShardId, It
         of.entry(shard).or_default().push(item);
     }
     of.into_iter().map(|(shard, items)| (shard, Items::new(at, &items))).collect()
+}
+
+fn neighbour_stays(stream: &mut Stream) -> bool {
+    stream.came.values_mut().for_each(|slice| slice.is_decided = true);
+    stream.raise_decided();
+    false
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::partition::ShardSet;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Message as _};
 use pangea_core::time::Span;
 
@@ -572,7 +572,7 @@ impl Shards {
         for node in &stream.subscribers {
             messages.iter().for_each(|message| cx.send(*node, message.clone()));
         }
-        if slice.epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
+        if mutate!(SentNotKept: slice.epoch > stream.dropped => false) {
             stream.slices.insert(slice.epoch, slice);
         }
     }
@@ -590,7 +590,7 @@ impl Shards {
         for node in &stream.subscribers {
             all.iter().for_each(|items| cx.send(*node, Message::Items { items: items.clone() }));
         }
-        if epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
+        if mutate!(SentNotKept: epoch > stream.dropped => false) {
             stream.items.entry(epoch).or_default().extend(all);
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use pangea_core::exec::ordered::{Ended, Part, Served, Went};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 use pangea_core::work::Work;
@@ -17,7 +17,7 @@ use super::super::{Calvin, Cut};
 use super::items::Item;
 use super::results::Mine;
 use super::slice::{OfCut, Part as OfBatch, Slice};
-use super::{EPOCHS_MAX, Own, PENDING_MAX};
+use super::{EPOCHS_MAX, Own, PENDING_MAX, Shards};
 
 impl Calvin {
     /// §3.1: cuts the group's next epochs into one slice for each shard.
@@ -115,11 +115,8 @@ impl Calvin {
         cx.begin_work();
         let batches = came.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
         let mut order: Vec<&OfBatch> = batches.collect();
-        let region = shards.topology.nodes[me.index()].region;
-        match is_planted(Bug::RegionsOrderDiffers) && region.0 == 0 {
-            true => order.sort_by_key(|batch| (batch.sequencer, batch.turn)),
-            false => order.sort_by_key(|batch| (batch.turn, batch.sequencer)),
-        }
+        order.sort_by_key(|batch| (batch.turn, batch.sequencer));
+        mutate!(RegionsOrderDiffers: () => regions_order_differs(&mut order, shards, me));
         let mut count = 0;
         for batch in order {
             let home = shards.topology.nodes[batch.sequencer.index()].shard;
@@ -262,5 +259,11 @@ impl super::super::batch::Request {
     /// The same request under the name that all shards use for it.
     fn named(self, sequencer: NodeId) -> Self {
         Self { txn: TxnId::new(sequencer, self.txn.sequence()), ..self }
+    }
+}
+
+fn regions_order_differs(order: &mut [&OfBatch], shards: &Shards, me: NodeId) {
+    if shards.topology.nodes[me.index()].region.0 == 0 {
+        order.sort_by_key(|batch| (batch.sequencer, batch.turn));
     }
 }

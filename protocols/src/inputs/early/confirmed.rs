@@ -1,7 +1,7 @@
 //! Confirms fixed cuts or marks them void.
 
 use pangea_core::ids::{ShardId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::super::state::Cut;
@@ -20,7 +20,8 @@ impl<H: Host> Inputs<H> {
     ) -> bool {
         let early = &mut self.mastery.early;
         let Some(fixed) = early.iter_mut().find(|early| early.epoch == epoch) else { return false };
-        if fixed.cut.name == cut.name || (fixed.is_begun && is_planted(Bug::MasterStays)) {
+        let is_same = fixed.cut.name == cut.name;
+        if mutate!(MasterStays: is_same => is_same || fixed.is_begun) {
             fixed.is_decided = true;
             return true;
         }

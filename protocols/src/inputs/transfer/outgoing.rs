@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pangea_core::codec::Writer;
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId};
 use pangea_core::key::KeyRange;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::Pin;
 use pangea_core::time::{Span, Timestamp};
@@ -275,19 +275,14 @@ impl Outgoing {
     fn rows_from(&self, first_table: TableId, first_key: Vec<u8>) -> (Bytes, Cursor) {
         let mut next = Cursor::End;
         let mut out = Vec::with_capacity(self.chunk_bytes + self.chunk_bytes / 8);
-        let (store, mut version) = (self.pin.store(), self.pin.version());
-        if is_planted(Bug::TransferMixesVersions) {
-            version = store.published();
-        }
+        let store = self.pin.store();
+        let version = mutate!(TransferMixesVersions: self.pin.version() => store.published());
         for table in store.table_ids().into_iter().filter(|table| *table >= first_table) {
             let start = if table == first_table { first_key.clone() } else { Vec::new() };
             let range = KeyRange { start, end: None };
             store.scan_passing(table, &range, version, |key, row| {
                 if out.len() >= self.chunk_bytes {
-                    let mut first = key.to_vec();
-                    if is_planted(Bug::ChunkRowLost) {
-                        first.push(0);
-                    }
+                    let first = mutate!(ChunkRowLost: key.to_vec() => [&key[..], &[0]].concat());
                     next = Cursor::Row(table, first);
                     return ControlFlow::Break(());
                 }
