@@ -149,7 +149,6 @@ impl Table {
     /// Calls `look` with the newest version of a key that is visible at `at`. Its value may be a
     /// placeholder.
     #[inline]
-    #[inline]
     pub(super) fn with_head<R>(
         &self,
         key: &HashedKey,
@@ -162,7 +161,6 @@ impl Table {
 
     /// Like [`Table::with_head`], for a caller that reads the value, which counts as used. If the
     /// value is not in memory, returns `look` and the version with its placeholder.
-    #[inline]
     #[inline]
     pub(super) fn with_visible<R, L: FnOnce(&Version) -> R>(
         &self,

@@ -10,8 +10,8 @@
 //!     | <-------|  runs its epoch, when it is decided
 //! ```
 //!
-//! The master's own clients are answered when its disk has the batch ([`crate::inputs`],
-//! `early.rs`). Clients of other replicas are answered by these, when they have run the epoch
+//! The master's own clients are answered when its disk has the batch (`mastery.rs`).
+//! Clients of other replicas are answered by these, when they have run the epoch
 //! themselves. A session therefore finds its own writes there, and its acknowledged transactions
 //! can't be lost. The batch contains the name that a replica gave to its request, so no outcome has
 //! to be sent.
@@ -32,7 +32,8 @@ use super::messages::{Message, Taken};
 use super::state::{Again, InFlight, WAITING_BATCHES_MAX};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
-use crate::inputs::{Batch as _, IN_FLIGHT_MAX, outcome_unknown};
+use crate::inputs::{IN_FLIGHT_MAX, outcome_unknown};
+use crate::streams::Batch as _;
 
 /// Requests in no batch of this replica, because another one is the master or none is.
 #[derive(Default)]
@@ -141,7 +142,7 @@ impl Calvin {
 
     /// Sends the waiting requests to the master's sequencer, if there is a master.
     pub(super) fn dispatch(&mut self, cx: &mut Cx<'_, Self>) {
-        if self.state.forwarding.waiting.is_empty() || self.state.inputs.rejoin.is_some() {
+        if self.state.forwarding.waiting.is_empty() || self.state.inputs.is_rejoining() {
             return;
         }
         if self.state.inputs.takes() {
@@ -151,8 +152,8 @@ impl Calvin {
             return;
         }
         let inputs = &self.state.inputs;
-        let is_up = |master: &NodeId| inputs.replication.is_up[master.index()];
-        let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.me);
+        let is_up = |master: &NodeId| inputs.replica.is_up[master.index()];
+        let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.replica.me);
         let Some(master) = leader.filter(is_up) else { return };
         let Forwarding { is_refused, sent, .. } = &self.state.forwarding;
         let is_refused = *is_refused;
@@ -226,7 +227,7 @@ impl Calvin {
         let sequencer = &self.state.sequencer;
         let is_full = sequencer.in_flight.len() + requests.len() > IN_FLIGHT_MAX
             || sequencer.is_full(self.state.options.batch_bytes);
-        let reign = self.state.inputs.mastery.reign.filter(|_| self.state.inputs.takes());
+        let reign = self.state.inputs.extension.mastery.reign.filter(|_| self.state.inputs.takes());
         let Some(reign) = reign.filter(|_| !is_full) else {
             cx.mark("calvin.not_taken");
             let tokens = requests.into_iter().map(|(token, _)| token).collect();
@@ -308,11 +309,12 @@ impl Calvin {
     pub(super) fn lead(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &mut self.state.inputs;
         let current = &self.state.sequencer.current;
-        let first = current.first().map_or(inputs.next_sequence, |first| first.txn.sequence());
-        inputs.mastery.has_collected = !current.is_empty();
-        let before = inputs.mastery.reign;
+        let first =
+            current.first().map_or(inputs.streams.next_sequence, |first| first.txn.sequence());
+        inputs.extension.mastery.has_collected = !current.is_empty();
+        let before = inputs.extension.mastery.reign;
         inputs.update_reign(cx, first);
-        let reign = inputs.mastery.reign;
+        let reign = inputs.extension.mastery.reign;
         if !inputs.is_asynchronous() {
             return;
         }
@@ -441,7 +443,7 @@ impl Calvin {
     /// It says nothing about requests of this run.
     fn end_of_own(&self, cut: &Cut) -> u64 {
         let inputs = &self.state.inputs;
-        let last = inputs.own_log().slots.get(&cut.heads[inputs.me.index()]);
+        let last = inputs.own_log().slots.get(&cut.heads[inputs.replica.me.index()]);
         last.map_or(0, |slot| slot.batch.end_sequence())
     }
 
@@ -476,7 +478,7 @@ impl Calvin {
     /// cluster contains. Returns their clients.
     fn void_in_flight(&mut self, is_it: impl Fn(&InFlight) -> bool) -> Vec<Ticket> {
         let Some(shards) = &self.state.shards else { return Vec::new() };
-        let me = self.state.inputs.node(self.state.inputs.me);
+        let me = self.state.inputs.node(self.state.inputs.replica.me);
         let is_named = |it: &InFlight| shards.mine.contains_key(&TxnId::new(me, it.txn.sequence()));
         let in_flight = &mut self.state.sequencer.in_flight;
         let mut void = Vec::new();

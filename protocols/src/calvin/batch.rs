@@ -24,8 +24,9 @@ use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
 
-pub use crate::inputs::Bid;
-use crate::inputs::{self, weight};
+use crate::inputs::weight;
+use crate::streams;
+pub use crate::streams::Bid;
 
 /// A transaction as requested by a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -230,7 +231,7 @@ impl Batch {
     }
 }
 
-impl inputs::Batch for Batch {
+impl streams::Batch for Batch {
     fn source(&self) -> NodeId {
         self.source
     }
@@ -247,10 +248,6 @@ impl inputs::Batch for Batch {
         self.first_sequence + self.requests.len() as u64
     }
 
-    fn is_of_reign(&self) -> bool {
-        self.is_of_reign
-    }
-
     // Arguments remain slices of `bytes`.
     fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
@@ -259,7 +256,7 @@ impl inputs::Batch for Batch {
         let bid = Bid(from.u64("batch id")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
-        inputs::check_names(source, first_sequence, count)?;
+        streams::check_names(source, first_sequence, count)?;
         let requests = (0..count as u64)
             .map(|i| Request::decode(TxnId::new(source, first_sequence + i), from, bytes))
             .collect::<Result<_, _>>()?;
@@ -291,7 +288,7 @@ pub(super) fn has_seen_what_is_final(program: &Program) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use inputs::Batch as _;
+    use crate::streams::Batch as _;
     use pangea_core::ids::{SnapshotVersion, TableId};
     use pangea_core::key::Key;
     use pangea_core::txn::{Mode, PointLock, PointRead};

@@ -26,7 +26,7 @@ impl Calvin {
     /// Requests a checkpoint of the epoch that has just run, if the log has grown enough and the
     /// mode allows it.
     pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
-        let before = self.state.inputs.turns.frozen();
+        let before = self.state.inputs.extension.turns.frozen();
         self.state.inputs.checkpoint_if_due(cx);
         self.note_frozen(cx, before);
     }
@@ -36,7 +36,7 @@ impl Calvin {
     pub(super) fn let_overwrite(&self, cx: &mut Cx<'_, Self>) {
         if self.state.options.checkpoints == Checkpoints::Zigzag {
             let inputs = &self.state.inputs;
-            let kept = inputs.mastery.confirmed.epoch;
+            let kept = inputs.cut.confirmed.epoch;
             cx.store.overwrite(mutate!(OverwrittenUndecided: kept => inputs.cut.applied));
         }
     }

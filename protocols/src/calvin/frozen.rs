@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A frozen replica sequences, acknowledges and votes as usual, but begins no epoch. The checkpoint
-//! turn is in the cuts ([`crate::inputs`], `turns.rs`), so all its peers retain the outcomes of its
+//! turn is in the cuts (`turns.rs`), so all its peers retain the outcomes of its
 //! requests in those epochs. It requests them from the nearest peer, and from another one if that
 //! is lost. Clients for whom no outcome arrived are answered when it has caught up. Every outcome
 //! is the result of some replica's run of the epoch, and the client gets the first one.
@@ -84,13 +84,13 @@ impl Outcomes {
 impl Calvin {
     /// Whether this replica is frozen: it begins no epoch.
     pub(super) fn is_frozen(&self) -> bool {
-        self.state.inputs.turns.frozen().is_some()
+        self.state.inputs.extension.turns.frozen().is_some()
     }
 
     /// The replica for whose requests outcomes must be retained in an epoch with this turn, because
     /// it may be frozen.
     pub(super) fn is_kept_for(&self, turn: Option<NodeId>) -> Option<NodeId> {
-        turn.filter(|replica| *replica != self.state.inputs.me)
+        turn.filter(|replica| *replica != self.state.inputs.replica.me)
     }
 
     /// Retains and sends outcomes of requests of the replica that has the turn.
@@ -125,7 +125,7 @@ impl Calvin {
     /// requests further ones from one of them.
     pub(super) fn ask_outcomes(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &self.state.inputs;
-        let is_up = |replica: &NodeId| inputs.replication.is_up[replica.index()];
+        let is_up = |replica: &NodeId| inputs.replica.is_up[replica.index()];
         let outcomes = &mut self.state.outcomes;
         if !inputs.has_turn() {
             // The peer that was asked learns of this from the cuts.
@@ -138,8 +138,9 @@ impl Calvin {
         if outcomes.asked.is_some() && asked.is_none() {
             cx.mark("calvin.outcomes_asked_again");
         }
-        let distance = |peer: &NodeId| inputs.topology.one_way_between(inputs.me, *peer);
-        let peers = || inputs.topology.peers_of(inputs.me).filter(is_up);
+        let distance =
+            |peer: &NodeId| inputs.replica.topology.one_way_between(inputs.replica.me, *peer);
+        let peers = || inputs.replica.topology.peers_of(inputs.replica.me).filter(is_up);
         outcomes.asked = asked.or_else(|| peers().min_by_key(distance));
         for peer in peers() {
             let is_wanted = outcomes.asked == Some(peer);
@@ -157,7 +158,7 @@ impl Calvin {
         after: SnapshotVersion,
         is_wanted: bool,
     ) {
-        let Some(replica) = self.state.inputs.group.member(from) else { return };
+        let Some(replica) = self.state.inputs.replica.group.member(from) else { return };
         let outcomes = &mut self.state.outcomes;
         if outcomes.of == Some(replica) {
             outcomes.drop_upto(after);
@@ -181,10 +182,10 @@ impl Calvin {
 
     /// Handles outcomes of this replica's requests from a peer.
     pub(super) fn on_outcomes(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, items: &Items) {
-        if self.state.inputs.group.member(from).is_none() {
+        if self.state.inputs.replica.group.member(from).is_none() {
             return cx.mark("calvin.not_of_the_group");
         }
-        let me = self.state.inputs.node(self.state.inputs.me);
+        let me = self.state.inputs.node(self.state.inputs.replica.me);
         self.state.outcomes.have = self.state.outcomes.have.max(items.epoch);
         for item in items.read().expect("the message was checked on arrival") {
             if let Item::Result(txn, went) = item
@@ -214,7 +215,7 @@ impl Calvin {
         };
         in_flight[at].is_answered = true;
         cx.mark("calvin.answered_for");
-        let txn = TxnId::new(self.state.inputs.node(self.state.inputs.me), sequence);
+        let txn = TxnId::new(self.state.inputs.node(self.state.inputs.replica.me), sequence);
         let outcomes = &mut self.state.outcomes;
         outcomes.answered += 1;
         outcomes.told = outcomes.told.max(version);
@@ -231,7 +232,7 @@ impl Calvin {
 
     /// Announces a new freeze of this replica, and requests outcomes at once.
     pub(super) fn note_frozen(&mut self, cx: &mut Cx<'_, Self>, before: Option<SnapshotVersion>) {
-        let frozen = self.state.inputs.turns.frozen();
+        let frozen = self.state.inputs.extension.turns.frozen();
         let Some(version) = frozen.filter(|_| frozen != before) else { return };
         self.ask_outcomes(cx);
         self.tell_frozen(cx);

@@ -15,7 +15,8 @@ use super::shards::slice::Line;
 use super::shards::slice::tests::slice;
 use crate::agreement::Term;
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{Bid, Reign, decode_batch};
+use crate::inputs::Reign;
+use crate::streams::{Bid, decode_batch};
 
 const NODES: usize = 3;
 

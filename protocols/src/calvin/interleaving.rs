@@ -38,7 +38,7 @@ fn round_robin_differs(placed: &mut [(usize, Arc<Batch>)], first_of_all: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::Bid;
+    use crate::streams::Bid;
     use pangea_core::ids::NodeId;
 
     #[test]

@@ -18,12 +18,40 @@ use super::shards::pieces::{Piece, decode_flag};
 use super::shards::slice::Slice;
 use crate::agreement::Term;
 use crate::inputs::{self, ProposalName};
-use crate::messages::{Codec, Strict, Varint, messages};
+use crate::messages::{Codec, Strict, Unchecked, Varint, messages};
+use crate::streams::number;
+use crate::{presence, streams, transfer};
 
 messages! {
     /// A message between two nodes.
     #[derive(Clone, Debug, PartialEq)]
-    pub enum Message wraps Inputs(inputs::Message) below 64, "Between replicas of a shard." {
+    pub enum Message
+    wraps Inputs(inputs::Message: streams::Message, presence::Message, transfer::Message),
+        "Between replicas of a shard, about the input log."
+    {
+        /// §3.1.1: requests mastership. The preferred master sends it to the leader of
+        /// agreement, which stops accepting transactions until it can reply with
+        /// [`Message::Yield`].
+        17 => Wish {} control "message_other";
+        /// §3.1.1: transfers mastership, in reply to a [`Message::Wish`]. The master sends
+        /// it when all transactions that it accepted are decided, and it accepts no more. The
+        /// receiver campaigns to lead.
+        18 => Yield {
+            /// The term in which the sender leads.
+            term: Term,
+        } control "message_other", malformed "inputs.malformed_yield";
+        /// §5: whether the sender wants a checkpoint turn or still needs the one that it
+        /// has, as of the last cut that it knows. Sent to every peer along with
+        /// [`Message::Progress`], if replicas are frozen for their checkpoints. The coordinator
+        /// names the next holder of the turn in a cut.
+        19 => Turn {
+            /// Whether the sender wants or still needs a turn.
+            wants: bool,
+            /// Whether the sender is frozen.
+            is_frozen: bool,
+            /// The epoch of the last cut that the sender knows.
+            known: SnapshotVersion as Unchecked<SnapshotVersion>,
+        } control "message_other";
         /// §3.1: requests the slices, rows and outcomes for the sender's shard, of epochs after
         /// these. A node sends it to one replica of each other shard: when they connect, when it
         /// switches to another replica, when it detects a gap, and in reply to [`Message::More`].
@@ -249,11 +277,11 @@ impl Codec for ColdWords {
         _: &Bytes,
         what: &'static str,
     ) -> Result<ColdWords, DecodeError> {
-        let words = inputs::number(from, what)? as usize;
+        let words = number(from, what)? as usize;
         let is_map = words == 0 || words.is_power_of_two() && words <= ColdMap::WORDS_MAX;
         let is_all = from.varint(what)? == 1;
         let changes = (0..from.count(what)?)
-            .map(|_| Ok((inputs::number(from, what)? as usize, from.u64(what)?)))
+            .map(|_| Ok((number(from, what)? as usize, from.u64(what)?)))
             .collect::<Result<Vec<_>, DecodeError>>()?;
         match is_map && changes.iter().all(|(at, _)| *at < words) {
             true => Ok(ColdWords { words, is_all, changes }),
@@ -319,7 +347,7 @@ impl Codec for Span {
     }
 
     fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<Span, DecodeError> {
-        inputs::number(from, what).map(Span::from_us)
+        number(from, what).map(Span::from_us)
     }
 }
 
@@ -479,6 +507,9 @@ mod tests {
         let request = Request { txn: TxnId::default(), ..request };
         let all = [
             Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
+            Message::Wish {},
+            Message::Yield { term: Term::default() },
+            Message::Turn { wants: true, is_frozen: false, known: SnapshotVersion(300) },
             Message::Subscribe { slices: epoch, items: SnapshotVersion(2), goes_on: true },
             Message::Unsubscribe {},
             Message::More {},

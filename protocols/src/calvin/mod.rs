@@ -12,14 +12,14 @@
 //! | reconnaissance | §3.2.1 | `sequencer.rs` | | the footprint of a transaction whose keys depend on data |
 //! | warming | §4 | `warming.rs` | Warm, Warmed, Cold | the rows that it reads are in memory, or should be |
 //! | sequencing | §3.1 | `sequencer.rs` | | a transaction's place in its sequencer's batches |
-//! | replication | §3.1.1, synchronous | [`crate::inputs`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
+//! | replication | §3.1.1, synchronous | [`crate::streams`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | the batches of the epoch |
 //! | forwarding | §3.1.1, asynchronous | `asynchronous.rs` | Forward, Taken, NotTaken | the master has accepted a request |
-//! | early cuts | §3.1.1, asynchronous | [`crate::inputs`] | Wish, Yield | the master's disk has the cuts that it runs |
+//! | early cuts | §3.1.1, asynchronous | `mastery.rs` | Wish, Yield | the master's disk has the cuts that it runs |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
 //! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Piece, Decided, Items, More, Kept, Missed, Others, Look, Found | the requests that a shard participates in, and remote rows |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
-//! | checkpoints | §5 | `checkpoints.rs`, `frozen.rs` | Turn, AskOutcomes, Outcomes, Frozen | the state at an epoch |
+//! | checkpoints | §5 | `checkpoints.rs`, `turns.rs`, `frozen.rs` | Turn, AskOutcomes, Outcomes, Frozen | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
 //! The lifecycle of a transaction:
@@ -89,11 +89,13 @@
 mod asynchronous;
 pub mod batch;
 mod checkpoints;
+mod cuts;
 mod frozen;
 #[cfg(test)]
 mod fuzz;
 mod interleaving;
 mod marks;
+mod mastery;
 mod messages;
 mod options;
 mod recovery;
@@ -103,6 +105,7 @@ mod shards;
 mod state;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod warming;
 
 use pangea_core::choice::{Guarantee, TortureSetting, Variant};
@@ -110,13 +113,21 @@ use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
 
-pub use crate::inputs::Timer;
-use crate::inputs::{Event, Host};
-use batch::Batch;
+use crate::inputs::{self, Event};
 pub use messages::Message;
 use messages::Taken;
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
 use state::State;
+use turns::Told;
+
+/// The timers of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// One of the input log.
+    Inputs(inputs::Timer),
+    /// The delay of requests has elapsed.
+    Held,
+}
 
 /// A replica.
 pub struct Calvin {
@@ -163,42 +174,14 @@ impl Protocol for Calvin {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
             Input::Message { from, message } => self.on_message(cx, from, message),
-            Input::Timer(Timer::Batch) => self.end_batch(cx),
+            Input::Timer(Timer::Inputs(timer)) => self.on_timer(cx, timer),
             Input::Timer(Timer::Held) => self.on_held_timeout(cx),
             Input::Fetched { token, took } => self.on_fetched(cx, token, took),
-            Input::Timer(Timer::Epoch) => {
-                inputs.on_epoch_timeout(cx);
-                self.tell_behind(cx);
-            }
-            Input::Timer(Timer::Tick) => {
-                inputs.on_tick(cx);
-                self.dispatch(cx);
-            }
-            Input::Timer(Timer::Fetch) => inputs.on_fetch_timeout(cx),
-            Input::Timer(Timer::Progress) => {
-                let of_epochs = self.awaited_of_others();
-                self.state.inputs.on_progress_timeout(cx, of_epochs);
-                self.tell_kept(cx);
-                self.tell_others(cx);
-                self.ask_others(cx);
-                if self.state.inputs.has_turn() {
-                    // Other replicas may have reported that they are no longer frozen, and no epoch
-                    // may follow.
-                    self.checkpoint_if_due(cx);
-                }
-                self.ask_outcomes(cx);
-                self.tell_cold(cx);
-            }
-            Input::Timer(Timer::Rejoin) => inputs.on_rejoin_timeout(cx),
-            Input::Timer(Timer::Checkpoint) => {
-                inputs.on_checkpoint_timeout();
-                self.checkpoint_if_due(cx);
-            }
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_up(cx, peer),
             Input::PeerDown(peer) => self.on_down(cx, peer),
             Input::Checkpointed(version) => {
-                let before = inputs.turns.frozen();
+                let before = inputs.extension.turns.frozen();
                 inputs.on_checkpointed(cx, version);
                 self.note_frozen(cx, before);
             }
@@ -213,17 +196,12 @@ impl Protocol for Calvin {
     }
 
     fn settled(&self) -> Option<SnapshotVersion> {
-        Some(self.state.inputs.mastery.confirmed.epoch)
+        Some(self.state.inputs.cut.confirmed.epoch)
     }
 
     fn invariants(&self) {
         self.state.invariants();
     }
-}
-
-impl Host for Calvin {
-    type Batch = Batch;
-    type Rules = Rules;
 }
 
 /// The nodes that a message is for.
@@ -241,6 +219,9 @@ impl Addressee {
     fn of(message: &Message) -> Self {
         match message {
             Message::Inputs(_)
+            | Message::Wish {}
+            | Message::Yield { .. }
+            | Message::Turn { .. }
             | Message::Forward { .. }
             | Message::Taken { .. }
             | Message::NotTaken { .. }
@@ -276,12 +257,12 @@ enum Sender {
 }
 
 /// The value that is agreed on.
-type Cut = crate::inputs::Cut<Rules>;
+type Cut = inputs::Cut<Rules>;
 
 impl Calvin {
     fn on_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let inputs = &mut self.state.inputs;
-        match inputs.group.member(peer) {
+        match inputs.replica.group.member(peer) {
             Some(replica) => {
                 inputs.on_peer_up(cx, replica);
                 self.lose_sent(cx, replica);
@@ -293,9 +274,44 @@ impl Calvin {
         self.tell_cold_to(cx, peer);
     }
 
+    fn on_timer(&mut self, cx: &mut Cx<'_, Self>, timer: inputs::Timer) {
+        let inputs = &mut self.state.inputs;
+        match timer {
+            inputs::Timer::Batch => self.end_batch(cx),
+            inputs::Timer::Epoch => {
+                inputs.on_epoch_timeout(cx);
+                self.tell_behind(cx);
+            }
+            inputs::Timer::Tick => {
+                inputs.on_tick(cx);
+                self.dispatch(cx);
+            }
+            inputs::Timer::Fetch => inputs.on_fetch_timeout(cx),
+            inputs::Timer::Progress => {
+                let of_epochs = self.awaited_of_others();
+                self.state.inputs.on_progress_timeout(cx, of_epochs);
+                self.tell_kept(cx);
+                self.tell_others(cx);
+                self.ask_others(cx);
+                if self.state.inputs.has_turn() {
+                    // Other replicas may have reported that they are no longer frozen, and no epoch
+                    // may follow.
+                    self.checkpoint_if_due(cx);
+                }
+                self.ask_outcomes(cx);
+                self.tell_cold(cx);
+            }
+            inputs::Timer::Rejoin => inputs.on_rejoin_timeout(cx),
+            inputs::Timer::Checkpoint => {
+                inputs.on_checkpoint_timeout();
+                self.checkpoint_if_due(cx);
+            }
+        }
+    }
+
     fn on_down(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let inputs = &mut self.state.inputs;
-        match inputs.group.member(peer) {
+        match inputs.replica.group.member(peer) {
             Some(replica) => {
                 inputs.on_peer_down(cx, replica);
                 self.lose_sent(cx, replica);
@@ -345,6 +361,10 @@ impl Calvin {
                 let event = self.state.inputs.on_message(cx, replica, message);
                 self.on_event(cx, event);
             }
+            (
+                message @ (Message::Wish {} | Message::Yield { .. } | Message::Turn { .. }),
+                Sender::Replica(replica),
+            ) => self.on_rule(cx, replica, message),
             (Message::Forward { requests }, Sender::Replica(replica)) => {
                 self.on_forward(cx, replica, requests);
             }
@@ -395,9 +415,29 @@ impl Calvin {
         }
     }
 
+    /// Handles a message of a peer about mastership or checkpoint turns. It counts as one of the
+    /// input log.
+    fn on_rule(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        let inputs = &mut self.state.inputs;
+        if !inputs.may_handle(cx, from, false, false) {
+            return;
+        }
+        if let Err(refused) = message.check(inputs.replica.topology.node_count()) {
+            return cx.mark(refused);
+        }
+        match message {
+            Message::Wish {} => inputs.on_wish(cx, from),
+            Message::Yield { term } => inputs.on_yield(cx, from, term),
+            Message::Turn { wants, is_frozen, known } => {
+                inputs.on_turn(cx, from, wants, Told { is_frozen, known });
+            }
+            message => unreachable!("{message:?} is about the input log"),
+        }
+    }
+
     /// The relation of a node to this one.
     fn sender(&self, node: NodeId) -> Sender {
-        match (self.state.inputs.group.member(node), &self.state.shards) {
+        match (self.state.inputs.replica.group.member(node), &self.state.shards) {
             (Some(replica), _) => Sender::Replica(replica),
             (None, Some(shards)) => Sender::Shard(shards.shard_of(node)),
             (None, None) => unreachable!("without partitions all nodes are of one group"),

@@ -21,7 +21,9 @@ use super::shards::slice::Slice;
 use super::state::{Again, InFlight};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
-use crate::inputs::{Batch as _, INTACT, Incoming, outcome_unknown};
+use crate::inputs::{Incoming, outcome_unknown};
+use crate::replica::INTACT;
+use crate::streams::Batch as _;
 
 /// The log record of an epoch.
 #[derive(Clone, Debug, PartialEq)]
@@ -199,7 +201,7 @@ impl Calvin {
         else {
             return cx.mark("calvin.malformed_handed_on");
         };
-        self.forget_skipped(cx, incoming.head_of(self.state.inputs.me));
+        self.forget_skipped(cx, incoming.configuration().head_of(self.state.inputs.me()));
         self.forget_forwarded(cx);
         // Logged before the local checkpoint, which covers the epochs that led to it.
         self.keep_handed_on(cx, handed_on);

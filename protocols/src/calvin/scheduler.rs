@@ -108,7 +108,7 @@ impl Calvin {
     /// because no outcome is known before execution.
     pub(super) fn tell_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
         let inputs = &self.state.inputs;
-        let head = cut.heads[inputs.me.index()];
+        let head = cut.heads[inputs.replica.me.index()];
         for phase in [Phase::Begun, Phase::Validated] {
             inputs.tell_reached(cx, phase, head);
         }
@@ -118,7 +118,7 @@ impl Calvin {
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs run in order");
         assert!(self.state.running.is_none(), "one epoch runs at a time");
-        let me = self.state.inputs.me;
+        let me = self.state.inputs.replica.me;
         self.tell_turn(cx, &cut);
         self.let_overwrite(cx);
         let batches = self.state.inputs.batches_of(&cut);
@@ -126,7 +126,7 @@ impl Calvin {
             ReplayedBySource: round_robin(batches, me.0) => replayed_by_source(self, batches)
         );
         let requests: usize = batches.iter().map(|batch| batch.requests.len()).sum();
-        self.state.inputs.collection.owe(requests * RUN_BYTES);
+        self.state.inputs.replica.owe(requests * RUN_BYTES);
         let (next, own, for_other) = ((0, 0), Vec::new(), Vec::new());
         self.state.running = Some(Running { epoch, cut, batches, next, own, for_other });
         self.go_on(cx);
@@ -142,7 +142,7 @@ impl Calvin {
         let finished = self.run_slice(cx, running.epoch, &slice);
         cx.end_work(Work::Order, slice.len());
         self.count(cx, &finished);
-        let me = self.state.inputs.me;
+        let me = self.state.inputs.replica.me;
         let for_other: Vec<(u64, Went)> = match self.is_kept_for(running.cut.turn) {
             Some(other) => {
                 let of_it = slice.iter().zip(&finished).filter(|(it, _)| it.txn.node() == other);
@@ -266,13 +266,13 @@ fn job_of(request: &Request) -> Job<'_> {
 
 fn replayed_by_source(calvin: &Calvin, batches: Vec<Arc<Batch>>) -> Vec<Arc<Batch>> {
     match calvin.state.inputs.cut.agreement.is_some() {
-        true => round_robin(batches, calvin.state.inputs.me.0),
+        true => round_robin(batches, calvin.state.inputs.replica.me.0),
         false => batches,
     }
 }
 
 fn slices_differ(calvin: &Calvin, len_max: usize) -> usize {
-    if calvin.state.inputs.me.0 == 0 { 1 } else { len_max }
+    if calvin.state.inputs.replica.me.0 == 0 { 1 } else { len_max }
 }
 
 fn granted_out_of_order<'a>(
@@ -280,7 +280,7 @@ fn granted_out_of_order<'a>(
     mut jobs: Vec<Job<'a>>,
     run: impl Fn(&[Job<'a>]) -> Vec<Finished>,
 ) -> Vec<Finished> {
-    if calvin.state.inputs.me.0 != 0 {
+    if calvin.state.inputs.replica.me.0 != 0 {
         return run(&jobs);
     }
     jobs.reverse();

@@ -7,18 +7,18 @@
 use pangea_core::exec::optimistic;
 use pangea_core::exec::{Overlay, check_size, is_footprint_declared};
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
-use pangea_core::partition::ShardSet;
 use pangea_core::mutate;
+use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, Request as Wish, Submission};
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
 use pangea_core::work::Work;
 
+use super::Calvin;
 use super::asynchronous::{Asker, read_given_up};
 use super::batch::{Batch, Request, Unplaced};
 use super::options::Reads;
 use super::state::{Again, InFlight};
-use super::{Calvin, Timer};
-use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, weight};
+use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, weight};
 
 impl Calvin {
     /// Handles submissions from local clients.
@@ -35,7 +35,7 @@ impl Calvin {
                     cx.mark("calvin.read_given_up");
                     cx.reply(ticket, Outcome::Aborted(read_given_up()));
                 }
-                Wish::Commit(_) if self.state.inputs.rejoin.is_some() => {
+                Wish::Commit(_) if self.state.inputs.is_rejoining() => {
                     cx.mark("calvin.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
@@ -73,7 +73,7 @@ impl Calvin {
         let sequencer = &self.state.sequencer;
         let batch_bytes = self.state.options.batch_bytes;
         let forwarding = &self.state.forwarding;
-        let is_held = (!self.state.inputs.greetings.is_ready
+        let is_held = (!self.state.inputs.presence.is_ready
             && sequencer.current_bytes >= batch_bytes)
             || sequencer.is_full(batch_bytes)
             || forwarding.is_full(batch_bytes);
@@ -163,8 +163,8 @@ impl Calvin {
     pub(super) fn put_in_batch(&mut self, cx: &mut Cx<'_, Self>, asker: Asker, request: Unplaced) {
         cx.mark("calvin.sequenced");
         let inputs = &mut self.state.inputs;
-        let txn = TxnId::new(inputs.me, inputs.next_sequence);
-        inputs.next_sequence += 1;
+        let txn = TxnId::new(inputs.replica.me, inputs.streams.next_sequence);
+        inputs.streams.next_sequence += 1;
         let sequencer = &mut self.state.sequencer;
         let is_first = sequencer.current.is_empty();
         sequencer.current_bytes += request.weight();
@@ -175,7 +175,7 @@ impl Calvin {
         let again = ticket.and_then(|_| Again::of(&request));
         sequencer.current.push(request.placed(txn, origin));
         let mut in_flight = InFlight::new(txn, ticket, again);
-        in_flight.term = inputs.mastery.reign.map(|reign| reign.term).unwrap_or_default();
+        in_flight.term = inputs.extension.mastery.reign.map(|reign| reign.term).unwrap_or_default();
         sequencer.in_flight.push_back(in_flight);
         self.state.counters.txns_local += 1;
         ticket.into_iter().for_each(|ticket| cx.named(ticket, txn.sequence()));
@@ -183,7 +183,7 @@ impl Calvin {
             cx.mark("calvin.batch_full");
             self.end_batch(cx);
         } else if is_first {
-            cx.set_timer(Timer::Batch, self.state.options.epoch());
+            cx.set_timer(Timer::Batch.into(), self.state.options.epoch());
         }
     }
 
@@ -205,13 +205,13 @@ impl Calvin {
 
     /// Ends the sequencer's epoch: the collected requests become a batch.
     pub(super) fn end_batch(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.clear_timer(Timer::Batch);
-        if !self.state.inputs.greetings.is_ready {
+        cx.clear_timer(Timer::Batch.into());
+        if !self.state.inputs.presence.is_ready {
             return;
         }
         if self.state.inputs.is_asynchronous() && !self.state.inputs.may_fix() {
             if !self.state.sequencer.current.is_empty() {
-                cx.set_timer(Timer::Batch, self.state.options.epoch());
+                cx.set_timer(Timer::Batch.into(), self.state.options.epoch());
             }
             return;
         }
@@ -226,7 +226,7 @@ impl Calvin {
     fn send_batch(&mut self, cx: &mut Cx<'_, Self>, requests: Vec<Request>) {
         let first = requests.first().expect("a batch holds a request").txn;
         let batch = Batch {
-            source: self.state.inputs.me,
+            source: self.state.inputs.replica.me,
             bid: self.state.inputs.own_log().held.next(),
             first_sequence: first.sequence(),
             is_of_reign: self.state.inputs.is_asynchronous(),
@@ -255,7 +255,7 @@ impl Calvin {
         let mut reads = self.state.inputs.take_released(cx);
         reads.append(&mut self.take_waiting_reads());
         if !reads.is_empty() {
-            self.read_snapshot(cx, self.state.inputs.mastery.confirmed.epoch, &reads);
+            self.read_snapshot(cx, self.state.inputs.cut.confirmed.epoch, &reads);
         }
     }
 }

@@ -92,7 +92,8 @@ use pangea_core::topology::Topology;
 
 use super::scheduler::Whose;
 use super::{Calvin, Cut};
-use crate::inputs::{CAUGHT_UP, Heads};
+use crate::calvin::turns::CAUGHT_UP;
+use crate::streams::Heads;
 use items::{Item, Items};
 use lookup::Lookups;
 use pieces::Pieces;
@@ -167,53 +168,86 @@ pub(super) struct Own {
     pub mine: Vec<TxnId>,
 }
 
-/// The streams between this node and one other shard: outbound slices, rows and outcomes for its
-/// subscribed replicas, and inbound ones from one of its replicas.
+/// The streams between this node and one other shard.
+///
+/// ```text
+///   inbound, epochs of one of the shard's replicas:
+///       confirmed        decided              upto            upto + 1
+///     ----|----------------|------------------|-----------------|------
+///     dropped   slices of decided cuts   slices of early cuts   pieces
+///
+///   outbound, epochs for the subscribed replicas of the shard:
+///       dropped                                 sliced
+///     ----|-----------------------------------------|----
+///     all replicas have persisted them    slices and items, retained
+/// ```
 pub(super) struct Stream {
     /// The replicas of the shard: first that of this region, then the others by distance.
     pub replicas: Vec<NodeId>,
     /// The same replicas, by their numbers in their group.
     pub group: Vec<NodeId>,
-    /// Inbound: the replica that this node is subscribed to.
+    pub inbound: Inbound,
+    pub outbound: Outbound,
+    pub masters: Masters,
+    pub reports: Reports,
+}
+
+/// The messages from a shard, of one of its replicas.
+#[derive(Default)]
+pub(super) struct Inbound {
+    /// The replica that this node is subscribed to.
     pub source: NodeId,
-    /// Inbound: when the connection to `source` was lost, or this node started.
+    /// When the connection to `source` was lost, or this node started.
     pub away_since: Timestamp,
-    /// Outbound: the replicas that are subscribed to this node.
-    pub subscribers: BTreeSet<NodeId>,
-    /// Outbound: replicas that have to subscribe again after a `More`, and the number of messages
-    /// of each epoch that they were sent.
-    pub paused: BTreeMap<NodeId, BTreeMap<SnapshotVersion, Sent>>,
-    /// Outbound: the retained slices, by epoch. All are after `dropped`.
+    /// The received slices of unconfirmed epochs.
     pub slices: BTreeMap<SnapshotVersion, Slice>,
-    /// Outbound: the retained rows and outcomes, by epoch. All are after `dropped`.
-    pub items: BTreeMap<SnapshotVersion, Vec<Items>>,
-    /// Outbound: the last epoch whose slices, rows and outcomes have been truncated.
-    pub dropped: SnapshotVersion,
-    /// Inbound: the received slices of unconfirmed epochs.
-    pub came: BTreeMap<SnapshotVersion, Slice>,
-    /// Inbound: the last epoch through which all slices have been received without gaps.
+    /// The last epoch through which all slices have been received without gaps.
     pub upto: SnapshotVersion,
-    /// Inbound: the last epoch through which all received slices are of decided cuts; at most
-    /// `upto`.
+    /// The last epoch through which all received slices are of decided cuts; at most `upto`.
     pub decided: SnapshotVersion,
-    /// If replication is asynchronous, the shard's master in the confirmed epoch and the number of
-    /// the first transaction of its master term.
-    pub reign: Option<(NodeId, u64)>,
-    /// The same for the applied epoch.
-    pub reign_applied: Option<(NodeId, u64)>,
-    /// Inbound: the received chunks of the slice after `upto`.
+    /// The received chunks of the slice after `upto`.
     pub pieces: Pieces,
-    /// Inbound: for each replica, the last epoch that it has reported as truncated.
+    /// For each replica, the last epoch that it has reported as truncated.
     pub missed_at: BTreeMap<NodeId, SnapshotVersion>,
-    /// Inbound: epochs up to this one can no longer be fetched in full from any replica.
+    /// Epochs up to this one can no longer be fetched in full from any replica.
     pub missed: SnapshotVersion,
-    /// Inbound: whether this node has already subscribed again because of a gap. Reset by the next
-    /// slice and with each progress timer.
+    /// Whether this node has already subscribed again because of a gap. Reset by the next slice and
+    /// with each progress timer.
     pub is_asked_again: bool,
+}
+
+/// The messages to a shard, for the replicas of it that are subscribed to this node.
+#[derive(Default)]
+pub(super) struct Outbound {
+    pub subscribers: BTreeSet<NodeId>,
+    /// Replicas that have to subscribe again after a `More`, and the number of messages of each
+    /// epoch that they were sent.
+    pub paused: BTreeMap<NodeId, BTreeMap<SnapshotVersion, Sent>>,
+    /// The retained slices, by epoch. All are after `dropped`.
+    pub slices: BTreeMap<SnapshotVersion, Slice>,
+    /// The retained rows and outcomes, by epoch. All are after `dropped`.
+    pub items: BTreeMap<SnapshotVersion, Vec<Items>>,
+    /// The last epoch whose slices, rows and outcomes have been truncated.
+    pub dropped: SnapshotVersion,
     /// The contents of the last `Kept` message to the shard's replicas: the last epoch that all
     /// replicas here have persisted, the last one that this node has run, and the node for which it
     /// waits. `None` after a reconnect.
     pub told: Option<(SnapshotVersion, SnapshotVersion, Option<NodeId>)>,
+}
+
+/// If replication is asynchronous, a shard's master and the number of the first transaction of its
+/// master term.
+#[derive(Default)]
+pub(super) struct Masters {
+    /// In the confirmed epoch.
+    pub confirmed: Option<(NodeId, u64)>,
+    /// In the applied epoch.
+    pub applied: Option<(NodeId, u64)>,
+}
+
+/// The reports of a shard's replicas about themselves.
+#[derive(Default)]
+pub(super) struct Reports {
     /// The frozen replicas, and the epoch at which each is frozen.
     pub frozen: BTreeMap<NodeId, SnapshotVersion>,
     /// The last epoch that each connected replica has reported to have run.
@@ -256,7 +290,7 @@ impl Shards {
             here: place.shard,
             streams: others.map(stream).collect(),
             sliced: SnapshotVersion::ZERO,
-            sliced_heads: vec![crate::inputs::Bid(0); group_len],
+            sliced_heads: vec![crate::streams::Bid(0); group_len],
             decided: SnapshotVersion::ZERO,
             own: BTreeMap::new(),
             given: SnapshotVersion::ZERO,
@@ -280,7 +314,7 @@ impl Shards {
     /// The epoch that all other groups have reached, and the one that some other group has reached,
     /// as seen by this node.
     fn reached(&self) -> (SnapshotVersion, SnapshotVersion) {
-        let upto = || self.streams.values().map(|stream| stream.upto);
+        let upto = || self.streams.values().map(|stream| stream.inbound.upto);
         (upto().min().unwrap_or_default(), upto().max().unwrap_or_default())
     }
 
@@ -305,11 +339,11 @@ impl Shards {
         self.received.retain(|epoch, _| *epoch > version);
         self.give_from(version);
         for stream in self.streams.values_mut() {
-            stream.came.retain(|epoch, _| *epoch > version);
-            stream.upto = stream.upto.max(version);
-            stream.decided = stream.decided.max(version);
+            stream.inbound.slices.retain(|epoch, _| *epoch > version);
+            stream.inbound.upto = stream.inbound.upto.max(version);
+            stream.inbound.decided = stream.inbound.decided.max(version);
             stream.raise_decided();
-            (stream.reign, stream.reign_applied) = (None, None);
+            stream.masters = Masters::default();
         }
     }
 
@@ -324,7 +358,7 @@ impl Shards {
         let own = self.own.get(&epoch)?;
         let mut names = BTreeMap::from([(self.here, own.cut.name)]);
         for (shard, stream) in &self.streams {
-            names.insert(*shard, stream.came.get(&epoch)?.cut.name);
+            names.insert(*shard, stream.inbound.slices.get(&epoch)?.cut.name);
         }
         Some(Line::of(names.into_values()))
     }
@@ -348,9 +382,16 @@ impl Shards {
         let is_over = self.given > applied && oldest.is_none_or(|it| it > applied.next());
         assert!(!is_over || self.yields, "an epoch ends with its last transaction");
         for stream in self.streams.values() {
-            assert!(stream.upto >= self.given, "slices of running epochs have arrived");
-            assert!(stream.upto >= stream.decided, "confirmed slices have arrived");
-            assert!(stream.slices.keys().next().is_none_or(|first| *first > stream.dropped));
+            assert!(stream.inbound.upto >= self.given, "slices of running epochs have arrived");
+            assert!(stream.inbound.upto >= stream.inbound.decided, "confirmed slices have arrived");
+            assert!(
+                stream
+                    .outbound
+                    .slices
+                    .keys()
+                    .next()
+                    .is_none_or(|first| *first > stream.outbound.dropped)
+            );
         }
     }
 }
@@ -358,37 +399,21 @@ impl Shards {
 impl Stream {
     /// Truncates the outbound slices, rows and outcomes of epochs up to this one.
     fn drop_upto(&mut self, upto: SnapshotVersion) {
-        if upto > self.dropped {
-            self.dropped = upto;
-            self.slices = self.slices.split_off(&upto.next());
-            self.items = self.items.split_off(&upto.next());
+        if upto > self.outbound.dropped {
+            self.outbound.dropped = upto;
+            self.outbound.slices = self.outbound.slices.split_off(&upto.next());
+            self.outbound.items = self.outbound.items.split_off(&upto.next());
         }
     }
 
     fn new(replicas: Vec<NodeId>, group: Vec<NodeId>) -> Self {
         Self {
-            source: replicas[0],
+            inbound: Inbound { source: replicas[0], ..Inbound::default() },
+            outbound: Outbound::default(),
+            masters: Masters::default(),
+            reports: Reports::default(),
             replicas,
             group,
-            away_since: Timestamp::default(),
-            subscribers: BTreeSet::new(),
-            paused: BTreeMap::new(),
-            slices: BTreeMap::new(),
-            items: BTreeMap::new(),
-            dropped: SnapshotVersion::ZERO,
-            came: BTreeMap::new(),
-            upto: SnapshotVersion::ZERO,
-            decided: SnapshotVersion::ZERO,
-            reign: None,
-            reign_applied: None,
-            pieces: Pieces::default(),
-            missed_at: BTreeMap::new(),
-            missed: SnapshotVersion::ZERO,
-            is_asked_again: false,
-            told: None,
-            frozen: BTreeMap::new(),
-            applied: BTreeMap::new(),
-            waits_for: BTreeMap::new(),
         }
     }
 }

@@ -187,7 +187,7 @@ impl Calvin {
         let me = self.node();
         for (table, key) in keys {
             let nodes = match &self.state.shards {
-                None => self.state.inputs.group.nodes().to_vec(),
+                None => self.state.inputs.replica.group.nodes().to_vec(),
                 Some(shards) => {
                     let shard = shards.partitions.shard_of(table, &key);
                     let all = (0..shards.partitions.shards()).map(ShardId);
@@ -217,12 +217,12 @@ impl Calvin {
     }
 
     fn node(&self) -> NodeId {
-        self.state.inputs.group.node(self.state.inputs.me)
+        self.state.inputs.replica.group.node(self.state.inputs.replica.me)
     }
 
     fn is_connected(&self, node: NodeId) -> bool {
-        match self.state.inputs.group.member(node) {
-            Some(replica) => self.state.inputs.replication.is_up[replica.index()],
+        match self.state.inputs.replica.group.member(node) {
+            Some(replica) => self.state.inputs.replica.is_up[replica.index()],
             None => self.state.shards.as_ref().is_some_and(|shards| shards.up.contains(&node)),
         }
     }
@@ -337,7 +337,7 @@ impl Calvin {
     /// All other nodes.
     fn others(&self) -> Vec<NodeId> {
         let nodes = match &self.state.shards {
-            None => self.state.inputs.group.nodes().to_vec(),
+            None => self.state.inputs.replica.group.nodes().to_vec(),
             Some(shards) => shards.topology.node_ids().collect(),
         };
         let me = self.node();

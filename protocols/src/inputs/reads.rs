@@ -42,7 +42,7 @@ impl<H: Host> Inputs<H> {
                 )),
                 Ok(result) => {
                     // A read takes no place in the order, so it has no name.
-                    let txn = TxnId::new(self.me, 0);
+                    let txn = TxnId::new(self.replica.me, 0);
                     Outcome::Committed { txn, version: at, result }
                 }
                 Err(abort) => Outcome::Aborted(abort),

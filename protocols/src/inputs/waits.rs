@@ -24,7 +24,8 @@ use pangea_core::time::{Span, Timestamp};
 
 use super::cut::BEHIND_EPOCHS_MIN;
 use super::state::CutState;
-use super::{Bid, Cut, Host, Inputs, PROGRESS, Rules};
+use super::{Cut, Host, Inputs, PROGRESS, Rules};
+use crate::streams::Bid;
 
 /// An input is late if it has been missing for this long plus two epochs and round trips. It counts
 /// as missing for as long as the same epoch is, or as any is, if those are too many to be in
@@ -103,7 +104,8 @@ impl<H: Host> Inputs<H> {
     /// Computes the missing and late inputs. `of_epochs` lists what decided epochs wait for besides
     /// their batches.
     pub(crate) fn note_waits(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<Awaited>) {
-        let (round_trip_us, epoch_us) = (self.topology.round_trip_max().us, self.settings.epoch.us);
+        let (round_trip_us, epoch_us) =
+            (self.replica.topology.round_trip_max().us, self.settings.epoch.us);
         let patience_us = PATIENCE.us + 2 * (round_trip_us + epoch_us);
         let late_epochs = LATE_EPOCHS + 2 * (PROGRESS.us + round_trip_us) / epoch_us;
         let mut awaited = self.awaited_batches();
@@ -112,9 +114,14 @@ impl<H: Host> Inputs<H> {
         let backlog = self.last_decided().0.saturating_sub(applied);
         if awaited.is_empty() && backlog >= late_epochs {
             // A single epoch may take long: that is no reason to wait for this node.
-            awaited.push(Awaited::new(self.node(self.me), "execution", applied + 1, backlog));
+            awaited.push(Awaited::new(
+                self.node(self.replica.me),
+                "execution",
+                applied + 1,
+                backlog,
+            ));
         }
-        if self.greetings.is_ready {
+        if self.presence.is_ready {
             awaited.extend(self.awaited_replication());
             awaited.extend(self.awaited_cuts(cx.now.at));
         }
@@ -123,7 +130,7 @@ impl<H: Host> Inputs<H> {
             if before.backlog.is_none() {
                 cx.mark("inputs.too_far_behind");
             }
-            let (node, what) = (self.node(self.me), "execution".to_owned());
+            let (node, what) = (self.node(self.replica.me), "execution".to_owned());
             self.waits.backlog = Some(WaitsFor { node, what, epochs: backlog });
         }
         for it in awaited {
@@ -144,9 +151,7 @@ impl<H: Host> Inputs<H> {
     /// The bytes of the received batches of epochs that are decided and not applied.
     fn backlog_bytes(&self) -> u64 {
         let Some((_, last)) = self.cut.waiting.back() else { return 0 };
-        let heads = self.cut.heads.iter().zip(&last.heads);
-        let logs = self.replication.logs.iter().zip(heads);
-        logs.map(|(log, (applied, last))| log.bytes_between(*applied, *last)).sum()
+        self.streams.bytes_between(&self.cut.heads, &last.heads)
     }
 
     /// Abandons the backlog of a replica that was removed and has a larger one than it should. It
@@ -156,7 +161,7 @@ impl<H: Host> Inputs<H> {
             return;
         }
         let furthest = self.furthest();
-        if furthest.0 > self.mastery.confirmed.epoch.0 + BEHIND_EPOCHS_MIN {
+        if furthest.0 > self.cut.confirmed.epoch.0 + BEHIND_EPOCHS_MIN {
             cx.mark("inputs.backlog_left");
             self.want_checkpoint(furthest);
         }
@@ -165,31 +170,31 @@ impl<H: Host> Inputs<H> {
     /// Whether this replica is outside the configuration, as of the last known cut.
     fn is_out(&self) -> bool {
         let says = |(_, cut): &(SnapshotVersion, Cut<H::Rules>)| {
-            let is_back = cut.readmitted.contains(&self.me);
-            (is_back || cut.removed.contains(&self.me)).then_some(!is_back)
+            let is_back = cut.readmitted.contains(&self.replica.me);
+            (is_back || cut.removed.contains(&self.replica.me)).then_some(!is_back)
         };
         let said = self.cut.waiting.iter().rev().find_map(says);
-        said.unwrap_or(!self.cut.is_member[self.me.index()])
+        said.unwrap_or(!self.cut.is_member[self.replica.me.index()])
     }
 
     /// The batches that decided epochs are missing.
     fn awaited_batches(&self) -> Vec<Awaited> {
         let Some((_, last)) = self.cut.waiting.back() else { return Vec::new() };
         let missing = |source: NodeId| {
-            let held = self.replication.logs[source.index()].held;
+            let held = self.streams.logs[source.index()].held;
             let lacks = |cut: &Cut<H::Rules>| cut.heads[source.index()] > held;
             lacks(last).then(|| {
                 let epochs = self.cut.waiting.iter().filter(|(_, cut)| lacks(cut)).count() as u64;
                 Awaited::new(self.node(source), "batches", held.0 + 1, epochs)
             })
         };
-        self.topology.peers_of(self.me).filter_map(missing).collect()
+        self.replica.peers().filter_map(missing).collect()
     }
 
     /// The inputs that this replica's batches need to become available.
     fn awaited_replication(&self) -> Vec<Awaited> {
-        let (me, own) = (self.me, self.own_log());
-        let available = self.replication.available[me.index()];
+        let (me, own) = (self.replica.me, self.own_log());
+        let available = self.streams.available[me.index()];
         let mut awaited = Vec::new();
         if own.held > own.durable {
             let (first, epochs) = (own.durable.0 + 1, own.held.0 - own.durable.0);
@@ -197,9 +202,10 @@ impl<H: Host> Inputs<H> {
         }
         if own.durable > available {
             // A replica that is slower than necessary is not waited for: the nearest comes first.
-            let head = |peer: &NodeId| self.replication.durable[peer.index()][me.index()];
+            let head = |peer: &NodeId| self.streams.durable[peer.index()][me.index()];
             let lacks = |peer: &NodeId| head(peer) <= available;
-            let mut lacking: Vec<NodeId> = self.topology.peers_of(me).filter(lacks).collect();
+            let mut lacking: Vec<NodeId> =
+                self.replica.topology.peers_of(me).filter(lacks).collect();
             lacking.sort_by_key(|peer| Reverse(head(peer)));
             let (first, epochs) = (available.0 + 1, own.durable.0 - available.0);
             let what = "acknowledgements";
@@ -212,8 +218,8 @@ impl<H: Host> Inputs<H> {
     /// The inputs that available batches need to be in an epoch, and those that the group's log
     /// needs to reach the epochs of other logs.
     fn awaited_cuts(&self, now: Timestamp) -> Vec<Awaited> {
-        let (me, last) = (self.me, self.last_decided());
-        let available = self.replication.available[me.index()];
+        let (me, last) = (self.replica.me, self.last_decided());
+        let available = self.streams.available[me.index()];
         let behind = self.pace.wanted.0.saturating_sub(last.0);
         let epochs = behind.max(available.0.saturating_sub(self.cut.last_head(me).0));
         if epochs == 0 || last >= self.pace.limit {
@@ -231,9 +237,9 @@ impl<H: Host> Inputs<H> {
     fn silent(&self, now: Timestamp) -> impl Iterator<Item = NodeId> {
         let is_silent = move |peer: &NodeId| {
             let heard = self.cut.heard_at[peer.index()];
-            !self.replication.is_up[peer.index()] || now.since(heard).us >= PATIENCE.us
+            !self.replica.is_up[peer.index()] || now.since(heard).us >= PATIENCE.us
         };
-        self.topology.peers_of(self.me).filter(is_silent)
+        self.replica.peers().filter(is_silent)
     }
 }
 

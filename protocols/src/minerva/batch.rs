@@ -21,8 +21,9 @@ use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
 
 use super::given;
-use crate::inputs::{self, NUMBER_MAX};
-pub use crate::inputs::{Bid, Heads};
+use crate::messages::NUMBER_MAX;
+use crate::streams;
+pub use crate::streams::{Bid, Heads};
 
 /// A transaction in a batch: the paper's `TxnRecord`.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,7 +197,7 @@ impl Batch {
         let base = SnapshotVersion(from.u64("batch base")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
-        inputs::check_names(source, first_sequence, count)?;
+        streams::check_names(source, first_sequence, count)?;
         let records = (0..count as u64)
             .map(|i| TxnRecord::decode(TxnId::new(source, first_sequence + i), from, bytes))
             .collect::<Result<_, _>>()?;
@@ -207,7 +208,7 @@ impl Batch {
     }
 }
 
-impl inputs::Batch for Batch {
+impl streams::Batch for Batch {
     fn source(&self) -> NodeId {
         self.source
     }

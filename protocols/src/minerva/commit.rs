@@ -41,7 +41,7 @@ use super::resolution::{Ordered, Resolution, Wrote};
 use super::state::Execution;
 use super::validation::Validator;
 use super::{Cut, Minerva, conflict_graph};
-use crate::inputs::INTACT;
+use crate::replica::INTACT;
 
 /// The approximate maximum of write sets in an epoch's record, in bytes. Writes above it are
 /// re-executed when the log is read, like bulk loads: a record has a size limit, and an epoch has
@@ -139,7 +139,7 @@ impl Minerva {
         if let Some(resolution) = self.state.logged.remove(&epoch) {
             return self.replay(cx, &cut, &batches, resolution);
         }
-        let own_head = cut.heads[self.state.inputs.me.index()];
+        let own_head = cut.heads[self.state.inputs.replica.me.index()];
         self.state.inputs.tell_reached(cx, Phase::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
@@ -233,7 +233,7 @@ impl Minerva {
         let mut record = Vec::new();
         resolution.encode(&mut record);
         self.state.inputs.log_epoch(cx, epoch, record.into());
-        self.state.inputs.collection.owe(logged.owed);
+        self.state.inputs.replica.owe(logged.owed);
     }
 
     /// The part of an ordered queue's entry that is logged.
@@ -419,7 +419,7 @@ impl Minerva {
                 let finished = self.run_slice(cx, epoch, &entries[entry..=entry]);
                 if !self.is_bulk(record) {
                     let bytes = finished.iter().map(|finished| writes_bytes(&finished.writes));
-                    self.state.inputs.collection.owe(bytes.sum());
+                    self.state.inputs.replica.owe(bytes.sum());
                 }
                 continue;
             };
@@ -454,7 +454,7 @@ impl Minerva {
         entries: &[Entry<'_>],
         outcomes: Vec<Option<Finished>>,
     ) {
-        let me = self.state.inputs.me;
+        let me = self.state.inputs.replica.me;
         let mut invalid = HashSet::default();
         let own = entries.iter().map(|entry| entry.record.txn).find(|txn| txn.node() == me);
         for (entry, finished) in entries.iter().zip(outcomes) {
@@ -507,8 +507,8 @@ impl Minerva {
     /// builds on them. They must be certain to become stale: later runs don't see the removed
     /// writes, and runs of one source don't conflict.
     fn doom_dependents(&mut self, cx: &mut Cx<'_, Self>, mut doomed: HashSet<TxnId>) {
-        let head = self.state.inputs.cut.heads[self.state.inputs.me.index()];
-        let own = &self.state.inputs.replication.logs[self.state.inputs.me.index()];
+        let head = self.state.inputs.cut.heads[self.state.inputs.replica.me.index()];
+        let own = &self.state.inputs.streams.logs[self.state.inputs.replica.me.index()];
         let sent = own.slots.range(head.next()..).flat_map(|(_, slot)| &slot.batch.records);
         let Execution { overlay, in_flight, current, .. } = &mut self.state.execution;
         for (in_flight, record) in in_flight.iter_mut().zip(sent.chain(&*current)) {
@@ -568,5 +568,5 @@ pub(super) fn apply_valid(
 }
 
 fn own_chains_first(minerva: &Minerva, chains: &[Chain], vertices: &mut [usize]) {
-    vertices.sort_by_key(|&c| chains[c].origin.source != minerva.state.inputs.me);
+    vertices.sort_by_key(|&c| chains[c].origin.source != minerva.state.inputs.replica.me);
 }

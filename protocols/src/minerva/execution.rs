@@ -27,7 +27,7 @@ impl Minerva {
         let mut reads = Vec::new();
         for Submission { ticket, request } in submissions {
             match request {
-                Request::Commit(_) if self.state.inputs.rejoin.is_some() => {
+                Request::Commit(_) if self.state.inputs.is_rejoining() => {
                     cx.mark("minerva.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
@@ -67,18 +67,18 @@ impl Minerva {
         program: Program,
         group: &mut Vec<(Ticket, Program)>,
     ) {
-        let is_held = !self.state.inputs.greetings.is_ready
+        let is_held = !self.state.inputs.presence.is_ready
             && self.state.execution.current_bytes >= self.state.options.batch_bytes;
         let is_full = self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX;
         if is_held || is_full {
             cx.mark("minerva.too_many_in_flight");
             let inputs = &self.state.inputs;
-            let abort = too_many_in_flight(inputs.waits.late.first(), &inputs.topology);
+            let abort = too_many_in_flight(inputs.waits.late.first(), &inputs.replica.topology);
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
         if let Some(late) = &self.state.inputs.waits.backlog {
             cx.mark("minerva.refused_behind");
-            let abort = too_far_behind(late, &self.state.inputs.topology);
+            let abort = too_far_behind(late, &self.state.inputs.replica.topology);
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
         let (procedure, args) = match &program {
@@ -108,7 +108,7 @@ impl Minerva {
     /// Whether a call is not executed now, but only at its place in the ordered queue.
     fn goes_in_order(&self, procedure: ProcedureId, args: &[u8]) -> bool {
         let State { registry, options, inputs, contention, .. } = &self.state;
-        let is_lone = options.lone_in_order && inputs.topology.node_count() == 1;
+        let is_lone = options.lone_in_order && inputs.replica.topology.node_count() == 1;
         contention.is_high()
             || is_bulk(registry, procedure, args)
             || is_lone && is_footprint_declared(registry, procedure, args)
@@ -132,8 +132,8 @@ impl Minerva {
     /// §3.2, Algorithm 1, `ExecuteTransaction`.
     fn execute(&mut self, cx: &mut Cx<'_, Self>, group: Vec<(Ticket, Program)>) {
         cx.mark("minerva.executed");
-        let first = self.state.inputs.next_sequence;
-        let name = |i: usize| TxnId::new(self.state.inputs.me, first + i as u64);
+        let first = self.state.inputs.streams.next_sequence;
+        let name = |i: usize| TxnId::new(self.state.inputs.replica.me, first + i as u64);
         let named: Vec<_> = group.iter().enumerate().map(|(i, (_, p))| (name(i), p)).collect();
         cx.begin_work();
         let runs = optimistic::run_group(
@@ -199,8 +199,8 @@ impl Minerva {
     /// Rebuilds the overlay from the writes in flight, for a snapshot that was not reached epoch by
     /// epoch.
     pub(super) fn rebuild_overlay(&mut self) {
-        let own = &self.state.inputs.replication.logs[self.state.inputs.me.index()];
-        let head = self.state.inputs.cut.heads[self.state.inputs.me.index()];
+        let own = &self.state.inputs.streams.logs[self.state.inputs.replica.me.index()];
+        let head = self.state.inputs.cut.heads[self.state.inputs.replica.me.index()];
         let (keep, applied) = (self.state.options.keep_uncommitted, self.state.inputs.cut.applied);
         // If the temporary state is reset every epoch, only writes of runs on this epoch belong to
         // it.
@@ -234,8 +234,8 @@ impl Minerva {
     ) {
         let execution = &mut self.state.execution;
         let inputs = &mut self.state.inputs;
-        let txn = TxnId::new(inputs.me, inputs.next_sequence);
-        inputs.next_sequence += 1;
+        let txn = TxnId::new(inputs.replica.me, inputs.streams.next_sequence);
+        inputs.streams.next_sequence += 1;
         let record = TxnRecord { txn, program: plan.program, how: plan.how };
         let dependencies = record.learned().map(|(r, _)| dependencies(r)).unwrap_or_default();
         if !dependencies.is_empty() {
@@ -267,7 +267,7 @@ impl Minerva {
     /// Closes the current batch and sends it.
     pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
         cx.clear_timer(Timer::Batch);
-        if !self.state.inputs.greetings.is_ready {
+        if !self.state.inputs.presence.is_ready {
             return;
         }
         let records = std::mem::take(&mut self.state.execution.current);
@@ -282,7 +282,7 @@ impl Minerva {
     fn broadcast(&mut self, cx: &mut Cx<'_, Self>, records: Vec<TxnRecord>) {
         let first = records.first().expect("a batch has a transaction").txn;
         let batch = Batch {
-            source: self.state.inputs.me,
+            source: self.state.inputs.replica.me,
             bid: self.state.inputs.own_log().held.next(),
             base: self.state.execution.current_base,
             first_sequence: first.sequence(),

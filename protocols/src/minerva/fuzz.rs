@@ -14,12 +14,12 @@ use pangea_core::value::Value;
 use super::batch::{Batch, Bid, How, TxnRecord};
 use super::resolution::{Ordered, Resolution, Wrote};
 use super::{Cut, Message, Rules};
-use crate::agreement::{Record, Term};
+use crate::agreement::Record;
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{
-    self, ChunkNumber, Meta, decode_batch, encode_heads, recollection, take_chunk,
-    take_recollection,
-};
+use crate::inputs::{self, Meta, recollection, take_recollection};
+use crate::presence;
+use crate::streams::{self, decode_batch, encode_heads};
+use crate::transfer::{self, ChunkNumber, take_chunk};
 
 const NODES: usize = 3;
 
@@ -99,32 +99,67 @@ fn remembered() -> Bytes {
 fn messages() -> Vec<Vec<u8>> {
     let (source, version) = (NodeId(2), SnapshotVersion(300));
     let heads = vec![Bid(0), Bid(1), Bid(70_000)];
-    let promise = Term::default();
     let chunk = |index| {
         let payload = chunk();
-        Message::CheckpointChunk {
+        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointChunk {
             transfer: 300,
             number: ChunkNumber { index, is_last: index > 0 },
             payload,
-        }
+        }))
     };
     let all = [
-        Message::Batch { bytes: batch() },
-        Message::Ack { heads: heads.clone() },
-        Message::ProofOfAvailability { head: Bid(9) },
-        Message::Fetch { source, from: Bid(1), upto: Bid(300) },
-        Message::Gone { source, first: Bid(300) },
-        Message::Agreement { bytes: Bytes::from_static(b"bytes") },
-        Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
-        Message::BarrierRequest { token: 5 },
-        Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
-        Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise, follows: promise },
-        Message::Rejoin { nonce: 3, birth: 7 },
-        Message::Recollection { nonce: 3, birth: 7, known: Bytes::from_static(b"known") },
-        Message::CheckpointRequest { transfer: 300, index: 3 },
+        Message::Inputs(inputs::Message::Streams(streams::Message::Batch { bytes: batch() })),
+        Message::Inputs(inputs::Message::Streams(streams::Message::Ack { heads: heads.clone() })),
+        Message::Inputs(inputs::Message::Streams(streams::Message::ProofOfAvailability {
+            head: Bid(9),
+        })),
+        Message::Inputs(inputs::Message::Streams(streams::Message::Fetch {
+            source,
+            from: Bid(1),
+            upto: Bid(300),
+        })),
+        Message::Inputs(inputs::Message::Streams(streams::Message::Gone {
+            source,
+            first: Bid(300),
+        })),
+        Message::Inputs(inputs::Message::Agreement { bytes: Bytes::from_static(b"bytes") }),
+        Message::Inputs(inputs::Message::Progress {
+            applied: version,
+            durable: SnapshotVersion(2),
+            heads,
+        }),
+        Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
+        Message::Inputs(inputs::Message::Barrier {
+            token: 5,
+            incarnation: u64::MAX,
+            nonce: 1 << 40,
+        }),
+        Message::Inputs(inputs::Message::Presence(presence::Message::Greeting {
+            birth: 7,
+            yours: u64::MAX,
+            known: Bytes::from_static(b"known"),
+        })),
+        Message::Inputs(inputs::Message::Presence(presence::Message::Rejoin {
+            nonce: 3,
+            birth: 7,
+        })),
+        Message::Inputs(inputs::Message::Presence(presence::Message::Recollection {
+            nonce: 3,
+            birth: 7,
+            known: Bytes::from_static(b"known"),
+        })),
+        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointRequest {
+            transfer: 300,
+            index: 3,
+        })),
         chunk(0),
-        Message::CheckpointAck { transfer: 300, index: 3 },
-        Message::CheckpointGone { transfer: 300 },
+        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointAck {
+            transfer: 300,
+            index: 3,
+        })),
+        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointGone {
+            transfer: 300,
+        })),
     ];
     let encode = |message: &Message| {
         let mut out = Vec::new();
@@ -137,14 +172,17 @@ fn messages() -> Vec<Vec<u8>> {
 /// Checks whether the contents of a message can be decoded, if they are decoded separately.
 fn look_inside(message: &Message) -> Result<u32, DecodeError> {
     match message {
-        Message::Batch { bytes } => {
+        Message::Inputs(inputs::Message::Streams(streams::Message::Batch { bytes })) => {
             let batch = decode_batch::<Batch>(bytes, NODES)?;
             assert_eq!(Batch::decode(&batch.encode()), Ok(batch.clone()));
             Ok(size(batch.records.len()))
         }
-        Message::CheckpointChunk { number: ChunkNumber { index, .. }, payload, .. } => {
-            take_chunk(SnapshotVersion(300), *index, payload, NODES).map(size)
-        }
+        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointChunk {
+            number: ChunkNumber { index, .. },
+            payload,
+            ..
+        })) => take_chunk::<inputs::Configuration>(SnapshotVersion(300), *index, payload, NODES)
+            .map(size),
         _ => Ok(0),
     }
 }

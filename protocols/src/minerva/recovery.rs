@@ -13,7 +13,7 @@ use super::batch::{Batch, TxnRecord};
 use super::execution::dependencies;
 use super::resolution::Resolution;
 use super::state::InFlight;
-use crate::inputs::INTACT;
+use crate::replica::INTACT;
 
 impl Minerva {
     /// Handles the first input of every run.

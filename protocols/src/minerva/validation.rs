@@ -47,9 +47,10 @@ impl Validator<'_> {
             .iter()
             .map(|chain| {
                 let members = next.by_ref().take(chain.members.len());
-                members.fold(false, |stale, is_current| {
-                    mutate!(StaleAlone: stale | !is_current => !is_current)
-                })
+                members.fold(
+                    false,
+                    |stale, is_current| mutate!(StaleAlone: stale | !is_current => !is_current),
+                )
             })
             .collect()
     }

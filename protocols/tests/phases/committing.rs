@@ -3,7 +3,6 @@
 use pangea_core::key::Key;
 use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, Seen, Write};
 use pangea_core::value::Value;
-use pangea_protocols::minerva::Message;
 
 use super::script::TABLE;
 use super::support::{Cluster, Fate, by_hand};
@@ -67,7 +66,7 @@ fn a_read_of_a_superseded_epoch_is_stale_and_its_client_gets_the_result_of_the_s
     let behind = (cluster.leader() + 1) % 3;
     let other = (behind + 1) % 3;
     cluster.rule = Box::new(move |_, to, message| match message {
-        Message::Agreement { .. } if to.index() == behind => Fate::HoldBack,
+        message!(Agreement { .. }) if to.index() == behind => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.call(other, "put x 5");

@@ -26,7 +26,7 @@ use crate::inputs::ProposalName;
 impl Calvin {
     /// The last epoch that this node has run and confirmed.
     pub(in super::super) fn confirmed(&self) -> SnapshotVersion {
-        self.state.inputs.mastery.confirmed.epoch
+        self.state.inputs.cut.confirmed.epoch
     }
 
     /// Confirms the epochs that have run and of which all cuts are decided.
@@ -36,7 +36,7 @@ impl Calvin {
             let epoch = self.confirmed().next();
             let applied = self.state.inputs.cut.applied;
             let shards = self.shards();
-            let decided = shards.streams.values().map(|stream| stream.decided);
+            let decided = shards.streams.values().map(|stream| stream.inbound.decided);
             let decided = decided.chain([shards.decided, applied]).min().unwrap_or_default();
             if epoch > decided {
                 return;
@@ -85,9 +85,9 @@ impl Calvin {
         let Some(own) = shards.own.get(&upto).filter(|_| is_news) else { return };
         let name = own.cut.name;
         for stream in shards.streams.values_mut() {
-            let slices = stream.slices.range_mut(from.next()..=upto);
+            let slices = stream.outbound.slices.range_mut(from.next()..=upto);
             slices.for_each(|(_, slice)| slice.is_decided = true);
-            for node in &stream.subscribers {
+            for node in &stream.outbound.subscribers {
                 cx.send(*node, Message::Decided { upto, name });
             }
         }
@@ -104,14 +104,14 @@ impl Calvin {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
-        if stream.source != from || upto <= stream.decided {
+        if stream.inbound.source != from || upto <= stream.inbound.decided {
             return cx.mark("calvin.decided_again");
         }
-        if stream.came.get(&upto).is_some_and(|slice| slice.cut.name == name) {
-            let came = stream.came.range_mut(..=upto);
+        if stream.inbound.slices.get(&upto).is_some_and(|slice| slice.cut.name == name) {
+            let came = stream.inbound.slices.range_mut(..=upto);
             came.for_each(|(_, slice)| slice.is_decided = true);
             stream.raise_decided();
-        } else if !std::mem::replace(&mut stream.is_asked_again, true) {
+        } else if !std::mem::replace(&mut stream.inbound.is_asked_again, true) {
             // It refers to a slice that this node does not have: some were lost with a connection.
             cx.mark("calvin.decided_after_gap");
             self.subscribe(cx, shard);
@@ -128,7 +128,7 @@ impl Calvin {
     ) -> bool {
         let stream = self.shards().stream(shard);
         let epoch = slice.epoch;
-        let Some(known) = stream.came.get_mut(&epoch) else { return false };
+        let Some(known) = stream.inbound.slices.get_mut(&epoch) else { return false };
         if known.cut.name == slice.cut.name {
             known.is_decided |= slice.is_decided;
             stream.raise_decided();
@@ -144,8 +144,8 @@ impl Calvin {
             self.go_back(cx, SnapshotVersion(epoch.0 - 1));
         }
         let stream = self.shards().stream(shard);
-        stream.came.split_off(&epoch);
-        stream.upto = SnapshotVersion(epoch.0 - 1);
+        stream.inbound.slices.split_off(&epoch);
+        stream.inbound.upto = SnapshotVersion(epoch.0 - 1);
         true
     }
 
@@ -164,8 +164,8 @@ impl Calvin {
             }
         }
         for stream in shards.streams.values_mut() {
-            stream.slices.split_off(&from);
-            stream.paused.clear();
+            stream.outbound.slices.split_off(&from);
+            stream.outbound.paused.clear();
         }
         let sliced = shards.sliced.min(SnapshotVersion(from.0 - 1));
         let heads = self.state.inputs.heads_at(sliced);
@@ -185,12 +185,13 @@ impl Calvin {
             own.mine.iter().for_each(|txn| drop(shards.results.remove(txn)));
         }
         for (shard, stream) in &mut shards.streams {
-            stream.items.split_off(&upto.next());
-            stream.paused.clear();
-            let last = stream.came.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
-            stream.reign_applied = last.or(stream.reign);
-            if stream.reign_applied.is_some() {
-                cx.reign(*shard, upto, stream.reign_applied, false);
+            stream.outbound.items.split_off(&upto.next());
+            stream.outbound.paused.clear();
+            let last =
+                stream.inbound.slices.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
+            stream.masters.applied = last.or(stream.masters.confirmed);
+            if stream.masters.applied.is_some() {
+                cx.reign(*shard, upto, stream.masters.applied, false);
             }
         }
     }
@@ -208,9 +209,9 @@ impl Calvin {
     /// Reports the master terms of the other shards in an epoch that has run, if they are new.
     pub(super) fn note_reigns(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         for (shard, stream) in &mut self.shards().streams {
-            let reign = stream.reign_of(&stream.came[&epoch]);
-            if reign.is_some() && stream.reign_applied != reign {
-                stream.reign_applied = reign;
+            let reign = stream.reign_of(&stream.inbound.slices[&epoch]);
+            if reign.is_some() && stream.masters.applied != reign {
+                stream.masters.applied = reign;
                 cx.reign(*shard, epoch, reign, false);
             }
         }
@@ -225,8 +226,13 @@ impl Stream {
 
     /// Advances `decided` over all received slices of decided cuts without a gap.
     pub(super) fn raise_decided(&mut self) {
-        while self.came.get(&self.decided.next()).is_some_and(|slice| slice.is_decided) {
-            self.decided = self.decided.next();
+        while self
+            .inbound
+            .slices
+            .get(&self.inbound.decided.next())
+            .is_some_and(|slice| slice.is_decided)
+        {
+            self.inbound.decided = self.inbound.decided.next();
         }
     }
 }
@@ -236,11 +242,11 @@ impl Shards {
     fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Line)) -> OfShards {
         let mut of_shards = OfShards::default();
         for (shard, stream) in &mut self.streams {
-            let came = stream.came.remove(&epoch).expect("the epoch was run");
-            stream.reign = stream.reign_of(&came).or(stream.reign);
+            let came = stream.inbound.slices.remove(&epoch).expect("the epoch was run");
+            stream.masters.confirmed = stream.reign_of(&came).or(stream.masters.confirmed);
             of_shards.came.push(came);
             of_shards.add_sent(*shard, stream, epoch);
-            of_shards.dropped.push((*shard, stream.dropped));
+            of_shards.dropped.push((*shard, stream.outbound.dropped));
         }
         let mut lines = self.received.remove(&epoch).unwrap_or_default();
         let received = by_shard((epoch, line), lines.remove(&line).unwrap_or_default());
@@ -260,7 +266,7 @@ fn by_shard(at: (SnapshotVersion, Line), received: Received) -> Vec<(ShardId, It
 }
 
 fn neighbour_stays(stream: &mut Stream) -> bool {
-    stream.came.values_mut().for_each(|slice| slice.is_decided = true);
+    stream.inbound.slices.values_mut().for_each(|slice| slice.is_decided = true);
     stream.raise_decided();
     false
 }

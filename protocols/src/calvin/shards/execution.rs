@@ -97,7 +97,7 @@ impl Calvin {
         // A peer's checkpoint must contain all epochs that are partly applied when it arrives.
         let is_transfer = self.state.inputs.wants_checkpoint();
         let registry = self.state.registry.clone();
-        let me = self.state.inputs.node(self.state.inputs.me);
+        let me = self.state.inputs.node(self.state.inputs.replica.me);
         let shards = self.shards();
         let epoch = shards.given.next();
         let is_first = shards.given == applied;
@@ -107,7 +107,7 @@ impl Calvin {
         }
         let Some(own) = shards.own.get(&epoch) else { return false };
         let came: Option<Vec<&Slice>> =
-            shards.streams.values().map(|stream| stream.came.get(&epoch)).collect();
+            shards.streams.values().map(|stream| stream.inbound.slices.get(&epoch)).collect();
         let Some(came) = came else {
             cx.mark("calvin.epoch_waits_for_slice");
             return false;
@@ -128,7 +128,7 @@ impl Calvin {
         }
         shards.given = epoch;
         cx.end_work(Work::Lock, count);
-        self.state.inputs.collection.owe(count * RUN_BYTES);
+        self.state.inputs.replica.owe(count * RUN_BYTES);
         self.take_received_before(cx, epoch);
         true
     }
@@ -237,7 +237,7 @@ impl Calvin {
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("the epoch was started");
         let cut = shards.own[&epoch].cut.clone();
-        let came = shards.streams.values().map(|stream| &stream.came[&epoch]);
+        let came = shards.streams.values().map(|stream| &stream.inbound.slices[&epoch]);
         let slices = came.chain([&shards.own[&epoch].slice]);
         let batches = slices.flat_map(|slice| &slice.batches);
         let count = batches.map(|batch| batch.requests.len()).sum();

@@ -8,7 +8,7 @@ use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::txn::Write;
 
 use super::slice::Line;
-use crate::inputs::number;
+use crate::streams::number;
 
 /// The rows or the outcome of one transaction.
 #[derive(Clone, Debug, PartialEq)]

@@ -149,7 +149,7 @@ impl Calvin {
                 let token = shards.lookups.token;
                 for (shard, wanted) in &wants {
                     cx.mark("calvin.looked");
-                    let node = shards.streams[shard].source;
+                    let node = shards.streams[shard].inbound.source;
                     cx.send(node, Message::Look { token, wanted: wanted.clone() });
                 }
                 lookup.asked = wants;
@@ -161,7 +161,7 @@ impl Calvin {
     /// Repeats the requests to a shard whose replies may be lost.
     pub(super) fn look_again(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
         let shards = self.shards();
-        let node = shards.streams[&shard].source;
+        let node = shards.streams[&shard].inbound.source;
         for (token, lookup) in &shards.lookups.waiting {
             if let Some(wanted) = lookup.asked.get(&shard) {
                 cx.send(node, Message::Look { token: *token, wanted: wanted.clone() });

@@ -10,7 +10,7 @@ use pangea_core::ids::SnapshotVersion;
 use super::super::Message;
 use super::items::{Item, Items};
 use super::slice::{Line, Slice};
-use crate::inputs::number;
+use crate::streams::number;
 
 /// A chunk of an encoded slice. The chunks are sent in order.
 #[derive(Clone, Debug, PartialEq)]

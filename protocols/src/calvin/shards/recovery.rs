@@ -13,7 +13,7 @@ use super::super::{Calvin, Cut, Message};
 use super::items::Item;
 use super::slice::Slice;
 use super::{Shards, Stream};
-use crate::inputs::INTACT;
+use crate::replica::INTACT;
 
 /// The messages that a peer retains for other shards, by epoch, with the encoded records as
 /// received.
@@ -22,8 +22,8 @@ pub(in super::super) type HandedOn = Vec<(SnapshotVersion, Bytes, OfShards)>;
 impl OfShards {
     /// Adds the messages sent to another shard for an epoch.
     pub(super) fn add_sent(&mut self, shard: ShardId, stream: &Stream, epoch: SnapshotVersion) {
-        self.sent.extend(stream.slices.get(&epoch).map(|slice| (shard, slice.clone())));
-        let items = stream.items.get(&epoch).into_iter().flatten();
+        self.sent.extend(stream.outbound.slices.get(&epoch).map(|slice| (shard, slice.clone())));
+        let items = stream.outbound.items.get(&epoch).into_iter().flatten();
         self.served.extend(items.map(|items| (shard, items.clone())));
     }
 
@@ -93,9 +93,9 @@ impl Calvin {
         let shards = self.shards();
         let first = first.map_or(applied, |first: SnapshotVersion| SnapshotVersion(first.0 - 1));
         for stream in shards.streams.values_mut() {
-            stream.away_since = cx.now.at;
-            (stream.upto, stream.decided) = (applied, applied);
-            stream.dropped = SnapshotVersion::ZERO;
+            stream.inbound.away_since = cx.now.at;
+            (stream.inbound.upto, stream.inbound.decided) = (applied, applied);
+            stream.outbound.dropped = SnapshotVersion::ZERO;
             stream.drop_upto(first);
         }
         // Records are retained for the shard that is furthest behind; for the others, more was
@@ -139,14 +139,14 @@ impl Calvin {
         let shards = self.shards();
         for (shard, slice) in of_shards.sent {
             let stream = shards.stream(shard);
-            if epoch > stream.dropped {
-                stream.slices.insert(epoch, slice);
+            if epoch > stream.outbound.dropped {
+                stream.outbound.slices.insert(epoch, slice);
             }
         }
         for (shard, items) in of_shards.served {
             let stream = shards.stream(shard);
-            if epoch > stream.dropped {
-                stream.items.entry(epoch).or_default().push(items);
+            if epoch > stream.outbound.dropped {
+                stream.outbound.items.entry(epoch).or_default().push(items);
             }
         }
     }
@@ -156,8 +156,8 @@ impl Calvin {
         let shards = self.shards();
         for slice in of_shards.came {
             let stream = shards.stream(slice.shard);
-            stream.came.insert(epoch, slice);
-            (stream.upto, stream.decided) = (epoch, epoch);
+            stream.inbound.slices.insert(epoch, slice);
+            (stream.inbound.upto, stream.inbound.decided) = (epoch, epoch);
         }
         let received = shards.received.entry(epoch).or_default();
         for (shard, items) in of_shards.received {
@@ -174,7 +174,8 @@ impl Calvin {
     pub(in super::super) fn kept_for_others(&self) -> Bytes {
         let Some(shards) = &self.state.shards else { return Bytes::new() };
         let applied = self.confirmed();
-        let dropped: Vec<_> = shards.streams.iter().map(|(to, it)| (*to, it.dropped)).collect();
+        let dropped: Vec<_> =
+            shards.streams.iter().map(|(to, it)| (*to, it.outbound.dropped)).collect();
         let least = dropped.iter().map(|(_, upto)| upto.next()).min().unwrap_or_default();
         let mut out = Vec::new();
         for epoch in (least.min(applied).0..=applied.0).map(SnapshotVersion) {
@@ -223,13 +224,13 @@ impl Calvin {
         for (shard, upto) in last.dropped.clone() {
             let stream = self.shards().stream(shard);
             // The rows sent for an unfinished epoch are incomplete.
-            stream.items.split_off(&applied.next());
-            stream.paused.clear();
+            stream.outbound.items.split_off(&applied.next());
+            stream.outbound.paused.clear();
             if upto > applied {
                 stream.drop_upto(upto);
             }
         }
-        let dropped = self.shards().streams.values().map(|stream| stream.dropped).min();
+        let dropped = self.shards().streams.values().map(|stream| stream.outbound.dropped).min();
         let from = dropped.unwrap_or_default().max(applied);
         for (epoch, record, of_shards) in handed_on.into_iter().filter(|(it, ..)| *it > from) {
             cx.mark("calvin.handed_on");
@@ -252,7 +253,7 @@ impl Calvin {
         over.into_iter().for_each(|txn| self.lose_result(cx, txn));
         for stream in self.shards().streams.values_mut() {
             // They must request the skipped messages again.
-            for node in std::mem::take(&mut stream.subscribers) {
+            for node in std::mem::take(&mut stream.outbound.subscribers) {
                 cx.send(node, Message::More {});
             }
         }

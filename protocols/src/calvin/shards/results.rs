@@ -11,8 +11,8 @@
 
 use pangea_core::exec::ordered::{Ended, Went};
 use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
-use pangea_core::partition::ShardSet;
 use pangea_core::mutate;
+use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::Outcome;
 
@@ -43,7 +43,7 @@ impl Mine {
 impl Calvin {
     /// Whether and why a client waits on this node for a request in a batch of the group.
     pub(super) fn whose(&self, request: &Request) -> Option<Whose> {
-        let me = self.state.inputs.me;
+        let me = self.state.inputs.replica.me;
         match request.origin {
             _ if request.txn.node() == me => Some(Whose::Sequenced),
             Some((replica, token)) if replica == me => {
@@ -74,7 +74,7 @@ impl Calvin {
     pub(super) fn take_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: &Items) {
         let Items { epoch, line, .. } = *items;
         let (applied, confirmed) = (self.state.inputs.cut.applied, self.confirmed());
-        let me = self.state.inputs.node(self.state.inputs.me);
+        let me = self.state.inputs.node(self.state.inputs.replica.me);
         let shards = self.shards();
         let is_run = epoch > confirmed && epoch <= shards.given;
         let fits = is_run && mutate!(VoidItemsUsed: shards.line_of(epoch) == Some(line) => true);
@@ -169,7 +169,8 @@ impl Calvin {
     ) {
         // The shards that ran them may no longer have the outcomes.
         let streams = self.shards().streams.iter();
-        let missed = streams.filter(|(_, stream)| stream.missed >= epoch).map(|(shard, _)| *shard);
+        let missed =
+            streams.filter(|(_, stream)| stream.inbound.missed >= epoch).map(|(shard, _)| *shard);
         let missed: ShardSet = missed.collect();
         for txn in mine {
             // No client waits for those from before a restart.

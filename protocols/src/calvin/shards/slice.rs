@@ -24,7 +24,8 @@ use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 
 use super::super::Cut;
 use super::super::batch::Request;
-use crate::inputs::{ProposalName, number};
+use crate::inputs::ProposalName;
+use crate::streams::number;
 
 /// A slice.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,7 +161,7 @@ impl Part {
         let mut next = 0;
         let requests = (0..from.count(WHAT)?).map(|_| {
             let sequence = number(from, WHAT)? + next;
-            if sequence >= crate::inputs::NUMBER_MAX {
+            if sequence >= crate::messages::NUMBER_MAX {
                 return Err(DecodeError::new(WHAT));
             }
             next = sequence + 1;

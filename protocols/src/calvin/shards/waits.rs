@@ -23,13 +23,13 @@ impl Calvin {
     /// The placement of all nodes.
     fn topology(&self) -> &Topology {
         let shards = self.state.shards.as_ref();
-        shards.map_or(&self.state.inputs.topology, |shards| &shards.topology)
+        shards.map_or(&self.state.inputs.replica.topology, |shards| &shards.topology)
     }
 
     /// The error for a request that is rejected because another node is too far behind.
     pub(in super::super) fn refusal(&self) -> Option<Abort> {
         let inputs = &self.state.inputs;
-        let late = inputs.waits.refuses(inputs.node(inputs.me))?;
+        let late = inputs.waits.refuses(inputs.node(inputs.replica.me))?;
         Some(too_far_behind(late, self.topology()))
     }
 
@@ -42,7 +42,7 @@ impl Calvin {
     pub(super) fn waits_for(&self) -> Option<NodeId> {
         let inputs = &self.state.inputs;
         let late = inputs.waits.late.first().map(|late| late.node);
-        late.filter(|node| *node != inputs.node(inputs.me))
+        late.filter(|node| *node != inputs.node(inputs.replica.me))
     }
 
     /// The inputs of decided epochs that nodes of other shards have to send.
@@ -54,19 +54,20 @@ impl Calvin {
             let stream = &shards.streams[shard];
             let reached = stream.reached().max(SnapshotVersion(first.0 - 1));
             Awaited {
-                node: stream.source,
-                waits_for: stream.waits_for.get(&stream.source).copied(),
+                node: stream.inbound.source,
+                waits_for: stream.reports.waits_for.get(&stream.inbound.source).copied(),
                 what,
                 first: first.0,
                 epochs: last.0.saturating_sub(reached.0),
             }
         };
         let lacks_slice = |(_, stream): &(&ShardId, &Stream)| {
-            let is_next = shards.given < shards.sliced && stream.upto == shards.given;
-            is_next || last.0 >= stream.upto.0 + AHEAD_MAX
+            let is_next = shards.given < shards.sliced && stream.inbound.upto == shards.given;
+            is_next || last.0 >= stream.inbound.upto.0 + AHEAD_MAX
         };
         let slices = shards.streams.iter().filter(lacks_slice);
-        let slices = slices.map(|(shard, stream)| awaited("slices", shard, stream.upto.next()));
+        let slices =
+            slices.map(|(shard, stream)| awaited("slices", shard, stream.inbound.upto.next()));
         let lacking = shards.sharded.lacking();
         let rows = lacking.iter().flat_map(|(version, shards)| {
             shards.iter().map(|shard| awaited("rows", &shard, *version))
@@ -91,6 +92,6 @@ impl Shards {
 impl Stream {
     /// The last epoch that the source has reported to have run.
     fn reached(&self) -> SnapshotVersion {
-        self.applied.get(&self.source).copied().unwrap_or_default()
+        self.reports.applied.get(&self.inbound.source).copied().unwrap_or_default()
     }
 }

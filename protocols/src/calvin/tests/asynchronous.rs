@@ -15,6 +15,7 @@ use super::super::batch::Unplaced;
 use super::super::messages::Taken;
 use super::super::options::Replication;
 use super::{Did, Message, Node, Options, TABLE, submit};
+use crate::inputs;
 
 /// Three distant replicas: a message arrives when a test says so.
 struct Cluster {
@@ -119,7 +120,12 @@ impl Cluster {
         for _ in 0..ticks {
             for node in 0..3 {
                 self.nodes[usize::from(node)].now_us += 10_000;
-                for timer in [Timer::Tick, Timer::Batch, Timer::Epoch, Timer::Fetch] {
+                for timer in [
+                    Timer::Inputs(inputs::Timer::Tick),
+                    Timer::Inputs(inputs::Timer::Batch),
+                    Timer::Inputs(inputs::Timer::Epoch),
+                    Timer::Inputs(inputs::Timer::Fetch),
+                ] {
                     self.step(node, Input::Timer(timer));
                 }
             }
@@ -130,7 +136,7 @@ impl Cluster {
     /// A client of a node appends a value, in a batch that is closed at once.
     fn append(&mut self, node: u16, bytes: &'static [u8]) {
         self.step(node, Input::Submit(submit(&[bytes])));
-        self.step(node, Input::Timer(Timer::Batch));
+        self.step(node, Input::Timer(Timer::Inputs(inputs::Timer::Batch)));
     }
 
     fn results(&self, node: u16) -> Vec<Vec<u8>> {
@@ -168,10 +174,10 @@ fn the_master_answers_before_anybody_else_has_heard_of_it_and_the_others_follow(
     cluster.append(0, b"a");
     assert_eq!(cluster.results(0), [b"a"], "no message has been delivered yet");
     assert_eq!(cluster.published(), [before.next(), before, before]);
-    assert_eq!(cluster.nodes[0].calvin.state.inputs.mastery.confirmed.epoch, before);
+    assert_eq!(cluster.nodes[0].calvin.state.inputs.cut.confirmed.epoch, before);
     cluster.wait(5);
     cluster.assert_equal();
-    let confirmed = cluster.nodes[0].calvin.state.inputs.mastery.confirmed.epoch;
+    let confirmed = cluster.nodes[0].calvin.state.inputs.cut.confirmed.epoch;
     assert_eq!(confirmed, cluster.published()[1], "the epoch is decided");
 }
 
@@ -352,12 +358,19 @@ fn where_nothing_is_taken_one_request_asks_for_all() {
     assert_eq!(tokens.len(), 3);
     let refusal = Message::NotTaken { tokens };
     cluster.step(1, Input::Message { from: NodeId(0), message: refusal });
-    cluster.step(1, Input::Timer(Timer::Tick));
-    cluster.step(1, Input::Timer(Timer::Tick));
+    cluster.step(1, Input::Timer(Timer::Inputs(inputs::Timer::Tick)));
+    cluster.step(1, Input::Timer(Timer::Inputs(inputs::Timer::Tick)));
     let tokens = forwarded(&mut cluster);
     assert_eq!(tokens.len(), 1, "until the question is answered");
-    let term =
-        cluster.nodes[0].calvin.state.inputs.mastery.reign.expect("the node is the master").term;
+    let term = cluster.nodes[0]
+        .calvin
+        .state
+        .inputs
+        .extension
+        .mastery
+        .reign
+        .expect("the node is the master")
+        .term;
     cluster.step(
         1,
         Input::Message {

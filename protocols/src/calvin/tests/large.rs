@@ -160,7 +160,13 @@ impl Pair {
     fn tick(&mut self) {
         for node in 0..2 {
             self.nodes[usize::from(node)].now_us += 10_000;
-            for timer in [Timer::Tick, Timer::Batch, Timer::Epoch, Timer::Fetch, Timer::Progress] {
+            for timer in [
+                Timer::Inputs(inputs::Timer::Tick),
+                Timer::Inputs(inputs::Timer::Batch),
+                Timer::Inputs(inputs::Timer::Epoch),
+                Timer::Inputs(inputs::Timer::Fetch),
+                Timer::Inputs(inputs::Timer::Progress),
+            ] {
                 self.step(node, Input::Timer(timer));
             }
         }
@@ -304,7 +310,7 @@ fn an_epoch_that_is_much_is_sent_some_messages_at_a_time() {
         let args = [vec![200, 0], vec![0; 300]].concat();
         let calls = (0..100).map(|_| submission("count", args.clone())).collect();
         pair.step(0, Input::Submit(calls));
-        pair.step(0, Input::Timer(Timer::Epoch));
+        pair.step(0, Input::Timer(Timer::Inputs(inputs::Timer::Epoch)));
         pair.wire.clear();
         pair.marks.clear();
         pair.step(0, Input::PeerUp(NodeId(1)));

@@ -23,7 +23,9 @@ use super::super::shards::slice::{Line, OfCut, Part as OfBatch, Slice};
 use super::super::{Message, Options, Timer};
 use super::{Did, Node, TABLE, submit};
 use crate::agreement::Term;
-use crate::inputs::{self, Bid, ChunkNumber, Heads, ProposalName};
+use crate::inputs::{self, ProposalName};
+use crate::streams::{self, Bid, Heads};
+use crate::transfer::{self, ChunkNumber};
 
 const REGIONS: [&str; 3] = ["a", "b", "c"];
 const ROUNDS: usize = 120;
@@ -93,11 +95,16 @@ impl Confusion {
         for round in 0..ROUNDS {
             for node in 0..3 * self.shards {
                 self.nodes[usize::from(node)].now_us += 10_000;
-                for timer in [Timer::Tick, Timer::Batch, Timer::Epoch, Timer::Fetch] {
+                for timer in [
+                    Timer::Inputs(inputs::Timer::Tick),
+                    Timer::Inputs(inputs::Timer::Batch),
+                    Timer::Inputs(inputs::Timer::Epoch),
+                    Timer::Inputs(inputs::Timer::Fetch),
+                ] {
                     self.step(node, Input::Timer(timer));
                 }
                 if round % 10 == 0 {
-                    self.step(node, Input::Timer(Timer::Progress));
+                    self.step(node, Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
                 }
                 if self.rng.u8(..4) == 0 {
                     self.step(node, Input::Submit(submit(&[b"a", b"b"])));
@@ -273,12 +280,13 @@ impl Confusion {
                 Message::Forward { requests: (0..count).map(request).collect() }
             }
             21 => {
-                let reign = self.nodes[usize::from(from)].calvin.state.inputs.mastery.reign;
+                let reign =
+                    self.nodes[usize::from(from)].calvin.state.inputs.extension.mastery.reign;
                 let term = reign.map(|reign| reign.term).unwrap_or_default();
                 Message::Taken { taken: Taken { term, tokens: self.tokens(to) } }
             }
             22 => Message::NotTaken { tokens: self.tokens(to) },
-            _ => Message::Inputs(self.of_inputs((from, to), (epoch, other))),
+            _ => self.of_inputs((from, to), (epoch, other)),
         }
     }
 
@@ -286,37 +294,40 @@ impl Confusion {
         &mut self,
         (from, to): (u16, u16),
         (epoch, other): (SnapshotVersion, SnapshotVersion),
-    ) -> inputs::Message {
+    ) -> Message {
         use inputs::Message as Of;
+        use {streams::Message as OfStreams, transfer::Message as OfTransfer};
         let (source, token) = (NodeId(self.rng.u16(..4)), self.rng.u64(..9));
         let (bid, index) = (Bid(self.rng.u64(..8)), self.rng.u64(..4));
         match self.rng.u8(..17) {
-            0..=2 => Of::Batch { bytes: self.batch(from).encode() },
+            0..=2 => OfStreams::Batch { bytes: self.batch(from).encode() }.into(),
             3 => {
                 let mut heads = self.heads();
                 // A node that learns that it has lost its own batches stops.
                 if let Some(own) = heads.get_mut(usize::from(to / self.shards)) {
                     *own = Bid(0);
                 }
-                Of::Ack { heads }
+                OfStreams::Ack { heads }.into()
             }
-            4 => Of::Fetch { source, from: Bid(bid.0 / 2), upto: bid },
-            5 => Of::Gone { source, first: bid },
-            6 => Of::Agreement { bytes: (0..self.rng.usize(..40)).map(|it| it as u8).collect() },
-            7 => Of::Progress { applied: epoch, durable: other, heads: self.heads() },
-            8 => Of::Turn { wants: token > 4, is_frozen: token % 2 > 0, known: epoch },
-            9 => Of::BarrierRequest { token },
-            10 => Of::Barrier { token, incarnation: token, nonce: bid.0 },
-            11 => Of::CheckpointRequest { transfer: token, index },
-            12 => Of::CheckpointChunk {
+            4 => OfStreams::Fetch { source, from: Bid(bid.0 / 2), upto: bid }.into(),
+            5 => OfStreams::Gone { source, first: bid }.into(),
+            6 => Of::Agreement { bytes: (0..self.rng.usize(..40)).map(|it| it as u8).collect() }
+                .into(),
+            7 => Of::Progress { applied: epoch, durable: other, heads: self.heads() }.into(),
+            8 => Message::Turn { wants: token > 4, is_frozen: token % 2 > 0, known: epoch },
+            9 => Of::BarrierRequest { token }.into(),
+            10 => Of::Barrier { token, incarnation: token, nonce: bid.0 }.into(),
+            11 => OfTransfer::CheckpointRequest { transfer: token, index }.into(),
+            12 => OfTransfer::CheckpointChunk {
                 transfer: token,
                 number: ChunkNumber { index, is_last: token % 2 > 0 },
                 payload: Bytes::from_static(&[1, 2, 3]),
-            },
-            13 => Of::CheckpointAck { transfer: token, index },
-            14 => Of::CheckpointGone { transfer: token },
-            15 => Of::Wish {},
-            _ => Of::Yield { term: Term::default() },
+            }
+            .into(),
+            13 => OfTransfer::CheckpointAck { transfer: token, index }.into(),
+            14 => OfTransfer::CheckpointGone { transfer: token }.into(),
+            15 => Message::Wish {},
+            _ => Message::Yield { term: Term::default() },
         }
     }
 }

@@ -28,8 +28,8 @@ fn awaiting() -> (Node, Did) {
     let request = Request::Commit(Program::Certified(certified));
     node.step(Input::Submit(vec![Submission { ticket: Ticket(7), request }]));
     node.now_us += 10_000;
-    node.step(Input::Timer(Timer::Batch));
-    node.step(Input::Timer(Timer::Epoch));
+    node.step(Input::Timer(Timer::Inputs(inputs::Timer::Batch)));
+    node.step(Input::Timer(Timer::Inputs(inputs::Timer::Epoch)));
     let last = node.calvin.state.inputs.last_decided().0;
     assert!(last > 0, "the epoch is decided");
     for (other, epoch) in [RUNS, OTHER].into_iter().flat_map(|it| (1..=last).map(move |e| (it, e)))
@@ -41,7 +41,7 @@ fn awaiting() -> (Node, Did) {
         assert_eq!(did.replies, []);
     }
     assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "the transaction ran on this node");
-    let told = node.step(Input::Timer(Timer::Progress));
+    let told = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
     (node, told)
 }
 
@@ -90,7 +90,7 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
     let items = Items::new((epoch, line), &[Item::Result(row, Went::Ran(Ok(Vec::new())))]);
     let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items { items } });
     assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
-    let did = node.step(Input::Timer(Timer::Progress));
+    let did = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
     assert!(kept(&did, RUNS) >= epoch, "the outcome arrived");
 }
 

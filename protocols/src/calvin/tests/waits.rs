@@ -46,10 +46,11 @@ impl Seen {
 fn go_on(node: &mut Node, times: u64, seen: &mut Seen) {
     for time in 0..times {
         node.now_us += 10_000;
-        let mut inputs = vec![Input::Submit(write(node)), Input::Timer(Timer::Batch)];
-        inputs.push(Input::Timer(Timer::Epoch));
+        let mut inputs =
+            vec![Input::Submit(write(node)), Input::Timer(Timer::Inputs(inputs::Timer::Batch))];
+        inputs.push(Input::Timer(Timer::Inputs(inputs::Timer::Epoch)));
         if time % 10 == 9 {
-            inputs.push(Input::Timer(Timer::Progress));
+            inputs.push(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
         }
         for input in inputs {
             note(node.step(input), seen);
@@ -69,7 +70,8 @@ fn note(did: Did, seen: &mut Seen) {
 
 /// Another shard sends empty slices up to an epoch.
 fn send_slices(node: &mut Node, from: u16, upto: u64, seen: &mut Seen) {
-    let first = node.calvin.state.shards.as_ref().unwrap().streams[&ShardId(from)].upto.0 + 1;
+    let first =
+        node.calvin.state.shards.as_ref().unwrap().streams[&ShardId(from)].inbound.upto.0 + 1;
     for epoch in first..=upto {
         let slice = Slice::new(SnapshotVersion(epoch), ShardId(from), OfCut::default(), Vec::new());
         let message = Message::Slice { slice };
@@ -116,12 +118,12 @@ fn requests_are_refused_in_the_name_of_a_shard_that_is_far_behind_until_it_has_c
     let taken = 400 - 140;
     for _ in 0..20 {
         node.now_us += 10_000;
-        note(node.step(Input::Timer(Timer::Epoch)), &mut seen);
+        note(node.step(Input::Timer(Timer::Inputs(inputs::Timer::Epoch))), &mut seen);
         let last = node.calvin.state.inputs.last_decided().0;
         send_slices(&mut node, 1, last, &mut seen);
     }
     assert_eq!(seen.committed, taken, "no request is lost");
-    note(node.step(Input::Timer(Timer::Progress)), &mut seen);
+    note(node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress))), &mut seen);
     assert_eq!(late(&node), []);
     go_on(&mut node, 1, &mut seen);
     let last = node.calvin.state.inputs.last_decided().0;

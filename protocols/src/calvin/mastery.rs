@@ -1,4 +1,4 @@
-//! Asynchronous replication (Calvin §3.1.1): one replica is the master and runs its batches before
+//! Mastership (§3.1.1, asynchronous replication): one replica is the master and runs its batches before
 //! their cuts are decided.
 //!
 //! ```text
@@ -39,40 +39,34 @@ mod confirmed;
 
 use std::collections::VecDeque;
 
+use super::messages::Message;
+use super::{Calvin, Cut};
+use crate::agreement::{Term, master_patience};
+use crate::inputs::{Inputs, ProtocolRecord, Reign};
+use crate::replica::{INTACT, kind};
+use crate::streams::Heads;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
-use serde::{Deserialize, Serialize};
-
-use super::messages::Message;
-use super::state::Cut;
-use super::{Heads, Host, Inputs, LogRecord, Rules};
-use crate::agreement::{Term, master_patience};
 
 /// The maximum number of cuts that are fixed and not decided: above it the master creates no
 /// batches. With one cut every 10 ms this is a few seconds, the time during which an isolated
 /// master may acknowledge transactions that are lost.
 const EARLY_MAX: usize = 256;
 
+/// More than the number of transactions that a master has run before another disk had them.
+pub(super) const NUMBERS_SKIPPED: u64 = 1 << 30;
+
 /// The maximum time for which a master that was asked to transfer mastership accepts no requests.
 const YIELD_MAX: Span = Span::from_ms(3_000);
 
-/// A master term: the period of one master.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reign {
-    /// The agreement term in which it leads.
-    pub term: Term,
-    /// The number of its first transaction.
-    pub first: u64,
-}
-
 /// A cut that this replica has fixed.
-pub(crate) struct Early<R> {
+pub(crate) struct Early {
     pub epoch: SnapshotVersion,
-    pub cut: Cut<R>,
+    pub cut: Cut,
     /// Its position in this node's log.
     pub position: LogPosition,
     /// The term in which it was last proposed.
@@ -83,28 +77,22 @@ pub(crate) struct Early<R> {
     is_begun: bool,
 }
 
-impl<R> Early<R> {
+impl Early {
     /// A cut that was just logged, or found in the log.
-    fn fixed(epoch: SnapshotVersion, cut: Cut<R>, position: LogPosition) -> Self {
+    fn fixed(epoch: SnapshotVersion, cut: Cut, position: LogPosition) -> Self {
         let proposed_in = Term::default();
         Self { epoch, cut, position, proposed_in, is_decided: false, is_begun: false }
     }
 }
 
-/// The state as of the last confirmed epoch.
-pub(crate) struct Confirmed {
-    pub epoch: SnapshotVersion,
-    pub heads: Heads,
-    pub is_member: Vec<bool>,
-    /// The master of that epoch and its term, if known.
-    reign: Option<(NodeId, Reign)>,
-}
-
 /// The state of a replica as the master, or as a possible former master.
-pub(crate) struct Mastery<R> {
+pub(crate) struct Mastery {
+    /// The preferred master, if replication is asynchronous.
+    preferred: Option<NodeId>,
     /// The fixed cuts after the confirmed epoch.
-    pub early: VecDeque<Early<R>>,
-    pub confirmed: Confirmed,
+    pub early: VecDeque<Early>,
+    /// The master of the confirmed epoch and its term, if known.
+    reign_confirmed: Option<(NodeId, Reign)>,
     /// `Some` while this replica leads.
     pub reign: Option<Reign>,
     /// This replica's term in which all cuts preserved from earlier terms are decided and applied.
@@ -128,16 +116,12 @@ pub(crate) struct Mastery<R> {
     void_from: Option<SnapshotVersion>,
 }
 
-impl<R: Rules> Mastery<R> {
-    pub(crate) fn new(node_count: usize) -> Self {
+impl Mastery {
+    pub(crate) fn new(preferred: Option<NodeId>) -> Self {
         Self {
+            preferred,
             early: VecDeque::new(),
-            confirmed: Confirmed {
-                epoch: SnapshotVersion::ZERO,
-                heads: vec![super::Bid(0); node_count],
-                is_member: vec![true; node_count],
-                reign: None,
-            },
+            reign_confirmed: None,
             reign: None,
             opened: Term::default(),
             has_begun: false,
@@ -151,6 +135,11 @@ impl<R: Rules> Mastery<R> {
         }
     }
 
+    /// The preferred master, if replication is asynchronous.
+    pub(crate) fn preferred(&self) -> Option<NodeId> {
+        self.preferred
+    }
+
     /// The last epoch whose cut this replica has fixed.
     pub(crate) fn last_fixed(&self) -> Option<SnapshotVersion> {
         self.early.back().map(|early| early.epoch)
@@ -158,7 +147,7 @@ impl<R: Rules> Mastery<R> {
 }
 
 /// Encodes a fixed cut for the log.
-pub(crate) fn encode_early<R: Rules>(epoch: SnapshotVersion, cut: &Cut<R>) -> Bytes {
+fn encode_early(epoch: SnapshotVersion, cut: &Cut) -> Bytes {
     let mut out = Vec::new();
     out.put_u64(epoch.0);
     out.extend(postcard::to_stdvec(cut).expect("a cut can be encoded"));
@@ -166,9 +155,7 @@ pub(crate) fn encode_early<R: Rules>(epoch: SnapshotVersion, cut: &Cut<R>) -> By
 }
 
 /// Decodes a fixed cut that [`encode_early`] wrote.
-pub(crate) fn decode_early<R: Rules>(
-    bytes: &[u8],
-) -> Result<(SnapshotVersion, Cut<R>), DecodeError> {
+fn decode_early(bytes: &[u8]) -> Result<(SnapshotVersion, Cut), DecodeError> {
     const WHAT: &str = "fixed cut";
     let from = &mut Reader::new(bytes);
     let epoch = SnapshotVersion(from.u64(WHAT)?);
@@ -176,38 +163,41 @@ pub(crate) fn decode_early<R: Rules>(
     Ok((epoch, cut))
 }
 
-impl<H: Host> Inputs<H> {
+impl Inputs<Calvin> {
     /// Whether replication is asynchronous. The only replica of a cluster needs no asynchronous
     /// mode.
     pub(crate) fn is_asynchronous(&self) -> bool {
-        self.settings.master.is_some() && self.topology.node_count() > 1
+        self.extension.mastery.preferred.is_some() && self.replica.topology.node_count() > 1
     }
 
     /// Whether this replica currently accepts transactions as the master.
     pub(crate) fn takes(&self) -> bool {
-        self.is_open() && self.mastery.yields.is_none()
+        self.is_open() && self.extension.mastery.yields.is_none()
     }
 
     /// Whether this replica is the master, and all cuts from before its master term are decided and
     /// applied.
     fn is_open(&self) -> bool {
-        self.mastery.reign.is_some_and(|reign| reign.term == self.mastery.opened)
+        self.extension
+            .mastery
+            .reign
+            .is_some_and(|reign| reign.term == self.extension.mastery.opened)
     }
 
     /// Whether a batch can be created now that a cut will include.
     pub(crate) fn may_fix(&self) -> bool {
         self.is_open()
-            && self.mastery.early.len() < EARLY_MAX
+            && self.extension.mastery.early.len() < EARLY_MAX
             && self.last_epoch() < self.pace.limit
     }
 
     /// Begins or ends this replica's master term to follow agreement. The next transaction that
     /// enters a batch has the number `first`.
-    pub(crate) fn update_reign(&mut self, cx: &mut Cx<'_, H>, first: u64) {
-        if !self.is_asynchronous() && self.mastery.early.is_empty() {
+    pub(crate) fn update_reign(&mut self, cx: &mut Cx<'_, Calvin>, first: u64) {
+        if !self.is_asynchronous() && self.extension.mastery.early.is_empty() {
             return;
         }
-        let is_ready = self.greetings.is_ready && self.rejoin.is_none();
+        let is_ready = self.presence.is_ready && !self.is_rejoining();
         let leads = is_ready && self.agreement().is_leader();
         if is_ready && !leads && self.is_asynchronous() {
             self.return_to_lead(cx);
@@ -218,8 +208,8 @@ impl<H: Host> Inputs<H> {
         let is_caught_up = self.cut.waiting.is_empty()
             && !self.cut.lacks_cuts()
             && self.cut.installed.is_none()
-            && self.mastery.confirmed.epoch.0 == self.agreement().end();
-        let mastery = &mut self.mastery;
+            && self.cut.confirmed.epoch.0 == self.agreement().end();
+        let mastery = &mut self.extension.mastery;
         if !leads {
             if mastery.reign.take().is_some() {
                 cx.mark("calvin.reign_ended");
@@ -235,8 +225,8 @@ impl<H: Host> Inputs<H> {
             (mastery.yields, mastery.has_yielded) = (None, false);
         }
         // If several replicas campaign at the same time, the preferred one may be slightly later.
-        let is_sure = self.settings.master == Some(self.me)
-            || cx.now.at.since(mastery.since) >= master_patience(&self.topology);
+        let is_sure = mastery.preferred == Some(self.replica.me)
+            || cx.now.at.since(mastery.since) >= master_patience(&self.replica.topology);
         if mastery.opened != term && is_caught_up && is_sure {
             mastery.opened = term;
             if !mastery.early.is_empty() {
@@ -248,12 +238,12 @@ impl<H: Host> Inputs<H> {
     /// A restarted master campaigns before its absence is noticed, because no other replica has the
     /// epochs that it ran early. Any peer that has greeted it would know of another master, which
     /// may have run epochs early in the meantime.
-    fn return_to_lead(&mut self, cx: &mut Cx<'_, H>) {
-        if std::mem::replace(&mut self.mastery.has_returned, true) {
+    fn return_to_lead(&mut self, cx: &mut Cx<'_, Calvin>) {
+        if std::mem::replace(&mut self.extension.mastery.has_returned, true) {
             return;
         }
-        let is_followed = self.greetings.follows <= self.agreement().term();
-        if self.agreement().leader() == Some(self.me) && is_followed {
+        let is_followed = self.cut.follows <= self.agreement().term();
+        if self.agreement().leader() == Some(self.replica.me) && is_followed {
             cx.mark("calvin.leads_again");
             self.agreement_mut().campaign();
         }
@@ -261,7 +251,7 @@ impl<H: Host> Inputs<H> {
 
     /// Does the master's work: fixes a cut if there is something new, proposes the fixed cuts whose
     /// batches are available, and transfers mastership if requested.
-    pub(crate) fn reign(&mut self, cx: &mut Cx<'_, H>, is_due: bool) {
+    pub(crate) fn reign(&mut self, cx: &mut Cx<'_, Calvin>, is_due: bool) {
         if !self.is_open() {
             return;
         }
@@ -276,7 +266,7 @@ impl<H: Host> Inputs<H> {
             let is_asked = follows || is_due && self.barriers.is_asked();
             let fixed = self.fixed_heads();
             let is_further = self.heads_to_fix().iter().zip(fixed).any(|(new, old)| new > old);
-            if is_changed || is_asked || is_further || !self.mastery.has_begun {
+            if is_changed || is_asked || is_further || !self.extension.mastery.has_begun {
                 self.fix(cx, removed, readmitted);
             }
         }
@@ -286,43 +276,43 @@ impl<H: Host> Inputs<H> {
 
     /// The heads of the last cut that is fixed or applied.
     fn fixed_heads(&self) -> &Heads {
-        self.mastery.early.back().map_or(&self.cut.heads, |early| &early.cut.heads)
+        self.extension.mastery.early.back().map_or(&self.cut.heads, |early| &early.cut.heads)
     }
 
     /// The heads of a cut fixed now: all of the local log, and of the other logs the batches left
     /// there by earlier masters, to skip them.
     fn heads_to_fix(&self) -> Heads {
-        let available = self.replication.available.iter();
+        let available = self.streams.available.iter();
         let heads = available.zip(self.fixed_heads()).map(|(new, old)| *new.max(old));
         let mut heads: Heads = heads.collect();
-        heads[self.me.index()] = self.own_log().held;
+        heads[self.replica.me.index()] = self.own_log().held;
         heads
     }
 
     /// Fixes the cut of the next epoch.
-    fn fix(&mut self, cx: &mut Cx<'_, H>, removed: Vec<NodeId>, readmitted: Vec<NodeId>) {
+    fn fix(&mut self, cx: &mut Cx<'_, Calvin>, removed: Vec<NodeId>, readmitted: Vec<NodeId>) {
         cx.mark("calvin.cut_fixed");
         let heads = self.heads_to_fix();
-        let last = self.mastery.last_fixed().unwrap_or(self.cut.applied);
+        let last = self.extension.mastery.last_fixed().unwrap_or(self.cut.applied);
         let epoch = last.next();
         self.cut.last_proposal.nonce += 1;
         let name = self.cut.last_proposal;
-        let (rules, reign) = (self.settings.rules.clone(), self.mastery.reign);
+        let (rules, reign) = (self.settings.rules.clone(), self.extension.mastery.reign);
         // A master that replies before a cut is decided can't be frozen: see `turns.rs`.
         let turn = None;
         let cut = Cut { name, rules, heads, removed, readmitted, reign, turn };
-        let position = self.persist(cx, LogRecord::Early(encode_early(epoch, &cut)));
-        self.mastery.early.push_back(Early::fixed(epoch, cut, position));
-        self.mastery.has_begun = true;
+        let position = self.replica.persist(cx, &kind::EARLY, encode_early(epoch, &cut));
+        self.extension.mastery.early.push_back(Early::fixed(epoch, cut, position));
+        self.extension.mastery.has_begun = true;
         self.answer_barriers(cx);
     }
 
     /// Proposes the fixed cuts whose batches are available.
-    fn propose_early(&mut self, cx: &mut Cx<'_, H>) {
+    fn propose_early(&mut self, cx: &mut Cx<'_, Calvin>) {
         let term = self.agreement().term();
-        let available = self.replication.available.clone();
-        for at in 0..self.mastery.early.len() {
-            let early = &self.mastery.early[at];
+        let available = self.streams.available.clone();
+        for at in 0..self.extension.mastery.early.len() {
+            let early = &self.extension.mastery.early[at];
             if early.is_decided || early.proposed_in == term {
                 continue;
             }
@@ -333,56 +323,58 @@ impl<H: Host> Inputs<H> {
             cx.mark("inputs.cut_proposed");
             assert_eq!(epoch.0, self.agreement().end() + 1, "cuts are proposed in order");
             self.agreement_mut().propose(cut);
-            self.mastery.early[at].proposed_in = term;
+            self.extension.mastery.early[at].proposed_in = term;
         }
     }
 
     /// Requests mastership from the leader, if this replica is the preferred master.
-    pub(crate) fn ask_to_lead(&mut self, cx: &mut Cx<'_, H>) {
+    pub(crate) fn ask_to_lead(&mut self, cx: &mut Cx<'_, Calvin>) {
         if self.cut.installed.is_some() {
             // It could not start yet.
             return;
         }
         if self.agreement_mut().takes_wish()
-            && let Some(leader) = self.agreement().leader().filter(|leader| *leader != self.me)
+            && let Some(leader) =
+                self.agreement().leader().filter(|leader| *leader != self.replica.me)
         {
             cx.mark("calvin.asked_to_lead");
-            cx.send(self.node(leader), Message::Wish {}.into());
+            self.replica.send(cx, leader, Message::Wish {});
         }
     }
 
     /// Handles a peer's request for mastership.
-    pub(crate) fn on_wish(&mut self, cx: &mut Cx<'_, H>, from: NodeId) {
-        if self.is_open() && self.mastery.yields.is_none() {
-            self.mastery.yields = Some((from, cx.now.at + YIELD_MAX));
-            self.mastery.has_yielded = false;
+    pub(crate) fn on_wish(&mut self, cx: &mut Cx<'_, Calvin>, from: NodeId) {
+        if self.is_open() && self.extension.mastery.yields.is_none() {
+            self.extension.mastery.yields = Some((from, cx.now.at + YIELD_MAX));
+            self.extension.mastery.has_yielded = false;
         }
     }
 
     /// Transfers mastership once all accepted transactions are decided, so that none is lost.
-    fn give_way(&mut self, cx: &mut Cx<'_, H>) {
-        let Some((to, until)) = self.mastery.yields else { return };
+    fn give_way(&mut self, cx: &mut Cx<'_, Calvin>) {
+        let Some((to, until)) = self.extension.mastery.yields else { return };
         if cx.now.at >= until {
             cx.mark("calvin.yield_in_vain");
-            self.mastery.yields = None;
+            self.extension.mastery.yields = None;
             return;
         }
-        let is_settled = self.mastery.early.is_empty() && !self.mastery.has_collected;
-        if is_settled && !self.mastery.has_yielded {
+        let is_settled =
+            self.extension.mastery.early.is_empty() && !self.extension.mastery.has_collected;
+        if is_settled && !self.extension.mastery.has_yielded {
             cx.mark("calvin.yielded");
-            self.mastery.has_yielded = true;
+            self.extension.mastery.has_yielded = true;
             let term = self.agreement().term();
-            cx.send(self.node(to), Message::Yield { term }.into());
+            self.replica.send(cx, to, Message::Yield { term });
         }
     }
 
     /// The leader of a term transfers mastership to this replica.
-    pub(crate) fn on_yield(&mut self, cx: &mut Cx<'_, H>, from: NodeId, term: Term) {
+    pub(crate) fn on_yield(&mut self, cx: &mut Cx<'_, Calvin>, from: NodeId, term: Term) {
         let agreement = self.agreement();
-        if self.greetings.is_ready
+        if self.presence.is_ready
             && agreement.term() == term
             && agreement.leader() == Some(from)
-            && from != self.me
+            && from != self.replica.me
         {
             cx.mark("calvin.leads_instead");
             self.agreement_mut().campaign();
@@ -391,24 +383,23 @@ impl<H: Host> Inputs<H> {
 
     /// Whether this replica has fixed and logged the cut of an epoch.
     pub(crate) fn is_fixed(&self, epoch: SnapshotVersion) -> bool {
-        self.mastery.early.iter().any(|early| early.epoch == epoch)
+        self.extension.mastery.early.iter().any(|early| early.epoch == epoch)
     }
 
     /// The fixed cut of an epoch, if it may run: it is decided, or durable on this replica.
-    pub(crate) fn early_of(&mut self, epoch: SnapshotVersion) -> Option<Cut<H::Rules>> {
+    pub(crate) fn early_of(&mut self, epoch: SnapshotVersion) -> Option<Cut> {
         // Excludes cuts left from a time when replication was asynchronous.
         let runs = self.is_open() && self.is_asynchronous();
-        let synced = self.replication.synced;
-        let first = self.mastery.early.front()?.epoch;
+        let synced = self.streams.synced;
+        let first = self.extension.mastery.early.front()?.epoch;
         let at = usize::try_from(epoch.0.checked_sub(first.0)?).ok()?;
-        let early = self.mastery.early.get_mut(at)?;
+        let early = self.extension.mastery.early.get_mut(at)?;
         let is_synced = mutate!(EarlyBeforeFsync: early.position <= synced => true);
         let may_run = early.is_decided || (runs && is_synced);
         if !may_run {
             return None;
         }
-        let mut logs = self.replication.logs.iter().zip(&early.cut.heads);
-        if !logs.all(|(log, head)| log.held >= *head) {
+        if !self.streams.has(&early.cut.heads) {
             return None;
         }
         early.is_begun = true;
@@ -417,29 +408,32 @@ impl<H: Host> Inputs<H> {
 
     /// After a restart, restores the cuts that were fixed and are not known to be decided. None of
     /// them has run yet.
-    pub(crate) fn restore_early(
-        &mut self,
-        cx: &mut Cx<'_, H>,
-        found: Vec<(LogPosition, SnapshotVersion, Cut<H::Rules>)>,
-    ) {
-        self.confirm_applied();
+    pub(crate) fn restore_early(&mut self, cx: &mut Cx<'_, Calvin>, found: Vec<ProtocolRecord>) {
+        let mut fixed: Vec<(LogPosition, SnapshotVersion, Cut)> = Vec::new();
+        for (position, kind, payload) in found {
+            if kind == kind::EARLY {
+                let (epoch, cut) = decode_early(&payload).expect(INTACT);
+                fixed.push((position, epoch, cut));
+            } else {
+                let from = Reader::new(&payload).u64("discarded epoch").expect(INTACT);
+                fixed.retain(|(_, epoch, _)| epoch.0 < from);
+            }
+        }
         let applied = self.cut.applied;
-        for (position, epoch, cut) in found.into_iter().filter(|(_, epoch, _)| *epoch > applied) {
-            let next = self.mastery.last_fixed().unwrap_or(applied).next();
+        for (position, epoch, cut) in fixed.into_iter().filter(|(_, epoch, _)| *epoch > applied) {
+            let next = self.extension.mastery.last_fixed().unwrap_or(applied).next();
             assert_eq!(epoch, next, "discarded cuts have a record");
             cx.mark("calvin.early_restored");
-            for (log, head) in self.replication.logs.iter_mut().zip(&cut.heads) {
-                log.known = log.known.max(*head);
-            }
-            self.mastery.early.push_back(Early::fixed(epoch, cut, position));
+            self.streams.note_known(&cut.heads);
+            self.extension.mastery.early.push_back(Early::fixed(epoch, cut, position));
         }
     }
 
     /// Asserts the invariants that hold between any two steps.
     pub(crate) fn early_invariants(&self) {
-        let Mastery { early, confirmed, .. } = &self.mastery;
+        let confirmed = &self.cut.confirmed;
         let mut next = confirmed.epoch;
-        for fixed in early {
+        for fixed in &self.extension.mastery.early {
             next = next.next();
             assert_eq!(fixed.epoch, next, "fixed cuts follow the confirmed ones without a gap");
         }

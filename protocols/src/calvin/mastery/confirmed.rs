@@ -1,24 +1,27 @@
 //! Confirms fixed cuts or marks them void.
 
+use bytes::Bytes;
 use pangea_core::ids::{ShardId, SnapshotVersion};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
-use super::super::state::Cut;
-use super::super::{Heads, Host, Inputs, LogRecord};
+use super::super::{Calvin, Cut};
 use super::Early;
 use crate::agreement::Term;
+use crate::inputs::Inputs;
+use crate::replica::kind;
+use crate::streams::Heads;
 
-impl<H: Host> Inputs<H> {
+impl Inputs<Calvin> {
     /// Compares a decided cut with the fixed one of the same number, if there is one. Returns true
     /// if they are the same: then no more is to be done.
     pub(crate) fn confirm_or_give_up(
         &mut self,
-        cx: &mut Cx<'_, H>,
+        cx: &mut Cx<'_, Calvin>,
         epoch: SnapshotVersion,
-        cut: &Cut<H::Rules>,
+        cut: &Cut,
     ) -> bool {
-        let early = &mut self.mastery.early;
+        let early = &mut self.extension.mastery.early;
         let Some(fixed) = early.iter_mut().find(|early| early.epoch == epoch) else { return false };
         let is_same = fixed.cut.name == cut.name;
         if mutate!(MasterStays: is_same => is_same || fixed.is_begun) {
@@ -30,20 +33,21 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Discards the cuts that were fixed from an epoch on: they are void.
-    pub(crate) fn give_up(&mut self, cx: &mut Cx<'_, H>, from: SnapshotVersion) {
-        let kept = self.mastery.early.partition_point(|early| early.epoch < from);
-        let void = self.mastery.early.split_off(kept);
+    pub(crate) fn give_up(&mut self, cx: &mut Cx<'_, Calvin>, from: SnapshotVersion) {
+        let kept = self.extension.mastery.early.partition_point(|early| early.epoch < from);
+        let void = self.extension.mastery.early.split_off(kept);
         // This replica may still lead because it has received no newer term. It must not continue
         // from its log.
-        self.mastery.opened = Term::default();
+        self.extension.mastery.opened = Term::default();
         if void.is_empty() {
             return;
         }
         cx.mark("calvin.early_given_up");
         self.counters.epochs_given_up += void.len() as u64;
-        self.persist(cx, LogRecord::GivenUp(from));
+        let record = Bytes::copy_from_slice(&from.0.to_le_bytes());
+        self.replica.persist(cx, &kind::GIVEN_UP, record);
         if void.iter().any(|early| early.is_begun) {
-            let void_from = &mut self.mastery.void_from;
+            let void_from = &mut self.extension.mastery.void_from;
             *void_from = Some(void_from.map_or(from, |before| before.min(from)));
         }
     }
@@ -51,21 +55,21 @@ impl<H: Host> Inputs<H> {
     /// The first epoch whose cut became void after it was returned to the protocol, if any since
     /// the last call.
     pub(crate) fn take_void(&mut self) -> Option<SnapshotVersion> {
-        self.mastery.void_from.take()
+        self.extension.mastery.void_from.take()
     }
 
     /// Rolls the store back to this epoch. Later epochs run again, possibly with other cuts.
-    pub(crate) fn retreat(&mut self, cx: &mut Cx<'_, H>, upto: SnapshotVersion) {
+    pub(crate) fn retreat(&mut self, cx: &mut Cx<'_, Calvin>, upto: SnapshotVersion) {
         assert!(
-            upto <= self.cut.applied && upto >= self.mastery.confirmed.epoch,
+            upto <= self.cut.applied && upto >= self.cut.confirmed.epoch,
             "only unconfirmed epochs are rolled back"
         );
         cx.mark("calvin.retreated");
         cx.store.retreat_to(upto);
         self.cut.applied = upto;
-        self.cut.heads.clone_from(&self.mastery.confirmed.heads);
-        self.cut.is_member.clone_from(&self.mastery.confirmed.is_member);
-        let mut reign = self.mastery.confirmed.reign;
+        self.cut.heads.clone_from(&self.cut.confirmed.heads);
+        self.cut.is_member.clone_from(&self.cut.confirmed.is_member);
+        let mut reign = self.extension.mastery.reign_confirmed;
         for cut in self.cuts_upto(upto) {
             self.raise_heads(&cut);
             self.apply_membership(cx, &cut);
@@ -75,19 +79,19 @@ impl<H: Host> Inputs<H> {
             // The next epoch may have the same master term as this one, and would not be reported.
             cx.reign(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
         }
-        self.mastery.reign_applied = reign;
+        self.extension.mastery.reign_applied = reign;
     }
 
     /// The unconfirmed cuts up to an epoch.
-    fn cuts_upto(&self, upto: SnapshotVersion) -> Vec<Cut<H::Rules>> {
-        let early = self.mastery.early.iter().map(|early| (early.epoch, &early.cut));
+    fn cuts_upto(&self, upto: SnapshotVersion) -> Vec<Cut> {
+        let early = self.extension.mastery.early.iter().map(|early| (early.epoch, &early.cut));
         let all = early.chain(self.cut.waiting.iter().map(|(epoch, cut)| (*epoch, cut)));
         all.filter(|(epoch, _)| *epoch <= upto).map(|(_, cut)| cut.clone()).collect()
     }
 
     /// The log heads after the cuts up to an epoch, which are all known here.
     pub(crate) fn heads_at(&self, upto: SnapshotVersion) -> Heads {
-        let mut heads = self.mastery.confirmed.heads.clone();
+        let mut heads = self.cut.confirmed.heads.clone();
         for cut in self.cuts_upto(upto) {
             heads.iter_mut().zip(&cut.heads).for_each(|(head, of)| *head = (*head).max(*of));
         }
@@ -97,14 +101,14 @@ impl<H: Host> Inputs<H> {
     /// The last epoch before the first one that is fixed and not decided; `None` if all are
     /// decided.
     pub(crate) fn decided_before(&self) -> Option<SnapshotVersion> {
-        let first = self.mastery.early.iter().find(|early| !early.is_decided);
+        let first = self.extension.mastery.early.iter().find(|early| !early.is_decided);
         first.map(|early| SnapshotVersion(early.epoch.0 - 1))
     }
 
     /// Discards all undecided fixed cuts: this replica can't learn which cuts were decided instead.
-    pub(crate) fn give_up_all(&mut self, cx: &mut Cx<'_, H>) {
-        self.mastery.opened = Term::default();
-        let from = self.mastery.early.iter().find(|early| !early.is_decided);
+    pub(crate) fn give_up_all(&mut self, cx: &mut Cx<'_, Calvin>) {
+        self.extension.mastery.opened = Term::default();
+        let from = self.extension.mastery.early.iter().find(|early| !early.is_decided);
         if let Some(from) = from.map(|early| early.epoch) {
             self.give_up(cx, from);
         }
@@ -113,18 +117,18 @@ impl<H: Host> Inputs<H> {
     /// Drops the fixed cuts up to a version that a checkpoint covers, including decided cuts that
     /// wait for batches.
     pub(crate) fn skip_early(&mut self, upto: SnapshotVersion) {
-        self.mastery.early.retain(|early| early.epoch > upto);
+        self.extension.mastery.early.retain(|early| early.epoch > upto);
     }
 
     /// Reports the master term of an applied epoch if it is new.
     pub(crate) fn note_reign(
         &mut self,
-        cx: &mut Cx<'_, H>,
+        cx: &mut Cx<'_, Calvin>,
         epoch: SnapshotVersion,
-        cut: &Cut<H::Rules>,
+        cut: &Cut,
     ) {
         let Some(reign) = cut.reign.map(|reign| (cut.name.proposer, reign)) else { return };
-        if self.mastery.reign_applied.replace(reign) != Some(reign) {
+        if self.extension.mastery.reign_applied.replace(reign) != Some(reign) {
             let said = Some((self.node(reign.0), reign.1.first));
             cx.reign(self.shard(), epoch, said, false);
         }
@@ -132,63 +136,44 @@ impl<H: Host> Inputs<H> {
 
     /// The shard of this log.
     fn shard(&self) -> ShardId {
-        self.topology.nodes[self.me.index()].shard
+        self.replica.topology.nodes[self.replica.me.index()].shard
     }
 
     /// Forgets the applied master term, because the store now has a version installed from a peer.
-    pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, H>) {
-        self.mastery.reign_applied = None;
+    pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, Calvin>) {
+        self.extension.mastery.reign_applied = None;
         if self.is_asynchronous() {
             cx.reign(self.shard(), self.cut.applied, None, false);
         }
     }
 
-    /// Marks the applied epoch as confirmed.
-    pub(crate) fn confirm_applied(&mut self) {
-        let confirmed = &mut self.mastery.confirmed;
-        confirmed.epoch = self.cut.applied;
-        confirmed.heads.clone_from(&self.cut.heads);
-        confirmed.is_member.clone_from(&self.cut.is_member);
-    }
-
     /// Confirms and returns the next epoch that ran early, if it is decided now.
     pub(crate) fn take_confirmed(
         &mut self,
-        cx: &mut Cx<'_, H>,
-    ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
+        cx: &mut Cx<'_, Calvin>,
+    ) -> Option<(SnapshotVersion, Cut)> {
         let applied = self.cut.applied;
-        let is_run = |early: &&Early<_>| early.is_decided && early.epoch <= applied;
-        let Early { epoch, cut, .. } = self.mastery.early.front().filter(is_run)?;
+        let is_run = |early: &&Early| early.is_decided && early.epoch <= applied;
+        let Early { epoch, cut, .. } = self.extension.mastery.early.front().filter(is_run)?;
         let (epoch, cut) = (*epoch, cut.clone());
         self.confirm(cx, epoch, &cut);
         Some((epoch, cut))
     }
 
-    /// Confirms an epoch that ran: its results are final.
-    pub(crate) fn confirm(
+    /// Drops the early cut of an epoch that was confirmed, and reports its master term if it is new.
+    pub(in crate::calvin) fn note_confirmed(
         &mut self,
-        cx: &mut Cx<'_, H>,
+        cx: &mut Cx<'_, Calvin>,
         epoch: SnapshotVersion,
-        cut: &Cut<H::Rules>,
+        cut: &Cut,
     ) {
-        assert!(epoch <= self.cut.applied, "the epoch was run");
-        self.cut.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
-        if self.mastery.early.pop_front_if(|early| early.epoch == epoch).is_some() {
+        let mastery = &mut self.extension.mastery;
+        if mastery.early.pop_front_if(|early| early.epoch == epoch).is_some() {
             cx.mark("calvin.early_confirmed");
         }
-        if epoch == self.cut.applied {
-            self.confirm_applied();
-        }
-        let confirmed = &mut self.mastery.confirmed;
-        confirmed.epoch = epoch;
-        for (head, upto) in confirmed.heads.iter_mut().zip(&cut.heads) {
-            *head = (*head).max(*upto);
-        }
-        cut.removed.iter().for_each(|node| confirmed.is_member[node.index()] = false);
-        cut.readmitted.iter().for_each(|node| confirmed.is_member[node.index()] = true);
         let reign = cut.reign.map(|reign| (cut.name.proposer, reign));
-        let is_news = reign.is_some() && confirmed.reign != reign;
-        confirmed.reign = reign.or(confirmed.reign);
+        let is_news = reign.is_some() && mastery.reign_confirmed != reign;
+        mastery.reign_confirmed = reign.or(mastery.reign_confirmed);
         if let Some((proposer, reign)) = reign.filter(|_| is_news) {
             cx.reign(self.shard(), epoch, Some((self.node(proposer), reign.first)), true);
         }

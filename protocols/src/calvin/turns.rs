@@ -1,4 +1,4 @@
-//! The schedule of checkpoints (Calvin §5), and checkpoint turns: the permission to be frozen for
+//! The schedule of checkpoints (§5), and checkpoint turns: the permission to be frozen for
 //! one.
 //!
 //! ```text
@@ -32,8 +32,9 @@ use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
+use super::Calvin;
 use super::messages::Message;
-use super::{Host, Inputs};
+use crate::inputs::Inputs;
 
 /// The interval of points in epochs: with `zigzag` checkpoints all replicas take them after the
 /// same epochs, every sixteenth. That is a sixth of a second with epochs of 10 ms.
@@ -73,8 +74,10 @@ pub(super) struct Told {
 }
 
 /// The state of the checkpoint turn.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Turns {
+    /// When checkpoints are taken.
+    schedule: When,
     /// Whether each peer has reported that it wants a turn or still needs the one that it has.
     wanted: Vec<bool>,
     /// The other state that each peer has reported since it connected.
@@ -97,12 +100,18 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    pub(crate) fn new(node_count: usize) -> Self {
+    pub(crate) fn new(node_count: usize, schedule: When) -> Self {
         Self {
+            schedule,
             wanted: vec![false; node_count],
             told: vec![Told::default(); node_count],
             ended: vec![SnapshotVersion::ZERO; node_count],
-            ..Self::default()
+            proposed: None,
+            known: None,
+            applied: None,
+            is_used: false,
+            frozen: None,
+            catching_up: 0,
         }
     }
 
@@ -122,17 +131,13 @@ impl Turns {
     }
 }
 
-impl<H: Host> Inputs<H> {
+impl Inputs<Calvin> {
     /// Whether a checkpoint that is due may be taken at the applied epoch.
-    pub(super) fn may_checkpoint(&self, cx: &mut Cx<'_, H>) -> bool {
-        // The log does not contain a state installed from a peer, and no epoch has run on it yet.
-        if self.cut.installed.is_some() {
-            return true;
-        }
-        let (may, waits) = match self.settings.checkpoints {
+    pub(super) fn may_checkpoint(&self, cx: &mut Cx<'_, Calvin>) -> bool {
+        let (may, waits) = match self.extension.turns.schedule {
             When::Due => return true,
             When::AtPoints => {
-                let epoch = self.mastery.confirmed.epoch;
+                let epoch = self.cut.confirmed.epoch;
                 (epoch.0.is_multiple_of(POINT_EPOCHS), "inputs.waits_for_point")
             }
             When::InTurn => (self.is_my_turn(), "inputs.waits_for_turn"),
@@ -144,46 +149,48 @@ impl<H: Host> Inputs<H> {
     }
 
     fn is_my_turn(&self) -> bool {
-        let me = Some(self.me);
-        let is_mine = self.turns.applied == me && self.turns.known == me && !self.turns.is_used;
+        let me = Some(self.replica.me);
+        let is_mine = self.extension.turns.applied == me
+            && self.extension.turns.known == me
+            && !self.extension.turns.is_used;
         let goes_on = |peer: NodeId| {
-            let told = self.turns.told[peer.index()];
-            let has_heard = told.known >= self.turns.ended[peer.index()];
-            !self.replication.is_up[peer.index()] || has_heard && !told.is_frozen
+            let told = self.extension.turns.told[peer.index()];
+            let has_heard = told.known >= self.extension.turns.ended[peer.index()];
+            !self.replica.is_up[peer.index()] || has_heard && !told.is_frozen
         };
-        let is_my_turn = is_mine && self.topology.peers_of(self.me).all(goes_on);
+        let is_my_turn = is_mine && self.replica.peers().all(goes_on);
         mutate!(FrozenTogether: is_my_turn => true)
     }
 
     /// Freezes this replica while a checkpoint of the applied epoch is written.
-    pub(super) fn freeze(&mut self, cx: &mut Cx<'_, H>) {
-        if self.settings.checkpoints == When::InTurn && self.cut.installed.is_none() {
+    pub(super) fn freeze(&mut self, cx: &mut Cx<'_, Calvin>) {
+        if self.extension.turns.schedule == When::InTurn && self.cut.installed.is_none() {
             cx.mark("inputs.frozen");
-            self.turns.frozen = Some(self.cut.applied);
-            self.turns.is_used = true;
+            self.extension.turns.frozen = Some(self.cut.applied);
+            self.extension.turns.is_used = true;
         }
     }
 
     /// Ends the freeze, because the checkpoint is durable or failed.
     pub(super) fn thaw(&mut self) {
-        self.turns.frozen = None;
-        self.turns.catching_up = 0;
+        self.extension.turns.frozen = None;
+        self.extension.turns.catching_up = 0;
     }
 
     /// Records the holder of the turn in a decided cut.
     pub(super) fn note_turn(
         &mut self,
-        cx: &mut Cx<'_, H>,
+        cx: &mut Cx<'_, Calvin>,
         epoch: SnapshotVersion,
         turn: Option<NodeId>,
     ) {
-        let before = self.turns.known;
+        let before = self.extension.turns.known;
         if let Some(holder) = before.filter(|_| before != turn) {
-            self.turns.ended[holder.index()] = epoch;
+            self.extension.turns.ended[holder.index()] = epoch;
         }
-        self.turns.known = turn;
-        self.turns.is_used &= turn == Some(self.me);
-        let is_lost = turn != Some(self.me) && self.turns.frozen.is_some();
+        self.extension.turns.known = turn;
+        self.extension.turns.is_used &= turn == Some(self.replica.me);
+        let is_lost = turn != Some(self.replica.me) && self.extension.turns.frozen.is_some();
         if mutate!(FrozenTogether: is_lost => false) {
             cx.mark("inputs.turn_lost");
             self.thaw();
@@ -193,62 +200,68 @@ impl<H: Host> Inputs<H> {
     /// Whether this replica has the turn as far as it knows: the other replicas then retain the
     /// outcomes of its requests.
     pub(crate) fn has_turn(&self) -> bool {
-        self.turns.known == Some(self.me)
+        self.extension.turns.known == Some(self.replica.me)
     }
 
     /// Whether this replica wants a turn or still needs the one that it has.
     fn wants_turn(&self) -> bool {
         let is_behind = self.has_turn()
             && self.cut.waiting.len() > CAUGHT_UP
-            && self.turns.catching_up < CATCHING_UP_MAX;
-        let is_due = self.is_checkpoint_due() && !self.turns.is_used;
-        self.turns.frozen.is_some() || is_due || is_behind
+            && self.extension.turns.catching_up < CATCHING_UP_MAX;
+        let is_due = self.is_checkpoint_due() && !self.extension.turns.is_used;
+        self.extension.turns.frozen.is_some() || is_due || is_behind
     }
 
     /// Reports to the peers whether this replica wants a turn.
-    pub(super) fn tell_turn(&mut self, cx: &mut Cx<'_, H>) {
-        if self.settings.checkpoints != When::InTurn {
+    pub(super) fn tell_turn(&mut self, cx: &mut Cx<'_, Calvin>) {
+        if self.extension.turns.schedule != When::InTurn {
             return;
         }
-        self.turns.catching_up = self.turns.catching_up.saturating_add(1);
-        let (wants, is_frozen) = (self.wants_turn(), self.turns.frozen.is_some());
+        self.extension.turns.catching_up = self.extension.turns.catching_up.saturating_add(1);
+        let (wants, is_frozen) = (self.wants_turn(), self.extension.turns.frozen.is_some());
         let known = self.last_decided();
-        for peer in self.topology.peers_of(self.me) {
-            cx.send(self.node(peer), Message::Turn { wants, is_frozen, known }.into());
+        for peer in self.replica.peers() {
+            self.replica.send(cx, peer, Message::Turn { wants, is_frozen, known });
         }
     }
 
     /// Handles a peer's report of whether it wants a turn.
-    pub(super) fn on_turn(&mut self, cx: &mut Cx<'_, H>, from: NodeId, wants: bool, told: Told) {
-        self.turns.wanted[from.index()] = wants;
-        self.turns.told[from.index()] = told;
-        if told.is_frozen && self.turns.frozen.is_some() {
+    pub(super) fn on_turn(
+        &mut self,
+        cx: &mut Cx<'_, Calvin>,
+        from: NodeId,
+        wants: bool,
+        told: Told,
+    ) {
+        self.extension.turns.wanted[from.index()] = wants;
+        self.extension.turns.told[from.index()] = told;
+        if told.is_frozen && self.extension.turns.frozen.is_some() {
             // One of them was disconnected and has yet to learn that its turn is over.
             cx.mark("inputs.frozen_together");
         }
     }
 
     /// The replica that the next cut should name as the holder of the turn.
-    pub(super) fn next_turn(&mut self, cx: &mut Cx<'_, H>) -> Option<NodeId> {
-        if self.settings.checkpoints != When::InTurn {
+    pub(super) fn next_turn(&mut self, cx: &mut Cx<'_, Calvin>) -> Option<NodeId> {
+        if self.extension.turns.schedule != When::InTurn {
             return None;
         }
         if self.cut.undecided() == 0 {
-            self.turns.proposed = self.turns.known;
+            self.extension.turns.proposed = self.extension.turns.known;
         }
-        let present = self.turns.proposed;
+        let present = self.extension.turns.proposed;
         if self.cut.lacks_cuts() {
             return present;
         }
-        let wants = |node: NodeId| match node == self.me {
+        let wants = |node: NodeId| match node == self.replica.me {
             true => self.wants_turn(),
-            false => self.turns.wanted[node.index()],
+            false => self.extension.turns.wanted[node.index()],
         };
         let may = |node: &NodeId| wants(*node) && self.can_do_without(cx, *node);
         let next = present.filter(may).or_else(|| {
             // Every replica has a turn before any has the next one.
             let first = present.map_or(0, |node| node.index() + 1);
-            let nodes: Vec<NodeId> = self.topology.node_ids().collect();
+            let nodes: Vec<NodeId> = self.replica.topology.node_ids().collect();
             let (before, after) = nodes.split_at(first.min(nodes.len()));
             after.iter().chain(before).copied().find(may)
         });
@@ -259,36 +272,36 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Whether `node` is connected and the other replicas can do without it for a while.
-    fn can_do_without(&self, cx: &Cx<'_, H>, node: NodeId) -> bool {
+    fn can_do_without(&self, cx: &Cx<'_, Calvin>, node: NodeId) -> bool {
         let cut = &self.cut;
-        let applied = |node: NodeId| match node == self.me {
+        let applied = |node: NodeId| match node == self.replica.me {
             true => cut.applied,
             false => self.collection.applied[node.index()],
         };
-        let furthest = self.topology.node_ids().map(applied).max().unwrap_or_default();
+        let furthest = self.replica.topology.node_ids().map(applied).max().unwrap_or_default();
         let is_heard = |node: NodeId| {
             let is_silent = cx.now.at.since(cut.heard_at[node.index()]) >= AWAY;
-            node == self.me || self.replication.is_up[node.index()] && !is_silent
+            node == self.replica.me || self.replica.is_up[node.index()] && !is_silent
         };
         let keeps_up =
             |node: &NodeId| is_heard(*node) && applied(*node).0 + BEHIND_MAX >= furthest.0;
         let others: Vec<NodeId> = self.members().into_iter().filter(|it| *it != node).collect();
         let there = others.iter().filter(|it| keeps_up(it)).count();
         // The limit is lower than the one at which it would be removed.
-        let is_far = self.kept_for(node) > self.settings.behind_bytes / 2;
+        let is_far = self.streams.bytes_kept_for(node) > self.settings.behind_bytes / 2;
         cut.is_member[node.index()]
             && is_heard(node)
             && !is_far
-            && (there == others.len() || there >= self.topology.majority())
+            && (there == others.len() || there >= self.replica.topology.majority())
     }
 
     /// Records the turn in a cut that this replica has proposed.
     pub(super) fn note_turn_proposed(&mut self, turn: Option<NodeId>) {
-        self.turns.proposed = turn;
+        self.extension.turns.proposed = turn;
     }
 
     /// Whether a proposed cut with this turn would change the holder.
     pub(super) fn is_turn_news(&self, turn: Option<NodeId>) -> bool {
-        self.turns.proposed != turn
+        self.extension.turns.proposed != turn
     }
 }

@@ -12,9 +12,9 @@ use pangea_core::protocol::Cx;
 use pangea_core::store::Pin;
 use pangea_core::time::{Span, Timestamp};
 
-use super::Transfer;
-use crate::inputs::state::SourceLog;
-use crate::inputs::{Bid, ChunkNumber, Event, Heads, Host, Inputs, Message, encode_heads};
+use super::{ChunkNumber, Event, Host, Message, Transfer};
+use crate::replica::Replica;
+use crate::streams::{Bid, Heads};
 
 /// The maximum number of chunks in flight: batches queue behind them.
 const CHUNKS_AHEAD: u64 = 16;
@@ -51,17 +51,10 @@ pub(crate) struct Outgoing {
 /// its last message.
 pub(crate) struct Kept {
     /// The peer has everything up to these heads, or will have it.
-    heads: Heads,
+    pub(super) heads: Heads,
     /// When the peer last requested or acknowledged a chunk or made progress after them, or was
     /// disconnected.
-    pub(crate) heard: Timestamp,
-}
-
-impl Transfer {
-    /// The lowest batch number after which a source's batches are retained for a peer.
-    pub(crate) fn least_kept(&self, source: usize) -> Option<Bid> {
-        self.kept.values().map(|kept| kept.heads[source]).min()
-    }
+    heard: Timestamp,
 }
 
 /// The start of a chunk.
@@ -75,145 +68,131 @@ enum Cursor {
     End,
 }
 
-impl<H: Host> Inputs<H> {
+impl<H: Host> Transfer<H> {
     /// Handles the request of a peer that is behind or needs the rest of a checkpoint.
-    pub(crate) fn on_checkpoint_request(
+    pub(super) fn on_request(
         &mut self,
         cx: &mut Cx<'_, H>,
+        replica: &Replica,
         from: NodeId,
-        transfer: u64,
-        index: u64,
+        (transfer, index): (u64, u64),
     ) -> Option<Event<H>> {
-        let outgoing = self.transfer.outgoing.get_mut(&from);
+        let outgoing = self.outgoing.get_mut(&from);
         let known = outgoing.filter(|outgoing| outgoing.transfer == transfer);
         match known.map(|outgoing| outgoing.rewind(index)) {
             Some(true) => cx.mark("inputs.checkpoint_resumed"),
-            None if index == 0 => return Some(Event::CheckpointAsked { from, transfer }),
+            None if index == 0 => return Some(Event::Asked { from, transfer }),
             Some(false) | None => {
-                self.transfer.outgoing.remove(&from);
+                self.outgoing.remove(&from);
                 cx.mark("inputs.checkpoint_forgotten");
-                cx.send(self.node(from), Message::CheckpointGone { transfer }.into());
+                replica.send(cx, from, Message::CheckpointGone { transfer });
                 return None;
             }
         }
         self.note_heard(from, cx.now.at);
-        self.send_chunks(cx, from);
+        self.send_chunks(cx, replica, from);
         None
     }
 
-    /// Starts to send the state to a peer, with the protocol's state in addition.
+    /// Starts to send the state at a pinned version to a peer: `configuration`, encoded, and the
+    /// protocol's state in addition to the rows. Batches after `heads` are retained for the peer.
     pub(crate) fn send_checkpoint(
         &mut self,
         cx: &mut Cx<'_, H>,
+        replica: &Replica,
         (to, transfer): (NodeId, u64),
-        handed_on: Bytes,
+        (pin, configuration, handed_on): (Pin, &[u8], Bytes),
+        heads: Heads,
     ) {
-        let outgoing = self.start_outgoing(cx, transfer, handed_on);
-        self.transfer.outgoing.insert(to, outgoing);
-        let kept = Kept { heads: self.mastery.confirmed.heads.clone(), heard: cx.now.at };
-        self.transfer.kept.insert(to, kept);
-        self.send_chunks(cx, to);
-    }
-
-    pub(crate) fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
-        if let Some(kept) = self.transfer.kept.get_mut(&peer) {
-            kept.heard = now;
-        }
-    }
-
-    fn start_outgoing(&mut self, cx: &Cx<'_, H>, transfer: u64, handed_on: Bytes) -> Outgoing {
-        let confirmed = &self.mastery.confirmed;
-        let pin = cx
-            .store
-            .pin_at(confirmed.epoch)
-            .expect("the confirmed version is published and retained");
         let mut meta = Vec::new();
         meta.put_varint(pin.version().0);
-        encode_heads(&confirmed.heads, &mut meta);
-        confirmed.is_member.iter().for_each(|&is_member| meta.put_u8(u8::from(is_member)));
-        let logs = self.replication.logs.iter();
-        logs.for_each(|log| meta.put_varint(log.next_sequence));
+        meta.extend_from_slice(configuration);
         meta.put_varint(handed_on.len() as u64);
-        self.counters.checkpoints_sent += 1;
-        Outgoing {
+        self.sent += 1;
+        let outgoing = Outgoing {
             transfer,
             pin,
             meta: meta.into(),
             handed_on,
             cursors: VecDeque::from([Cursor::HandedOn(0)]),
             sizes: VecDeque::new(),
-            chunk_bytes: self.settings.chunk_bytes,
+            chunk_bytes: self.chunk_bytes,
             acknowledged: 0,
             next_index: 0,
+        };
+        self.outgoing.insert(to, outgoing);
+        self.kept.insert(to, Kept { heads, heard: cx.now.at });
+        self.send_chunks(cx, replica, to);
+    }
+
+    /// Records that a peer still needs the batches that are retained for it.
+    pub(crate) fn note_heard(&mut self, peer: NodeId, now: Timestamp) {
+        if let Some(kept) = self.kept.get_mut(&peer) {
+            kept.heard = now;
         }
     }
 
     /// Handles the acknowledgement of a chunk.
-    pub(crate) fn on_checkpoint_ack(
+    pub(super) fn on_acknowledged(
         &mut self,
         cx: &mut Cx<'_, H>,
+        replica: &Replica,
         from: NodeId,
-        transfer: u64,
-        index: u64,
+        (transfer, index): (u64, u64),
     ) {
-        let Some(outgoing) = self.transfer.outgoing.get_mut(&from) else { return };
+        let Some(outgoing) = self.outgoing.get_mut(&from) else { return };
         if outgoing.transfer == transfer && index < outgoing.next_index {
             outgoing.acknowledge(index + 1);
             self.note_heard(from, cx.now.at);
-            self.send_chunks(cx, from);
+            self.send_chunks(cx, replica, from);
         }
     }
 
-    fn send_chunks(&mut self, cx: &mut Cx<'_, H>, to: NodeId) {
-        let node = self.node(to);
-        let Some(outgoing) = self.transfer.outgoing.get_mut(&to) else { return };
+    fn send_chunks(&mut self, cx: &mut Cx<'_, H>, replica: &Replica, to: NodeId) {
+        let Some(outgoing) = self.outgoing.get_mut(&to) else { return };
         while outgoing.may_send() {
             let (transfer, index) = (outgoing.transfer, outgoing.next_index);
             let payload = outgoing.next_payload();
             let number = ChunkNumber { index, is_last: outgoing.is_sent() };
-            cx.send(node, Message::CheckpointChunk { transfer, number, payload }.into());
+            replica.send(cx, to, Message::CheckpointChunk { transfer, number, payload });
         }
         if outgoing.is_sent() && outgoing.acknowledged == outgoing.next_index {
-            self.transfer.outgoing.remove(&to);
+            self.outgoing.remove(&to);
         }
     }
 
     /// Stops a transfer to a peer that has already reached its version. The peer obtained it
     /// elsewhere and sends no more acknowledgements, so the pinned version can be released.
-    pub(crate) fn stop_obsolete_transfer(&mut self, peer: NodeId, applied: SnapshotVersion) {
-        let outgoing = &mut self.transfer.outgoing;
-        if outgoing.get(&peer).is_some_and(|outgoing| outgoing.pin.version() <= applied) {
-            outgoing.remove(&peer);
+    pub(crate) fn stop_obsolete(&mut self, peer: NodeId, applied: SnapshotVersion) {
+        let is_obsolete = |outgoing: &Outgoing| outgoing.pin.version() <= applied;
+        if self.outgoing.get(&peer).is_some_and(is_obsolete) {
+            self.outgoing.remove(&peer);
         }
     }
 
-    /// Retains fewer batches for a peer that has reported its progress.
-    pub(crate) fn keep_less(&mut self, peer: NodeId) {
-        let heads = &self.collection.heads[peer.index()];
-        if let Some(kept) = self.transfer.kept.get_mut(&peer) {
+    /// Retains fewer batches for a peer that has applied those up to `heads`.
+    pub(crate) fn keep_less(&mut self, peer: NodeId, heads: &[Bid]) {
+        if let Some(kept) = self.kept.get_mut(&peer) {
             kept.heads.iter_mut().zip(heads).for_each(|(kept, head)| *kept = *head.max(kept));
         }
     }
 
-    /// Drops the transfers of peers that have not returned in time, and the batches of peers for
-    /// which more is retained than a member may need: those will not catch up.
-    pub(crate) fn stop_abandoned_transfers(&mut self, now: Timestamp) {
-        let is_up = &self.replication.is_up;
-        let (logs, confirmed) = (&self.replication.logs, &self.mastery.confirmed.heads);
-        let is_too_much = |kept: &Kept| {
-            let heads = kept.heads.iter().zip(confirmed);
-            let of_log = |(log, (after, upto)): (&SourceLog<_>, (&Bid, &Bid))| {
-                log.bytes_between(*after, *upto)
-            };
-            logs.iter().zip(heads).map(of_log).sum::<u64>() > self.settings.behind_bytes
-        };
-        let is_member = &self.cut.is_member;
-        let Transfer { kept, outgoing, .. } = &mut self.transfer;
+    /// Drops the transfers of peers that have not returned in time, and the batches of peers that
+    /// are members again or for which too much is retained: those will not catch up.
+    pub(crate) fn stop_abandoned(
+        &mut self,
+        replica: &Replica,
+        now: Timestamp,
+        is_member: &[bool],
+        is_too_much: impl Fn(&[Bid]) -> bool,
+    ) {
+        let Self { kept, outgoing, .. } = self;
         let is_late = |kept: &Kept| now.since(kept.heard).us >= KEEP.us;
-        outgoing
-            .retain(|peer, _| is_up[peer.index()] || kept.get(peer).is_some_and(|it| !is_late(it)));
+        outgoing.retain(|peer, _| {
+            replica.is_up[peer.index()] || kept.get(peer).is_some_and(|it| !is_late(it))
+        });
         kept.retain(|peer, it| {
-            let is_coming = !is_member[peer.index()] && !is_late(it) && !is_too_much(it);
+            let is_coming = !is_member[peer.index()] && !is_late(it) && !is_too_much(&it.heads);
             outgoing.contains_key(peer) || is_coming
         });
     }

@@ -29,3 +29,8 @@ pub(crate) fn encode_heads(heads: &[Bid], out: &mut Vec<u8>) {
 pub(crate) fn decode_heads(from: &mut Reader<'_>) -> Result<Heads, DecodeError> {
     (0..from.count("log heads")?).map(|_| from.varint("log heads").map(Bid)).collect()
 }
+
+/// The element-wise maximum of two vectors of heads.
+pub(crate) fn max_heads(a: &[Bid], b: &[Bid]) -> Heads {
+    a.iter().zip(b).map(|(a, b)| *a.max(b)).collect()
+}
