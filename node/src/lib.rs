@@ -18,6 +18,7 @@ pub mod pgwire;
 pub mod pool;
 pub mod random;
 pub mod region;
+pub mod running;
 pub mod transport;
 
 #[cfg(test)]

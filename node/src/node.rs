@@ -20,9 +20,11 @@ use pangea_core::protocol::{Durable, Protocol, Setup};
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
+use pangea_protocols::UnknownProtocol;
 
 use crate::checkpoint::{CheckpointEvent, CheckpointEvents, Checkpointer, LoadError, load};
 use crate::cold::{keeper_of, new_store};
+
 use crate::config::{ConfigError, HISTORY_DEFAULT, LOG_SEGMENT_BYTES_DEFAULT};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
@@ -101,6 +103,8 @@ impl<P: Protocol> NodeOptions<P> {
 /// The reason why a node did not start.
 #[derive(Debug)]
 pub enum StartError {
+    /// The configuration names a protocol that does not exist.
+    Protocol(UnknownProtocol),
     /// The protocol's settings are invalid.
     Config(ConfigError),
     /// The protocol needs more nodes than the cluster has.
@@ -148,6 +152,7 @@ const WAY_BACK: &str =
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Protocol(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
             Self::TooFewNodes { protocol, least, found } => write!(
                 f,

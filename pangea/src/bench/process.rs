@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pangea_core::partition::Partitions;
-use pangea_core::protocol::Protocol;
 use pangea_core::workload::{self, Workload};
 use pangea_node::client::Client;
 use pangea_node::config::Config;
 use pangea_node::meter::Meter;
-use pangea_node::node::Node;
+use pangea_node::running::{self, RunningNode};
 use pangea_peers::{cpu_us_by_thread, memory_bytes_peak};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -26,9 +25,9 @@ use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
 use super::{Arguments, Via, check as checks, checkpoints};
 use crate::cluster::{Directory, Plan, replicas};
-use crate::drive::{Connection, Drive, THREADS, Within};
+use crate::drive::{Connection, Drive, THREADS};
 use crate::failure::Failure;
-use crate::protocol::{WithProtocol, registry, with_protocol};
+use crate::protocol::registry;
 use crate::signals::Signals;
 
 /// The time limit for nodes to elect their first coordinator.
@@ -100,45 +99,15 @@ pub fn run(arguments: &Arguments) -> Result<Report, Failure> {
     removed.map(|()| report)
 }
 
-/// A node of this process, with any protocol.
-trait Running {
-    fn within(&self) -> Arc<dyn Within>;
-    fn stop(self: Box<Self>) -> Result<(), String>;
-}
-
-impl<P: Protocol> Running for Node<P> {
-    fn within(&self) -> Arc<dyn Within> {
-        Arc::new(self.handle().clone())
-    }
-
-    fn stop(self: Box<Self>) -> Result<(), String> {
-        Node::stop(*self)
-    }
-}
-
-struct Start<'a> {
-    config: &'a Config,
-    is_metered: bool,
-}
-
-impl WithProtocol for Start<'_> {
-    type Output = Result<Box<dyn Running>, Failure>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        let meter = self.is_metered.then(Arc::<Meter>::default);
-        let node = Node::<P>::start_metered(self.config, registry(), meter);
-        let node = node.map_err(|error| Failure::failed("a node can't start", error))?;
-        Ok(Box::new(node))
-    }
-}
-
 /// The running nodes.
-struct Nodes(Vec<Box<dyn Running>>);
+struct Nodes(Vec<Box<dyn RunningNode>>);
 
 impl Nodes {
     fn start(configs: &[Config], is_metered: bool) -> Result<Self, Failure> {
         let start = |config: &Config| {
-            with_protocol(&config.protocol, Start { config, is_metered }).flatten()
+            let meter = is_metered.then(Arc::<Meter>::default);
+            let node = running::start(config, registry(), meter);
+            node.map_err(|error| Failure::failed("a node can't start", error))
         };
         Ok(Self(configs.iter().map(start).collect::<Result<_, _>>()?))
     }
@@ -170,7 +139,7 @@ async fn measure(
     let load_secs = load(workload, &clients).await?;
     replicas::settled(&clients).await?;
     let connections: Vec<Vec<Connection>> =
-        nodes.0.iter().map(|node| vec![Connection::Within(node.within())]).collect();
+        nodes.0.iter().map(|node| vec![Connection::Within(node.requests())]).collect();
     let runtimes = Ground::loopback().runtimes(connections.len());
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let gauge = Gauge::new(used, &clients);

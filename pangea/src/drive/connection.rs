@@ -13,12 +13,13 @@ use pangea_core::hash::HashMap;
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_node::client::{Client, ClientError};
+use pangea_node::running::Requests;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio_postgres::{NoTls, Statement};
 
-use super::within::{self, Within};
+use super::within;
 use crate::failure::Failure;
 use crate::script::{self, Script};
 
@@ -43,7 +44,7 @@ pub enum Connection {
     /// A session of one client: one call at a time.
     Session(Arc<Session>),
     /// Direct calls to a node of this process: any number of concurrent calls.
-    Within(Arc<dyn Within>),
+    Within(Arc<dyn Requests>),
 }
 
 /// The parameters for opening a session.

@@ -35,7 +35,7 @@ pub use connection::{Connection, Door, sessions};
 pub use followed::Followed;
 pub use samples::{Errors, Samples, Stats, Undone};
 pub use timeline::Timeline;
-pub use within::{THREADS, Within};
+pub use within::THREADS;
 
 /// The number of concurrent calls to each node that load tables. Each writes about ten thousand
 /// rows.

@@ -16,12 +16,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pangea_core::ids::ProcedureId;
-use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Outcome, Program};
 use pangea_node::client::ClientError;
-use pangea_node::driver::{Answer, CommitReply, Handle};
-use pangea_sql::engine::{Engine, Unavailable};
+use pangea_node::driver::Answer;
+use pangea_node::running::Requests;
+use pangea_sql::engine::Unavailable;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -29,32 +28,6 @@ use super::{Made, Phase, Shared, Terminal, now};
 
 /// The name prefix of the threads, by which the kernel reports their CPU time.
 pub const THREADS: &str = "load-";
-
-/// A node of this process, with any protocol.
-pub trait Within: Send + Sync {
-    /// Orders and commits programs. Each reply is called once.
-    fn submit(&self, programs: Vec<(Program, CommitReply)>);
-
-    /// Returns the number of a procedure.
-    fn procedure(&self, name: &str) -> Option<ProcedureId>;
-
-    /// Returns whether the node is believed to accept calls.
-    fn is_running(&self) -> bool;
-}
-
-impl<P: Protocol> Within for Handle<P> {
-    fn submit(&self, programs: Vec<(Program, CommitReply)>) {
-        self.submit_many(programs);
-    }
-
-    fn procedure(&self, name: &str) -> Option<ProcedureId> {
-        self.registry().id(name)
-    }
-
-    fn is_running(&self) -> bool {
-        self.inbox().closed_because().is_empty()
-    }
-}
 
 /// If less than one in this number of calls has ended, more outcomes are expected soon.
 const FEW: usize = 8;
@@ -68,7 +41,7 @@ type Ended = Result<Outcome, Unavailable>;
 ///
 /// # Errors
 /// If the outcome is not known.
-pub async fn call(node: &dyn Within, name: &str, args: &Bytes) -> Result<Outcome, ClientError> {
+pub async fn call(node: &dyn Requests, name: &str, args: &Bytes) -> Result<Outcome, ClientError> {
     let (sender, outcome) = oneshot::channel();
     // Sending fails only if the caller no longer waits for the outcome.
     let reply = Answer::new(move |ended: Ended| drop(sender.send(ended)));
@@ -78,7 +51,7 @@ pub async fn call(node: &dyn Within, name: &str, args: &Bytes) -> Result<Outcome
     ended.map_err(|Unavailable { reason }| ClientError::Ambiguous(reason))
 }
 
-fn program(node: &dyn Within, name: &str, args: Bytes) -> Result<Program, ClientError> {
+fn program(node: &dyn Requests, name: &str, args: Bytes) -> Result<Program, ClientError> {
     let unknown = || ClientError::Refused(format!("there is no procedure {name:?}"));
     let procedure = node.procedure(name).ok_or_else(unknown)?;
     Ok(Program::Call { procedure, args })
@@ -138,7 +111,7 @@ impl Done {
 /// Runs a region's clients, each with one call in flight, on a separate thread.
 pub(super) fn spawn(
     tasks: &mut JoinSet<()>,
-    node: Arc<dyn Within>,
+    node: Arc<dyn Requests>,
     region: usize,
     terminals: Vec<Terminal>,
     shared: Arc<Shared>,
@@ -159,7 +132,7 @@ pub(super) fn spawn(
 
 /// The clients of a region.
 struct Clients {
-    node: Arc<dyn Within>,
+    node: Arc<dyn Requests>,
     region: usize,
     terminals: Vec<Terminal>,
     shared: Arc<Shared>,
