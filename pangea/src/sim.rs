@@ -12,22 +12,21 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::SHARDS_MAX;
-use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
 use pangea_sim::{
-    Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Summary, record, run_swarm,
+    Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Simulator, Summary, record,
 };
 
 use pangea_sweep::wrong::unknown;
 
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckTable, GuaranteeOf, ScaledDown, Setting, WithProtocol, options_table, parse_options,
-    with_protocol,
+    CheckTable, GuaranteeOf, NodesMin, ScaledDown, Setting, check_options, options_table,
+    simulator_of, with_protocol,
 };
 use crate::say;
 use crate::signals::Signals;
@@ -338,7 +337,7 @@ fn wrong_scenario(path: &Path, why: &str) -> Failure {
 /// Runs the simulation.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.predict.predict {
-        return with_protocol(&arguments.protocol, arguments.prediction()?)?;
+        return arguments.prediction()?.run(&arguments.protocol);
     }
     if let Some(option) = arguments.predict.sizes_given() {
         return Err(Failure::Usage(format!("--{option} requires --predict")));
@@ -363,58 +362,55 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         _ => settings,
     };
-    with_protocol(&arguments.protocol, Simulate { arguments, settings, options })?
+    simulate(arguments, settings, options)
 }
 
-struct Simulate<'a> {
-    arguments: &'a Arguments,
+/// Runs one seed, or many.
+fn simulate(
+    arguments: &Arguments,
     settings: Settings,
     options: toml::Table,
-}
-
-impl WithProtocol for Simulate<'_> {
-    type Output = Result<(), Failure>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        let Self { arguments, settings, options } = self;
-        if settings.nodes < P::NODES_MIN {
-            let (nodes, name, least) = (settings.nodes, P::NAME, P::NODES_MIN);
-            let message =
-                format!("--nodes {nodes}: protocol {name:?} needs at least {least} nodes");
-            return Err(Failure::Usage(message));
+) -> Result<(), Failure> {
+    let (nodes, name) = (settings.nodes, &arguments.protocol);
+    let least = with_protocol(name, NodesMin)?;
+    if nodes < least {
+        let message = format!("--nodes {nodes}: protocol {name:?} needs at least {least} nodes");
+        return Err(Failure::Usage(message));
+    }
+    // This rejects invalid settings. Settings drawn from the seed never override the given ones.
+    check_options(name, &options)?;
+    let simulator = simulator_of(name)?;
+    let (drawer, fixed) = (simulator.clone(), simulator.complete(&options));
+    let plan = move |seed| match settings.is_drawn {
+        true => {
+            let (drawn, options) = drawer.drawn_beside(seed, &options);
+            let Settings { lines, planted, given, .. } = settings.clone();
+            (Settings { lines, planted, given, ..drawn }, options)
         }
-        // This rejects invalid settings. Settings drawn from the seed never override the given
-        // ones.
-        let fixed = parse_options::<P>(&options)?;
-        let plan = move |seed| match settings.is_drawn {
-            true => {
-                let (drawn, options) = pangea_sim::drawn_beside::<P>(seed, &options);
-                let Settings { lines, planted, given, .. } = settings.clone();
-                (Settings { lines, planted, given, ..drawn }, options)
-            }
-            false => (Settings { seed, ..settings.clone() }, fixed.clone()),
-        };
-        match (arguments.seed, &arguments.seeds, arguments.minutes) {
-            (Some(seed), _, _) => run_one::<P>(arguments, plan(seed)),
-            (None, Some(seeds), _) => run_many::<P>(arguments, seeds.clone(), None, plan),
-            (None, None, minutes) => {
-                let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
-                run_many::<P>(arguments, 0..u64::MAX, time, plan)
-            }
+        false => (Settings { seed, ..settings.clone() }, fixed.clone()),
+    };
+    match (arguments.seed, &arguments.seeds, arguments.minutes) {
+        (Some(seed), _, _) => run_one(arguments, &simulator, plan(seed)),
+        (None, Some(seeds), _) => run_many(arguments, simulator, seeds.clone(), None, plan),
+        (None, None, minutes) => {
+            let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
+            run_many(arguments, simulator, 0..u64::MAX, time, plan)
         }
     }
 }
 
-fn run_one<P: Protocol>(
+fn run_one(
     arguments: &Arguments,
-    (settings, options): (Settings, P::Options),
+    simulator: &Arc<dyn Simulator>,
+    (settings, options): (Settings, toml::Table),
 ) -> Result<(), Failure> {
     let (seed, of_run) = (settings.seed, options.clone());
     // The file is created before the run, which may take long, so that an unwritable file is found
     // first.
     let history = arguments.history.as_ref().map(|path| create(path).map(|file| (path, file)));
     let history = history.transpose()?;
-    let run = move || pangea_sim::run::<P>(&settings, &of_run).map_err(Failure::Usage);
+    let runner = simulator.clone();
+    let run = move || runner.run(&settings, &of_run).map_err(Failure::Usage);
     let Some(report) = unless_interrupted(run)? else {
         return Err(Failure::Interrupted(format!(
             "interrupted before the run of seed {seed} ended"
@@ -437,7 +433,8 @@ fn run_one<P: Protocol>(
             let mut violation = violation.to_string();
             let mut replay = report.replay_command();
             if let Some(path) = &arguments.shrink {
-                (violation, replay) = shrink_to::<P>(path, report.clone(), options)?;
+                (violation, replay) =
+                    shrink_to(arguments, simulator.clone(), path, (report.clone(), options))?;
             }
             Err(Failure::Failed(format!("{violation}; replay with: {replay}")))
         }
@@ -446,12 +443,13 @@ fn run_one<P: Protocol>(
 
 /// Shrinks a failed run, writes the smallest one to a file, and returns its failure and the command
 /// that repeats it.
-fn shrink_to<P: Protocol>(
+fn shrink_to(
+    arguments: &Arguments,
+    simulator: Arc<dyn Simulator>,
     path: &Path,
-    report: Report,
-    options: P::Options,
+    (report, options): (Report, toml::Table),
 ) -> Result<(String, String), Failure> {
-    let table = toml::Table::try_from(&options).expect("options are a table");
+    let table = options.clone();
     let bar = ProgressBar::new(SHRINK_RUNS_MAX)
         .with_style(ProgressStyle::with_template(SHRINK_BAR).expect("the template is a constant"));
     let shown = bar.clone();
@@ -460,7 +458,7 @@ fn shrink_to<P: Protocol>(
             shown.set_position(runs);
             shown.set_message(size(smallest));
         };
-        pangea_sim::shrink::<P>(report, &options, SHRINK_RUNS_MAX, watch)
+        simulator.shrink(report, &options, SHRINK_RUNS_MAX, watch)
     };
     let shrunk = unless_interrupted(run)?;
     bar.finish_and_clear();
@@ -469,7 +467,7 @@ fn shrink_to<P: Protocol>(
             "interrupted before the smallest failing run was found".to_owned(),
         ));
     };
-    let text = Scenario::text(&report.settings, P::NAME, &table);
+    let text = Scenario::text(&report.settings, &arguments.protocol, &table);
     let shown = path.display();
     std::fs::write(path, text)
         .map_err(|error| Failure::failed(format!("can't write {shown}"), error))?;
@@ -481,7 +479,7 @@ fn shrink_to<P: Protocol>(
     let scenario = Some(shown.to_string());
     let of_file = Settings { scenario, given: Vec::new(), ..report.settings };
     let violation = report.violation.expect("only failing runs are kept").to_string();
-    Ok((violation, of_file.replay_command(P::NAME) + " --trace"))
+    Ok((violation, of_file.replay_command(&arguments.protocol) + " --trace"))
 }
 
 /// Returns the size of a run, for humans.
@@ -507,11 +505,12 @@ fn write_history(report: &Report, path: &Path, file: File) -> Result<(), Failure
     record::write::write(recorded, &mut output).map_err(|error| Failure::failed(what(), error))
 }
 
-fn run_many<P: Protocol>(
+fn run_many(
     arguments: &Arguments,
+    simulator: Arc<dyn Simulator>,
     seeds: Range<u64>,
     time: Option<Duration>,
-    plan: impl Fn(u64) -> (Settings, P::Options) + Send + Sync + 'static,
+    plan: impl Fn(u64) -> (Settings, toml::Table) + Send + Sync + 'static,
 ) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (threads, all) = (arguments.threads.unwrap_or(cores), seeds.end - seeds.start);
@@ -524,7 +523,7 @@ fn run_many<P: Protocol>(
             shown.on_run(summary, failure);
             summary.clone_into(&mut latest.lock().unwrap_or_else(PoisonError::into_inner));
         };
-        run_swarm::<P>(extent, &plan, watch)
+        simulator.run_swarm(extent, &plan, watch)
     };
     let ended = unless_interrupted(run)?;
     progress.end();

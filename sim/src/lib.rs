@@ -17,6 +17,7 @@
 //! | [`settings`], [`scenario`] | all settings of a run, and files with them |
 //! | [`predict`] | throughput and latency on given machines, from measured costs |
 //! | [`swarm`], [`shrink`](mod@shrink) | many runs, and the smallest that fails |
+//! | [`simulator`](mod@simulator) | all of this for a protocol by its name |
 
 mod capture;
 pub mod check;
@@ -32,6 +33,7 @@ pub mod report;
 pub mod scenario;
 pub mod settings;
 pub mod shrink;
+pub mod simulator;
 pub mod swarm;
 pub mod trace;
 pub mod world;
@@ -43,6 +45,7 @@ pub use report::Report;
 pub use scenario::Scenario;
 pub use settings::{RealTime, Settings};
 pub use shrink::{Shrunk, shrink};
+pub use simulator::{Simulator, simulator};
 pub use swarm::{
     BrokenOff, Extent, Plan, Summary, Watch, drawn, drawn_beside, run_seeds, run_swarm,
 };
