@@ -24,7 +24,7 @@ use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures_util::Stream;
 
-use super::Physical;
+use crate::data_fusion::Physical;
 
 /// The maximum number of rows joined with all others between two pauses.
 const LOOP_ROWS: usize = 1_024;

@@ -25,7 +25,6 @@ use pangea_core::ids::TableId;
 use pangea_core::txn::{Context, SqlState};
 use tokio::runtime::{self, Runtime};
 
-use super::Physical;
 use super::apply::{Planner, settle_inside};
 use super::cooperative_yield::InsertYields;
 use super::error::{more_than_one_row, unwrapped, wrapped};
@@ -36,6 +35,7 @@ use super::pool::Pool;
 use super::sequential_partitions::{InSeries, UnionsInSeries};
 use super::unordered_scan::AnyOrder;
 use super::values::{Values, scalar};
+use crate::data_fusion::Physical;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::ROWS_BYTES_MAX;
 use crate::expr::Env;

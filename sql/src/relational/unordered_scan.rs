@@ -20,9 +20,9 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 
-use super::Physical;
 use super::aggregate::Folded;
 use super::leaf::Scan;
+use crate::data_fusion::Physical;
 use crate::vocabulary::aggregate::AggregateKind;
 
 /// Marks the scans whose rows may come in any order.
