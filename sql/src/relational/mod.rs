@@ -43,6 +43,7 @@ mod project_set;
 mod run;
 mod sequential_partitions;
 mod subquery_output;
+mod unary;
 mod unordered_scan;
 mod values;
 mod volatile;
