@@ -33,19 +33,6 @@ use crate::signals::Signals;
 pub use predict::options as prediction_options;
 use progress::Progress;
 
-/// Workloads whose histories cannot be recorded, because they may write the same value twice.
-const NOT_RECORDED: [&str; 9] = [
-    "bank",
-    "calvin-micro",
-    "ddl",
-    "index",
-    "mako-micro",
-    "smallbank",
-    "tiga-micro",
-    "tpcc",
-    "ycsb",
-];
-
 /// The progress bar of the search for the smallest failing run.
 const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
 /// The maximum number of runs of that search.
@@ -267,8 +254,7 @@ impl Arguments {
         if !workload::NAMES.contains(&self.workload.as_str()) {
             return Err(Failure::Usage(unknown("workload", &self.workload, workload::NAMES)));
         }
-        let is_recorded = !NOT_RECORDED.iter().any(|name| self.workload.starts_with(name));
-        if self.history.is_some() && !is_recorded {
+        if self.history.is_some() && !workload::is_recorded(&self.workload) {
             let name = &self.workload;
             let message = format!(
                 "--history: the format does not support histories of {name}; try list-append"

@@ -13,15 +13,18 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
+use super::definition::{Definition, Facts, Generate};
 use super::dice::Dice;
-use super::{Call, InvalidSettings, Settings, bounded, ended, malformed, setting};
+use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
+use crate::time::Timestamp;
 use crate::txn::{
     Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, SqlState,
     Stop,
@@ -160,17 +163,7 @@ impl Catalog {
         Ok(Self { mix, rows: settings.lists.into() })
     }
 
-    /// The name on command lines.
-    pub fn name(&self) -> &'static str {
-        self.mix.name()
-    }
-
-    pub(super) fn load_calls(&self) -> Vec<Call> {
-        let (procedure, label) = ("catalog_load", "load");
-        vec![Call { procedure, args: Bytes::new(), label, is_read_only: false }]
-    }
-
-    pub(super) fn next(&self, dice: &mut Dice) -> Call {
+    fn next(&self, dice: &mut Dice) -> Call {
         let op = if self.mix == Mix::Ddl && dice.percent(ALTER_PERCENT) {
             [Op::Rewrite, Op::SwitchIndex, Op::Truncate][dice.below(3) as usize]
         } else if dice.percent(READ_PERCENT) {
@@ -185,8 +178,45 @@ impl Catalog {
         let (args, label) = (Bytes::from(op.encode()), op.label());
         Call { procedure: "catalog", args, label, is_read_only: op == Op::Read }
     }
+}
 
-    pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
+impl Definition for Catalog {
+    const NAMES: &'static [&'static str] = &[Mix::Index.name(), Mix::Ddl.name()];
+
+    type Generator = Self;
+
+    fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(super::mix(&Mix::ALL, Mix::name, name), settings)
+    }
+
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Run), Arc::new(Load)]
+    }
+
+    fn generator(&self, _: Client) -> Self {
+        self.clone()
+    }
+}
+
+impl Facts for Catalog {
+    fn name(&self) -> &'static str {
+        self.mix.name()
+    }
+
+    fn is_of_histories(&self) -> bool {
+        true
+    }
+
+    fn load_calls(&self) -> Vec<Call> {
+        let (procedure, label) = ("catalog_load", "load");
+        vec![Call { procedure, args: Bytes::new(), label, is_read_only: false }]
+    }
+
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["catalog"]
+    }
+
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let rule = Rule { rule: "catalog", place: &"the table" };
         let mut found = Ok(Picture::default());
         let mut read = |table, take: Take| {
@@ -204,6 +234,12 @@ impl Catalog {
         let mut report = Report::default();
         report.count("rows", picture.rows.len() as i64);
         Ok(report)
+    }
+}
+
+impl Generate for Catalog {
+    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+        self.next(dice)
     }
 }
 
@@ -523,14 +559,14 @@ mod tests {
 
     #[test]
     fn an_index_that_is_not_that_of_its_table_is_a_violation() {
-        let mut model = Bench::new("index", &small()).model;
+        let Bench { mut model, workload, .. } = Bench::new("index", &small());
         run(&mut model, Op::Put { row: 4, group: 2 });
-        assert!(Catalog::check(&model).is_ok());
+        assert!(workload.check(&model).is_ok());
         let is_wrong = |table, key: Key, value: Option<Value>| {
             let mut model = model.clone();
             model.put(table, key, value);
             let picture = see(&mut model);
-            Catalog::check(&model).is_err() && !picture.wrong().is_empty()
+            workload.check(&model).is_err() && !picture.wrong().is_empty()
         };
         assert!(is_wrong(INDEX, entry_key(2, 4), None));
         assert!(is_wrong(INDEX, entry_key(1, 4), Some(Value::copy_from(&[]))));

@@ -19,8 +19,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::check::{Report, Rows, Rule, Violation};
-use super::{Call, Workload, counters, smallbank, tpcc, ycsb};
+use super::{Call, tpcc, ycsb};
 
 /// The clients' knowledge of commits since the load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,53 +195,6 @@ impl Ledger {
             rows_unknown: self.rows_unknown,
             delivered: self.delivered,
             newest: newest.collect(),
-        }
-    }
-}
-
-impl Workload {
-    /// The facts to record about its calls for [`Self::check_commits`].
-    pub fn watch(&self) -> Watch {
-        match self {
-            Self::Ycsb(ycsb) => ycsb.watch(),
-            Self::Tpcc(_)
-            | Self::ListAppend(_)
-            | Self::Bank(_)
-            | Self::Registers(_)
-            | Self::Catalog(_)
-            | Self::Counters(_)
-            | Self::SmallBank(_) => Watch::default(),
-        }
-    }
-
-    /// Checks whether the facts counted in `rows` match the transactions committed since the load.
-    /// Detects lost and duplicated transactions in workloads whose data show them. The histories
-    /// for Elle and the bank's transfers do not.
-    ///
-    /// # Errors
-    /// The violated rule, with both numbers.
-    pub fn check_commits(
-        &self,
-        report: &Report,
-        rows: &dyn Rows,
-        commits: &Commits,
-    ) -> Result<(), Violation> {
-        let fact = |name: &str| report.facts.get(name).copied().unwrap_or(0);
-        let rule = Rule { rule: "acknowledged commits", place: &self.name() };
-        match self {
-            Self::Ycsb(ycsb) => ycsb.check_commits(&rule, &fact, rows, commits),
-            Self::Tpcc(tpcc) => tpcc.check_commits(&rule, &fact, commits),
-            Self::Counters(counters) => {
-                let increments = commits.sum(|label| counters.increments_of(label));
-                let found = ("the sum of all counters", fact(counters::INCREMENTS));
-                rule.within(found, "increments committed", increments)
-            }
-            Self::SmallBank(bank) => {
-                let expected = bank.total(commits, fact(smallbank::PENALTIES_TAKEN));
-                let found = ("total of all accounts", fact(smallbank::CENTS));
-                rule.within(found, "loaded, plus deposits, minus payments", expected)
-            }
-            Self::ListAppend(_) | Self::Bank(_) | Self::Registers(_) | Self::Catalog(_) => Ok(()),
         }
     }
 }

@@ -19,15 +19,18 @@
 //! took effect.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
+use super::definition::{Definition, Facts, Generate};
 use super::dice::Dice;
 use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
+use crate::time::Timestamp;
 use crate::txn::{
     Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
 };
@@ -218,10 +221,54 @@ impl Registers {
     pub fn name(&self) -> &'static str {
         self.mix.name()
     }
+}
 
-    /// The transactions of one client.
-    pub fn generator(&self, client: Client) -> Generator {
+impl Definition for Registers {
+    const NAMES: &'static [&'static str] = &[
+        Mix::Register.name(),
+        Mix::LongFork.name(),
+        Mix::WriteSkew.name(),
+        Mix::Cycle.name(),
+        Mix::Ranges.name(),
+    ];
+    const IS_RECORDED: bool = true;
+
+    type Generator = Generator;
+
+    fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(super::mix(&Mix::ALL, Mix::name, name), settings)
+    }
+
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Run)]
+    }
+
+    fn generator(&self, client: Client) -> Generator {
         Generator { registers: self.clone(), client: client.index, txns: 0, values: 0 }
+    }
+}
+
+impl Facts for Registers {
+    fn name(&self) -> &'static str {
+        self.mix.name()
+    }
+
+    fn is_of_histories(&self) -> bool {
+        true
+    }
+
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["registers"]
+    }
+
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+        check(rows)
+    }
+}
+
+impl Generate for Generator {
+    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+        self.next(dice)
     }
 }
 
@@ -311,7 +358,7 @@ impl Generator {
         Op::Write { row, value: u64::from(self.client) << 32 | u64::from(self.values) }
     }
 
-    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut Dice) -> Call {
         let ops = self.next_ops(dice);
         let is_read_only = !ops.iter().any(Op::is_write);
         let label = if is_read_only { "read" } else { "write" };
@@ -406,7 +453,7 @@ impl Procedure for Run {
 }
 
 /// Checks that no value is in two rows.
-pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
+fn check(rows: &dyn Rows) -> Result<Report, Violation> {
     let rule = Rule { rule: "registers", place: &"the table" };
     let mut all = Vec::new();
     let mut unreadable = Ok(());

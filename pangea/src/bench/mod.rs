@@ -323,7 +323,7 @@ impl Arguments {
             true => Failure::Usage(error.to_string()),
             false => Failure::Usage(no_such_workload(name, &settings)),
         })?;
-        if is_of_histories(&workload) {
+        if workload.is_of_histories() {
             let name = workload.name();
             let message = format!("{name}'s histories are checked by `pangea sim`, not here");
             return Err(Failure::Usage(message));
@@ -385,11 +385,6 @@ impl Arguments {
     }
 }
 
-/// Returns whether a workload exists only for the simulator's checkers of histories.
-fn is_of_histories(workload: &Workload) -> bool {
-    matches!(workload, Workload::ListAppend(_) | Workload::Registers(_) | Workload::Catalog(_))
-}
-
 /// Parses a rate within the limits.
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -400,7 +395,7 @@ fn rate(text: &str) -> Result<f64, String> {
 
 fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
     let is_here = |name: &&str| {
-        Workload::named(name, settings).is_ok_and(|workload| !is_of_histories(&workload))
+        Workload::named(name, settings).is_ok_and(|workload| !workload.is_of_histories())
     };
     pangea_sweep::wrong::unknown("workload", name, workload::NAMES.into_iter().filter(is_here))
 }

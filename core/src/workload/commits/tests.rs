@@ -2,9 +2,9 @@
 //! tolerated.
 
 use super::*;
-use crate::workload::Settings;
 use crate::workload::tests::{Bench, small};
 use crate::workload::ycsb::{Op, operations};
+use crate::workload::{Settings, Violation, Workload};
 
 /// The fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -73,7 +73,7 @@ impl Terminal {
         self.home
     }
 
-    pub(in super::super) fn next(&mut self, dice: &mut Dice, now: Timestamp) -> Call {
+    pub(super) fn next(&mut self, dice: &mut Dice, now: Timestamp) -> Call {
         let date = Date::of(now);
         let (long, orders) = self.long;
         if long > 0 && dice.percent(long.into()) {
