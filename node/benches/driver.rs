@@ -117,7 +117,7 @@ fn measure(dir: &Path, durability: Durability, in_flight: usize) {
         dir.join(format!("{durability:?}-{in_flight}")),
     );
     options.durability = durability;
-    options.workers = 1;
+    options.tuning.workers = 1;
     let node = Node::start_on(options, |_| Ok(Arc::new(Nowhere))).expect("a node");
     let load = Arc::new(Load {
         handle: node.handle().clone(),

@@ -1,7 +1,6 @@
 //! A node on the real network: transport events become inputs, and clients' requests are answered.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion};
@@ -55,12 +54,8 @@ impl<P: Protocol> Node<P> {
         let options = NodeOptions::<P> {
             protocol,
             durability: config.durability,
-            segment_bytes: config.log_segment_bytes,
-            workers: config.workers,
+            tuning: config.tuning,
             is_replaced: config.is_replaced,
-            memory_bytes: config.memory_mb.map(|mb| (mb as usize) << 20),
-            cold_latency: Duration::from_millis(config.cold_latency_ms),
-            history: config.history(),
             meter: meter.clone(),
             ..NodeOptions::new(config.node, topology, registry, data_dir)
         };

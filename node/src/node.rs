@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Durable, Protocol, Setup};
@@ -24,8 +23,7 @@ use pangea_protocols::UnknownProtocol;
 
 use crate::checkpoint::{CheckpointEvent, CheckpointEvents, Checkpointer, LoadError, load};
 use crate::cold::{keeper_of, new_store};
-
-use crate::config::{ConfigError, HISTORY_DEFAULT, LOG_SEGMENT_BYTES_DEFAULT};
+use crate::config::{ConfigError, Tuning};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
 use crate::driver::{Driver, Handle, Inbox, Network, Parts, Reach, Shared};
@@ -36,7 +34,7 @@ use crate::meter::Meter;
 use crate::panics::caught;
 use crate::pool::ThreadedPool;
 use pangea_sql::engine::Engine;
-use pangea_sql::history::{History, Retention, TICK};
+use pangea_sql::history::{History, TICK};
 use pangea_sql::session::now as sql_now;
 
 /// A node's configuration, except how to reach its peers.
@@ -54,21 +52,12 @@ pub struct NodeOptions<P: Protocol> {
     pub data_dir: PathBuf,
     /// The condition under which a record counts as durable.
     pub durability: Durability,
-    /// The length of a log segment.
-    pub segment_bytes: u64,
-    /// The number of threads that run data-parallel work; 0 means one for each core.
-    pub workers: usize,
+    /// The keys of the configuration with a number.
+    pub tuning: Tuning,
     /// Whether the node replaces one of the same id that lost its data.
     pub is_replaced: bool,
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// The memory budget for rows in bytes, excluding data that can't be evicted; `None` means no
-    /// limit.
-    pub memory_bytes: Option<usize>,
-    /// The artificial minimum latency of reads of cold values, to measure its effect.
-    pub cold_latency: Duration,
-    /// How far back `AS OF SYSTEM TIME` can read.
-    pub history: Retention,
     /// Meter that records the cost of operations, if metering is on.
     pub meter: Option<Arc<Meter>>,
 }
@@ -88,13 +77,9 @@ impl<P: Protocol> NodeOptions<P> {
             protocol: P::Options::default(),
             data_dir,
             durability: Durability::default(),
-            segment_bytes: LOG_SEGMENT_BYTES_DEFAULT,
-            workers: 0,
+            tuning: Tuning::default(),
             is_replaced: false,
             disk: Arc::new(OsDisk),
-            memory_bytes: None,
-            cold_latency: Duration::ZERO,
-            history: HISTORY_DEFAULT,
             meter: None,
         }
     }
@@ -243,7 +228,7 @@ fn handle_of<P: Protocol>(
         topology: options.topology.clone(),
         durability: options.durability,
         settings: settings_of(&options.protocol),
-        history: History::new(options.history),
+        history: History::new(options.tuning.history()),
         region: OnceLock::new(),
         queries,
     })
@@ -251,7 +236,8 @@ fn handle_of<P: Protocol>(
 
 /// Creates the thread pool for data-parallel work.
 fn pool_of<P: Protocol>(options: &NodeOptions<P>) -> Result<ThreadedPool, StartError> {
-    ThreadedPool::new(options.workers).map_err(|error| StartError::Threads(error.to_string()))
+    ThreadedPool::new(options.tuning.workers)
+        .map_err(|error| StartError::Threads(error.to_string()))
 }
 
 impl<P: Protocol> Node<P> {
@@ -521,7 +507,7 @@ fn open_durable<P: Protocol>(
     let log_options = LogOptions {
         dir: data_dir.map(DataDir::log).unwrap_or_default(),
         durability: options.durability,
-        segment_bytes: options.segment_bytes,
+        segment_bytes: options.tuning.log_segment_bytes,
         meter: options.meter.clone(),
     };
     let (log, recovered) = Log::open(disk.clone(), &log_options, log_events(inbox))?;

@@ -32,7 +32,7 @@ fn a_stopped_node_leaves_no_thread_and_no_open_file() {
         let registry = Arc::new(Registry::default());
         let dir = temp.path().to_owned();
         let mut options = NodeOptions::<Toy>::new(NodeId(0), Arc::new(topology), registry, dir);
-        options.workers = 4;
+        options.tuning.workers = 4;
         options.protocol.checkpoint_additions = 10;
         let net = MemNet::default();
         let node = Node::start_on(options, |handle| Ok(net.connect(handle))).unwrap();

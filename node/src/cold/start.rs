@@ -1,6 +1,7 @@
 //! Setup of the store and the evictor from a node's settings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pangea_core::protocol::Protocol;
 use pangea_core::store::Store;
@@ -21,13 +22,14 @@ pub(crate) fn new_store<P: Protocol>(
 ) -> Result<Arc<Store>, StartError> {
     let Some(data_dir) = data_dir else { return Ok(Arc::new(Store::new())) };
     let path = data_dir.cold();
-    let Some(bytes) = options.memory_bytes else {
+    let Some(bytes) = options.tuning.memory_bytes() else {
         remove_if_there(options.disk.as_ref(), &path).map_err(DataDirError::from)?;
         return Ok(Arc::new(Store::new()));
     };
     let inbox = inbox.clone();
     let on_error = move |reason: String| inbox.fail(reason);
-    let file = ColdFile::create(&path, options.cold_latency, Arc::new(on_error));
+    let latency = Duration::from_millis(options.tuning.cold_latency_ms);
+    let file = ColdFile::create(&path, latency, Arc::new(on_error));
     let file = file.map_err(DiskError::new("make", &path)).map_err(DataDirError::from)?;
     Ok(Arc::new(Store::with_cold(Box::new(file), bytes)))
 }

@@ -38,10 +38,10 @@ fn options(count: usize, me: usize, disk: Arc<dyn Disk>, dir: &Path) -> NodeOpti
     let me = NodeId(me as u16);
     let mut options = NodeOptions::new(me, Arc::new(topology), registry, dir.to_owned());
     options.disk = disk;
-    options.workers = 1;
-    options.segment_bytes = 4_096;
+    options.tuning.workers = 1;
+    options.tuning.log_segment_bytes = 4_096;
     // Without history, all pins are the node's own.
-    options.history.time = Duration::ZERO;
+    options.tuning.history_s = 0;
     options
 }
 

@@ -44,6 +44,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_core::workload::{self, Workload};
+use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
 
 use crate::cluster::{Cluster, Place, Plan, Regions, durability};
@@ -274,10 +275,13 @@ impl Arguments {
             options: options_table(protocol, &self.settings)?,
             jitter_ms: self.jitter,
             durability: self.durability,
-            workers: self.workers.unwrap_or(plan.workers),
             is_metered: self.stages,
-            memory_mb: self.memory_mb,
-            cold_latency_ms: self.cold_latency_ms,
+            tuning: Tuning {
+                workers: self.workers.unwrap_or(plan.tuning.workers),
+                memory_mb: self.memory_mb,
+                cold_latency_ms: self.cold_latency_ms,
+                ..plan.tuning
+            },
             ..plan
         };
         plan.check()?;

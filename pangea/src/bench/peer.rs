@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
 use pangea_peers::{Kind, Options, Peer};
 
@@ -112,7 +113,8 @@ fn plan(arguments: &Arguments, kind: Kind) -> Result<Plan, Failure> {
         return Err(Failure::Usage(message));
     }
     let (durability, jitter_ms) = (arguments.durability, arguments.jitter);
-    Ok(Plan { protocol: kind.name().to_owned(), durability, jitter_ms, workers: 0, ..plan })
+    let tuning = Tuning { workers: 0, ..plan.tuning };
+    Ok(Plan { protocol: kind.name().to_owned(), durability, jitter_ms, tuning, ..plan })
 }
 
 /// Rejects faults that are not possible with a baseline.

@@ -240,7 +240,7 @@ impl Settings {
             sizes: sizes.map(|size| (size.option, size.value)).collect(),
             define: arguments.defines.iter().map(ToString::to_string).collect(),
             durability: format!("{:?}", plan.durability).to_lowercase(),
-            workers: plan.workers,
+            workers: plan.tuning.workers,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             seed: arguments.seed,
         }

@@ -244,7 +244,7 @@ pub fn needs(bench: &bench::Arguments, plan: &cluster::Plan) -> Needs {
     let (workload, _) = bench.names();
     let size = Size::of(workload, bench.sizes, plan.regions.len());
     let mut size = Size { nodes: plan.shards() as f64, ..size };
-    if let Some(memory_mb) = plan.memory_mb {
+    if let Some(memory_mb) = plan.tuning.memory_mb {
         // Keys are always in memory, and their size is not reported. The same amount again is
         // enough for most workloads.
         size.data_mb = size.data_mb.min(2.0 * memory_mb as f64 * size.nodes);

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::partition::Partitions;
-use pangea_node::config::{Config, NodeConfig, PartitionsConfig, RoundTripConfig, WanConfig};
+use pangea_node::config::{
+    Config, NodeConfig, PartitionsConfig, RoundTripConfig, Tuning, WanConfig,
+};
 use pangea_node::log::Durability;
 use serde::Serialize;
 
@@ -44,14 +46,8 @@ pub struct Plan {
     pub jitter_ms: f64,
     /// When a record counts as durable.
     pub durability: Durability,
-    /// The number of threads of a node for data-parallel work; 0 means one for each core.
-    pub workers: usize,
-    /// The length of a segment of the log.
-    pub log_segment_bytes: u64,
-    /// The memory of each node for rows, in MiB; `None` means unlimited.
-    pub memory_mb: Option<u64>,
-    /// The minimum latency of rows that are not in memory, in milliseconds.
-    pub cold_latency_ms: u64,
+    /// The keys of each node with a number.
+    pub tuning: Tuning,
     /// Whether the nodes meter their CPU time by kind of work.
     pub is_metered: bool,
     /// The placement of each node, if not on loopback. Distances are then real and not emulated by
@@ -77,13 +73,8 @@ struct File<'a> {
     node: u16,
     data_dir: &'a Path,
     durability: Durability,
-    workers: usize,
-    log_segment_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    memory_mb: Option<u64>,
-    cold_latency_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    history_s: Option<u64>,
+    #[serde(flatten)]
+    tuning: Tuning,
     insecure: bool,
     regions: &'a [String],
     nodes: &'a [NodeConfig],
@@ -155,10 +146,7 @@ impl Plan {
             round_trips,
             jitter_ms: 0.0,
             durability: Durability::default(),
-            workers: workers(regions.len()),
-            log_segment_bytes: pangea_node::config::LOG_SEGMENT_BYTES_DEFAULT,
-            memory_mb: None,
-            cold_latency_ms: 0,
+            tuning: Tuning { workers: workers(regions.len()), ..Tuning::default() },
             is_metered: false,
             spots: Vec::new(),
         })
@@ -168,7 +156,7 @@ impl Plan {
     #[must_use]
     pub fn divided(self, partitions: Partitions) -> Self {
         let workers = workers(self.regions.len() * usize::from(partitions.shards()));
-        Self { partitions, workers, ..self }
+        Self { partitions, tuning: Tuning { workers, ..self.tuning }, ..self }
     }
 
     /// Returns the number of nodes of each region.
@@ -280,6 +268,8 @@ impl Plan {
             sql: addresses[1],
         };
         let nodes: Vec<NodeConfig> = addresses.chunks(2).enumerate().map(node).collect();
+        // Old versions stay in memory, regardless of its limit.
+        let history_s = if self.tuning.memory_mb.is_some() { 0 } else { self.tuning.history_s };
         let is_far = self.jitter_ms > 0.0 || self.round_trip_ms_max() > 0.0;
         let is_emulated = is_far && self.spots.is_empty();
         let file = File {
@@ -288,12 +278,7 @@ impl Plan {
             node: index as u16,
             data_dir,
             durability: self.durability,
-            workers: self.workers,
-            log_segment_bytes: self.log_segment_bytes,
-            memory_mb: self.memory_mb,
-            cold_latency_ms: self.cold_latency_ms,
-            // Old versions stay in memory, regardless of its limit.
-            history_s: self.memory_mb.map(|_| 0),
+            tuning: Tuning { history_s, ..self.tuning },
             // Only the cluster and its clients can reach these addresses.
             insecure: !self.spots.is_empty(),
             regions: &self.regions,
@@ -365,7 +350,7 @@ mod tests {
             assert_eq!(config.node.index(), index);
             assert_eq!(config.nodes, configs[0].nodes);
             assert_eq!(config.data_dir, Path::new("/d").join(&plan.regions[index]).join("data"));
-            assert_eq!(config.workers, plan.workers);
+            assert_eq!(config.tuning, plan.tuning);
             let wan = config.emulated_wan().unwrap();
             assert_eq!(wan.one_way[0][1].us, 34_000, "half of the 68 ms to eu-west");
             assert_eq!(wan.one_way[1][2], wan.one_way[2][1]);

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::client::Client;
+use pangea_node::config::Tuning;
 
 use crate::cluster::{Cluster, Place, Plan};
 use crate::failure::Failure;
@@ -86,9 +87,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = Plan::of_named_regions(&arguments.protocol, &arguments.regions)?;
     let plan = Plan {
-        log_segment_bytes: LOG_SEGMENT_BYTES,
         options: options_table(&arguments.protocol, &arguments.settings)?,
-        memory_mb: arguments.memory_mb,
+        tuning: Tuning {
+            memory_mb: arguments.memory_mb,
+            log_segment_bytes: LOG_SEGMENT_BYTES,
+            ..plan.tuning
+        },
         ..plan
     };
     let plan = match (arguments.partitions, arguments.load) {

@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
+use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
 use pangea_sim::check::model::Model;
 
@@ -141,8 +142,11 @@ impl Arguments {
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,
-            memory_mb: self.memory_mb,
-            log_segment_bytes: LOG_SEGMENT_BYTES,
+            tuning: Tuning {
+                memory_mb: self.memory_mb,
+                log_segment_bytes: LOG_SEGMENT_BYTES,
+                ..plan.tuning
+            },
             ..plan
         };
         let plan = checkpoints::often(plan, self.seed)?;
