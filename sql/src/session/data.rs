@@ -77,8 +77,9 @@ impl Session {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_planned(&planned, params, &self.engine.topology().partitions)?;
-        if let Plan::Lock = planned.plan {
-            let message = "LOCK TABLE can only be used in transaction blocks";
+        if let Some(statement) = planned.plan.as_utility().filter(|it| it.needs_block()) {
+            let command = statement.command();
+            let message = format!("{command} can only be used in transaction blocks");
             return Err(SqlError::new(code::NO_TRANSACTION, message));
         }
         self.gather_facts(&planned).await;
@@ -503,8 +504,8 @@ fn check_planned(
 
 /// If tables are partitioned, checks that there is a shard for each range of a new table.
 fn check_ranges(planned: &Planned, partitions: &Partitions) -> Result<(), SqlError> {
-    let Plan::CreateTable(create) = &planned.plan else { return Ok(()) };
-    let (ranges, shards) = (create.starts.len() + 1, usize::from(partitions.shards()));
+    let ranges = planned.plan.as_utility().map_or(1, |statement| statement.ranges());
+    let shards = usize::from(partitions.shards());
     if shards == 1 || ranges <= shards {
         return Ok(());
     }
