@@ -22,7 +22,7 @@ use pangea_sim::{
     Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Summary, record, run_swarm,
 };
 
-use pangea_sweep::wrong::unknown;
+use pangea_sweep::plan_error::unknown;
 
 use crate::failure::Failure;
 use crate::protocol::{

@@ -8,13 +8,13 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 use super::{Call, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::txn::{
-    Abort, Context, Footprint, Mode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -59,7 +59,7 @@ impl Bank {
         vec![Call { procedure, args: Bytes::from(args), label, is_read_only: false }]
     }
 
-    pub(super) fn next(&self, dice: &mut Dice) -> Call {
+    pub(super) fn next(&self, dice: &mut WorkloadRng) -> Call {
         if dice.percent(AUDIT_PERCENT) {
             let (procedure, label) = ("bank_audit", "audit");
             return Call { procedure, args: Bytes::new(), label, is_read_only: true };
@@ -167,7 +167,7 @@ impl Procedure for Transfer {
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = TransferArgs::decode(args) else { return Some(Footprint::default()) };
         let lock =
-            |account| PointLock { table: ACCOUNTS, key: key(account), mode: Mode::Exclusive };
+            |account| PointLock { table: ACCOUNTS, key: key(account), mode: LockMode::Exclusive };
         Some(Footprint::new(vec![lock(args.from), lock(args.to)], Vec::new()))
     }
 }
@@ -206,7 +206,7 @@ impl Procedure for Audit {
     }
 
     fn footprint(&self, _: &[u8]) -> Option<Footprint> {
-        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: Mode::Shared };
+        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: LockMode::Shared };
         Some(Footprint::new(Vec::new(), vec![all]))
     }
 
@@ -275,7 +275,7 @@ impl Procedure for Load {
     }
 
     fn footprint(&self, _: &[u8]) -> Option<Footprint> {
-        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: Mode::Exclusive };
+        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: LockMode::Exclusive };
         Some(Footprint::new(Vec::new(), vec![all]))
     }
 

@@ -30,7 +30,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::{Dice, scatter};
+use super::rng::{WorkloadRng, scatter};
 use super::zipf::Zipf;
 use super::{
     Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
@@ -39,7 +39,7 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
 use crate::txn::{
-    Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -229,7 +229,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+    pub(super) fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let mut of = Vec::with_capacity(CALVIN_RECORDS);
         let (label, increments) = match self.counters.mix {
             Mix::Calvin => (self.calvin(dice, &mut of), true),
@@ -243,7 +243,7 @@ impl Generator {
         Call { procedure: "counters", args, label, is_read_only: !increments }
     }
 
-    fn calvin(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> &'static str {
+    fn calvin(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> &'static str {
         let Counters { hot, rows, remote, cold, .. } = self.counters;
         let warm = self.counters.warm_rows();
         let other = dice.percent(remote).then(|| self.other_shard(dice)).flatten();
@@ -267,7 +267,7 @@ impl Generator {
         if other.is_some() { "multi-shard" } else { "one-shard" }
     }
 
-    fn mako(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> (&'static str, bool) {
+    fn mako(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> (&'static str, bool) {
         for _ in 0..MAKO_OPS {
             distinct(of, || {
                 let is_remote = dice.percent(self.counters.remote);
@@ -278,7 +278,7 @@ impl Generator {
         if dice.percent(50) { ("increment", true) } else { ("read", false) }
     }
 
-    fn tiga(&self, dice: &mut Dice, of: &mut Vec<Counter>) {
+    fn tiga(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) {
         let shards = u64::from(self.counters.shards);
         while of.len() < TIGA_SHARDS {
             let shard = dice.below(shards) as u16;
@@ -289,14 +289,14 @@ impl Generator {
     }
 
     /// A shard other than the home shard, if there is one.
-    fn other_shard(&self, dice: &mut Dice) -> Option<u16> {
+    fn other_shard(&self, dice: &mut WorkloadRng) -> Option<u16> {
         let shards = u64::from(self.counters.shards);
         let step = (shards > 1).then(|| dice.between(1, shards - 1))?;
         Some(((u64::from(self.home) + step) % shards) as u16)
     }
 
     /// A row drawn by Zipf's law. Frequent rows are not adjacent.
-    fn row(&self, dice: &mut Dice) -> u32 {
+    fn row(&self, dice: &mut WorkloadRng) -> u32 {
         (scatter(self.zipf.draw(dice)) % u64::from(self.counters.rows)) as u32
     }
 }
@@ -474,7 +474,7 @@ mod tests {
     fn drawn(mix: Mix, settings: &Settings) -> Vec<(Vec<Counter>, bool)> {
         let counters = Counters::new(mix, settings).expect("valid settings");
         let mut generator = counters.generator(Client::new(1, 3, 3));
-        let mut dice = Dice::new(3);
+        let mut dice = WorkloadRng::new(3);
         let calls = (0..2_000).map(|_| generator.next(&mut dice));
         calls.map(|call| decode_args(&call.args).expect("well formed")).collect()
     }

@@ -61,10 +61,10 @@ pub mod catalog;
 mod check;
 pub mod commits;
 pub mod counters;
-pub mod dice;
 pub mod list_append;
 pub mod model;
 pub mod registers;
+pub mod rng;
 pub mod smallbank;
 pub mod tpcc;
 pub mod ycsb;
@@ -82,7 +82,7 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::partition::{Partitions, Rule};
 use crate::time::Timestamp;
 use crate::txn::{Abort, Procedure, SqlState, Stop};
-use dice::Dice;
+use rng::WorkloadRng;
 
 /// A call of a procedure.
 #[derive(Clone, Debug, PartialEq)]
@@ -411,7 +411,7 @@ enum Kind {
 impl Generator {
     /// The next transaction. Its date is `now`.
     pub fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
-        let dice = &mut Dice::new(rng.u64(..));
+        let dice = &mut WorkloadRng::new(rng.u64(..));
         match &mut self.0 {
             Kind::Ycsb(ycsb) => ycsb.next(dice),
             Kind::Tpcc(terminal) => terminal.next(dice, now),

@@ -36,7 +36,7 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::{Dice, scatter};
+use super::rng::{WorkloadRng, scatter};
 use super::zipf::Zipf;
 use super::{
     Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
@@ -44,9 +44,7 @@ use super::{
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
-use crate::txn::{
-    Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
-};
+use crate::txn::{Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, Stop};
 use crate::value::Value;
 pub(super) use writes::written;
 pub use writes::{check_newest, mark, marks_read, reads_of};
@@ -219,7 +217,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+    pub(super) fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let percent = match self.ycsb.mix {
             Mix::A | Mix::F => 50,
             Mix::B | Mix::D | Mix::E => 5,
@@ -237,7 +235,7 @@ impl Generator {
 
     /// A call with one operation for each element of `writes`. The labels are for a read-only call
     /// and for one that writes.
-    fn call(&mut self, writes: &[bool], labels: [&'static str; 2], dice: &mut Dice) -> Call {
+    fn call(&mut self, writes: &[bool], labels: [&'static str; 2], dice: &mut WorkloadRng) -> Call {
         let values = writes.iter().filter(|writes| **writes).count();
         let is_read_only = values == 0;
         let len = values * self.ycsb.value_len as usize + writes.len() * OP_LEN_MAX;
@@ -249,7 +247,7 @@ impl Generator {
     }
 
     /// Appends one operation.
-    fn put_op(&mut self, writes: bool, dice: &mut Dice, out: &mut Vec<u8>) {
+    fn put_op(&mut self, writes: bool, dice: &mut WorkloadRng, out: &mut Vec<u8>) {
         let kind = match (self.ycsb.mix, writes) {
             (Mix::E, false) => Op::SCAN,
             (_, false) => Op::READ,
@@ -279,7 +277,7 @@ impl Generator {
         self.ycsb.rows + row % (ROW_END - self.ycsb.rows)
     }
 
-    fn latest(&self, dice: &mut Dice) -> u64 {
+    fn latest(&self, dice: &mut WorkloadRng) -> u64 {
         let end = self.ycsb.rows + self.inserts * u64::from(self.client.clients);
         end.min(ROW_END) - 1 - self.zipf.draw(dice)
     }
@@ -525,7 +523,8 @@ impl Procedure for Load {
         for row in args.start..args.end {
             value.clear();
             value.put_u64(0);
-            Dice::of(args.seed, &[row]).bytes(args.value_len as usize - COUNTER_LEN, &mut value);
+            WorkloadRng::of(args.seed, &[row])
+                .bytes(args.value_len as usize - COUNTER_LEN, &mut value);
             cx.put(ROWS, key(row), Value::copy_from(&value))?;
         }
         Ok(Vec::new())

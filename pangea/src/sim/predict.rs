@@ -177,7 +177,7 @@ impl WithProtocol for Predict<'_> {
 
     fn run<P: Protocol>(self) -> Self::Output {
         let options = parse_options::<P>(&self.options)?;
-        if self.partitions > 1 && !P::DIVIDES {
+        if self.partitions > 1 && !P::PARTITIONED {
             let message = format!("--partitions: {} stores all rows on each node", P::NAME);
             return Err(Failure::Usage(message));
         }
@@ -194,7 +194,7 @@ impl WithProtocol for Predict<'_> {
                 one_way,
                 bandwidth_bits: self.arguments.bandwidth.map(|mbit| mbit * 1_000_000),
                 clients: self.clients,
-                pace: predict::Pace::Closed,
+                pace: predict::ArrivalModel::Closed,
                 loss: None,
                 warmup: Span::from_ms(self.arguments.warmup * 1_000),
                 duration: Span::from_ms(self.arguments.secs * 1_000),

@@ -105,7 +105,7 @@ mod state;
 mod tests;
 mod warming;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
@@ -127,7 +127,7 @@ impl Protocol for Calvin {
     const NAME: &'static str = "calvin";
     const NODES_MIN: usize = 1;
     const REJOINS: bool = true;
-    const DIVIDES: bool = true;
+    const PARTITIONED: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
@@ -165,7 +165,7 @@ impl Protocol for Calvin {
             Input::Message { from, message } => self.on_message(cx, from, message),
             Input::Timer(Timer::Batch) => self.end_batch(cx),
             Input::Timer(Timer::Held) => self.on_held_timeout(cx),
-            Input::Fetched { token, took } => self.on_fetched(cx, token, took),
+            Input::Prefetched { token, took } => self.on_fetched(cx, token, took),
             Input::Timer(Timer::Epoch) => {
                 inputs.on_epoch_timeout(cx);
                 self.tell_behind(cx);
@@ -212,7 +212,7 @@ impl Protocol for Calvin {
         self.state.status()
     }
 
-    fn settled(&self) -> Option<SnapshotVersion> {
+    fn confirmed(&self) -> Option<SnapshotVersion> {
         Some(self.state.inputs.mastery.confirmed.epoch)
     }
 

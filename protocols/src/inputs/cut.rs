@@ -12,14 +12,14 @@
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::latency::Milestone;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
-use pangea_core::way::Phase;
 
 use super::messages::Message;
 use super::state::{Cut, Slot};
 use super::{Batch, Bid, Host, Inputs, LogRecord, Rules, Timer};
-use crate::agreement::{self, Drained, Refused};
+use crate::agreement::{self, Ready, Refused};
 
 /// The maximum number of undecided proposals. When it is reached, agreement is not keeping up.
 const UNDECIDED_MAX: u64 = 256;
@@ -206,8 +206,8 @@ impl<H: Host> Inputs<H> {
         if !self.greetings.is_ready {
             return;
         }
-        let drained = self.agreement_mut().drain();
-        let Drained { records, messages, skipped, decided, is_decided_here } = drained;
+        let drained = self.agreement_mut().take_ready();
+        let Ready { records, messages, skipped, decided, is_decided_here } = drained;
         if !records.is_empty() {
             let encoded = postcard::to_stdvec(&records).expect("records can be encoded");
             let position = self.persist(cx, LogRecord::Agreement(encoded.into()));
@@ -254,7 +254,7 @@ impl<H: Host> Inputs<H> {
         self.note_coordinator(cx, cut.name);
         let confirmed = self.mastery.confirmed.epoch;
         if self.confirm_or_give_up(cx, epoch, &cut) {
-            return self.tell_reached(cx, Phase::Ordered, cut.heads[self.me.index()]);
+            return self.tell_reached(cx, Milestone::Ordered, cut.heads[self.me.index()]);
         }
         if epoch <= confirmed {
             return;
@@ -267,7 +267,7 @@ impl<H: Host> Inputs<H> {
         for (log, head) in self.replication.logs.iter_mut().zip(&cut.heads) {
             log.known = log.known.max(*head);
         }
-        self.tell_reached(cx, Phase::Ordered, cut.heads[self.me.index()]);
+        self.tell_reached(cx, Milestone::Ordered, cut.heads[self.me.index()]);
         self.cut.waiting.push_back((epoch, cut));
     }
 

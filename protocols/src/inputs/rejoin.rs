@@ -46,7 +46,7 @@ use super::state::Cut;
 use super::{
     Batch, Bid, Event, Heads, Host, Inputs, LogRecord, Rules, Timer, decode_heads, encode_heads,
 };
-use crate::agreement::{Agreement, Record, Remembered};
+use crate::agreement::{Agreement, DurableState, Record};
 
 /// The interval at which peers that have not answered are asked again.
 const RETRY: Span = Span::from_ms(500);
@@ -83,7 +83,7 @@ struct Known<R> {
     heads: Heads,
     /// All transactions of the rejoining replica have lower numbers than this.
     next_sequence: u64,
-    agreement: Remembered<Cut<R>>,
+    agreement: DurableState<Cut<R>>,
 }
 
 /// The data that a rejoining replica has to recover.
@@ -193,7 +193,7 @@ impl<H: Host> Inputs<H> {
             is_whole,
             heads: logs.iter().map(|log| log.held).collect(),
             next_sequence: logs[node.index()].next_sequence,
-            agreement: self.agreement().remembered(),
+            agreement: self.agreement().durable_state(),
         }
     }
 
@@ -261,7 +261,8 @@ impl<H: Host> Inputs<H> {
             self.replication.durable[peer] = known.heads;
             agreement.push(known.agreement);
         }
-        let named = agreement.iter().flat_map(Remembered::entries).map(|cut| cut.heads[me.index()]);
+        let named =
+            agreement.iter().flat_map(DurableState::entries).map(|cut| cut.heads[me.index()]);
         if let Some(lost) = named.max().filter(|named| *named > target.heads[me.index()]) {
             return cx.stop(lost_for_good(lost, target.heads[me.index()]));
         }
@@ -273,7 +274,7 @@ impl<H: Host> Inputs<H> {
             next_sequence += NUMBERS_SKIPPED;
         }
         let births = self.greetings.births.clone();
-        let agreement = Remembered::merge(agreement);
+        let agreement = DurableState::merge(agreement);
         let rejoined = Rejoined { births, next_sequence, target, agreement };
         let position = self.persist(cx, LogRecord::Rejoined(&rejoined));
         self.greetings.logged_at(position);
@@ -414,7 +415,7 @@ impl<R: Rules> Known<R> {
         let heads = decode_heads(from)?;
         let next_sequence = from.varint(WHAT)?;
         let is_sound = |cut: &Cut<R>| cut.is_sound(node_count);
-        let agreement = Remembered::decode(from.bytes(WHAT)?, node_count, &is_sound)
+        let agreement = DurableState::decode(from.bytes(WHAT)?, node_count, &is_sound)
             .map_err(|_| DecodeError::new(WHAT))?;
         if !are_heads(&heads, node_count) || next_sequence > NUMBER_MAX || !from.is_empty() {
             return Err(DecodeError::new(WHAT));
@@ -485,7 +486,7 @@ fn lost_for_good(named: Bid, held: Bid) -> String {
 pub(crate) fn recollection<R: Rules>(agreement: Vec<Record<Cut<R>>>) -> Bytes {
     use pangea_core::topology::Topology;
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
-    let agreement = Agreement::new(NodeId(0), &topology, agreement, 0).remembered();
+    let agreement = Agreement::new(NodeId(0), &topology, agreement, 0).durable_state();
     let heads = vec![Bid(1), Bid(300), Bid(0)];
     Known { is_whole: true, heads, next_sequence: 70_000, agreement }.encode()
 }

@@ -15,12 +15,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::latency::Milestone;
 use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::Cx;
 use pangea_core::time::{Span, Timestamp};
-use pangea_core::way::Phase;
-use pangea_core::work::Work;
 
 use super::greeting::lost_batches;
 use super::messages::{Message, decode_batch};
@@ -57,7 +57,7 @@ impl<H: Host> Inputs<H> {
         cx.mark("inputs.batch_sent");
         self.counters.batches_sent += 1;
         self.counters.batch_bytes += bytes.len() as u64;
-        cx.reached(Phase::Batched, batch.end_sequence());
+        cx.reached(Milestone::Batched, batch.end_sequence());
         let position = self.hold(cx, Arc::new(batch), bytes.clone());
         let after = if is_planted(Bug::SendBeforeFsync) { LogPosition(0) } else { position };
         for peer in self.topology.peers_of(self.me) {
@@ -87,7 +87,7 @@ impl<H: Host> Inputs<H> {
     ) -> Option<Event<H>> {
         cx.begin_work();
         let batch = decode_batch::<H::Batch>(&bytes, self.topology.node_count());
-        cx.end_work(Work::Decode, bytes.len());
+        cx.end_work(CpuStage::Decode, bytes.len());
         let Ok(batch) = batch else {
             cx.mark("inputs.malformed_batch");
             return None;
@@ -144,7 +144,7 @@ impl<H: Host> Inputs<H> {
         }
         cx.mark("inputs.acknowledged");
         if grown[me.index()] {
-            self.tell_reached(cx, Phase::Durable, self.own_log().durable);
+            self.tell_reached(cx, Milestone::Durable, self.own_log().durable);
         }
         self.update_available(cx);
         let heads = self.replication.durable[me.index()].clone();
@@ -194,7 +194,7 @@ impl<H: Host> Inputs<H> {
         }
         let own = replication.available[me.index()];
         if own > before {
-            self.tell_reached(cx, Phase::Replicated, own);
+            self.tell_reached(cx, Milestone::Replicated, own);
         }
         let replication = &mut self.replication;
         if !self.settings.ack_everyone && own > replication.proof_sent {
@@ -208,7 +208,7 @@ impl<H: Host> Inputs<H> {
 
     /// Notifies the latency observer that this replica's transactions up to the end of a batch of
     /// its log have reached a phase.
-    pub(crate) fn tell_reached(&self, cx: &Cx<'_, H>, phase: Phase, head: Bid) {
+    pub(crate) fn tell_reached(&self, cx: &Cx<'_, H>, phase: Milestone, head: Bid) {
         if let Some(slot) = self.own_log().slots.get(&head) {
             cx.reached(phase, slot.batch.end_sequence());
         }

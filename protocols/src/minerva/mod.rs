@@ -93,7 +93,7 @@ mod resolution;
 mod state;
 mod validation;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 use crate::inputs::{Event, Host};
@@ -165,7 +165,7 @@ impl Protocol for Minerva {
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Resume => self.go_on(cx),
-            Input::Fetched { .. } | Input::Timer(Timer::Held) => {
+            Input::Prefetched { .. } | Input::Timer(Timer::Held) => {
                 unreachable!("Minerva neither fetches rows nor delays requests")
             }
         }

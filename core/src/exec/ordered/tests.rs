@@ -19,7 +19,7 @@ use crate::ids::TableId;
 use crate::key::KeyRange;
 use crate::pool::Sequential;
 use crate::store::Version;
-use crate::txn::{Certified, Mode, PointLock, RangeLock, Stop};
+use crate::txn::{Certified, LockMode, PointLock, RangeLock, Stop};
 
 const BEFORE: SnapshotVersion = SnapshotVersion(5);
 const AT: SnapshotVersion = SnapshotVersion(6);
@@ -233,7 +233,7 @@ proptest! {
                 }
                 Known::Certified => {
                     let (reads, writes) = (run.reads.clone(), run.writes.clone());
-                    (Program::Certified(Certified { reads, writes, line: 0 }), None)
+                    (Program::Certified(Certified { reads, writes, timeline: 0 }), None)
                 }
             })
             .collect();
@@ -317,7 +317,7 @@ fn a_program_that_leaves_what_it_calls_certain_is_restarted_as_any() {
             Ok(vec![args[0]])
         }
         fn footprint(&self, _: &[u8]) -> Option<Footprint> {
-            let lock = PointLock { table: TableId(1), key: key(0), mode: Mode::Exclusive };
+            let lock = PointLock { table: TableId(1), key: key(0), mode: LockMode::Exclusive };
             Some(Footprint::new(vec![lock], vec![]))
         }
         fn is_footprint_certain(&self) -> bool {
@@ -363,7 +363,7 @@ fn a_program_that_goes_on_after_it_was_stopped_is_still_stopped() {
     let registry = Registry::new([std::sync::Arc::new(Stubborn) as _]);
     let procedure = registry.id("stubborn").unwrap();
     let program = Program::Call { procedure, args: bytes::Bytes::new() };
-    let exclusive = PointLock { table: TableId(1), key: key(2), mode: Mode::Exclusive };
+    let exclusive = PointLock { table: TableId(1), key: key(2), mode: LockMode::Exclusive };
     let wrong = Footprint::new(vec![exclusive], vec![]);
     let job = |n| Job { txn: txn(n), program: &program, footprint: Some(&wrong) };
     let store = store(&Rows::new());
@@ -399,7 +399,7 @@ fn a_scan_that_reads_past_its_locked_range_is_stopped_and_one_that_breaks_off_is
     let up_to_2 = RangeLock {
         table: TableId(1),
         range: KeyRange { start: vec![0], end: Some(vec![2, 0]) },
-        mode: Mode::Shared,
+        mode: LockMode::Shared,
     };
     let narrow = Some(Footprint::new(vec![], vec![up_to_2]));
     let work = [

@@ -195,7 +195,7 @@ impl Calvin {
             let last = stream.came.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
             stream.reign_applied = last.or(stream.reign);
             if stream.reign_applied.is_some() {
-                cx.reign(*shard, upto, stream.reign_applied, false);
+                cx.master_term(*shard, upto, stream.reign_applied, false);
             }
         }
     }
@@ -216,7 +216,7 @@ impl Calvin {
             let reign = stream.reign_of(&stream.came[&epoch]);
             if reign.is_some() && stream.reign_applied != reign {
                 stream.reign_applied = reign;
-                cx.reign(*shard, epoch, reign, false);
+                cx.master_term(*shard, epoch, reign, false);
             }
         }
     }

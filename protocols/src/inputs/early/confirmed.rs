@@ -72,7 +72,7 @@ impl<H: Host> Inputs<H> {
         }
         if let Some((proposer, reign)) = reign {
             // The next epoch may have the same master term as this one, and would not be reported.
-            cx.reign(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
+            cx.master_term(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
         }
         self.mastery.reign_applied = reign;
     }
@@ -125,7 +125,7 @@ impl<H: Host> Inputs<H> {
         let Some(reign) = cut.reign.map(|reign| (cut.name.proposer, reign)) else { return };
         if self.mastery.reign_applied.replace(reign) != Some(reign) {
             let said = Some((self.node(reign.0), reign.1.first));
-            cx.reign(self.shard(), epoch, said, false);
+            cx.master_term(self.shard(), epoch, said, false);
         }
     }
 
@@ -138,7 +138,7 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, H>) {
         self.mastery.reign_applied = None;
         if self.is_asynchronous() {
-            cx.reign(self.shard(), self.cut.applied, None, false);
+            cx.master_term(self.shard(), self.cut.applied, None, false);
         }
     }
 
@@ -189,7 +189,7 @@ impl<H: Host> Inputs<H> {
         let is_news = reign.is_some() && confirmed.reign != reign;
         confirmed.reign = reign.or(confirmed.reign);
         if let Some((proposer, reign)) = reign.filter(|_| is_news) {
-            cx.reign(self.shard(), epoch, Some((self.node(proposer), reign.first)), true);
+            cx.master_term(self.shard(), epoch, Some((self.node(proposer), reign.first)), true);
         }
     }
 }
