@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pangea_core::choice::Guarantee;
 use pangea_core::codec::DecodeError;
+use pangea_core::guarantee::Guarantee;
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
 use pangea_core::protocol::{Cx, Input, Lane, Message, Protocol, Request, Setup, Status};
 use pangea_core::time::Span;

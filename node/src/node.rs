@@ -22,11 +22,11 @@ use pangea_core::txn::Registry;
 use pangea_protocols::UnknownProtocol;
 
 use crate::checkpoint::{CheckpointEvent, CheckpointEvents, Checkpointer, LoadError, load};
-use crate::cold::{keeper_of, new_store};
+use crate::cold::{cold_threads_of, new_store};
 use crate::config::{ConfigError, Tuning};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
-use crate::driver::{Driver, Handle, Inbox, Network, Parts, Reach, Shared};
+use crate::driver::{Driver, Handle, Inbox, Network, Parts, Reachability, Shared};
 use crate::log::{
     Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
 };
@@ -229,7 +229,7 @@ fn handle_of<P: Protocol>(
         durability: options.durability,
         settings: settings_of(&options.protocol),
         history: History::new(options.tuning.history()),
-        region: OnceLock::new(),
+        remote_shards: OnceLock::new(),
         queries,
     })
 }
@@ -261,8 +261,8 @@ impl<P: Protocol> Node<P> {
         let data_dir = take_data_dir(&options)?;
         let replacement = Replacement::of(&options, data_dir.as_ref())?;
         let (pool, queries) = (pool_of(&options)?, pool_of(&options)?);
-        let reach = Reach::new(options.me, options.topology.clone());
-        let inbox = Arc::new(Inbox::new(reach, LogPosition(0)));
+        let reachability = Reachability::new(options.me, options.topology.clone());
+        let inbox = Arc::new(Inbox::new(reachability, LogPosition(0)));
         let store = new_store(&options, data_dir.as_ref(), &inbox)?;
         let mut opened = open_all(&options, data_dir.as_ref(), &store, &inbox)?;
         opened.durable.is_replaced = replacement.is_replaced;
@@ -276,7 +276,7 @@ impl<P: Protocol> Node<P> {
             options: options.protocol,
         });
         let network = connect(&handle).map_err(StartError::Network)?;
-        let keeper = keeper_of(&store, &inbox)?;
+        let cold_threads = cold_threads_of(&store, &inbox)?;
         let parts = Parts {
             protocol,
             me: options.me,
@@ -286,7 +286,7 @@ impl<P: Protocol> Node<P> {
             inbox,
             log: opened.log,
             checkpointer: opened.checkpointer,
-            keeper,
+            cold_threads,
             network: network.clone(),
             pool,
             on_rejoined: replacement.on_rejoined,
@@ -405,7 +405,7 @@ fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
     }
     match topology.partitions.shards() {
         1 => Ok(()),
-        _ if P::DIVIDES => Ok(()),
+        _ if P::PARTITIONED => Ok(()),
         _ => Err(StartError::NotDivided { protocol }),
     }
 }
@@ -480,7 +480,7 @@ fn open_all<P: Protocol>(
     data_dir: Option<&DataDir>,
     store: &Store,
     inbox: &Arc<Inbox<P>>,
-) -> Result<Opened, StartError> {
+) -> Result<OpenedStorage, StartError> {
     let open = || open_durable(options, data_dir, store, inbox);
     catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| match inbox.closed_because() {
         reason if reason.is_empty() => resume_unwind(panic),
@@ -489,7 +489,7 @@ fn open_all<P: Protocol>(
 }
 
 /// The opened storage: the state read from disk, and the writers.
-struct Opened {
+struct OpenedStorage {
     log: Log,
     checkpointer: Option<Checkpointer>,
     durable: Durable,
@@ -502,7 +502,7 @@ fn open_durable<P: Protocol>(
     data_dir: Option<&DataDir>,
     store: &Store,
     inbox: &Arc<Inbox<P>>,
-) -> Result<Opened, StartError> {
+) -> Result<OpenedStorage, StartError> {
     let disk = &options.disk;
     let log_options = LogOptions {
         dir: data_dir.map(DataDir::log).unwrap_or_default(),
@@ -514,7 +514,7 @@ fn open_durable<P: Protocol>(
     let Some(data_dir) = data_dir else {
         let (durable, head) = (Durable::default(), LogPosition(0));
         let report = StartReport { lines: vec!["this node stores nothing on disk".to_owned()] };
-        return Ok(Opened { log, checkpointer: None, durable, head, report });
+        return Ok(OpenedStorage { log, checkpointer: None, durable, head, report });
     };
     let dir = data_dir.checkpoints();
     let loaded = load(disk, &dir, P::NAME, recovered.mark.checkpoint, store)?;
@@ -525,7 +525,7 @@ fn open_durable<P: Protocol>(
     let head = recovered.head;
     let (checkpoint, records) = (loaded.checkpoint, recovered.records);
     let durable = Durable { checkpoint, records, is_replaced: false };
-    Ok(Opened { log, checkpointer: Some(checkpointer), durable, head, report })
+    Ok(OpenedStorage { log, checkpointer: Some(checkpointer), durable, head, report })
 }
 
 /// Reports the results of checkpoints to the protocol, and logs when they start to fail.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pangea_core::choice::{Guarantee, TortureSetting};
+use pangea_core::guarantee::{Guarantee, TortureSetting};
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
@@ -71,13 +71,13 @@ impl WithProtocol for NodesMin {
 }
 
 /// Whether a protocol can partition tables among the nodes of a region.
-pub struct Divides;
+pub struct SupportsPartitions;
 
-impl WithProtocol for Divides {
+impl WithProtocol for SupportsPartitions {
     type Output = bool;
 
     fn run<P: Protocol>(self) -> bool {
-        P::DIVIDES
+        P::PARTITIONED
     }
 }
 

@@ -21,7 +21,7 @@ use pangea_sim::{
     Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Simulator, Summary, record,
 };
 
-use pangea_sweep::wrong::unknown;
+use pangea_sweep::plan_error::unknown;
 
 use crate::failure::Failure;
 use crate::protocol::{

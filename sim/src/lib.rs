@@ -19,17 +19,17 @@
 //! | [`swarm`], [`shrink`](mod@shrink) | many runs, and the smallest that fails |
 //! | [`simulator`](mod@simulator) | all of this for a protocol by its name |
 
-mod capture;
 pub mod check;
 pub mod clock;
-pub mod dice;
 pub mod disk;
 pub mod faults;
 pub mod history;
+mod master_terms;
+mod panic_capture;
 pub mod predict;
 pub mod record;
-mod reigns;
 pub mod report;
+pub mod rng;
 pub mod scenario;
 pub mod settings;
 pub mod shrink;
@@ -47,7 +47,7 @@ pub use settings::{RealTime, Settings};
 pub use shrink::{Shrunk, shrink};
 pub use simulator::{Simulator, simulator};
 pub use swarm::{
-    BrokenOff, Extent, Plan, Summary, Watch, drawn, drawn_beside, run_seeds, run_swarm,
+    Extent, Plan, Summary, SwarmAborted, Watch, drawn, drawn_beside, run_seeds, run_swarm,
 };
 pub use world::World;
 
@@ -68,7 +68,7 @@ pub fn run<P: Protocol>(settings: &Settings, options: &P::Options) -> Result<Rep
     // `World` catches panics in protocol steps itself. This catches the simulator's own assertions,
     // so that a swarm still reports the seed.
     let mut outline = Report::outline::<P>(settings, options);
-    match capture::panics(std::panic::AssertUnwindSafe(|| world.run())) {
+    match panic_capture::panics(std::panic::AssertUnwindSafe(|| world.run())) {
         Ok(report) => Ok(report),
         Err(panic) => {
             outline.violation = Some(check::Violation::new("simulator", "panic", panic));

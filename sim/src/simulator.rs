@@ -8,7 +8,7 @@ use pangea_protocols::{UnknownProtocol, WithProtocol, with_protocol};
 use toml::Table;
 
 use crate::predict::{self, Costs, Loaded, Prediction};
-use crate::{BrokenOff, Extent, Report, Settings, Shrunk, Summary, Watch, shrink};
+use crate::{Extent, Report, Settings, Shrunk, Summary, SwarmAborted, Watch, shrink};
 
 /// Returns the settings of a seed's run and those of the protocol.
 pub type Plan<'a> = dyn Fn(u64) -> (Settings, Table) + Sync + 'a;
@@ -31,7 +31,7 @@ pub trait Simulator: Send + Sync {
         extent: Extent,
         plan: &Plan<'_>,
         watch: &mut Watch<'_>,
-    ) -> Result<Summary, Box<BrokenOff>>;
+    ) -> Result<Summary, Box<SwarmAborted>>;
 
     /// All settings of the protocol: the given ones, and the defaults of the others.
     fn complete(&self, given: &Table) -> Table;
@@ -99,7 +99,7 @@ impl<P: Protocol> Simulator for Of<P> {
         extent: Extent,
         plan: &Plan<'_>,
         watch: &mut Watch<'_>,
-    ) -> Result<Summary, Box<BrokenOff>> {
+    ) -> Result<Summary, Box<SwarmAborted>> {
         let plan = |seed| {
             let (settings, options) = plan(seed);
             (settings, parsed::<P>(&options))

@@ -31,7 +31,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use super::cold_map::{ColdMap, ColdRows};
-use super::cold_mark::{PutAway, is_cold};
+use super::cold_placeholder::{Eviction, is_cold};
 use super::table::{HASH_SHARDS, Row, Table};
 use super::{Store, Version, lock, read};
 use crate::hash::{HashMap, hash_bytes};
@@ -319,7 +319,7 @@ impl Store {
         let mut rounds = 2 * HASH_SHARDS * self.table_ids().len();
         while rounds > 0 {
             let chosen = self.choose_upto(upto, &mut rounds);
-            if !self.put_away(chosen) {
+            if !self.evict_chosen(chosen) {
                 return true;
             }
         }
@@ -379,7 +379,7 @@ impl Store {
 
     /// Evicts the chosen values, except those used or written to since. Returns whether memory is
     /// still too large.
-    pub fn put_away(&self, chosen: Chosen) -> bool {
+    pub fn evict_chosen(&self, chosen: Chosen) -> bool {
         let Some(tier) = &self.tier else { return false };
         let Chosen { mut fresh, copied, .. } = chosen;
         {
@@ -410,12 +410,12 @@ impl Store {
     fn mark_cold(&self, tier: &Tier, copied: &Copied) {
         let Copied { table, key, version, .. } = copied;
         let Some(rows) = self.tables.table(*table) else { return };
-        match rows.put_away(copied, tier) {
-            PutAway::Done => {
+        match rows.evict(copied, tier) {
+            Eviction::Done => {
                 tier.count.evicted.fetch_add(1, Ordering::Relaxed);
             }
-            PutAway::IsKept => {}
-            PutAway::IsGone => tier.on_gone(*table, key, [*version]),
+            Eviction::IsKept => {}
+            Eviction::IsGone => tier.on_gone(*table, key, [*version]),
         }
     }
 

@@ -10,14 +10,14 @@ use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
 use super::definition::{Definition, Facts, Generate};
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -54,7 +54,7 @@ impl Bank {
         u64::from(self.accounts) * BALANCE_FIRST
     }
 
-    fn next(&self, dice: &mut Dice) -> Call {
+    fn next(&self, dice: &mut WorkloadRng) -> Call {
         if dice.percent(AUDIT_PERCENT) {
             let (procedure, label) = ("bank_audit", "audit");
             return Call { procedure, args: Bytes::new(), label, is_read_only: true };
@@ -128,7 +128,7 @@ impl Facts for Bank {
 }
 
 impl Generate for Bank {
-    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
         self.next(dice)
     }
 }
@@ -204,7 +204,7 @@ impl Procedure for Transfer {
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = TransferArgs::decode(args) else { return Some(Footprint::default()) };
         let lock =
-            |account| PointLock { table: ACCOUNTS, key: key(account), mode: Mode::Exclusive };
+            |account| PointLock { table: ACCOUNTS, key: key(account), mode: LockMode::Exclusive };
         Some(Footprint::new(vec![lock(args.from), lock(args.to)], Vec::new()))
     }
 }
@@ -243,7 +243,7 @@ impl Procedure for Audit {
     }
 
     fn footprint(&self, _: &[u8]) -> Option<Footprint> {
-        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: Mode::Shared };
+        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: LockMode::Shared };
         Some(Footprint::new(Vec::new(), vec![all]))
     }
 
@@ -312,7 +312,7 @@ impl Procedure for Load {
     }
 
     fn footprint(&self, _: &[u8]) -> Option<Footprint> {
-        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: Mode::Exclusive };
+        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: LockMode::Exclusive };
         Some(Footprint::new(Vec::new(), vec![all]))
     }
 

@@ -19,15 +19,14 @@ use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
 use super::definition::{Definition, Facts, Generate};
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, SqlState,
-    Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -163,7 +162,7 @@ impl Catalog {
         Ok(Self { mix, rows: settings.lists.into() })
     }
 
-    fn next(&self, dice: &mut Dice) -> Call {
+    fn next(&self, dice: &mut WorkloadRng) -> Call {
         let op = if self.mix == Mix::Ddl && dice.percent(ALTER_PERCENT) {
             [Op::Rewrite, Op::SwitchIndex, Op::Truncate][dice.below(3) as usize]
         } else if dice.percent(READ_PERCENT) {
@@ -218,15 +217,15 @@ impl Facts for Catalog {
 
     fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let rule = Rule { rule: "catalog", place: &"the table" };
-        let mut found = Ok(Picture::default());
+        let mut found = Ok(CatalogSnapshot::default());
         let mut read = |table, take: Take| {
             rows.scan(table, &KeyRange::all(), &mut |key, value| {
                 take_row(&mut found, take, key, value)
             });
         };
-        read(SCHEMA, Picture::take_schema);
-        read(ROWS, Picture::take_row);
-        read(INDEX, Picture::take_entry);
+        read(SCHEMA, CatalogSnapshot::take_schema);
+        read(ROWS, CatalogSnapshot::take_row);
+        read(INDEX, CatalogSnapshot::take_entry);
         rule.equal(("unreadable rows", i64::from(found.is_err())), ("allowed", 0))?;
         let picture = found.unwrap_or_default();
         let wrong = picture.wrong();
@@ -238,14 +237,14 @@ impl Facts for Catalog {
 }
 
 impl Generate for Catalog {
-    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
         self.next(dice)
     }
 }
 
 /// The schema, the table and the index, as seen by one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Picture {
+pub struct CatalogSnapshot {
     /// The form of the rows, and whether there is an index. `None` before the table exists.
     pub schema: Option<(u64, bool)>,
     /// Each row with its form and its group.
@@ -254,10 +253,10 @@ pub struct Picture {
     pub entries: Vec<(u64, u64)>,
 }
 
-type Take = fn(&mut Picture, &[u8], &[u8]) -> Result<(), DecodeError>;
+type Take = fn(&mut CatalogSnapshot, &[u8], &[u8]) -> Result<(), DecodeError>;
 
 fn take_row(
-    found: &mut Result<Picture, DecodeError>,
+    found: &mut Result<CatalogSnapshot, DecodeError>,
     take: Take,
     key: &[u8],
     value: &[u8],
@@ -278,7 +277,7 @@ fn number(bytes: &[u8], at: usize) -> Result<u64, DecodeError> {
     number.map(u64::from_be_bytes).ok_or(DecodeError::new("number"))
 }
 
-impl Picture {
+impl CatalogSnapshot {
     fn take_schema(&mut self, _: &[u8], value: &[u8]) -> Result<(), DecodeError> {
         self.schema = Some((number(value, 0)?, number(value, 1)? == 1));
         Ok(())
@@ -373,17 +372,17 @@ fn pair(first: u64, second: u64) -> [u8; 16] {
 }
 
 /// Reads and writes rows, or changes the schema, according to its operation. Returns a result for
-/// [`Picture::decode`] if it only read, and otherwise an empty one.
+/// [`CatalogSnapshot::decode`] if it only read, and otherwise an empty one.
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
 impl Run {
-    fn see(cx: &mut dyn Context) -> Result<Picture, Stop> {
-        let mut found = Ok(Picture::default());
+    fn see(cx: &mut dyn Context) -> Result<CatalogSnapshot, Stop> {
+        let mut found = Ok(CatalogSnapshot::default());
         let takes: [(TableId, Take); 3] = [
-            (SCHEMA, Picture::take_schema),
-            (ROWS, Picture::take_row),
-            (INDEX, Picture::take_entry),
+            (SCHEMA, CatalogSnapshot::take_schema),
+            (ROWS, CatalogSnapshot::take_row),
+            (INDEX, CatalogSnapshot::take_entry),
         ];
         for (table, take) in takes {
             let scan = Scan { table, range: KeyRange::all(), direction: Direction::Forward };
@@ -396,7 +395,7 @@ impl Run {
         let value = cx.get(SCHEMA, &schema_key())?;
         let none = || Abort::new(SqlState::NO_DATA_FOUND, "the table does not exist yet");
         let value = value.ok_or_else(none)?;
-        let mut picture = Picture::default();
+        let mut picture = CatalogSnapshot::default();
         picture.take_schema(&[], &value).map_err(malformed)?;
         Ok(picture.schema.unwrap_or_default())
     }
@@ -424,7 +423,7 @@ impl Run {
 
     fn alter(cx: &mut dyn Context, op: Op) -> Result<(), Stop> {
         let (form, has_index) = Self::schema(cx)?;
-        let Picture { rows, entries, .. } = Self::see(cx)?;
+        let CatalogSnapshot { rows, entries, .. } = Self::see(cx)?;
         let (form, has_index) = match op {
             Op::SwitchIndex => (form, !has_index),
             _ => (form + 1, has_index),
@@ -532,8 +531,8 @@ mod tests {
         model.run(&Run, &op.encode()).expect("it commits")
     }
 
-    fn see(model: &mut Model) -> Picture {
-        Picture::decode(&run(model, Op::Read)).expect("well formed")
+    fn see(model: &mut Model) -> CatalogSnapshot {
+        CatalogSnapshot::decode(&run(model, Op::Read)).expect("well formed")
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(super) fn plus(bounds: RangeInclusive<i64>, more: i64) -> RangeInclusive<i64
 
 /// The knowledge of a call's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum CallOutcome {
     /// The call committed, and its client learned so at this time.
     Committed {
         /// The time, in the same unit as the call's begin.
@@ -129,14 +129,14 @@ impl Last {
     /// The loaded value.
     const LOADED: (u64, u64) = (0, 0);
 
-    fn add(&mut self, mark: u64, began: u64, fate: Fate) {
+    fn add(&mut self, mark: u64, began: u64, fate: CallOutcome) {
         match fate {
-            Fate::Committed { at } => {
+            CallOutcome::Committed { at } => {
                 self.began = self.began.max(began);
                 self.may_hold.push((mark, at));
             }
             // It may still commit, after any other write.
-            Fate::Unknown => self.may_hold.push((mark, u64::MAX)),
+            CallOutcome::Unknown => self.may_hold.push((mark, u64::MAX)),
         }
         self.may_hold.retain(|(_, ended)| *ended >= self.began);
     }
@@ -158,13 +158,13 @@ impl Ledger {
     ///
     /// # Panics
     /// If it ended before it began.
-    pub fn add(&mut self, label: &'static str, written: &Written, began: u64, fate: Fate) {
+    pub fn add(&mut self, label: &'static str, written: &Written, began: u64, fate: CallOutcome) {
         let (calls, rows) = match fate {
-            Fate::Committed { at } => {
+            CallOutcome::Committed { at } => {
                 assert!(at >= began, "a call that began at {began} ended at {at}");
                 (&mut self.committed, &mut self.rows_written)
             }
-            Fate::Unknown => (&mut self.unknown, &mut self.rows_unknown),
+            CallOutcome::Unknown => (&mut self.unknown, &mut self.rows_unknown),
         };
         *calls.entry(label).or_default() += 1;
         *rows += written.rows;

@@ -34,7 +34,7 @@ use bytes::Bytes;
 use super::check::{Report, Rows, Rule, Violation};
 use super::commits::Commits;
 use super::definition::{Definition, Facts, Generate};
-use super::dice::{Dice, scatter};
+use super::rng::{WorkloadRng, scatter};
 use super::zipf::Zipf;
 use super::{
     Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
@@ -45,7 +45,7 @@ use crate::key::{Key, KeyRange};
 use crate::partition::{self, Partitions};
 use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -262,7 +262,7 @@ impl Facts for Counters {
 }
 
 impl Generate for Generator {
-    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
         self.next(dice)
     }
 }
@@ -279,7 +279,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let mut of = Vec::with_capacity(CALVIN_RECORDS);
         let (label, increments) = match self.counters.mix {
             Mix::Calvin => (self.calvin(dice, &mut of), true),
@@ -293,7 +293,7 @@ impl Generator {
         Call { procedure: "counters", args, label, is_read_only: !increments }
     }
 
-    fn calvin(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> &'static str {
+    fn calvin(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> &'static str {
         let Counters { hot, rows, remote, cold, .. } = self.counters;
         let warm = self.counters.warm_rows();
         let other = dice.percent(remote).then(|| self.other_shard(dice)).flatten();
@@ -317,7 +317,7 @@ impl Generator {
         if other.is_some() { "multi-shard" } else { "one-shard" }
     }
 
-    fn mako(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> (&'static str, bool) {
+    fn mako(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> (&'static str, bool) {
         for _ in 0..MAKO_OPS {
             distinct(of, || {
                 let is_remote = dice.percent(self.counters.remote);
@@ -328,7 +328,7 @@ impl Generator {
         if dice.percent(50) { ("increment", true) } else { ("read", false) }
     }
 
-    fn tiga(&self, dice: &mut Dice, of: &mut Vec<Counter>) {
+    fn tiga(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) {
         let shards = u64::from(self.counters.shards);
         while of.len() < TIGA_SHARDS {
             let shard = dice.below(shards) as u16;
@@ -339,14 +339,14 @@ impl Generator {
     }
 
     /// A shard other than the home shard, if there is one.
-    fn other_shard(&self, dice: &mut Dice) -> Option<u16> {
+    fn other_shard(&self, dice: &mut WorkloadRng) -> Option<u16> {
         let shards = u64::from(self.counters.shards);
         let step = (shards > 1).then(|| dice.between(1, shards - 1))?;
         Some(((u64::from(self.home) + step) % shards) as u16)
     }
 
     /// A row drawn by Zipf's law. Frequent rows are not adjacent.
-    fn row(&self, dice: &mut Dice) -> u32 {
+    fn row(&self, dice: &mut WorkloadRng) -> u32 {
         (scatter(self.zipf.draw(dice)) % u64::from(self.counters.rows)) as u32
     }
 }

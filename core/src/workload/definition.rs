@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::check::{Report, Rows, Rule, Violation};
 use super::commits::{Commits, Watch};
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings};
 use crate::partition::{self, Partitions};
 use crate::time::Timestamp;
@@ -68,5 +68,5 @@ pub(super) trait Facts {
 
 /// The transactions of one client.
 pub(super) trait Generate {
-    fn next_call(&mut self, dice: &mut Dice, now: Timestamp) -> Call;
+    fn next_call(&mut self, dice: &mut WorkloadRng, now: Timestamp) -> Call;
 }

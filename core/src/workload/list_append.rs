@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
 use super::definition::{Definition, Facts, Generate};
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 use super::zipf::Zipf;
 use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting, setting_zipf};
 use crate::codec::{DecodeError, Reader, Writer};
@@ -27,7 +27,7 @@ use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -248,7 +248,7 @@ impl Facts for ListAppend {
 }
 
 impl Generate for Generator {
-    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
         self.next(dice)
     }
 }
@@ -264,7 +264,7 @@ pub struct Generator {
 
 impl Generator {
     /// The operations of the next transaction, for clients that execute them themselves.
-    pub fn next_ops(&mut self, dice: &mut Dice) -> Vec<Op> {
+    pub fn next_ops(&mut self, dice: &mut WorkloadRng) -> Vec<Op> {
         let lists = self.zipf.ranks();
         let first_of_era = self.txns / TXNS_PER_ERA * lists;
         self.txns += 1;
@@ -285,7 +285,7 @@ impl Generator {
         ops.collect()
     }
 
-    fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let ops = self.next_ops(dice);
         let is_read_only = !ops.iter().any(is_append);
         let label = if is_read_only { "read" } else { "append" };
@@ -378,11 +378,11 @@ impl Procedure for Run {
             let mut point =
                 |list, mode| points.push(PointLock { table: LISTS, key: key(list), mode });
             match op {
-                Op::Append { list, .. } => point(list, Mode::Exclusive),
-                Op::Read { list } => point(list, Mode::Shared),
+                Op::Append { list, .. } => point(list, LockMode::Exclusive),
+                Op::Read { list } => point(list, LockMode::Shared),
                 Op::ReadRange { first, count } => {
                     let range = range(first, count);
-                    ranges.push(RangeLock { table: LISTS, range, mode: Mode::Shared });
+                    ranges.push(RangeLock { table: LISTS, range, mode: LockMode::Shared });
                 }
             }
         }
@@ -515,7 +515,7 @@ mod tests {
         let (mut values, mut lists) = (BTreeSet::new(), BTreeSet::new());
         for index in 0..4 {
             let mut generator = workload.generator(Client::new(index, 4, 2));
-            let mut dice = Dice::new(index.into());
+            let mut dice = WorkloadRng::new(index.into());
             for txn in 0..3 * TXNS_PER_ERA {
                 let era = txn / TXNS_PER_ERA;
                 for op in generator.next_ops(&mut dice) {

@@ -62,10 +62,10 @@ mod check;
 pub mod commits;
 pub mod counters;
 mod definition;
-pub mod dice;
 pub mod list_append;
 pub mod model;
 pub mod registers;
+pub mod rng;
 pub mod smallbank;
 pub mod tpcc;
 pub mod ycsb;
@@ -84,7 +84,7 @@ use crate::partition::Partitions;
 use crate::time::Timestamp;
 use crate::txn::{Abort, Procedure, SqlState, Stop};
 use definition::{Definition, Facts, Generate};
-use dice::Dice;
+use rng::WorkloadRng;
 
 /// A call of a procedure.
 #[derive(Clone, Debug, PartialEq)]
@@ -174,7 +174,7 @@ macro_rules! workloads {
         impl Generator {
             /// The next transaction. Its date is `now`.
             pub fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
-                let dice = &mut Dice::new(rng.u64(..));
+                let dice = &mut WorkloadRng::new(rng.u64(..));
                 match &mut self.0 {
                     $(Kind::$variant(it) => it.next_call(dice, now),)*
                 }

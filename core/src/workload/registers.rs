@@ -25,15 +25,13 @@ use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
 use super::definition::{Definition, Facts, Generate};
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::time::Timestamp;
-use crate::txn::{
-    Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
-};
+use crate::txn::{Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, Stop};
 use crate::value::Value;
 
 /// Row number, big-endian, to value, little-endian.
@@ -267,7 +265,7 @@ impl Facts for Registers {
 }
 
 impl Generate for Generator {
-    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
         self.next(dice)
     }
 }
@@ -283,7 +281,7 @@ pub struct Generator {
 
 impl Generator {
     /// The operations of the next transaction, for clients that execute them themselves.
-    pub fn next_ops(&mut self, dice: &mut Dice) -> Vec<Op> {
+    pub fn next_ops(&mut self, dice: &mut WorkloadRng) -> Vec<Op> {
         let Registers { mix, rows } = self.registers;
         let base = self.txns / TXNS_PER_ERA * rows;
         self.txns += 1;
@@ -317,7 +315,7 @@ impl Generator {
         }
     }
 
-    fn register(&mut self, base: u64, dice: &mut Dice) -> Vec<Op> {
+    fn register(&mut self, base: u64, dice: &mut WorkloadRng) -> Vec<Op> {
         let mut ops = Vec::new();
         for _ in 0..dice.between(1, 3) {
             let row = base + dice.below(self.registers.rows);
@@ -330,7 +328,7 @@ impl Generator {
         ops
     }
 
-    fn ranges(&mut self, base: u64, dice: &mut Dice) -> Vec<Op> {
+    fn ranges(&mut self, base: u64, dice: &mut WorkloadRng) -> Vec<Op> {
         let count = dice.between(1, self.registers.rows.min(SCANNED_MAX));
         let first = base + dice.below(self.registers.rows - count + 1);
         let scan = Op::Scan { first, count };
@@ -358,7 +356,7 @@ impl Generator {
         Op::Write { row, value: u64::from(self.client) << 32 | u64::from(self.values) }
     }
 
-    fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let ops = self.next_ops(dice);
         let is_read_only = !ops.iter().any(Op::is_write);
         let label = if is_read_only { "read" } else { "write" };
@@ -521,7 +519,7 @@ mod tests {
             let (mut values, mut deletes, mut scans, mut only_read) = (BTreeSet::new(), 0, 0, 0);
             for index in 0..4 {
                 let mut generator = workload.generator(Client::new(index, 4, 2));
-                let mut dice = Dice::new(index.into());
+                let mut dice = WorkloadRng::new(index.into());
                 for txn in 0..3 * TXNS_PER_ERA {
                     let era = 4 * (txn / TXNS_PER_ERA)..4 * (txn / TXNS_PER_ERA + 1);
                     let ops = generator.next_ops(&mut dice);

@@ -23,14 +23,14 @@ use bytes::Bytes;
 use super::check::{Report, Rows, Rule, Violation};
 use super::commits::{Commits, plus};
 use super::definition::{Definition, Facts, Generate};
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
 use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -118,7 +118,7 @@ impl SmallBank {
         Ok(Self { customers, hot })
     }
 
-    fn next(&self, dice: &mut Dice) -> Call {
+    fn next(&self, dice: &mut WorkloadRng) -> Call {
         let kind = match dice.below(5) {
             0 => Kind::Balance,
             1 => Kind::Deposit,
@@ -220,7 +220,7 @@ impl Facts for SmallBank {
 }
 
 impl Generate for SmallBank {
-    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
         self.next(dice)
     }
 }
@@ -539,7 +539,7 @@ mod tests {
         let commits = Commits { committed: committed.collect(), ..Commits::default() };
         let facts = bench.check().facts;
         assert_eq!(bank.total(&commits, facts[PENALTIES_TAKEN]), facts[CENTS]..=facts[CENTS]);
-        let mut dice = Dice::new(1);
+        let mut dice = WorkloadRng::new(1);
         let calls = (0..1_000).map(|_| Args::decode(&bank.next(&mut dice).args));
         let hot = calls.filter(|args| args.as_ref().expect("well formed").first < 10).count();
         assert!((870..940).contains(&hot), "{hot}");

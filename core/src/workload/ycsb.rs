@@ -40,7 +40,7 @@ use bytes::Bytes;
 use super::check::{Report, Rows, Rule, Violation};
 use super::commits::{Commits, Watch};
 use super::definition::{Definition, Facts, Generate};
-use super::dice::{Dice, scatter};
+use super::rng::{WorkloadRng, scatter};
 use super::zipf::Zipf;
 use super::{
     Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
@@ -49,9 +49,7 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
 use crate::time::Timestamp;
-use crate::txn::{
-    Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
-};
+use crate::txn::{Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, Stop};
 use crate::value::Value;
 pub use load::Load;
 use load::LoadArgs;
@@ -233,7 +231,7 @@ impl Facts for Ycsb {
 }
 
 impl Generate for Generator {
-    fn next_call(&mut self, dice: &mut Dice, _: Timestamp) -> Call {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
         self.next(dice)
     }
 }
@@ -275,7 +273,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let percent = match self.ycsb.mix {
             Mix::A | Mix::F => 50,
             Mix::B | Mix::D | Mix::E => 5,
@@ -293,7 +291,7 @@ impl Generator {
 
     /// A call with one operation for each element of `writes`. The labels are for a read-only call
     /// and for one that writes.
-    fn call(&mut self, writes: &[bool], labels: [&'static str; 2], dice: &mut Dice) -> Call {
+    fn call(&mut self, writes: &[bool], labels: [&'static str; 2], dice: &mut WorkloadRng) -> Call {
         let values = writes.iter().filter(|writes| **writes).count();
         let is_read_only = values == 0;
         let len = values * self.ycsb.value_len as usize + writes.len() * OP_LEN_MAX;
@@ -305,7 +303,7 @@ impl Generator {
     }
 
     /// Appends one operation.
-    fn put_op(&mut self, writes: bool, dice: &mut Dice, out: &mut Vec<u8>) {
+    fn put_op(&mut self, writes: bool, dice: &mut WorkloadRng, out: &mut Vec<u8>) {
         let kind = match (self.ycsb.mix, writes) {
             (Mix::E, false) => Op::SCAN,
             (_, false) => Op::READ,
@@ -335,7 +333,7 @@ impl Generator {
         self.ycsb.rows + row % (ROW_END - self.ycsb.rows)
     }
 
-    fn latest(&self, dice: &mut Dice) -> u64 {
+    fn latest(&self, dice: &mut WorkloadRng) -> u64 {
         let end = self.ycsb.rows + self.inserts * u64::from(self.client.clients);
         end.min(ROW_END) - 1 - self.zipf.draw(dice)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pangea_core::protocol::Protocol;
 use pangea_core::store::Store;
 
-use super::{ColdFile, Keeper, OnFetched, OnPanic};
+use super::{ColdFile, ColdThreads, OnFetched, OnPanic};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::disk::DiskError;
 use crate::driver::Inbox;
@@ -35,15 +35,15 @@ pub(crate) fn new_store<P: Protocol>(
 }
 
 /// Starts the threads that keep memory below its limit, if there is a limit.
-pub(crate) fn keeper_of<P: Protocol>(
+pub(crate) fn cold_threads_of<P: Protocol>(
     store: &Arc<Store>,
     inbox: &Arc<Inbox<P>>,
-) -> Result<Option<Keeper>, StartError> {
+) -> Result<Option<ColdThreads>, StartError> {
     let (fetched, failed) = (inbox.clone(), inbox.clone());
     let on_fetched: OnFetched = Arc::new(move |token, took| fetched.on_fetched(token, took));
     let on_panic: OnPanic =
         Arc::new(move |reason| failed.fail(format!("the node stopped: {reason}")));
-    let start = || Keeper::start(store, &on_fetched, &on_panic);
-    let keeper = store.has_cold().then(start).transpose();
-    keeper.map_err(|error| StartError::Threads(error.to_string()))
+    let start = || ColdThreads::start(store, &on_fetched, &on_panic);
+    let cold_threads = store.has_cold().then(start).transpose();
+    cold_threads.map_err(|error| StartError::Threads(error.to_string()))
 }

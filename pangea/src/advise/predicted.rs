@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
-use pangea_core::choice::Guarantee;
+use pangea_core::guarantee::Guarantee;
 use pangea_core::partition::Partitions;
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::txn::Registry;
 use pangea_core::workload;
-use pangea_sim::predict::{self, Cores, Costs, Loaded, Pace, Prediction};
+use pangea_sim::predict::{self, ArrivalModel, Cores, Costs, Loaded, Prediction};
 
-use super::advice::{Does, Loss, Region, Row};
+use super::advice::{Loss, Performance, Region, Row};
 use super::files::Places;
 use super::{Question, bar};
 use crate::failure::Failure;
@@ -219,8 +219,8 @@ impl Both {
     }
 }
 
-fn pace(rate: Option<f64>) -> Pace {
-    rate.map_or(Pace::Closed, |per_sec| Pace::Open { per_sec })
+fn pace(rate: Option<f64>) -> ArrivalModel {
+    rate.map_or(ArrivalModel::Closed, |per_sec| ArrivalModel::Open { per_sec })
 }
 
 fn one_way(places: &Places) -> Vec<Vec<Span>> {
@@ -243,7 +243,7 @@ fn row(candidate: &Candidate, predicted: &Predicted) -> Row {
         what: candidate.what.to_owned(),
         guarantee: candidate.guarantee,
         is_measured: false,
-        does: does(&predicted.whole),
+        performance: performance(&predicted.whole),
         coordinator: predicted.whole.coordinator.clone(),
         loss: loss(&predicted.lossy),
         check: None,
@@ -252,13 +252,13 @@ fn row(candidate: &Candidate, predicted: &Predicted) -> Row {
 }
 
 /// Returns the performance numbers of a prediction.
-pub fn does(of: &Prediction) -> Does {
+pub fn performance(of: &Prediction) -> Performance {
     let region = |region: &predict::Region| Region {
         name: region.name.clone(),
         p50_ms: region.latency_ms.p50,
         p99_ms: region.latency_ms.p99,
     };
-    Does {
+    Performance {
         throughput_per_sec: of.throughput_per_sec,
         regions: of.regions.iter().map(region).collect(),
         aborted: of.aborted_share(),

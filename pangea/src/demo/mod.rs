@@ -19,7 +19,7 @@ use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::client::Client;
 use pangea_node::config::Tuning;
 
-use crate::cluster::{Cluster, Place, Plan};
+use crate::cluster::{Cluster, DataLocation, Plan};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::regions;
@@ -112,8 +112,8 @@ async fn play(arguments: &Arguments, plan: Plan) -> Result<(), Failure> {
     let began = Instant::now();
     let mut signals = Signals::new()?;
     let place = match &arguments.data_dir {
-        Some(path) => Place::Kept(path.clone()),
-        None => Place::Temporary { within: None, keep: false },
+        Some(path) => DataLocation::Kept(path.clone()),
+        None => DataLocation::Temporary { within: None, keep: false },
     };
     let mut cluster = tokio::select! {
         cluster = Cluster::start(plan, place) => cluster?,

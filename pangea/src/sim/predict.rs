@@ -18,7 +18,7 @@ use crate::calibrate::MessageKinds;
 use crate::cluster::{Plan, Regions};
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckTable, Divides, check_options, options_table, simulator_of, with_protocol,
+    CheckTable, SupportsPartitions, check_options, options_table, simulator_of, with_protocol,
 };
 use crate::script::Script;
 use crate::sizes::Sizes;
@@ -180,7 +180,7 @@ impl Predict<'_> {
     /// If a setting is invalid, or the simulation failed or was interrupted.
     pub fn run(self, protocol: &str) -> Result<(), Failure> {
         check_options(protocol, &self.options)?;
-        if self.partitions > 1 && !with_protocol(protocol, Divides)? {
+        if self.partitions > 1 && !with_protocol(protocol, SupportsPartitions)? {
             let message = format!("--partitions: {protocol} stores all rows on each node");
             return Err(Failure::Usage(message));
         }
@@ -198,7 +198,7 @@ impl Predict<'_> {
                 one_way,
                 bandwidth_bits: self.arguments.bandwidth.map(|mbit| mbit * 1_000_000),
                 clients: self.clients,
-                pace: predict::Pace::Closed,
+                pace: predict::ArrivalModel::Closed,
                 loss: None,
                 warmup: Span::from_ms(self.arguments.warmup * 1_000),
                 duration: Span::from_ms(self.arguments.secs * 1_000),

@@ -35,7 +35,7 @@ use pangea_node::log::Durability;
 use pangea_sim::check::model::Model;
 
 use crate::check::check_file;
-use crate::cluster::{Cluster, Place, Plan, Regions, durability};
+use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::say;
@@ -216,7 +216,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
     let history = Arc::new(History::new(File::create(&path).map_err(cant)?));
     let runtime = crate::runtime(1)?;
-    let place = Place::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
+    let place =
+        DataLocation::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
     let work = async |cluster: &mut Cluster| torture(arguments, cluster, &faults, &history).await;
     let played = runtime.block_on(Cluster::run_while(plan, place, work));
     // Clients that are still waiting for a response are dropped with the runtime.

@@ -6,6 +6,7 @@
 
 mod allowed;
 mod floors;
+mod former;
 mod language;
 mod links;
 mod manifests;
@@ -72,6 +73,11 @@ fn planted_bugs_stand_behind_the_right_code() {
     let repository = Repository::read();
     let findings = words::check_planted(&repository.shipped(&CRATES));
     expect_none("A bug is planted by `mutate!`.", findings);
+}
+
+#[test]
+fn no_name_is_a_former_one() {
+    expect_none("Names have been replaced.", former::check(&Repository::read().rust));
 }
 
 #[test]

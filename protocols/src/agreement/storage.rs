@@ -10,7 +10,7 @@ use omnipaxos::util::LogSync;
 use pangea_core::mutate;
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Forgotten, Wrapped};
+use super::{Decision, EmptySnapshot, Wrapped};
 
 /// One change of the durable state. Replaying all records in order restores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ impl<E: Decision> State<E> {
     /// found no entries at all. It then begins after them and contains all that remain.
     pub(super) fn skip_forgotten(&self, sync: &mut LogSync<Wrapped<E>>) {
         if sync.sync_idx < self.trimmed && sync.suffix.is_empty() {
-            sync.decided_snapshot = Some(SnapshotType::Complete(Forgotten));
+            sync.decided_snapshot = Some(SnapshotType::Complete(EmptySnapshot));
             sync.sync_idx = self.trimmed;
             sync.suffix = self.entries.iter().cloned().map(Wrapped).collect();
         }
@@ -246,12 +246,12 @@ impl<E: Decision> PaxosStorage<Wrapped<E>> for Storage<E> {
         Ok(self.lock().state.trimmed)
     }
 
-    fn set_snapshot(&mut self, _snapshot: Option<Forgotten>) -> StorageResult<()> {
+    fn set_snapshot(&mut self, _snapshot: Option<EmptySnapshot>) -> StorageResult<()> {
         // The last truncated entry is written with it.
         Ok(())
     }
 
-    fn get_snapshot(&self) -> StorageResult<Option<Forgotten>> {
+    fn get_snapshot(&self) -> StorageResult<Option<EmptySnapshot>> {
         Ok(None)
     }
 }

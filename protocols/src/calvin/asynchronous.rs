@@ -10,11 +10,10 @@
 //!     | <-------|  runs its epoch, when it is decided
 //! ```
 //!
-//! The master's own clients are answered when its disk has the batch (`mastery.rs`).
-//! Clients of other replicas are answered by these, when they have run the epoch
-//! themselves. A session therefore finds its own writes there, and its acknowledged transactions
-//! can't be lost. The batch contains the name that a replica gave to its request, so no outcome has
-//! to be sent.
+//! The master's own clients are answered when its disk has the batch (`mastery.rs`). Clients of
+//! other replicas are answered by these, when they have run the epoch themselves. A session
+//! therefore finds its own writes there, and its acknowledged transactions can't be lost. The batch
+//! contains the name that a replica gave to its request, so no outcome has to be sent.
 //!
 //! If the connection to the master is lost before it has replied to a request, the replica can't
 //! know whether the master accepted it, and the client gets "outcome unknown". The same holds for
@@ -25,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use pangea_core::exec::ordered::Finished;
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{Cx, FirstRun};
-use pangea_core::txn::{Abort, Outcome, Program, Seen, SqlState};
+use pangea_core::txn::{Abort, Outcome, Program, ReadVersion, SqlState};
 
 use super::batch::{Request, Unplaced, has_seen_what_is_final};
 use super::messages::{Message, Taken};
@@ -118,7 +117,7 @@ impl Forwarding {
 /// Whether an interactive transaction has read a row of a version later than `upto`.
 fn has_seen_after(program: &Program, upto: SnapshotVersion) -> bool {
     let Program::Certified(certified) = program else { return false };
-    let is_later = |seen: &Seen| matches!(seen, Seen::At(version) if *version > upto);
+    let is_later = |seen: &ReadVersion| matches!(seen, ReadVersion::At(version) if *version > upto);
     let points = certified.reads.points.iter().map(|read| &read.seen);
     let ranges = certified.reads.ranges.iter();
     let rows = ranges.flat_map(|read| read.rows.iter().map(|(_, seen)| seen));
@@ -137,7 +136,7 @@ impl Calvin {
         if forwarding.token == 0 {
             forwarding.token = cx.rng.u64(1..1 << 48);
         }
-        forwarding.push(Waiting { ticket, request, line: cx.store.line() });
+        forwarding.push(Waiting { ticket, request, line: cx.store.timeline() });
     }
 
     /// Sends the waiting requests to the master's sequencer, if there is a master.
@@ -184,7 +183,7 @@ impl Calvin {
     fn next_to_go(&mut self, cx: &mut Cx<'_, Self>, is_forwarded: bool) -> Option<Waiting> {
         loop {
             let waiting = self.state.forwarding.pop()?;
-            let is_same = cx.store.line() == waiting.line;
+            let is_same = cx.store.timeline() == waiting.line;
             if self.is_of_line(&waiting.request.program, is_same, is_forwarded) {
                 return Some(waiting);
             }
@@ -516,7 +515,7 @@ impl Calvin {
         };
         let first_run = match finished.passes {
             1 => FirstRun::Absent,
-            _ => FirstRun::Fell(None),
+            _ => FirstRun::Invalidated(None),
         };
         cx.reply_of_run(ticket, outcome, first_run);
     }

@@ -22,7 +22,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::check_request;
 use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
-use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
+use pangea_core::txn::{Certified, Footprint, Program, ReadSet, ReadVersion, Write};
 
 use crate::inputs::weight;
 use crate::streams;
@@ -191,7 +191,7 @@ impl Request {
             let reads = ReadSet::decode(from)?;
             let writes = (0..from.count(WHAT)?).map(|_| Write::decode(from));
             let writes = writes.collect::<Result<_, _>>()?;
-            let program = Program::Certified(Certified { reads, writes, line: 0 });
+            let program = Program::Certified(Certified { reads, writes, timeline: 0 });
             return Ok(Self { txn, program, footprint: None, shards, origin });
         }
         if what != what::CALL && what != what::CALL_WITH_FOOTPRINT {
@@ -280,8 +280,8 @@ pub(super) fn has_seen_what_is_final(program: &Program) -> bool {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     points.chain(rows).all(|seen| match seen {
-        Seen::Local(_) | Seen::LocalDeleted(_) => false,
-        Seen::Absent | Seen::At(_) => true,
+        ReadVersion::Local(_) | ReadVersion::LocalDeleted(_) => false,
+        ReadVersion::Absent | ReadVersion::At(_) => true,
     })
 }
 
@@ -291,25 +291,25 @@ pub(super) mod tests {
     use crate::streams::Batch as _;
     use pangea_core::ids::{SnapshotVersion, TableId};
     use pangea_core::key::Key;
-    use pangea_core::txn::{Mode, PointLock, PointRead};
+    use pangea_core::txn::{LockMode, PointLock, PointRead};
     use pangea_core::value::Value;
 
     /// A batch with one request of each kind.
     pub fn batch() -> Batch {
         let table = TableId(1);
         let key = Key::from(&b"k"[..]);
-        let seen = Seen::At(SnapshotVersion(3));
+        let seen = ReadVersion::At(SnapshotVersion(3));
         let points = vec![PointRead { table, key: key.clone(), seen }];
         let reads = ReadSet { points, ranges: vec![] };
         let value = Some(Value::copy_from(b"v"));
         let writes = vec![Write { table, key: key.clone(), value }];
-        let lock = PointLock { table, key, mode: Mode::Exclusive };
+        let lock = PointLock { table, key, mode: LockMode::Exclusive };
         let footprint = Some(Footprint::new(vec![lock], vec![]));
         let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
         let all = [
             (call.clone(), None),
             (call, footprint),
-            (Program::Certified(Certified { reads, writes, line: 0 }), None),
+            (Program::Certified(Certified { reads, writes, timeline: 0 }), None),
         ];
         let source = NodeId(2);
         let request = |(i, (program, footprint))| {
@@ -354,7 +354,7 @@ pub(super) mod tests {
     fn an_interactive_transaction_that_saw_what_is_not_committed_is_refused() {
         let mut batch = batch();
         let Program::Certified(certified) = &mut batch.requests[2].program else { panic!() };
-        certified.reads.points[0].seen = Seen::Local(TxnId::new(NodeId(2), 1));
+        certified.reads.points[0].seen = ReadVersion::Local(TxnId::new(NodeId(2), 1));
         assert!(batch.check().is_err());
     }
 

@@ -10,10 +10,10 @@
 //! ```
 //!
 //! A frozen replica sequences, acknowledges and votes as usual, but begins no epoch. The checkpoint
-//! turn is in the cuts (`turns.rs`), so all its peers retain the outcomes of its
-//! requests in those epochs. It requests them from the nearest peer, and from another one if that
-//! is lost. Clients for whom no outcome arrived are answered when it has caught up. Every outcome
-//! is the result of some replica's run of the epoch, and the client gets the first one.
+//! turn is in the cuts (`turns.rs`), so all its peers retain the outcomes of its requests in those
+//! epochs. It requests them from the nearest peer, and from another one if that is lost. Clients
+//! for whom no outcome arrived are answered when it has caught up. Every outcome is the result of
+//! some replica's run of the epoch, and the client gets the first one.
 //!
 //! Reads on this replica wait for it: a strict read for its cut, and a read-only program until the
 //! replica has run all transactions whose clients were answered. Nodes of other shards that are
@@ -21,7 +21,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pangea_core::exec::ordered::Went;
+use pangea_core::exec::ordered::ShardOutcome;
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, FirstRun};
@@ -98,7 +98,7 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         replica: NodeId,
-        (epoch, results): (SnapshotVersion, &[(u64, Went)]),
+        (epoch, results): (SnapshotVersion, &[(u64, ShardOutcome)]),
     ) {
         let node = self.state.inputs.node(replica);
         let outcomes = &mut self.state.outcomes;
@@ -106,7 +106,7 @@ impl Calvin {
             outcomes.drop_upto(SnapshotVersion(u64::MAX - 1));
             outcomes.of = Some(replica);
         }
-        let item = |(sequence, went): &(u64, Went)| {
+        let item = |(sequence, went): &(u64, ShardOutcome)| {
             Item::Result(TxnId::new(node, *sequence), went.clone())
         };
         let is_short = |item: &Item| item.weight() <= OUTCOME_BYTES_MAX;
@@ -202,10 +202,10 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         version: SnapshotVersion,
         sequence: u64,
-        went: &Went,
+        went: &ShardOutcome,
     ) {
         // A request that left its footprint is sequenced again after it has run on this replica.
-        let Went::Ran(result) = went else { return };
+        let ShardOutcome::Ran(result) = went else { return };
         let in_flight = &mut self.state.sequencer.in_flight;
         let Ok(at) = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()) else {
             return cx.mark("calvin.outcome_late");
@@ -269,6 +269,6 @@ impl Calvin {
 fn outcomes_invented(calvin: &mut Calvin, cx: &mut Cx<'_, Calvin>, version: SnapshotVersion) {
     let sequences: Vec<u64> =
         calvin.state.sequencer.in_flight.iter().map(|it| it.txn.sequence()).collect();
-    let went = Went::Ran(Ok(Vec::new()));
+    let went = ShardOutcome::Ran(Ok(Vec::new()));
     sequences.into_iter().for_each(|it| calvin.tell_early(cx, version, it, &went));
 }

@@ -1,7 +1,7 @@
 //! Batches of peers, and epoch records of the log, that are nearly right.
 
 use bytes::Bytes;
-use pangea_core::exec::ordered::{Part, Went};
+use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::protocol::Message as _;
 
@@ -55,8 +55,9 @@ fn record() -> EpochRecord {
 fn divided_record() -> EpochRecord {
     let (slice, shard) = (slice(), ShardId(1));
     let txn = TxnId::new(NodeId(3), 9);
-    let parts = [Part::Certified(None), Part::TooLarge(1 << 30)].map(|it| Item::Part(txn, it));
-    let all = [vec![Item::Result(txn, Went::Left)], parts.to_vec()].concat();
+    let parts = [RemoteReads::Certified(None), RemoteReads::TooLarge(1 << 30)]
+        .map(|it| Item::Part(txn, it));
+    let all = [vec![Item::Result(txn, ShardOutcome::FootprintViolated)], parts.to_vec()].concat();
     let items = Items::new((SnapshotVersion(5), Line(300)), &all);
     let of_shards = OfShards {
         came: vec![slice.clone()],

@@ -1,5 +1,5 @@
-//! Mastership (§3.1.1, asynchronous replication): one replica is the master and runs its batches before
-//! their cuts are decided.
+//! Mastership (§3.1.1, asynchronous replication): one replica is the master and runs its batches
+//! before their cuts are decided.
 //!
 //! ```text
 //!   client      master                        others

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::exec::scout::{Found, Wanted};
+use pangea_core::exec::reconnaissance::{LookupKeys, LookupRows};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::store::ColdMap;
@@ -181,14 +181,14 @@ messages! {
             /// The sender's name for the request.
             token: u64 as Varint,
             /// The requested rows.
-            wanted: Wanted,
+            wanted: LookupKeys,
         } bulk "message_other";
         /// §3.2.1: the reply to a [`Message::Look`]. The receiver continues the reconnaissance.
         70 => Found {
             /// The name that the receiver gave to the request.
             token: u64 as Varint,
             /// The rows found.
-            found: Found,
+            found: LookupRows,
         } bulk "message_other";
         /// §3.1.1, asynchronous: requests of a replica's clients for the master's sequencer, each
         /// with the sender's name for it. The receiver replies with [`Message::Taken`] or
@@ -450,27 +450,35 @@ impl Codec for Items {
     }
 }
 
-impl Codec for Wanted {
-    type Value = Wanted;
+impl Codec for LookupKeys {
+    type Value = LookupKeys;
 
-    fn encode(value: &Wanted, out: &mut Vec<u8>) {
+    fn encode(value: &LookupKeys, out: &mut Vec<u8>) {
         value.encode(out);
     }
 
-    fn decode(from: &mut Reader<'_>, _: &Bytes, _: &'static str) -> Result<Wanted, DecodeError> {
-        Wanted::decode(from)
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        _: &'static str,
+    ) -> Result<LookupKeys, DecodeError> {
+        LookupKeys::decode(from)
     }
 }
 
-impl Codec for Found {
-    type Value = Found;
+impl Codec for LookupRows {
+    type Value = LookupRows;
 
-    fn encode(value: &Found, out: &mut Vec<u8>) {
+    fn encode(value: &LookupRows, out: &mut Vec<u8>) {
         value.encode(out);
     }
 
-    fn decode(from: &mut Reader<'_>, _: &Bytes, _: &'static str) -> Result<Found, DecodeError> {
-        Found::decode(from)
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        _: &'static str,
+    ) -> Result<LookupRows, DecodeError> {
+        LookupRows::decode(from)
     }
 }
 
@@ -480,7 +488,7 @@ mod tests {
     use super::super::shards::slice::Line;
     use super::super::shards::slice::tests::slice;
     use super::*;
-    use pangea_core::exec::ordered::{Part, Went};
+    use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
     use pangea_core::key::{Direction, KeyRange};
     use pangea_core::protocol::Message as _;
     use pangea_core::txn::{Abort, Scan, SqlState, Write};
@@ -493,15 +501,15 @@ mod tests {
         let row = Write { table, key: key.clone(), value: Some(Value::copy_from(b"v")) };
         let range = KeyRange { start: vec![1], end: None };
         let scan = Scan { table, range: range.clone(), direction: Direction::Reverse };
-        let wanted = Wanted { points: [(table, key.clone())].into(), ranges: vec![scan] };
+        let wanted = LookupKeys { points: [(table, key.clone())].into(), ranges: vec![scan] };
         let abort = Abort::new(SqlState::RAISE_EXCEPTION, "no");
         let items = vec![
-            Item::Part(txn, Part::Rows(vec![row.clone()])),
-            Item::Part(txn, Part::Certified(None)),
-            Item::Part(txn, Part::TooLarge(1 << 40)),
-            Item::Result(txn, Went::Ran(Ok(vec![1, 2]))),
-            Item::Result(txn, Went::Ran(Err(abort))),
-            Item::Result(txn, Went::Left),
+            Item::Part(txn, RemoteReads::Rows(vec![row.clone()])),
+            Item::Part(txn, RemoteReads::Certified(None)),
+            Item::Part(txn, RemoteReads::TooLarge(1 << 40)),
+            Item::Result(txn, ShardOutcome::Ran(Ok(vec![1, 2]))),
+            Item::Result(txn, ShardOutcome::Ran(Err(abort))),
+            Item::Result(txn, ShardOutcome::FootprintViolated),
         ];
         let request = super::super::batch::tests::batch().requests.swap_remove(1);
         let request = Request { txn: TxnId::default(), ..request };
@@ -533,7 +541,7 @@ mod tests {
             Message::Look { token: 3, wanted },
             Message::Found {
                 token: 3,
-                found: Found { rows: vec![row], points: 300, covered: vec![(table, range)] },
+                found: LookupRows { rows: vec![row], points: 300, covered: vec![(table, range)] },
             },
             Message::Forward { requests: vec![(300, request)] },
             Message::Taken { taken: Taken { term: Term::default(), tokens: vec![300, 7] } },

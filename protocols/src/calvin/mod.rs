@@ -108,7 +108,7 @@ mod tests;
 mod turns;
 mod warming;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
@@ -138,7 +138,7 @@ impl Protocol for Calvin {
     const NAME: &'static str = "calvin";
     const NODES_MIN: usize = 1;
     const REJOINS: bool = true;
-    const DIVIDES: bool = true;
+    const PARTITIONED: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
@@ -176,7 +176,7 @@ impl Protocol for Calvin {
             Input::Message { from, message } => self.on_message(cx, from, message),
             Input::Timer(Timer::Inputs(timer)) => self.on_timer(cx, timer),
             Input::Timer(Timer::Held) => self.on_held_timeout(cx),
-            Input::Fetched { token, took } => self.on_fetched(cx, token, took),
+            Input::Prefetched { token, took } => self.on_fetched(cx, token, took),
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_up(cx, peer),
             Input::PeerDown(peer) => self.on_down(cx, peer),
@@ -195,7 +195,7 @@ impl Protocol for Calvin {
         self.state.status()
     }
 
-    fn settled(&self) -> Option<SnapshotVersion> {
+    fn confirmed(&self) -> Option<SnapshotVersion> {
         Some(self.state.inputs.cut.confirmed.epoch)
     }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{RegionId, SnapshotVersion};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;

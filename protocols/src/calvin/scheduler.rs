@@ -16,13 +16,13 @@
 
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{self, Finished, Job, Told, Went};
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::ordered::{self, Finished, Job, ResultDetail, ShardOutcome};
 use pangea_core::ids::{SnapshotVersion, TxnId};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
-use pangea_core::way::Phase;
-use pangea_core::work::Work;
 
 use super::batch::{Batch, Request};
 use super::interleaving::round_robin;
@@ -48,7 +48,7 @@ pub(super) struct Running {
     /// The outcomes so far of requests whose clients wait on this replica or that it has accepted.
     own: Vec<(Whose, TxnId, Finished)>,
     /// The outcomes so far of requests of the replica that has the checkpoint turn.
-    for_other: Vec<(u64, Went)>,
+    for_other: Vec<(u64, ShardOutcome)>,
 }
 
 /// The reason why this replica needs the outcome of a request.
@@ -109,7 +109,7 @@ impl Calvin {
     pub(super) fn tell_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
         let inputs = &self.state.inputs;
         let head = cut.heads[inputs.replica.me.index()];
-        for phase in [Phase::Begun, Phase::Validated] {
+        for phase in [Milestone::Begun, Milestone::Validated] {
             inputs.tell_reached(cx, phase, head);
         }
     }
@@ -140,13 +140,13 @@ impl Calvin {
         let slice = running.slice(len_max);
         cx.begin_work();
         let finished = self.run_slice(cx, running.epoch, &slice);
-        cx.end_work(Work::Order, slice.len());
+        cx.end_work(CpuStage::Order, slice.len());
         self.count(cx, &finished);
         let me = self.state.inputs.replica.me;
-        let for_other: Vec<(u64, Went)> = match self.is_kept_for(running.cut.turn) {
+        let for_other: Vec<(u64, ShardOutcome)> = match self.is_kept_for(running.cut.turn) {
             Some(other) => {
                 let of_it = slice.iter().zip(&finished).filter(|(it, _)| it.txn.node() == other);
-                let went = |it: &Finished| Went::Ran(it.outcome.clone());
+                let went = |it: &Finished| ShardOutcome::Ran(it.outcome.clone());
                 of_it.map(|(request, it)| (request.txn.sequence(), went(it))).collect()
             }
             None => Vec::new(),
@@ -172,7 +172,7 @@ impl Calvin {
         cx.begin_work();
         let size = running.own.len();
         self.end_epoch(cx, running);
-        cx.end_work(Work::Settle, size);
+        cx.end_work(CpuStage::Settle, size);
     }
 
     fn run_slice(
@@ -184,7 +184,7 @@ impl Calvin {
         let jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
         let header = &|job: &Job<'_>| RecordHeader::new(job.txn);
         let registry = &self.state.registry;
-        let (pool, told) = (cx.pool, Told::Outcomes);
+        let (pool, told) = (cx.pool, ResultDetail::Outcomes);
         let run = |jobs: &[Job<'_>]| {
             ordered::execute(pool, registry, cx.store, epoch, jobs, header, told)
         };

@@ -4,6 +4,7 @@
 //! from their arguments. For the others a reconnaissance runs them on the last epoch and keeps only
 //! the footprint (§3.2.1). The scheduler checks later whether it was right.
 
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic;
 use pangea_core::exec::{Overlay, check_size, is_footprint_declared};
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
@@ -11,7 +12,6 @@ use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Cx, Request as Wish, Submission};
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
-use pangea_core::work::Work;
 
 use super::Calvin;
 use super::asynchronous::{Asker, read_given_up};
@@ -24,13 +24,13 @@ impl Calvin {
     /// Handles submissions from local clients.
     pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         let mut reads = Vec::new();
-        let line = cx.store.line();
+        let line = cx.store.timeline();
         // With partitioned tables no client reads versions that may be rolled back.
         let is_divided = self.state.shards.is_some();
         for Submission { ticket, request } in submissions {
             match request {
                 Wish::Commit(Program::Certified(certified))
-                    if !is_divided && certified.line != line =>
+                    if !is_divided && certified.timeline != line =>
                 {
                     cx.mark("calvin.read_given_up");
                     cx.reply(ticket, Outcome::Aborted(read_given_up()));
@@ -140,7 +140,7 @@ impl Calvin {
         let (registry, applied) = (&self.state.registry, self.state.inputs.cut.applied);
         let nothing = Overlay::new();
         let found = optimistic::probe(registry, program, cx.store, applied, &nothing);
-        cx.end_work(Work::Probe, 1);
+        cx.end_work(CpuStage::Probe, 1);
         found
     }
 
@@ -234,7 +234,7 @@ impl Calvin {
         };
         cx.begin_work();
         let bytes = batch.encode();
-        cx.end_work(Work::Encode, bytes.len());
+        cx.end_work(CpuStage::Encode, bytes.len());
         self.state.inputs.broadcast(cx, batch, bytes);
     }
 

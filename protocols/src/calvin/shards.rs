@@ -83,7 +83,7 @@ mod waits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{Sharded, Went};
+use pangea_core::exec::ordered::{ShardOutcome, Sharded};
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::partition::Partitions;
 use pangea_core::protocol::Cx;
@@ -141,7 +141,7 @@ pub(super) struct Shards {
     /// The local requests in the group's epochs, until their clients are answered.
     pub mine: BTreeMap<TxnId, Mine>,
     /// The outcomes of some of them.
-    pub results: BTreeMap<TxnId, Went>,
+    pub results: BTreeMap<TxnId, ShardOutcome>,
     pub lookups: Lookups,
     /// The positions of epoch records in the log.
     pub records: BTreeMap<SnapshotVersion, LogPosition>,

@@ -141,7 +141,7 @@ impl Calvin {
         let me = self.node();
         for (node, keys) in by_node {
             match node == me {
-                true => cx.fetch(token, keys),
+                true => cx.prefetch(token, keys),
                 false => cx.send(node, Message::Warm { token, keys }),
             }
         }
@@ -279,7 +279,7 @@ impl Calvin {
         cx.mark("calvin.fetched_for_another");
         warming.token += 1;
         warming.fetches.insert(warming.token, (from, token));
-        cx.fetch(warming.token, keys);
+        cx.prefetch(warming.token, keys);
     }
 
     /// Handles a node's report that it has fetched the requested rows.

@@ -12,14 +12,14 @@
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
-use pangea_core::way::Phase;
 
 use super::messages::Message;
 use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
-use crate::agreement::{self, Drained, Refused};
+use crate::agreement::{self, Ready, Refused};
 use crate::replica::kind;
 use crate::streams::{Bid, Heads, Slot, Streams};
 
@@ -204,8 +204,8 @@ impl<H: Host> Inputs<H> {
         if !self.presence.is_ready {
             return;
         }
-        let drained = self.agreement_mut().drain();
-        let Drained { records, messages, skipped, decided, is_decided_here } = drained;
+        let drained = self.agreement_mut().take_ready();
+        let Ready { records, messages, skipped, decided, is_decided_here } = drained;
         if !records.is_empty() {
             let encoded = postcard::to_stdvec(&records).expect("records can be encoded");
             let position = self.replica.persist(cx, &kind::AGREEMENT, encoded.into());
@@ -263,12 +263,12 @@ impl<H: Host> Inputs<H> {
     }
 
     fn tell_ordered(&self, cx: &Cx<'_, H>, cut: &Cut<H::Rules>) {
-        self.tell_reached(cx, Phase::Ordered, cut.heads[self.replica.me.index()]);
+        self.tell_reached(cx, Milestone::Ordered, cut.heads[self.replica.me.index()]);
     }
 
     /// Notifies the latency observer that this replica's transactions up to the end of a batch of
     /// its log have reached a phase.
-    pub(crate) fn tell_reached(&self, cx: &Cx<'_, H>, phase: Phase, head: Bid) {
+    pub(crate) fn tell_reached(&self, cx: &Cx<'_, H>, phase: Milestone, head: Bid) {
         self.streams.tell_reached(cx, &self.replica, phase, head);
     }
 

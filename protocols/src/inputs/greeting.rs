@@ -1,7 +1,7 @@
 //! Greetings with the knowledge of batches and promises.
 //!
-//! A peer that has more of a replica's log than the replica, or a later promise of it, stops it: the
-//! replica has lost a part of its log. The way back is in `rejoin.rs`.
+//! A peer that has more of a replica's log than the replica, or a later promise of it, stops it:
+//! the replica has lost a part of its log. The way back is in `rejoin.rs`.
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};

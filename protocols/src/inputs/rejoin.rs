@@ -21,7 +21,7 @@ use pangea_core::protocol::{Cx, Rejoining};
 
 use super::state::Cut;
 use super::{Host, Inputs, Rules};
-use crate::agreement::{Agreement, Record, Remembered};
+use crate::agreement::{Agreement, DurableState, Record};
 use crate::messages::NUMBER_MAX;
 use crate::presence::{Memory, remembering_min};
 use crate::replica::kind;
@@ -37,7 +37,7 @@ pub(crate) struct Known<R> {
     heads: Heads,
     /// All transactions of the rejoining replica have lower numbers than this.
     next_sequence: u64,
-    agreement: Remembered<Cut<R>>,
+    agreement: DurableState<Cut<R>>,
 }
 
 /// The data that a rejoining replica has to recover.
@@ -93,7 +93,7 @@ impl<H: Host> Inputs<H> {
             is_whole,
             heads: self.streams.held(),
             next_sequence: self.streams.logs[node.index()].next_sequence,
-            agreement: self.agreement().remembered(),
+            agreement: self.agreement().durable_state(),
         }
     }
 
@@ -110,14 +110,15 @@ impl<H: Host> Inputs<H> {
             self.streams.durable[peer.index()] = known.heads;
             agreement.push(known.agreement);
         }
-        let named = agreement.iter().flat_map(Remembered::entries).map(|cut| cut.heads[me.index()]);
+        let named =
+            agreement.iter().flat_map(DurableState::entries).map(|cut| cut.heads[me.index()]);
         if let Some(lost) = named.max().filter(|named| *named > target.heads[me.index()]) {
             return cx.stop(lost_for_good(lost, target.heads[me.index()]));
         }
         mutate!(RejoinReusesNumbers: () => target.heads[me.index()] = Bid(0));
         next_sequence += H::numbers_skipped(self);
         let births = self.presence.births.clone();
-        let agreement = Remembered::merge(agreement);
+        let agreement = DurableState::merge(agreement);
         let rejoined = Rejoined { births, next_sequence, target, agreement };
         let position = self.replica.persist(cx, &kind::REJOINED, rejoined.encode());
         self.cut.agreement_record = position;
@@ -207,7 +208,7 @@ impl<R: Rules> Memory for Known<R> {
         let heads = decode_heads(from)?;
         let next_sequence = from.varint(WHAT)?;
         let is_sound = |cut: &Cut<R>| cut.is_sound(node_count);
-        let agreement = Remembered::decode(from.bytes(WHAT)?, node_count, &is_sound)
+        let agreement = DurableState::decode(from.bytes(WHAT)?, node_count, &is_sound)
             .map_err(|_| DecodeError::new(WHAT))?;
         if !are_heads(&heads, node_count) || next_sequence > NUMBER_MAX || !from.is_empty() {
             return Err(DecodeError::new(WHAT));
@@ -268,7 +269,7 @@ pub(crate) fn recollection<R: Rules>(agreement: Vec<Record<Cut<R>>>) -> Bytes {
     use pangea_core::time::Span;
     use pangea_core::topology::Topology;
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
-    let agreement = Agreement::new(NodeId(0), &topology, agreement, 0).remembered();
+    let agreement = Agreement::new(NodeId(0), &topology, agreement, 0).durable_state();
     let heads = vec![Bid(1), Bid(300), Bid(0)];
     Known { is_whole: true, heads, next_sequence: 70_000, agreement }.encode()
 }

@@ -18,7 +18,7 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
-use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
+use pangea_core::txn::{Certified, Footprint, Program, ReadSet, ReadVersion, Write};
 
 use super::given;
 use crate::messages::NUMBER_MAX;
@@ -129,7 +129,7 @@ impl TxnRecord {
             2 | 3 => {
                 let (reads, writes) = decode_sets(from)?;
                 let how = if what == 2 { How::Certified } else { How::CertifiedInOrder };
-                (Program::Certified(Certified { reads, writes, line: 0 }), how)
+                (Program::Certified(Certified { reads, writes, timeline: 0 }), how)
             }
             _ => return Err(DecodeError::new("transaction record")),
         };
@@ -247,10 +247,10 @@ fn sees_its_own_past(record: &TxnRecord) -> bool {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     points.chain(rows).all(|seen| match seen {
-        Seen::Local(writer) | Seen::LocalDeleted(writer) => {
+        ReadVersion::Local(writer) | ReadVersion::LocalDeleted(writer) => {
             writer.node() == record.txn.node() && writer < record.txn
         }
-        Seen::Absent | Seen::At(_) => true,
+        ReadVersion::Absent | ReadVersion::At(_) => true,
     })
 }
 
@@ -259,19 +259,19 @@ mod tests {
     use super::*;
     use pangea_core::ids::TableId;
     use pangea_core::key::Key;
-    use pangea_core::txn::{Mode, PointLock, PointRead};
+    use pangea_core::txn::{LockMode, PointLock, PointRead};
     use pangea_core::value::Value;
 
     fn batch() -> Batch {
         let table = TableId(1);
         let key = Key::from(&b"k"[..]);
-        let seen = Seen::At(SnapshotVersion(3));
+        let seen = ReadVersion::At(SnapshotVersion(3));
         let points = vec![PointRead { table, key: key.clone(), seen }];
         let reads = ReadSet { points, ranges: vec![] };
         let value = Some(Value::copy_from(b"v"));
         let writes = vec![Write { table, key: key.clone(), value }];
-        let certified = Certified { reads: reads.clone(), writes: writes.clone(), line: 0 };
-        let lock = PointLock { table, key, mode: Mode::Exclusive };
+        let certified = Certified { reads: reads.clone(), writes: writes.clone(), timeline: 0 };
+        let lock = PointLock { table, key, mode: LockMode::Exclusive };
         let footprint = Some(Footprint::new(vec![lock], vec![]));
         let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
         let certified = Program::Certified(certified);

@@ -18,17 +18,17 @@
 
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{self, Finished, Job, Told};
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::ordered::{self, Finished, Job, ResultDetail};
 use pangea_core::exec::{is_bulk, is_footprint_declared, writes_bytes};
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TxnId};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Cx;
 use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::txn::{Footprint, Outcome, Program};
-use pangea_core::way::Phase;
-use pangea_core::work::Work;
 
 use super::batch::{Batch, How, TxnRecord};
 use super::chains::{self, Chain, Entry};
@@ -140,17 +140,17 @@ impl Minerva {
             return self.replay(cx, &cut, &batches, resolution);
         }
         let own_head = cut.heads[self.state.inputs.replica.me.index()];
-        self.state.inputs.tell_reached(cx, Phase::Begun, own_head);
+        self.state.inputs.tell_reached(cx, Milestone::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
         let verdict = self.filter_conflicts(cx, epoch, &entries);
-        cx.end_work(Work::Validate, verdict.optimistic());
+        cx.end_work(CpuStage::Validate, verdict.optimistic());
         cx.begin_work();
         let parallel = self.state.options.parallel_commit;
         let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
         apply_valid(cx.store, pool, epoch, &entries, &verdict.is_valid);
-        cx.end_work(Work::Apply, verdict.valid());
-        self.state.inputs.tell_reached(cx, Phase::Validated, own_head);
+        cx.end_work(CpuStage::Apply, verdict.valid());
+        self.state.inputs.tell_reached(cx, Milestone::Validated, own_head);
         let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
         let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
@@ -165,7 +165,7 @@ impl Minerva {
         let slice = commit.next_slice(self.state.options.slice_txns.get());
         cx.begin_work();
         let finished = self.run_slice(cx, commit.epoch, &slice);
-        cx.end_work(Work::Order, slice.len());
+        cx.end_work(CpuStage::Order, slice.len());
         commit.finished.extend(finished);
         if !commit.is_done() {
             cx.mark("minerva.epoch_in_slices");
@@ -183,7 +183,7 @@ impl Minerva {
         }
         self.log_epoch(cx, epoch, &cut, &entries, queue, &outcomes, verdict.is_valid);
         self.end_epoch(cx, epoch, &cut, &entries, outcomes);
-        cx.end_work(Work::Settle, entries.len());
+        cx.end_work(CpuStage::Settle, entries.len());
     }
 
     /// Ends an epoch whose writes are all in the store: makes them visible and answers the waiting
@@ -287,13 +287,13 @@ impl Minerva {
         let optimistic: usize = chains.iter().map(|chain| chain.members.len()).sum();
         cx.begin_work();
         let is_stale = validator.stale(pool, entries, &chains);
-        cx.end_work(Work::Stale, optimistic);
+        cx.end_work(CpuStage::Stale, optimistic);
         let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
         mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut vertices));
         mutate!(ModeDecides: () => if self.state.contention.is_high() { vertices.clear() });
         cx.begin_work();
         let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
-        cx.end_work(Work::Graph, optimistic);
+        cx.end_work(CpuStage::Graph, optimistic);
         let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
         self.state.counters.graph_edges += edges.len() as u64;
         cx.begin_work();
@@ -302,7 +302,7 @@ impl Minerva {
             Solver::Exact => independent_set::exact(&graph, options.solver_nodes_max),
             Solver::Greedy => independent_set::greedy(&graph),
         };
-        cx.end_work(Work::Solve, optimistic);
+        cx.end_work(CpuStage::Solve, optimistic);
         if options.solver == Solver::Exact && !solution.proven {
             self.state.counters.solver_unproven += 1;
             cx.mark("minerva.solver_unproven");
@@ -346,7 +346,7 @@ impl Minerva {
             })
             .collect();
         let header = &|job: &Job<'_>| header_in_order(job.txn, job.program);
-        let (registry, told) = (&self.state.registry, Told::Writes);
+        let (registry, told) = (&self.state.registry, ResultDetail::Writes);
         ordered::execute(cx.pool, registry, cx.store, epoch, &jobs, header, told)
     }
 

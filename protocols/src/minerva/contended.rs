@@ -7,7 +7,7 @@
 use pangea_core::ids::{SnapshotVersion, TableId};
 use pangea_core::key::Key;
 use pangea_core::protocol::{Cx, FirstRun};
-use pangea_core::txn::{PointRead, Seen};
+use pangea_core::txn::{PointRead, ReadVersion};
 
 use super::Minerva;
 use super::batch::TxnRecord;
@@ -20,7 +20,7 @@ const LOOKS_MAX: usize = 4;
 /// and that has changed since, preferably by another transaction.
 pub(super) fn first_run(cx: &Cx<'_, Minerva>, record: &TxnRecord, is_ordered: bool) -> FirstRun {
     if !is_ordered {
-        return FirstRun::Stood;
+        return FirstRun::Valid;
     }
     let Some((reads, writes)) = record.learned() else { return FirstRun::Absent };
     let is_others = |table: TableId, key: &Key| {
@@ -32,9 +32,10 @@ pub(super) fn first_run(cx: &Cx<'_, Minerva>, record: &TxnRecord, is_ordered: bo
         let (key, last) = (&read.key, SnapshotVersion(u64::MAX));
         let newest = cx.store.head_with(read.table, key, last, |version| version.version);
         match (newest, read.seen) {
-            (Some(newest), Seen::At(seen)) => newest != seen,
-            (newest, Seen::Absent) => newest.is_some(),
-            (_, Seen::Local(_) | Seen::LocalDeleted(_)) | (None, Seen::At(_)) => false,
+            (Some(newest), ReadVersion::At(seen)) => newest != seen,
+            (newest, ReadVersion::Absent) => newest.is_some(),
+            (_, ReadVersion::Local(_) | ReadVersion::LocalDeleted(_))
+            | (None, ReadVersion::At(_)) => false,
         }
     };
     let changed: Vec<&PointRead> = reads.points.iter().take(LOOKS_MAX).filter(is_changed).collect();
@@ -42,5 +43,5 @@ pub(super) fn first_run(cx: &Cx<'_, Minerva>, record: &TxnRecord, is_ordered: bo
     let read = by_others.or(changed.first()).map(|read| (read.table, &read.key));
     let mut written = writes.iter().take(LOOKS_MAX).map(|write| (write.table, &write.key));
     let found = read.or_else(|| written.find(|(table, key)| is_others(*table, key)));
-    FirstRun::Fell(found.map(|(table, key)| (table, key.clone())))
+    FirstRun::Invalidated(found.map(|(table, key)| (table, key.clone())))
 }

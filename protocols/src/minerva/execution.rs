@@ -4,13 +4,13 @@
 //! writes of earlier local transactions over it. Its reads with their versions, and its writes, are
 //! added to the current batch. In high-contention mode (§4) it is only probed.
 
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
 use pangea_core::ids::{ProcedureId, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Request, Submission};
-use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlState};
-use pangea_core::work::Work;
+use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, ReadVersion, SqlState};
 
 use super::batch::{How, TxnRecord};
 use super::options::Reads;
@@ -144,7 +144,7 @@ impl Minerva {
             self.state.inputs.cut.applied,
             &mut self.state.execution.overlay,
         );
-        cx.end_work(Work::Execute, named.len());
+        cx.end_work(CpuStage::Execute, named.len());
         for ((ticket, program), run) in group.into_iter().zip(runs) {
             self.append_run(cx, ticket, program, run);
         }
@@ -186,7 +186,7 @@ impl Minerva {
                 self.state.inputs.cut.applied,
                 &self.state.execution.overlay,
             );
-            cx.end_work(Work::Probe, 1);
+            cx.end_work(CpuStage::Probe, 1);
             found
         });
         cx.mark("minerva.probed");
@@ -290,7 +290,7 @@ impl Minerva {
         };
         cx.begin_work();
         let bytes = batch.encode();
-        cx.end_work(Work::Encode, bytes.len());
+        cx.end_work(CpuStage::Encode, bytes.len());
         self.state.inputs.broadcast(cx, batch, bytes);
     }
 }
@@ -308,8 +308,8 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     let value_writer = |seen| match seen {
-        Seen::Local(writer) => Some(writer),
-        Seen::LocalDeleted(_) | Seen::Absent | Seen::At(_) => None,
+        ReadVersion::Local(writer) => Some(writer),
+        ReadVersion::LocalDeleted(_) | ReadVersion::Absent | ReadVersion::At(_) => None,
     };
     let mut writers: Vec<TxnId> = points.chain(rows).filter_map(value_writer).collect();
     writers.sort_unstable();

@@ -109,8 +109,8 @@ impl Replica {
                 out.replies.push((after.0 as usize, Reply { decision: version.0, held }));
             }
             Effect::Rejoined => panic!("no disk is lost"),
-            Effect::Reign { .. } => panic!("Minerva has no master"),
-            Effect::Fetch { .. } => panic!("all rows are in memory"),
+            Effect::MasterTerm { .. } => panic!("Minerva has no master"),
+            Effect::Prefetch { .. } => panic!("all rows are in memory"),
             Effect::Stop { reason } => out.stop = Some(reason),
             Effect::Reply { .. } | Effect::Fresh { .. } => panic!("no requester"),
             Effect::Checkpoint { .. } | Effect::Truncate(_) => panic!("too little for that"),

@@ -6,8 +6,8 @@ use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableI
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::protocol::Message as _;
 use pangea_core::txn::{
-    Certified, Footprint, Mode, PointLock, PointRead, Program, RangeLock, RangeRead, ReadSet, Seen,
-    Write,
+    Certified, Footprint, LockMode, PointLock, PointRead, Program, RangeLock, RangeRead, ReadSet,
+    ReadVersion, Write,
 };
 use pangea_core::value::Value;
 
@@ -36,10 +36,10 @@ fn writes() -> Vec<Write> {
 fn reads() -> ReadSet {
     let table = TableId(300);
     let seen = [
-        Seen::Absent,
-        Seen::At(SnapshotVersion(300)),
-        Seen::Local(TxnId::new(NodeId(1), 2)),
-        Seen::LocalDeleted(TxnId::new(NodeId(1), 3)),
+        ReadVersion::Absent,
+        ReadVersion::At(SnapshotVersion(300)),
+        ReadVersion::Local(TxnId::new(NodeId(1), 2)),
+        ReadVersion::LocalDeleted(TxnId::new(NodeId(1), 3)),
     ];
     let points = seen.map(|seen| PointRead { table, key: key("k"), seen }).to_vec();
     let rows = seen.map(|seen| (key("row"), seen)).to_vec();
@@ -54,9 +54,10 @@ fn batch() -> Bytes {
     let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(ARGS) };
     let given = Some(Value::copy_from(&ARGS[6..]));
     let given = Write { table: TableId(7), key: key("given"), value: given };
-    let certified = || Program::Certified(Certified { reads: reads(), writes: writes(), line: 0 });
-    let point = PointLock { table: TableId(1), key: key("p"), mode: Mode::Exclusive };
-    let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: Mode::Shared };
+    let certified =
+        || Program::Certified(Certified { reads: reads(), writes: writes(), timeline: 0 });
+    let point = PointLock { table: TableId(1), key: key("p"), mode: LockMode::Exclusive };
+    let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: LockMode::Shared };
     let footprint = Some(Footprint::new(vec![point], vec![range]));
     let all = [
         (call.clone(), How::Executed { reads: reads(), writes: [writes(), vec![given]].concat() }),

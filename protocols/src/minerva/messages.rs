@@ -1,5 +1,5 @@
-//! The messages between replicas: those of the input log. Minerva has no others, because each replica
-//! validates and commits an epoch on its own (§3.5).
+//! The messages between replicas: those of the input log. Minerva has no others, because each
+//! replica validates and commits an epoch on its own (§3.5).
 
 use crate::messages::messages;
 use crate::{inputs, presence, streams, transfer};

@@ -94,7 +94,7 @@ mod resolution;
 mod state;
 mod validation;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 pub use crate::inputs::Timer;
@@ -168,7 +168,7 @@ impl Protocol for Minerva {
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Resume => self.go_on(cx),
-            Input::Fetched { .. } => unreachable!("Minerva fetches no rows"),
+            Input::Prefetched { .. } => unreachable!("Minerva fetches no rows"),
         }
         self.read_released(cx);
         self.state.inputs.settle_agreement(cx);

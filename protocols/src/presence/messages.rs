@@ -16,7 +16,8 @@ messages! {
             birth: u64 as NonZero,
             /// The receiver's log identity as known to the sender; 0 if unknown.
             yours: u64 as Random,
-            /// The sender's other knowledge of the receiver, as the owner of the component encoded it.
+            /// The sender's other knowledge of the receiver, as the owner of the component encoded
+            /// it.
             known: Bytes as Uncounted,
         } control "message_other", malformed "inputs.malformed_greeting";
         /// Sent by a replica that lost its disk to each peer, on connect and periodically until all

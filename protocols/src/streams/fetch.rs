@@ -154,8 +154,8 @@ impl<H: Host> Streams<H> {
         said.is_some_and(|first| bid < *first)
     }
 
-    /// Whether missing batches can't be fetched, because no peer has them any more: they are part of
-    /// every checkpoint.
+    /// Whether missing batches can't be fetched, because no peer has them any more: they are part
+    /// of every checkpoint.
     pub(crate) fn are_gone(&mut self, replica: &Replica) -> bool {
         let logs = &self.logs;
         self.gone.retain(|source, by| {

@@ -1,8 +1,8 @@
 //! Streams: each source's durable log of batches, on every replica of its group.
 //!
 //! A source appends batches to its own log and sends them to its peers. Each replica persists them,
-//! acknowledges the prefix without gaps that is durable on it, fetches missing batches from any peer
-//! that has them, and drops the batches that no replica needs.
+//! acknowledges the prefix without gaps that is durable on it, fetches missing batches from any
+//! peer that has them, and drops the batches that no replica needs.
 //!
 //! ```text
 //!   of one log on one replica, in batch numbers:
@@ -42,9 +42,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader};
 use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Protocol};
-use pangea_core::way::Phase;
 
 use crate::messages::NUMBER_MAX;
 use crate::replica::{INTACT, Replica};
@@ -219,7 +219,13 @@ impl<H: Host> Streams<H> {
 
     /// Notifies the latency observer that this replica's transactions up to the end of a batch of
     /// its log have reached a phase.
-    pub(crate) fn tell_reached(&self, cx: &Cx<'_, H>, replica: &Replica, phase: Phase, head: Bid) {
+    pub(crate) fn tell_reached(
+        &self,
+        cx: &Cx<'_, H>,
+        replica: &Replica,
+        phase: Milestone,
+        head: Bid,
+    ) {
         if let Some(slot) = self.own(replica).slots.get(&head) {
             cx.reached(phase, slot.batch.end_sequence());
         }
@@ -254,8 +260,8 @@ impl<H: Host> Streams<H> {
         self.next_sequence = mutate!(NumbersReused: next => self.next_sequence);
     }
 
-    /// Skips the batches up to these heads, which are part of a checkpoint. The transactions in them
-    /// have lower numbers than `sequences`.
+    /// Skips the batches up to these heads, which are part of a checkpoint. The transactions in
+    /// them have lower numbers than `sequences`.
     pub(crate) fn skip_to(&mut self, heads: &[Bid], sequences: &[u64]) {
         for (log, (head, sequence)) in self.logs.iter_mut().zip(heads.iter().zip(sequences)) {
             log.skip_to(*head);

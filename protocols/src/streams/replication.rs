@@ -15,11 +15,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::latency::Milestone;
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
-use pangea_core::way::Phase;
-use pangea_core::work::Work;
 
 use super::fetch::FETCH_BYTES_MAX;
 use super::{Batch, Bid, Event, Heads, Host, Message, Slot, Streams, decode_batch};
@@ -40,7 +40,7 @@ impl<H: Host> Streams<H> {
         cx.mark("inputs.batch_sent");
         self.counters.batches_sent += 1;
         self.counters.batch_bytes += bytes.len() as u64;
-        cx.reached(Phase::Batched, batch.end_sequence());
+        cx.reached(Milestone::Batched, batch.end_sequence());
         let position = self.hold(cx, replica, Arc::new(batch), bytes.clone());
         let after = mutate!(SendBeforeFsync: position => LogPosition(0));
         for peer in replica.peers() {
@@ -72,7 +72,7 @@ impl<H: Host> Streams<H> {
     ) -> Option<Event<H>> {
         cx.begin_work();
         let batch = decode_batch::<H::Batch>(&bytes, replica.topology.node_count());
-        cx.end_work(Work::Decode, bytes.len());
+        cx.end_work(CpuStage::Decode, bytes.len());
         let Ok(batch) = batch else {
             cx.mark("inputs.malformed_batch");
             return None;
@@ -149,7 +149,7 @@ impl<H: Host> Streams<H> {
         }
         cx.mark("inputs.acknowledged");
         if grown[me.index()] {
-            self.tell_reached(cx, replica, Phase::Durable, self.own(replica).durable);
+            self.tell_reached(cx, replica, Milestone::Durable, self.own(replica).durable);
         }
         self.update_available(cx, replica);
         let heads = self.durable[me.index()].clone();
@@ -204,7 +204,7 @@ impl<H: Host> Streams<H> {
         }
         let own = self.available[me.index()];
         if own > before {
-            self.tell_reached(cx, replica, Phase::Replicated, own);
+            self.tell_reached(cx, replica, Milestone::Replicated, own);
         }
         if !self.ack_everyone && own > self.proof_sent {
             self.proof_sent = own;

@@ -1,4 +1,5 @@
-//! Transfer: a replica that was disconnected for too long installs a peer's checkpoint (Minerva §4).
+//! Transfer: a replica that was disconnected for too long installs a peer's checkpoint (Minerva
+//! §4).
 //!
 //! ```text
 //!   behind                      peer

@@ -1,7 +1,7 @@
 //! Minerva phase by phase: the claims of the paper, on real replicas in a lockstep world.
 
-/// The message of this name and these fields, as a value or as a pattern: its name is enough to know
-/// the component that it is of.
+/// The message of this name and these fields, as a value or as a pattern: its name is enough to
+/// know the component that it is of.
 macro_rules! message {
     (@ $wrapper:ident $component:ident $name:ident $fields:tt) => {
         pangea_protocols::minerva::Message::Inputs(pangea_protocols::inputs::Message::$wrapper(

@@ -5,7 +5,7 @@ use pangea_core::codec::{Reader, Writer as _};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::protocol::Input;
-use pangea_core::txn::{Certified, PointRead, Program, ReadSet, Seen, Write};
+use pangea_core::txn::{Certified, PointRead, Program, ReadSet, ReadVersion, Write};
 use pangea_core::value::Value;
 use pangea_protocols::agreement::Term;
 use pangea_protocols::minerva::batch::{Batch, Bid, How, TxnRecord};
@@ -109,10 +109,11 @@ fn message() -> impl Strategy<Value = Message> {
 /// One transaction of a batch whose parts are consistent only in the encoding.
 fn record() -> impl Strategy<Value = (Program, How)> {
     let seen = prop_oneof![
-        Just(Seen::Absent),
-        any::<u64>().prop_map(|version| Seen::At(SnapshotVersion(version))),
-        (0u16..4, 0u64..9).prop_map(|(node, n)| Seen::Local(TxnId::new(NodeId(node), n))),
-        (0u16..4, 0u64..9).prop_map(|(node, n)| Seen::LocalDeleted(TxnId::new(NodeId(node), n))),
+        Just(ReadVersion::Absent),
+        any::<u64>().prop_map(|version| ReadVersion::At(SnapshotVersion(version))),
+        (0u16..4, 0u64..9).prop_map(|(node, n)| ReadVersion::Local(TxnId::new(NodeId(node), n))),
+        (0u16..4, 0u64..9)
+            .prop_map(|(node, n)| ReadVersion::LocalDeleted(TxnId::new(NodeId(node), n))),
     ];
     let key = || "[a-c]{0,2}".prop_map(|key| Key::from(key.as_bytes()));
     let table = || prop_oneof![Just(TableId(7)), any::<u32>().prop_map(TableId)];
@@ -131,8 +132,11 @@ fn record() -> impl Strategy<Value = (Program, How)> {
         match how {
             0 => (call, How::Executed { reads, writes }),
             1 => (call, How::Ordered { footprint: None }),
-            2 => (Program::Certified(Certified { reads, writes, line: 0 }), How::Certified),
-            _ => (Program::Certified(Certified { reads, writes, line: 0 }), How::CertifiedInOrder),
+            2 => (Program::Certified(Certified { reads, writes, timeline: 0 }), How::Certified),
+            _ => (
+                Program::Certified(Certified { reads, writes, timeline: 0 }),
+                How::CertifiedInOrder,
+            ),
         }
     })
 }

@@ -433,7 +433,7 @@ impl Cluster {
                 node.timers.insert(timer, at);
             }
             Effect::Resume => node.wants_resume = true,
-            Effect::Fetch { .. } => panic!("all rows are in memory"),
+            Effect::Prefetch { .. } => panic!("all rows are in memory"),
             Effect::ClearTimer(timer) => {
                 node.timers.remove(&timer);
             }
@@ -446,7 +446,7 @@ impl Cluster {
             }
             Effect::Truncate(first) => node.log.retain(|(position, _)| *position >= first),
             Effect::Rejoined => node.is_replaced = false,
-            Effect::Reign { .. } => panic!("there is no master"),
+            Effect::MasterTerm { .. } => panic!("there is no master"),
             Effect::Stop { reason } => node.stopped = Some(reason),
             Effect::Mark(name) => *node.marks.entry(name).or_default() += 1,
         }

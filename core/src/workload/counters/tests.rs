@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 fn drawn(mix: Mix, settings: &Settings) -> Vec<(Vec<Counter>, bool)> {
     let counters = Counters::new(mix, settings).expect("valid settings");
     let mut generator = counters.generator(Client::new(1, 3, 3));
-    let mut dice = Dice::new(3);
+    let mut dice = WorkloadRng::new(3);
     let calls = (0..2_000).map(|_| generator.next(&mut dice));
     calls.map(|call| decode_args(&call.args).expect("well formed")).collect()
 }

@@ -67,7 +67,7 @@ use bytes::Bytes;
 use super::check::{Report, Rows, Rule, Violation};
 use super::commits::Commits;
 use super::definition::{Definition, Facts, Generate};
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, setting};
 use crate::partition::{self, Partitions};
 use crate::time::Timestamp;
@@ -264,7 +264,7 @@ impl Facts for Tpcc {
 }
 
 impl Generate for Terminal {
-    fn next_call(&mut self, dice: &mut Dice, now: Timestamp) -> Call {
+    fn next_call(&mut self, dice: &mut WorkloadRng, now: Timestamp) -> Call {
         self.next(dice, now)
     }
 }

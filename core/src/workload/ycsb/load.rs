@@ -1,10 +1,10 @@
 //! The program that loads rows.
 
-use super::super::dice::Dice;
+use super::super::rng::WorkloadRng;
 use super::super::{bounded, ended, malformed};
 use super::{COUNTER_LEN, LOAD_BYTES_MAX, LOAD_ROWS_MAX, Op, ROW_END, ROWS, VALUE_LEN_MAX, key};
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::txn::{Context, Footprint, Mode as LockMode, Procedure, RangeLock, Stop};
+use crate::txn::{Context, Footprint, LockMode, Procedure, RangeLock, Stop};
 use crate::value::Value;
 
 /// Writes rows `start .. end` with random values that begin with a counter of 0.
@@ -54,7 +54,8 @@ impl Procedure for Load {
         for row in args.start..args.end {
             value.clear();
             value.put_u64(0);
-            Dice::of(args.seed, &[row]).bytes(args.value_len as usize - COUNTER_LEN, &mut value);
+            WorkloadRng::of(args.seed, &[row])
+                .bytes(args.value_len as usize - COUNTER_LEN, &mut value);
             cx.put(ROWS, key(row), Value::copy_from(&value))?;
         }
         Ok(Vec::new())

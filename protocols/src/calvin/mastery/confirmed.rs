@@ -77,7 +77,7 @@ impl Inputs<Calvin> {
         }
         if let Some((proposer, reign)) = reign {
             // The next epoch may have the same master term as this one, and would not be reported.
-            cx.reign(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
+            cx.master_term(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
         }
         self.extension.mastery.reign_applied = reign;
     }
@@ -130,7 +130,7 @@ impl Inputs<Calvin> {
         let Some(reign) = cut.reign.map(|reign| (cut.name.proposer, reign)) else { return };
         if self.extension.mastery.reign_applied.replace(reign) != Some(reign) {
             let said = Some((self.node(reign.0), reign.1.first));
-            cx.reign(self.shard(), epoch, said, false);
+            cx.master_term(self.shard(), epoch, said, false);
         }
     }
 
@@ -143,7 +143,7 @@ impl Inputs<Calvin> {
     pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, Calvin>) {
         self.extension.mastery.reign_applied = None;
         if self.is_asynchronous() {
-            cx.reign(self.shard(), self.cut.applied, None, false);
+            cx.master_term(self.shard(), self.cut.applied, None, false);
         }
     }
 
@@ -160,7 +160,8 @@ impl Inputs<Calvin> {
         Some((epoch, cut))
     }
 
-    /// Drops the early cut of an epoch that was confirmed, and reports its master term if it is new.
+    /// Drops the early cut of an epoch that was confirmed, and reports its master term if it is
+    /// new.
     pub(in crate::calvin) fn note_confirmed(
         &mut self,
         cx: &mut Cx<'_, Calvin>,
@@ -175,7 +176,7 @@ impl Inputs<Calvin> {
         let is_news = reign.is_some() && mastery.reign_confirmed != reign;
         mastery.reign_confirmed = reign.or(mastery.reign_confirmed);
         if let Some((proposer, reign)) = reign.filter(|_| is_news) {
-            cx.reign(self.shard(), epoch, Some((self.node(proposer), reign.first)), true);
+            cx.master_term(self.shard(), epoch, Some((self.node(proposer), reign.first)), true);
         }
     }
 }

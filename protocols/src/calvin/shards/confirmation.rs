@@ -191,7 +191,7 @@ impl Calvin {
                 stream.inbound.slices.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
             stream.masters.applied = last.or(stream.masters.confirmed);
             if stream.masters.applied.is_some() {
-                cx.reign(*shard, upto, stream.masters.applied, false);
+                cx.master_term(*shard, upto, stream.masters.applied, false);
             }
         }
     }
@@ -212,7 +212,7 @@ impl Calvin {
             let reign = stream.reign_of(&stream.inbound.slices[&epoch]);
             if reign.is_some() && stream.masters.applied != reign {
                 stream.masters.applied = reign;
-                cx.reign(*shard, epoch, reign, false);
+                cx.master_term(*shard, epoch, reign, false);
             }
         }
     }

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::exec::ordered::{Ended, Part, Served, Went};
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::ordered::{Ended, RemoteReads, Served, ShardOutcome};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
-use pangea_core::work::Work;
 
 use super::super::interleaving::turns;
 use super::super::scheduler::RUN_BYTES;
@@ -86,7 +86,7 @@ impl Calvin {
         shards.mine.extend(mine);
         shards.own.insert(epoch, Own { cut, slice, mine: named });
         shards.sliced = epoch;
-        cx.end_work(Work::Slice, count);
+        cx.end_work(CpuStage::Slice, count);
     }
 
     /// Passes the next epoch to the executor, if the limit of running epochs allows it and the
@@ -127,7 +127,7 @@ impl Calvin {
             }
         }
         shards.given = epoch;
-        cx.end_work(Work::Lock, count);
+        cx.end_work(CpuStage::Lock, count);
         self.state.inputs.replica.owe(count * RUN_BYTES);
         self.take_received_before(cx, epoch);
         true
@@ -151,7 +151,7 @@ impl Calvin {
         shards.yields = is_more;
         let oldest = shards.sharded.oldest();
         let count = served.len() + ended.len();
-        cx.end_work(Work::Order, count);
+        cx.end_work(CpuStage::Order, count);
         if is_more {
             // First the messages that other nodes wait for are sent, and those that have arrived
             // are handled.
@@ -163,7 +163,7 @@ impl Calvin {
         cx.begin_work();
         self.serve(cx, served, &ended);
         self.note_ended(cx, ended);
-        cx.end_work(Work::Serve, count);
+        cx.end_work(CpuStage::Serve, count);
         self.end_divided_epochs(cx, given, oldest);
     }
 
@@ -192,7 +192,7 @@ impl Calvin {
         let shards = self.shards();
         let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<Item>> = BTreeMap::new();
         for Served { txn, version, to, part } in served {
-            if matches!(part, Part::TooLarge(_)) {
+            if matches!(part, RemoteReads::TooLarge(_)) {
                 cx.mark("calvin.part_too_large");
             }
             for shard in to.iter() {
@@ -216,7 +216,7 @@ impl Calvin {
 
     /// Retains the outcomes of the transactions of a replica that has the checkpoint turn.
     pub(super) fn keep_of_others(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
-        let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, Went)>> = BTreeMap::new();
+        let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, ShardOutcome)>> = BTreeMap::new();
         for Ended { txn, version, went, .. } in ended {
             let turn = self.shards().own.get(version).and_then(|own| own.cut.turn);
             if let Some(replica) = self.is_kept_for(turn)
@@ -251,7 +251,7 @@ impl Calvin {
         self.answer_early(cx, epoch);
         self.confirm_divided(cx);
         self.state.inputs.reclaim(cx);
-        cx.end_work(Work::Settle, count);
+        cx.end_work(CpuStage::Settle, count);
     }
 }
 

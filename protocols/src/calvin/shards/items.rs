@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::exec::ordered::{Part, Went};
+use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::txn::Write;
 
@@ -14,9 +14,9 @@ use crate::streams::number;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
     /// The sender's rows for a transaction.
-    Part(TxnId, Part),
+    Part(TxnId, RemoteReads),
     /// The outcome of a transaction.
-    Result(TxnId, Went),
+    Result(TxnId, ShardOutcome),
 }
 
 /// Rows and outcomes of an epoch, in one message.
@@ -88,13 +88,14 @@ impl Item {
     pub(in super::super) fn weight(&self) -> usize {
         const HEAD: usize = 24;
         HEAD + match self {
-            Self::Part(_, Part::Rows(rows)) => {
+            Self::Part(_, RemoteReads::Rows(rows)) => {
                 let value = |row: &Write| row.value.as_ref().map_or(0, |value| value.len());
                 rows.iter().map(|row| HEAD + row.key.len() + value(row)).sum()
             }
-            Self::Result(_, Went::Ran(Ok(result))) => result.len(),
-            Self::Result(_, Went::Ran(Err(abort))) => abort.text_bytes(),
-            Self::Part(_, Part::Certified(_) | Part::TooLarge(_)) | Self::Result(..) => 0,
+            Self::Result(_, ShardOutcome::Ran(Ok(result))) => result.len(),
+            Self::Result(_, ShardOutcome::Ran(Err(abort))) => abort.text_bytes(),
+            Self::Part(_, RemoteReads::Certified(_) | RemoteReads::TooLarge(_))
+            | Self::Result(..) => 0,
         }
     }
 
@@ -108,16 +109,18 @@ impl Item {
                 head(what::PART, *txn);
                 part.encode(out);
             }
-            Self::Result(txn, Went::Ran(Ok(result))) => {
+            Self::Result(txn, ShardOutcome::Ran(Ok(result))) => {
                 head(what::COMMITTED, *txn);
                 out.put_bytes(result);
             }
-            Self::Result(txn, Went::Ran(Err(abort))) => {
+            Self::Result(txn, ShardOutcome::Ran(Err(abort))) => {
                 head(what::ABORTED, *txn);
                 let abort = postcard::to_stdvec(abort).expect("an abort can be encoded");
                 out.put_bytes(&abort);
             }
-            Self::Result(txn, Went::Left | Went::Served) => head(what::LEFT, *txn),
+            Self::Result(txn, ShardOutcome::FootprintViolated | ShardOutcome::Served) => {
+                head(what::LEFT, *txn)
+            }
         }
     }
 
@@ -125,14 +128,14 @@ impl Item {
         let what = from.u8(WHAT)?;
         let txn = TxnId::from_bits(from.u64(WHAT)?);
         Ok(match what {
-            what::PART => Self::Part(txn, Part::decode(from)?),
-            what::COMMITTED => Self::Result(txn, Went::Ran(Ok(from.bytes(WHAT)?.to_vec()))),
+            what::PART => Self::Part(txn, RemoteReads::decode(from)?),
+            what::COMMITTED => Self::Result(txn, ShardOutcome::Ran(Ok(from.bytes(WHAT)?.to_vec()))),
             what::ABORTED => {
                 let abort = postcard::from_bytes(from.bytes(WHAT)?);
                 let abort = abort.map_err(|_| DecodeError::new(WHAT))?;
-                Self::Result(txn, Went::Ran(Err(abort)))
+                Self::Result(txn, ShardOutcome::Ran(Err(abort)))
             }
-            what::LEFT => Self::Result(txn, Went::Left),
+            what::LEFT => Self::Result(txn, ShardOutcome::FootprintViolated),
             _ => return Err(DecodeError::new(WHAT)),
         })
     }

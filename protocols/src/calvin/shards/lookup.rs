@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::concerned;
-use pangea_core::exec::scout::{Found, Known, Scouted, Wanted, scout};
+use pangea_core::exec::reconnaissance::{
+    KnownRows, LookupKeys, LookupRows, Reconnaissance, reconnoiter,
+};
 use pangea_core::exec::{check_request, declared_footprint, is_bulk};
 use pangea_core::ids::{NodeId, ShardId, Ticket};
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
-use pangea_core::work::Work;
 
 use super::super::batch::Unplaced;
 use super::super::{Calvin, Message};
@@ -32,9 +34,9 @@ pub(in super::super) struct Lookups {
 struct Lookup {
     ticket: Ticket,
     program: Program,
-    known: Known,
+    known: KnownRows,
     /// The requested rows that have not arrived.
-    asked: BTreeMap<ShardId, Wanted>,
+    asked: BTreeMap<ShardId, LookupKeys>,
     /// How often the transaction has left its footprint.
     tries: u32,
 }
@@ -78,7 +80,7 @@ impl Calvin {
         }
         cx.mark("calvin.reconnoitred");
         self.state.counters.txns_reconnoitred += 1;
-        let (known, asked) = (Known::default(), BTreeMap::new());
+        let (known, asked) = (KnownRows::default(), BTreeMap::new());
         let lookup = Lookup { ticket, program, known, asked, tries };
         self.scout(cx, lookup);
     }
@@ -113,10 +115,11 @@ impl Calvin {
         cx.begin_work();
         let place = (&*shards.partitions, shards.here);
         let registry = &self.state.registry;
-        let scouted = scout(registry, &lookup.program, (&**cx.store, at), place, &lookup.known);
-        cx.end_work(Work::Probe, 1);
+        let scouted =
+            reconnoiter(registry, &lookup.program, (&**cx.store, at), place, &lookup.known);
+        cx.end_work(CpuStage::Probe, 1);
         match scouted {
-            Scouted::Footprint(footprint) => {
+            Reconnaissance::Footprint(footprint) => {
                 let Lookup { ticket, program, tries, .. } = lookup;
                 let footprint = match self.told(&program) {
                     // It may touch everything that it declares, whatever it touches now.
@@ -140,11 +143,11 @@ impl Calvin {
                     }
                 }
             }
-            Scouted::TooMuch(abort) => {
+            Reconnaissance::TooMuch(abort) => {
                 cx.mark("calvin.looked_too_far");
                 cx.reply(lookup.ticket, Outcome::Aborted(abort));
             }
-            Scouted::Wants(wants) => {
+            Reconnaissance::Wants(wants) => {
                 shards.lookups.token += 1;
                 let token = shards.lookups.token;
                 for (shard, wanted) in &wants {
@@ -175,7 +178,7 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         from: NodeId,
         token: u64,
-        wanted: &Wanted,
+        wanted: &LookupKeys,
     ) {
         let found = wanted.look(cx.store, self.state.inputs.cut.applied);
         cx.send(from, Message::Found { token, found });
@@ -187,7 +190,7 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         shard: ShardId,
         token: u64,
-        found: Found,
+        found: LookupRows,
     ) {
         let waiting = &mut self.shards().lookups.waiting;
         let Some(lookup) = waiting.get_mut(&token) else {

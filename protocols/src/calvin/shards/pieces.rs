@@ -140,7 +140,7 @@ impl Pieces {
 pub(in super::super) mod tests {
     use super::super::slice::tests::slice;
     use super::*;
-    use pangea_core::exec::ordered::{Part, Went};
+    use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
     use pangea_core::ids::{NodeId, TxnId};
 
     /// The chunks of a slice.
@@ -172,9 +172,9 @@ pub(in super::super) mod tests {
     #[test]
     fn items_are_split_and_none_is_lost() {
         let txn = |number| TxnId::new(NodeId(3), number);
-        let result = |number| Item::Result(txn(number), Went::Ran(Ok(vec![7; 100])));
+        let result = |number| Item::Result(txn(number), ShardOutcome::Ran(Ok(vec![7; 100])));
         let all: Vec<Item> =
-            (0..10).map(result).chain([Item::Part(txn(1), Part::Certified(None))]).collect();
+            (0..10).map(result).chain([Item::Part(txn(1), RemoteReads::Certified(None))]).collect();
         let epoch = (SnapshotVersion(5), Line(7));
         let split = Items::split(epoch, &all, 250);
         assert!((5..=10).contains(&split.len()), "{}", split.len());

@@ -9,7 +9,7 @@
 //! | in a batch of this node | it left its footprint | when the epoch is confirmed: then it is sequenced again |
 //! | in the master's batch, forwarded | either | when the epoch is confirmed: it can't be lost |
 
-use pangea_core::exec::ordered::{Ended, Went};
+use pangea_core::exec::ordered::{Ended, ShardOutcome};
 use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
@@ -59,9 +59,9 @@ impl Calvin {
         self.keep_of_others(cx, &ended);
         for Ended { txn, went, .. } in ended {
             match went {
-                Went::Ran(_) => self.state.counters.txns_committed += 1,
-                Went::Left => cx.mark("calvin.left"),
-                Went::Served => continue,
+                ShardOutcome::Ran(_) => self.state.counters.txns_committed += 1,
+                ShardOutcome::FootprintViolated => cx.mark("calvin.left"),
+                ShardOutcome::Served => continue,
             }
             let shards = self.shards();
             if shards.mine.contains_key(&txn) {
@@ -127,7 +127,7 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         (epoch, line): (SnapshotVersion, Line),
-        (txn, went): (TxnId, Went),
+        (txn, went): (TxnId, ShardOutcome),
     ) {
         let applied = self.state.inputs.cut.applied;
         // All replicas of the shard receive it.
@@ -155,7 +155,7 @@ impl Calvin {
     fn answer_if_ran(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, txn: TxnId) {
         let shards = self.shards();
         let is_own = shards.mine.get(&txn).is_some_and(|mine| mine.whose == Whose::Sequenced);
-        if is_own && matches!(shards.results.get(&txn), Some(Went::Ran(_))) {
+        if is_own && matches!(shards.results.get(&txn), Some(ShardOutcome::Ran(_))) {
             self.settle_mine(cx, epoch, txn);
         }
     }
@@ -216,12 +216,12 @@ impl Calvin {
         // No client waits for one from before a restart.
         let Some((ticket, again)) = self.take_mine(txn) else { return };
         let outcome = match went {
-            Went::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
-            Went::Ran(Err(abort)) => {
+            ShardOutcome::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
+            ShardOutcome::Ran(Err(abort)) => {
                 self.state.counters.txns_aborted += 1;
                 Outcome::Aborted(abort)
             }
-            Went::Left | Went::Served => {
+            ShardOutcome::FootprintViolated | ShardOutcome::Served => {
                 // §3.2.1: the footprint that the reconnaissance found is no longer valid.
                 cx.mark("calvin.restarted");
                 self.state.counters.txns_restarted += 1;
@@ -248,6 +248,10 @@ impl Calvin {
     }
 }
 
-fn left_is_done(went: Went) -> Went {
-    if matches!(went, Went::Left) { Went::Ran(Ok(Vec::new())) } else { went }
+fn left_is_done(went: ShardOutcome) -> ShardOutcome {
+    if matches!(went, ShardOutcome::FootprintViolated) {
+        ShardOutcome::Ran(Ok(Vec::new()))
+    } else {
+        went
+    }
 }

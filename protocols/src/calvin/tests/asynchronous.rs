@@ -8,7 +8,7 @@ use pangea_core::partition::ShardSet;
 use pangea_core::protocol::{Input, Request, Submission};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, Seen, SqlState};
+use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, ReadVersion, SqlState};
 
 use super::super::Timer;
 use super::super::batch::Unplaced;
@@ -224,7 +224,7 @@ fn a_deposed_master_goes_back_and_what_it_had_answered_is_never_sequenced_again(
     }
     cluster.wait(60);
     assert!(cluster.marks.contains(&(0, "calvin.retreated")), "{:?}", cluster.published());
-    assert_eq!(cluster.nodes[0].store.line(), 1);
+    assert_eq!(cluster.nodes[0].store.timeline(), 1);
     cluster.append(0, b"f");
     cluster.wait(100);
     let last = cluster.results(0).pop().expect("the request was answered");
@@ -257,7 +257,7 @@ fn a_master_that_starts_again_proposes_what_it_had_answered() {
     assert_eq!(cluster.results(0).pop().unwrap(), b"abc", "the run is valid");
     cluster.wait(5);
     cluster.assert_equal();
-    assert_eq!(cluster.nodes[0].store.line(), 0, "no epoch was discarded");
+    assert_eq!(cluster.nodes[0].store.timeline(), 0, "no epoch was discarded");
 }
 
 /// Story: batches that a failover had made void were put into a cut when replication was set back
@@ -449,10 +449,10 @@ fn what_has_read_what_is_void_comes_into_no_batch() {
     cluster.append(0, b"b");
     let early = cluster.nodes[0].store.published();
     let read = |at| {
-        let seen = Seen::At(at);
+        let seen = ReadVersion::At(at);
         let points = vec![PointRead { table: TABLE, key: Key::from(&b"row"[..]), seen }];
         let reads = ReadSet { points, ranges: Vec::new() };
-        let certified = Certified { reads, writes: Vec::new(), line: 0 };
+        let certified = Certified { reads, writes: Vec::new(), timeline: 0 };
         Submission { ticket: Ticket(9), request: Request::Commit(Program::Certified(certified)) }
     };
     let before = SnapshotVersion(early.0 - 1);

@@ -4,7 +4,7 @@
 use pangea_core::ids::{ProcedureId, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Message as _;
-use pangea_core::txn::{Footprint, Mode, PointLock};
+use pangea_core::txn::{Footprint, LockMode, PointLock};
 
 use super::super::batch::Request as Placed;
 use super::super::options::Replication;
@@ -22,7 +22,7 @@ fn row(first: u8, number: u8) -> Key {
     Key::from(&[first, number][..])
 }
 
-fn lock(key: Key, mode: Mode) -> PointLock {
+fn lock(key: Key, mode: LockMode) -> PointLock {
     PointLock { table: TABLE, key, mode }
 }
 
@@ -40,7 +40,7 @@ impl Procedure for Fill {
     }
 
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
-        let locks = (0..args[1]).map(|number| lock(row(args[0], number), Mode::Write));
+        let locks = (0..args[1]).map(|number| lock(row(args[0], number), LockMode::Write));
         Some(Footprint::new(locks.collect(), vec![]))
     }
 
@@ -63,8 +63,8 @@ impl Procedure for Count {
     }
 
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
-        let reads = (0..args[1]).map(|number| lock(row(args[0], number), Mode::Shared));
-        let writes = ends().map(|key| lock(key, Mode::Write));
+        let reads = (0..args[1]).map(|number| lock(row(args[0], number), LockMode::Shared));
+        let writes = ends().map(|key| lock(key, LockMode::Write));
         self.is_declared.then(|| Footprint::new(reads.chain(writes).collect(), vec![]))
     }
 
@@ -340,7 +340,7 @@ fn a_request_that_another_replica_forwards_is_looked_at_too() {
     let mut marks = |keys: u8| {
         let locks = (0..keys).map(|number| {
             let key = [vec![number], vec![7; MIB]].concat();
-            lock(Key::from(&key[..]), Mode::Write)
+            lock(Key::from(&key[..]), LockMode::Write)
         });
         let request = Placed {
             txn: TxnId::default(),

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use pangea_core::exec::ordered::{Part, Went};
-use pangea_core::exec::scout::{Found, Wanted};
+use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
+use pangea_core::exec::reconnaissance::{LookupKeys, LookupRows};
 use pangea_core::ids::{NodeId, ProcedureId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::{Partitions, Rule, ShardSet};
 use pangea_core::protocol::{Input, Message as _};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Footprint, Mode, Outcome, PointLock, Program, Scan, Write};
+use pangea_core::txn::{Footprint, LockMode, Outcome, PointLock, Program, Scan, Write};
 use pangea_core::value::Value;
 
 use super::super::batch::{Batch, Request};
@@ -187,7 +187,7 @@ impl Confusion {
     fn request(&mut self, txn: TxnId) -> Request {
         let procedure = ProcedureId(self.rng.u16(..2));
         let program = Program::Call { procedure, args: Bytes::from_static(b"x") };
-        let point = PointLock { table: TABLE, key: self.key(), mode: Mode::Exclusive };
+        let point = PointLock { table: TABLE, key: self.key(), mode: LockMode::Exclusive };
         let footprint = self.rng.bool().then(|| Footprint::new(vec![point], vec![]));
         let shards: ShardSet = (0..self.rng.u16(..3)).map(ShardId).collect();
         let origin = self.rng.bool().then(|| (NodeId(self.rng.u16(..4)), self.rng.u64(..9)));
@@ -197,11 +197,11 @@ impl Confusion {
     fn items(&mut self, node: u16) -> Items {
         let rows = self.rows();
         let all = [
-            Item::Part(self.txn(), Part::Rows(rows)),
-            Item::Part(self.txn(), Part::Certified(None)),
-            Item::Part(self.txn(), Part::TooLarge(self.rng.u64(..9))),
-            Item::Result(self.txn(), Went::Ran(Ok(vec![1]))),
-            Item::Result(self.txn(), Went::Left),
+            Item::Part(self.txn(), RemoteReads::Rows(rows)),
+            Item::Part(self.txn(), RemoteReads::Certified(None)),
+            Item::Part(self.txn(), RemoteReads::TooLarge(self.rng.u64(..9))),
+            Item::Result(self.txn(), ShardOutcome::Ran(Ok(vec![1]))),
+            Item::Result(self.txn(), ShardOutcome::FootprintViolated),
         ];
         let count = self.rng.usize(..6);
         let epoch = self.epoch(node);
@@ -264,11 +264,11 @@ impl Confusion {
             },
             18 => Message::Look {
                 token,
-                wanted: Wanted { points: [(TABLE, self.key())].into(), ranges: vec![scan] },
+                wanted: LookupKeys { points: [(TABLE, self.key())].into(), ranges: vec![scan] },
             },
             19 => Message::Found {
                 token: token % 4,
-                found: Found {
+                found: LookupRows {
                     rows: self.rows(),
                     points: self.rng.usize(..3),
                     covered: vec![(TABLE, KeyRange::all())],

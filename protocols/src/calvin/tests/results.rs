@@ -1,6 +1,6 @@
 //! The outcome of a transaction that ran on another shard, which may arrive long after its epoch.
 
-use pangea_core::exec::ordered::Went;
+use pangea_core::exec::ordered::ShardOutcome;
 use pangea_core::txn::{Certified, ReadSet, Write};
 
 use super::super::Timer;
@@ -24,7 +24,7 @@ fn awaiting() -> (Node, Did) {
     let mut keys = (0u8..=255).map(|byte| Key::from(&[byte; 8][..]));
     let key = keys.find(|key| partitions.shard_of(TABLE, key) == Some(ShardId(RUNS))).unwrap();
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"v")) }];
-    let certified = Certified { reads: ReadSet::default(), writes, line: 0 };
+    let certified = Certified { reads: ReadSet::default(), writes, timeline: 0 };
     let request = Request::Commit(Program::Certified(certified));
     node.step(Input::Submit(vec![Submission { ticket: Ticket(7), request }]));
     node.now_us += 10_000;
@@ -87,7 +87,7 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
     );
 
     let row = node.calvin.state.shards.as_ref().unwrap().mine.keys().next().copied().unwrap();
-    let items = Items::new((epoch, line), &[Item::Result(row, Went::Ran(Ok(Vec::new())))]);
+    let items = Items::new((epoch, line), &[Item::Result(row, ShardOutcome::Ran(Ok(Vec::new())))]);
     let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items { items } });
     assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
     let did = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
