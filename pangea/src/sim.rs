@@ -93,6 +93,7 @@ const NOT_PREDICTED: [&str; 20] = [
   pangea sim --seeds 0..100 --scenario scenarios/coordinator-dies.toml
   pangea sim --swarm --minutes 60
   pangea sim --swarm --seeds 0..1000 --twice
+  pangea sim --swarm --seeds 5000..1000000 --minutes 60
   pangea sim --seed 7 --shrink small.toml
   pangea sim --predict --costs costs.toml --workload tpcc-nopay --clients 4000 --replicas 3,5,7
 
@@ -119,8 +120,8 @@ pub struct Arguments {
     /// Run all of these seeds, excluding the last
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
-    /// Run seeds one after the other, from 0, for this number of minutes
-    #[arg(long, value_name = "M", group = "which")]
+    /// Run seeds one after the other, those of --seeds or from 0, for this number of minutes
+    #[arg(long, value_name = "M", conflicts_with = "seed")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60 * 24 * 365))]
     minutes: Option<u64>,
     /// Draw all other options from the seed
@@ -375,14 +376,12 @@ fn simulate(
         }
         false => (Settings { seed, ..settings.clone() }, fixed.clone()),
     };
-    match (arguments.seed, &arguments.seeds, arguments.minutes) {
-        (Some(seed), _, _) => run_one(arguments, &simulator, plan(seed)),
-        (None, Some(seeds), _) => run_many(arguments, simulator, seeds.clone(), None, plan),
-        (None, None, minutes) => {
-            let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
-            run_many(arguments, simulator, 0..u64::MAX, time, plan)
-        }
+    if let Some(seed) = arguments.seed {
+        return run_one(arguments, &simulator, plan(seed));
     }
+    let seeds = arguments.seeds.clone().unwrap_or(0..u64::MAX);
+    let time = arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    run_many(arguments, simulator, seeds, time, plan)
 }
 
 fn run_one(
