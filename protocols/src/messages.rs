@@ -345,6 +345,18 @@ macro_rules! with_codec {
     };
 }
 
+/// Whether a tag is one of these.
+pub(crate) const fn is_among(tag: u8, tags: &[u8]) -> bool {
+    let mut at = 0;
+    while at < tags.len() {
+        if tags[at] == tag {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
 /// Makes an enum of messages, its codec, and the facts about each message from a table.
 macro_rules! messages {
     (
@@ -456,12 +468,22 @@ macro_rules! messages {
             }
         }
 
+        // Each tag names one message.
+        const _: () = {
+            let mut tag = 0;
+            while tag < u8::MAX {
+                let uses = $crate::messages::is_among(tag, &[$($tag),*]) as u8
+                    $(+ <$wrapped>::has_tag(tag) as u8)*;
+                assert!(uses <= 1, "two messages have the same tag");
+                assert!(<$message>::has_tag(tag) == (uses == 1), "it is in this enum");
+                tag += 1;
+            }
+        };
+
         impl $message {
             /// Whether a message with this tag is one of these.
-            #[allow(dead_code, reason = "the messages of a protocol are in no other enum")]
-            pub(crate) fn has_tag(tag: u8) -> bool {
-                let own: &[u8] = &[$($tag),*];
-                own.contains(&tag) $(|| <$wrapped>::has_tag(tag))*
+            pub(crate) const fn has_tag(tag: u8) -> bool {
+                $crate::messages::is_among(tag, &[$($tag),*]) $(|| <$wrapped>::has_tag(tag))*
             }
 
             /// Whether a replica of a group of `node_count` can have sent this. The contents of a

@@ -42,7 +42,7 @@ messages! {
         } control "message_other", malformed "inputs.malformed_yield";
         /// §5: whether the sender wants a checkpoint turn or still needs the one that it
         /// has, as of the last cut that it knows. Sent to every peer along with
-        /// [`Message::Progress`], if replicas are frozen for their checkpoints. The coordinator
+        /// `Progress`, if replicas are frozen for their checkpoints. The coordinator
         /// names the next holder of the turn in a cut.
         19 => Turn {
             /// Whether the sender wants or still needs a turn.

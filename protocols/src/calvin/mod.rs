@@ -419,11 +419,9 @@ impl Calvin {
     /// input log.
     fn on_rule(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let inputs = &mut self.state.inputs;
-        if !inputs.may_handle(cx, from, false, false) {
+        let checked = message.check(inputs.replica.topology.node_count());
+        if !inputs.may_handle(cx, from, checked, (false, false)) {
             return;
-        }
-        if let Err(refused) = message.check(inputs.replica.topology.node_count()) {
-            return cx.mark(refused);
         }
         match message {
             Message::Wish {} => inputs.on_wish(cx, from),
@@ -431,7 +429,7 @@ impl Calvin {
             Message::Turn { wants, is_frozen, known } => {
                 inputs.on_turn(cx, from, wants, Told { is_frozen, known });
             }
-            message => unreachable!("{message:?} is about the input log"),
+            message => unreachable!("{message:?} is about neither mastership nor turns"),
         }
     }
 

@@ -170,3 +170,15 @@ impl<H: Host> Inputs<H> {
         })
     }
 }
+
+/// The knowledge of a greeting, for the fuzzer.
+#[cfg(test)]
+pub(crate) fn knowledge(batches: Bid, term: Term) -> Bytes {
+    Known { batches, promise: term, follows: term }.encode()
+}
+
+/// Decodes the knowledge of a greeting, and returns its number of batches.
+#[cfg(test)]
+pub(crate) fn take_knowledge(bytes: &[u8], node_count: usize) -> Result<usize, DecodeError> {
+    Known::decode(bytes, node_count).map(|known| known.batches.0 as usize)
+}

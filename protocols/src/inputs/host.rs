@@ -103,7 +103,7 @@ pub(crate) trait Host:
     /// A peer has connected.
     fn on_peer_up(_log: &mut Inputs<Self>, _peer: NodeId) {}
 
-    /// A decided cut was queued.
+    /// A decided cut is to be queued: it is not an early one.
     fn on_decided(
         _log: &mut Inputs<Self>,
         _cx: &mut Cx<'_, Self>,

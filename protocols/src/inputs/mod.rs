@@ -2,7 +2,7 @@
 //!
 //! Each source streams its batches to its peers ([`crate::streams`]). Every few milliseconds the
 //! coordinator proposes a head for each stream. A vector of heads that agreement decides is a cut,
-//! and the n-th cut is epoch n. The protocol that embeds this module ([`Host`]) determines how an
+//! and the n-th cut is epoch n. The protocol that embeds this module (`Host`) determines how an
 //! epoch's transactions run: Minerva executes them before the cut and validates, Calvin executes
 //! them after it.
 //!
@@ -34,7 +34,7 @@
 //! passes each input to the function of that name here. It receives an `Event`, which it must
 //! handle before it continues, and `Inputs::next_cut` returns the cuts that can be applied. The
 //! protocol calls `Inputs::finish_epoch` when it has applied a cut, and `Inputs::confirm` when the
-//! epoch is confirmed. Rules that it adds to the cuts are functions of [`Host`].
+//! epoch is confirmed. Rules that it adds to the cuts are functions of `Host`.
 //!
 //! # Invariants
 //!
@@ -86,6 +86,8 @@ pub(crate) use checkpoint::Incoming;
 #[cfg(test)]
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
+#[cfg(test)]
+pub(crate) use greeting::{knowledge, take_knowledge};
 pub(crate) use host::Host;
 pub use host::Rules;
 pub use messages::Message;
@@ -219,13 +221,9 @@ impl<H: Host> Inputs<H> {
         use presence::Message as Of;
         let is_of_rejoin =
             matches!(message, Message::Presence(Of::Rejoin { .. } | Of::Recollection { .. }));
-        if let Err(refused) = message.check(self.replica.topology.node_count()) {
-            self.note_heard(cx, from, is_of_rejoin);
-            cx.mark(refused);
-            return None;
-        }
         let is_vote = matches!(message, Message::Agreement { .. });
-        if !self.may_handle(cx, from, is_of_rejoin, is_vote) {
+        let checked = message.check(self.replica.topology.node_count());
+        if !self.may_handle(cx, from, checked, (is_of_rejoin, is_vote)) {
             return None;
         }
         match message {
@@ -250,29 +248,29 @@ impl<H: Host> Inputs<H> {
         None
     }
 
-    /// Whether a message of a peer is handled: a replica that asks its peers for their knowledge
-    /// ignores all others.
+    /// Notes that a peer was heard from. Returns whether its message is handled: it passed its check,
+    /// and a replica that asks its peers for their knowledge ignores all other messages.
     pub(crate) fn may_handle(
         &mut self,
         cx: &mut Cx<'_, H>,
         from: NodeId,
-        is_of_rejoin: bool,
-        is_vote: bool,
+        checked: Result<(), &'static str>,
+        (is_of_rejoin, is_vote): (bool, bool),
     ) -> bool {
-        self.note_heard(cx, from, is_of_rejoin);
+        if !is_of_rejoin {
+            // A rejoining replica does not count as heard from, so that nothing is retained for it.
+            self.cut.heard_at[from.index()] = cx.now.at;
+        }
+        if let Err(refused) = checked {
+            cx.mark(refused);
+            return false;
+        }
         let is_ignored = self.presence.is_asking() && !is_of_rejoin;
         let is_ignored = mutate!(VotesWhileRejoining: is_ignored => is_ignored && !is_vote);
         if is_ignored {
             cx.mark("inputs.not_while_rejoining");
         }
         !is_ignored
-    }
-
-    fn note_heard(&mut self, cx: &Cx<'_, H>, from: NodeId, is_of_rejoin: bool) {
-        if !is_of_rejoin {
-            // A rejoining replica does not count as heard from, so that nothing is retained for it.
-            self.cut.heard_at[from.index()] = cx.now.at;
-        }
     }
 
     fn on_stream_event(

@@ -3,7 +3,7 @@
 //! The replica has promised ballots, accepted cuts, acknowledged batches and numbered its own
 //! batches, and has no record of that. The recovered state covers everything that it had sent:
 //!
-//! - **Agreement.** See `agreement/remembered.rs`. If n - majority + 1 peers remember, every
+//! - **Agreement.** See `agreement/durable_state.rs`. If n - majority + 1 peers remember, every
 //!   majority in which it promised or accepted has a member among them.
 //! - **Its own batches.** A replica that acknowledges a batch has all batches before it, and a cut
 //!   names only batches that other replicas have acknowledged. A batch that no replica has without

@@ -66,9 +66,10 @@ pub struct Cut<R> {
     pub removed: Vec<NodeId>,
     /// Replicas to readmit.
     pub readmitted: Vec<NodeId>,
-    /// The master term of the proposer, if the protocol has masters ([`Host::has_master`]).
+    /// The master term of the proposer, if replication is asynchronous (`Host::has_master`): the
+    /// epoch contains only the proposer's batches of that term.
     pub reign: Option<Reign>,
-    /// The replica that has the checkpoint turn, if the protocol has turns ([`Host::next_turn`]).
+    /// The replica that has the checkpoint turn, if the protocol has turns (`Host::next_turn`).
     pub turn: Option<NodeId>,
 }
 
@@ -384,6 +385,12 @@ impl<H: Host> Inputs<H> {
             assert!(log.collected <= applied, "collected batches were applied");
             assert!(self.cut.heads[source] <= log.held, "applied batches are held");
         }
+        let has_skipped = self.cut.installed.is_some();
+        assert_eq!(self.streams.has_skipped, has_skipped, "only an installed checkpoint skips");
+        assert!(
+            self.target.is_none() || !self.presence.is_asking(),
+            "a target is known from the peers' answers"
+        );
         H::check_extension(self);
         let early = H::last_early(self);
         let mut next = early.unwrap_or_default().max(confirmed.epoch);

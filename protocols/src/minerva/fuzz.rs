@@ -14,9 +14,9 @@ use pangea_core::value::Value;
 use super::batch::{Batch, Bid, How, TxnRecord};
 use super::resolution::{Ordered, Resolution, Wrote};
 use super::{Cut, Message, Rules};
-use crate::agreement::Record;
+use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{self, Meta, recollection, take_recollection};
+use crate::inputs::{self, Meta, knowledge, recollection, take_knowledge, take_recollection};
 use crate::presence;
 use crate::streams::{self, decode_batch, encode_heads};
 use crate::transfer::{self, ChunkNumber, take_chunk};
@@ -138,7 +138,7 @@ fn messages() -> Vec<Vec<u8>> {
         Message::Inputs(inputs::Message::Presence(presence::Message::Greeting {
             birth: 7,
             yours: u64::MAX,
-            known: Bytes::from_static(b"known"),
+            known: knowledge(Bid(3), Term::default()),
         })),
         Message::Inputs(inputs::Message::Presence(presence::Message::Rejoin {
             nonce: 3,
@@ -184,6 +184,9 @@ fn look_inside(message: &Message) -> Result<u32, DecodeError> {
             ..
         })) => take_chunk::<inputs::Configuration>(SnapshotVersion(300), *index, payload, NODES)
             .map(size),
+        Message::Inputs(inputs::Message::Presence(presence::Message::Greeting {
+            known, ..
+        })) => take_knowledge(known, NODES).map(size),
         _ => Ok(0),
     }
 }

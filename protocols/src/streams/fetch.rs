@@ -4,7 +4,7 @@
 //!   lacks a batch                 peer
 //!     | Fetch ---------------------> |
 //!     | <--------------------- Batch |   or
-//!     | <---------------------- Gone |   every replica has applied it: no peer may have it
+//!     | <---------------------- Gone |   every member has applied it: perhaps no peer has it
 //! ```
 
 use pangea_core::ids::NodeId;

@@ -19,7 +19,7 @@
 //! | collection | Minerva §4 | `collection.rs` | | the batches that no replica needs |
 //!
 //! This component does not know how batches are ordered or executed. Its owner passes each input to
-//! the function of that name, and reports with [`Streams::note_applied`] the batches that a replica
+//! the function of that name, and reports with `Streams::note_applied` the batches that a replica
 //! needs no more.
 //!
 //! # Invariants
@@ -99,7 +99,7 @@ pub(crate) enum Event<H: Host> {
     /// A peer returned a batch of this replica's own log, from before it lost its disk.
     OwnBatch(Arc<H::Batch>),
     /// A peer no longer has batches of a source that this replica is missing: it has those from
-    /// `first` on. The owner requests a checkpoint if no other peer has them, and then calls
+    /// `first` on. The owner may request a checkpoint. In any case it then calls
     /// [`Streams::fetch_elsewhere`].
     Gone { source: NodeId, first: Bid },
 }
@@ -167,7 +167,7 @@ impl<H: Host> Streams<H> {
         }
     }
 
-    /// Handles a message of a peer.
+    /// Handles a message of a peer, whose fields the owner has checked (`Message::check`).
     pub(crate) fn on_message(
         &mut self,
         cx: &mut Cx<'_, H>,

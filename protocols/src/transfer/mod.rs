@@ -24,7 +24,7 @@
 //! peer. A key that no longer exists there is deleted at the checkpoint's version.
 //!
 //! This component does not know why a checkpoint is needed. Its owner says so, describes the state
-//! beside the rows ([`Configuration`]), and moves to the version of a checkpoint that has arrived.
+//! beside the rows (`Configuration`), and moves to the version of a checkpoint that has arrived.
 
 mod incoming;
 pub(crate) mod messages;
@@ -108,7 +108,7 @@ impl<H: Host> Transfer<H> {
         }
     }
 
-    /// Handles a message of a peer.
+    /// Handles a message of a peer, whose fields the owner has checked (`Message::check`).
     pub(crate) fn on_message(
         &mut self,
         cx: &mut Cx<'_, H>,
