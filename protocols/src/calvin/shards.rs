@@ -396,6 +396,23 @@ impl Shards {
     }
 }
 
+impl Outbound {
+    /// Forgets the subscription of a node.
+    fn unsubscribe(&mut self, node: NodeId) {
+        self.subscribers.remove(&node);
+        self.paused.remove(&node);
+    }
+}
+
+impl Reports {
+    /// Forgets the reports of a node that is not connected any more.
+    fn forget(&mut self, node: NodeId) {
+        self.frozen.remove(&node);
+        self.applied.remove(&node);
+        self.waits_for.remove(&node);
+    }
+}
+
 impl Stream {
     /// Truncates the outbound slices, rows and outcomes of epochs up to this one.
     fn drop_upto(&mut self, upto: SnapshotVersion) {

@@ -100,67 +100,38 @@ fn remembered() -> Bytes {
 fn messages() -> Vec<Vec<u8>> {
     let (source, version) = (NodeId(2), SnapshotVersion(300));
     let heads = vec![Bid(0), Bid(1), Bid(70_000)];
-    let chunk = |index| {
+    let chunk = |index| -> Message {
         let payload = chunk();
-        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointChunk {
+        transfer::Message::CheckpointChunk {
             transfer: 300,
             number: ChunkNumber { index, is_last: index > 0 },
             payload,
-        }))
+        }
+        .into()
     };
-    let all = [
-        Message::Inputs(inputs::Message::Streams(streams::Message::Batch { bytes: batch() })),
-        Message::Inputs(inputs::Message::Streams(streams::Message::Ack { heads: heads.clone() })),
-        Message::Inputs(inputs::Message::Streams(streams::Message::ProofOfAvailability {
-            head: Bid(9),
-        })),
-        Message::Inputs(inputs::Message::Streams(streams::Message::Fetch {
-            source,
-            from: Bid(1),
-            upto: Bid(300),
-        })),
-        Message::Inputs(inputs::Message::Streams(streams::Message::Gone {
-            source,
-            first: Bid(300),
-        })),
-        Message::Inputs(inputs::Message::Agreement { bytes: Bytes::from_static(b"bytes") }),
-        Message::Inputs(inputs::Message::Progress {
-            applied: version,
-            durable: SnapshotVersion(2),
-            heads,
-        }),
-        Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
-        Message::Inputs(inputs::Message::Barrier {
-            token: 5,
-            incarnation: u64::MAX,
-            nonce: 1 << 40,
-        }),
-        Message::Inputs(inputs::Message::Presence(presence::Message::Greeting {
+    let all: [Message; 16] = [
+        streams::Message::Batch { bytes: batch() }.into(),
+        streams::Message::Ack { heads: heads.clone() }.into(),
+        streams::Message::ProofOfAvailability { head: Bid(9) }.into(),
+        streams::Message::Fetch { source, from: Bid(1), upto: Bid(300) }.into(),
+        streams::Message::Gone { source, first: Bid(300) }.into(),
+        inputs::Message::Agreement { bytes: Bytes::from_static(b"bytes") }.into(),
+        inputs::Message::Progress { applied: version, durable: SnapshotVersion(2), heads }.into(),
+        inputs::Message::BarrierRequest { token: 5 }.into(),
+        inputs::Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 }.into(),
+        presence::Message::Greeting {
             birth: 7,
             yours: u64::MAX,
             known: knowledge(Bid(3), Term::default()),
-        })),
-        Message::Inputs(inputs::Message::Presence(presence::Message::Rejoin {
-            nonce: 3,
-            birth: 7,
-        })),
-        Message::Inputs(inputs::Message::Presence(presence::Message::Recollection {
-            nonce: 3,
-            birth: 7,
-            known: Bytes::from_static(b"known"),
-        })),
-        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointRequest {
-            transfer: 300,
-            index: 3,
-        })),
+        }
+        .into(),
+        presence::Message::Rejoin { nonce: 3, birth: 7 }.into(),
+        presence::Message::Recollection { nonce: 3, birth: 7, known: Bytes::from_static(b"known") }
+            .into(),
+        transfer::Message::CheckpointRequest { transfer: 300, index: 3 }.into(),
         chunk(0),
-        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointAck {
-            transfer: 300,
-            index: 3,
-        })),
-        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointGone {
-            transfer: 300,
-        })),
+        transfer::Message::CheckpointAck { transfer: 300, index: 3 }.into(),
+        transfer::Message::CheckpointGone { transfer: 300 }.into(),
     ];
     let encode = |message: &Message| {
         let mut out = Vec::new();

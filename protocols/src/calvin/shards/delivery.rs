@@ -60,11 +60,8 @@ impl Calvin {
         shards.up.remove(&peer);
         let shard = shards.shard_of(peer);
         let stream = shards.stream(shard);
-        stream.outbound.subscribers.remove(&peer);
-        stream.outbound.paused.remove(&peer);
-        stream.reports.applied.remove(&peer);
-        stream.reports.waits_for.remove(&peer);
-        stream.reports.frozen.remove(&peer);
+        stream.outbound.unsubscribe(peer);
+        stream.reports.forget(peer);
         if stream.inbound.source == peer {
             stream.inbound.away_since = cx.now.at;
         }
@@ -169,9 +166,7 @@ impl Calvin {
 
     /// Forgets the subscription of a node of another shard, which gets the slices elsewhere now.
     pub(in super::super) fn on_unsubscribe(&mut self, from: NodeId, shard: ShardId) {
-        let stream = self.shards().stream(shard);
-        stream.outbound.subscribers.remove(&from);
-        stream.outbound.paused.remove(&from);
+        self.shards().stream(shard).outbound.unsubscribe(from);
     }
 
     /// Handles the subscription of a node of another shard.
