@@ -9,7 +9,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`world`] | the event loop, nodes, network, faults, clients |
-//! | [`disk`], [`clock`], [`dice`] | the simulated disk, clock and random generators |
+//! | [`disk`], [`clock`], [`rng`] | the simulated disk, clock and random generators |
 //! | [`faults`] | the faults of a run |
 //! | [`history`], [`check`] | the observations of clients, and whether they can be correct |
 //! | [`record`] | observations of clients of any database, in files |

@@ -20,7 +20,7 @@
 //! data: every client accesses all keys.
 //!
 //! **Determinism.** The transactions of a client depend only on the random generator that is passed
-//! in. The effects of a program depend only on its arguments, including dates and values. [`dice`]
+//! in. The effects of a program depend only on its arguments, including dates and values. [`rng`]
 //! is the only source of randomness.
 //!
 //! | workload | tables | programs |

@@ -240,7 +240,7 @@ impl Client {
     }
 
     /// Pins a version for as long as this client is connected. Returns the number to pass to
-    /// [`Client::release`], or `None` if the node has not reached the version.
+    /// [`Client::unpin`], or `None` if the node has not reached the version.
     ///
     /// # Errors
     /// As [`Client::query`].

@@ -125,7 +125,7 @@ pub struct Finished {
 /// That read is current if the transaction is the newest writer and wrote the row in its first
 /// execution, so that its header is not flagged ([`RecordHeader::is_flagged`]).
 ///
-/// [`ReadVersion::Local`]: crate::txn::Seen::Local
+/// [`ReadVersion::Local`]: crate::txn::ReadVersion::Local
 ///
 /// # Panics
 /// If the store has a newer version of a key that a job writes.
