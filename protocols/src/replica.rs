@@ -20,7 +20,7 @@ pub(crate) mod kind {
     /// The record of an epoch, in the protocol's encoding.
     pub const EPOCH: u8 = 3;
     /// The log identity of a replica.
-    pub const BIRTH: u8 = 4;
+    pub const LOG_IDENTITY: u8 = 4;
     /// The state that a replica which lost its disk recovered from its peers.
     pub const REJOINED: u8 = 5;
     /// Batches of a replica that are discarded.

@@ -29,9 +29,12 @@ pub const PLUMBING: &[(&str, &str)] = &[
 
 /// Files of one protocol's folder that are not a phase of a paper: path, reason.
 pub const NO_PHASE: &[(&str, &str)] = &[
-    ("protocols/src/minerva/given.rs", "write sets in those bytes, next to the arguments"),
+    (
+        "protocols/src/minerva/write_set_codec.rs",
+        "write sets in those bytes, next to the arguments",
+    ),
     ("protocols/src/minerva/bench.rs", "access to the phases, for benchmarks"),
-    ("protocols/src/minerva/resolution.rs", "the encoding of outcomes, from commit to recovery"),
+    ("protocols/src/minerva/epoch_record.rs", "the encoding of outcomes, from commit to recovery"),
     ("protocols/src/calvin/cuts.rs", "mastership and turns, as the input log calls them"),
     (
         "protocols/src/calvin/warming/times.rs",

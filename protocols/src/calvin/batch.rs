@@ -24,7 +24,7 @@ use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, ReadVersion, Write};
 
-use crate::inputs::weight;
+use crate::inputs::size;
 use crate::streams;
 pub use crate::streams::Bid;
 
@@ -46,7 +46,7 @@ pub struct Request {
 
 /// A request without a place in the order, and therefore without a name.
 #[derive(Clone)]
-pub(super) struct Unplaced {
+pub(super) struct UnsequencedRequest {
     pub program: Program,
     /// §3.2.1: the footprint that a reconnaissance found; `None` if the arguments determine it.
     pub footprint: Option<Footprint>,
@@ -94,7 +94,7 @@ mod what {
     pub const FORWARDED: u8 = 64;
 }
 
-impl Unplaced {
+impl UnsequencedRequest {
     /// A program that determines its own footprint.
     pub(super) fn new(program: Program, shards: ShardSet) -> Self {
         Self { program, footprint: None, shards, tries: 0 }
@@ -102,7 +102,7 @@ impl Unplaced {
 
     /// An upper bound on its encoded size in bytes.
     pub(super) fn weight(&self) -> usize {
-        beside(self.shards) + weight::of_program(&self.program, self.footprint.as_ref())
+        beside(self.shards) + size::program_bytes(&self.program, self.footprint.as_ref())
     }
 
     /// The request with its name, and with the name that another replica has for it.
@@ -114,14 +114,14 @@ impl Unplaced {
 
 impl Request {
     /// The request without its name, which has left its footprint `tries` times.
-    pub(super) fn unplaced(self, tries: u32) -> Unplaced {
+    pub(super) fn unplaced(self, tries: u32) -> UnsequencedRequest {
         let Self { program, footprint, shards, .. } = self;
-        Unplaced { program, footprint, shards, tries }
+        UnsequencedRequest { program, footprint, shards, tries }
     }
 
     /// An upper bound on its encoded size in bytes.
     pub(super) fn weight(&self) -> usize {
-        beside(self.shards) + weight::of_program(&self.program, self.footprint.as_ref())
+        beside(self.shards) + size::program_bytes(&self.program, self.footprint.as_ref())
     }
 
     /// Whether its footprint is within the size limit.

@@ -5,23 +5,27 @@ use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::batch::Batch;
-use super::mastery::{Mastery, NUMBERS_SKIPPED};
+use super::checkpoint_turns::{CheckpointSchedule, CheckpointTurns};
+use super::mastership::{Mastership, NUMBERS_SKIPPED};
 use super::options::Rules;
-use super::turns::{Turns, When};
 use super::{Calvin, Cut, Timer};
-use crate::inputs::{self, Configuration, Host, Inputs, Known, ProtocolRecord};
+use crate::inputs::{self, Configuration, Host, Inputs, ProtocolRecord, RejoinState};
 use crate::streams::Batch as _;
 use crate::{presence, streams, transfer};
 
 /// The state of these rules.
 pub(crate) struct Extension {
-    pub mastery: Mastery,
-    pub turns: Turns,
+    pub mastery: Mastership,
+    pub turns: CheckpointTurns,
 }
 
 impl Extension {
-    pub(super) fn new(node_count: usize, master: Option<NodeId>, schedule: When) -> Self {
-        Self { mastery: Mastery::new(master), turns: Turns::new(node_count, schedule) }
+    pub(super) fn new(
+        node_count: usize,
+        master: Option<NodeId>,
+        schedule: CheckpointSchedule,
+    ) -> Self {
+        Self { mastery: Mastership::new(master), turns: CheckpointTurns::new(node_count, schedule) }
     }
 }
 
@@ -48,7 +52,7 @@ impl streams::Host for Calvin {
 }
 
 impl presence::Host for Calvin {
-    type Memory = Known<Rules>;
+    type Memory = RejoinState<Rules>;
 }
 
 impl transfer::Host for Calvin {
@@ -126,7 +130,7 @@ impl Host for Calvin {
     }
 
     fn on_progress_sent(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
-        log.tell_turn(cx);
+        log.send_turn(cx);
     }
 
     fn on_peer_up(log: &mut Inputs<Self>, peer: NodeId) {

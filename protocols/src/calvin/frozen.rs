@@ -4,16 +4,16 @@
 //! ```text
 //!   client        frozen replica                peer of its group
 //!     | submit ---> | == Batch, cuts as ever ===> |
-//!     |             | AskOutcomes(after) -------> |  runs the epochs
+//!     |             | OutcomesRequest(after) ---> |  runs the epochs
 //!     | <-- outcome | <== Outcomes(epoch) ======= |
 //!     |             |  goes on, runs them itself, and answers who was not answered
 //! ```
 //!
 //! A frozen replica sequences, acknowledges and votes as usual, but begins no epoch. The checkpoint
-//! turn is in the cuts (`turns.rs`), so all its peers retain the outcomes of its requests in those
-//! epochs. It requests them from the nearest peer, and from another one if that is lost. Clients
-//! for whom no outcome arrived are answered when it has caught up. Every outcome is the result of
-//! some replica's run of the epoch, and the client gets the first one.
+//! turn is in the cuts (`checkpoint_turns.rs`), so all its peers retain the outcomes of its
+//! requests in those epochs. It requests them from the nearest peer, and from another one if that
+//! is lost. Clients for whom no outcome arrived are answered when it has caught up. Every outcome
+//! is the result of some replica's run of the epoch, and the client gets the first one.
 //!
 //! Reads on this replica wait for it: a strict read for its cut, and a read-only program until the
 //! replica has run all transactions whose clients were answered. Nodes of other shards that are
@@ -27,8 +27,8 @@ use pangea_core::mutate;
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Outcome, Program};
 
-use super::shards::items::{Item, Items};
-use super::shards::slice::Line;
+use super::shards::remote_results::{RemoteResult, RemoteResults};
+use super::shards::slice::Lineage;
 use super::{Calvin, Message};
 use crate::inputs::IN_FLIGHT_MAX;
 
@@ -44,7 +44,7 @@ const OUTCOME_BYTES_MAX: usize = 24 << 20;
 #[derive(Default)]
 pub(super) struct Outcomes {
     /// The outcomes of the requests of the replica that has the turn.
-    kept: BTreeMap<SnapshotVersion, Vec<Items>>,
+    kept: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
     kept_bytes: usize,
     /// That replica.
     of: Option<NodeId>,
@@ -67,11 +67,11 @@ impl Outcomes {
     fn drop_upto(&mut self, have: SnapshotVersion) {
         let kept = self.kept.split_off(&have.next());
         let gone = std::mem::replace(&mut self.kept, kept);
-        self.kept_bytes -= gone.values().flatten().map(Items::len).sum::<usize>();
+        self.kept_bytes -= gone.values().flatten().map(RemoteResults::len).sum::<usize>();
     }
 
-    fn keep(&mut self, epoch: SnapshotVersion, items: Vec<Items>) {
-        self.kept_bytes += items.iter().map(Items::len).sum::<usize>();
+    fn keep(&mut self, epoch: SnapshotVersion, items: Vec<RemoteResults>) {
+        self.kept_bytes += items.iter().map(RemoteResults::len).sum::<usize>();
         self.kept.entry(epoch).or_default().extend(items);
         while self.kept_bytes > KEPT_BYTES_MAX
             && let Some((oldest, _)) = self.kept.first_key_value()
@@ -107,14 +107,15 @@ impl Calvin {
             outcomes.of = Some(replica);
         }
         let item = |(sequence, went): &(u64, ShardOutcome)| {
-            Item::Result(TxnId::new(node, *sequence), went.clone())
+            RemoteResult::Outcome(TxnId::new(node, *sequence), went.clone())
         };
-        let is_short = |item: &Item| item.weight() <= OUTCOME_BYTES_MAX;
-        let items: Vec<Item> = results.iter().map(item).filter(is_short).collect();
+        let is_short = |item: &RemoteResult| item.weight() <= OUTCOME_BYTES_MAX;
+        let items: Vec<RemoteResult> = results.iter().map(item).filter(is_short).collect();
         if items.is_empty() {
             return;
         }
-        let all = Items::split((epoch, Line::default()), &items, self.state.message_bytes);
+        let all =
+            RemoteResults::split((epoch, Lineage::default()), &items, self.state.message_bytes);
         if outcomes.asked_by.contains(&replica) {
             all.iter().for_each(|items| cx.send(node, Message::Outcomes { items: items.clone() }));
         }
@@ -145,13 +146,13 @@ impl Calvin {
         for peer in peers() {
             let is_wanted = outcomes.asked == Some(peer);
             let after = outcomes.have;
-            cx.send(inputs.node(peer), Message::AskOutcomes { after, is_wanted });
+            cx.send(inputs.node(peer), Message::OutcomesRequest { after, is_wanted });
         }
     }
 
     /// Handles the request of a peer that has the turn for outcomes of its requests after this
     /// epoch, or its report that it receives them from another replica.
-    pub(super) fn on_ask_outcomes(
+    pub(super) fn on_outcomes_request(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -181,14 +182,19 @@ impl Calvin {
     }
 
     /// Handles outcomes of this replica's requests from a peer.
-    pub(super) fn on_outcomes(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, items: &Items) {
+    pub(super) fn on_outcomes(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        items: &RemoteResults,
+    ) {
         if self.state.inputs.replica.group.member(from).is_none() {
             return cx.mark("calvin.not_of_the_group");
         }
         let me = self.state.inputs.node(self.state.inputs.replica.me);
         self.state.outcomes.have = self.state.outcomes.have.max(items.epoch);
         for item in items.read().expect("the message was checked on arrival") {
-            if let Item::Result(txn, went) = item
+            if let RemoteResult::Outcome(txn, went) = item
                 && txn.node() == me
             {
                 self.tell_early(cx, items.epoch, txn.sequence(), &went);

@@ -10,16 +10,16 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | reconnaissance | §3.2.1 | `sequencer.rs` | | the footprint of a transaction whose keys depend on data |
-//! | warming | §4 | `warming.rs` | Warm, Warmed, Cold | the rows that it reads are in memory, or should be |
+//! | warming | §4 | `warming.rs` | WarmRequest, WarmReply, ColdMapUpdate | the rows that it reads are in memory, or should be |
 //! | sequencing | §3.1 | `sequencer.rs` | | a transaction's place in its sequencer's batches |
 //! | replication | §3.1.1, synchronous | [`crate::streams`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | the batches of the epoch |
-//! | forwarding | §3.1.1, asynchronous | `asynchronous.rs` | Forward, Taken, NotTaken | the master has accepted a request |
-//! | early cuts | §3.1.1, asynchronous | `mastery.rs` | Wish, Yield | the master's disk has the cuts that it runs |
+//! | forwarding | §3.1.1, asynchronous | `forwarding.rs` | Forward, ForwardAccepted, ForwardRejected | the master has accepted a request |
+//! | early cuts | §3.1.1, asynchronous | `mastership.rs` | RequestMastership, TransferMastership | the master's disk has the cuts that it runs |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
-//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Piece, Decided, Items, More, Kept, Missed, Others, Look, Found | the requests that a shard participates in, and remote rows |
+//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, SliceChunk, SlicesDecided, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress, LookupRequest, LookupReply | the requests that a shard participates in, and remote rows |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
-//! | checkpoints | §5 | `checkpoints.rs`, `turns.rs`, `frozen.rs` | Turn, AskOutcomes, Outcomes, Frozen | the state at an epoch |
+//! | checkpoints | §5 | `checkpoints.rs`, `checkpoint_turns.rs`, `frozen.rs` | CheckpointTurn, OutcomesRequest, Outcomes, Frozen | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
 //! The lifecycle of a transaction:
@@ -86,16 +86,17 @@
 //! - The state after an epoch depends only on the state before it, the cut's batches and the code
 //!   of the procedures. Therefore a cut names the code that it was proposed under ([`Rules`]).
 
-mod asynchronous;
 pub mod batch;
+mod checkpoint_turns;
 mod checkpoints;
 mod cuts;
+mod forwarding;
 mod frozen;
 #[cfg(test)]
 mod fuzz;
 mod interleaving;
 mod marks;
-mod mastery;
+mod mastership;
 mod messages;
 mod options;
 mod recovery;
@@ -105,7 +106,6 @@ mod shards;
 mod state;
 #[cfg(test)]
 mod tests;
-mod turns;
 mod warming;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
@@ -114,11 +114,11 @@ use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
 
 use crate::inputs::{self, Event};
+use checkpoint_turns::PeerTurnState;
+use messages::Accepted;
 pub use messages::Message;
-use messages::Taken;
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
 use state::State;
-use turns::Told;
 
 /// The timers of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,7 +126,7 @@ pub enum Timer {
     /// One of the input log.
     Inputs(inputs::Timer),
     /// The delay of requests has elapsed.
-    Held,
+    Delay,
 }
 
 /// A replica.
@@ -175,7 +175,7 @@ impl Protocol for Calvin {
             Input::Submit(submissions) => self.on_submit(cx, submissions),
             Input::Message { from, message } => self.on_message(cx, from, message),
             Input::Timer(Timer::Inputs(timer)) => self.on_timer(cx, timer),
-            Input::Timer(Timer::Held) => self.on_held_timeout(cx),
+            Input::Timer(Timer::Delay) => self.on_held_timeout(cx),
             Input::Prefetched { token, took } => self.on_fetched(cx, token, took),
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_up(cx, peer),
@@ -219,29 +219,29 @@ impl Addressee {
     fn of(message: &Message) -> Self {
         match message {
             Message::Inputs(_)
-            | Message::Wish {}
-            | Message::Yield { .. }
-            | Message::Turn { .. }
+            | Message::RequestMastership {}
+            | Message::TransferMastership { .. }
+            | Message::CheckpointTurn { .. }
             | Message::Forward { .. }
-            | Message::Taken { .. }
-            | Message::NotTaken { .. }
-            | Message::Others { .. } => Self::Group,
+            | Message::ForwardAccepted { .. }
+            | Message::ForwardRejected { .. }
+            | Message::GroupProgress { .. } => Self::Group,
             Message::Subscribe { .. }
             | Message::Unsubscribe {}
             | Message::Slice { .. }
-            | Message::Piece { .. }
-            | Message::Decided { .. }
-            | Message::More {}
-            | Message::Items { .. }
-            | Message::Kept { .. }
-            | Message::Missed { .. }
+            | Message::SliceChunk { .. }
+            | Message::SlicesDecided { .. }
+            | Message::Resubscribe {}
+            | Message::RemoteResults { .. }
+            | Message::ShardProgress { .. }
+            | Message::Truncated { .. }
             | Message::Frozen { .. }
-            | Message::Look { .. }
-            | Message::Found { .. } => Self::Shards,
-            Message::Warm { .. }
-            | Message::Warmed { .. }
-            | Message::Cold { .. }
-            | Message::AskOutcomes { .. }
+            | Message::LookupRequest { .. }
+            | Message::LookupReply { .. } => Self::Shards,
+            Message::WarmRequest { .. }
+            | Message::WarmReply { .. }
+            | Message::ColdMapUpdate { .. }
+            | Message::OutcomesRequest { .. }
             | Message::Outcomes { .. } => Self::AnyNode,
         }
     }
@@ -267,11 +267,11 @@ impl Calvin {
                 inputs.on_peer_up(cx, replica);
                 self.lose_sent(cx, replica);
                 // The replica may have lost the last report.
-                self.state.shards.iter_mut().for_each(|shards| shards.told_others = None);
+                self.state.shards.iter_mut().for_each(|shards| shards.group_progress_sent = None);
             }
-            None => self.on_neighbour_up(cx, peer),
+            None => self.on_shard_node_up(cx, peer),
         }
-        self.tell_cold_to(cx, peer);
+        self.send_cold_map_to(cx, peer);
     }
 
     fn on_timer(&mut self, cx: &mut Cx<'_, Self>, timer: inputs::Timer) {
@@ -280,7 +280,7 @@ impl Calvin {
             inputs::Timer::Batch => self.end_batch(cx),
             inputs::Timer::Epoch => {
                 inputs.on_epoch_timeout(cx);
-                self.tell_behind(cx);
+                self.report_lag(cx);
             }
             inputs::Timer::Tick => {
                 inputs.on_tick(cx);
@@ -290,8 +290,8 @@ impl Calvin {
             inputs::Timer::Progress => {
                 let of_epochs = self.awaited_of_others();
                 self.state.inputs.on_progress_timeout(cx, of_epochs);
-                self.tell_kept(cx);
-                self.tell_others(cx);
+                self.send_shard_progress(cx);
+                self.send_group_progress(cx);
                 self.ask_others(cx);
                 if self.state.inputs.has_turn() {
                     // Other replicas may have reported that they are no longer frozen, and no epoch
@@ -299,7 +299,7 @@ impl Calvin {
                     self.checkpoint_if_due(cx);
                 }
                 self.ask_outcomes(cx);
-                self.tell_cold(cx);
+                self.send_cold_map(cx);
             }
             inputs::Timer::Rejoin => inputs.on_rejoin_timeout(cx),
             inputs::Timer::Checkpoint => {
@@ -317,7 +317,7 @@ impl Calvin {
                 self.lose_sent(cx, replica);
                 self.forget_asked(replica);
             }
-            None => self.on_neighbour_down(cx, peer),
+            None => self.on_shard_node_down(cx, peer),
         }
         self.on_warmer_down(cx, peer);
     }
@@ -362,21 +362,23 @@ impl Calvin {
                 self.on_event(cx, event);
             }
             (
-                message @ (Message::Wish {} | Message::Yield { .. } | Message::Turn { .. }),
+                message @ (Message::RequestMastership {}
+                | Message::TransferMastership { .. }
+                | Message::CheckpointTurn { .. }),
                 Sender::Replica(replica),
-            ) => self.on_rule(cx, replica, message),
+            ) => self.on_log_message(cx, replica, message),
             (Message::Forward { requests }, Sender::Replica(replica)) => {
                 self.on_forward(cx, replica, requests);
             }
-            (Message::Taken { taken: Taken { term, tokens } }, Sender::Replica(_)) => {
-                self.on_taken(cx, term, &tokens);
+            (Message::ForwardAccepted { taken: Accepted { term, tokens } }, Sender::Replica(_)) => {
+                self.on_forward_accepted(cx, term, &tokens);
             }
-            (Message::NotTaken { tokens }, Sender::Replica(replica)) => {
-                self.on_not_taken(cx, replica, &tokens);
+            (Message::ForwardRejected { tokens }, Sender::Replica(replica)) => {
+                self.on_forward_rejected(cx, replica, &tokens);
             }
-            (Message::Others { least, most }, Sender::Replica(_)) => {
+            (Message::GroupProgress { least, most }, Sender::Replica(_)) => {
                 match self.state.shards.is_some() {
-                    true => self.on_others(least, most),
+                    true => self.on_group_progress(least, most),
                     false => cx.mark(self.not_to_a_shard()),
                 }
             }
@@ -386,29 +388,35 @@ impl Calvin {
             }
             (Message::Unsubscribe {}, Sender::Shard(shard)) => self.on_unsubscribe(from, shard),
             (Message::Slice { slice }, Sender::Shard(_)) => self.on_slice(cx, from, slice),
-            (Message::Piece { piece }, Sender::Shard(_)) => self.on_piece(cx, from, piece),
-            (Message::Decided { upto, name }, Sender::Shard(_)) => {
-                self.on_decided(cx, from, upto, name);
+            (Message::SliceChunk { piece }, Sender::Shard(_)) => {
+                self.on_slice_chunk(cx, from, piece)
             }
-            (Message::More {}, Sender::Shard(_)) => self.on_more(cx, from),
-            (Message::Items { items }, Sender::Shard(shard)) => self.on_items(cx, shard, items),
-            (Message::Kept { upto, applied, waits_for }, Sender::Shard(_)) => {
-                self.on_kept(from, (upto, applied), waits_for);
+            (Message::SlicesDecided { upto, name }, Sender::Shard(_)) => {
+                self.on_slices_decided(cx, from, upto, name);
             }
-            (Message::Missed { upto }, Sender::Shard(_)) => self.on_missed(cx, from, upto),
+            (Message::Resubscribe {}, Sender::Shard(_)) => self.on_resubscribe(cx, from),
+            (Message::RemoteResults { items }, Sender::Shard(shard)) => {
+                self.on_remote_results(cx, shard, items)
+            }
+            (Message::ShardProgress { upto, applied, waits_for }, Sender::Shard(_)) => {
+                self.on_shard_progress(from, (upto, applied), waits_for);
+            }
+            (Message::Truncated { upto }, Sender::Shard(_)) => self.on_truncated(cx, from, upto),
             (Message::Frozen { at }, Sender::Shard(_)) => self.on_source_frozen(cx, from, at),
-            (Message::Look { token, wanted }, Sender::Shard(_)) => {
-                self.on_look(cx, from, token, &wanted);
+            (Message::LookupRequest { token, wanted }, Sender::Shard(_)) => {
+                self.on_lookup_request(cx, from, token, &wanted);
             }
-            (Message::Found { token, found }, Sender::Shard(shard)) => {
-                self.on_found(cx, shard, token, found);
+            (Message::LookupReply { token, found }, Sender::Shard(shard)) => {
+                self.on_lookup_reply(cx, shard, token, found);
             }
             // Warming and checkpoints, of any node.
-            (Message::Warm { token, keys }, _) => self.on_warm(cx, from, token, keys),
-            (Message::Warmed { token, took }, _) => self.on_warmed(cx, from, token, took),
-            (Message::Cold { map }, _) => self.on_cold(from, map),
-            (Message::AskOutcomes { after, is_wanted }, _) => {
-                self.on_ask_outcomes(cx, from, after, is_wanted);
+            (Message::WarmRequest { token, keys }, _) => {
+                self.on_warm_request(cx, from, token, keys)
+            }
+            (Message::WarmReply { token, took }, _) => self.on_warm_reply(cx, from, token, took),
+            (Message::ColdMapUpdate { map }, _) => self.on_cold_map_update(from, map),
+            (Message::OutcomesRequest { after, is_wanted }, _) => {
+                self.on_outcomes_request(cx, from, after, is_wanted);
             }
             (Message::Outcomes { items }, _) => self.on_outcomes(cx, from, &items),
             (message, _) => unreachable!("{message:?} has an addressee and no phase"),
@@ -417,17 +425,17 @@ impl Calvin {
 
     /// Handles a message of a peer about mastership or checkpoint turns. It counts as one of the
     /// input log.
-    fn on_rule(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+    fn on_log_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
         let inputs = &mut self.state.inputs;
         let checked = message.check(inputs.replica.topology.node_count());
         if !inputs.may_handle(cx, from, checked, (false, false)) {
             return;
         }
         match message {
-            Message::Wish {} => inputs.on_wish(cx, from),
-            Message::Yield { term } => inputs.on_yield(cx, from, term),
-            Message::Turn { wants, is_frozen, known } => {
-                inputs.on_turn(cx, from, wants, Told { is_frozen, known });
+            Message::RequestMastership {} => inputs.on_request_mastership(cx, from),
+            Message::TransferMastership { term } => inputs.on_transfer_mastership(cx, from, term),
+            Message::CheckpointTurn { wants, is_frozen, known } => {
+                inputs.on_turn(cx, from, wants, PeerTurnState { is_frozen, known });
             }
             message => unreachable!("{message:?} is about neither mastership nor turns"),
         }

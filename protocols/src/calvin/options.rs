@@ -10,7 +10,7 @@ use pangea_core::txn::CodeDigest;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::turns::When;
+use super::checkpoint_turns::CheckpointSchedule;
 use crate::inputs::{self, Settings, slice_txns, within};
 
 /// Calvin's settings. The defaults are the paper's values if it has them.
@@ -295,11 +295,11 @@ impl Options {
     }
 
     /// When a checkpoint that is due is taken.
-    pub(super) fn checkpoint_schedule(&self) -> When {
+    pub(super) fn checkpoint_schedule(&self) -> CheckpointSchedule {
         match self.checkpoints {
-            Checkpoints::Versions => When::Due,
-            Checkpoints::Frozen => When::InTurn,
-            Checkpoints::Zigzag => When::AtPoints,
+            Checkpoints::Versions => CheckpointSchedule::Due,
+            Checkpoints::Frozen => CheckpointSchedule::InTurn,
+            Checkpoints::Zigzag => CheckpointSchedule::AtPoints,
         }
     }
 

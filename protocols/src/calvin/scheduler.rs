@@ -46,14 +46,14 @@ pub(super) struct Running {
     /// The first request that has not run: the index of its batch, and its index in the batch.
     next: (usize, usize),
     /// The outcomes so far of requests whose clients wait on this replica or that it has accepted.
-    own: Vec<(Whose, TxnId, Finished)>,
+    own: Vec<(RequestOrigin, TxnId, Finished)>,
     /// The outcomes so far of requests of the replica that has the checkpoint turn.
     for_other: Vec<(u64, ShardOutcome)>,
 }
 
 /// The reason why this replica needs the outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum RequestOrigin {
     /// It is in a batch of this replica.
     Sequenced,
     /// It was sent to the master, under this name.
@@ -106,11 +106,11 @@ impl Calvin {
 
     /// Reports to the latency observer that the execution of a cut begins. The phases coincide,
     /// because no outcome is known before execution.
-    pub(super) fn tell_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
+    pub(super) fn send_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
         let inputs = &self.state.inputs;
         let head = cut.heads[inputs.replica.me.index()];
         for phase in [Milestone::Begun, Milestone::Validated] {
-            inputs.tell_reached(cx, phase, head);
+            inputs.note_reached(cx, phase, head);
         }
     }
 
@@ -119,7 +119,7 @@ impl Calvin {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs run in order");
         assert!(self.state.running.is_none(), "one epoch runs at a time");
         let me = self.state.inputs.replica.me;
-        self.tell_turn(cx, &cut);
+        self.send_turn(cx, &cut);
         self.let_overwrite(cx);
         let batches = self.state.inputs.batches_of(&cut);
         let batches = mutate!(
@@ -152,8 +152,8 @@ impl Calvin {
             None => Vec::new(),
         };
         let whose = |request: &Request| match request.origin {
-            _ if request.txn.node() == me => Some(Whose::Sequenced),
-            Some((node, token)) if node == me => Some(Whose::Forwarded(token)),
+            _ if request.txn.node() == me => Some(RequestOrigin::Sequenced),
+            Some((node, token)) if node == me => Some(RequestOrigin::Forwarded(token)),
             _ => None,
         };
         let own = slice.iter().zip(finished);
@@ -215,10 +215,10 @@ impl Calvin {
         let mut forwarded = Vec::new();
         for (whose, txn, finished) in own {
             match whose {
-                Whose::Sequenced => {
+                RequestOrigin::Sequenced => {
                     self.settle(cx, (epoch, cut.reign.is_some()), txn, finished);
                 }
-                Whose::Forwarded(token) => forwarded.push((token, txn, finished)),
+                RequestOrigin::Forwarded(token) => forwarded.push((token, txn, finished)),
             }
         }
         self.settle_forwarded(cx, (epoch, &cut), forwarded);

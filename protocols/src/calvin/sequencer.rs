@@ -10,15 +10,15 @@ use pangea_core::exec::{Overlay, check_size, is_footprint_declared};
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
-use pangea_core::protocol::{Cx, Request as Wish, Submission};
+use pangea_core::protocol::{Cx, Request as Requested, Submission};
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
 
 use super::Calvin;
-use super::asynchronous::{Asker, read_given_up};
-use super::batch::{Batch, Request, Unplaced};
+use super::batch::{Batch, Request, UnsequencedRequest};
+use super::forwarding::{Requester, read_given_up};
 use super::options::Reads;
-use super::state::{Again, InFlight};
-use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, weight};
+use super::state::{InFlight, RetryableRequest};
+use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, size};
 
 impl Calvin {
     /// Handles submissions from local clients.
@@ -29,18 +29,20 @@ impl Calvin {
         let is_divided = self.state.shards.is_some();
         for Submission { ticket, request } in submissions {
             match request {
-                Wish::Commit(Program::Certified(certified))
+                Requested::Commit(Program::Certified(certified))
                     if !is_divided && certified.timeline != line =>
                 {
                     cx.mark("calvin.read_given_up");
                     cx.reply(ticket, Outcome::Aborted(read_given_up()));
                 }
-                Wish::Commit(_) if self.state.inputs.is_rejoining() => {
+                Requested::Commit(_) if self.state.inputs.is_rejoining() => {
                     cx.mark("calvin.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
-                Wish::Fresh => self.state.inputs.barriers.arrived.push(Waiter::Session(ticket)),
-                Wish::Commit(program) => self.take(cx, ticket, program, &mut reads),
+                Requested::Fresh => {
+                    self.state.inputs.barriers.arrived.push(Waiter::Session(ticket))
+                }
+                Requested::Commit(program) => self.take(cx, ticket, program, &mut reads),
             }
         }
         self.dispatch(cx);
@@ -98,7 +100,7 @@ impl Calvin {
                         let touched = || Footprint::of_run(&certified.reads, &certified.writes);
                         let shards = is_divided.then(|| self.concerned(&touched()));
                         let shards = shards.unwrap_or_default();
-                        self.sequence(cx, ticket, Unplaced::new(program, shards));
+                        self.sequence(cx, ticket, UnsequencedRequest::new(program, shards));
                     }
                     Err(abort) => cx.reply(ticket, Outcome::Aborted(abort)),
                 };
@@ -118,9 +120,9 @@ impl Calvin {
         }
         let is_declared = is_footprint_declared(&registry, procedure, args);
         let found = (!is_declared).then(|| self.reconnoitre(cx, &program));
-        let footprint = found.and_then(weight::if_small);
-        let request = Unplaced::new(program, ShardSet::default());
-        self.sequence(cx, ticket, Unplaced { footprint, ..request });
+        let footprint = found.and_then(size::if_small);
+        let request = UnsequencedRequest::new(program, ShardSet::default());
+        self.sequence(cx, ticket, UnsequencedRequest { footprint, ..request });
     }
 
     /// Whether a program is read-only and may read the last epoch.
@@ -145,22 +147,37 @@ impl Calvin {
     }
 
     /// Sequences a request, unless it is delayed first.
-    pub(super) fn sequence(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, request: Unplaced) {
+    pub(super) fn sequence(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        request: UnsequencedRequest,
+    ) {
         if let Some(request) = self.hold_if_cold(cx, ticket, request) {
             self.put(cx, ticket, request);
         }
     }
 
     /// Puts a request into a batch, here or at the master.
-    pub(super) fn put(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, request: Unplaced) {
+    pub(super) fn put(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        request: UnsequencedRequest,
+    ) {
         match self.state.inputs.is_asynchronous() {
             true => self.take_for_master(cx, ticket, request),
-            false => self.put_in_batch(cx, Asker::Client(ticket), request),
+            false => self.put_in_batch(cx, Requester::Client(ticket), request),
         }
     }
 
     /// Assigns a request its name and its place in the batch.
-    pub(super) fn put_in_batch(&mut self, cx: &mut Cx<'_, Self>, asker: Asker, request: Unplaced) {
+    pub(super) fn put_in_batch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        asker: Requester,
+        request: UnsequencedRequest,
+    ) {
         cx.mark("calvin.sequenced");
         let inputs = &mut self.state.inputs;
         let txn = TxnId::new(inputs.replica.me, inputs.streams.next_sequence);
@@ -169,10 +186,10 @@ impl Calvin {
         let is_first = sequencer.current.is_empty();
         sequencer.current_bytes += request.weight();
         let (ticket, origin) = match asker {
-            Asker::Client(ticket) => (Some(ticket), None),
-            Asker::Replica(replica, token) => (None, Some((replica, token))),
+            Requester::Client(ticket) => (Some(ticket), None),
+            Requester::Replica(replica, token) => (None, Some((replica, token))),
         };
-        let again = ticket.and_then(|_| Again::of(&request));
+        let again = ticket.and_then(|_| RetryableRequest::of(&request));
         sequencer.current.push(request.placed(txn, origin));
         let mut in_flight = InFlight::new(txn, ticket, again);
         in_flight.term = inputs.extension.mastery.reign.map(|reign| reign.term).unwrap_or_default();
@@ -192,7 +209,7 @@ impl Calvin {
     pub(super) fn take_in_flight(
         &mut self,
         sequence: u64,
-    ) -> Option<Option<(Ticket, Option<Again>)>> {
+    ) -> Option<Option<(Ticket, Option<RetryableRequest>)>> {
         let in_flight = &mut self.state.sequencer.in_flight;
         let at = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()).ok()?;
         in_flight[at].is_over = true;
@@ -218,7 +235,7 @@ impl Calvin {
         let requests = std::mem::take(&mut self.state.sequencer.current);
         let bytes = std::mem::take(&mut self.state.sequencer.current_bytes);
         let batch_bytes = self.state.options.batch_bytes;
-        for requests in weight::in_batches(requests, bytes, batch_bytes, Request::weight) {
+        for requests in size::split_batches(requests, bytes, batch_bytes, Request::weight) {
             self.send_batch(cx, requests);
         }
     }

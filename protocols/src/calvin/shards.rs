@@ -10,7 +10,7 @@
 //!             group 0                 group 1
 //!   region A  node 0 == Slice ======> node 1       a region's nodes, on local links:
 //!             node 0 <====== Slice == node 1         what of an epoch concerns the other
-//!             node 0 == Items ======> node 1         rows and results, as it is run
+//!             node 0 = RemoteResults> node 1         rows and outcomes, as it runs
 //!                ||                      ||
 //!          batches and cuts       batches and cuts   over the wide area, within each group
 //!                ||                      ||
@@ -20,11 +20,11 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | slicing | §3.1 | `execution.rs`, `slice.rs` | Slice | the requests of an epoch that each shard participates in |
-//! | delivery | §3.1, §3.2 | `delivery.rs`, `pieces.rs` | Subscribe, Unsubscribe, Slice, Piece, Items, More, Kept, Missed, Others | the messages of the other shards of the region |
-//! | execution | §3.2 | `execution.rs`, `results.rs` | Items | every outcome |
-//! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | Decided | an outcome is final |
-//! | back-pressure | | `waits.rs` | Kept | the node that is behind, so that this one waits |
-//! | look-up | §3.2.1 | `lookup.rs` | Look, Found | the footprint of a transaction on other shards |
+//! | delivery | §3.1, §3.2 | `delivery.rs`, `chunks.rs` | Subscribe, Unsubscribe, Slice, SliceChunk, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress | the messages of the other shards of the region |
+//! | execution | §3.2 | `execution.rs`, `results.rs` | RemoteResults | every outcome |
+//! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | SlicesDecided | an outcome is final |
+//! | back-pressure | | `backpressure.rs` | ShardProgress | the node that is behind, so that this one waits |
+//! | look-up | §3.2.1 | `lookup.rs` | LookupRequest, LookupReply | the footprint of a transaction on other shards |
 //! | recovery | §5 | `recovery.rs` | | the epochs that a shard has run, and their remote inputs |
 //!
 //! # Delivery between the nodes of a region
@@ -69,16 +69,16 @@
 //! - Messages between the shards of a region are retained and sent again, so that the restart of a
 //!   node loses none.
 
+mod backpressure;
+pub(super) mod chunks;
 mod confirmation;
 mod delivery;
 mod execution;
-pub(super) mod items;
 mod lookup;
-pub(super) mod pieces;
 mod recovery;
+pub(super) mod remote_results;
 mod results;
 pub(super) mod slice;
-mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -90,15 +90,15 @@ use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
 use pangea_core::topology::Topology;
 
-use super::scheduler::Whose;
+use super::scheduler::RequestOrigin;
 use super::{Calvin, Cut};
-use crate::calvin::turns::CAUGHT_UP;
+use crate::calvin::checkpoint_turns::CAUGHT_UP;
 use crate::streams::Heads;
-use items::{Item, Items};
+use chunks::SliceChunks;
 use lookup::Lookups;
-use pieces::Pieces;
-use results::Mine;
-use slice::{Line, Slice};
+use remote_results::{RemoteResult, RemoteResults};
+use results::LocalRequest;
+use slice::{Lineage, Slice};
 
 /// The maximum number of epochs that a group may be ahead of another: some seconds with epochs of
 /// 10 ms.
@@ -117,11 +117,11 @@ const PENDING_MAX: usize = 16_384;
 
 /// The state of a node as one of several shards.
 pub(super) struct Shards {
-    pub here: ShardId,
+    pub own_shard: ShardId,
     pub topology: Arc<Topology>,
     pub partitions: Arc<Partitions>,
     /// The streams to and from the other shards.
-    pub streams: BTreeMap<ShardId, Stream>,
+    pub streams: BTreeMap<ShardId, ShardStream>,
     /// The last epoch of the group that was cut into slices.
     pub sliced: SnapshotVersion,
     /// The heads of the group's logs after these epochs.
@@ -129,17 +129,17 @@ pub(super) struct Shards {
     /// The last cut of the group that is decided, as announced to the other shards.
     pub decided: SnapshotVersion,
     /// The group's unconfirmed epochs, with their slices for this shard.
-    pub own: BTreeMap<SnapshotVersion, Own>,
+    pub own: BTreeMap<SnapshotVersion, OwnEpoch>,
     /// The last epoch that was passed to the executor.
-    pub given: SnapshotVersion,
+    pub scheduled_upto: SnapshotVersion,
     pub sharded: Sharded,
     /// Whether execution has yielded and continues with the next `Resume`, so that inputs that have
     /// arrived in the meantime are handled first.
     pub yields: bool,
     /// The rows and outcomes received from other shards for unconfirmed epochs, of any lineage.
-    pub received: BTreeMap<SnapshotVersion, BTreeMap<Line, Received>>,
+    pub received: BTreeMap<SnapshotVersion, BTreeMap<Lineage, Received>>,
     /// The local requests in the group's epochs, until their clients are answered.
-    pub mine: BTreeMap<TxnId, Mine>,
+    pub local_requests: BTreeMap<TxnId, LocalRequest>,
     /// The outcomes of some of them.
     pub results: BTreeMap<TxnId, ShardOutcome>,
     pub lookups: Lookups,
@@ -147,8 +147,8 @@ pub(super) struct Shards {
     pub records: BTreeMap<SnapshotVersion, LogPosition>,
     /// The number of consecutive epoch timers at which this group was behind.
     pub behind_for: u64,
-    /// The coordinator and the epoch in the last `Others` message; `None` after a reconnect.
-    pub told_others: Option<(NodeId, SnapshotVersion)>,
+    /// The coordinator and the epoch in the last `GroupProgress` message; `None` after a reconnect.
+    pub group_progress_sent: Option<(NodeId, SnapshotVersion)>,
     /// The epoch that all other groups have reached, as reported by replicas of this group.
     pub others: SnapshotVersion,
     /// The connected nodes of other shards.
@@ -158,14 +158,14 @@ pub(super) struct Shards {
 }
 
 /// The rows and outcomes that other shards have sent for an epoch.
-pub(super) type Received = BTreeMap<(ShardId, TxnId), Item>;
+pub(super) type Received = BTreeMap<(ShardId, TxnId), RemoteResult>;
 
 /// An epoch of this node's group.
-pub(super) struct Own {
+pub(super) struct OwnEpoch {
     pub cut: Cut,
     pub slice: Slice,
     /// The local requests in it.
-    pub mine: Vec<TxnId>,
+    pub local_requests: Vec<TxnId>,
 }
 
 /// The streams between this node and one other shard.
@@ -181,7 +181,7 @@ pub(super) struct Own {
 ///     ----|-----------------------------------------|----
 ///     all replicas have persisted them    slices and items, retained
 /// ```
-pub(super) struct Stream {
+pub(super) struct ShardStream {
     /// The replicas of the shard: first that of this region, then the others by distance.
     pub replicas: Vec<NodeId>,
     /// The same replicas, by their numbers in their group.
@@ -206,7 +206,7 @@ pub(super) struct Inbound {
     /// The last epoch through which all received slices are of decided cuts; at most `upto`.
     pub decided: SnapshotVersion,
     /// The received chunks of the slice after `upto`.
-    pub pieces: Pieces,
+    pub pieces: SliceChunks,
     /// For each replica, the last epoch that it has reported as truncated.
     pub missed_at: BTreeMap<NodeId, SnapshotVersion>,
     /// Epochs up to this one can no longer be fetched in full from any replica.
@@ -226,12 +226,12 @@ pub(super) struct Outbound {
     /// The retained slices, by epoch. All are after `dropped`.
     pub slices: BTreeMap<SnapshotVersion, Slice>,
     /// The retained rows and outcomes, by epoch. All are after `dropped`.
-    pub items: BTreeMap<SnapshotVersion, Vec<Items>>,
+    pub items: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
     /// The last epoch whose slices, rows and outcomes have been truncated.
     pub dropped: SnapshotVersion,
-    /// The contents of the last `Kept` message to the shard's replicas: the last epoch that all
-    /// replicas here have persisted, the last one that this node has run, and the node for which it
-    /// waits. `None` after a reconnect.
+    /// The contents of the last `ShardProgress` message to the shard's replicas: the last epoch
+    /// that all replicas here have persisted, the last one that this node has run, and the node for
+    /// which it waits. `None` after a reconnect.
     pub told: Option<(SnapshotVersion, SnapshotVersion, Option<NodeId>)>,
 }
 
@@ -284,25 +284,25 @@ impl Shards {
             let group = topology.group(shard).nodes().to_vec();
             let mut replicas = group.clone();
             replicas.sort_by_key(|node| (*node != own, topology.one_way_between(me, *node)));
-            (shard, Stream::new(replicas, group))
+            (shard, ShardStream::new(replicas, group))
         };
         Some(Self {
-            here: place.shard,
+            own_shard: place.shard,
             streams: others.map(stream).collect(),
             sliced: SnapshotVersion::ZERO,
             sliced_heads: vec![crate::streams::Bid(0); group_len],
             decided: SnapshotVersion::ZERO,
             own: BTreeMap::new(),
-            given: SnapshotVersion::ZERO,
+            scheduled_upto: SnapshotVersion::ZERO,
             sharded: Sharded::new(partitions.clone(), place.shard),
             yields: false,
             received: BTreeMap::new(),
-            mine: BTreeMap::new(),
+            local_requests: BTreeMap::new(),
             results: BTreeMap::new(),
             lookups: Lookups::default(),
             records: BTreeMap::new(),
             behind_for: 0,
-            told_others: None,
+            group_progress_sent: None,
             others: SnapshotVersion::ZERO,
             up: BTreeSet::new(),
             message_bytes,
@@ -325,7 +325,7 @@ impl Shards {
 
     /// Whether a cut contains a request that was forwarded under this name.
     pub fn names(&self, token: u64) -> bool {
-        self.mine.values().any(|mine| mine.whose == Whose::Forwarded(token))
+        self.local_requests.values().any(|mine| mine.whose == RequestOrigin::Forwarded(token))
     }
 
     /// Moves to the state of `version`: everything up to it is in the store, and nothing after it.
@@ -337,7 +337,7 @@ impl Shards {
         self.decided = self.decided.max(version);
         self.own.retain(|epoch, _| *epoch > version);
         self.received.retain(|epoch, _| *epoch > version);
-        self.give_from(version);
+        self.reschedule_from(version);
         for stream in self.streams.values_mut() {
             stream.inbound.slices.retain(|epoch, _| *epoch > version);
             stream.inbound.upto = stream.inbound.upto.max(version);
@@ -348,41 +348,44 @@ impl Shards {
     }
 
     /// Resets the executor, so that epochs after this one are passed to it again.
-    fn give_from(&mut self, applied: SnapshotVersion) {
-        self.given = applied;
-        self.sharded = Sharded::new(self.partitions.clone(), self.here);
+    fn reschedule_from(&mut self, applied: SnapshotVersion) {
+        self.scheduled_upto = applied;
+        self.sharded = Sharded::new(self.partitions.clone(), self.own_shard);
     }
 
     /// The lineage of an unconfirmed epoch, if the slices of all groups have arrived.
-    fn line_of(&self, epoch: SnapshotVersion) -> Option<Line> {
+    fn line_of(&self, epoch: SnapshotVersion) -> Option<Lineage> {
         let own = self.own.get(&epoch)?;
-        let mut names = BTreeMap::from([(self.here, own.cut.name)]);
+        let mut names = BTreeMap::from([(self.own_shard, own.cut.name)]);
         for (shard, stream) in &self.streams {
             names.insert(*shard, stream.inbound.slices.get(&epoch)?.cut.name);
         }
-        Some(Line::of(names.into_values()))
+        Some(Lineage::of(names.into_values()))
     }
 
     /// Asserts the invariants that hold between any two steps.
     pub fn invariants(&self, applied: SnapshotVersion) {
         assert!(
-            self.given >= applied && self.given.0 <= applied.0 + EPOCHS_MAX,
+            self.scheduled_upto >= applied && self.scheduled_upto.0 <= applied.0 + EPOCHS_MAX,
             "the number of running epochs is limited"
         );
-        assert!(self.sliced >= self.given, "running epochs were sliced");
+        assert!(self.sliced >= self.scheduled_upto, "running epochs were sliced");
         assert!(
-            self.results.keys().all(|txn| self.mine.contains_key(txn)),
+            self.results.keys().all(|txn| self.local_requests.contains_key(txn)),
             "results are of known requests"
         );
         let oldest = self.sharded.oldest();
         assert!(
-            oldest.is_none_or(|it| it > applied && it <= self.given),
+            oldest.is_none_or(|it| it > applied && it <= self.scheduled_upto),
             "started epochs are pending"
         );
-        let is_over = self.given > applied && oldest.is_none_or(|it| it > applied.next());
+        let is_over = self.scheduled_upto > applied && oldest.is_none_or(|it| it > applied.next());
         assert!(!is_over || self.yields, "an epoch ends with its last transaction");
         for stream in self.streams.values() {
-            assert!(stream.inbound.upto >= self.given, "slices of running epochs have arrived");
+            assert!(
+                stream.inbound.upto >= self.scheduled_upto,
+                "slices of running epochs have arrived"
+            );
             assert!(stream.inbound.upto >= stream.inbound.decided, "confirmed slices have arrived");
             assert!(
                 stream
@@ -413,7 +416,7 @@ impl Reports {
     }
 }
 
-impl Stream {
+impl ShardStream {
     /// Truncates the outbound slices, rows and outcomes of epochs up to this one.
     fn drop_upto(&mut self, upto: SnapshotVersion) {
         if upto > self.outbound.dropped {
@@ -449,11 +452,11 @@ impl Calvin {
             return;
         }
         self.shards().yields = false;
-        while self.give_epoch(cx) {}
+        while self.schedule_epoch(cx) {}
         if is_resumed && self.can_run() {
             self.run_given(cx);
             // There may be room for further epochs.
-            while self.give_epoch(cx) {}
+            while self.schedule_epoch(cx) {}
         }
         if !self.shards().yields && self.can_run() {
             self.shards().yields = true;
@@ -466,7 +469,7 @@ impl Calvin {
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
         let next = self.state.inputs.cut.applied.next();
         let is_over = || shards.sharded.oldest().is_none_or(|oldest| oldest > next);
-        shards.given >= next && (shards.sharded.is_ready() || is_over())
+        shards.scheduled_upto >= next && (shards.sharded.is_ready() || is_over())
     }
 
     /// Reports the other groups' progress to the group's input log, which follows them.

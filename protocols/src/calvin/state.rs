@@ -8,9 +8,9 @@ use pangea_core::protocol::{Setup, Status};
 use pangea_core::txn::{Program, Registry};
 
 use super::Calvin;
-use super::asynchronous::Forwarding;
-use super::batch::{Request, Unplaced};
+use super::batch::{Request, UnsequencedRequest};
 use super::cuts::Extension;
+use super::forwarding::Forwarding;
 use super::frozen::Outcomes;
 use super::options::Options;
 use super::scheduler::Running;
@@ -75,7 +75,7 @@ pub(super) struct InFlight {
     /// The master's term in which it was accepted, if replication is asynchronous.
     pub term: Term,
     /// If tables are partitioned, the request to repeat if it leaves its footprint.
-    pub again: Option<Again>,
+    pub again: Option<RetryableRequest>,
     /// If tables are partitioned, whether it has run: earlier requests may not have.
     pub is_over: bool,
     /// Whether its client was answered before it ran on this replica.
@@ -83,16 +83,16 @@ pub(super) struct InFlight {
 }
 
 /// A program that may have to be sequenced again.
-pub(super) struct Again {
+pub(super) struct RetryableRequest {
     pub program: Program,
     /// How often it has left its footprint.
     pub tries: u32,
 }
 
-impl Again {
+impl RetryableRequest {
     /// Returns `None` if tables are not partitioned, or if the program is certified.
-    pub(super) fn of(request: &Unplaced) -> Option<Self> {
-        let Unplaced { program, shards, tries, .. } = request;
+    pub(super) fn of(request: &UnsequencedRequest) -> Option<Self> {
+        let UnsequencedRequest { program, shards, tries, .. } = request;
         let may_leave = matches!(program, Program::Call { .. }) && !shards.is_empty();
         may_leave.then(|| Self { program: program.clone(), tries: *tries })
     }

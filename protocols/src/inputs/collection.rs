@@ -13,8 +13,8 @@ use pangea_core::time::Span;
 
 use super::messages::Message;
 use super::rejoin::Target;
-use super::state::{Cut, Writing};
-use super::{Awaited, Host, Inputs, Rules, Timer};
+use super::state::{CheckpointInProgress, Cut};
+use super::{Host, Inputs, MissingInput, Rules, Timer};
 use crate::agreement::Record;
 use crate::streams::{Bid, Heads, decode_heads, encode_heads};
 
@@ -30,7 +30,7 @@ const RECLAIM_VERSIONS_MAX: usize = 50_000;
 impl<H: Host> Inputs<H> {
     /// Reports this replica's progress to its peers and drops data that no replica needs.
     /// `of_epochs` lists what decided epochs wait for besides their batches.
-    pub(crate) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<Awaited>) {
+    pub(crate) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<MissingInput>) {
         cx.set_timer(Timer::Progress.into(), PROGRESS);
         if self.presence.is_asking() {
             return;
@@ -168,7 +168,7 @@ impl<H: Host> Inputs<H> {
             log_head: cx.log_head(),
             heads,
             is_member: confirmed.is_member.clone(),
-            births: self.presence.births.clone(),
+            log_identities: self.presence.log_identities.clone(),
             next_sequence: self.streams.next_sequence,
             sequences: self.streams.logs.iter().map(|log| log.next_sequence).collect(),
             rejoin: self.target.clone(),
@@ -190,14 +190,16 @@ impl<H: Host> Inputs<H> {
             .min(after);
         let collection = &mut self.collection;
         let bytes = std::mem::take(&mut self.replica.bytes_since_checkpoint);
-        collection.writing = Some(Writing { version, first_needed: first, bytes });
+        collection.writing = Some(CheckpointInProgress { version, first_needed: first, bytes });
     }
 
     /// Handles a failed checkpoint. The replica continues as after a successful one, and takes
     /// another, of a later version, after a pause. Until then its memory and that of its peers
     /// grows, because it is frozen or retains the pinned version.
     pub(crate) fn on_checkpoint_failed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some(Writing { version: asked, bytes, .. }) = self.collection.writing.take() else {
+        let Some(CheckpointInProgress { version: asked, bytes, .. }) =
+            self.collection.writing.take()
+        else {
             return;
         };
         assert_eq!(asked, version, "one checkpoint is written at a time");
@@ -219,7 +221,8 @@ impl<H: Host> Inputs<H> {
     /// Handles a durable checkpoint: the log before it is not needed, except for batches that it
     /// does not cover.
     pub(crate) fn on_checkpointed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some(Writing { version: asked, first_needed, .. }) = self.collection.writing.take()
+        let Some(CheckpointInProgress { version: asked, first_needed, .. }) =
+            self.collection.writing.take()
         else {
             return;
         };
@@ -250,7 +253,7 @@ pub(crate) struct Meta<R> {
     /// Whether each replica was in the configuration.
     pub is_member: Vec<bool>,
     /// The known log identities of the replicas.
-    pub births: Vec<u64>,
+    pub log_identities: Vec<u64>,
     /// The number of the next local transaction.
     pub next_sequence: u64,
     /// For each log, a number above those of all of its transactions.
@@ -267,7 +270,7 @@ impl<R: Rules> Meta<R> {
         out.put_u64(self.log_head.0);
         encode_heads(&self.heads, &mut out);
         self.is_member.iter().for_each(|&is_member| out.put_u8(u8::from(is_member)));
-        self.births.iter().for_each(|&birth| out.put_u64(birth));
+        self.log_identities.iter().for_each(|&log_identity| out.put_u64(log_identity));
         out.put_u64(self.next_sequence);
         self.sequences.iter().for_each(|&sequence| out.put_u64(sequence));
         out.put_u8(u8::from(self.rejoin.is_some()));
@@ -283,14 +286,23 @@ impl<R: Rules> Meta<R> {
         let log_head = LogPosition(from.u64(WHAT)?);
         let heads = decode_heads(from)?;
         let is_member = heads.iter().map(|_| Ok(from.u8(WHAT)? == 1)).collect::<Result<_, _>>()?;
-        let births = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
+        let log_identities = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
         let next_sequence = from.u64(WHAT)?;
         let sequences = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
         let is_rejoining = from.u8(WHAT)? == 1;
         let rejoin = is_rejoining.then(|| Target::decode(from)).transpose()?;
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-        Ok(Self { log_head, heads, is_member, births, next_sequence, sequences, rejoin, agreement })
+        Ok(Self {
+            log_head,
+            heads,
+            is_member,
+            log_identities,
+            next_sequence,
+            sequences,
+            rejoin,
+            agreement,
+        })
     }
 }
 

@@ -21,7 +21,7 @@ use super::state::Cut;
 use super::{Host, Inputs, Rules, Timer};
 use crate::agreement::{self, Ready, Refused};
 use crate::replica::kind;
-use crate::streams::{Bid, Heads, Slot, Streams};
+use crate::streams::{Bid, BufferedBatch, Heads, Streams};
 
 /// The maximum number of undecided proposals. When it is reached, agreement is not keeping up.
 const UNDECIDED_MAX: u64 = 256;
@@ -250,7 +250,7 @@ impl<H: Host> Inputs<H> {
         self.note_coordinator(cx, cut.name);
         let confirmed = self.cut.confirmed.epoch;
         if H::is_decided_early(self, cx, epoch, &cut) {
-            return self.tell_ordered(cx, &cut);
+            return self.note_ordered(cx, &cut);
         }
         if epoch <= confirmed {
             return;
@@ -258,18 +258,18 @@ impl<H: Host> Inputs<H> {
         mutate!(OldCutDropped: () => if old_cut_dropped(self, &cut) { return });
         H::on_decided(self, cx, epoch, &cut);
         self.streams.note_known(&cut.heads);
-        self.tell_ordered(cx, &cut);
+        self.note_ordered(cx, &cut);
         self.cut.waiting.push_back((epoch, cut));
     }
 
-    fn tell_ordered(&self, cx: &Cx<'_, H>, cut: &Cut<H::Rules>) {
-        self.tell_reached(cx, Milestone::Ordered, cut.heads[self.replica.me.index()]);
+    fn note_ordered(&self, cx: &Cx<'_, H>, cut: &Cut<H::Rules>) {
+        self.note_reached(cx, Milestone::Ordered, cut.heads[self.replica.me.index()]);
     }
 
     /// Notifies the latency observer that this replica's transactions up to the end of a batch of
     /// its log have reached a phase.
-    pub(crate) fn tell_reached(&self, cx: &Cx<'_, H>, phase: Milestone, head: Bid) {
-        self.streams.tell_reached(cx, &self.replica, phase, head);
+    pub(crate) fn note_reached(&self, cx: &Cx<'_, H>, phase: Milestone, head: Bid) {
+        self.streams.note_reached(cx, &self.replica, phase, head);
     }
 
     /// The next cut to apply, if it is known and all of its batches have arrived.
@@ -332,13 +332,13 @@ impl<H: Host> Inputs<H> {
     /// The batches between these heads and a cut, ordered by source and then by number.
     pub(crate) fn batches_between(&self, from: &[Bid], cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
         let logs = self.streams.logs.iter().zip(from.iter().zip(&cut.heads));
-        let counts = |slot: &&Slot<H::Batch>| H::is_in(cut, &slot.batch);
+        let counts = |slot: &&BufferedBatch<H::Batch>| H::is_in(cut, &slot.batch);
         let slots = logs
             .filter(|(_, (from, upto))| from < upto)
             .flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
             .map(|(_, slot)| slot)
             .filter(counts);
-        let batch = |slot: &Slot<H::Batch>| slot.batch.clone();
+        let batch = |slot: &BufferedBatch<H::Batch>| slot.batch.clone();
         mutate!(ArrivalOrder: slots.map(batch).collect() => arrival_order(slots))
     }
 
@@ -410,7 +410,7 @@ fn old_cut_dropped<H: Host>(inputs: &Inputs<H>, cut: &Cut<H::Rules>) -> bool {
     inputs.agreement().leader().is_some_and(|leader| leader != cut.name.proposer)
 }
 
-fn arrival_order<'a, B: 'a>(slots: impl Iterator<Item = &'a Slot<B>>) -> Vec<Arc<B>> {
+fn arrival_order<'a, B: 'a>(slots: impl Iterator<Item = &'a BufferedBatch<B>>) -> Vec<Arc<B>> {
     let mut slots: Vec<_> = slots.collect();
     slots.sort_by_key(|slot| slot.position);
     slots.into_iter().map(|slot| slot.batch.clone()).collect()

@@ -15,7 +15,7 @@ use crate::presence::{Asked, Message, Met};
 use crate::streams::{Bid, lost_batches, lost_log};
 
 /// The knowledge of the receiver that is in a greeting, besides its identity.
-struct Known {
+struct Evidence {
     /// The last batch of the receiver's log that the sender has without gaps.
     batches: Bid,
     /// The latest ballot that the receiver has promised to the sender.
@@ -24,7 +24,7 @@ struct Known {
     follows: Term,
 }
 
-impl Known {
+impl Evidence {
     fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_varint(self.batches.0);
@@ -55,25 +55,27 @@ impl<H: Host> Inputs<H> {
         message: Message,
     ) -> Option<Event<H>> {
         match message {
-            Message::Greeting { birth, yours, known } => {
-                return self.on_greeting(cx, from, (birth, yours), &known);
+            Message::Greeting { log_identity, yours, known } => {
+                return self.on_greeting(cx, from, (log_identity, yours), &known);
             }
-            Message::Rejoin { nonce, birth } => {
-                let asked = self.presence.on_rejoin(from, (nonce, birth), self.target.is_some());
+            Message::Rejoin { nonce, log_identity } => {
+                let asked =
+                    self.presence.on_rejoin(from, (nonce, log_identity), self.target.is_some());
                 match asked {
                     Asked::TooEarly => cx.mark("inputs.rejoin_too_early"),
                     Asked::KnowsNothing => self.answer_rejoin(cx, from, nonce, None),
                     Asked::Answers { is_new, is_whole } => {
                         if is_new {
-                            self.end_earlier_life(cx, from, birth);
+                            self.end_earlier_life(cx, from, log_identity);
                         }
                         self.answer_rejoin(cx, from, nonce, Some(is_whole));
                     }
                 }
             }
-            Message::Recollection { nonce, birth, known } => {
+            Message::RejoinReply { nonce, log_identity, known } => {
                 let (presence, replica) = (&mut self.presence, &self.replica);
-                let all = presence.on_recollection(cx, replica, from, (nonce, birth), &known);
+                let all =
+                    presence.on_rejoin_reply(cx, replica, from, (nonce, log_identity), &known);
                 if let Some(all) = all {
                     self.end_asking(cx, all);
                 }
@@ -102,7 +104,7 @@ impl<H: Host> Inputs<H> {
             // An earlier run completed the rejoin but stopped before the driver had recorded it.
             cx.rejoined();
         }
-        self.presence.be_born(cx, &mut self.replica);
+        self.presence.draw_log_identity(cx, &mut self.replica);
         if self.replica.topology.node_count() == 1 {
             // There is nothing to send yet.
             self.presence.become_ready(cx);
@@ -111,7 +113,7 @@ impl<H: Host> Inputs<H> {
 
     /// Sends a peer this replica's identity and its knowledge of the peer.
     pub(super) fn greet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
-        let known = Known {
+        let known = Evidence {
             batches: self.streams.logs[peer.index()].held,
             promise: self.agreement().promise_of(peer),
             follows: self.agreement().term(),
@@ -124,15 +126,15 @@ impl<H: Host> Inputs<H> {
         &mut self,
         cx: &mut Cx<'_, H>,
         from: NodeId,
-        (birth, yours): (u64, u64),
+        (log_identity, yours): (u64, u64),
         known: &[u8],
     ) -> Option<Event<H>> {
-        let Ok(known) = Known::decode(known, self.replica.topology.node_count()) else {
+        let Ok(known) = Evidence::decode(known, self.replica.topology.node_count()) else {
             cx.mark("inputs.malformed_greeting");
             return None;
         };
         self.cut.follows = self.cut.follows.max(known.follows);
-        let met = self.presence.meet(cx, &mut self.replica, from, birth);
+        let met = self.presence.meet(cx, &mut self.replica, from, log_identity);
         if met != Met::Again {
             self.greet(cx, from);
         }
@@ -156,7 +158,7 @@ impl<H: Host> Inputs<H> {
 
     /// The evidence that this replica has lost part of its log: batches or promises that a peer
     /// knows and that it does not have.
-    fn forgotten(&self, from: NodeId, known: &Known) -> Option<String> {
+    fn forgotten(&self, from: NodeId, known: &Evidence) -> Option<String> {
         let held = self.streams.own_head(&self.replica);
         let from = self.node(from);
         if known.batches > held {
@@ -174,11 +176,11 @@ impl<H: Host> Inputs<H> {
 /// The knowledge of a greeting, for the fuzzer.
 #[cfg(test)]
 pub(crate) fn knowledge(batches: Bid, term: Term) -> Bytes {
-    Known { batches, promise: term, follows: term }.encode()
+    Evidence { batches, promise: term, follows: term }.encode()
 }
 
 /// Decodes the knowledge of a greeting, and returns its number of batches.
 #[cfg(test)]
 pub(crate) fn take_knowledge(bytes: &[u8], node_count: usize) -> Result<usize, DecodeError> {
-    Known::decode(bytes, node_count).map(|known| known.batches.0 as usize)
+    Evidence::decode(bytes, node_count).map(|known| known.batches.0 as usize)
 }

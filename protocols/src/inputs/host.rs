@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::recovery::ProtocolRecord;
-use super::{Configuration, Cut, Inputs, Known, Message, Timer};
+use super::{Configuration, Cut, Inputs, Message, RejoinState, Timer};
 use crate::{presence, streams, transfer};
 
 /// A protocol whose inputs are ordered by this module.
@@ -18,7 +18,7 @@ use crate::{presence, streams, transfer};
 pub(crate) trait Host:
     Protocol<Message: From<Message>, Timer: From<Timer>>
     + streams::Host
-    + presence::Host<Memory = Known<Self::Rules>>
+    + presence::Host<Memory = RejoinState<Self::Rules>>
     + transfer::Host<Configuration = Configuration>
 {
     /// The settings, besides the batches, on which the outcome of an epoch depends. A cut contains

@@ -97,10 +97,13 @@ mod tests {
             Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
             Message::BarrierRequest { token: 5 },
             Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
-            presence::Message::Greeting { birth: 7, yours: u64::MAX, known: bytes.clone() }.into(),
-            presence::Message::Rejoin { nonce: 1, birth: u64::MAX }.into(),
-            presence::Message::Recollection { nonce: 1, birth: 2, known: bytes.clone() }.into(),
-            presence::Message::Recollection { nonce: 1, birth: 2, known: Bytes::new() }.into(),
+            presence::Message::Greeting { log_identity: 7, yours: u64::MAX, known: bytes.clone() }
+                .into(),
+            presence::Message::Rejoin { nonce: 1, log_identity: u64::MAX }.into(),
+            presence::Message::RejoinReply { nonce: 1, log_identity: 2, known: bytes.clone() }
+                .into(),
+            presence::Message::RejoinReply { nonce: 1, log_identity: 2, known: Bytes::new() }
+                .into(),
             transfer::Message::CheckpointRequest { transfer: 300, index: 1 }.into(),
             transfer::Message::CheckpointChunk {
                 transfer: 300,

@@ -22,8 +22,8 @@
 //! | cut | Minerva §3.4, Algorithm 3 | `cut.rs` | Agreement | the batches of the epoch |
 //! | strict reads | | `barrier.rs` | BarrierRequest, Barrier | a cut proposed after the read arrived |
 //! | greeting | | [`crate::presence`], `greeting.rs` | Greeting | no peer knows more of a replica's log than the replica |
-//! | rejoin | | [`crate::presence`], `rejoin.rs` | Rejoin, Recollection | the promises, votes and batches of a replica that lost its disk |
-//! | back-pressure | | `waits.rs` | | the node that is behind, so that this one waits |
+//! | rejoin | | [`crate::presence`], `rejoin.rs` | Rejoin, RejoinReply | the promises, votes and batches of a replica that lost its disk |
+//! | back-pressure | | `backpressure.rs` | | the node that is behind, so that this one waits |
 //! | collection | Minerva §4 | `collection.rs` | Progress | the last epoch that every replica has applied |
 //! | checkpoint transfer | Minerva §4 | [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
@@ -41,11 +41,12 @@
 //! - A replica that may have forgotten its promises and votes sends none; see [`crate::presence`].
 //! - A cut names only available batches; epoch n is the n-th decision.
 
-mod answers;
+mod backpressure;
 mod barrier;
 mod checkpoint;
 mod collection;
 mod cut;
+mod errors;
 mod greeting;
 mod host;
 pub(crate) mod marks;
@@ -53,9 +54,8 @@ mod messages;
 mod reads;
 mod recovery;
 mod rejoin;
+pub(crate) mod size;
 mod state;
-mod waits;
-pub(crate) mod weight;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -73,30 +73,30 @@ use crate::presence::{self, Presence, RejoinTimer};
 use crate::replica::{Replica, kind};
 use crate::streams::{self, FetchTimer, Streams};
 use crate::transfer::{self, Transfer};
+use backpressure::Backpressure;
 use barrier::Barriers;
-use state::{Collection, Counters, CutState, Pace};
-use waits::Waits;
+use state::{Collection, Counters, CutState, EpochPacing};
 
-pub(crate) use answers::{
-    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
-};
+pub(crate) use backpressure::{BEHIND_MAX, MissingInput};
 pub(crate) use barrier::Waiter;
 pub(crate) use checkpoint::Configuration;
 pub(crate) use checkpoint::Incoming;
 #[cfg(test)]
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
+pub(crate) use errors::{
+    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
+};
 #[cfg(test)]
 pub(crate) use greeting::{knowledge, take_knowledge};
 pub(crate) use host::Host;
 pub use host::Rules;
 pub use messages::Message;
 pub(crate) use recovery::ProtocolRecord;
-pub(crate) use rejoin::Known;
+pub(crate) use rejoin::RejoinState;
 #[cfg(test)]
 pub(crate) use rejoin::{Target, recollection, take_recollection};
-pub use state::{Cut, ProposalName, Reign};
-pub(crate) use waits::{Awaited, BEHIND_MAX};
+pub use state::{Cut, MasterTerm, ProposalName};
 
 /// The timers of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -199,12 +199,12 @@ pub(crate) struct Inputs<H: Host> {
     pub presence: Presence<H>,
     pub transfer: Transfer<H>,
     pub cut: CutState<H::Rules>,
-    pub pace: Pace,
+    pub pace: EpochPacing,
     pub barriers: Barriers,
     /// `Some` while a replica that lost its disk is recovering its data.
     pub target: Option<rejoin::Target>,
     pub collection: Collection,
-    pub waits: Waits,
+    pub waits: Backpressure,
     pub counters: Counters,
     /// The state of the rules that the protocol adds.
     pub extension: H::Extension,
@@ -220,7 +220,7 @@ impl<H: Host> Inputs<H> {
     ) -> Option<Event<H>> {
         use presence::Message as Of;
         let is_of_rejoin =
-            matches!(message, Message::Presence(Of::Rejoin { .. } | Of::Recollection { .. }));
+            matches!(message, Message::Presence(Of::Rejoin { .. } | Of::RejoinReply { .. }));
         let is_vote = matches!(message, Message::Agreement { .. });
         let checked = message.check(self.replica.topology.node_count());
         if !self.may_handle(cx, from, checked, (is_of_rejoin, is_vote)) {
@@ -248,8 +248,8 @@ impl<H: Host> Inputs<H> {
         None
     }
 
-    /// Notes that a peer was heard from. Returns whether its message is handled: it passed its check,
-    /// and a replica that asks its peers for their knowledge ignores all other messages.
+    /// Notes that a peer was heard from. Returns whether its message is handled: it passed its
+    /// check, and a replica that asks its peers for their knowledge ignores all other messages.
     pub(crate) fn may_handle(
         &mut self,
         cx: &mut Cx<'_, H>,

@@ -24,7 +24,7 @@ use crate::streams::FETCH;
 pub(crate) type ProtocolRecord = (LogPosition, u8, Bytes);
 
 /// The state recovered from the log, between the two halves of a restart.
-pub(crate) struct Found<R> {
+pub(crate) struct RecoveredLog<R> {
     /// The epoch records that the protocol has logged since the checkpoint, in order.
     pub epochs: Vec<(LogPosition, Bytes)>,
     agreement: Vec<Record<Cut<R>>>,
@@ -38,11 +38,15 @@ pub(crate) struct Found<R> {
 
 impl<H: Host> Inputs<H> {
     /// The first half of a restart, which is the first input of every run: reads the checkpoint and
-    /// the log. The protocol then applies the epochs in [`Found::epochs`] and calls
+    /// the log. The protocol then applies the epochs in [`RecoveredLog::epochs`] and calls
     /// [`Self::start`].
-    pub(crate) fn on_restart(&mut self, cx: &mut Cx<'_, H>, durable: Durable) -> Found<H::Rules> {
+    pub(crate) fn on_restart(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        durable: Durable,
+    ) -> RecoveredLog<H::Rules> {
         assert!(self.cut.agreement.is_none(), "a node restarts once in each run");
-        let mut found = Found {
+        let mut found = RecoveredLog {
             epochs: Vec::new(),
             agreement: Vec::new(),
             own: Vec::new(),
@@ -73,7 +77,7 @@ impl<H: Host> Inputs<H> {
 
     /// The second half of a restart: the logged decisions are applied, and this replica continues
     /// from there.
-    pub(crate) fn start(&mut self, cx: &mut Cx<'_, H>, found: Found<H::Rules>) {
+    pub(crate) fn start(&mut self, cx: &mut Cx<'_, H>, found: RecoveredLog<H::Rules>) {
         self.cut.durable = self.cut.applied;
         self.start_agreement(found.agreement);
         self.cut.confirm_applied();
@@ -92,7 +96,7 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn install_meta(&mut self, meta: &Meta<H::Rules>) {
         self.cut.heads.clone_from(&meta.heads);
         self.cut.is_member.clone_from(&meta.is_member);
-        self.presence.births.clone_from(&meta.births);
+        self.presence.log_identities.clone_from(&meta.log_identities);
         self.streams.skip_to(&meta.heads, &meta.sequences);
         if let Some(target) = &meta.rejoin {
             self.aim_at(target.clone());
@@ -100,7 +104,12 @@ impl<H: Host> Inputs<H> {
         self.streams.next_sequence = self.streams.next_sequence.max(meta.next_sequence);
     }
 
-    fn read_record(&mut self, position: LogPosition, record: &Bytes, found: &mut Found<H::Rules>) {
+    fn read_record(
+        &mut self,
+        position: LogPosition,
+        record: &Bytes,
+        found: &mut RecoveredLog<H::Rules>,
+    ) {
         // The next restart has to read it again, even if this node is killed repeatedly before it
         // has written as much again.
         self.replica.owe(record.len());
@@ -120,13 +129,13 @@ impl<H: Host> Inputs<H> {
             kind::REJOINED if position <= found.agreement_from => {}
             kind::REJOINED => {
                 let rejoined = Rejoined::decode(&payload).expect(INTACT);
-                self.presence.births = rejoined.births;
+                self.presence.log_identities = rejoined.log_identities;
                 self.streams.next_sequence = rejoined.next_sequence;
                 found.agreement.extend(rejoined.agreement);
                 self.aim_at(rejoined.target);
             }
             kind::DISCARD => self.streams.restore_discard(&payload),
-            kind::BIRTH => self.presence.restore_birth(&payload),
+            kind::LOG_IDENTITY => self.presence.restore_log_identity(&payload),
             other => panic!("record {position} has the unknown kind {other}"),
         }
     }

@@ -29,7 +29,7 @@ use crate::streams::{Bid, Heads, are_heads, decode_heads, encode_heads, max_head
 
 /// A peer's knowledge of a replica that rejoins.
 #[derive(Debug)]
-pub(crate) struct Known<R> {
+pub(crate) struct RejoinState<R> {
     /// Whether the peer itself has its complete log. A peer that lost its disk and participates
     /// again has everything it received since, but does not count towards earlier majorities.
     is_whole: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Target {
 /// The log record that ends the requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Rejoined<R> {
-    pub births: Vec<u64>,
+    pub log_identities: Vec<u64>,
     pub next_sequence: u64,
     pub target: Target,
     pub agreement: Vec<Record<Cut<R>>>,
@@ -65,8 +65,8 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Forgets the state of a peer's previous log.
-    pub(super) fn end_earlier_life(&mut self, cx: &mut Cx<'_, H>, node: NodeId, birth: u64) {
-        self.presence.note_birth(cx, &mut self.replica, node, birth);
+    pub(super) fn end_earlier_life(&mut self, cx: &mut Cx<'_, H>, node: NodeId, log_identity: u64) {
+        self.presence.note_log_identity(cx, &mut self.replica, node, log_identity);
         self.streams.end_earlier_life(cx, &mut self.replica, node);
         self.collection.applied[node.index()] = SnapshotVersion::ZERO;
         self.collection.durable[node.index()] = SnapshotVersion::ZERO;
@@ -88,8 +88,8 @@ impl<H: Host> Inputs<H> {
         self.presence.answer(cx, &self.replica, peer, answer);
     }
 
-    fn known_of(&self, node: NodeId, is_whole: bool) -> Known<H::Rules> {
-        Known {
+    fn known_of(&self, node: NodeId, is_whole: bool) -> RejoinState<H::Rules> {
+        RejoinState {
             is_whole,
             heads: self.streams.held(),
             next_sequence: self.streams.logs[node.index()].next_sequence,
@@ -98,7 +98,11 @@ impl<H: Host> Inputs<H> {
     }
 
     /// Continues from the knowledge of the peers.
-    pub(super) fn end_asking(&mut self, cx: &mut Cx<'_, H>, all: Vec<(NodeId, Known<H::Rules>)>) {
+    pub(super) fn end_asking(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        all: Vec<(NodeId, RejoinState<H::Rules>)>,
+    ) {
         let me = self.replica.me;
         let nothing = vec![Bid(0); self.replica.topology.node_count()];
         let mut target = Target { epoch: SnapshotVersion::ZERO, heads: nothing };
@@ -117,9 +121,9 @@ impl<H: Host> Inputs<H> {
         }
         mutate!(RejoinReusesNumbers: () => target.heads[me.index()] = Bid(0));
         next_sequence += H::numbers_skipped(self);
-        let births = self.presence.births.clone();
+        let log_identities = self.presence.log_identities.clone();
         let agreement = DurableState::merge(agreement);
-        let rejoined = Rejoined { births, next_sequence, target, agreement };
+        let rejoined = Rejoined { log_identities, next_sequence, target, agreement };
         let position = self.replica.persist(cx, &kind::REJOINED, rejoined.encode());
         self.cut.agreement_record = position;
         self.cut.heard_at.fill(cx.now.at);
@@ -185,7 +189,7 @@ impl<H: Host> Inputs<H> {
     }
 }
 
-impl<R: Rules> Known<R> {
+impl<R: Rules> RejoinState<R> {
     fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u8(self.is_whole.into());
@@ -196,7 +200,7 @@ impl<R: Rules> Known<R> {
     }
 }
 
-impl<R: Rules> Memory for Known<R> {
+impl<R: Rules> Memory for RejoinState<R> {
     fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
         const WHAT: &str = "recollection";
         let from = &mut Reader::new(bytes);
@@ -236,7 +240,7 @@ impl<R: Rules> Rejoined<R> {
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         self.target.encode(&mut out);
-        self.births.iter().for_each(|birth| out.put_u64(*birth));
+        self.log_identities.iter().for_each(|log_identity| out.put_u64(*log_identity));
         out.put_u64(self.next_sequence);
         let agreement = postcard::to_stdvec(&self.agreement).expect("records can be encoded");
         out.put_bytes(&agreement);
@@ -247,11 +251,12 @@ impl<R: Rules> Rejoined<R> {
         const WHAT: &str = "rejoin";
         let from = &mut Reader::new(bytes);
         let target = Target::decode(from)?;
-        let births = target.heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
+        let log_identities =
+            target.heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
         let next_sequence = from.u64(WHAT)?;
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-        Ok(Self { births, next_sequence, target, agreement })
+        Ok(Self { log_identities, next_sequence, target, agreement })
     }
 }
 
@@ -271,7 +276,7 @@ pub(crate) fn recollection<R: Rules>(agreement: Vec<Record<Cut<R>>>) -> Bytes {
     let topology = Topology::one_node_per_region("fuzz", &["a", "b", "c"], Span::ZERO);
     let agreement = Agreement::new(NodeId(0), &topology, agreement, 0).durable_state();
     let heads = vec![Bid(1), Bid(300), Bid(0)];
-    Known { is_whole: true, heads, next_sequence: 70_000, agreement }.encode()
+    RejoinState { is_whole: true, heads, next_sequence: 70_000, agreement }.encode()
 }
 
 /// Decodes an answer and returns its number of cuts.
@@ -280,5 +285,5 @@ pub(crate) fn take_recollection<R: Rules>(
     bytes: &[u8],
     node_count: usize,
 ) -> Result<usize, DecodeError> {
-    Known::<R>::decode(bytes, node_count).map(|known| known.agreement.entries().len())
+    RejoinState::<R>::decode(bytes, node_count).map(|known| known.agreement.entries().len())
 }

@@ -9,8 +9,8 @@ use pangea_core::time::Timestamp;
 use pangea_core::topology::Group;
 use serde::{Deserialize, Serialize};
 
+use super::backpressure::Backpressure;
 use super::barrier::Barriers;
-use super::waits::Waits;
 use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
 use crate::messages::NUMBER_MAX;
@@ -68,7 +68,7 @@ pub struct Cut<R> {
     pub readmitted: Vec<NodeId>,
     /// The master term of the proposer, if replication is asynchronous (`Host::has_master`): the
     /// epoch contains only the proposer's batches of that term.
-    pub reign: Option<Reign>,
+    pub reign: Option<MasterTerm>,
     /// The replica that has the checkpoint turn, if the protocol has turns (`Host::next_turn`).
     pub turn: Option<NodeId>,
 }
@@ -92,7 +92,7 @@ impl<R> Cut<R> {
 
 /// A master term: the period of one master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reign {
+pub struct MasterTerm {
     /// The agreement term in which it leads.
     pub term: Term,
     /// The number of its first transaction.
@@ -200,14 +200,14 @@ impl<R: Rules> CutState<R> {
 
 /// The epochs of this log relative to those of other logs, if there are any.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct EpochPacing {
     /// An epoch that another log has reached: this log follows, with empty cuts if necessary.
     pub wanted: SnapshotVersion,
     /// The last epoch that this log may reach, because another log is behind.
     pub limit: SnapshotVersion,
 }
 
-impl Default for Pace {
+impl Default for EpochPacing {
     /// The value for a log without others.
     fn default() -> Self {
         Self { wanted: SnapshotVersion::ZERO, limit: SnapshotVersion(u64::MAX) }
@@ -223,13 +223,13 @@ pub(crate) struct Collection {
     /// The first record that must be retained, whatever checkpoints contain.
     pub kept_from: Option<LogPosition>,
     /// The checkpoint that is being written.
-    pub writing: Option<Writing>,
+    pub writing: Option<CheckpointInProgress>,
     /// Whether the last checkpoint failed so recently that it is too early for another.
     pub rests: bool,
 }
 
 /// A checkpoint that is being written.
-pub(crate) struct Writing {
+pub(crate) struct CheckpointInProgress {
     pub version: SnapshotVersion,
     /// The first log record that is needed in addition to it.
     pub first_needed: LogPosition,
@@ -304,7 +304,7 @@ impl<H: Host> Inputs<H> {
             presence: Presence::new(n),
             transfer: Transfer::new(settings.chunk_bytes),
             cut: CutState::new(n),
-            pace: Pace::default(),
+            pace: EpochPacing::default(),
             barriers: Barriers::default(),
             target: None,
             collection: Collection {
@@ -314,7 +314,7 @@ impl<H: Host> Inputs<H> {
                 writing: None,
                 rests: false,
             },
-            waits: Waits::default(),
+            waits: Backpressure::default(),
             counters: Counters::default(),
             extension,
             settings,

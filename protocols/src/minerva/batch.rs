@@ -9,7 +9,7 @@
 //!   | u16    | u64 | u64  | u64            | var   |          |          |
 //!   +--------+-----+------+----------------+-------+----------+----------+--
 //!   record: how u8, then for
-//!     0 executed    procedure u16, args, read set, writes (`given.rs`)
+//!     0 executed    procedure u16, args, read set, writes (`write_set_codec.rs`)
 //!     1 ordered     procedure u16, args, has footprint u8, [footprint]
 //!     2 certified   read set, write count, writes
 //!     3 certified in order: as 2
@@ -20,7 +20,7 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
 use pangea_core::txn::{Certified, Footprint, Program, ReadSet, ReadVersion, Write};
 
-use super::given;
+use super::write_set_codec;
 use crate::messages::NUMBER_MAX;
 use crate::streams;
 pub use crate::streams::{Bid, Heads};
@@ -33,12 +33,12 @@ pub struct TxnRecord {
     /// The program.
     pub program: Program,
     /// The execution mode of the transaction in its epoch.
-    pub how: How,
+    pub how: ExecutionMode,
 }
 
 /// The execution mode of a transaction in its epoch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum How {
+pub enum ExecutionMode {
     /// It ran at its source: its writes are applied if it is valid, otherwise it is re-executed.
     Executed {
         /// The read set of the run.
@@ -61,8 +61,8 @@ impl TxnRecord {
     /// The read set and write set of the run at its source, if they are to be validated.
     pub fn learned(&self) -> Option<(&ReadSet, &[Write])> {
         match (&self.how, &self.program) {
-            (How::Executed { reads, writes }, _) => Some((reads, writes)),
-            (How::Certified, Program::Certified(certified)) => {
+            (ExecutionMode::Executed { reads, writes }, _) => Some((reads, writes)),
+            (ExecutionMode::Certified, Program::Certified(certified)) => {
                 Some((&certified.reads, &certified.writes))
             }
             _ => None,
@@ -88,22 +88,25 @@ impl TxnRecord {
 
     fn encode(&self, out: &mut Vec<u8>) {
         match (&self.program, &self.how) {
-            (Program::Call { procedure, args }, How::Executed { reads, writes }) => {
+            (Program::Call { procedure, args }, ExecutionMode::Executed { reads, writes }) => {
                 out.put_u8(0);
                 out.put_u16(procedure.0);
                 out.put_bytes(args);
                 reads.encode(out);
-                given::encode(writes, args, out);
+                write_set_codec::encode(writes, args, out);
             }
-            (Program::Call { procedure, args }, How::Ordered { footprint }) => {
+            (Program::Call { procedure, args }, ExecutionMode::Ordered { footprint }) => {
                 out.put_u8(1);
                 out.put_u16(procedure.0);
                 out.put_bytes(args);
                 out.put_u8(u8::from(footprint.is_some()));
                 footprint.iter().for_each(|footprint| footprint.encode(out));
             }
-            (Program::Certified(certified), How::Certified | How::CertifiedInOrder) => {
-                out.put_u8(if self.how == How::Certified { 2 } else { 3 });
+            (
+                Program::Certified(certified),
+                ExecutionMode::Certified | ExecutionMode::CertifiedInOrder,
+            ) => {
+                out.put_u8(if self.how == ExecutionMode::Certified { 2 } else { 3 });
                 encode_sets(&certified.reads, &certified.writes, out);
             }
             _ => panic!("a call is executed or ordered, and a certified transaction is certified"),
@@ -117,18 +120,23 @@ impl TxnRecord {
                 let procedure = ProcedureId(from.u16("procedure id")?);
                 let args = bytes.slice_ref(from.bytes("arguments")?);
                 let how = if what == 0 {
-                    let (reads, writes) = (ReadSet::decode(from)?, given::decode(from, &args)?);
-                    How::Executed { reads, writes }
+                    let (reads, writes) =
+                        (ReadSet::decode(from)?, write_set_codec::decode(from, &args)?);
+                    ExecutionMode::Executed { reads, writes }
                 } else {
                     let is_given = from.u8("footprint")? == 1;
                     let footprint = is_given.then(|| Footprint::decode(from)).transpose()?;
-                    How::Ordered { footprint }
+                    ExecutionMode::Ordered { footprint }
                 };
                 (Program::Call { procedure, args }, how)
             }
             2 | 3 => {
                 let (reads, writes) = decode_sets(from)?;
-                let how = if what == 2 { How::Certified } else { How::CertifiedInOrder };
+                let how = if what == 2 {
+                    ExecutionMode::Certified
+                } else {
+                    ExecutionMode::CertifiedInOrder
+                };
                 (Program::Certified(Certified { reads, writes, timeline: 0 }), how)
             }
             _ => return Err(DecodeError::new("transaction record")),
@@ -276,11 +284,11 @@ mod tests {
         let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
         let certified = Program::Certified(certified);
         let all = [
-            (call.clone(), How::Executed { reads, writes }),
-            (call.clone(), How::Ordered { footprint }),
-            (call, How::Ordered { footprint: None }),
-            (certified.clone(), How::Certified),
-            (certified, How::CertifiedInOrder),
+            (call.clone(), ExecutionMode::Executed { reads, writes }),
+            (call.clone(), ExecutionMode::Ordered { footprint }),
+            (call, ExecutionMode::Ordered { footprint: None }),
+            (certified.clone(), ExecutionMode::Certified),
+            (certified, ExecutionMode::CertifiedInOrder),
         ];
         let source = NodeId(2);
         let record = |(i, (program, how))| TxnRecord {

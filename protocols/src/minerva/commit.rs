@@ -30,14 +30,14 @@ use pangea_core::protocol::Cx;
 use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::txn::{Footprint, Outcome, Program};
 
-use super::batch::{Batch, How, TxnRecord};
+use super::batch::{Batch, ExecutionMode, TxnRecord};
 use super::chains::{self, Chain, Entry};
-use super::contended::first_run;
+use super::conflict_keys::first_run;
 use super::contention::Change;
+use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
 use super::header;
 use super::independent_set::{self, Graph};
 use super::options::Solver;
-use super::resolution::{Ordered, Resolution, Wrote};
 use super::state::Execution;
 use super::validation::Validator;
 use super::{Cut, Minerva, conflict_graph};
@@ -140,7 +140,7 @@ impl Minerva {
             return self.replay(cx, &cut, &batches, resolution);
         }
         let own_head = cut.heads[self.state.inputs.replica.me.index()];
-        self.state.inputs.tell_reached(cx, Milestone::Begun, own_head);
+        self.state.inputs.note_reached(cx, Milestone::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
         let verdict = self.filter_conflicts(cx, epoch, &entries);
@@ -150,7 +150,7 @@ impl Minerva {
         let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
         apply_valid(cx.store, pool, epoch, &entries, &verdict.is_valid);
         cx.end_work(CpuStage::Apply, verdict.valid());
-        self.state.inputs.tell_reached(cx, Milestone::Validated, own_head);
+        self.state.inputs.note_reached(cx, Milestone::Validated, own_head);
         let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
         let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
@@ -229,7 +229,7 @@ impl Minerva {
             .iter()
             .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut logged));
         let resolution =
-            Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
+            EpochRecord { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
         let mut record = Vec::new();
         resolution.encode(&mut record);
         self.state.inputs.log_epoch(cx, epoch, record.into());
@@ -256,7 +256,7 @@ impl Minerva {
         } else if !is_bulk {
             logged.owed += bytes;
         }
-        let wrote = || Wrote::Here { writes: &finished.writes, args: args_of(record) };
+        let wrote = || WriteSetRef::Here { writes: &finished.writes, args: args_of(record) };
         Some(Ordered { entry, writes: is_kept.then(wrote) })
     }
 
@@ -335,8 +335,10 @@ impl Minerva {
             .map(|(entry, found)| {
                 let record = entry.record;
                 let given = match &record.how {
-                    How::Ordered { footprint } => footprint.as_ref(),
-                    How::Executed { .. } | How::Certified | How::CertifiedInOrder => None,
+                    ExecutionMode::Ordered { footprint } => footprint.as_ref(),
+                    ExecutionMode::Executed { .. }
+                    | ExecutionMode::Certified
+                    | ExecutionMode::CertifiedInOrder => None,
                 };
                 Job {
                     txn: record.txn,
@@ -352,7 +354,7 @@ impl Minerva {
 
     /// The footprint that a run at the source found; `None` if the arguments determine it.
     fn footprint_of_run(&self, record: &TxnRecord) -> Option<Footprint> {
-        let (How::Executed { reads, writes }, Program::Call { procedure, args }) =
+        let (ExecutionMode::Executed { reads, writes }, Program::Call { procedure, args }) =
             (&record.how, &record.program)
         else {
             return None;
@@ -402,7 +404,7 @@ impl Minerva {
         cx: &mut Cx<'_, Self>,
         cut: &Cut,
         batches: &[Arc<Batch>],
-        resolution: Resolution<'_>,
+        resolution: EpochRecord<'_>,
     ) {
         cx.mark("minerva.epoch_replayed");
         let entries = entries_of(batches);

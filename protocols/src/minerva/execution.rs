@@ -12,12 +12,12 @@ use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Request, Submission};
 use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, ReadVersion, SqlState};
 
-use super::batch::{How, TxnRecord};
+use super::batch::{ExecutionMode, TxnRecord};
 use super::options::Reads;
 use super::state::{Execution, InFlight, State};
 use super::{Batch, Minerva, Timer};
 use crate::inputs::{
-    IN_FLIGHT_MAX, Waiter, not_rejoined, too_far_behind, too_many_in_flight, weight,
+    IN_FLIGHT_MAX, Waiter, not_rejoined, size, too_far_behind, too_many_in_flight,
 };
 
 impl Minerva {
@@ -156,16 +156,18 @@ impl Minerva {
             // change is valid. In the ordered queue it is, and the answer names a winner that has
             // committed.
             cx.mark("minerva.certified_in_order");
-            let how = How::CertifiedInOrder;
+            let how = ExecutionMode::CertifiedInOrder;
             let weight = weight_of(&program, &how);
             return self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
         }
         let how = match &program {
             Program::Certified(_) => {
                 cx.mark("minerva.certified");
-                How::Certified
+                ExecutionMode::Certified
             }
-            Program::Call { .. } => How::Executed { reads: run.reads, writes: run.writes },
+            Program::Call { .. } => {
+                ExecutionMode::Executed { reads: run.reads, writes: run.writes }
+            }
         };
         let weight = weight_of(&program, &how);
         self.append(cx, Some(ticket), TxnPlan { program, how, weight }, run.result);
@@ -190,8 +192,8 @@ impl Minerva {
             found
         });
         cx.mark("minerva.probed");
-        let footprint = found.and_then(weight::if_small);
-        let how = How::Ordered { footprint };
+        let footprint = found.and_then(size::if_small);
+        let how = ExecutionMode::Ordered { footprint };
         let weight = weight_of(&program, &how);
         self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
     }
@@ -274,7 +276,7 @@ impl Minerva {
         let bytes = std::mem::take(&mut self.state.execution.current_bytes);
         let batch_bytes = self.state.options.batch_bytes;
         let weigh = |record: &TxnRecord| weight_of(&record.program, &record.how);
-        for records in weight::in_batches(records, bytes, batch_bytes, weigh) {
+        for records in size::split_batches(records, bytes, batch_bytes, weigh) {
             self.broadcast(cx, records);
         }
     }
@@ -298,7 +300,7 @@ impl Minerva {
 /// A transaction to be added to the batch, and its approximate size there in bytes.
 struct TxnPlan {
     program: Program,
-    how: How,
+    how: ExecutionMode,
     weight: usize,
 }
 
@@ -319,13 +321,15 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
 
 /// The approximate size of a transaction in a batch, in bytes. Values that the arguments contain
 /// count twice, because it is not known yet whether they do.
-fn weight_of(program: &Program, how: &How) -> usize {
+fn weight_of(program: &Program, how: &ExecutionMode) -> usize {
     match how {
-        How::Executed { reads, writes } => {
-            weight::of_program(program, None) + weight::of_sets(reads, writes)
+        ExecutionMode::Executed { reads, writes } => {
+            size::program_bytes(program, None) + size::sets_bytes(reads, writes)
         }
-        How::Ordered { footprint } => weight::of_program(program, footprint.as_ref()),
-        How::Certified | How::CertifiedInOrder => weight::of_program(program, None),
+        ExecutionMode::Ordered { footprint } => size::program_bytes(program, footprint.as_ref()),
+        ExecutionMode::Certified | ExecutionMode::CertifiedInOrder => {
+            size::program_bytes(program, None)
+        }
     }
 }
 

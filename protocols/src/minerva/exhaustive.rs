@@ -22,7 +22,7 @@ use pangea_core::value::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::batch::Batch;
-use super::resolution::Resolution;
+use super::epoch_record::EpochRecord;
 use super::{Cut, Message, Minerva, Options, Timer};
 use crate::agreement;
 use crate::exhaustive::{self, Act, Bounds, Brain, Happened, Out, Reply, Sent, View};
@@ -269,7 +269,7 @@ impl Brain for Replica {
             ahead(c.agreement_record),
         );
         let first_start = s.presence.first_start(&s.replica);
-        let greetings = (&s.presence.births, s.presence.is_ready, first_start);
+        let greetings = (&s.presence.log_identities, s.presence.is_ready, first_start);
         let mine = (self.agreed, self.submitted, &self.states, self.now);
         let rest = (&own.contention, &s.streams.applied, &s.collection.applied);
         let logs: Vec<_> = logs.collect();
@@ -298,7 +298,7 @@ impl Brain for Replica {
             state.presence.is_ready && self.minerva.state.inputs.agreement().is_leader();
         let mut cuts: Vec<(SnapshotVersion, Cut)> = state.cut.waiting.iter().cloned().collect();
         for record in records(log, kind::EPOCH) {
-            let resolution = Resolution::decode(&record).expect("the message can be decoded");
+            let resolution = EpochRecord::decode(&record).expect("the message can be decoded");
             cuts.push((resolution.epoch, resolution.cut));
         }
         cuts.sort_unstable_by_key(|(epoch, _)| *epoch);

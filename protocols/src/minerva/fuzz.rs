@@ -11,8 +11,8 @@ use pangea_core::txn::{
 };
 use pangea_core::value::Value;
 
-use super::batch::{Batch, Bid, How, TxnRecord};
-use super::resolution::{Ordered, Resolution, Wrote};
+use super::batch::{Batch, Bid, ExecutionMode, TxnRecord};
+use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
 use super::{Cut, Message, Rules};
 use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
@@ -60,11 +60,14 @@ fn batch() -> Bytes {
     let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: LockMode::Shared };
     let footprint = Some(Footprint::new(vec![point], vec![range]));
     let all = [
-        (call.clone(), How::Executed { reads: reads(), writes: [writes(), vec![given]].concat() }),
-        (call.clone(), How::Ordered { footprint }),
-        (call, How::Ordered { footprint: None }),
-        (certified(), How::Certified),
-        (certified(), How::CertifiedInOrder),
+        (
+            call.clone(),
+            ExecutionMode::Executed { reads: reads(), writes: [writes(), vec![given]].concat() },
+        ),
+        (call.clone(), ExecutionMode::Ordered { footprint }),
+        (call, ExecutionMode::Ordered { footprint: None }),
+        (certified(), ExecutionMode::Certified),
+        (certified(), ExecutionMode::CertifiedInOrder),
     ];
     let source = NodeId(1);
     let record = |(program, how)| TxnRecord { txn: TxnId::new(source, 40), program, how };
@@ -120,14 +123,18 @@ fn messages() -> Vec<Vec<u8>> {
         inputs::Message::BarrierRequest { token: 5 }.into(),
         inputs::Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 }.into(),
         presence::Message::Greeting {
-            birth: 7,
+            log_identity: 7,
             yours: u64::MAX,
             known: knowledge(Bid(3), Term::default()),
         }
         .into(),
-        presence::Message::Rejoin { nonce: 3, birth: 7 }.into(),
-        presence::Message::Recollection { nonce: 3, birth: 7, known: Bytes::from_static(b"known") }
-            .into(),
+        presence::Message::Rejoin { nonce: 3, log_identity: 7 }.into(),
+        presence::Message::RejoinReply {
+            nonce: 3,
+            log_identity: 7,
+            known: Bytes::from_static(b"known"),
+        }
+        .into(),
         transfer::Message::CheckpointRequest { transfer: 300, index: 3 }.into(),
         chunk(0),
         transfer::Message::CheckpointAck { transfer: 300, index: 3 }.into(),
@@ -222,9 +229,9 @@ fn cut() -> Cut {
 
 fn resolution(count: usize) -> Vec<u8> {
     let writes = writes();
-    let here = Wrote::Here { writes: &writes, args: b"arguments" };
+    let here = WriteSetRef::Here { writes: &writes, args: b"arguments" };
     let ordered = [None, Some(here)].into_iter().take(count);
-    let resolution = Resolution {
+    let resolution = EpochRecord {
         epoch: SnapshotVersion(5),
         cut: cut(),
         is_valid: (0..count).map(|i| i % 3 == 0).collect(),
@@ -236,14 +243,14 @@ fn resolution(count: usize) -> Vec<u8> {
 }
 
 fn look_at_resolution(input: &[u8]) -> Outcome {
-    let resolution = match Resolution::decode(input) {
+    let resolution = match EpochRecord::decode(input) {
         Ok(resolution) => resolution,
         Err(error) => return Outcome::refused(error),
     };
     let mut encoded = Vec::new();
     resolution.encode(&mut encoded);
     assert_eq!(
-        Resolution::decode(&encoded).as_ref(),
+        EpochRecord::decode(&encoded).as_ref(),
         Ok(&resolution),
         "the encoding is reversible"
     );
@@ -269,7 +276,7 @@ fn meta() -> Vec<u8> {
         log_head: LogPosition(9),
         heads: vec![Bid(1), Bid(300), Bid(0)],
         is_member: vec![true, false, true],
-        births: vec![1, 2, 3],
+        log_identities: vec![1, 2, 3],
         next_sequence: 70_000,
         sequences: vec![5, 300, 1],
         rejoin: Some(inputs::Target { epoch: SnapshotVersion(7), heads: vec![Bid(2); 3] }),

@@ -18,7 +18,7 @@
 //! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | the chains that can't both be valid |
 //! | independent set | §3.6 | `independent_set.rs` | | the valid chains |
 //! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
-//! | where transactions meet | | `contended.rs` | | a key for each transaction that was re-executed |
+//! | where transactions meet | | `conflict_keys.rs` | | a key for each transaction that was re-executed |
 //! | high contention | §4 | `contention.rs` | | whether to execute optimistically |
 //! | collection, checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | Progress, Checkpoint.. | the state at an epoch |
 //! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | the decisions in the log |
@@ -76,29 +76,29 @@ mod chains;
 mod checkpoint;
 mod commit;
 mod conflict_graph;
-mod contended;
+mod conflict_keys;
 mod contention;
+mod epoch_record;
 mod execution;
 #[cfg(test)]
 mod exhaustive;
 #[cfg(test)]
 mod fuzz;
-mod given;
 pub mod header;
 pub mod independent_set;
 mod marks;
 mod messages;
 mod options;
 mod recovery;
-mod resolution;
 mod state;
 mod validation;
+mod write_set_codec;
 
 use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
 pub use crate::inputs::Timer;
-use crate::inputs::{Configuration, Event, Host, Known};
+use crate::inputs::{Configuration, Event, Host, RejoinState};
 use crate::{presence, streams, transfer};
 use batch::Batch;
 use contention::Change;
@@ -193,7 +193,7 @@ impl streams::Host for Minerva {
 }
 
 impl presence::Host for Minerva {
-    type Memory = Known<Rules>;
+    type Memory = RejoinState<Rules>;
 }
 
 impl transfer::Host for Minerva {

@@ -12,8 +12,8 @@ use super::Minerva;
 use super::batch::TxnRecord;
 use super::commit::Commit;
 use super::contention::Contention;
+use super::epoch_record::EpochRecord;
 use super::options::Options;
-use super::resolution::Resolution;
 use crate::inputs::Inputs;
 
 /// A replica.
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub commit: Option<Commit>,
     /// The decisions that the log already contained when the node started, by epoch. Empty soon
     /// after.
-    pub logged: BTreeMap<SnapshotVersion, Resolution<'static>>,
+    pub logged: BTreeMap<SnapshotVersion, EpochRecord<'static>>,
     pub counters: Counters,
 }
 

@@ -34,19 +34,19 @@ impl<H: Host> Presence<H> {
     }
 
     /// Draws and logs this replica's identity if it has none.
-    pub(crate) fn be_born(&mut self, cx: &mut Cx<'_, H>, replica: &mut Replica) {
-        if self.births[replica.me.index()] == 0 {
+    pub(crate) fn draw_log_identity(&mut self, cx: &mut Cx<'_, H>, replica: &mut Replica) {
+        if self.log_identities[replica.me.index()] == 0 {
             cx.mark("inputs.born");
-            let birth = cx.rng.u64(1..);
-            self.note_birth(cx, replica, replica.me, birth);
+            let log_identity = cx.rng.u64(1..);
+            self.note_log_identity(cx, replica, replica.me, log_identity);
         }
     }
 
     /// Sends a peer this replica's identity and its knowledge of the peer.
     pub(crate) fn greet(&self, cx: &mut Cx<'_, H>, replica: &Replica, peer: NodeId, known: Bytes) {
-        let birth = self.births[replica.me.index()];
-        let yours = self.births[peer.index()];
-        replica.send_after(cx, self.logged, peer, Message::Greeting { birth, yours, known });
+        let log_identity = self.log_identities[replica.me.index()];
+        let yours = self.log_identities[peer.index()];
+        replica.send_after(cx, self.logged, peer, Message::Greeting { log_identity, yours, known });
     }
 
     /// Compares the identity in a peer's greeting with the recorded one.
@@ -55,13 +55,13 @@ impl<H: Host> Presence<H> {
         cx: &mut Cx<'_, H>,
         replica: &mut Replica,
         from: NodeId,
-        birth: u64,
+        log_identity: u64,
     ) -> Met {
-        let known = self.births[from.index()];
+        let known = self.log_identities[from.index()];
         if known == 0 {
-            self.note_birth(cx, replica, from, birth);
+            self.note_log_identity(cx, replica, from, log_identity);
             Met::First
-        } else if known != birth {
+        } else if known != log_identity {
             cx.mark("inputs.stranger");
             Met::Stranger
         } else {
@@ -78,12 +78,14 @@ impl<H: Host> Presence<H> {
     /// Whether a greeting was sent before the peer's answer to a rejoin request, in which it
     /// recorded the new identity, and the answer overtook it.
     pub(crate) fn is_late(&self, replica: &Replica, from: NodeId, yours: u64) -> bool {
-        yours != 0 && yours != self.births[replica.me.index()] && self.answered[from.index()]
+        yours != 0
+            && yours != self.log_identities[replica.me.index()]
+            && self.answered[from.index()]
     }
 
     /// The evidence that this replica has lost its log: a peer knows another identity of it.
     pub(crate) fn forgotten(&self, replica: &Replica, from: NodeId, yours: u64) -> Option<String> {
-        (yours != 0 && yours != self.births[replica.me.index()]).then(|| {
+        (yours != 0 && yours != self.log_identities[replica.me.index()]).then(|| {
             lost_log(&format!(
                 "node {} knows an earlier start of this node that is missing from its log",
                 replica.node(from).0
@@ -100,7 +102,7 @@ impl<H: Host> Presence<H> {
         from: NodeId,
         yours: u64,
     ) -> bool {
-        if yours != self.births[replica.me.index()] {
+        if yours != self.log_identities[replica.me.index()] {
             return false;
         }
         self.knows[from.index()] = true;

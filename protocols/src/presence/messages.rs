@@ -13,7 +13,7 @@ messages! {
         /// sender's identity. It stops if the greeting proves that it lost part of its own log.
         13 => Greeting {
             /// The sender's log identity.
-            birth: u64 as NonZero,
+            log_identity: u64 as NonZero,
             /// The receiver's log identity as known to the sender; 0 if unknown.
             yours: u64 as Random,
             /// The sender's other knowledge of the receiver, as the owner of the component encoded
@@ -22,21 +22,21 @@ messages! {
         } control "message_other", malformed "inputs.malformed_greeting";
         /// Sent by a replica that lost its disk to each peer, on connect and periodically until all
         /// have replied. The receiver forgets the sender's previous log and replies with
-        /// [`Message::Recollection`].
+        /// [`Message::RejoinReply`].
         14 => Rejoin {
             /// Identifies the request.
             nonce: u64 as Random,
             /// The sender's new log identity, which ends its previous one.
-            birth: u64 as NonZero,
+            log_identity: u64 as NonZero,
         } control "message_other", malformed "inputs.malformed_rejoin";
         /// The reply to a [`Message::Rejoin`]: the sender's knowledge of the receiver's batches and
         /// votes. It is sent once that knowledge is durable on the sender. The receiver resumes
         /// when all peers have replied and enough of them remember.
-        15 => Recollection {
+        15 => RejoinReply {
             /// The `nonce` of the request.
             nonce: u64 as Random,
             /// The sender's log identity.
-            birth: u64 as NonZero,
+            log_identity: u64 as NonZero,
             /// The encoded knowledge; see `rejoin.rs`. Empty if the sender has lost its disk too.
             known: Bytes,
         } sized "message_other", malformed "inputs.malformed_recollection";

@@ -2,18 +2,18 @@
 //!
 //! A replica that lost its log would assign used numbers to new batches and vote twice. Therefore
 //! it first asks the replicas that it has communicated with. Each replica draws a random log
-//! identity, its `birth`, at its first start and logs it. Peers log each other's log identities.
+//! identity at its first start and logs it. Peers log each other's log identities.
 //!
 //! ```text
 //!   replica                                 peer
-//!     | Greeting(birth, yours: none) -------> |   not known yet: logs it
-//!     | <--- Greeting(birth, yours, what else it knows of this replica) |
+//!     | Greeting(identity, yours: none) ----> |   not known yet: logs it
+//!     | <--- Greeting(identity, yours, what else it knows of this replica) |
 //! ```
 //!
 //! | phase | file | messages | known after |
 //! |---|---|---|---|
 //! | greeting | `greeting.rs` | Greeting | no peer knows more of a replica's log than the replica |
-//! | rejoin | `rejoin.rs` | Rejoin, Recollection | the knowledge that the peers of a replica without its disk have of it |
+//! | rejoin | `rejoin.rs` | Rejoin, RejoinReply | the knowledge that the peers of a replica without its disk have of it |
 //!
 //! Until it is ready, a replica takes no part in decisions.
 //!
@@ -41,7 +41,7 @@ use crate::replica::{INTACT, Replica, kind};
 pub(crate) use greeting::Met;
 pub use messages::Message;
 pub(crate) use rejoin::Asked;
-use rejoin::{Answer, Asking};
+use rejoin::{Answer, RejoinQueries};
 
 /// A protocol whose replicas greet each other.
 pub(crate) trait Host: Protocol<Message: From<Message>, Timer: From<RejoinTimer>> {
@@ -68,11 +68,11 @@ pub(crate) trait Memory: Sized {
 /// The replicas' knowledge of each other's log identities.
 pub(crate) struct Presence<H: Host> {
     /// The log identity of each replica; 0 if unknown.
-    pub births: Vec<u64>,
+    pub log_identities: Vec<u64>,
     /// Whether this replica takes part in decisions.
     pub is_ready: bool,
     /// `Some` while this replica has lost its disk and asks its peers for their knowledge.
-    asking: Option<Asking<H::Memory>>,
+    asking: Option<RejoinQueries<H::Memory>>,
     /// The nonce of the rejoin request of each peer that lost its disk, until it has greeted.
     rejoins: Vec<Option<u64>>,
     /// The log position of the last record of a log identity.
@@ -92,7 +92,7 @@ impl<H: Host> Presence<H> {
     /// The initial state, in which nothing is known.
     pub(crate) fn new(node_count: usize) -> Self {
         Self {
-            births: vec![0; node_count],
+            log_identities: vec![0; node_count],
             is_ready: false,
             asking: None,
             rejoins: vec![None; node_count],
@@ -105,25 +105,25 @@ impl<H: Host> Presence<H> {
     }
 
     /// Restores a log identity from the log, after a restart.
-    pub(crate) fn restore_birth(&mut self, payload: &Bytes) {
+    pub(crate) fn restore_log_identity(&mut self, payload: &Bytes) {
         let from = &mut Reader::new(payload);
         let node = NodeId(from.u16("birth").expect(INTACT));
-        self.births[node.index()] = from.u64("birth").expect(INTACT);
+        self.log_identities[node.index()] = from.u64("birth").expect(INTACT);
     }
 
     /// Records and logs the log identity of a replica.
-    pub(crate) fn note_birth(
+    pub(crate) fn note_log_identity(
         &mut self,
         cx: &mut Cx<'_, H>,
         replica: &mut Replica,
         node: NodeId,
-        birth: u64,
+        log_identity: u64,
     ) {
-        self.births[node.index()] = birth;
+        self.log_identities[node.index()] = log_identity;
         let mut record = Vec::new();
         record.put_u16(node.0);
-        record.put_u64(birth);
-        self.logged = replica.persist(cx, &kind::BIRTH, record.into());
+        record.put_u64(log_identity);
+        self.logged = replica.persist(cx, &kind::LOG_IDENTITY, record.into());
     }
 
     /// The confirmations that this replica waits for at its first start; `None` at a later start or
@@ -139,7 +139,7 @@ impl<H: Host> Presence<H> {
 
     /// The status for operators while this replica asks its peers.
     pub(crate) fn asking_status(&self, replica: &Replica) -> Option<Rejoining> {
-        let Asking { answers, .. } = self.asking.as_ref()?;
+        let RejoinQueries { answers, .. } = self.asking.as_ref()?;
         let peers_with = |is_it: fn(&Answer<H::Memory>) -> bool| {
             replica.peers().filter(|peer| is_it(&answers[peer.index()])).collect()
         };

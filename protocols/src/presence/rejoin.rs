@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!   replaced                                every other
-//!     | Rejoin(nonce, birth) ---------------> |   logs the birth: the earlier life is over
-//!     | <------- Recollection(nonce, known)   |   sent when all that it tells is durable there
+//!     | Rejoin(nonce, identity) ------------> |   logs the identity: the previous log is over
+//!     | <-------- RejoinReply(nonce, known)   |   sent when the reported state is durable there
 //!   all have answered, enough of them remember: the owner logs their knowledge, in one record
 //!     | Greeting, .. -----------------------> |   takes part, and fetches the data that it held
 //! ```
@@ -35,7 +35,7 @@ use crate::replica::Replica;
 const RETRY: Span = Span::from_ms(500);
 
 /// The requests and the answers received.
-pub(crate) struct Asking<M> {
+pub(crate) struct RejoinQueries<M> {
     nonce: u64,
     pub(super) answers: Vec<Answer<M>>,
 }
@@ -77,8 +77,8 @@ impl<H: Host> Presence<H> {
         cx.mark("inputs.rejoin_asks");
         let nonce = cx.rng.u64(..);
         let answers = replica.topology.node_ids().map(|_| Answer::None).collect();
-        self.births[replica.me.index()] = cx.rng.u64(1..);
-        self.asking = Some(Asking { nonce, answers });
+        self.log_identities[replica.me.index()] = cx.rng.u64(1..);
+        self.asking = Some(RejoinQueries { nonce, answers });
         self.is_ready = mutate!(VotesWhileRejoining: false => true);
         cx.set_timer(RejoinTimer.into(), RETRY);
     }
@@ -94,9 +94,9 @@ impl<H: Host> Presence<H> {
 
     /// Asks a peer for its knowledge.
     pub(crate) fn ask(&self, cx: &mut Cx<'_, H>, replica: &Replica, peer: NodeId) {
-        let Some(Asking { nonce, .. }) = self.asking else { return };
-        let birth = self.births[replica.me.index()];
-        replica.send(cx, peer, Message::Rejoin { nonce, birth });
+        let Some(RejoinQueries { nonce, .. }) = self.asking else { return };
+        let log_identity = self.log_identities[replica.me.index()];
+        replica.send(cx, peer, Message::Rejoin { nonce, log_identity });
     }
 
     /// Handles the request of a peer that lost its disk. `is_catching_up` is whether this replica
@@ -104,12 +104,12 @@ impl<H: Host> Presence<H> {
     pub(crate) fn on_rejoin(
         &mut self,
         from: NodeId,
-        (nonce, birth): (u64, u64),
+        (nonce, log_identity): (u64, u64),
         is_catching_up: bool,
     ) -> Asked {
         if self.is_asking() {
             // This replica's own record will contain the identity.
-            self.births[from.index()] = birth;
+            self.log_identities[from.index()] = log_identity;
             return Asked::KnowsNothing;
         }
         if !is_catching_up && !self.is_ready {
@@ -127,19 +127,19 @@ impl<H: Host> Presence<H> {
         peer: NodeId,
         (nonce, known): (u64, Bytes),
     ) {
-        let birth = self.births[replica.me.index()];
+        let log_identity = self.log_identities[replica.me.index()];
         let after = cx.log_head();
-        replica.send_after(cx, after, peer, Message::Recollection { nonce, birth, known });
+        replica.send_after(cx, after, peer, Message::RejoinReply { nonce, log_identity, known });
     }
 
     /// Handles the answer of a peer. Returns the knowledge of the peers, by replica, once all have
     /// answered and every majority contains one that remembers.
-    pub(crate) fn on_recollection(
+    pub(crate) fn on_rejoin_reply(
         &mut self,
         cx: &mut Cx<'_, H>,
         replica: &Replica,
         from: NodeId,
-        (nonce, birth): (u64, u64),
+        (nonce, log_identity): (u64, u64),
         known: &Bytes,
     ) -> Option<Vec<(NodeId, H::Memory)>> {
         let answer = match known.is_empty() {
@@ -161,7 +161,7 @@ impl<H: Host> Presence<H> {
         }
         asking.answers[from.index()] = answer;
         self.answered[from.index()] = true;
-        self.births[from.index()] = birth;
+        self.log_identities[from.index()] = log_identity;
         if !self.is_enough(replica) {
             return None;
         }
@@ -175,7 +175,7 @@ impl<H: Host> Presence<H> {
 
     /// Whether all peers have answered and every majority contains one that remembers.
     fn is_enough(&self, replica: &Replica) -> bool {
-        let Some(Asking { answers, .. }) = &self.asking else { return false };
+        let Some(RejoinQueries { answers, .. }) = &self.asking else { return false };
         let answered = answers.iter().filter(|answer| !matches!(answer, Answer::None)).count();
         let known = answers.iter().filter(|answer| answer.is_whole()).count();
         let is_enough =

@@ -11,7 +11,7 @@ use pangea_core::ids::NodeId;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
-use super::log::Missing;
+use super::log::BatchGap;
 use super::{Bid, FetchTimer, Host, Message, Streams};
 use crate::replica::Replica;
 
@@ -35,9 +35,9 @@ impl<H: Host> Streams<H> {
         for source in replica.topology.node_ids() {
             let log = &mut self.logs[source.index()];
             let first_missing = log.held.next();
-            let Missing { bid, since, asked } = log.missing;
+            let BatchGap { bid, since, asked } = log.missing;
             if log.known <= log.held || bid != first_missing {
-                log.missing = Missing { bid: first_missing, since: cx.now.at, asked: 0 };
+                log.missing = BatchGap { bid: first_missing, since: cx.now.at, asked: 0 };
                 continue;
             }
             if replica.is_up[source.index()] && log.is_streaming(cx.now.at, patience) {
@@ -49,7 +49,7 @@ impl<H: Host> Streams<H> {
             if cx.now.at.since(since).us < patience.us << doublings {
                 continue;
             }
-            log.missing = Missing { since: cx.now.at, asked: asked + 1, ..log.missing };
+            log.missing = BatchGap { since: cx.now.at, asked: asked + 1, ..log.missing };
             log.fetched_upto = log.fetched_upto.max(log.known);
             let last = log.slots.keys().next_back().copied().unwrap_or_default();
             let next_held = log.slots.range(first_missing..).next().map(|(bid, _)| bid.0 - 1);

@@ -22,7 +22,7 @@ const AHEAD_MAX: u64 = 1 << 16;
 /// The part of a replica's log that is on this node.
 pub(crate) struct SourceLog<B> {
     /// The batches on this node.
-    pub slots: BTreeMap<Bid, Slot<B>>,
+    pub slots: BTreeMap<Bid, BufferedBatch<B>>,
     /// The last batch received without gaps; collected batches count.
     pub held: Bid,
     /// The total size of these batches in bytes; those skipped by a checkpoint do not count.
@@ -35,7 +35,7 @@ pub(crate) struct SourceLog<B> {
     pub known: Bid,
     /// All transactions in batches that were ever on this node have lower numbers than this.
     pub next_sequence: u64,
-    pub missing: Missing,
+    pub missing: BatchGap,
     /// When the last new batch arrived from the source itself.
     pub heard_at: Timestamp,
     /// The value of `known` when a batch was last fetched.
@@ -44,7 +44,7 @@ pub(crate) struct SourceLog<B> {
 
 /// The first missing batch.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Missing {
+pub(crate) struct BatchGap {
     pub bid: Bid,
     /// When it was first found missing, or was last requested.
     pub since: Timestamp,
@@ -53,7 +53,7 @@ pub(crate) struct Missing {
 }
 
 /// A batch on this node.
-pub(crate) struct Slot<B> {
+pub(crate) struct BufferedBatch<B> {
     pub bytes: Bytes,
     pub batch: Arc<B>,
     /// Its position in this node's log.
@@ -73,7 +73,7 @@ impl<B> Default for SourceLog<B> {
             collected: Bid(0),
             known: Bid(0),
             next_sequence: 0,
-            missing: Missing::default(),
+            missing: BatchGap::default(),
             heard_at: Timestamp::default(),
             fetched_upto: Bid(0),
         }
@@ -115,7 +115,7 @@ impl<B: Batch> SourceLog<B> {
     }
 
     /// Inserts a batch.
-    pub(crate) fn insert(&mut self, bid: Bid, slot: Slot<B>) {
+    pub(crate) fn insert(&mut self, bid: Bid, slot: BufferedBatch<B>) {
         if bid <= self.held {
             return;
         }
@@ -232,7 +232,7 @@ mod tests {
         fn insert(log: &mut SourceLog<Empty>, bid: u64, len: usize) {
             let bid = Bid(bid);
             let (batch, bytes) = (Arc::new(Empty(bid)), Bytes::from(vec![0; len]));
-            log.insert(bid, Slot { bytes, batch, position: LogPosition(1), end: 0 });
+            log.insert(bid, BufferedBatch { bytes, batch, position: LogPosition(1), end: 0 });
         }
         let mut log = SourceLog::default();
         (1..=4).for_each(|bid| insert(&mut log, bid, 10));

@@ -52,7 +52,7 @@ use crate::replica::{INTACT, Replica};
 pub use bid::{Bid, Heads};
 pub(crate) use bid::{decode_heads, encode_heads, max_heads};
 pub(crate) use fetch::FETCH;
-pub(crate) use log::{Slot, SourceLog};
+pub(crate) use log::{BufferedBatch, SourceLog};
 pub use messages::Message;
 pub(crate) use messages::{AllHeads, are_heads, decode_batch};
 pub(crate) use replication::{lost_batches, lost_log};
@@ -219,7 +219,7 @@ impl<H: Host> Streams<H> {
 
     /// Notifies the latency observer that this replica's transactions up to the end of a batch of
     /// its log have reached a phase.
-    pub(crate) fn tell_reached(
+    pub(crate) fn note_reached(
         &self,
         cx: &Cx<'_, H>,
         replica: &Replica,
@@ -236,7 +236,7 @@ impl<H: Host> Streams<H> {
         let batch = H::Batch::decode(&payload).expect(INTACT);
         let log = &mut self.logs[batch.source().index()];
         let bid = batch.bid();
-        log.insert(bid, Slot { bytes: payload, batch: Arc::new(batch), position, end: 0 });
+        log.insert(bid, BufferedBatch { bytes: payload, batch: Arc::new(batch), position, end: 0 });
     }
 
     /// Restores the discard of batches, after a restart.

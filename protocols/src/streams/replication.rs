@@ -22,7 +22,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::fetch::FETCH_BYTES_MAX;
-use super::{Batch, Bid, Event, Heads, Host, Message, Slot, Streams, decode_batch};
+use super::{Batch, Bid, BufferedBatch, Event, Heads, Host, Message, Streams, decode_batch};
 use crate::replica::{Replica, kind};
 
 impl<H: Host> Streams<H> {
@@ -58,7 +58,7 @@ impl<H: Host> Streams<H> {
     ) -> LogPosition {
         let position = replica.persist(cx, &kind::BATCH, bytes.clone());
         let log = &mut self.logs[batch.source().index()];
-        log.insert(batch.bid(), Slot { bytes, batch, position, end: 0 });
+        log.insert(batch.bid(), BufferedBatch { bytes, batch, position, end: 0 });
         position
     }
 
@@ -149,7 +149,7 @@ impl<H: Host> Streams<H> {
         }
         cx.mark("inputs.acknowledged");
         if grown[me.index()] {
-            self.tell_reached(cx, replica, Milestone::Durable, self.own(replica).durable);
+            self.note_reached(cx, replica, Milestone::Durable, self.own(replica).durable);
         }
         self.update_available(cx, replica);
         let heads = self.durable[me.index()].clone();
@@ -204,7 +204,7 @@ impl<H: Host> Streams<H> {
         }
         let own = self.available[me.index()];
         if own > before {
-            self.tell_reached(cx, replica, Milestone::Replicated, own);
+            self.note_reached(cx, replica, Milestone::Replicated, own);
         }
         if !self.ack_everyone && own > self.proof_sent {
             self.proof_sent = own;

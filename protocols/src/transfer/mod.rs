@@ -44,7 +44,7 @@ pub(crate) use incoming::Incoming;
 #[cfg(test)]
 pub(crate) use incoming::take_chunk;
 pub use messages::{ChunkNumber, Message};
-use outgoing::{Kept, Outgoing};
+use outgoing::{Outgoing, RetainedBatches};
 
 /// A protocol whose replicas send each other checkpoints.
 pub(crate) trait Host: Protocol<Message: From<Message>> {
@@ -83,7 +83,7 @@ pub(crate) struct Transfer<H: Host> {
     /// The transfer to this replica.
     incoming: Option<Incoming<H::Configuration>>,
     /// The batches retained for peers that install a checkpoint or have just installed one.
-    kept: BTreeMap<NodeId, Kept>,
+    kept: BTreeMap<NodeId, RetainedBatches>,
     /// The number of transfers requested, which selects the peer round robin.
     count: u64,
     /// The number of transfers that stalled since the last chunk with rows arrived.

@@ -49,7 +49,7 @@ pub(crate) struct Outgoing {
 /// The batches that a peer needs after its checkpoint. No other rule retains them, because the peer
 /// may have been removed. They are retained until it is a member again, for up to [`KEEP`] after
 /// its last message.
-pub(crate) struct Kept {
+pub(crate) struct RetainedBatches {
     /// The peer has everything up to these heads, or will have it.
     pub(super) heads: Heads,
     /// When the peer last requested or acknowledged a chunk or made progress after them, or was
@@ -121,7 +121,7 @@ impl<H: Host> Transfer<H> {
             next_index: 0,
         };
         self.outgoing.insert(to, outgoing);
-        self.kept.insert(to, Kept { heads, heard: cx.now.at });
+        self.kept.insert(to, RetainedBatches { heads, heard: cx.now.at });
         self.send_chunks(cx, replica, to);
     }
 
@@ -187,7 +187,7 @@ impl<H: Host> Transfer<H> {
         is_too_much: impl Fn(&[Bid]) -> bool,
     ) {
         let Self { kept, outgoing, .. } = self;
-        let is_late = |kept: &Kept| now.since(kept.heard).us >= KEEP.us;
+        let is_late = |kept: &RetainedBatches| now.since(kept.heard).us >= KEEP.us;
         outgoing.retain(|peer, _| {
             replica.is_up[peer.index()] || kept.get(peer).is_some_and(|it| !is_late(it))
         });

@@ -20,7 +20,7 @@ macro_rules! message {
     (Gone $fields:tt) => { message!(@ Streams streams Gone $fields) };
     (Greeting $fields:tt) => { message!(@ Presence presence Greeting $fields) };
     (Rejoin $fields:tt) => { message!(@ Presence presence Rejoin $fields) };
-    (Recollection $fields:tt) => { message!(@ Presence presence Recollection $fields) };
+    (RejoinReply $fields:tt) => { message!(@ Presence presence RejoinReply $fields) };
     (CheckpointRequest $fields:tt) => { message!(@ Transfer transfer CheckpointRequest $fields) };
     (CheckpointChunk $fields:tt) => { message!(@ Transfer transfer CheckpointChunk $fields) };
     (CheckpointAck $fields:tt) => { message!(@ Transfer transfer CheckpointAck $fields) };

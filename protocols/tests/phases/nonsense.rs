@@ -8,7 +8,7 @@ use pangea_core::protocol::Input;
 use pangea_core::txn::{Certified, PointRead, Program, ReadSet, ReadVersion, Write};
 use pangea_core::value::Value;
 use pangea_protocols::agreement::Term;
-use pangea_protocols::minerva::batch::{Batch, Bid, How, TxnRecord};
+use pangea_protocols::minerva::batch::{Batch, Bid, ExecutionMode, TxnRecord};
 use pangea_protocols::minerva::{Message, Options};
 use pangea_protocols::transfer::ChunkNumber;
 use proptest::prelude::*;
@@ -90,12 +90,12 @@ fn message() -> impl Strategy<Value = Message> {
         progress,
         any::<u64>().prop_map(|token| message!(BarrierRequest { token })),
         barrier,
-        (any::<u64>(), bid(), 0u32..3).prop_map(|(birth, batches, pad)| {
+        (any::<u64>(), bid(), 0u32..3).prop_map(|(log_identity, batches, pad)| {
             let mut known = Vec::new();
             known.put_varint(batches.0);
             nonsense_term(pad).encode(&mut known);
             nonsense_term(pad).encode(&mut known);
-            message!(Greeting { birth, yours: 0, known: known.into() })
+            message!(Greeting { log_identity, yours: 0, known: known.into() })
         }),
         (number(), number())
             .prop_map(|(transfer, index)| message!(CheckpointRequest { transfer, index })),
@@ -107,7 +107,7 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 /// One transaction of a batch whose parts are consistent only in the encoding.
-fn record() -> impl Strategy<Value = (Program, How)> {
+fn record() -> impl Strategy<Value = (Program, ExecutionMode)> {
     let seen = prop_oneof![
         Just(ReadVersion::Absent),
         any::<u64>().prop_map(|version| ReadVersion::At(SnapshotVersion(version))),
@@ -130,12 +130,15 @@ fn record() -> impl Strategy<Value = (Program, How)> {
         let args = Bytes::from_static(args.as_bytes());
         let call = Program::Call { procedure: ProcedureId(procedure), args };
         match how {
-            0 => (call, How::Executed { reads, writes }),
-            1 => (call, How::Ordered { footprint: None }),
-            2 => (Program::Certified(Certified { reads, writes, timeline: 0 }), How::Certified),
+            0 => (call, ExecutionMode::Executed { reads, writes }),
+            1 => (call, ExecutionMode::Ordered { footprint: None }),
+            2 => (
+                Program::Certified(Certified { reads, writes, timeline: 0 }),
+                ExecutionMode::Certified,
+            ),
             _ => (
                 Program::Certified(Certified { reads, writes, timeline: 0 }),
-                How::CertifiedInOrder,
+                ExecutionMode::CertifiedInOrder,
             ),
         }
     })

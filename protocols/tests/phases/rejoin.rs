@@ -236,13 +236,13 @@ fn an_answer_to_an_earlier_question_says_nothing() {
     let mut cluster = busy(3);
     cluster.crash(1);
     cluster.rule = Box::new(|_, _, message| match message {
-        message!(Recollection { .. }) => Fate::HoldBack,
+        message!(RejoinReply { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.sent.clear();
     cluster.replace(1);
     cluster.run_for(100);
-    let is_answer = |message: &Message| matches!(message, message!(Recollection { .. }));
+    let is_answer = |message: &Message| matches!(message, message!(RejoinReply { .. }));
     let answers: Vec<_> = cluster.sent.drain(..).filter(|(_, _, said)| is_answer(said)).collect();
     assert_eq!(answers.len(), 2);
     cluster.crash(1);
@@ -309,7 +309,7 @@ fn what_is_no_answer_is_refused() {
     let mut cluster = busy(3);
     cluster.crash(1);
     cluster.rule = Box::new(|_, _, message| match message {
-        message!(Recollection { .. }) => Fate::Lose,
+        message!(RejoinReply { .. }) => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.replace(1);
@@ -321,14 +321,16 @@ fn what_is_no_answer_is_refused() {
     });
     let nonce = question.expect("the node queries its peers");
     for known in [&b"x"[..], &[3, 1, 1, 1, 5, 1, 9]] {
-        let message = message!(Recollection { nonce, birth: 4, known: known.into() });
+        let message = message!(RejoinReply { nonce, log_identity: 4, known: known.into() });
         cluster.step(1, Input::Message { from: NodeId(0), message });
     }
-    let nobody = message!(Recollection { nonce, birth: 0, known: Default::default() });
+    let nobody = message!(RejoinReply { nonce, log_identity: 0, known: Default::default() });
     cluster.step(1, Input::Message { from: NodeId(0), message: nobody });
     assert_eq!(cluster.mark(1, "inputs.malformed_recollection"), 3);
-    cluster
-        .step(0, Input::Message { from: NodeId(1), message: message!(Rejoin { nonce, birth: 0 }) });
+    cluster.step(
+        0,
+        Input::Message { from: NodeId(1), message: message!(Rejoin { nonce, log_identity: 0 }) },
+    );
     assert_eq!(cluster.mark(0, "inputs.malformed_rejoin"), 1);
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
 }
@@ -408,7 +410,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     cluster.batch(lost);
     cluster.crash(lost);
     cluster.rule = Box::new(move |from, to, message| match message {
-        message!(Rejoin { .. }) | message!(Recollection { .. }) => Fate::Deliver,
+        message!(Rejoin { .. }) | message!(RejoinReply { .. }) => Fate::Deliver,
         _ if [(back, lost), (lost, back)].contains(&(from.index(), to.index())) => Fate::Lose,
         _ if hampers(from.index(), to.index(), message) => Fate::Lose,
         _ => Fate::Deliver,
@@ -487,7 +489,7 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     cluster.fire(c, Timer::Epoch);
     cluster.crash(x);
     cluster.rule = Box::new(move |from, to, message| match message {
-        message!(Rejoin { .. }) | message!(Recollection { .. }) => Fate::Deliver,
+        message!(Rejoin { .. }) | message!(RejoinReply { .. }) => Fate::Deliver,
         _ if [(c, x), (x, c)].contains(&(from.index(), to.index())) => Fate::Lose,
         message!(Agreement { .. }) if from.index() == c => Fate::HoldBack,
         _ if hampers(from, to, message) => Fate::Lose,

@@ -16,11 +16,11 @@ use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
-use super::super::recovery::{EpochRecord, OfShards};
+use super::super::recovery::{EpochRecord, ShardEpochRecord};
 use super::super::{Calvin, Message};
-use super::items::{Item, Items};
-use super::slice::{Line, Slice};
-use super::{Own, Received, Shards, Stream};
+use super::remote_results::{RemoteResult, RemoteResults};
+use super::slice::{Lineage, Slice};
+use super::{OwnEpoch, Received, ShardStream, Shards};
 use crate::inputs::ProposalName;
 
 impl Calvin {
@@ -49,7 +49,8 @@ impl Calvin {
         let is_replay = self.state.inputs.cut.agreement.is_none();
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("the epoch was run");
-        let Own { cut, mine, .. } = shards.own.remove(&epoch).expect("the epoch was run");
+        let OwnEpoch { cut, local_requests, .. } =
+            shards.own.remove(&epoch).expect("the epoch was run");
         let of_shards = shards.take_epoch((epoch, line));
         if !is_replay {
             let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: Some(of_shards) };
@@ -62,7 +63,7 @@ impl Calvin {
         cx.store.publish(epoch);
         self.state.inputs.confirm(cx, epoch, &cut);
         self.checkpoint_if_due(cx);
-        self.settle_confirmed(cx, (epoch, line), mine);
+        self.settle_confirmed(cx, (epoch, line), local_requests);
         self.tell_void_divided(cx, &cut);
         self.state.inputs.release_barriers(cx, &cut);
         self.read_released(cx);
@@ -88,13 +89,13 @@ impl Calvin {
             let slices = stream.outbound.slices.range_mut(from.next()..=upto);
             slices.for_each(|(_, slice)| slice.is_decided = true);
             for node in &stream.outbound.subscribers {
-                cx.send(*node, Message::Decided { upto, name });
+                cx.send(*node, Message::SlicesDecided { upto, name });
             }
         }
     }
 
     /// Handles a source's announcement that slices sent early are decided.
-    pub(in super::super) fn on_decided(
+    pub(in super::super) fn on_slices_decided(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -138,7 +139,7 @@ impl Calvin {
             return false;
         }
         cx.mark("calvin.slice_void");
-        let is_run = self.shards().given >= epoch;
+        let is_run = self.shards().scheduled_upto >= epoch;
         if is_run {
             mutate!(NeighbourStays: () => return neighbour_stays(self.shards().stream(shard)));
             self.go_back(cx, SnapshotVersion(epoch.0 - 1));
@@ -152,14 +153,14 @@ impl Calvin {
     /// Handles that cuts of this node's group from an epoch on, which it has sent to other shards,
     /// are void.
     pub(in super::super) fn void_own(&mut self, cx: &mut Cx<'_, Self>, from: SnapshotVersion) {
-        if self.shards().given >= from {
+        if self.shards().scheduled_upto >= from {
             self.go_back(cx, SnapshotVersion(from.0 - 1));
         }
         let shards = self.shards();
         assert!(shards.decided < from, "decided cuts are not void");
         for own in shards.own.split_off(&from).into_values() {
-            for txn in own.mine {
-                shards.mine.remove(&txn);
+            for txn in own.local_requests {
+                shards.local_requests.remove(&txn);
                 shards.results.remove(&txn);
             }
         }
@@ -179,10 +180,10 @@ impl Calvin {
         let upto = upto.min(self.state.inputs.cut.applied);
         self.state.inputs.retreat(cx, upto);
         let shards = self.shards();
-        shards.give_from(upto);
+        shards.reschedule_from(upto);
         shards.yields = false;
         for own in shards.own.range(upto.next()..).map(|(_, own)| own) {
-            own.mine.iter().for_each(|txn| drop(shards.results.remove(txn)));
+            own.local_requests.iter().for_each(|txn| drop(shards.results.remove(txn)));
         }
         for (shard, stream) in &mut shards.streams {
             stream.outbound.items.split_off(&upto.next());
@@ -200,7 +201,7 @@ impl Calvin {
     /// contains only decided epochs, which may differ from those that ran here early.
     pub(in super::super) fn go_back_to_confirmed(&mut self, cx: &mut Cx<'_, Self>) {
         let confirmed = self.confirmed();
-        let is_early = self.state.shards.as_ref().is_some_and(|it| it.given > confirmed);
+        let is_early = self.state.shards.as_ref().is_some_and(|it| it.scheduled_upto > confirmed);
         if is_early && self.state.inputs.is_asynchronous() {
             self.go_back(cx, confirmed);
         }
@@ -218,7 +219,7 @@ impl Calvin {
     }
 }
 
-impl Stream {
+impl ShardStream {
     /// The master whose transactions are in a slice, and the first number of its master term.
     fn reign_of(&self, slice: &Slice) -> Option<(NodeId, u64)> {
         Some((self.group[slice.cut.name.proposer.index()], slice.cut.first?))
@@ -239,8 +240,8 @@ impl Stream {
 
 impl Shards {
     /// Takes the messages from and to other shards of a confirmed epoch, for its log record.
-    fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Line)) -> OfShards {
-        let mut of_shards = OfShards::default();
+    fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Lineage)) -> ShardEpochRecord {
+        let mut of_shards = ShardEpochRecord::default();
         for (shard, stream) in &mut self.streams {
             let came = stream.inbound.slices.remove(&epoch).expect("the epoch was run");
             stream.masters.confirmed = stream.reign_of(&came).or(stream.masters.confirmed);
@@ -256,16 +257,17 @@ impl Shards {
 }
 
 /// The rows that each shard sent, as if in one message.
-fn by_shard(at: (SnapshotVersion, Line), received: Received) -> Vec<(ShardId, Items)> {
-    let mut of: BTreeMap<ShardId, Vec<Item>> = BTreeMap::new();
-    let is_part = |(_, item): &((ShardId, TxnId), Item)| matches!(item, Item::Part(..));
+fn by_shard(at: (SnapshotVersion, Lineage), received: Received) -> Vec<(ShardId, RemoteResults)> {
+    let mut of: BTreeMap<ShardId, Vec<RemoteResult>> = BTreeMap::new();
+    let is_part =
+        |(_, item): &((ShardId, TxnId), RemoteResult)| matches!(item, RemoteResult::Reads(..));
     for ((shard, _), item) in received.into_iter().filter(is_part) {
         of.entry(shard).or_default().push(item);
     }
-    of.into_iter().map(|(shard, items)| (shard, Items::new(at, &items))).collect()
+    of.into_iter().map(|(shard, items)| (shard, RemoteResults::new(at, &items))).collect()
 }
 
-fn neighbour_stays(stream: &mut Stream) -> bool {
+fn neighbour_stays(stream: &mut ShardStream) -> bool {
     stream.inbound.slices.values_mut().for_each(|slice| slice.is_decided = true);
     stream.raise_decided();
     false

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   receiver                       sender
-//!      | Subscribe(slices, items) -->|      with each connection, and where another one is away
-//!      |<== Slice, Items ============|      what is there after those, and what comes
-//!      |<== More ====================|      where that is much, of many epochs or of one
-//!      | Subscribe, goes on -------->|      and now the rest
-//!      | Kept(epoch, applied) ------>|      all replicas of the receiver's shard have it; and how
-//!      |                             |      far this one is, and for whom it waits
-//!      |<-- Missed(epoch) -----------|      what was asked for is not there any more
+//!      | Subscribe(slices, items) -->|      on connect, or if another replica is unreachable
+//!      |<== Slice, RemoteResults ====|      the retained messages after those, and new ones
+//!      |<== Resubscribe =============|      if the backlog is large
+//!      | Subscribe, goes on -------->|      the rest of it
+//!      | ShardProgress(upto, ..) --->|      all replicas of the receiver's shard have persisted it;
+//!      |                             |      the receiver's progress, and the node it waits for
+//!      |<-- Truncated(epoch) --------|      the requested epochs are no longer retained
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +20,11 @@ use pangea_core::protocol::{Cx, Message as _};
 use pangea_core::time::Span;
 
 use super::super::{Calvin, Message};
-use super::items::{Item, Items};
-use super::pieces::Piece;
-use super::results::Mine;
-use super::slice::{Line, Slice};
-use super::{AHEAD_MAX, Sent, Shards, Stream};
+use super::chunks::SliceChunk;
+use super::remote_results::{RemoteResult, RemoteResults};
+use super::results::LocalRequest;
+use super::slice::{Lineage, Slice};
+use super::{AHEAD_MAX, Sent, ShardStream, Shards};
 use crate::inputs::PROGRESS;
 
 /// A replica that is at least this number of epochs behind others of its shard is no longer used as
@@ -38,7 +38,7 @@ const PATIENCE: Span = Span::from_ms(300);
 
 impl Calvin {
     /// Handles a new connection to a node of another shard.
-    pub(in super::super) fn on_neighbour_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+    pub(in super::super) fn on_shard_node_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let Some(shards) = &mut self.state.shards else { return };
         shards.up.insert(peer);
         let shard = shards.shard_of(peer);
@@ -55,7 +55,7 @@ impl Calvin {
     }
 
     /// Handles the loss of a connection to a node of another shard.
-    pub(in super::super) fn on_neighbour_down(&mut self, cx: &Cx<'_, Self>, peer: NodeId) {
+    pub(in super::super) fn on_shard_node_down(&mut self, cx: &Cx<'_, Self>, peer: NodeId) {
         let Some(shards) = &mut self.state.shards else { return };
         shards.up.remove(&peer);
         let shard = shards.shard_of(peer);
@@ -73,7 +73,7 @@ impl Calvin {
         let Some(shards) = &mut self.state.shards else { return };
         shards.streams.values_mut().for_each(|stream| stream.inbound.is_asked_again = false);
         let is_up = |node: &&NodeId| shards.up.contains(node);
-        let is_away = |stream: &Stream| {
+        let is_away = |stream: &ShardStream| {
             !is_up(&&stream.inbound.source)
                 && cx.now.at.since(stream.inbound.away_since).us >= PATIENCE.us
         };
@@ -113,7 +113,7 @@ impl Calvin {
     fn return_to_own_region(&mut self, cx: &mut Cx<'_, Self>) {
         let (applied, straggles) = (self.confirmed(), self.straggles());
         let shards = self.shards();
-        let has_all = |stream: &Stream| {
+        let has_all = |stream: &ShardStream| {
             let own = stream.replicas[0];
             let most = stream.furthest(applied).map_or(SnapshotVersion::ZERO, |(_, most)| most);
             let keeps_up = |upto: &SnapshotVersion| upto.0 + straggles / 2 >= most.0;
@@ -184,7 +184,7 @@ impl Calvin {
         let mut sent = stream.outbound.paused.remove(&from).filter(|_| goes_on).unwrap_or_default();
         if slices.min(items) < stream.outbound.dropped {
             cx.mark("calvin.missed_told");
-            cx.send(from, Message::Missed { upto: stream.outbound.dropped });
+            cx.send(from, Message::Truncated { upto: stream.outbound.dropped });
         }
         let kept = stream.outbound.slices.keys().chain(stream.outbound.items.keys()).copied();
         let epochs: BTreeSet<SnapshotVersion> =
@@ -198,11 +198,11 @@ impl Calvin {
                     stream.outbound.subscribers.remove(&from);
                     stream.outbound.paused.insert(from, sent);
                     cx.mark("calvin.more");
-                    return cx.send(from, Message::More {});
+                    return cx.send(from, Message::Resubscribe {});
                 }
                 left = left.saturating_sub(message.payload_bytes());
                 match &message {
-                    Message::Items { .. } => done.items += 1,
+                    Message::RemoteResults { .. } => done.items += 1,
                     _ => done.slice += 1,
                 }
                 cx.send(from, message);
@@ -212,12 +212,12 @@ impl Calvin {
         let decided = stream.outbound.slices.values().rev().find(|slice| slice.is_decided);
         if let Some(last) = decided.filter(|last| goes_on && may_be_early && last.epoch > slices) {
             // The announcement of earlier slices as decided may have been sent only to subscribers.
-            cx.send(from, Message::Decided { upto: last.epoch, name: last.cut.name });
+            cx.send(from, Message::SlicesDecided { upto: last.epoch, name: last.cut.name });
         }
     }
 
     /// Handles the report that this node's subscription was not served completely.
-    pub(in super::super) fn on_more(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
+    pub(in super::super) fn on_resubscribe(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         if shards.stream(shard).inbound.source == from {
@@ -226,7 +226,12 @@ impl Calvin {
     }
 
     /// Handles a chunk of a slice from another shard.
-    pub(in super::super) fn on_piece(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, piece: Piece) {
+    pub(in super::super) fn on_slice_chunk(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        piece: SliceChunk,
+    ) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
@@ -304,11 +309,11 @@ impl Calvin {
     }
 
     /// Handles rows and outcomes from another shard.
-    pub(in super::super) fn on_items(
+    pub(in super::super) fn on_remote_results(
         &mut self,
         cx: &mut Cx<'_, Self>,
         shard: ShardId,
-        items: Items,
+        items: RemoteResults,
     ) {
         if items.epoch.0 > self.shards().stream(shard).inbound.upto.0 + AHEAD_MAX {
             // Slices arrive before the rows of their epochs.
@@ -347,7 +352,7 @@ impl Calvin {
     /// passed to the executor before the freeze run to their end.
     fn frozen_from(&self) -> Option<SnapshotVersion> {
         let shards = self.state.shards.as_ref()?;
-        self.state.inputs.extension.turns.frozen().map(|at| at.max(shards.given))
+        self.state.inputs.extension.turns.frozen().map(|at| at.max(shards.scheduled_upto))
     }
 
     /// Informs the nodes of other shards that this one is frozen.
@@ -359,7 +364,7 @@ impl Calvin {
     /// Handles the progress report of another shard's node: all members of its group have persisted
     /// the messages for epochs up to `upto`. The region's own replica may not be a member at the
     /// moment. The messages that it may need are retained for as long as cuts are.
-    pub(in super::super) fn on_kept(
+    pub(in super::super) fn on_shard_progress(
         &mut self,
         from: NodeId,
         (upto, applied): (SnapshotVersion, SnapshotVersion),
@@ -395,7 +400,7 @@ impl Calvin {
     /// replica may have them; if none does, this node can only continue from a checkpoint. If this
     /// node has itself run all those epochs, only outcomes of its own transactions are missing,
     /// which the source would have to send.
-    pub(in super::super) fn on_missed(
+    pub(in super::super) fn on_truncated(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -420,17 +425,18 @@ impl Calvin {
         }
         stream.inbound.upto = stream.inbound.upto.max(upto);
         stream.inbound.missed = stream.inbound.missed.max(upto);
-        let is_lost = |mine: &Mine| {
+        let is_lost = |mine: &LocalRequest| {
             mine.confirmed.is_some() && mine.epoch <= upto && mine.shards.contains(shard)
         };
-        let lost = shards.mine.iter().filter(|(_, mine)| is_lost(mine)).map(|(txn, _)| *txn);
+        let lost =
+            shards.local_requests.iter().filter(|(_, mine)| is_lost(mine)).map(|(txn, _)| *txn);
         let lost: Vec<TxnId> = lost.collect();
         lost.into_iter().for_each(|txn| self.lose_result(cx, txn));
         if is_run {
             return;
         }
         // The checkpoint must contain the partly applied epochs, unless this node can roll back.
-        let given = self.shards().given;
+        let given = self.shards().scheduled_upto;
         let least = if self.state.inputs.is_asynchronous() { upto } else { upto.max(given) };
         self.state.inputs.want_checkpoint(least);
     }
@@ -440,7 +446,7 @@ impl Calvin {
     /// included, because the node of this shard in their region may be unreachable. An epoch counts
     /// only after all outcomes of this node's transactions in it have arrived, so that the shard
     /// that sends them retains it until then.
-    pub(in super::super) fn tell_kept(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn send_shard_progress(&mut self, cx: &mut Cx<'_, Self>) {
         let upto = self.state.inputs.durable_everywhere();
         let (applied, waits_for) = (self.confirmed(), self.waits_for());
         let Some(shards) = &mut self.state.shards else { return };
@@ -454,14 +460,18 @@ impl Calvin {
             }
             stream.outbound.told = news;
             for node in stream.replicas.iter().filter(|node| up.contains(node)) {
-                cx.send(*node, Message::Kept { upto, applied, waits_for });
+                cx.send(*node, Message::ShardProgress { upto, applied, waits_for });
             }
         }
     }
 
     /// Handles a report on the other groups by a replica of this shard, which may see more than
     /// this node.
-    pub(in super::super) fn on_others(&mut self, least: SnapshotVersion, most: SnapshotVersion) {
+    pub(in super::super) fn on_group_progress(
+        &mut self,
+        least: SnapshotVersion,
+        most: SnapshotVersion,
+    ) {
         let inputs = &mut self.state.inputs;
         let last = inputs.last_epoch();
         // No group can be further ahead than that.
@@ -472,12 +482,12 @@ impl Calvin {
 
     /// Reports the other groups' progress to the group's coordinator, which may not reach the other
     /// nodes of its region.
-    pub(in super::super) fn tell_others(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn send_group_progress(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(leader) = self.leader() else { return };
         let Some(shards) = &mut self.state.shards else { return };
         let (least, most) = shards.reached();
-        if shards.told_others.replace((leader, least)) != Some((leader, least)) {
-            cx.send(leader, Message::Others { least, most });
+        if shards.group_progress_sent.replace((leader, least)) != Some((leader, least)) {
+            cx.send(leader, Message::GroupProgress { least, most });
         }
     }
 
@@ -490,7 +500,7 @@ impl Calvin {
 
     /// Reports at once that other groups are further ahead, if the coordinator does not notice it
     /// itself.
-    pub(in super::super) fn tell_behind(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn report_lag(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &self.state.inputs;
         let round_trip_us = inputs.replica.topology.round_trip_max().us;
         let patience = 3 + round_trip_us / inputs.settings.epoch.us;
@@ -503,12 +513,12 @@ impl Calvin {
         {
             cx.mark("calvin.behind_told");
             let (least, _) = shards.reached();
-            cx.send(leader, Message::Others { least, most });
+            cx.send(leader, Message::GroupProgress { least, most });
         }
     }
 }
 
-impl Stream {
+impl ShardStream {
     /// The remaining messages of an epoch for a subscriber that has slices and items up to these,
     /// after those already sent.
     fn after(
@@ -522,7 +532,8 @@ impl Stream {
         let slice = slice.into_iter().flat_map(|slice| slice.messages(message_bytes));
         let served =
             self.outbound.items.get(&epoch).filter(|_| epoch > items).into_iter().flatten();
-        let served = served.skip(sent.items).map(|items| Message::Items { items: items.clone() });
+        let served =
+            served.skip(sent.items).map(|items| Message::RemoteResults { items: items.clone() });
         slice.skip(sent.slice).chain(served).collect()
     }
 
@@ -546,7 +557,7 @@ impl Shards {
     /// node's transactions is missing.
     fn told_upto(&self) -> BTreeMap<ShardId, SnapshotVersion> {
         let mut awaited = BTreeMap::<SnapshotVersion, ShardSet>::new();
-        for mine in self.mine.values().filter(|mine| mine.confirmed.is_some()) {
+        for mine in self.local_requests.values().filter(|mine| mine.confirmed.is_some()) {
             let shards = awaited.entry(mine.epoch).or_default();
             *shards = shards.union(mine.shards);
         }
@@ -559,7 +570,7 @@ impl Shards {
         all.into_iter().map(|(shard, first)| (shard, SnapshotVersion(first.0 - 1))).collect()
     }
 
-    pub(super) fn stream(&mut self, shard: ShardId) -> &mut Stream {
+    pub(super) fn stream(&mut self, shard: ShardId) -> &mut ShardStream {
         self.streams.get_mut(&shard).expect("each other shard has a stream")
     }
 
@@ -583,13 +594,14 @@ impl Shards {
         &mut self,
         cx: &mut Cx<'_, Calvin>,
         shard: ShardId,
-        (at, items): ((SnapshotVersion, Line), &[Item]),
+        (at, items): ((SnapshotVersion, Lineage), &[RemoteResult]),
     ) {
-        let all = Items::split(at, items, self.message_bytes);
+        let all = RemoteResults::split(at, items, self.message_bytes);
         let (epoch, _) = at;
         let stream = self.stream(shard);
         for node in &stream.outbound.subscribers {
-            all.iter().for_each(|items| cx.send(*node, Message::Items { items: items.clone() }));
+            all.iter()
+                .for_each(|items| cx.send(*node, Message::RemoteResults { items: items.clone() }));
         }
         if mutate!(SentNotKept: epoch > stream.outbound.dropped => false) {
             stream.outbound.items.entry(epoch).or_default().extend(all);

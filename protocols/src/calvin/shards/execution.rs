@@ -14,10 +14,10 @@ use pangea_core::store::RecordHeader;
 use super::super::interleaving::turns;
 use super::super::scheduler::RUN_BYTES;
 use super::super::{Calvin, Cut};
-use super::items::Item;
-use super::results::Mine;
-use super::slice::{OfCut, Part as OfBatch, Slice};
-use super::{EPOCHS_MAX, Own, PENDING_MAX, Shards};
+use super::remote_results::RemoteResult;
+use super::results::LocalRequest;
+use super::slice::{CutId, Slice, SliceBatch as OfBatch};
+use super::{EPOCHS_MAX, OwnEpoch, PENDING_MAX, Shards};
 
 impl Calvin {
     /// §3.1: cuts the group's next epochs into one slice for each shard.
@@ -39,7 +39,7 @@ impl Calvin {
         cx.begin_work();
         let inputs = &self.state.inputs;
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
-        self.tell_turn(cx, &cut);
+        self.send_turn(cx, &cut);
         let batches = inputs.batches_between(&shards.sliced_heads, &cut);
         let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
         let mut mine = Vec::new();
@@ -48,7 +48,7 @@ impl Calvin {
             let (turn, sequencer) = (turn as u64, inputs.node(batch.source));
             mine.extend(batch.requests.iter().filter_map(|request| {
                 let whose = self.whose(request)?;
-                let mine = Mine::new(whose, epoch, request.shards);
+                let mine = LocalRequest::new(whose, epoch, request.shards);
                 Some((TxnId::new(sequencer, request.txn.sequence()), mine))
             }));
             count += batch.requests.len();
@@ -70,9 +70,9 @@ impl Calvin {
             cx.mark("calvin.early_slice");
         }
         let shards = self.shards();
-        let here = shards.here;
+        let here = shards.own_shard;
         let all: Vec<ShardId> = shards.streams.keys().copied().collect();
-        let of_cut = OfCut::new(&cut);
+        let of_cut = CutId::new(&cut);
         let slice = |batches| Slice::new(epoch, here, of_cut, batches).said_to_be(is_decided);
         for shard in all {
             let of_shard = slices.remove(&shard).unwrap_or_default();
@@ -83,15 +83,15 @@ impl Calvin {
         }
         let slice = slice(slices.remove(&here).unwrap_or_default());
         let named = mine.iter().map(|(txn, _)| *txn).collect();
-        shards.mine.extend(mine);
-        shards.own.insert(epoch, Own { cut, slice, mine: named });
+        shards.local_requests.extend(mine);
+        shards.own.insert(epoch, OwnEpoch { cut, slice, local_requests: named });
         shards.sliced = epoch;
         cx.end_work(CpuStage::Slice, count);
     }
 
     /// Passes the next epoch to the executor, if the limit of running epochs allows it and the
     /// slices of all shards have arrived. Returns whether it did.
-    pub(super) fn give_epoch(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+    pub(super) fn schedule_epoch(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         let applied = self.state.inputs.cut.applied;
         let is_frozen = self.is_frozen();
         // A peer's checkpoint must contain all epochs that are partly applied when it arrives.
@@ -99,8 +99,8 @@ impl Calvin {
         let registry = self.state.registry.clone();
         let me = self.state.inputs.node(self.state.inputs.replica.me);
         let shards = self.shards();
-        let epoch = shards.given.next();
-        let is_first = shards.given == applied;
+        let epoch = shards.scheduled_upto.next();
+        let is_first = shards.scheduled_upto == applied;
         let is_full = epoch.0 > applied.0 + EPOCHS_MAX || shards.sharded.len() >= PENDING_MAX;
         if is_frozen || !is_first && (is_full || is_transfer) {
             return false;
@@ -126,7 +126,7 @@ impl Calvin {
                 count += 1;
             }
         }
-        shards.given = epoch;
+        shards.scheduled_upto = epoch;
         cx.end_work(CpuStage::Lock, count);
         self.state.inputs.replica.owe(count * RUN_BYTES);
         self.take_received_before(cx, epoch);
@@ -136,7 +136,7 @@ impl Calvin {
     /// Runs some of the transactions that are ready, and ends the epochs of which they were the
     /// last.
     pub(in super::super) fn run_given(&mut self, cx: &mut Cx<'_, Self>) {
-        let given = self.shards().given;
+        let given = self.shards().scheduled_upto;
         if self.state.inputs.cut.applied == given {
             return;
         }
@@ -171,15 +171,15 @@ impl Calvin {
     fn end_divided_epochs(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        given: SnapshotVersion,
+        scheduled_upto: SnapshotVersion,
         oldest: Option<SnapshotVersion>,
     ) {
         loop {
             let epoch = self.state.inputs.cut.applied.next();
-            if epoch > given || oldest.is_some_and(|oldest| oldest <= epoch) {
+            if epoch > scheduled_upto || oldest.is_some_and(|oldest| oldest <= epoch) {
                 return;
             }
-            if epoch < given {
+            if epoch < scheduled_upto {
                 cx.mark("calvin.epochs_overlap");
             }
             self.end_divided_epoch(cx, epoch);
@@ -190,21 +190,24 @@ impl Calvin {
     /// sequenced a transaction and do not run it.
     fn serve(&mut self, cx: &mut Cx<'_, Self>, served: Vec<Served>, ended: &[Ended]) {
         let shards = self.shards();
-        let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<Item>> = BTreeMap::new();
+        let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<RemoteResult>> = BTreeMap::new();
         for Served { txn, version, to, part } in served {
             if matches!(part, RemoteReads::TooLarge(_)) {
                 cx.mark("calvin.part_too_large");
             }
             for shard in to.iter() {
-                items.entry((version, shard)).or_default().push(Item::Part(txn, part.clone()));
+                items
+                    .entry((version, shard))
+                    .or_default()
+                    .push(RemoteResult::Reads(txn, part.clone()));
             }
         }
         for Ended { txn, version, active, went } in ended {
             // The first of the active participants sends the outcome.
             let home = shards.shard_of(txn.node());
-            if active.iter().next() == Some(shards.here) && !active.contains(home) {
+            if active.iter().next() == Some(shards.own_shard) && !active.contains(home) {
                 let results = items.entry((*version, home)).or_default();
-                results.push(Item::Result(*txn, went.clone()));
+                results.push(RemoteResult::Outcome(*txn, went.clone()));
             }
         }
         for ((epoch, shard), items) in items {

@@ -16,7 +16,7 @@ use pangea_core::ids::{NodeId, ShardId, Ticket};
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
 
-use super::super::batch::Unplaced;
+use super::super::batch::UnsequencedRequest;
 use super::super::{Calvin, Message};
 
 /// The maximum number of times that a transaction is sequenced again after it left its footprint.
@@ -76,7 +76,7 @@ impl Calvin {
             && let Some(footprint) = self.told(&program)
         {
             let shards = self.concerned(&footprint);
-            return self.sequence(cx, ticket, Unplaced::new(program, shards));
+            return self.sequence(cx, ticket, UnsequencedRequest::new(program, shards));
         }
         cx.mark("calvin.reconnoitred");
         self.state.counters.txns_reconnoitred += 1;
@@ -91,7 +91,7 @@ impl Calvin {
         footprint: &Footprint,
     ) -> pangea_core::partition::ShardSet {
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
-        concerned(&shards.partitions, footprint, shards.here)
+        concerned(&shards.partitions, footprint, shards.own_shard)
     }
 
     /// The footprint that a program declares, if it is narrow enough: otherwise other shards would
@@ -113,7 +113,7 @@ impl Calvin {
         let shards = self.state.shards.as_mut().expect("only called if tables are partitioned");
         let at = self.state.inputs.cut.applied;
         cx.begin_work();
-        let place = (&*shards.partitions, shards.here);
+        let place = (&*shards.partitions, shards.own_shard);
         let registry = &self.state.registry;
         let scouted =
             reconnoiter(registry, &lookup.program, (&**cx.store, at), place, &lookup.known);
@@ -132,7 +132,7 @@ impl Calvin {
                 };
                 let shards = self.concerned(&footprint);
                 let footprint = Some(footprint);
-                let request = Unplaced { program, footprint, shards, tries };
+                let request = UnsequencedRequest { program, footprint, shards, tries };
                 // The request is sent to all of these shards with its footprint, in one batch,
                 // whatever the size.
                 match check_request(request.weight()) {
@@ -153,7 +153,7 @@ impl Calvin {
                 for (shard, wanted) in &wants {
                     cx.mark("calvin.looked");
                     let node = shards.streams[shard].inbound.source;
-                    cx.send(node, Message::Look { token, wanted: wanted.clone() });
+                    cx.send(node, Message::LookupRequest { token, wanted: wanted.clone() });
                 }
                 lookup.asked = wants;
                 shards.lookups.waiting.insert(token, lookup);
@@ -167,13 +167,13 @@ impl Calvin {
         let node = shards.streams[&shard].inbound.source;
         for (token, lookup) in &shards.lookups.waiting {
             if let Some(wanted) = lookup.asked.get(&shard) {
-                cx.send(node, Message::Look { token: *token, wanted: wanted.clone() });
+                cx.send(node, Message::LookupRequest { token: *token, wanted: wanted.clone() });
             }
         }
     }
 
     /// Handles the row request of another node of the region.
-    pub(in super::super) fn on_look(
+    pub(in super::super) fn on_lookup_request(
         &self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -181,11 +181,11 @@ impl Calvin {
         wanted: &LookupKeys,
     ) {
         let found = wanted.look(cx.store, self.state.inputs.cut.applied);
-        cx.send(from, Message::Found { token, found });
+        cx.send(from, Message::LookupReply { token, found });
     }
 
     /// Handles the rows requested by a reconnaissance.
-    pub(in super::super) fn on_found(
+    pub(in super::super) fn on_lookup_reply(
         &mut self,
         cx: &mut Cx<'_, Self>,
         shard: ShardId,

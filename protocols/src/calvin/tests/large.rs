@@ -176,7 +176,7 @@ impl Pair {
                 message.encode(&mut bytes);
                 assert!(bytes.len() < FRAME_BYTES, "a message of {} bytes", bytes.len());
                 self.longest = self.longest.max(bytes.len());
-                if let Message::Found { .. } = message {
+                if let Message::LookupReply { .. } = message {
                     self.longest_found = self.longest_found.max(bytes.len());
                 }
                 self.step(to, Input::Message { from: NodeId(from), message });

@@ -16,10 +16,10 @@ use pangea_core::txn::{Footprint, LockMode, Outcome, PointLock, Program, Scan, W
 use pangea_core::value::Value;
 
 use super::super::batch::{Batch, Request};
-use super::super::messages::{ColdWords, Taken};
+use super::super::messages::{Accepted, ColdWords};
 use super::super::options::{Checkpoints, Replication};
-use super::super::shards::items::{Item, Items};
-use super::super::shards::slice::{Line, OfCut, Part as OfBatch, Slice};
+use super::super::shards::remote_results::{RemoteResult, RemoteResults};
+use super::super::shards::slice::{CutId, Lineage, Slice, SliceBatch as OfBatch};
 use super::super::{Message, Options, Timer};
 use super::{Did, Node, TABLE, submit};
 use crate::agreement::Term;
@@ -194,28 +194,28 @@ impl Confusion {
         Request { txn, program, footprint, shards, origin }
     }
 
-    fn items(&mut self, node: u16) -> Items {
+    fn items(&mut self, node: u16) -> RemoteResults {
         let rows = self.rows();
         let all = [
-            Item::Part(self.txn(), RemoteReads::Rows(rows)),
-            Item::Part(self.txn(), RemoteReads::Certified(None)),
-            Item::Part(self.txn(), RemoteReads::TooLarge(self.rng.u64(..9))),
-            Item::Result(self.txn(), ShardOutcome::Ran(Ok(vec![1]))),
-            Item::Result(self.txn(), ShardOutcome::FootprintViolated),
+            RemoteResult::Reads(self.txn(), RemoteReads::Rows(rows)),
+            RemoteResult::Reads(self.txn(), RemoteReads::Certified(None)),
+            RemoteResult::Reads(self.txn(), RemoteReads::TooLarge(self.rng.u64(..9))),
+            RemoteResult::Outcome(self.txn(), ShardOutcome::Ran(Ok(vec![1]))),
+            RemoteResult::Outcome(self.txn(), ShardOutcome::FootprintViolated),
         ];
         let count = self.rng.usize(..6);
         let epoch = self.epoch(node);
         let shards = self.nodes[usize::from(node)].calvin.state.shards.as_ref();
         let received = shards.and_then(|it| it.received.values().next()?.keys().next().copied());
-        let line = received.unwrap_or(Line(self.rng.u64(..3)));
-        Items::new((epoch, line), &all[..count])
+        let line = received.unwrap_or(Lineage(self.rng.u64(..3)));
+        RemoteResults::new((epoch, line), &all[..count])
     }
 
     fn slice(&mut self, from: u16, to: u16) -> Slice {
         let (epoch, shard) = (self.epoch(to), ShardId(from % self.shards));
         let (proposer, nonce) = (NodeId(self.rng.u16(..4)), self.rng.u64(..4));
         let name = ProposalName { proposer, incarnation: 1, nonce };
-        let cut = OfCut { name, first: self.rng.bool().then_some(1) };
+        let cut = CutId { name, first: self.rng.bool().then_some(1) };
         let batch = |all: &mut Self| {
             let sequencer = NodeId(shard.0 + all.shards * all.rng.u16(..3));
             let first = all.rng.u64(1..20);
@@ -248,25 +248,25 @@ impl Confusion {
             1 => Message::Unsubscribe {},
             2 | 3 => Message::Slice { slice: self.slice(from, to) },
             4 => self.slice(from, to).messages(9).swap_remove(0),
-            5 => Message::Decided { upto: epoch, name },
-            6 => Message::More {},
-            7 | 8 => Message::Items { items: self.items(to) },
-            9 => Message::Kept { upto: epoch, applied: other, waits_for: node },
-            10 => Message::Missed { upto: epoch },
+            5 => Message::SlicesDecided { upto: epoch, name },
+            6 => Message::Resubscribe {},
+            7 | 8 => Message::RemoteResults { items: self.items(to) },
+            9 => Message::ShardProgress { upto: epoch, applied: other, waits_for: node },
+            10 => Message::Truncated { upto: epoch },
             11 => Message::Frozen { at: epoch },
-            12 => Message::AskOutcomes { after: epoch, is_wanted: flag },
+            12 => Message::OutcomesRequest { after: epoch, is_wanted: flag },
             13 => Message::Outcomes { items: self.items(to) },
-            14 => Message::Others { least: epoch, most: other },
-            15 => Message::Warm { token, keys: vec![(TABLE, self.key())] },
-            16 => Message::Warmed { token, took: Span::from_us(1_u64 << self.rng.u8(..48)) },
-            17 => Message::Cold {
+            14 => Message::GroupProgress { least: epoch, most: other },
+            15 => Message::WarmRequest { token, keys: vec![(TABLE, self.key())] },
+            16 => Message::WarmReply { token, took: Span::from_us(1_u64 << self.rng.u8(..48)) },
+            17 => Message::ColdMapUpdate {
                 map: ColdWords { words: 64, is_all: flag, changes: vec![(63, u64::MAX)] },
             },
-            18 => Message::Look {
+            18 => Message::LookupRequest {
                 token,
                 wanted: LookupKeys { points: [(TABLE, self.key())].into(), ranges: vec![scan] },
             },
-            19 => Message::Found {
+            19 => Message::LookupReply {
                 token: token % 4,
                 found: LookupRows {
                     rows: self.rows(),
@@ -283,9 +283,9 @@ impl Confusion {
                 let reign =
                     self.nodes[usize::from(from)].calvin.state.inputs.extension.mastery.reign;
                 let term = reign.map(|reign| reign.term).unwrap_or_default();
-                Message::Taken { taken: Taken { term, tokens: self.tokens(to) } }
+                Message::ForwardAccepted { taken: Accepted { term, tokens: self.tokens(to) } }
             }
-            22 => Message::NotTaken { tokens: self.tokens(to) },
+            22 => Message::ForwardRejected { tokens: self.tokens(to) },
             _ => self.of_inputs((from, to), (epoch, other)),
         }
     }
@@ -314,7 +314,9 @@ impl Confusion {
             6 => Of::Agreement { bytes: (0..self.rng.usize(..40)).map(|it| it as u8).collect() }
                 .into(),
             7 => Of::Progress { applied: epoch, durable: other, heads: self.heads() }.into(),
-            8 => Message::Turn { wants: token > 4, is_frozen: token % 2 > 0, known: epoch },
+            8 => {
+                Message::CheckpointTurn { wants: token > 4, is_frozen: token % 2 > 0, known: epoch }
+            }
             9 => Of::BarrierRequest { token }.into(),
             10 => Of::Barrier { token, incarnation: token, nonce: bid.0 }.into(),
             11 => OfTransfer::CheckpointRequest { transfer: token, index }.into(),
@@ -326,8 +328,8 @@ impl Confusion {
             .into(),
             13 => OfTransfer::CheckpointAck { transfer: token, index }.into(),
             14 => OfTransfer::CheckpointGone { transfer: token }.into(),
-            15 => Message::Wish {},
-            _ => Message::Yield { term: Term::default() },
+            15 => Message::RequestMastership {},
+            _ => Message::TransferMastership { term: Term::default() },
         }
     }
 }

@@ -4,7 +4,7 @@ use pangea_core::exec::ordered::ShardOutcome;
 use pangea_core::txn::{Certified, ReadSet, Write};
 
 use super::super::Timer;
-use super::super::shards::items::{Item, Items};
+use super::super::shards::remote_results::{RemoteResult, RemoteResults};
 use super::*;
 
 /// The shard that runs it, and one that does not participate.
@@ -35,7 +35,7 @@ fn awaiting() -> (Node, Did) {
     for (other, epoch) in [RUNS, OTHER].into_iter().flat_map(|it| (1..=last).map(move |e| (it, e)))
     {
         let epoch = SnapshotVersion(epoch);
-        let slice = Slice::new(epoch, ShardId(other), OfCut::default(), Vec::new());
+        let slice = Slice::new(epoch, ShardId(other), CutId::default(), Vec::new());
         let did =
             node.step(Input::Message { from: NodeId(other), message: Message::Slice { slice } });
         assert_eq!(did.replies, []);
@@ -46,13 +46,13 @@ fn awaiting() -> (Node, Did) {
 }
 
 /// The epoch of the request and its lineage.
-fn awaited(node: &Node) -> (SnapshotVersion, Line) {
-    let mine = node.calvin.state.shards.as_ref().unwrap().mine.values().next().unwrap();
+fn awaited(node: &Node) -> (SnapshotVersion, Lineage) {
+    let mine = node.calvin.state.shards.as_ref().unwrap().local_requests.values().next().unwrap();
     (mine.epoch, mine.confirmed.expect("its epoch was confirmed"))
 }
 
 fn missed(node: &mut Node, from: u16, upto: SnapshotVersion) -> Vec<Outcome> {
-    let message = Message::Missed { upto };
+    let message = Message::Truncated { upto };
     let did = node.step(Input::Message { from: NodeId(from), message });
     assert!(did.marks.contains(&"calvin.missed"), "{:?}", did.marks);
     did.replies
@@ -67,7 +67,7 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
     let kept = |did: &Did, of: u16| {
         let told = did.sent.iter().filter(|(to, _)| *to == NodeId(of));
         let told = told.filter_map(|(_, message)| match message {
-            Message::Kept { upto, .. } => Some(*upto),
+            Message::ShardProgress { upto, .. } => Some(*upto),
             _ => None,
         });
         told.last().expect("each shard is notified")
@@ -86,9 +86,14 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
         "the outcomes requested are those announced"
     );
 
-    let row = node.calvin.state.shards.as_ref().unwrap().mine.keys().next().copied().unwrap();
-    let items = Items::new((epoch, line), &[Item::Result(row, ShardOutcome::Ran(Ok(Vec::new())))]);
-    let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items { items } });
+    let row =
+        node.calvin.state.shards.as_ref().unwrap().local_requests.keys().next().copied().unwrap();
+    let items = RemoteResults::new(
+        (epoch, line),
+        &[RemoteResult::Outcome(row, ShardOutcome::Ran(Ok(Vec::new())))],
+    );
+    let did =
+        node.step(Input::Message { from: NodeId(RUNS), message: Message::RemoteResults { items } });
     assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
     let did = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
     assert!(kept(&did, RUNS) >= epoch, "the outcome arrived");

@@ -1,15 +1,15 @@
-//! The schedule of checkpoints (§5), and checkpoint turns: the permission to be frozen for
-//! one.
+//! The schedule of checkpoints (§5), and checkpoint turns: the permission to be frozen for one.
 //!
 //! ```text
 //!   replica            coordinator                 every replica
-//!     | Turn(wants) -----> |                             |
-//!     |                    | cuts n, n + 1, ..: its turn |
+//!     | CheckpointTurn(wants) ----> |                    |
+//!     |           cuts n, n + 1, .. | give it the turn   |
 //!     | <============= agreement on the cuts ==========> |
-//!     applies n: stands still there, and writes          | go on, and keep what became of its
-//!     | Turn(wants) -----> |                             | requests
+//!     applies n, is frozen there, and writes             | continue, and retain the outcomes of
+//!     | CheckpointTurn(wants) ----> |                    | its requests
 //!     the checkpoint is durable, it has caught up        |
-//!     | Turn(no more) ---> | cut m: nobody's turn        |
+//!     | CheckpointTurn(no more) --> |                    |
+//!     |                       cut m | gives it to none   |
 //! ```
 //!
 //! Each cut names the holder of the checkpoint turn. All replicas therefore agree on it, whichever
@@ -55,7 +55,7 @@ const CATCHING_UP_MAX: u32 = 100;
 
 /// When a checkpoint that is due is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum CheckpointSchedule {
     /// At once, at the applied epoch.
     Due,
     /// After an epoch that is a point for all replicas.
@@ -66,7 +66,7 @@ pub(crate) enum When {
 
 /// The state that a peer has reported about itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct PeerTurnState {
     /// Whether it is frozen.
     pub(super) is_frozen: bool,
     /// The last cut that it knew when it sent the report.
@@ -75,13 +75,13 @@ pub(super) struct Told {
 
 /// The state of the checkpoint turn.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct CheckpointTurns {
     /// When checkpoints are taken.
-    schedule: When,
+    schedule: CheckpointSchedule,
     /// Whether each peer has reported that it wants a turn or still needs the one that it has.
     wanted: Vec<bool>,
     /// The other state that each peer has reported since it connected.
-    told: Vec<Told>,
+    told: Vec<PeerTurnState>,
     /// The epoch of the cut with which each replica lost its last turn.
     ended: Vec<SnapshotVersion>,
     /// The holder of the turn as of this replica's last proposal, while that is in flight.
@@ -99,12 +99,12 @@ pub(crate) struct Turns {
     catching_up: u32,
 }
 
-impl Turns {
-    pub(crate) fn new(node_count: usize, schedule: When) -> Self {
+impl CheckpointTurns {
+    pub(crate) fn new(node_count: usize, schedule: CheckpointSchedule) -> Self {
         Self {
             schedule,
             wanted: vec![false; node_count],
-            told: vec![Told::default(); node_count],
+            told: vec![PeerTurnState::default(); node_count],
             ended: vec![SnapshotVersion::ZERO; node_count],
             proposed: None,
             known: None,
@@ -117,7 +117,7 @@ impl Turns {
 
     /// Forgets the reported state of a peer that may have restarted.
     pub(super) fn forget_told(&mut self, peer: NodeId) {
-        self.told[peer.index()] = Told::default();
+        self.told[peer.index()] = PeerTurnState::default();
     }
 
     /// The version at which this replica is frozen for its checkpoint.
@@ -135,12 +135,12 @@ impl Inputs<Calvin> {
     /// Whether a checkpoint that is due may be taken at the applied epoch.
     pub(super) fn may_checkpoint(&self, cx: &mut Cx<'_, Calvin>) -> bool {
         let (may, waits) = match self.extension.turns.schedule {
-            When::Due => return true,
-            When::AtPoints => {
+            CheckpointSchedule::Due => return true,
+            CheckpointSchedule::AtPoints => {
                 let epoch = self.cut.confirmed.epoch;
                 (epoch.0.is_multiple_of(POINT_EPOCHS), "inputs.waits_for_point")
             }
-            When::InTurn => (self.is_my_turn(), "inputs.waits_for_turn"),
+            CheckpointSchedule::InTurn => (self.is_my_turn(), "inputs.waits_for_turn"),
         };
         if !may {
             cx.mark(waits);
@@ -164,7 +164,9 @@ impl Inputs<Calvin> {
 
     /// Freezes this replica while a checkpoint of the applied epoch is written.
     pub(super) fn freeze(&mut self, cx: &mut Cx<'_, Calvin>) {
-        if self.extension.turns.schedule == When::InTurn && self.cut.installed.is_none() {
+        if self.extension.turns.schedule == CheckpointSchedule::InTurn
+            && self.cut.installed.is_none()
+        {
             cx.mark("inputs.frozen");
             self.extension.turns.frozen = Some(self.cut.applied);
             self.extension.turns.is_used = true;
@@ -213,15 +215,15 @@ impl Inputs<Calvin> {
     }
 
     /// Reports to the peers whether this replica wants a turn.
-    pub(super) fn tell_turn(&mut self, cx: &mut Cx<'_, Calvin>) {
-        if self.extension.turns.schedule != When::InTurn {
+    pub(super) fn send_turn(&mut self, cx: &mut Cx<'_, Calvin>) {
+        if self.extension.turns.schedule != CheckpointSchedule::InTurn {
             return;
         }
         self.extension.turns.catching_up = self.extension.turns.catching_up.saturating_add(1);
         let (wants, is_frozen) = (self.wants_turn(), self.extension.turns.frozen.is_some());
         let known = self.last_decided();
         for peer in self.replica.peers() {
-            self.replica.send(cx, peer, Message::Turn { wants, is_frozen, known });
+            self.replica.send(cx, peer, Message::CheckpointTurn { wants, is_frozen, known });
         }
     }
 
@@ -231,7 +233,7 @@ impl Inputs<Calvin> {
         cx: &mut Cx<'_, Calvin>,
         from: NodeId,
         wants: bool,
-        told: Told,
+        told: PeerTurnState,
     ) {
         self.extension.turns.wanted[from.index()] = wants;
         self.extension.turns.told[from.index()] = told;
@@ -243,7 +245,7 @@ impl Inputs<Calvin> {
 
     /// The replica that the next cut should name as the holder of the turn.
     pub(super) fn next_turn(&mut self, cx: &mut Cx<'_, Calvin>) -> Option<NodeId> {
-        if self.extension.turns.schedule != When::InTurn {
+        if self.extension.turns.schedule != CheckpointSchedule::InTurn {
             return None;
         }
         if self.cut.undecided() == 0 {

@@ -11,8 +11,8 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, ReadVersion, SqlState};
 
 use super::super::Timer;
-use super::super::batch::Unplaced;
-use super::super::messages::Taken;
+use super::super::batch::UnsequencedRequest;
+use super::super::messages::Accepted;
 use super::super::options::Replication;
 use super::{Did, Message, Node, Options, TABLE, submit};
 use crate::inputs;
@@ -356,7 +356,7 @@ fn where_nothing_is_taken_one_request_asks_for_all() {
     };
     let tokens = forwarded(&mut cluster);
     assert_eq!(tokens.len(), 3);
-    let refusal = Message::NotTaken { tokens };
+    let refusal = Message::ForwardRejected { tokens };
     cluster.step(1, Input::Message { from: NodeId(0), message: refusal });
     cluster.step(1, Input::Timer(Timer::Inputs(inputs::Timer::Tick)));
     cluster.step(1, Input::Timer(Timer::Inputs(inputs::Timer::Tick)));
@@ -375,7 +375,7 @@ fn where_nothing_is_taken_one_request_asks_for_all() {
         1,
         Input::Message {
             from: NodeId(0),
-            message: Message::Taken { taken: Taken { term, tokens } },
+            message: Message::ForwardAccepted { taken: Accepted { term, tokens } },
         },
     );
     assert_eq!(forwarded(&mut cluster).len(), 2, "the other replicas");
@@ -407,7 +407,8 @@ fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
         procedure: pangea_core::ids::ProcedureId(0),
         args: bytes::Bytes::from_static(LARGE),
     };
-    let request = Unplaced::new(program, ShardSet::default()).placed(TxnId::default(), None);
+    let request =
+        UnsequencedRequest::new(program, ShardSet::default()).placed(TxnId::default(), None);
     let forward = Message::Forward { requests: vec![(1, request)] };
     cluster.step(0, Input::Message { from: NodeId(1), message: forward });
     assert!(cluster.marks.contains(&(0, "calvin.not_taken")));

@@ -5,17 +5,18 @@
 //!   slices of all shards -> rows for the first transaction -> results for clients here
 //! ```
 //!
-//! A node that waits reports the node for which it waits (`Kept`). That node is then named instead
-//! of the intermediate one, and it may be this one. If a shard is slow as a whole, the named node
-//! is the one that this node is subscribed to, which is that of its region while it can be.
+//! A node that waits reports the node for which it waits (`ShardProgress`). That node is then named
+//! instead of the intermediate one, and it may be this one. If a shard is slow as a whole, the
+//! named node is the one that this node is subscribed to, which is that of its region while it can
+//! be.
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::topology::Topology;
 use pangea_core::txn::Abort;
 
 use super::super::Calvin;
-use super::{AHEAD_MAX, Shards, Stream};
-use crate::inputs::{Awaited, BEHIND_MAX, too_far_behind, too_many_in_flight};
+use super::{AHEAD_MAX, ShardStream, Shards};
+use crate::inputs::{BEHIND_MAX, MissingInput, too_far_behind, too_many_in_flight};
 
 const _: () = assert!(BEHIND_MAX <= AHEAD_MAX, "a node that is too far ahead refuses requests");
 
@@ -46,14 +47,14 @@ impl Calvin {
     }
 
     /// The inputs of decided epochs that nodes of other shards have to send.
-    pub(in super::super) fn awaited_of_others(&self) -> Vec<Awaited> {
+    pub(in super::super) fn awaited_of_others(&self) -> Vec<MissingInput> {
         let Some(shards) = &self.state.shards else { return Vec::new() };
         let inputs = &self.state.inputs;
         let last = inputs.last_decided();
         let awaited = |what, shard: &ShardId, first: SnapshotVersion| {
             let stream = &shards.streams[shard];
             let reached = stream.reached().max(SnapshotVersion(first.0 - 1));
-            Awaited {
+            MissingInput {
                 node: stream.inbound.source,
                 waits_for: stream.reports.waits_for.get(&stream.inbound.source).copied(),
                 what,
@@ -61,8 +62,9 @@ impl Calvin {
                 epochs: last.0.saturating_sub(reached.0),
             }
         };
-        let lacks_slice = |(_, stream): &(&ShardId, &Stream)| {
-            let is_next = shards.given < shards.sliced && stream.inbound.upto == shards.given;
+        let lacks_slice = |(_, stream): &(&ShardId, &ShardStream)| {
+            let is_next = shards.scheduled_upto < shards.sliced
+                && stream.inbound.upto == shards.scheduled_upto;
             is_next || last.0 >= stream.inbound.upto.0 + AHEAD_MAX
         };
         let slices = shards.streams.iter().filter(lacks_slice);
@@ -82,14 +84,14 @@ impl Shards {
     /// The shards that have not reached the first epoch in which an outcome of a local request is
     /// missing.
     fn awaited_results(&self) -> Vec<(ShardId, SnapshotVersion)> {
-        let unresolved = self.mine.values().filter(|mine| mine.confirmed.is_some());
+        let unresolved = self.local_requests.values().filter(|mine| mine.confirmed.is_some());
         let Some(epoch) = unresolved.map(|mine| mine.epoch).min() else { return Vec::new() };
-        let is_behind = |(_, stream): &(&ShardId, &Stream)| stream.reached() < epoch;
+        let is_behind = |(_, stream): &(&ShardId, &ShardStream)| stream.reached() < epoch;
         self.streams.iter().filter(is_behind).map(|(shard, _)| (*shard, epoch)).collect()
     }
 }
 
-impl Stream {
+impl ShardStream {
     /// The last epoch that the source has reported to have run.
     fn reached(&self) -> SnapshotVersion {
         self.reports.applied.get(&self.inbound.source).copied().unwrap_or_default()

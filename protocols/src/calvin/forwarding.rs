@@ -5,12 +5,12 @@
 //!   client    replica                      master
 //!     | submit  |                             |
 //!     |-------->| Forward(request) ---------> |   or it waits for a master here
-//!     |         | <------------------ Taken   |   it is in the batch that is being collected
+//!     |         | <-------- ForwardAccepted   |   it is in the batch that is being collected
 //!     |         | <================= Batch    |
 //!     | <-------|  runs its epoch, when it is decided
 //! ```
 //!
-//! The master's own clients are answered when its disk has the batch (`mastery.rs`). Clients of
+//! The master's own clients are answered when its disk has the batch (`mastership.rs`). Clients of
 //! other replicas are answered by these, when they have run the epoch themselves. A session
 //! therefore finds its own writes there, and its acknowledged transactions can't be lost. The batch
 //! contains the name that a replica gave to its request, so no outcome has to be sent.
@@ -26,9 +26,9 @@ use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Abort, Outcome, Program, ReadVersion, SqlState};
 
-use super::batch::{Request, Unplaced, has_seen_what_is_final};
-use super::messages::{Message, Taken};
-use super::state::{Again, InFlight, WAITING_BATCHES_MAX};
+use super::batch::{Request, UnsequencedRequest, has_seen_what_is_final};
+use super::messages::{Accepted, Message};
+use super::state::{InFlight, RetryableRequest, WAITING_BATCHES_MAX};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
 use crate::inputs::{IN_FLIGHT_MAX, outcome_unknown};
@@ -42,27 +42,27 @@ pub(super) struct Forwarding {
     waiting_bytes: usize,
     /// Requests sent to a replica that has not replied yet.
     sent: BTreeMap<u64, (NodeId, Waiting)>,
-    /// Whether the last reply was `NotTaken`. Then one request is sent as a probe for all.
+    /// Whether the last reply was `ForwardRejected`. Then one request is sent as a probe for all.
     is_refused: bool,
     /// The name of the last request sent. It starts at random, so that replies to requests from
     /// before a restart match none.
     token: u64,
     /// Requests that a master has accepted, with its term, and that have not run on this node.
-    awaited: BTreeMap<u64, Awaited>,
+    awaited: BTreeMap<u64, ForwardedRequest>,
     /// The last master term of which an epoch has run on this node.
     run: Term,
 }
 
 /// The client of a request that a master has accepted.
-struct Awaited {
+struct ForwardedRequest {
     term: Term,
     ticket: Ticket,
     /// If tables are partitioned, the request to repeat if it leaves its footprint.
-    again: Option<Again>,
+    again: Option<RetryableRequest>,
 }
 
 /// The origin of a request that is put into a batch.
-pub(super) enum Asker {
+pub(super) enum Requester {
     /// A client of this node.
     Client(Ticket),
     /// Another replica, with its name for the request.
@@ -71,7 +71,7 @@ pub(super) enum Asker {
 
 struct Waiting {
     ticket: Ticket,
-    request: Unplaced,
+    request: UnsequencedRequest,
     /// The timeline of the versions that it has read.
     line: u64,
 }
@@ -94,11 +94,11 @@ impl Forwarding {
 
     /// Removes the request that was sent under this name. Returns its client, and the program if it
     /// may have to be sequenced again.
-    pub(super) fn take(&mut self, token: u64) -> Option<(Ticket, Option<Again>)> {
+    pub(super) fn take(&mut self, token: u64) -> Option<(Ticket, Option<RetryableRequest>)> {
         let awaited = self.awaited.remove(&token).map(|it| (it.ticket, it.again));
         awaited.or_else(|| {
             let (_, waiting) = self.sent.remove(&token)?;
-            Some((waiting.ticket, Again::of(&waiting.request)))
+            Some((waiting.ticket, RetryableRequest::of(&waiting.request)))
         })
     }
 
@@ -130,7 +130,7 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
-        request: Unplaced,
+        request: UnsequencedRequest,
     ) {
         let forwarding = &mut self.state.forwarding;
         if forwarding.token == 0 {
@@ -146,7 +146,7 @@ impl Calvin {
         }
         if self.state.inputs.takes() {
             while let Some(Waiting { ticket, request, .. }) = self.next_to_go(cx, false) {
-                self.put_in_batch(cx, Asker::Client(ticket), request);
+                self.put_in_batch(cx, Requester::Client(ticket), request);
             }
             return;
         }
@@ -230,29 +230,34 @@ impl Calvin {
         let Some(reign) = reign.filter(|_| !is_full) else {
             cx.mark("calvin.not_taken");
             let tokens = requests.into_iter().map(|(token, _)| token).collect();
-            return cx.send(node, Message::NotTaken { tokens });
+            return cx.send(node, Message::ForwardRejected { tokens });
         };
         let tokens = requests.iter().map(|(token, _)| *token).collect();
         for (token, request) in requests {
-            self.put_in_batch(cx, Asker::Replica(from, token), request.unplaced(0));
+            self.put_in_batch(cx, Requester::Replica(from, token), request.unplaced(0));
         }
-        cx.send(node, Message::Taken { taken: Taken { term: reign.term, tokens } });
+        cx.send(node, Message::ForwardAccepted { taken: Accepted { term: reign.term, tokens } });
     }
 
     /// Handles the master's reply that it has accepted requests of this replica.
-    pub(super) fn on_taken(&mut self, cx: &mut Cx<'_, Self>, term: Term, tokens: &[u64]) {
+    pub(super) fn on_forward_accepted(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        term: Term,
+        tokens: &[u64],
+    ) {
         cx.mark("calvin.taken");
         let forwarding = &mut self.state.forwarding;
         let was_refused = std::mem::take(&mut forwarding.is_refused);
         for token in tokens {
             // The request may have run before this reply arrived.
             let Some((_, waiting)) = forwarding.sent.remove(token) else { continue };
-            let (ticket, again) = (waiting.ticket, Again::of(&waiting.request));
+            let (ticket, again) = (waiting.ticket, RetryableRequest::of(&waiting.request));
             let is_named = || self.state.shards.as_ref().is_some_and(|it| it.names(*token));
             if term < forwarding.run && !is_named() {
                 tell_void(cx, ticket);
             } else {
-                forwarding.awaited.insert(*token, Awaited { term, ticket, again });
+                forwarding.awaited.insert(*token, ForwardedRequest { term, ticket, again });
             }
         }
         if was_refused {
@@ -262,7 +267,12 @@ impl Calvin {
 
     /// Handles the reply of a replica that has not accepted requests of this one. They wait for the
     /// next dispatch.
-    pub(super) fn on_not_taken(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, tokens: &[u64]) {
+    pub(super) fn on_forward_rejected(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        tokens: &[u64],
+    ) {
         cx.mark("calvin.not_taken");
         let forwarding = &mut self.state.forwarding;
         forwarding.is_refused = true;
@@ -478,7 +488,8 @@ impl Calvin {
     fn void_in_flight(&mut self, is_it: impl Fn(&InFlight) -> bool) -> Vec<Ticket> {
         let Some(shards) = &self.state.shards else { return Vec::new() };
         let me = self.state.inputs.node(self.state.inputs.replica.me);
-        let is_named = |it: &InFlight| shards.mine.contains_key(&TxnId::new(me, it.txn.sequence()));
+        let is_named =
+            |it: &InFlight| shards.local_requests.contains_key(&TxnId::new(me, it.txn.sequence()));
         let in_flight = &mut self.state.sequencer.in_flight;
         let mut void = Vec::new();
         for waiting in in_flight.iter_mut().filter(|it| is_it(it) && !is_named(it)) {

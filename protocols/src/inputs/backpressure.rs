@@ -41,7 +41,7 @@ pub(crate) const BEHIND_MAX: u64 = 256;
 
 /// An input that is missing on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Awaited {
+pub(crate) struct MissingInput {
     /// The node of the cluster that has to send it.
     pub node: NodeId,
     /// The node for which `node` itself is waiting, according to its report; it is named instead.
@@ -54,7 +54,7 @@ pub(crate) struct Awaited {
     pub epochs: u64,
 }
 
-impl Awaited {
+impl MissingInput {
     fn new(node: NodeId, what: &'static str, first: u64, epochs: u64) -> Self {
         Self { node, waits_for: None, what, first, epochs }
     }
@@ -62,7 +62,7 @@ impl Awaited {
 
 /// The missing inputs, and those that are late.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(crate) struct Backpressure {
     /// When the inputs of each node and kind became missing.
     since: BTreeMap<(NodeId, &'static str), Since>,
     /// The late nodes, furthest behind first.
@@ -81,7 +81,7 @@ struct Since {
     any: Timestamp,
 }
 
-impl Waits {
+impl Backpressure {
     /// The node for which too many requests wait already, so that new ones are rejected: another
     /// node, or this one if it has a larger backlog than it should.
     pub(crate) fn refuses(&self, me: NodeId) -> Option<&WaitsFor> {
@@ -90,7 +90,7 @@ impl Waits {
     }
 
     /// When an input that is now missing became missing.
-    fn since_when(&self, awaited: &Awaited, now: Timestamp) -> Since {
+    fn since_when(&self, awaited: &MissingInput, now: Timestamp) -> Since {
         let first = awaited.first;
         match self.since.get(&(awaited.node, awaited.what)) {
             Some(since) if since.first == first => *since,
@@ -103,7 +103,7 @@ impl Waits {
 impl<H: Host> Inputs<H> {
     /// Computes the missing and late inputs. `of_epochs` lists what decided epochs wait for besides
     /// their batches.
-    pub(crate) fn note_waits(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<Awaited>) {
+    pub(crate) fn note_waits(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<MissingInput>) {
         let (round_trip_us, epoch_us) =
             (self.replica.topology.round_trip_max().us, self.settings.epoch.us);
         let patience_us = PATIENCE.us + 2 * (round_trip_us + epoch_us);
@@ -114,7 +114,7 @@ impl<H: Host> Inputs<H> {
         let backlog = self.last_decided().0.saturating_sub(applied);
         if awaited.is_empty() && backlog >= late_epochs {
             // A single epoch may take long: that is no reason to wait for this node.
-            awaited.push(Awaited::new(
+            awaited.push(MissingInput::new(
                 self.node(self.replica.me),
                 "execution",
                 applied + 1,
@@ -178,27 +178,27 @@ impl<H: Host> Inputs<H> {
     }
 
     /// The batches that decided epochs are missing.
-    fn awaited_batches(&self) -> Vec<Awaited> {
+    fn awaited_batches(&self) -> Vec<MissingInput> {
         let Some((_, last)) = self.cut.waiting.back() else { return Vec::new() };
         let missing = |source: NodeId| {
             let held = self.streams.logs[source.index()].held;
             let lacks = |cut: &Cut<H::Rules>| cut.heads[source.index()] > held;
             lacks(last).then(|| {
                 let epochs = self.cut.waiting.iter().filter(|(_, cut)| lacks(cut)).count() as u64;
-                Awaited::new(self.node(source), "batches", held.0 + 1, epochs)
+                MissingInput::new(self.node(source), "batches", held.0 + 1, epochs)
             })
         };
         self.replica.peers().filter_map(missing).collect()
     }
 
     /// The inputs that this replica's batches need to become available.
-    fn awaited_replication(&self) -> Vec<Awaited> {
+    fn awaited_replication(&self) -> Vec<MissingInput> {
         let (me, own) = (self.replica.me, self.own_log());
         let available = self.streams.available[me.index()];
         let mut awaited = Vec::new();
         if own.held > own.durable {
             let (first, epochs) = (own.durable.0 + 1, own.held.0 - own.durable.0);
-            awaited.push(Awaited::new(self.node(me), "fsync", first, epochs));
+            awaited.push(MissingInput::new(self.node(me), "fsync", first, epochs));
         }
         if own.durable > available {
             // A replica that is slower than necessary is not waited for: the nearest comes first.
@@ -209,7 +209,7 @@ impl<H: Host> Inputs<H> {
             lacking.sort_by_key(|peer| Reverse(head(peer)));
             let (first, epochs) = (available.0 + 1, own.durable.0 - available.0);
             let what = "acknowledgements";
-            let of = |peer| Awaited::new(self.node(peer), what, first, epochs);
+            let of = |peer| MissingInput::new(self.node(peer), what, first, epochs);
             awaited.extend(lacking.into_iter().map(of));
         }
         awaited
@@ -217,7 +217,7 @@ impl<H: Host> Inputs<H> {
 
     /// The inputs that available batches need to be in an epoch, and those that the group's log
     /// needs to reach the epochs of other logs.
-    fn awaited_cuts(&self, now: Timestamp) -> Vec<Awaited> {
+    fn awaited_cuts(&self, now: Timestamp) -> Vec<MissingInput> {
         let (me, last) = (self.replica.me, self.last_decided());
         let available = self.streams.available[me.index()];
         let behind = self.pace.wanted.0.saturating_sub(last.0);
@@ -225,7 +225,7 @@ impl<H: Host> Inputs<H> {
         if epochs == 0 || last >= self.pace.limit {
             return Vec::new();
         }
-        let of = |replica, what| Awaited::new(self.node(replica), what, last.0 + 1, epochs);
+        let of = |replica, what| MissingInput::new(self.node(replica), what, last.0 + 1, epochs);
         match self.agreement().leader() {
             Some(leader) if leader != me => vec![of(leader, "cuts")],
             Some(_) => self.silent(now).map(|peer| of(peer, "votes")).collect(),

@@ -42,7 +42,7 @@ use std::collections::VecDeque;
 use super::messages::Message;
 use super::{Calvin, Cut};
 use crate::agreement::{Term, master_patience};
-use crate::inputs::{Inputs, ProtocolRecord, Reign};
+use crate::inputs::{Inputs, MasterTerm, ProtocolRecord};
 use crate::replica::{INTACT, kind};
 use crate::streams::Heads;
 use bytes::Bytes;
@@ -86,15 +86,15 @@ impl Early {
 }
 
 /// The state of a replica as the master, or as a possible former master.
-pub(crate) struct Mastery {
+pub(crate) struct Mastership {
     /// The preferred master, if replication is asynchronous.
     preferred: Option<NodeId>,
     /// The fixed cuts after the confirmed epoch.
     pub early: VecDeque<Early>,
     /// The master of the confirmed epoch and its term, if known.
-    reign_confirmed: Option<(NodeId, Reign)>,
+    reign_confirmed: Option<(NodeId, MasterTerm)>,
     /// `Some` while this replica leads.
-    pub reign: Option<Reign>,
+    pub reign: Option<MasterTerm>,
     /// This replica's term in which all cuts preserved from earlier terms are decided and applied.
     opened: Term,
     /// Whether a cut of the master term was fixed.
@@ -110,13 +110,13 @@ pub(crate) struct Mastery {
     /// Whether transactions were accepted that are in no batch yet.
     pub has_collected: bool,
     /// The master and master term of the applied epoch.
-    reign_applied: Option<(NodeId, Reign)>,
+    reign_applied: Option<(NodeId, MasterTerm)>,
     /// Cuts from this epoch on, which were returned to the protocol, are void. Set until the
     /// protocol has handled that.
     void_from: Option<SnapshotVersion>,
 }
 
-impl Mastery {
+impl Mastership {
     pub(crate) fn new(preferred: Option<NodeId>) -> Self {
         Self {
             preferred,
@@ -219,7 +219,7 @@ impl Inputs<Calvin> {
         }
         if mastery.reign.is_none_or(|reign| reign.term != term) {
             cx.mark("calvin.reign_begun");
-            mastery.reign = Some(Reign { term, first });
+            mastery.reign = Some(MasterTerm { term, first });
             mastery.has_begun = false;
             mastery.since = cx.now.at;
             (mastery.yields, mastery.has_yielded) = (None, false);
@@ -298,7 +298,7 @@ impl Inputs<Calvin> {
         self.cut.last_proposal.nonce += 1;
         let name = self.cut.last_proposal;
         let (rules, reign) = (self.settings.rules.clone(), self.extension.mastery.reign);
-        // A master that replies before a cut is decided can't be frozen: see `turns.rs`.
+        // A master that replies before a cut is decided can't be frozen: see `checkpoint_turns.rs`.
         let turn = None;
         let cut = Cut { name, rules, heads, removed, readmitted, reign, turn };
         let position = self.replica.persist(cx, &kind::EARLY, encode_early(epoch, &cut));
@@ -338,12 +338,12 @@ impl Inputs<Calvin> {
                 self.agreement().leader().filter(|leader| *leader != self.replica.me)
         {
             cx.mark("calvin.asked_to_lead");
-            self.replica.send(cx, leader, Message::Wish {});
+            self.replica.send(cx, leader, Message::RequestMastership {});
         }
     }
 
     /// Handles a peer's request for mastership.
-    pub(crate) fn on_wish(&mut self, cx: &mut Cx<'_, Calvin>, from: NodeId) {
+    pub(crate) fn on_request_mastership(&mut self, cx: &mut Cx<'_, Calvin>, from: NodeId) {
         if self.is_open() && self.extension.mastery.yields.is_none() {
             self.extension.mastery.yields = Some((from, cx.now.at + YIELD_MAX));
             self.extension.mastery.has_yielded = false;
@@ -364,12 +364,17 @@ impl Inputs<Calvin> {
             cx.mark("calvin.yielded");
             self.extension.mastery.has_yielded = true;
             let term = self.agreement().term();
-            self.replica.send(cx, to, Message::Yield { term });
+            self.replica.send(cx, to, Message::TransferMastership { term });
         }
     }
 
     /// The leader of a term transfers mastership to this replica.
-    pub(crate) fn on_yield(&mut self, cx: &mut Cx<'_, Calvin>, from: NodeId, term: Term) {
+    pub(crate) fn on_transfer_mastership(
+        &mut self,
+        cx: &mut Cx<'_, Calvin>,
+        from: NodeId,
+        term: Term,
+    ) {
         let agreement = self.agreement();
         if self.presence.is_ready
             && agreement.term() == term

@@ -20,11 +20,11 @@ use pangea_core::mutate;
 use pangea_core::txn::Write;
 
 use super::Cut;
-use super::given;
+use super::write_set_codec;
 
 /// The decisions on an epoch. Borrows the write sets while it is encoded.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Resolution<'a> {
+pub(super) struct EpochRecord<'a> {
     /// The epoch.
     pub epoch: SnapshotVersion,
     /// The cut that it applied.
@@ -42,13 +42,13 @@ pub(super) struct Ordered<'a> {
     /// Its position among the epoch's transactions.
     pub entry: usize,
     /// Its writes; `None` if it is to be re-executed.
-    pub writes: Option<Wrote<'a>>,
+    pub writes: Option<WriteSetRef<'a>>,
 }
 
 /// A write set encoded relative to the arguments of its call; a certified transaction has no
 /// arguments.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Wrote<'a> {
+pub(super) enum WriteSetRef<'a> {
     /// As it was applied.
     Here {
         /// The writes.
@@ -60,12 +60,12 @@ pub(super) enum Wrote<'a> {
     Logged(Vec<u8>),
 }
 
-impl Wrote<'_> {
+impl WriteSetRef<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
         let len_at = out.len();
         out.put_u32(0);
         match self {
-            Self::Here { writes, args } => given::encode(writes, args, out),
+            Self::Here { writes, args } => write_set_codec::encode(writes, args, out),
             Self::Logged(bytes) => out.extend_from_slice(bytes),
         }
         let len = (out.len() - len_at - size_of::<u32>()) as u32;
@@ -79,12 +79,12 @@ impl Wrote<'_> {
     pub(super) fn read(&self, args: &[u8]) -> Result<Vec<Write>, DecodeError> {
         match self {
             Self::Here { writes, .. } => Ok(writes.to_vec()),
-            Self::Logged(bytes) => given::decode(&mut Reader::new(bytes), args),
+            Self::Logged(bytes) => write_set_codec::decode(&mut Reader::new(bytes), args),
         }
     }
 }
 
-impl Resolution<'_> {
+impl EpochRecord<'_> {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.epoch.0);
         let cut = postcard::to_stdvec(&self.cut).expect("a cut can be encoded");
@@ -116,9 +116,9 @@ impl Resolution<'_> {
             .map(|_| {
                 let entry = from.varint(WHAT)? as usize;
                 let has_writes = from.u8(WHAT)? == 1;
-                let mut logged = || -> Result<Wrote<'_>, DecodeError> {
+                let mut logged = || -> Result<WriteSetRef<'_>, DecodeError> {
                     let len = from.u32(WHAT)? as usize;
-                    Ok(Wrote::Logged(from.take(len, WHAT)?.to_vec()))
+                    Ok(WriteSetRef::Logged(from.take(len, WHAT)?.to_vec()))
                 };
                 let writes = has_writes.then(&mut logged).transpose()?;
                 if entry < count {
@@ -146,9 +146,9 @@ mod tests {
         let value = Some(Value::copy_from(&args[10..90]));
         let writes = [Write { table: TableId(1), key: Key::from(&b"k"[..]), value }];
         for count in [0, 1, 7, 8, 9, 30] {
-            let here = Wrote::Here { writes: &writes, args: &args };
+            let here = WriteSetRef::Here { writes: &writes, args: &args };
             let ordered = [None, Some(here)].into_iter();
-            let resolution = Resolution {
+            let resolution = EpochRecord {
                 epoch: SnapshotVersion(5),
                 cut: Cut { heads: vec![Bid(1), Bid(300)], ..Cut::default() },
                 is_valid: (0..count).map(|i| i % 3 == 0).collect(),
@@ -157,7 +157,7 @@ mod tests {
             let mut bytes = Vec::new();
             resolution.encode(&mut bytes);
             assert!(bytes.len() < 80, "the value is taken from the arguments");
-            let read = Resolution::decode(&bytes).unwrap();
+            let read = EpochRecord::decode(&bytes).unwrap();
             let mut again = Vec::new();
             read.encode(&mut again);
             assert_eq!(again, bytes);
@@ -165,9 +165,9 @@ mod tests {
                 let read = of_log.writes.as_ref().map(|logged| logged.read(&args).unwrap());
                 assert_eq!(read.as_deref(), here.writes.as_ref().map(|_| &writes[..]));
             }
-            let whole = Resolution { ordered: Vec::new(), ..read };
-            assert_eq!(whole, Resolution { ordered: Vec::new(), ..resolution });
-            assert!(Resolution::decode(&bytes[..bytes.len() - 1]).is_err());
+            let whole = EpochRecord { ordered: Vec::new(), ..read };
+            assert_eq!(whole, EpochRecord { ordered: Vec::new(), ..resolution });
+            assert!(EpochRecord::decode(&bytes[..bytes.len() - 1]).is_err());
         }
     }
 }

@@ -8,13 +8,13 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::SnapshotVersion;
 
 use super::super::Message;
-use super::items::{Item, Items};
-use super::slice::{Line, Slice};
+use super::remote_results::{RemoteResult, RemoteResults};
+use super::slice::{Lineage, Slice};
 use crate::streams::number;
 
 /// A chunk of an encoded slice. The chunks are sent in order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub struct SliceChunk {
     /// The slice's epoch.
     pub epoch: SnapshotVersion,
     /// Whether its cut is decided.
@@ -28,7 +28,7 @@ pub struct Piece {
 
 /// The received chunks of a slice.
 #[derive(Default)]
-pub(in super::super) struct Pieces {
+pub(in super::super) struct SliceChunks {
     epoch: SnapshotVersion,
     came: Vec<Bytes>,
 }
@@ -46,18 +46,18 @@ impl Slice {
         let piece = |(number, part): (usize, &[u8])| {
             let (number, bytes) = (number as u64, bytes.slice_ref(part));
             let Self { epoch, is_decided, .. } = *self;
-            Message::Piece { piece: Piece { epoch, is_decided, number, count, bytes } }
+            Message::SliceChunk { piece: SliceChunk { epoch, is_decided, number, count, bytes } }
         };
         bytes.chunks(most).enumerate().map(piece).collect()
     }
 }
 
-impl Items {
+impl RemoteResults {
     /// Splits the rows and outcomes into several messages of approximately at most `most` bytes,
     /// unless a single entry is larger.
     pub(in super::super) fn split(
-        at: (SnapshotVersion, Line),
-        items: &[Item],
+        at: (SnapshotVersion, Lineage),
+        items: &[RemoteResult],
         most: usize,
     ) -> Vec<Self> {
         let mut all = Vec::new();
@@ -76,7 +76,7 @@ impl Items {
     }
 }
 
-impl Piece {
+impl SliceChunk {
     /// Whether it is the first of its slice.
     pub fn is_first(&self) -> bool {
         self.number == 0
@@ -87,7 +87,7 @@ impl Piece {
         self.bytes.len()
     }
 
-    /// Appends it to `out`. [`Piece::decode`] is the inverse.
+    /// Appends it to `out`. [`SliceChunk::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let Self { epoch, is_decided, number, count, bytes } = self;
         out.put_u8(u8::from(*is_decided));
@@ -95,7 +95,7 @@ impl Piece {
         out.put_bytes(bytes);
     }
 
-    /// Decodes the bytes that [`Piece::encode`] wrote.
+    /// Decodes the bytes that [`SliceChunk::encode`] wrote.
     ///
     /// # Errors
     /// Returns an error if the bytes are malformed.
@@ -120,10 +120,10 @@ pub(in super::super) fn decode_flag(from: &mut Reader<'_>) -> Result<bool, Decod
     }
 }
 
-impl Pieces {
+impl SliceChunks {
     /// Adds a chunk; one that does not follow the last is ignored. Returns the slice's bytes after
     /// its last chunk.
-    pub fn add(&mut self, piece: Piece) -> Option<Bytes> {
+    pub fn add(&mut self, piece: SliceChunk) -> Option<Bytes> {
         if piece.is_first() {
             *self = Self { epoch: piece.epoch, came: Vec::new() };
         }
@@ -144,9 +144,9 @@ pub(in super::super) mod tests {
     use pangea_core::ids::{NodeId, TxnId};
 
     /// The chunks of a slice.
-    pub fn pieces() -> Vec<Piece> {
+    pub fn pieces() -> Vec<SliceChunk> {
         let piece = |message| match message {
-            Message::Piece { piece } => piece,
+            Message::SliceChunk { piece } => piece,
             other => panic!("{other:?}"),
         };
         slice().messages(7).into_iter().map(piece).collect()
@@ -156,7 +156,7 @@ pub(in super::super) mod tests {
     fn a_slice_is_whole_when_its_pieces_came_in_order() {
         let all = pieces();
         assert!(all.len() > 2);
-        let mut came = Pieces::default();
+        let mut came = SliceChunks::default();
         // The connection is lost, and all chunks arrive again.
         for piece in &all[..2] {
             assert_eq!(came.add(piece.clone()), None);
@@ -172,15 +172,19 @@ pub(in super::super) mod tests {
     #[test]
     fn items_are_split_and_none_is_lost() {
         let txn = |number| TxnId::new(NodeId(3), number);
-        let result = |number| Item::Result(txn(number), ShardOutcome::Ran(Ok(vec![7; 100])));
-        let all: Vec<Item> =
-            (0..10).map(result).chain([Item::Part(txn(1), RemoteReads::Certified(None))]).collect();
-        let epoch = (SnapshotVersion(5), Line(7));
-        let split = Items::split(epoch, &all, 250);
+        let result =
+            |number| RemoteResult::Outcome(txn(number), ShardOutcome::Ran(Ok(vec![7; 100])));
+        let all: Vec<RemoteResult> = (0..10)
+            .map(result)
+            .chain([RemoteResult::Reads(txn(1), RemoteReads::Certified(None))])
+            .collect();
+        let epoch = (SnapshotVersion(5), Lineage(7));
+        let split = RemoteResults::split(epoch, &all, 250);
         assert!((5..=10).contains(&split.len()), "{}", split.len());
-        let read: Vec<Item> = split.iter().flat_map(|items| items.read().unwrap()).collect();
+        let read: Vec<RemoteResult> =
+            split.iter().flat_map(|items| items.read().unwrap()).collect();
         assert_eq!(read, all);
-        assert_eq!(Items::split(epoch, &all, 1).len(), all.len());
-        assert_eq!(Items::split(epoch, &[], 1), [Items::new(epoch, &[])]);
+        assert_eq!(RemoteResults::split(epoch, &all, 1).len(), all.len());
+        assert_eq!(RemoteResults::split(epoch, &[], 1), [RemoteResults::new(epoch, &[])]);
     }
 }

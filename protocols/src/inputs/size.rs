@@ -13,15 +13,15 @@ const KEY_BYTES: usize = 32;
 const FOOTPRINT_BYTES_MAX: usize = 1 << 20;
 
 /// The encoded size of a program, including its footprint if attached.
-pub(crate) fn of_program(program: &Program, footprint: Option<&Footprint>) -> usize {
+pub(crate) fn program_bytes(program: &Program, footprint: Option<&Footprint>) -> usize {
     match program {
         Program::Call { args, .. } => args.len() + footprint.map_or(0, footprint_bytes),
-        Program::Certified(certified) => of_sets(&certified.reads, &certified.writes),
+        Program::Certified(certified) => sets_bytes(&certified.reads, &certified.writes),
     }
 }
 
 /// The encoded size of a read set and a write set.
-pub(crate) fn of_sets(reads: &ReadSet, writes: &[Write]) -> usize {
+pub(crate) fn sets_bytes(reads: &ReadSet, writes: &[Write]) -> usize {
     let points: usize = reads.points.iter().map(|read| KEY_BYTES + read.key.len()).sum();
     let rows = reads.ranges.iter().flat_map(|range| &range.rows);
     let rows: usize = rows.map(|(key, _)| KEY_BYTES + key.len()).sum();
@@ -44,7 +44,7 @@ fn of_range(range: &KeyRange) -> usize {
 
 /// Splits collected transactions, of `bytes` in total, into batches. The result is one batch,
 /// unless more were collected before this replica was ready than fit in a frame.
-pub(crate) fn in_batches<T>(
+pub(crate) fn split_batches<T>(
     mut collected: Vec<T>,
     bytes: usize,
     batch_bytes: usize,
@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn what_was_collected_is_one_batch_unless_a_frame_can_not_hold_it() {
         let weights = vec![20, 10, 30];
-        let cut = |bytes| in_batches(weights.clone(), bytes, 25, |weight| *weight);
+        let cut = |bytes| split_batches(weights.clone(), bytes, 25, |weight| *weight);
         assert_eq!(cut(25 + TXN_BYTES_MAX), [vec![20, 10, 30]]);
         assert_eq!(cut(26 + TXN_BYTES_MAX), [[20], [10], [30]]);
-        assert!(in_batches(Vec::<usize>::new(), 0, 25, |weight| *weight).is_empty());
+        assert!(split_batches(Vec::<usize>::new(), 0, 25, |weight| *weight).is_empty());
     }
 }

@@ -7,25 +7,25 @@ use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
 use pangea_core::ids::{SnapshotVersion, TxnId};
 use pangea_core::txn::Write;
 
-use super::slice::Line;
+use super::slice::Lineage;
 use crate::streams::number;
 
 /// The rows or the outcome of one transaction.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Item {
+pub enum RemoteResult {
     /// The sender's rows for a transaction.
-    Part(TxnId, RemoteReads),
+    Reads(TxnId, RemoteReads),
     /// The outcome of a transaction.
-    Result(TxnId, ShardOutcome),
+    Outcome(TxnId, ShardOutcome),
 }
 
 /// Rows and outcomes of an epoch, in one message.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Items {
+pub struct RemoteResults {
     /// The epoch.
     pub epoch: SnapshotVersion,
     /// The lineage of the epoch.
-    pub line: Line,
+    pub line: Lineage,
     bytes: Bytes,
 }
 
@@ -38,9 +38,9 @@ mod what {
 
 const WHAT: &str = "items";
 
-impl Items {
+impl RemoteResults {
     /// Encodes these rows and outcomes.
-    pub fn new((epoch, line): (SnapshotVersion, Line), items: &[Item]) -> Self {
+    pub fn new((epoch, line): (SnapshotVersion, Lineage), items: &[RemoteResult]) -> Self {
         let mut out = Vec::new();
         items.iter().for_each(|item| item.encode(&mut out));
         Self { epoch, line, bytes: out.into() }
@@ -51,20 +51,20 @@ impl Items {
         self.bytes.len()
     }
 
-    /// Appends them to `out`. [`Items::decode`] is the inverse.
+    /// Appends them to `out`. [`RemoteResults::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.epoch.0);
         out.put_u64(self.line.0);
         out.put_bytes(&self.bytes);
     }
 
-    /// Decodes the bytes that [`Items::encode`] wrote.
+    /// Decodes the bytes that [`RemoteResults::encode`] wrote.
     ///
     /// # Errors
     /// Returns an error if the bytes are malformed.
     pub fn decode(from: &mut Reader<'_>, bytes: &Bytes) -> Result<Self, DecodeError> {
         let epoch = SnapshotVersion(number(from, WHAT)?);
-        let line = Line(from.u64(WHAT)?);
+        let line = Lineage(from.u64(WHAT)?);
         let items = Self { epoch, line, bytes: bytes.slice_ref(from.bytes(WHAT)?) };
         items.read().map(|_| items)
     }
@@ -72,30 +72,31 @@ impl Items {
     /// The decoded rows and outcomes.
     ///
     /// # Errors
-    /// Returns an error if the bytes are malformed, which those from [`Items::decode`] are not.
-    pub fn read(&self) -> Result<Vec<Item>, DecodeError> {
+    /// Returns an error if the bytes are malformed, which those from [`RemoteResults::decode`] are
+    /// not.
+    pub fn read(&self) -> Result<Vec<RemoteResult>, DecodeError> {
         let from = &mut Reader::new(&self.bytes);
         let mut items = Vec::new();
         while !from.is_empty() {
-            items.push(Item::decode(from)?);
+            items.push(RemoteResult::decode(from)?);
         }
         Ok(items)
     }
 }
 
-impl Item {
+impl RemoteResult {
     /// The approximate encoded size in bytes.
     pub(in super::super) fn weight(&self) -> usize {
         const HEAD: usize = 24;
         HEAD + match self {
-            Self::Part(_, RemoteReads::Rows(rows)) => {
+            Self::Reads(_, RemoteReads::Rows(rows)) => {
                 let value = |row: &Write| row.value.as_ref().map_or(0, |value| value.len());
                 rows.iter().map(|row| HEAD + row.key.len() + value(row)).sum()
             }
-            Self::Result(_, ShardOutcome::Ran(Ok(result))) => result.len(),
-            Self::Result(_, ShardOutcome::Ran(Err(abort))) => abort.text_bytes(),
-            Self::Part(_, RemoteReads::Certified(_) | RemoteReads::TooLarge(_))
-            | Self::Result(..) => 0,
+            Self::Outcome(_, ShardOutcome::Ran(Ok(result))) => result.len(),
+            Self::Outcome(_, ShardOutcome::Ran(Err(abort))) => abort.text_bytes(),
+            Self::Reads(_, RemoteReads::Certified(_) | RemoteReads::TooLarge(_))
+            | Self::Outcome(..) => 0,
         }
     }
 
@@ -105,20 +106,20 @@ impl Item {
             out.put_u64(txn.to_bits());
         };
         match self {
-            Self::Part(txn, part) => {
+            Self::Reads(txn, part) => {
                 head(what::PART, *txn);
                 part.encode(out);
             }
-            Self::Result(txn, ShardOutcome::Ran(Ok(result))) => {
+            Self::Outcome(txn, ShardOutcome::Ran(Ok(result))) => {
                 head(what::COMMITTED, *txn);
                 out.put_bytes(result);
             }
-            Self::Result(txn, ShardOutcome::Ran(Err(abort))) => {
+            Self::Outcome(txn, ShardOutcome::Ran(Err(abort))) => {
                 head(what::ABORTED, *txn);
                 let abort = postcard::to_stdvec(abort).expect("an abort can be encoded");
                 out.put_bytes(&abort);
             }
-            Self::Result(txn, ShardOutcome::FootprintViolated | ShardOutcome::Served) => {
+            Self::Outcome(txn, ShardOutcome::FootprintViolated | ShardOutcome::Served) => {
                 head(what::LEFT, *txn)
             }
         }
@@ -128,14 +129,16 @@ impl Item {
         let what = from.u8(WHAT)?;
         let txn = TxnId::from_bits(from.u64(WHAT)?);
         Ok(match what {
-            what::PART => Self::Part(txn, RemoteReads::decode(from)?),
-            what::COMMITTED => Self::Result(txn, ShardOutcome::Ran(Ok(from.bytes(WHAT)?.to_vec()))),
+            what::PART => Self::Reads(txn, RemoteReads::decode(from)?),
+            what::COMMITTED => {
+                Self::Outcome(txn, ShardOutcome::Ran(Ok(from.bytes(WHAT)?.to_vec())))
+            }
             what::ABORTED => {
                 let abort = postcard::from_bytes(from.bytes(WHAT)?);
                 let abort = abort.map_err(|_| DecodeError::new(WHAT))?;
-                Self::Result(txn, ShardOutcome::Ran(Err(abort)))
+                Self::Outcome(txn, ShardOutcome::Ran(Err(abort)))
             }
-            what::LEFT => Self::Result(txn, ShardOutcome::FootprintViolated),
+            what::LEFT => Self::Outcome(txn, ShardOutcome::FootprintViolated),
             _ => return Err(DecodeError::new(WHAT)),
         })
     }

@@ -73,7 +73,7 @@ fn send_slices(node: &mut Node, from: u16, upto: u64, seen: &mut Seen) {
     let first =
         node.calvin.state.shards.as_ref().unwrap().streams[&ShardId(from)].inbound.upto.0 + 1;
     for epoch in first..=upto {
-        let slice = Slice::new(SnapshotVersion(epoch), ShardId(from), OfCut::default(), Vec::new());
+        let slice = Slice::new(SnapshotVersion(epoch), ShardId(from), CutId::default(), Vec::new());
         let message = Message::Slice { slice };
         note(node.step(Input::Message { from: NodeId(from), message }), seen);
     }
@@ -135,7 +135,7 @@ fn requests_are_refused_in_the_name_of_a_shard_that_is_far_behind_until_it_has_c
 #[test]
 fn the_node_is_named_for_which_the_one_between_waits() {
     let (mut node, mut seen) = (start(3), Seen::default());
-    let kept = |waits_for: Option<u16>| Message::Kept {
+    let kept = |waits_for: Option<u16>| Message::ShardProgress {
         upto: SnapshotVersion::ZERO,
         applied: SnapshotVersion::ZERO,
         waits_for: waits_for.map(NodeId),
