@@ -3,7 +3,9 @@
 use super::source::{Finding, Source, idents};
 
 /// Former names, each with the name that replaced it. Only names that mean nothing else.
-const FORMER: [(&str, &str); 36] = [
+const FORMER: [(&str, &str); 46] = [
+    ("AskOutcomes", "OutcomesRequest"),
+    ("Asker", "Requester"),
     ("Beyond", "RemoteRows, RemoteSnapshot"),
     ("BrokenOff", "SwarmAborted"),
     ("Carried", "LinkTraffic"),
@@ -17,11 +19,15 @@ const FORMER: [(&str, &str); 36] = [
     ("LeftItsFootprint", "FootprintViolated"),
     ("Losing", "RegionLoss"),
     ("Mend", "FaultEnd"),
+    ("NotTaken", "ForwardRejected"),
+    ("OfCut", "CutId"),
     ("PeerSession", "BaselineSession"),
     ("Picture", "CatalogSnapshot"),
     ("Preparer", "SegmentAllocator"),
     ("Pushed", "PushOutcome"),
     ("PutAway", "Eviction"),
+    ("Recollection", "RejoinReply"),
+    ("Reign", "MasterTerm"),
     ("Remembered", "DurableState"),
     ("Saw", "ReadVersion"),
     ("Scout", "ReconnaissanceContext"),
@@ -31,9 +37,13 @@ const FORMER: [(&str, &str); 36] = [
     ("Spot", "Placement"),
     ("Standing", "CurrentVersion"),
     ("Theirs", "BaselineTarget"),
+    ("Unplaced", "UnsequencedRequest"),
     ("Warmer", "CachePrefetcher"),
     ("Went", "ShardOutcome"),
+    ("Wish", "RequestMastership"),
     ("Witness", "LatencyObserver"),
+    ("Wrote", "WriteSetRef"),
+    ("Yield", "TransferMastership"),
     ("came_by", "predecessors"),
     ("cold_mark", "cold_placeholder"),
     ("hold_on", "pin_on"),
