@@ -347,79 +347,87 @@ impl Calvin {
     /// Hands a message to its phase, if it has the right sender: a replica of this node's group, or
     /// a node of another shard.
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        let sender = self.sender(from);
-        match (Addressee::of(&message), sender) {
-            (Addressee::Group, Sender::Shard(_)) => return cx.mark("calvin.not_of_the_group"),
-            (Addressee::Shards, Sender::Replica(_)) => return cx.mark(self.not_to_a_shard()),
-            (Addressee::Group, Sender::Replica(_))
-            | (Addressee::Shards, Sender::Shard(_))
-            | (Addressee::AnyNode, _) => {}
+        match (Addressee::of(&message), self.sender(from)) {
+            (Addressee::Group, Sender::Replica(replica)) => {
+                self.on_group_message(cx, replica, message);
+            }
+            (Addressee::Shards, Sender::Shard(shard)) => {
+                self.on_shard_message(cx, (from, shard), message);
+            }
+            (Addressee::AnyNode, _) => self.on_message_of_any(cx, from, message),
+            (Addressee::Group, Sender::Shard(_)) => cx.mark("calvin.not_of_the_group"),
+            (Addressee::Shards, Sender::Replica(_)) => cx.mark(self.not_to_a_shard()),
         }
-        match (message, sender) {
-            // The input log, and asynchronous replication.
-            (Message::Inputs(message), Sender::Replica(replica)) => {
+    }
+
+    /// The input log, and asynchronous replication.
+    fn on_group_message(&mut self, cx: &mut Cx<'_, Self>, replica: NodeId, message: Message) {
+        match message {
+            Message::Inputs(message) => {
                 let event = self.state.inputs.on_message(cx, replica, message);
                 self.on_event(cx, event);
             }
-            (
-                message @ (Message::RequestMastership {}
-                | Message::TransferMastership { .. }
-                | Message::CheckpointTurn { .. }),
-                Sender::Replica(replica),
-            ) => self.on_log_message(cx, replica, message),
-            (Message::Forward { requests }, Sender::Replica(replica)) => {
-                self.on_forward(cx, replica, requests);
-            }
-            (Message::ForwardAccepted { taken: Accepted { term, tokens } }, Sender::Replica(_)) => {
+            Message::RequestMastership {}
+            | Message::TransferMastership { .. }
+            | Message::CheckpointTurn { .. } => self.on_log_message(cx, replica, message),
+            Message::Forward { requests } => self.on_forward(cx, replica, requests),
+            Message::ForwardAccepted { taken: Accepted { term, tokens } } => {
                 self.on_forward_accepted(cx, term, &tokens);
             }
-            (Message::ForwardRejected { tokens }, Sender::Replica(replica)) => {
+            Message::ForwardRejected { tokens } => {
                 self.on_forward_rejected(cx, replica, &tokens);
             }
-            (Message::GroupProgress { least, most }, Sender::Replica(_)) => {
-                match self.state.shards.is_some() {
-                    true => self.on_group_progress(least, most),
-                    false => cx.mark(self.not_to_a_shard()),
-                }
-            }
-            // Shards.
-            (Message::Subscribe { slices, items, goes_on }, Sender::Shard(_)) => {
+            Message::GroupProgress { least, most } => match self.state.shards.is_some() {
+                true => self.on_group_progress(least, most),
+                false => cx.mark(self.not_to_a_shard()),
+            },
+            message => unreachable!("{message:?} is not for the group"),
+        }
+    }
+
+    /// Delivery between shards.
+    fn on_shard_message(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        (from, shard): (NodeId, ShardId),
+        message: Message,
+    ) {
+        match message {
+            Message::Subscribe { slices, items, goes_on } => {
                 self.on_subscribe(cx, from, (slices, items), goes_on);
             }
-            (Message::Unsubscribe {}, Sender::Shard(shard)) => self.on_unsubscribe(from, shard),
-            (Message::Slice { slice }, Sender::Shard(_)) => self.on_slice(cx, from, slice),
-            (Message::SliceChunk { piece }, Sender::Shard(_)) => {
-                self.on_slice_chunk(cx, from, piece)
-            }
-            (Message::SlicesDecided { upto, name }, Sender::Shard(_)) => {
-                self.on_slices_decided(cx, from, upto, name);
-            }
-            (Message::Resubscribe {}, Sender::Shard(_)) => self.on_resubscribe(cx, from),
-            (Message::RemoteResults { items }, Sender::Shard(shard)) => {
-                self.on_remote_results(cx, shard, items)
-            }
-            (Message::ShardProgress { upto, applied, waits_for }, Sender::Shard(_)) => {
+            Message::Unsubscribe {} => self.on_unsubscribe(from, shard),
+            Message::Slice { slice } => self.on_slice(cx, from, slice),
+            Message::SliceChunk { piece } => self.on_slice_chunk(cx, from, piece),
+            Message::SlicesDecided { upto, name } => self.on_slices_decided(cx, from, upto, name),
+            Message::Resubscribe {} => self.on_resubscribe(cx, from),
+            Message::RemoteResults { items } => self.on_remote_results(cx, shard, items),
+            Message::ShardProgress { upto, applied, waits_for } => {
                 self.on_shard_progress(from, (upto, applied), waits_for);
             }
-            (Message::Truncated { upto }, Sender::Shard(_)) => self.on_truncated(cx, from, upto),
-            (Message::Frozen { at }, Sender::Shard(_)) => self.on_source_frozen(cx, from, at),
-            (Message::LookupRequest { token, wanted }, Sender::Shard(_)) => {
+            Message::Truncated { upto } => self.on_truncated(cx, from, upto),
+            Message::Frozen { at } => self.on_source_frozen(cx, from, at),
+            Message::LookupRequest { token, wanted } => {
                 self.on_lookup_request(cx, from, token, &wanted);
             }
-            (Message::LookupReply { token, found }, Sender::Shard(shard)) => {
+            Message::LookupReply { token, found } => {
                 self.on_lookup_reply(cx, shard, token, found);
             }
-            // Warming and checkpoints, of any node.
-            (Message::WarmRequest { token, keys }, _) => {
-                self.on_warm_request(cx, from, token, keys)
-            }
-            (Message::WarmReply { token, took }, _) => self.on_warm_reply(cx, from, token, took),
-            (Message::ColdMapUpdate { map }, _) => self.on_cold_map_update(from, map),
-            (Message::OutcomesRequest { after, is_wanted }, _) => {
+            message => unreachable!("{message:?} is not for other shards"),
+        }
+    }
+
+    /// Warming and checkpoints.
+    fn on_message_of_any(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        match message {
+            Message::WarmRequest { token, keys } => self.on_warm_request(cx, from, token, keys),
+            Message::WarmReply { token, took } => self.on_warm_reply(cx, from, token, took),
+            Message::ColdMapUpdate { map } => self.on_cold_map_update(from, map),
+            Message::OutcomesRequest { after, is_wanted } => {
                 self.on_outcomes_request(cx, from, after, is_wanted);
             }
-            (Message::Outcomes { items }, _) => self.on_outcomes(cx, from, &items),
-            (message, _) => unreachable!("{message:?} has an addressee and no phase"),
+            Message::Outcomes { items } => self.on_outcomes(cx, from, &items),
+            message => unreachable!("{message:?} is not for any node"),
         }
     }
 

@@ -426,6 +426,20 @@ impl ShardStream {
         }
     }
 
+    /// Whether a replica may have all epochs after `applied`: it has not reported otherwise.
+    fn may_have(&self, node: NodeId, applied: SnapshotVersion) -> bool {
+        self.inbound.missed_at.get(&node).is_none_or(|missed| *missed <= applied)
+    }
+
+    /// The most advanced of the connected replicas that may have all epochs after `applied`, and
+    /// its progress.
+    fn furthest(&self, applied: SnapshotVersion) -> Option<(NodeId, SnapshotVersion)> {
+        let all = self.replicas.iter().filter(|node| self.may_have(**node, applied));
+        let all = all.filter_map(|node| Some((*node, *self.reports.applied.get(node)?)));
+        // The nearest among equals.
+        all.rev().max_by_key(|(_, upto)| *upto)
+    }
+
     fn new(replicas: Vec<NodeId>, group: Vec<NodeId>) -> Self {
         Self {
             inbound: Inbound { source: replicas[0], ..Inbound::default() },

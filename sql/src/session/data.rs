@@ -77,11 +77,7 @@ impl Session {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_planned(&planned, params, &self.engine.topology().partitions)?;
-        if let Some(statement) = planned.plan.as_utility().filter(|it| it.needs_block()) {
-            let command = statement.command();
-            let message = format!("{command} can only be used in transaction blocks");
-            return Err(SqlError::new(code::NO_TRANSACTION, message));
-        }
+        check_alone(&planned)?;
         self.gather_facts(&planned).await;
         if planned.is_write() && planned.is_certified() {
             drop(cx);
@@ -523,4 +519,13 @@ fn depends_on_schema(failure: &Failure) -> bool {
     let Failure::Sql(error) = failure else { return false };
     let is_of_names = error.code.as_str().starts_with("42") && error.code != code::SYNTAX;
     is_of_names || error.code == code::UNDEFINED_SCHEMA
+}
+
+/// Refuses a statement that makes sense only in a transaction block.
+fn check_alone(planned: &Planned) -> Result<(), SqlError> {
+    let Some(statement) = planned.plan.as_utility().filter(|it| it.needs_block()) else {
+        return Ok(());
+    };
+    let message = format!("{} can only be used in transaction blocks", statement.command());
+    Err(SqlError::new(code::NO_TRANSACTION, message))
 }

@@ -6,7 +6,7 @@
 //!      |<== Slice, RemoteResults ====|      the retained messages after those, and new ones
 //!      |<== Resubscribe =============|      if the backlog is large
 //!      | Subscribe, goes on -------->|      the rest of it
-//!      | ShardProgress(upto, ..) --->|      all replicas of the receiver's shard have persisted it;
+//!      | ShardProgress(upto, ..) --->|      all replicas of the receiver's shard have it;
 //!      |                             |      the receiver's progress, and the node it waits for
 //!      |<-- Truncated(epoch) --------|      the requested epochs are no longer retained
 //! ```
@@ -535,20 +535,6 @@ impl ShardStream {
         let served =
             served.skip(sent.items).map(|items| Message::RemoteResults { items: items.clone() });
         slice.skip(sent.slice).chain(served).collect()
-    }
-
-    /// Whether a replica may have all epochs after `applied`: it has not reported otherwise.
-    fn may_have(&self, node: NodeId, applied: SnapshotVersion) -> bool {
-        self.inbound.missed_at.get(&node).is_none_or(|missed| *missed <= applied)
-    }
-
-    /// The most advanced of the connected replicas that may have all epochs after `applied`, and
-    /// its progress.
-    fn furthest(&self, applied: SnapshotVersion) -> Option<(NodeId, SnapshotVersion)> {
-        let all = self.replicas.iter().filter(|node| self.may_have(**node, applied));
-        let all = all.filter_map(|node| Some((*node, *self.reports.applied.get(node)?)));
-        // The nearest among equals.
-        all.rev().max_by_key(|(_, upto)| *upto)
     }
 }
 
