@@ -493,7 +493,9 @@ fn a_checkpoint_leaves_no_client_waiting_for_what_it_skipped() {
 fn nobody_reigns_before_its_disk_holds_what_a_checkpoint_brought() {
     let mut cluster = Cluster::new();
     cluster.nodes[0].act(|calvin, _| {
-        calvin.state.inputs.cut.installed = Some(calvin.state.inputs.cut.applied);
+        let inputs = &mut calvin.state.inputs;
+        inputs.cut.installed = Some(inputs.cut.applied);
+        inputs.streams.has_skipped = true;
     });
     cluster.away = Some(0);
     cluster.wait(400);
@@ -501,7 +503,10 @@ fn nobody_reigns_before_its_disk_holds_what_a_checkpoint_brought() {
     cluster.connect_again();
     cluster.wait(1_500);
     assert!(!cluster.nodes[0].calvin.state.inputs.takes());
-    cluster.nodes[0].act(|calvin, _| calvin.state.inputs.cut.installed = None);
+    cluster.nodes[0].act(|calvin, _| {
+        calvin.state.inputs.cut.installed = None;
+        calvin.state.inputs.streams.has_skipped = false;
+    });
     cluster.wait(1_500);
     assert!(cluster.nodes[0].calvin.state.inputs.takes());
 }
