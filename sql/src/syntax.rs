@@ -21,6 +21,7 @@ pub(crate) mod roles;
 pub(crate) mod sequences;
 mod unsupported;
 mod views;
+mod walk;
 pub(crate) mod words;
 mod writes;
 
@@ -41,6 +42,7 @@ pub(crate) use self::qualify::qualify;
 pub(crate) use self::rename::{names_word, renamed};
 pub(crate) use self::roles::RoleStatement;
 pub(crate) use self::unsupported::system_column;
+pub(crate) use self::walk::{for_each_expr, walk};
 pub(crate) use self::writes::{is_write, names_write};
 use crate::catalog::CheckOption;
 use crate::copy::Options as CopyOptions;

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use sqlparser::ast::{self, Visit, Visitor};
+use sqlparser::ast::{self, Visitor};
 use sqlparser::tokenizer::Location;
 
 use super::from::{Side, scope_over};
@@ -19,6 +19,7 @@ use crate::expr::bind::{Aggregates, Bound, Nested, Scope};
 use crate::expr::query::{Query, Shape};
 use crate::expr::{Expr, Typed};
 use crate::relational::{self, Block, Distinct, From, RELATIONS_MAX, SetOperation, lower};
+use crate::syntax::walk;
 use crate::types::{ColumnType, SqlType};
 use crate::vocabulary::column::OutputColumn;
 
@@ -39,7 +40,7 @@ pub(super) fn has_queries(statement: &ast::Statement) -> bool {
         }
     }
     let mut count = Count(0);
-    let _ = statement.visit(&mut count);
+    let _ = walk(statement, &mut count);
     count.0 > usize::from(matches!(statement, ast::Statement::Query(_)))
 }
 
@@ -65,7 +66,7 @@ fn queries_in(expr: &ast::Expr) -> Vec<(usize, ast::Query)> {
         }
     }
     let mut collect = Collect::default();
-    let _ = expr.visit(&mut collect);
+    let _ = walk(expr, &mut collect);
     collect.found
 }
 

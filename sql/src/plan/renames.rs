@@ -1,7 +1,5 @@
 //! Renaming of tables, columns, constraints, indexes and sequences.
 
-use std::ops::ControlFlow;
-
 use sqlparser::ast;
 use sqlparser::parser::Parser;
 
@@ -99,7 +97,7 @@ fn renamed(sql: &str, old: &str, new: &str) -> Result<String, SqlError> {
     };
     let mut parser = Parser::new(&Postgres).try_with_sql(sql).map_err(|error| malformed(&error))?;
     let mut expr = parser.parse_expr().map_err(|error| malformed(&error))?;
-    let _ = ast::visit_expressions_mut(&mut expr, |expr| {
+    syntax::for_each_expr(&mut expr, |expr| {
         let ident = match expr {
             ast::Expr::Identifier(ident) => Some(ident),
             ast::Expr::CompoundIdentifier(parts) => parts.last_mut(),
@@ -108,7 +106,6 @@ fn renamed(sql: &str, old: &str, new: &str) -> Result<String, SqlError> {
         if let Some(ident) = ident.filter(|ident| syntax::name(ident) == old) {
             *ident = ast::Ident::with_quote('"', new);
         }
-        ControlFlow::<()>::Continue(())
     });
     Ok(expr.to_string())
 }

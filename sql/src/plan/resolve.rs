@@ -1,7 +1,5 @@
 //! Name resolution: qualified names, and unqualified names along the search path.
 
-use std::ops::ControlFlow;
-
 use sqlparser::ast::{self, VisitMut};
 
 use super::Planner;
@@ -145,14 +143,13 @@ impl Planner<'_> {
         let mut expr = bare(expr).clone();
         self.keep(&mut expr)?;
         // In PostgreSQL's spelling.
-        let _ = ast::visit_expressions_mut(&mut expr, |part| {
+        syntax::for_each_expr(&mut expr, |part| {
             if let ast::Expr::Cast { data_type, .. } = part
                 && matches!(data_type, ast::DataType::Regclass)
             {
                 let name = ast::ObjectName::from(vec![ast::Ident::new("regclass")]);
                 *data_type = ast::DataType::Custom(name, Vec::new());
             }
-            ControlFlow::<()>::Continue(())
         });
         Ok(expr.to_string())
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{self, Visit, Visitor};
+use sqlparser::ast::{self, Visitor};
 
 use super::query::is_all;
 use super::steps::Step;
@@ -207,7 +207,7 @@ fn names_itself(query: &ast::Query, name: &str) -> bool {
             }
         }
     }
-    query.visit(&mut Find(name)).is_break()
+    syntax::walk(query, &mut Find(name)).is_break()
 }
 
 fn rename_columns(

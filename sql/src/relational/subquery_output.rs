@@ -4,10 +4,9 @@ use std::cmp::Ordering;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use datafusion::arrow::compute::{concat, concat_batches};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 
 use super::apply::{Answer, How};
@@ -104,16 +103,16 @@ pub(super) fn with_column(
 ) -> Result<RecordBatch> {
     let column: ArrayRef = match &how.answer {
         Answer::Value => {
-            let null = ScalarValue::try_from(how.added.field(0).data_type())?;
-            let value = |answer: &Arc<Found>| match answer.rows.num_rows() {
-                0 => Ok(null.clone()),
-                1 => ScalarValue::try_from_array(answer.rows.column(0), 0),
-                _ => Err(wrapped(more_than_one_row())),
-            };
             if answers.is_empty() {
                 return Ok(RecordBatch::new_empty(schema.clone()));
             }
-            ScalarValue::iter_to_array(answers.iter().map(value).collect::<Result<Vec<_>>>()?)?
+            let null = new_null_array(how.added.field(0).data_type(), 1);
+            let values = answers.iter().map(|answer| match answer.rows.num_rows() {
+                0 => Ok(&*null),
+                1 => Ok(&**answer.rows.column(0)),
+                _ => Err(wrapped(more_than_one_row())),
+            });
+            concat(&values.collect::<Result<Vec<_>>>()?)?
         }
         Answer::Exists => {
             let mut column = values::Column::new(SqlType::Bool);
@@ -230,16 +229,11 @@ pub(super) fn beside(
     let mut left = Vec::new();
     let mut right: Vec<RecordBatch> = Vec::new();
     let null_row = || {
-        let columns = how
-            .added
-            .fields()
-            .iter()
-            .map(|field| ScalarValue::try_from(field.data_type())?.to_array_of_size(1));
+        let columns = how.added.fields().iter().map(|field| new_null_array(field.data_type(), 1));
         let options = RecordBatchOptions::new().with_row_count(Some(1));
-        let columns = columns.collect::<Result<_>>()?;
         Ok::<_, DataFusionError>(RecordBatch::try_new_with_options(
             how.added.clone(),
-            columns,
+            columns.collect(),
             &options,
         )?)
     };

@@ -15,16 +15,16 @@
 //! AND and OR bind less tightly than every other operator, and their grouping does not change the
 //! result. A long chain of them is parsed on a separate stack, and then grouped as a balanced tree.
 
-use std::convert::Infallible;
 use std::mem;
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{self, BinaryOperator, Expr, VisitMut, VisitorMut};
+use sqlparser::ast::{self, BinaryOperator, Expr, VisitorMut};
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::Postgres;
+use super::walk::walk_mut;
 use crate::error::{SqlError, code};
 
 /// Maximum depth of a tree. Threads have 2 MB of stack for a walk over it.
@@ -142,7 +142,7 @@ impl Shape {
         let bytes = WALK_BYTES + self.links * LEVEL_BYTES;
         stacker::maybe_grow(bytes, bytes, || {
             let mut statement = parse()?;
-            let ControlFlow::Continue(()) = statement.visit(&mut Balance);
+            let _ = walk_mut(&mut statement, &mut Balance);
             Ok(statement)
         })
     }
@@ -244,9 +244,9 @@ pub(super) fn too_deep() -> SqlError {
 struct Balance;
 
 impl VisitorMut for Balance {
-    type Break = Infallible;
+    type Break = ();
 
-    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Infallible> {
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         if let Expr::BinaryOp { op: op @ (BinaryOperator::And | BinaryOperator::Or), .. } = expr {
             let op = op.clone();
             let placeholder = Expr::Value(ast::Value::Null.into());

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use sqlparser::ast::{self, VisitMut, VisitorMut};
 
+use super::walk::walk_mut;
 use super::{Written, name, name_from_text, name_parts, quoted};
 use crate::error::{Failure, SqlError};
 
@@ -18,17 +19,17 @@ pub(crate) fn qualify(
     tree: &mut impl VisitMut,
     renaming: &mut Renaming<'_>,
 ) -> Result<(), Failure> {
-    let mut qualify = Qualify { renaming, named: Vec::new() };
-    match tree.visit(&mut qualify) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(failure) => Err(failure),
-    }
+    let mut qualify = Qualify { renaming, named: Vec::new(), outcome: Ok(()) };
+    let _ = walk_mut(tree, &mut qualify);
+    qualify.outcome
 }
 
 struct Qualify<'a, 'r> {
     renaming: &'a mut Renaming<'r>,
     /// The names in the WITH clause of each enclosing query.
     named: Vec<Vec<String>>,
+    /// An error ends the walk.
+    outcome: Result<(), Failure>,
 }
 
 impl Qualify<'_, '_> {
@@ -50,6 +51,11 @@ impl Qualify<'_, '_> {
             }
             renamed => Ok(renamed),
         }
+    }
+
+    fn go_on_after(&mut self, outcome: Result<(), Failure>) -> ControlFlow<()> {
+        self.outcome = outcome;
+        if self.outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
     fn factor(&mut self, object: &mut ast::ObjectName) -> Result<(), Failure> {
@@ -91,29 +97,31 @@ impl Qualify<'_, '_> {
 }
 
 impl VisitorMut for Qualify<'_, '_> {
-    type Break = Failure;
+    type Break = ();
 
-    fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<Failure> {
+    fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<()> {
         let tables = query.with.iter().flat_map(|with| &with.cte_tables);
         self.named.push(tables.map(|table| name(&table.alias.name)).collect());
         ControlFlow::Continue(())
     }
 
-    fn post_visit_query(&mut self, _: &mut ast::Query) -> ControlFlow<Failure> {
+    fn post_visit_query(&mut self, _: &mut ast::Query) -> ControlFlow<()> {
         self.named.pop();
         ControlFlow::Continue(())
     }
 
-    fn pre_visit_table_factor(&mut self, factor: &mut ast::TableFactor) -> ControlFlow<Failure> {
+    fn pre_visit_table_factor(&mut self, factor: &mut ast::TableFactor) -> ControlFlow<()> {
         let ast::TableFactor::Table { name: object, args: None, .. } = factor else {
             return ControlFlow::Continue(());
         };
-        self.factor(object).map_or_else(ControlFlow::Break, ControlFlow::Continue)
+        let outcome = self.factor(object);
+        self.go_on_after(outcome)
     }
 
-    fn pre_visit_expr(&mut self, expr: &mut ast::Expr) -> ControlFlow<Failure> {
+    fn pre_visit_expr(&mut self, expr: &mut ast::Expr) -> ControlFlow<()> {
         let ast::Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
-        self.sequence(function).map_or_else(ControlFlow::Break, ControlFlow::Continue)
+        let outcome = self.sequence(function);
+        self.go_on_after(outcome)
     }
 }
 

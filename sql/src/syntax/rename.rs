@@ -3,10 +3,11 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use sqlparser::ast::{self, VisitMut, VisitorMut};
+use sqlparser::ast::{self, VisitorMut};
 
 use super::name;
 use super::qualify::ident;
+use super::walk::walk_mut;
 use crate::catalog::QualifiedName;
 use crate::error::{SqlError, code};
 
@@ -26,7 +27,7 @@ pub(crate) fn renamed(
         return Err(SqlError::new(code::INTERNAL, "a view without a query"));
     };
     let mut rename = Rename { old, new };
-    if query.visit(&mut rename).is_break() {
+    if walk_mut(query, &mut rename).is_break() {
         let feature = format!("a new name for a table that a view calls {old} in WITH too");
         return Err(SqlError::unsupported(feature));
     }
