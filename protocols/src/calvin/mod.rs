@@ -116,6 +116,7 @@ use batch::Batch;
 pub use messages::Message;
 use messages::Taken;
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
+pub use shards::items::Item;
 use state::State;
 
 /// A replica.

@@ -1,4 +1,7 @@
-//! Minerva phase by phase: the claims of the paper, on real replicas in a lockstep world.
+//! The protocols phase by phase: the claims of the papers, on real replicas in a lockstep world.
+//!
+//! The tests of `transcripts` compare all that a few replicas of either protocol do with golden
+//! texts. The others check claims of Minerva, and old bugs.
 
 mod away;
 mod behind;
@@ -14,4 +17,5 @@ mod replication;
 mod script;
 mod stragglers;
 mod support;
+mod transcripts;
 mod transfer;
