@@ -6,8 +6,11 @@
 //! and how to accept a new text. A node has its number in the cluster. A batch, a cut and a
 //! transaction in a batch have numbers of the replication group.
 
+mod calvin;
+mod checkpoints;
 mod input_log;
 mod minerva;
+mod shards;
 
 use super::support::transcript::{folder, name_of_test};
 use super::support::words::Told;
