@@ -39,6 +39,7 @@ mod tests {
     use crate::inputs::Bid;
     use pangea_core::ids::NodeId;
 
+    /// Calvin §3.1: the interleaving is deterministic and round robin.
     #[test]
     fn sequencers_take_turns_by_batch() {
         let batch = |(source, bid)| {
