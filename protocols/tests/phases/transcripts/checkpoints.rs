@@ -42,7 +42,7 @@ fn with_zigzag_a_checkpoint_is_of_a_point_in_the_serial_order() {
         commit(&mut cluster, 0, "add x 1");
     }
     cluster.transcript.start();
-    for _ in 0..3 {
+    for _ in 0..4 {
         commit(&mut cluster, 0, "add x 1");
     }
     cluster.set_writes_checkpoints(1, true);
@@ -58,9 +58,11 @@ fn a_frozen_replica_runs_no_epoch_and_its_clients_are_answered_with_outcomes_of_
     cluster.set_writes_checkpoints(0, false);
     commit(&mut cluster, 0, "add x 1");
     report(&mut cluster);
-    commit(&mut cluster, 0, "add x 1");
-    report(&mut cluster);
-    commit(&mut cluster, 0, "add x 1");
+    commit(&mut cluster, 0, "get x; add x 1");
+    cluster.call_declared(0, "get x; put y 1");
+    cluster.batch(0);
+    cluster.look(0, "get x");
+    cluster.cut();
     cluster.set_writes_checkpoints(0, true);
     report(&mut cluster);
     commit(&mut cluster, 0, "add x 1");
@@ -85,9 +87,12 @@ fn a_restart_runs_the_inputs_after_the_checkpoint_again() {
     cluster.transcript.hide(USUAL);
     commit(&mut cluster, 0, "add x 1");
     cluster.set_writes_checkpoints(1, false);
-    for _ in 0..2 {
-        commit(&mut cluster, 0, "add x 1");
+    for (id, value) in [(2, "c1"), (0, "a1"), (0, "a2")] {
+        cluster.call_declared(id, &format!("put x {value}"));
+        cluster.batch(id);
     }
+    cluster.cut();
+    commit(&mut cluster, 0, "get x; put y 1");
     let before = cluster.nodes[1].runs.count();
     cluster.crash(1);
     cluster.start(1);

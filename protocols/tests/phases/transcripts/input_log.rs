@@ -1,13 +1,14 @@
 //! The phases of the input log, which both protocols use. Minerva is the host here; Calvin's cuts
 //! with a master or a turn are in `calvin.rs` and `checkpoints.rs`.
 
+use std::num::NonZeroUsize;
+
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::{Input, Request};
 use pangea_protocols::minerva::{Minerva, Options};
 
 use super::super::support::words::{self, Timer, Told};
 use super::super::support::{Cluster, Fate, by_hand, paper_by_hand};
-use super::super::transfer::behind;
 use super::{assert_golden, commit, hold, isolate, recorded};
 
 /// Minerva §3.3, Algorithm 2: "after securing a quorum of f+1 acknowledgments, the batch
@@ -85,18 +86,22 @@ fn a_cut_names_the_available_head_of_each_log_and_the_nth_decision_is_epoch_n() 
 }
 
 /// Minerva §4: the leader of agreement is the coordinator, and "a new leader will be elected to
-/// resume the commit process".
+/// resume the commit process". A cut that a majority has accepted stays in its place.
 #[test]
-fn a_new_coordinator_cuts_the_batches_that_the_old_one_left() {
+fn a_new_coordinator_decides_the_cut_and_the_batches_that_the_old_one_left() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
     cluster.transcript.hide(&["Batch", "Ack", "Agreement", "Progress"]);
     let old = cluster.leader();
-    cluster.call((old + 1) % 3, "put x 1");
-    cluster.batch((old + 1) % 3);
+    let other = (old + 1) % 3;
+    cluster.call(other, "put x 1");
+    cluster.batch(other);
+    hold(&mut cluster, "Agreement", old);
+    cluster.cut();
+    cluster.call(other, "add x 1");
+    cluster.batch(other);
     cluster.crash(old);
-    cluster.transcript.pause("the others elect a coordinator");
+    cluster.heal();
     cluster.run_for(1_000);
-    cluster.transcript.start();
     cluster.cut();
     assert_golden!(cluster);
 }
@@ -207,17 +212,27 @@ fn a_batch_is_dropped_once_every_member_has_reported_its_epoch() {
 /// needs truncated batches.
 #[test]
 fn a_replica_whose_batches_are_truncated_takes_a_checkpoint_from_a_peer() {
-    let options = Options { removal_ms: 1_000, epoch_ms: 15, chunk_bytes: 64, ..by_hand() };
-    let (mut cluster, away) = behind(options);
-    cluster.transcript.start();
+    let options = Options { removal_ms: 1_000, chunk_bytes: 64, ..by_hand() };
+    let mut cluster = recorded::<Minerva>(3, options);
     cluster.transcript.hide(&["Agreement", "Progress", "Ack"]);
-    let from = cluster.leader();
-    cluster.transcript.watch(&[away, from]);
+    cluster.transcript.watch(&[1, 2]);
+    commit(&mut cluster, 0, "put gone 1");
+    cluster.crash(1);
+    cluster.transcript.pause("n1 is removed, and its batches are truncated");
+    cluster.run_for(1_200);
+    cluster.cut();
+    for script in ["del gone", "put a 1", "put b 2", "put c 3", "put d 4"] {
+        commit(&mut cluster, 0, script);
+    }
+    cluster.run_for(300);
+    hold(&mut cluster, "CheckpointChunk", 1);
+    cluster.transcript.start();
+    cluster.start(1);
+    cluster.run_for(300);
+    commit(&mut cluster, 0, "add a 1; del b");
     cluster.heal();
-    cluster.run_for(120);
-    cluster.call(away, "get x; add x 1");
-    cluster.batch(away);
-    cluster.run_for(40);
+    cluster.run_for(100);
+    cluster.cut();
     assert_golden!(cluster);
 }
 
@@ -238,5 +253,29 @@ fn a_silent_replica_is_removed_by_a_cut_and_readmitted_by_another() {
     }
     cluster.run_for(200);
     cluster.cut();
+    assert_golden!(cluster);
+}
+
+/// Minerva has no back-pressure; its transactions wait for the global commit (Minerva §4). Here a
+/// replica whose backlog has grown too large refuses its own clients, and names itself.
+#[test]
+fn a_replica_with_too_large_a_backlog_refuses_its_clients() {
+    let slice_txns = NonZeroUsize::MIN;
+    let times = Options { epoch_ms: 15, batch_ms: 5, ..by_hand() };
+    let mut cluster = recorded::<Minerva>(3, Options { behind_bytes: 50_000, slice_txns, ..times });
+    cluster.transcript.watch(&[1]);
+    cluster.transcript.pause("n1 runs epochs more slowly than they arrive");
+    cluster.nodes[1].is_slow = true;
+    hold(&mut cluster, "CheckpointChunk", 1);
+    let value = "v".repeat(100);
+    for _ in 0..300 {
+        for id in [0, 2] {
+            (0..3).for_each(|_| _ = cluster.call(id, "add hot 1"));
+            cluster.call(id, &format!("put k{id} {value}"));
+        }
+        cluster.run_for(15);
+    }
+    cluster.transcript.start();
+    cluster.call(1, "put x 1");
     assert_golden!(cluster);
 }

@@ -50,6 +50,7 @@ fn a_passive_participant_sends_its_rows_to_the_active_one_and_is_done() {
     commit(&mut cluster, 0, "put a 7");
     hold(&mut cluster, "Items", 1);
     cluster.call_declared(1, "get a; add z 1");
+    cluster.call_declared(1, "get z; put x 1");
     commit(&mut cluster, 1, "put y 1");
     cluster.heal();
     assert_golden!(cluster);
@@ -62,6 +63,10 @@ fn every_active_participant_collects_all_rows_and_applies_its_own_writes() {
     let mut cluster = in_one_region();
     commit(&mut cluster, 0, "add b 1; add y 1");
     commit(&mut cluster, 1, "add b 10; add y 10; get c");
+    cluster.call_declared(0, "get y; add b 100");
+    cluster.call_declared(0, "get b; add z 1");
+    cluster.batch(0);
+    cluster.cut();
     assert_golden!(cluster);
 }
 
