@@ -7,7 +7,7 @@
 --
 --   pangea bench --workload workloads/shop.sql --rtt 100 --clients 120
 --   pangea bench --workload workloads/shop.sql --define items=100,skew=1.2
---   pangea bench --workload workloads/shop.sql --peer postgres
+--   pangea bench --workload workloads/shop.sql --baseline postgres
 
 -- schema
 \set items 2000

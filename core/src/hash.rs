@@ -22,7 +22,6 @@ pub use hashbrown::HashTable;
 
 /// The hash of a byte string. The same on every node of one build, but must not be stored.
 #[inline]
-#[inline]
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hasher = rustc_hash::FxBuildHasher.build_hasher();
     hasher.write(bytes);

@@ -11,12 +11,14 @@
 //! a file, or draws a random number from a generator that was not passed in. The same inputs give
 //! the same outputs, byte for byte.
 
-pub mod choice;
 pub mod codec;
+pub mod cpu_stage;
 pub mod exec;
+pub mod guarantee;
 pub mod hash;
 pub mod ids;
 pub mod key;
+pub mod latency;
 pub mod log;
 pub mod partition;
 pub mod planted;
@@ -28,8 +30,6 @@ pub mod time;
 pub mod topology;
 pub mod txn;
 pub mod value;
-pub mod way;
-pub mod work;
 pub mod workload;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Planted bugs: deliberate errors that the checkers must detect.
 //!
-//! Each [`Bug`] is a mistake that a good engineer could make: a line or two guarded by
-//! [`is_planted`]. A run of the simulator plants one. If a swarm does not detect it, a checker, a
-//! fault or a workload is missing.
+//! Each [`Bug`] is a mistake that a good engineer could make: a wrong expression in place of the
+//! right one, by [`mutate!`](crate::mutate). A run of the simulator plants one bug. If a swarm does
+//! not detect it, a checker, a fault or a workload is missing.
 //!
 //! The cargo feature `planted` enables the bugs; no binary for users has it. Without it
 //! [`is_planted`] is a constant `false`, and the compiler removes all bugs.
@@ -160,6 +160,32 @@ impl FromStr for Bug {
             format!("unknown planted bug {name:?}; known: {}", names.join(", "))
         })
     }
+}
+
+/// The place of a planted bug: `mutate!(Bug: right => wrong)` is the expression `right`, or `wrong`
+/// if the bug is planted on this thread. Only the chosen one is evaluated.
+///
+/// `() => wrong` is a statement that only the bug runs; `right => ()` is one that the bug skips. A
+/// mistake of several lines is a function at the end of the file, named after the bug.
+///
+/// ```
+/// # use pangea_core::ids::LogPosition;
+/// use pangea_core::mutate;
+///
+/// # let position = LogPosition(7);
+/// let after = mutate!(SendBeforeFsync: position => LogPosition(0));
+/// assert_eq!(after, LogPosition(7), "without a bug");
+///
+/// let mut accesses = vec![1, 2];
+/// mutate!(ReadHidesWrite: accesses.reverse() => ());
+/// mutate!(WriteEdgesOnly: () => accesses.clear());
+/// assert_eq!(accesses, [2, 1]);
+/// ```
+#[macro_export]
+macro_rules! mutate {
+    ($bug:ident: $right:expr => $wrong:expr) => {
+        if $crate::planted::is_planted($crate::planted::Bug::$bug) { $wrong } else { $right }
+    };
 }
 
 /// Whether this bug is planted on this thread. Always false without the feature `planted`.

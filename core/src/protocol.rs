@@ -35,17 +35,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::choice::{Guarantee, TortureSetting, Variant};
 use crate::codec::DecodeError;
+use crate::cpu_stage::{CpuStage, Meter};
+use crate::guarantee::{Guarantee, TortureSetting, Variant};
 use crate::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TableId, Ticket};
 use crate::key::Key;
+use crate::latency::{LatencyObserver, Milestone};
 use crate::pool::Pool;
 use crate::store::{Pin, Store};
 use crate::time::{ClockReading, Span, Timestamp};
 use crate::topology::Topology;
 use crate::txn::{Outcome, Program, Registry};
-use crate::way::{Phase, Witness};
-use crate::work::{Meter, Work};
 pub use mark::{Mark, Rarity};
 pub use status::{FirstStart, Rejoining, Status, WaitsFor};
 
@@ -61,7 +61,7 @@ pub trait Protocol: Sized + Send + 'static {
     const REJOINS: bool = false;
 
     /// Whether tables can be partitioned among the nodes of a region.
-    const DIVIDES: bool = false;
+    const PARTITIONED: bool = false;
 
     /// All marks that the protocol counts with [`Cx::mark`]. The simulator reports any other mark
     /// as a violation. A swarm reports the marks that it never reached.
@@ -125,8 +125,8 @@ pub trait Protocol: Sized + Send + 'static {
     fn status(&self) -> Status;
 
     /// The last published version that is confirmed, if later ones can still be discarded: see
-    /// [`Effect::Reign`].
-    fn settled(&self) -> Option<SnapshotVersion> {
+    /// [`Effect::MasterTerm`].
+    fn confirmed(&self) -> Option<SnapshotVersion> {
         None
     }
 
@@ -218,8 +218,8 @@ pub enum Input<P: Protocol> {
     CheckpointFailed(SnapshotVersion),
     /// All inputs that had arrived when [`Effect::Resume`] was emitted have been processed.
     Resume,
-    /// The values requested by [`Effect::Fetch`] are in memory.
-    Fetched {
+    /// The values requested by [`Effect::Prefetch`] are in memory.
+    Prefetched {
         /// The token of the request.
         token: u64,
         /// The duration of the fetch.
@@ -237,7 +237,7 @@ impl<P: Protocol> Input<P> {
             Self::Timer(_) => ("timer", 0),
             Self::Durable(_) => ("durable", 0),
             Self::Resume => ("resume", 0),
-            Self::Fetched { .. } => ("fetched", 0),
+            Self::Prefetched { .. } => ("fetched", 0),
             Self::Restart(_)
             | Self::PeerUp(_)
             | Self::PeerDown(_)
@@ -321,8 +321,8 @@ pub enum Effect<P: Protocol> {
     /// delivery may cause one delivery or two.
     Resume,
     /// Load the values of these keys into memory ([`Store::fetch_ahead`]), concurrently with other
-    /// work, and deliver [`Input::Fetched`].
-    Fetch {
+    /// work, and deliver [`Input::Prefetched`].
+    Prefetch {
         /// The protocol's name for the request.
         token: u64,
         /// The keys.
@@ -364,14 +364,14 @@ pub enum Effect<P: Protocol> {
     /// were ordered by one node, the shard's master. They are numbered from a first number on. If
     /// the versions are not confirmed yet, the node may have to roll them back: see
     /// [`Store::retreat_to`].
-    Reign {
+    MasterTerm {
         /// The shard.
         shard: ShardId,
         /// The version.
         from: SnapshotVersion,
         /// The master, and the first transaction number of its term. `None` if this node installed
         /// a peer's checkpoint and cannot know it; this then applies to all shards.
-        reign: Option<(NodeId, u64)>,
+        master_term: Option<(NodeId, u64)>,
         /// Whether the term is confirmed. Then the effects of any other term on these versions are
         /// discarded, on all nodes.
         is_final: bool,
@@ -393,12 +393,12 @@ pub enum Effect<P: Protocol> {
 pub enum FirstRun {
     /// The run was valid.
     #[default]
-    Stood,
+    Valid,
     /// The transaction had no earlier run: it ran only at its place in the order.
     Absent,
     /// The run was invalidated: the transaction was executed or checked again at its place in the
     /// order. Names the key of a conflicting write, if known.
-    Fell(Option<(TableId, Key)>),
+    Invalidated(Option<(TableId, Key)>),
 }
 
 /// The environment of a step. Apart from its state and its input, a step accesses only this.
@@ -415,7 +415,7 @@ pub struct Cx<'a, P: Protocol> {
     log_head: LogPosition,
     effects: &'a mut Vec<Effect<P>>,
     meter: Option<&'a dyn Meter>,
-    witness: Option<&'a dyn Witness>,
+    observer: Option<&'a dyn LatencyObserver>,
 }
 
 impl<'a, P: Protocol> Cx<'a, P> {
@@ -429,7 +429,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
         log_head: LogPosition,
         effects: &'a mut Vec<Effect<P>>,
     ) -> Self {
-        Self { now, rng, store, pool, log_head, effects, meter: None, witness: None }
+        Self { now, rng, store, pool, log_head, effects, meter: None, observer: None }
     }
 
     /// Reports the work of the step to `meter`.
@@ -438,23 +438,23 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self
     }
 
-    /// Reports the progress of local transactions to `witness`.
-    pub fn witnessed(mut self, witness: &'a dyn Witness) -> Self {
-        self.witness = Some(witness);
+    /// Reports the progress of local transactions to `observer`.
+    pub fn observed(mut self, observer: &'a dyn LatencyObserver) -> Self {
+        self.observer = Some(observer);
         self
     }
 
     /// Reports that the request with this ticket is the local transaction with this number.
     pub fn named(&self, ticket: Ticket, sequence: u64) {
-        if let Some(witness) = self.witness {
-            witness.named(ticket, sequence);
+        if let Some(observer) = self.observer {
+            observer.named(ticket, sequence);
         }
     }
 
     /// Reports that all local transactions with numbers below this one have finished a phase.
-    pub fn reached(&self, phase: Phase, below: u64) {
-        if let Some(witness) = self.witness {
-            witness.reached(phase, below);
+    pub fn reached(&self, milestone: Milestone, below: u64) {
+        if let Some(observer) = self.observer {
+            observer.reached(milestone, below);
         }
     }
 
@@ -466,7 +466,7 @@ impl<'a, P: Protocol> Cx<'a, P> {
     }
 
     /// Ends the section that began last, with its kind and size.
-    pub fn end_work(&self, work: Work, size: usize) {
+    pub fn end_work(&self, work: CpuStage, size: usize) {
         if let Some(meter) = self.meter {
             meter.end(work, size);
         }
@@ -511,15 +511,15 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Resume);
     }
 
-    /// Requests values to be loaded into memory. [`Input::Fetched`] reports the end.
-    pub fn fetch(&mut self, token: u64, keys: Vec<(TableId, Key)>) {
-        self.effects.push(Effect::Fetch { token, keys });
+    /// Requests values to be loaded into memory. [`Input::Prefetched`] reports the end.
+    pub fn prefetch(&mut self, token: u64, keys: Vec<(TableId, Key)>) {
+        self.effects.push(Effect::Prefetch { token, keys });
     }
 
     /// Replies to a client once all records up to `after` are durable.
     pub fn reply_after(&mut self, after: LogPosition, ticket: Ticket, outcome: Outcome) {
         assert!(after <= self.log_head, "a reply waits for a record that was not persisted");
-        self.effects.push(Effect::Reply { ticket, outcome, after, first_run: FirstRun::Stood });
+        self.effects.push(Effect::Reply { ticket, outcome, after, first_run: FirstRun::Valid });
     }
 
     /// Replies to a client at once, with the fate of the program's first run.
@@ -561,15 +561,16 @@ impl<'a, P: Protocol> Cx<'a, P> {
         self.effects.push(Effect::Truncate(position));
     }
 
-    /// Reports the master term of a shard's transactions from a version on: see [`Effect::Reign`].
-    pub fn reign(
+    /// Reports the master term of a shard's transactions from a version on: see
+    /// [`Effect::MasterTerm`].
+    pub fn master_term(
         &mut self,
         shard: ShardId,
         from: SnapshotVersion,
-        reign: Option<(NodeId, u64)>,
+        master_term: Option<(NodeId, u64)>,
         is_final: bool,
     ) {
-        self.effects.push(Effect::Reign { shard, from, reign, is_final });
+        self.effects.push(Effect::MasterTerm { shard, from, master_term, is_final });
     }
 
     /// Reports that this node has completed the replacement of a lost one.

@@ -30,7 +30,7 @@ enum Repr {
     Shared {
         /// State of the store's eviction, in a byte that would otherwise be padding. Meaningless in
         /// a clone.
-        turns: Turns,
+        usage: UsageCount,
         bytes: ThinArc<(), u8>,
     },
     /// The value is in the cold store.
@@ -43,7 +43,7 @@ impl Clone for Repr {
         match self {
             Self::Inline { len, bytes } => Self::Inline { len: *len, bytes: *bytes },
             Self::Shared { bytes, .. } => {
-                Self::Shared { turns: Turns::used(), bytes: bytes.clone() }
+                Self::Shared { usage: UsageCount::used(), bytes: bytes.clone() }
             }
             Self::Cold => Self::Cold,
         }
@@ -52,9 +52,9 @@ impl Clone for Repr {
 
 /// The number of passes of the store's clock hand that a value survives, and whether the cold store
 /// has a copy of it. Updates are not synchronized: one that is lost costs a pass or another copy.
-struct Turns(AtomicU8);
+struct UsageCount(AtomicU8);
 
-impl Turns {
+impl UsageCount {
     const COPIED: u8 = 128;
 
     fn used() -> Self {
@@ -67,7 +67,7 @@ impl Value {
     pub fn copy_from(source: &[u8]) -> Self {
         if source.len() > INLINE_LEN_MAX {
             let bytes = ThinArc::from_header_and_slice((), source);
-            return Self(Repr::Shared { turns: Turns::used(), bytes });
+            return Self(Repr::Shared { usage: UsageCount::used(), bytes });
         }
         let mut bytes = [0; INLINE_LEN_MAX];
         bytes[..source.len()].copy_from_slice(source);
@@ -95,29 +95,29 @@ impl Value {
     /// Protects the value from one pass of the clock hand. Writes only if that changes the state.
     #[inline]
     pub(crate) fn on_use(&self) {
-        if let Repr::Shared { turns: Turns(turns), .. } = &self.0 {
-            let before = turns.load(Ordering::Relaxed);
-            if before & !Turns::COPIED != 1 {
-                turns.store(before & Turns::COPIED | 1, Ordering::Relaxed);
+        if let Repr::Shared { usage: UsageCount(usage), .. } = &self.0 {
+            let before = usage.load(Ordering::Relaxed);
+            if before & !UsageCount::COPIED != 1 {
+                usage.store(before & UsageCount::COPIED | 1, Ordering::Relaxed);
             }
         }
     }
 
     /// Protects the value from `count` passes of the clock hand, or until it is used.
     pub(crate) fn protect(&self, count: u8) {
-        if let Repr::Shared { turns: Turns(turns), .. } = &self.0 {
-            let before = turns.load(Ordering::Relaxed);
-            turns.store(before & Turns::COPIED | count, Ordering::Relaxed);
+        if let Repr::Shared { usage: UsageCount(usage), .. } = &self.0 {
+            let before = usage.load(Ordering::Relaxed);
+            usage.store(before & UsageCount::COPIED | count, Ordering::Relaxed);
         }
     }
 
     /// Called when the clock hand passes. Returns whether the value may be evicted: it is not
     /// inline and had no protection left.
     pub(crate) fn take_turn(&self) -> bool {
-        let Repr::Shared { turns: Turns(turns), .. } = &self.0 else { return false };
-        let before = turns.load(Ordering::Relaxed);
-        let left = before & !Turns::COPIED;
-        turns.store(before & Turns::COPIED | left.saturating_sub(1), Ordering::Relaxed);
+        let Repr::Shared { usage: UsageCount(usage), .. } = &self.0 else { return false };
+        let before = usage.load(Ordering::Relaxed);
+        let left = before & !UsageCount::COPIED;
+        usage.store(before & UsageCount::COPIED | left.saturating_sub(1), Ordering::Relaxed);
         left == 0
     }
 
@@ -134,15 +134,17 @@ impl Value {
     /// Whether the value was not used since the clock hand passed.
     pub(crate) fn is_unused(&self) -> bool {
         match &self.0 {
-            Repr::Shared { turns, .. } => turns.0.load(Ordering::Relaxed) & !Turns::COPIED == 0,
+            Repr::Shared { usage, .. } => {
+                usage.0.load(Ordering::Relaxed) & !UsageCount::COPIED == 0
+            }
             Repr::Inline { .. } | Repr::Cold => false,
         }
     }
 
     /// Records that the cold store has a copy of the value.
     pub(crate) fn set_copied(&self) {
-        if let Repr::Shared { turns, .. } = &self.0 {
-            turns.0.fetch_or(Turns::COPIED, Ordering::Relaxed);
+        if let Repr::Shared { usage, .. } = &self.0 {
+            usage.0.fetch_or(UsageCount::COPIED, Ordering::Relaxed);
         }
     }
 
@@ -156,7 +158,7 @@ impl Value {
     pub(crate) fn has_copy(&self) -> bool {
         match &self.0 {
             Repr::Inline { .. } => false,
-            Repr::Shared { turns, .. } => turns.0.load(Ordering::Relaxed) & Turns::COPIED != 0,
+            Repr::Shared { usage, .. } => usage.0.load(Ordering::Relaxed) & UsageCount::COPIED != 0,
             Repr::Cold => true,
         }
     }

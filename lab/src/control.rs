@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::region::variables;
+use crate::resources::{self, LabResources};
 use crate::router::{WideArea, WideAreaStatus};
-use crate::site::{self, Site};
 use crate::{LabError, Region, become_program};
 
 /// The maximum length of a line: a status of 32 regions has 700 KB.
@@ -111,7 +111,7 @@ impl Status {
 /// # Errors
 /// When the caller is not root.
 pub fn running() -> Result<Vec<String>, LabError> {
-    site::running()
+    resources::running()
 }
 
 /// Finds the running lab of this name, or the only running lab.
@@ -143,7 +143,7 @@ pub fn find(name: Option<&str>) -> Result<String, LabError> {
 /// When the lab can't be reached, or rejects the request.
 pub fn ask(lab: &str, request: &Request) -> Result<Status, LabError> {
     let cant = |error| LabError::failed(format!("can't query the lab {lab}"), error);
-    let mut stream = UnixStream::connect(site::control_path(lab)).map_err(cant)?;
+    let mut stream = UnixStream::connect(resources::control_path(lab)).map_err(cant)?;
     be_patient(&stream).map_err(cant)?;
     write_line(&mut stream, request).map_err(cant)?;
     let answer: Answer = read_line(&stream).map_err(cant)?;
@@ -177,16 +177,16 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(
-        site: &Site,
+        resources: &LabResources,
         regions: Vec<Region>,
         wide_area: WideArea,
         mtu: u16,
     ) -> Result<Self, LabError> {
-        let path = site.control();
+        let path = resources.control();
         let cant = |error| LabError::failed(format!("can't listen on {}", path.display()), error);
         let listener = UnixListener::bind(&path).map_err(cant)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|it| cant(it.into()))?);
-        let (stopped, lab) = (Arc::clone(&stop), site.id().to_owned());
+        let (stopped, lab) = (Arc::clone(&stop), resources.id().to_owned());
         let answering = Arc::new(Answering { lab, mtu, regions, wide_area });
         let serving = Arc::clone(&answering);
         let serve = move || serving.serve(&listener, &stopped);

@@ -9,9 +9,9 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::control::{Server, Status};
 use crate::region::variables;
+use crate::resources::LabResources;
 use crate::router::{RouterThread, address_of};
-use crate::site::Site;
-use crate::wan::Place;
+use crate::wan::RegionIndex;
 use crate::{LabError, Options, Region, WideArea};
 
 /// The kernel's device for creating TUN devices.
@@ -66,7 +66,7 @@ pub struct Lab {
     regions: Vec<Region>,
     control: Server,
     router: RouterThread,
-    site: Site,
+    resources: LabResources,
 }
 
 impl Lab {
@@ -78,29 +78,29 @@ impl Lab {
     pub fn up(options: &Options) -> Result<Self, LabError> {
         options.check()?;
         check()?;
-        let mut site = Site::claim()?;
+        let mut resources = LabResources::claim()?;
         let names = || options.regions.iter().enumerate();
         let addresses: Vec<(&str, IpAddr)> =
-            names().map(|(at, name)| (name.as_str(), address_of(Place(at)).into())).collect();
+            names().map(|(at, name)| (name.as_str(), address_of(RegionIndex(at)).into())).collect();
         let mut regions = Vec::new();
         let mut devices = Vec::new();
         for (at, name) in names() {
-            let namespace = site.add_namespace(name)?;
+            let namespace = resources.add_namespace(name)?;
             let variables = variables(name, addresses.iter().copied());
-            let address = address_of(Place(at));
+            let address = address_of(RegionIndex(at));
             let region = Region::new(name.clone(), address, namespace, variables);
             devices.push(region.make_device(options)?);
             regions.push(region);
         }
         let router = RouterThread::start(options, devices)?;
         let control =
-            Server::start(&site, regions.clone(), router.wide_area().clone(), options.mtu)?;
-        Ok(Self { regions, control, router, site })
+            Server::start(&resources, regions.clone(), router.wide_area().clone(), options.mtu)?;
+        Ok(Self { regions, control, router, resources })
     }
 
     /// The lab's name, as used by `--lab`.
     pub fn id(&self) -> &str {
-        self.site.id()
+        self.resources.id()
     }
 
     /// The regions, in the order of the options.
@@ -142,9 +142,9 @@ impl Lab {
         let stopped = self.control.stop();
         // The processes end while the network still exists, so that they can close their
         // connections.
-        let ended = self.site.end_processes();
+        let ended = self.resources.end_processes();
         let router = self.router.stop();
-        let removed = self.site.remove();
+        let removed = self.resources.remove();
         stopped.and(ended).and(router).and(removed)
     }
 }
@@ -152,7 +152,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::warn!("the lab {} could not be stopped cleanly: {error}", self.site.id());
+            tracing::warn!("the lab {} could not be stopped cleanly: {error}", self.resources.id());
         }
     }
 }

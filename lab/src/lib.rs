@@ -24,7 +24,7 @@
 //! | [`wan`] | the WAN as a state machine, in virtual time |
 //! | `packet` | the headers of a packet: its destination, and its size on the link |
 //! | `router` | the thread between devices and WAN |
-//! | `site` | ownership of a lab: directories, locks, namespaces; how all of it is removed |
+//! | `resources` | ownership of a lab: directories, locks, namespaces; how all of it is removed |
 //! | `processes` | the processes in a namespace, and how they are ended |
 //! | `region` | a region, and how to run code in it |
 //! | [`control`] | requests to a lab that runs in another process |
@@ -47,13 +47,13 @@ mod options;
 mod packet;
 mod processes;
 mod region;
+mod resources;
 mod router;
-mod site;
 pub mod wan;
 
 pub use error::LabError;
 pub use lab::{Lab, check};
 pub use options::{Options, REGIONS_MAX};
 pub use region::{Region, become_program};
+pub use resources::{Cleared, clear};
 pub use router::{LinkStatus, WideArea, WideAreaStatus};
-pub use site::{Cleared, clear};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::LabError;
-use crate::wan::{Place, Shape};
+use crate::wan::{RegionIndex, Shape};
 
 /// The maximum number of regions. A region is the third byte of an address, and one router checks
 /// all of them for each packet.
@@ -120,7 +120,7 @@ impl Options {
     }
 
     /// The properties of the link from one region to another.
-    pub(crate) fn shape(&self, from: Place, to: Place) -> Shape {
+    pub(crate) fn shape(&self, from: RegionIndex, to: RegionIndex) -> Shape {
         let of_time = |bits| u128::from(bits) * QUEUE.as_millis() / 8_000;
         let of_bandwidth =
             self.bits_per_sec.map_or(0, |bits| u64::try_from(of_time(bits)).unwrap_or(u64::MAX));
@@ -167,14 +167,14 @@ mod tests {
     fn half_a_round_trip_is_the_delay_and_a_queue_holds_a_tenth_of_a_second() {
         let mut options = two();
         assert_eq!(options.check(), Ok(()));
-        let shape = options.shape(Place(0), Place(1));
+        let shape = options.shape(RegionIndex(0), RegionIndex(1));
         assert_eq!((shape.delay, shape.bits_per_sec), (Duration::from_millis(35), None));
         options.bits_per_sec = Some(1_000_000_000);
-        assert_eq!(options.shape(Place(1), Place(0)).queue_bytes, 12_500_000);
+        assert_eq!(options.shape(RegionIndex(1), RegionIndex(0)).queue_bytes, 12_500_000);
         options.bits_per_sec = Some(1_000_000);
-        assert_eq!(options.shape(Place(1), Place(0)).queue_bytes, QUEUE_BYTES_MIN);
+        assert_eq!(options.shape(RegionIndex(1), RegionIndex(0)).queue_bytes, QUEUE_BYTES_MIN);
         options.queue_bytes = Some(3);
-        assert_eq!(options.shape(Place(1), Place(0)).queue_bytes, 3);
+        assert_eq!(options.shape(RegionIndex(1), RegionIndex(0)).queue_bytes, 3);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use crate::error::run;
+use crate::resources::namespace_path;
 use crate::router::network;
-use crate::site::namespace_path;
 use crate::{LabError, Options};
 
 /// The name of every region's device.

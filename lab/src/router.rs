@@ -26,7 +26,7 @@ use crate::LabError;
 use crate::error::run;
 use crate::options::{Options, check_round_trip};
 use crate::packet::{Packet, Pool, read_heading};
-use crate::wan::{Counts, Moment, Place, Shape, Size, Wan};
+use crate::wan::{Counts, Moment, RegionIndex, Shape, Size, Wan};
 
 /// The maximum number of packets read from one region before the next region's, and before timers
 /// are checked.
@@ -121,7 +121,7 @@ impl WideArea {
     pub fn isolate(&self, region: &str) -> Result<(), LabError> {
         let alone = self.place(region)?;
         self.ask(move |router| {
-            let others = (0..router.wan.places()).map(Place).filter(|other| *other != alone);
+            let others = (0..router.wan.places()).map(RegionIndex).filter(|other| *other != alone);
             others.for_each(|other| both(alone, other, |from, to| router.wan.cut(from, to)));
         })
     }
@@ -182,15 +182,15 @@ impl WideArea {
         }
     }
 
-    fn place(&self, region: &str) -> Result<Place, LabError> {
+    fn place(&self, region: &str) -> Result<RegionIndex, LabError> {
         let at = self.regions.iter().position(|name| name == region);
-        at.map(Place).ok_or_else(|| {
+        at.map(RegionIndex).ok_or_else(|| {
             let known = self.regions.join(", ");
             LabError::Usage(format!("unknown region {region} in this lab; known: {known}"))
         })
     }
 
-    fn two_places(&self, a: &str, b: &str) -> Result<(Place, Place), LabError> {
+    fn two_places(&self, a: &str, b: &str) -> Result<(RegionIndex, RegionIndex), LabError> {
         if a == b {
             return Err(LabError::Usage(format!("{a} has no link to itself: specify two regions")));
         }
@@ -199,15 +199,15 @@ impl WideArea {
 }
 
 /// Calls `each` for both directions.
-fn both(a: Place, b: Place, mut each: impl FnMut(Place, Place)) {
+fn both(a: RegionIndex, b: RegionIndex, mut each: impl FnMut(RegionIndex, RegionIndex)) {
     each(a, b);
     each(b, a);
 }
 
 /// Calls `each` for every ordered pair.
-fn pairs(places: usize, mut each: impl FnMut(Place, Place)) {
-    for from in (0..places).map(Place) {
-        (0..places).map(Place).filter(|to| *to != from).for_each(|to| each(from, to));
+fn pairs(places: usize, mut each: impl FnMut(RegionIndex, RegionIndex)) {
+    for from in (0..places).map(RegionIndex) {
+        (0..places).map(RegionIndex).filter(|to| *to != from).for_each(|to| each(from, to));
     }
 }
 
@@ -328,7 +328,7 @@ impl Router {
             self.deliver(devices);
             for (at, device) in devices.iter().enumerate() {
                 if !watched[at].revents().is_empty() {
-                    self.read(Place(at), device, devices)?;
+                    self.read(RegionIndex(at), device, devices)?;
                 }
             }
             if !watched[devices.len()].revents().is_empty() {
@@ -353,7 +353,7 @@ impl Router {
     /// Reads the packets that a region has sent.
     fn read(
         &mut self,
-        from: Place,
+        from: RegionIndex,
         device: &SyncDevice,
         devices: &[SyncDevice],
     ) -> Result<(), LabError> {
@@ -373,7 +373,7 @@ impl Router {
     }
 
     /// Passes the packet that has been read to the WAN.
-    fn send(&mut self, from: Place, len: usize) {
+    fn send(&mut self, from: RegionIndex, len: usize) {
         let heading = read_heading(self.pool.read(len), self.has_offloads);
         let places = self.wan.places();
         let to = heading.and_then(|heading| place_of(heading.to, places));
@@ -444,7 +444,7 @@ fn cpu_us_of_this_thread() -> f64 {
 const NETWORK: [u8; 2] = [10, 86];
 
 /// The address of a region.
-pub(crate) fn address_of(place: Place) -> Ipv4Addr {
+pub(crate) fn address_of(place: RegionIndex) -> Ipv4Addr {
     let number = u8::try_from(place.0 + 1).expect("the number of regions is small");
     Ipv4Addr::new(NETWORK[0], NETWORK[1], number, 1)
 }
@@ -455,10 +455,10 @@ pub(crate) fn network() -> String {
 }
 
 /// The region of an address.
-fn place_of(address: Ipv4Addr, places: usize) -> Option<Place> {
+fn place_of(address: Ipv4Addr, places: usize) -> Option<RegionIndex> {
     let [a, b, number, _] = address.octets();
     let at = usize::from(number).checked_sub(1)?;
-    ([a, b] == NETWORK && at < places).then_some(Place(at))
+    ([a, b] == NETWORK && at < places).then_some(RegionIndex(at))
 }
 
 /// Gives the thread precise wake-ups and priority over all programs in the regions, so that a busy
@@ -481,10 +481,10 @@ mod tests {
     #[test]
     fn every_address_of_a_subnet_is_in_its_region_and_no_other_address_is_in_any() {
         for at in 0..crate::REGIONS_MAX {
-            let [a, b, number, _] = address_of(Place(at)).octets();
+            let [a, b, number, _] = address_of(RegionIndex(at)).octets();
             for host in [1, 2, 254] {
                 let address = Ipv4Addr::new(a, b, number, host);
-                assert_eq!(place_of(address, crate::REGIONS_MAX), Some(Place(at)));
+                assert_eq!(place_of(address, crate::REGIONS_MAX), Some(RegionIndex(at)));
             }
         }
         let others = ["10.86.0.1", "10.86.4.1", "10.87.1.1", "11.86.1.1", "224.0.0.1"];

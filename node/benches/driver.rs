@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pangea_core::choice::Guarantee;
 use pangea_core::codec::DecodeError;
+use pangea_core::guarantee::Guarantee;
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
 use pangea_core::protocol::{Cx, Input, Lane, Message, Protocol, Request, Setup, Status};
 use pangea_core::time::Span;
@@ -117,7 +117,7 @@ fn measure(dir: &Path, durability: Durability, in_flight: usize) {
         dir.join(format!("{durability:?}-{in_flight}")),
     );
     options.durability = durability;
-    options.workers = 1;
+    options.tuning.workers = 1;
     let node = Node::start_on(options, |_| Ok(Arc::new(Nowhere))).expect("a node");
     let load = Arc::new(Load {
         handle: node.handle().clone(),

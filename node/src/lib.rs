@@ -12,13 +12,14 @@ pub mod log;
 pub mod meter;
 pub mod network;
 pub mod node;
-mod pace;
 mod panics;
 pub mod pgwire;
 pub mod pool;
 pub mod random;
-pub mod region;
+pub mod remote_rows;
+pub mod running;
 pub mod transport;
+mod write_throttle;
 
 #[cfg(test)]
 #[path = "../../fuzz/engine/mod.rs"]

@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pangea_core::work::{Meter as StepMeter, Work};
+use pangea_core::cpu_stage::{CpuStage, Meter as StepMeter};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The prefix of a meter's counters in a node's status.
@@ -183,7 +183,7 @@ impl StepMeter for StepTap {
         open.own_ns.push(0);
     }
 
-    fn end(&self, work: Work, size: usize) {
+    fn end(&self, work: CpuStage, size: usize) {
         let mut open = self.open.borrow_mut();
         open.lap();
         let own = open.own_ns.pop().expect("a part was begun");
@@ -215,8 +215,8 @@ mod tests {
         spin();
         tap.begin();
         spin();
-        tap.end(Work::Encode, 7);
-        tap.end(Work::Settle, 3);
+        tap.end(CpuStage::Encode, 7);
+        tap.end(CpuStage::Settle, 3);
         tap.did("submit", 1);
         let ns = |kind: &str| named(&meter, &format!("meter_{kind}.y"));
         for kind in ["work_encode", "work_settle"] {

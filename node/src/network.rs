@@ -1,7 +1,6 @@
 //! A node on the real network: transport events become inputs, and clients' requests are answered.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use pangea_core::ids::{NodeId, SnapshotVersion};
@@ -19,7 +18,7 @@ use crate::config::Config;
 use crate::driver::{Answer, Handle, Network};
 use crate::meter::Meter;
 use crate::node::{Node, NodeOptions, StartError};
-use crate::region::Region;
+use crate::remote_rows::RemoteShards;
 use crate::transport::{
     Compression, REFUSES, Transport, TransportConfig, TransportError, TransportEvent,
 };
@@ -55,12 +54,8 @@ impl<P: Protocol> Node<P> {
         let options = NodeOptions::<P> {
             protocol,
             durability: config.durability,
-            segment_bytes: config.log_segment_bytes,
-            workers: config.workers,
+            tuning: config.tuning,
             is_replaced: config.is_replaced,
-            memory_bytes: config.memory_mb.map(|mb| (mb as usize) << 20),
-            cold_latency: Duration::from_millis(config.cold_latency_ms),
-            history: config.history(),
             meter: meter.clone(),
             ..NodeOptions::new(config.node, topology, registry, data_dir)
         };
@@ -102,9 +97,9 @@ fn connect<P: Protocol>(
     tracing::info!(
         "writes wait until a majority is connected: {majority} of {count} nodes{of_shard}"
     );
-    let region = Region::of(config, topology)
+    let region = RemoteShards::of(config, topology)
         .map_err(|error| format!("can't start a thread for reading other shards: {error}"))?;
-    region.into_iter().for_each(|region| handle.knows_region(region));
+    region.into_iter().for_each(|region| handle.knows_remote_shards(region));
     let transport = Transport::start(transport_config, Arc::new(on_event));
     let transport = transport.map_err(|error| match error {
         TransportError::Listen { address, error } => {
@@ -193,7 +188,9 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
     match query {
         Query::Status => handle.status_with(|it| send(reply, it, ClientAnswer::Status)),
         Query::Fresh => handle.fresh_with(|it| send(reply, it, ClientAnswer::Fresh)),
-        Query::Ways => reply.send(&ClientAnswer::Ways(handle.inbox().ways().take())),
+        Query::LatencySamples => {
+            reply.send(&ClientAnswer::LatencySamples(handle.inbox().latency().take()))
+        }
         Query::Digest { version } => with_pin(handle, version, reply, |pin| {
             let (version, digest) = (pin.version(), pin.store().digest(pin.version()));
             ClientAnswer::Digest { version, digest }
@@ -205,12 +202,12 @@ fn answer<P: Protocol>(handle: &Handle<P>, query: Query, reply: ClientReply) {
                 rows(pin.store(), &scan, pin.version(), rows_max)
             });
         }
-        Query::Hold { version } => match handle.store().pin_at(version) {
+        Query::Pin { version } => match handle.store().pin_at(version) {
             Ok(pin) => reply.hold(Box::new(pin)),
-            Err(PinError::Unpublished { .. }) => reply.send(&ClientAnswer::Held(None)),
+            Err(PinError::Unpublished { .. }) => reply.send(&ClientAnswer::Pinned(None)),
             Err(error @ PinError::Reclaimed { .. }) => reply.refuse(error.to_string()),
         },
-        Query::Release { hold } => reply.release(hold),
+        Query::Unpin { pin } => reply.release(pin),
         Query::Check { workload, settings, commits } => {
             let workload = match Workload::named(&workload, &settings) {
                 Err(error) => return reply.refuse(error.to_string()),

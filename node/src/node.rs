@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::{Durable, Protocol, Setup};
 use pangea_core::store::Store;
 use pangea_core::topology::Topology;
 use pangea_core::txn::Registry;
+use pangea_protocols::UnknownProtocol;
 
 use crate::checkpoint::{CheckpointEvent, CheckpointEvents, Checkpointer, LoadError, load};
-use crate::cold::{keeper_of, new_store};
-use crate::config::{ConfigError, HISTORY_DEFAULT, LOG_SEGMENT_BYTES_DEFAULT};
+use crate::cold::{cold_threads_of, new_store};
+use crate::config::{ConfigError, Tuning};
 use crate::data_dir::{DataDir, DataDirError, Identity};
 use crate::disk::{CountedDisk, Disk, DiskError, OsDisk, Syncs};
-use crate::driver::{Driver, Handle, Inbox, Network, Parts, Reach, Shared};
+use crate::driver::{Driver, Handle, Inbox, Network, Parts, Reachability, Shared};
 use crate::log::{
     Durability, Log, LogError, LogEvent, LogEvents, LogOptions, Recovered, remove_if_there,
 };
@@ -34,7 +34,7 @@ use crate::meter::Meter;
 use crate::panics::caught;
 use crate::pool::ThreadedPool;
 use pangea_sql::engine::Engine;
-use pangea_sql::history::{History, Retention, TICK};
+use pangea_sql::history::{History, TICK};
 use pangea_sql::session::now as sql_now;
 
 /// A node's configuration, except how to reach its peers.
@@ -52,21 +52,12 @@ pub struct NodeOptions<P: Protocol> {
     pub data_dir: PathBuf,
     /// The condition under which a record counts as durable.
     pub durability: Durability,
-    /// The length of a log segment.
-    pub segment_bytes: u64,
-    /// The number of threads that run data-parallel work; 0 means one for each core.
-    pub workers: usize,
+    /// The keys of the configuration with a number.
+    pub tuning: Tuning,
     /// Whether the node replaces one of the same id that lost its data.
     pub is_replaced: bool,
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// The memory budget for rows in bytes, excluding data that can't be evicted; `None` means no
-    /// limit.
-    pub memory_bytes: Option<usize>,
-    /// The artificial minimum latency of reads of cold values, to measure its effect.
-    pub cold_latency: Duration,
-    /// How far back `AS OF SYSTEM TIME` can read.
-    pub history: Retention,
     /// Meter that records the cost of operations, if metering is on.
     pub meter: Option<Arc<Meter>>,
 }
@@ -86,13 +77,9 @@ impl<P: Protocol> NodeOptions<P> {
             protocol: P::Options::default(),
             data_dir,
             durability: Durability::default(),
-            segment_bytes: LOG_SEGMENT_BYTES_DEFAULT,
-            workers: 0,
+            tuning: Tuning::default(),
             is_replaced: false,
             disk: Arc::new(OsDisk),
-            memory_bytes: None,
-            cold_latency: Duration::ZERO,
-            history: HISTORY_DEFAULT,
             meter: None,
         }
     }
@@ -101,6 +88,8 @@ impl<P: Protocol> NodeOptions<P> {
 /// The reason why a node did not start.
 #[derive(Debug)]
 pub enum StartError {
+    /// The configuration names a protocol that does not exist.
+    Protocol(UnknownProtocol),
     /// The protocol's settings are invalid.
     Config(ConfigError),
     /// The protocol needs more nodes than the cluster has.
@@ -148,6 +137,7 @@ const WAY_BACK: &str =
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Protocol(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
             Self::TooFewNodes { protocol, least, found } => write!(
                 f,
@@ -238,15 +228,16 @@ fn handle_of<P: Protocol>(
         topology: options.topology.clone(),
         durability: options.durability,
         settings: settings_of(&options.protocol),
-        history: History::new(options.history),
-        region: OnceLock::new(),
+        history: History::new(options.tuning.history()),
+        remote_shards: OnceLock::new(),
         queries,
     })
 }
 
 /// Creates the thread pool for data-parallel work.
 fn pool_of<P: Protocol>(options: &NodeOptions<P>) -> Result<ThreadedPool, StartError> {
-    ThreadedPool::new(options.workers).map_err(|error| StartError::Threads(error.to_string()))
+    ThreadedPool::new(options.tuning.workers)
+        .map_err(|error| StartError::Threads(error.to_string()))
 }
 
 impl<P: Protocol> Node<P> {
@@ -270,8 +261,8 @@ impl<P: Protocol> Node<P> {
         let data_dir = take_data_dir(&options)?;
         let replacement = Replacement::of(&options, data_dir.as_ref())?;
         let (pool, queries) = (pool_of(&options)?, pool_of(&options)?);
-        let reach = Reach::new(options.me, options.topology.clone());
-        let inbox = Arc::new(Inbox::new(reach, LogPosition(0)));
+        let reachability = Reachability::new(options.me, options.topology.clone());
+        let inbox = Arc::new(Inbox::new(reachability, LogPosition(0)));
         let store = new_store(&options, data_dir.as_ref(), &inbox)?;
         let mut opened = open_all(&options, data_dir.as_ref(), &store, &inbox)?;
         opened.durable.is_replaced = replacement.is_replaced;
@@ -285,7 +276,7 @@ impl<P: Protocol> Node<P> {
             options: options.protocol,
         });
         let network = connect(&handle).map_err(StartError::Network)?;
-        let keeper = keeper_of(&store, &inbox)?;
+        let cold_threads = cold_threads_of(&store, &inbox)?;
         let parts = Parts {
             protocol,
             me: options.me,
@@ -295,7 +286,7 @@ impl<P: Protocol> Node<P> {
             inbox,
             log: opened.log,
             checkpointer: opened.checkpointer,
-            keeper,
+            cold_threads,
             network: network.clone(),
             pool,
             on_rejoined: replacement.on_rejoined,
@@ -414,7 +405,7 @@ fn check_nodes<P: Protocol>(topology: &Topology) -> Result<(), StartError> {
     }
     match topology.partitions.shards() {
         1 => Ok(()),
-        _ if P::DIVIDES => Ok(()),
+        _ if P::PARTITIONED => Ok(()),
         _ => Err(StartError::NotDivided { protocol }),
     }
 }
@@ -489,7 +480,7 @@ fn open_all<P: Protocol>(
     data_dir: Option<&DataDir>,
     store: &Store,
     inbox: &Arc<Inbox<P>>,
-) -> Result<Opened, StartError> {
+) -> Result<OpenedStorage, StartError> {
     let open = || open_durable(options, data_dir, store, inbox);
     catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| match inbox.closed_because() {
         reason if reason.is_empty() => resume_unwind(panic),
@@ -498,7 +489,7 @@ fn open_all<P: Protocol>(
 }
 
 /// The opened storage: the state read from disk, and the writers.
-struct Opened {
+struct OpenedStorage {
     log: Log,
     checkpointer: Option<Checkpointer>,
     durable: Durable,
@@ -511,19 +502,19 @@ fn open_durable<P: Protocol>(
     data_dir: Option<&DataDir>,
     store: &Store,
     inbox: &Arc<Inbox<P>>,
-) -> Result<Opened, StartError> {
+) -> Result<OpenedStorage, StartError> {
     let disk = &options.disk;
     let log_options = LogOptions {
         dir: data_dir.map(DataDir::log).unwrap_or_default(),
         durability: options.durability,
-        segment_bytes: options.segment_bytes,
+        segment_bytes: options.tuning.log_segment_bytes,
         meter: options.meter.clone(),
     };
     let (log, recovered) = Log::open(disk.clone(), &log_options, log_events(inbox))?;
     let Some(data_dir) = data_dir else {
         let (durable, head) = (Durable::default(), LogPosition(0));
         let report = StartReport { lines: vec!["this node stores nothing on disk".to_owned()] };
-        return Ok(Opened { log, checkpointer: None, durable, head, report });
+        return Ok(OpenedStorage { log, checkpointer: None, durable, head, report });
     };
     let dir = data_dir.checkpoints();
     let loaded = load(disk, &dir, P::NAME, recovered.mark.checkpoint, store)?;
@@ -534,7 +525,7 @@ fn open_durable<P: Protocol>(
     let head = recovered.head;
     let (checkpoint, records) = (loaded.checkpoint, recovered.records);
     let durable = Durable { checkpoint, records, is_replaced: false };
-    Ok(Opened { log, checkpointer: Some(checkpointer), durable, head, report })
+    Ok(OpenedStorage { log, checkpointer: Some(checkpointer), durable, head, report })
 }
 
 /// Reports the results of checkpoints to the protocol, and logs when they start to fail.

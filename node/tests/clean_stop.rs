@@ -13,7 +13,7 @@ use pangea_core::txn::Registry;
 use pangea_node::node::{Node, NodeOptions};
 use pangea_sql::engine::Engine;
 use support::mem_net::MemNet;
-use support::toy::{Toy, add};
+use support::toy::{ToyProtocol, add};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -31,8 +31,9 @@ fn a_stopped_node_leaves_no_thread_and_no_open_file() {
         let topology = Topology::one_node_per_region("test", &["here"], Span::ZERO);
         let registry = Arc::new(Registry::default());
         let dir = temp.path().to_owned();
-        let mut options = NodeOptions::<Toy>::new(NodeId(0), Arc::new(topology), registry, dir);
-        options.workers = 4;
+        let mut options =
+            NodeOptions::<ToyProtocol>::new(NodeId(0), Arc::new(topology), registry, dir);
+        options.tuning.workers = 4;
         options.protocol.checkpoint_additions = 10;
         let net = MemNet::default();
         let node = Node::start_on(options, |handle| Ok(net.connect(handle))).unwrap();

@@ -51,7 +51,11 @@ enum Command {
 
 /// Runs the command that the program was started with.
 pub fn run() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    if std::env::args_os().any(|word| is_former_option(&word.to_string_lossy())) {
+        warn("pangea: --peer is now --baseline; the former name still works");
+    }
+    let result = match arguments.command {
         Command::Start(arguments) => start::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
@@ -70,6 +74,11 @@ pub fn run() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// Returns whether a word of the command line is an option by its former name.
+fn is_former_option(word: &str) -> bool {
+    word == "--peer" || word.starts_with("--peer=")
 }
 
 /// Writes a line to stdout.
@@ -95,6 +104,17 @@ pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn options_have_their_former_names() {
+        let line = |option| ["pangea", "bench", "--workload", "ycsb-a", option, "etcd"];
+        for option in ["--baseline", "--peer"] {
+            let parsed = Arguments::try_parse_from(line(option));
+            let Command::Bench(bench) = parsed.expect("an option").command else { panic!("bench") };
+            assert!(format!("{bench:?}").contains("baseline: Some(Etcd)"), "{bench:?}");
+        }
+        assert!(is_former_option("--peer=etcd") && !is_former_option("--peers"));
+    }
 
     #[test]
     fn the_command_line_is_consistent_and_every_command_shows_examples() {

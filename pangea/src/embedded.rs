@@ -3,21 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Outcome, Procedure, Program, Registry};
 use pangea_node::config::Config;
-use pangea_node::node::Node;
 use pangea_node::pgwire;
+use pangea_node::running::{self, RunningNode};
 use pangea_sql::Shared;
 use pangea_sql::catalog::BOOTSTRAP;
-use pangea_sql::engine::Engine;
 use pangea_sql::error::{SqlError, code};
 use pangea_sql::native::{Native, Rows, SqlProcedure};
 use pangea_sql::session::Session;
@@ -27,7 +23,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-use crate::protocol::{self, NAMES, WithProtocol, with_protocol};
+use crate::protocol::{self, NAMES};
 
 /// Threads that serve the PostgreSQL clients of all nodes.
 const SQL_THREADS: usize = 2;
@@ -139,9 +135,7 @@ impl Builder {
         let mut cluster = Cluster { nodes: Vec::new(), runtime, temporary };
         for config in &configs {
             let (natives, registry) = (&self.natives[..], registry.clone());
-            let start = Start { config, registry, natives, runtime: &cluster.runtime };
-            let node = with_protocol(&config.protocol, start);
-            cluster.nodes.push(node.map_err(|error| Error::Cluster(error.to_string()))??);
+            cluster.nodes.push(start_node(config, registry, natives, &cluster.runtime)?);
         }
         Ok(cluster)
     }
@@ -225,7 +219,7 @@ fn free_addresses(count: usize) -> Result<Vec<SocketAddr>, Error> {
 
 /// Nodes that run in this program. They stop when this is dropped.
 pub struct Cluster {
-    nodes: Vec<Box<dyn Running>>,
+    nodes: Vec<Embedded>,
     runtime: Runtime,
     /// The directory of the nodes' files, if it is temporary.
     temporary: Option<TempDir>,
@@ -255,7 +249,7 @@ impl Cluster {
     /// # Panics
     /// If the node does not run in this program.
     pub fn sql_address(&self, node: usize) -> SocketAddr {
-        self.nodes[node].sql_address()
+        self.nodes[node].sql
     }
 
     /// Opens a session with a node, as the bootstrap superuser.
@@ -267,7 +261,8 @@ impl Cluster {
     /// If the node does not run in this program.
     pub fn connect(&self, node: usize) -> Result<Connection<'_>, Error> {
         let parameters = BTreeMap::from([("user".to_owned(), BOOTSTRAP.to_owned())]);
-        let session = self.nodes[node].session(&parameters)?;
+        let Embedded { node, shared, .. } = &self.nodes[node];
+        let session = Session::new(node.engine(), shared.clone(), &parameters)?;
         Ok(Connection { session, runtime: &self.runtime })
     }
 
@@ -288,9 +283,9 @@ impl Cluster {
     /// The error of a node that failed earlier.
     pub fn stop(self) -> Result<(), Error> {
         let Self { nodes, runtime, temporary } = self;
-        nodes.iter().for_each(|node| node.dismiss());
+        nodes.iter().for_each(|node| node.goodbye.notify_one());
         runtime.shutdown_timeout(GOODBYE);
-        let ended: Result<Vec<()>, String> = nodes.into_iter().map(|node| node.stop()).collect();
+        let ended: Result<Vec<()>, String> = nodes.into_iter().map(|it| it.node.stop()).collect();
         drop(temporary);
         ended.map(drop).map_err(Error::Cluster)
     }
@@ -298,7 +293,7 @@ impl Cluster {
 
 /// A session with a node.
 pub struct Connection<'a> {
-    session: Box<dyn Conversation>,
+    session: Session,
     runtime: &'a Runtime,
 }
 
@@ -324,108 +319,53 @@ impl Connection<'_> {
     }
 }
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SqlError>> + Send + 'a>>;
-
-/// A session, with any protocol.
-trait Conversation: Send {
-    fn query<'a>(&'a mut self, sql: &'a str, params: &'a [Datum]) -> Answer<'a, Rows>;
-}
-
-impl Conversation for Session {
-    fn query<'a>(&'a mut self, sql: &'a str, params: &'a [Datum]) -> Answer<'a, Rows> {
-        Box::pin(Session::query(self, sql, params))
-    }
-}
-
-/// A node, with any protocol.
-trait Running: Send + Sync {
-    fn sql_address(&self) -> SocketAddr;
-    fn session(
-        &self,
-        parameters: &BTreeMap<String, String>,
-    ) -> Result<Box<dyn Conversation>, SqlError>;
-    fn call_raw<'a>(&'a self, name: &'a str, args: &'a [u8]) -> Answer<'a, Vec<u8>>;
-    fn dismiss(&self);
-    fn stop(self: Box<Self>) -> Result<(), String>;
-}
-
-struct Embedded<P: Protocol> {
-    node: Node<P>,
+/// A node and its SQL server.
+struct Embedded {
+    node: Box<dyn RunningNode>,
     shared: Arc<Shared>,
     sql: SocketAddr,
     goodbye: Arc<Notify>,
 }
 
-impl<P: Protocol> Running for Embedded<P> {
-    fn sql_address(&self) -> SocketAddr {
-        self.sql
-    }
-
-    fn session(
-        &self,
-        parameters: &BTreeMap<String, String>,
-    ) -> Result<Box<dyn Conversation>, SqlError> {
-        let engine = Arc::new(self.node.handle().clone());
-        Ok(Box::new(Session::new(engine, self.shared.clone(), parameters)?))
-    }
-
-    fn call_raw<'a>(&'a self, name: &'a str, args: &'a [u8]) -> Answer<'a, Vec<u8>> {
-        Box::pin(async move {
-            let engine = self.node.handle();
-            let Some(procedure) = engine.registry().id(name) else {
-                let message = format!("procedure {name:?} does not exist");
-                return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
-            };
-            let program = Program::Call { procedure, args: args.to_vec().into() };
-            match engine.commit(program).await {
-                Ok(Outcome::Committed { result, .. }) => Ok(result.to_vec()),
-                Ok(Outcome::Aborted(abort)) => Err(abort.into()),
-                Err(error) => Err(SqlError::new(code::OUTCOME_UNKNOWN, error.to_string())),
-            }
-        })
-    }
-
-    fn dismiss(&self) {
-        self.goodbye.notify_one();
-    }
-
-    fn stop(self: Box<Self>) -> Result<(), String> {
-        self.node.stop()
+impl Embedded {
+    async fn call_raw(&self, name: &str, args: &[u8]) -> Result<Vec<u8>, SqlError> {
+        let engine = self.node.engine();
+        let Some(procedure) = engine.registry().id(name) else {
+            let message = format!("procedure {name:?} does not exist");
+            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
+        };
+        let program = Program::Call { procedure, args: args.to_vec().into() };
+        match engine.commit(program).await {
+            Ok(Outcome::Committed { result, .. }) => Ok(result.to_vec()),
+            Ok(Outcome::Aborted(abort)) => Err(abort.into()),
+            Err(error) => Err(SqlError::new(code::OUTCOME_UNKNOWN, error.to_string())),
+        }
     }
 }
 
-struct Start<'a> {
-    config: &'a Config,
+/// Starts a node and its SQL server.
+fn start_node(
+    config: &Config,
     registry: Arc<Registry>,
-    natives: &'a [Arc<Native>],
-    runtime: &'a Runtime,
-}
-
-impl WithProtocol for Start<'_> {
-    type Output = Result<Box<dyn Running>, Error>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        let Self { config, registry, natives, runtime } = self;
-        let options = config.protocol_options::<P::Options>();
-        options.map_err(|error| Error::Cluster(error.to_string()))?;
-        let security = config.security().map_err(Error::Cluster)?;
-        let sql = config.me().sql;
-        let listener = runtime.block_on(tokio::net::TcpListener::bind(sql));
-        let listener =
-            listener.map_err(|error| failed(&format!("can't listen on {sql}"), error))?;
-        let sql =
-            listener.local_addr().map_err(|error| failed("can't get the SQL address", error))?;
-        let node = Node::<P>::start(config, registry);
-        let node = node.map_err(|error| failed("the node can't start", error))?;
-        let shared = Shared::with_results_max(security.results_bytes_max)
-            .with_reserved_prefixes(protocol::reserved_prefixes());
-        let shared = Arc::new(shared.with_procedures(natives));
-        let goodbye = Arc::new(Notify::new());
-        let told = goodbye.clone();
-        let shutdown = async move { told.notified().await };
-        let engine = Arc::new(node.handle().clone());
-        let serving = pgwire::serve_sharing(shared.clone(), security, listener, engine, shutdown);
-        runtime.spawn(serving);
-        Ok(Box::new(Embedded { node, shared, sql, goodbye }))
-    }
+    natives: &[Arc<Native>],
+    runtime: &Runtime,
+) -> Result<Embedded, Error> {
+    running::check(config).map_err(|error| Error::Cluster(error.to_string()))?;
+    let security = config.security().map_err(Error::Cluster)?;
+    let sql = config.me().sql;
+    let listener = runtime.block_on(tokio::net::TcpListener::bind(sql));
+    let listener = listener.map_err(|error| failed(&format!("can't listen on {sql}"), error))?;
+    let sql = listener.local_addr().map_err(|error| failed("can't get the SQL address", error))?;
+    let node = running::start(config, registry, None);
+    let node = node.map_err(|error| failed("the node can't start", error))?;
+    let shared = Shared::with_results_max(security.results_bytes_max)
+        .with_reserved_prefixes(protocol::reserved_prefixes());
+    let shared = Arc::new(shared.with_procedures(natives));
+    let goodbye = Arc::new(Notify::new());
+    let told = goodbye.clone();
+    let shutdown = async move { told.notified().await };
+    let serving =
+        pgwire::serve_sharing(shared.clone(), security, listener, node.engine(), shutdown);
+    runtime.spawn(serving);
+    Ok(Embedded { node, shared, sql, goodbye })
 }

@@ -42,11 +42,11 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-impl From<pangea_peers::Failure> for Failure {
-    fn from(failure: pangea_peers::Failure) -> Self {
+impl From<pangea_baselines::Failure> for Failure {
+    fn from(failure: pangea_baselines::Failure) -> Self {
         match failure {
-            pangea_peers::Failure::Usage(message) => Self::Usage(message),
-            pangea_peers::Failure::Failed(message) => Self::Failed(message),
+            pangea_baselines::Failure::Usage(message) => Self::Usage(message),
+            pangea_baselines::Failure::Failed(message) => Self::Failed(message),
         }
     }
 }

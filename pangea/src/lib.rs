@@ -55,10 +55,10 @@ mod cluster;
 #[doc(hidden)]
 pub mod command_line;
 mod demo;
-mod drive;
 mod embedded;
 mod failure;
 mod lab;
+mod load_generator;
 mod protocol;
 mod regions;
 mod script;

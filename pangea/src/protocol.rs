@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use pangea_core::choice::{Guarantee, TortureSetting};
+use pangea_core::guarantee::{Guarantee, TortureSetting};
 use pangea_core::protocol::Protocol;
 use pangea_core::txn::{Procedure, Registry};
 use pangea_core::workload;
 use pangea_node::config::Config;
+use pangea_sim::Simulator;
 use pangea_sql::native::Native;
 
 use crate::failure::Failure;
@@ -70,13 +71,13 @@ impl WithProtocol for NodesMin {
 }
 
 /// Whether a protocol can partition tables among the nodes of a region.
-pub struct Divides;
+pub struct SupportsPartitions;
 
-impl WithProtocol for Divides {
+impl WithProtocol for SupportsPartitions {
     type Output = bool;
 
     fn run<P: Protocol>(self) -> bool {
-        P::DIVIDES
+        P::PARTITIONED
     }
 }
 
@@ -176,11 +177,29 @@ pub fn options_table(protocol: &str, settings: &[Setting]) -> Result<toml::Table
     Ok(table)
 }
 
+/// Returns the simulator of the protocol called `name`.
+///
+/// # Errors
+/// When no protocol has the name.
+pub fn simulator_of(name: &str) -> Result<Arc<dyn Simulator>, Failure> {
+    let simulator = pangea_sim::simulator(name);
+    simulator.map(Into::into).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// Checks that the protocol called `name` accepts a table of settings.
+///
+/// # Errors
+/// If the protocol does not have a setting, or a value is invalid.
+pub fn check_options(name: &str, table: &toml::Table) -> Result<(), Failure> {
+    let wrong = |wrong: WrongOption| Failure::Usage(format!("--set: {wrong}"));
+    with_protocol(name, CheckTable(table))?.map_err(wrong)
+}
+
 /// Parses a protocol's settings from a table.
 ///
 /// # Errors
 /// If the protocol does not have a setting, or a value is invalid.
-pub fn parse_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
+fn parse_options<P: Protocol>(table: &toml::Table) -> Result<P::Options, Failure> {
     let wrong = |wrong: WrongOption| Failure::Usage(format!("--set: {wrong}"));
     read_options::<P>(table).map_err(wrong)
 }

@@ -12,40 +12,26 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::SHARDS_MAX;
-use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::workload;
 use pangea_sim::clock::ClockBounds;
 use pangea_sim::settings::NODES_MAX;
 use pangea_sim::trace::Lines;
 use pangea_sim::{
-    Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Summary, record, run_swarm,
+    Extent, FaultKind, RealTime, Report, Scenario, Settings, Shrunk, Simulator, Summary, record,
 };
 
-use pangea_sweep::wrong::unknown;
+use pangea_sweep::plan_error::unknown;
 
 use crate::failure::Failure;
 use crate::protocol::{
-    CheckTable, GuaranteeOf, ScaledDown, Setting, WithProtocol, options_table, parse_options,
-    with_protocol,
+    CheckTable, GuaranteeOf, NodesMin, ScaledDown, Setting, check_options, options_table,
+    simulator_of, with_protocol,
 };
 use crate::say;
 use crate::signals::Signals;
 pub use predict::options as prediction_options;
 use progress::Progress;
-
-/// Workloads whose histories cannot be recorded, because they may write the same value twice.
-const NOT_RECORDED: [&str; 9] = [
-    "bank",
-    "calvin-micro",
-    "ddl",
-    "index",
-    "mako-micro",
-    "smallbank",
-    "tiga-micro",
-    "tpcc",
-    "ycsb",
-];
 
 /// The progress bar of the search for the smallest failing run.
 const SHRINK_BAR: &str = "{pos} of at most {len} runs; smallest: {msg}";
@@ -107,6 +93,7 @@ const NOT_PREDICTED: [&str; 20] = [
   pangea sim --seeds 0..100 --scenario scenarios/coordinator-dies.toml
   pangea sim --swarm --minutes 60
   pangea sim --swarm --seeds 0..1000 --twice
+  pangea sim --swarm --seeds 5000..1000000 --minutes 60
   pangea sim --seed 7 --shrink small.toml
   pangea sim --predict --costs costs.toml --workload tpcc-nopay --clients 4000 --replicas 3,5,7
 
@@ -133,8 +120,8 @@ pub struct Arguments {
     /// Run all of these seeds, excluding the last
     #[arg(long, value_name = "A..B", group = "which", value_parser = seeds)]
     seeds: Option<Range<u64>>,
-    /// Run seeds one after the other, from 0, for this number of minutes
-    #[arg(long, value_name = "M", group = "which")]
+    /// Run seeds one after the other, those of --seeds or from 0, for this number of minutes
+    #[arg(long, value_name = "M", conflicts_with = "seed")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60 * 24 * 365))]
     minutes: Option<u64>,
     /// Draw all other options from the seed
@@ -268,8 +255,7 @@ impl Arguments {
         if !workload::NAMES.contains(&self.workload.as_str()) {
             return Err(Failure::Usage(unknown("workload", &self.workload, workload::NAMES)));
         }
-        let is_recorded = !NOT_RECORDED.iter().any(|name| self.workload.starts_with(name));
-        if self.history.is_some() && !is_recorded {
+        if self.history.is_some() && !workload::is_recorded(&self.workload) {
             let name = &self.workload;
             let message = format!(
                 "--history: the format does not support histories of {name}; try list-append"
@@ -338,7 +324,7 @@ fn wrong_scenario(path: &Path, why: &str) -> Failure {
 /// Runs the simulation.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.predict.predict {
-        return with_protocol(&arguments.protocol, arguments.prediction()?)?;
+        return arguments.prediction()?.run(&arguments.protocol);
     }
     if let Some(option) = arguments.predict.sizes_given() {
         return Err(Failure::Usage(format!("--{option} requires --predict")));
@@ -363,58 +349,53 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         _ => settings,
     };
-    with_protocol(&arguments.protocol, Simulate { arguments, settings, options })?
+    simulate(arguments, settings, options)
 }
 
-struct Simulate<'a> {
-    arguments: &'a Arguments,
+/// Runs one seed, or many.
+fn simulate(
+    arguments: &Arguments,
     settings: Settings,
     options: toml::Table,
-}
-
-impl WithProtocol for Simulate<'_> {
-    type Output = Result<(), Failure>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        let Self { arguments, settings, options } = self;
-        if settings.nodes < P::NODES_MIN {
-            let (nodes, name, least) = (settings.nodes, P::NAME, P::NODES_MIN);
-            let message =
-                format!("--nodes {nodes}: protocol {name:?} needs at least {least} nodes");
-            return Err(Failure::Usage(message));
-        }
-        // This rejects invalid settings. Settings drawn from the seed never override the given
-        // ones.
-        let fixed = parse_options::<P>(&options)?;
-        let plan = move |seed| match settings.is_drawn {
-            true => {
-                let (drawn, options) = pangea_sim::drawn_beside::<P>(seed, &options);
-                let Settings { lines, planted, given, .. } = settings.clone();
-                (Settings { lines, planted, given, ..drawn }, options)
-            }
-            false => (Settings { seed, ..settings.clone() }, fixed.clone()),
-        };
-        match (arguments.seed, &arguments.seeds, arguments.minutes) {
-            (Some(seed), _, _) => run_one::<P>(arguments, plan(seed)),
-            (None, Some(seeds), _) => run_many::<P>(arguments, seeds.clone(), None, plan),
-            (None, None, minutes) => {
-                let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
-                run_many::<P>(arguments, 0..u64::MAX, time, plan)
-            }
-        }
+) -> Result<(), Failure> {
+    let (nodes, name) = (settings.nodes, &arguments.protocol);
+    let least = with_protocol(name, NodesMin)?;
+    if nodes < least {
+        let message = format!("--nodes {nodes}: protocol {name:?} needs at least {least} nodes");
+        return Err(Failure::Usage(message));
     }
+    // This rejects invalid settings. Settings drawn from the seed never override the given ones.
+    check_options(name, &options)?;
+    let simulator = simulator_of(name)?;
+    let (drawer, fixed) = (simulator.clone(), simulator.complete(&options));
+    let plan = move |seed| match settings.is_drawn {
+        true => {
+            let (drawn, options) = drawer.drawn_beside(seed, &options);
+            let Settings { lines, planted, given, .. } = settings.clone();
+            (Settings { lines, planted, given, ..drawn }, options)
+        }
+        false => (Settings { seed, ..settings.clone() }, fixed.clone()),
+    };
+    if let Some(seed) = arguments.seed {
+        return run_one(arguments, &simulator, plan(seed));
+    }
+    let seeds = arguments.seeds.clone().unwrap_or(0..u64::MAX);
+    let time = arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    run_many(arguments, simulator, seeds, time, plan)
 }
 
-fn run_one<P: Protocol>(
+fn run_one(
     arguments: &Arguments,
-    (settings, options): (Settings, P::Options),
+    simulator: &Arc<dyn Simulator>,
+    (settings, options): (Settings, toml::Table),
 ) -> Result<(), Failure> {
     let (seed, of_run) = (settings.seed, options.clone());
     // The file is created before the run, which may take long, so that an unwritable file is found
     // first.
     let history = arguments.history.as_ref().map(|path| create(path).map(|file| (path, file)));
     let history = history.transpose()?;
-    let run = move || pangea_sim::run::<P>(&settings, &of_run).map_err(Failure::Usage);
+    let runner = simulator.clone();
+    let run = move || runner.run(&settings, &of_run).map_err(Failure::Usage);
     let Some(report) = unless_interrupted(run)? else {
         return Err(Failure::Interrupted(format!(
             "interrupted before the run of seed {seed} ended"
@@ -437,7 +418,8 @@ fn run_one<P: Protocol>(
             let mut violation = violation.to_string();
             let mut replay = report.replay_command();
             if let Some(path) = &arguments.shrink {
-                (violation, replay) = shrink_to::<P>(path, report.clone(), options)?;
+                (violation, replay) =
+                    shrink_to(arguments, simulator.clone(), path, (report.clone(), options))?;
             }
             Err(Failure::Failed(format!("{violation}; replay with: {replay}")))
         }
@@ -446,12 +428,13 @@ fn run_one<P: Protocol>(
 
 /// Shrinks a failed run, writes the smallest one to a file, and returns its failure and the command
 /// that repeats it.
-fn shrink_to<P: Protocol>(
+fn shrink_to(
+    arguments: &Arguments,
+    simulator: Arc<dyn Simulator>,
     path: &Path,
-    report: Report,
-    options: P::Options,
+    (report, options): (Report, toml::Table),
 ) -> Result<(String, String), Failure> {
-    let table = toml::Table::try_from(&options).expect("options are a table");
+    let table = options.clone();
     let bar = ProgressBar::new(SHRINK_RUNS_MAX)
         .with_style(ProgressStyle::with_template(SHRINK_BAR).expect("the template is a constant"));
     let shown = bar.clone();
@@ -460,7 +443,7 @@ fn shrink_to<P: Protocol>(
             shown.set_position(runs);
             shown.set_message(size(smallest));
         };
-        pangea_sim::shrink::<P>(report, &options, SHRINK_RUNS_MAX, watch)
+        simulator.shrink(report, &options, SHRINK_RUNS_MAX, watch)
     };
     let shrunk = unless_interrupted(run)?;
     bar.finish_and_clear();
@@ -469,7 +452,7 @@ fn shrink_to<P: Protocol>(
             "interrupted before the smallest failing run was found".to_owned(),
         ));
     };
-    let text = Scenario::text(&report.settings, P::NAME, &table);
+    let text = Scenario::text(&report.settings, &arguments.protocol, &table);
     let shown = path.display();
     std::fs::write(path, text)
         .map_err(|error| Failure::failed(format!("can't write {shown}"), error))?;
@@ -481,7 +464,7 @@ fn shrink_to<P: Protocol>(
     let scenario = Some(shown.to_string());
     let of_file = Settings { scenario, given: Vec::new(), ..report.settings };
     let violation = report.violation.expect("only failing runs are kept").to_string();
-    Ok((violation, of_file.replay_command(P::NAME) + " --trace"))
+    Ok((violation, of_file.replay_command(&arguments.protocol) + " --trace"))
 }
 
 /// Returns the size of a run, for humans.
@@ -507,11 +490,12 @@ fn write_history(report: &Report, path: &Path, file: File) -> Result<(), Failure
     record::write::write(recorded, &mut output).map_err(|error| Failure::failed(what(), error))
 }
 
-fn run_many<P: Protocol>(
+fn run_many(
     arguments: &Arguments,
+    simulator: Arc<dyn Simulator>,
     seeds: Range<u64>,
     time: Option<Duration>,
-    plan: impl Fn(u64) -> (Settings, P::Options) + Send + Sync + 'static,
+    plan: impl Fn(u64) -> (Settings, toml::Table) + Send + Sync + 'static,
 ) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (threads, all) = (arguments.threads.unwrap_or(cores), seeds.end - seeds.start);
@@ -524,7 +508,7 @@ fn run_many<P: Protocol>(
             shown.on_run(summary, failure);
             summary.clone_into(&mut latest.lock().unwrap_or_else(PoisonError::into_inner));
         };
-        run_swarm::<P>(extent, &plan, watch)
+        simulator.run_swarm(extent, &plan, watch)
     };
     let ended = unless_interrupted(run)?;
     progress.end();

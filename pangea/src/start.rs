@@ -6,12 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pangea_core::protocol::Protocol;
 use pangea_node::config::Config;
-use pangea_node::driver::Handle;
 use pangea_node::meter::Meter;
-use pangea_node::node::Node;
 use pangea_node::pgwire::{self, Authentication, Security};
+use pangea_node::running::{self, Requests, RunningNode};
 use pangea_sql::Shared;
 use pangea_sql::catalog::BOOTSTRAP;
 use pangea_sql::engine::Engine;
@@ -21,7 +19,7 @@ use tokio::sync::Notify;
 
 use crate::allocator;
 use crate::failure::Failure;
-use crate::protocol::{WithProtocol, programs, registry, reserved_prefixes, with_protocol};
+use crate::protocol::{programs, registry, reserved_prefixes};
 use crate::signals::Signals;
 
 /// The time for clients to finish when the node stops. The server ends their statements after one
@@ -100,34 +98,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = Config::read_of(&arguments.config, Some(crate::protocol::NAMES));
     let mut config = config.map_err(|error| Failure::Usage(error.to_string()))?;
     config.is_replaced = arguments.replace;
-    let (stop_with_stdin, meter) = (arguments.stop_with_stdin, arguments.meter);
-    with_protocol(&config.protocol, Start { config: &config, stop_with_stdin, meter })?
-}
-
-struct Start<'a> {
-    config: &'a Config,
-    stop_with_stdin: bool,
-    meter: bool,
-}
-
-impl WithProtocol for Start<'_> {
-    type Output = Result<(), Failure>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        let Self { config, stop_with_stdin, meter } = self;
-        let options = config.protocol_options::<P::Options>();
-        options.map_err(|error| Failure::Usage(error.to_string()))?;
-        let runtime = crate::runtime(SQL_THREADS)?;
-        let security = config.security().map_err(Failure::Usage)?;
-        let listener = runtime.block_on(listen(config))?;
-        let meter = meter.then(Arc::<Meter>::default);
-        let node = Node::<P>::start_metered(config, registry(), meter)
-            .map_err(|error| Failure::failed("the node can't start", error))?;
-        let served = runtime.block_on(serve(config, &node, (listener, security), stop_with_stdin));
-        // Remaining clients are disconnected before the node stops.
-        runtime.shutdown_timeout(GOODBYE);
-        served.and(node.stop().map_err(Failure::Failed))
-    }
+    running::check(&config).map_err(|error| Failure::Usage(error.to_string()))?;
+    let runtime = crate::runtime(SQL_THREADS)?;
+    let security = config.security().map_err(Failure::Usage)?;
+    let listener = runtime.block_on(listen(&config))?;
+    let meter = arguments.meter.then(Arc::<Meter>::default);
+    let node = running::start(&config, registry(), meter)
+        .map_err(|error| Failure::failed("the node can't start", error))?;
+    let serving = serve(&config, &*node, (listener, security), arguments.stop_with_stdin);
+    let served = runtime.block_on(serving);
+    // Remaining clients are disconnected before the node stops.
+    runtime.shutdown_timeout(GOODBYE);
+    served.and(node.stop().map_err(Failure::Failed))
 }
 
 /// Binds the node's SQL address.
@@ -142,9 +124,9 @@ async fn listen(config: &Config) -> Result<TcpListener, Failure> {
 }
 
 /// Serves SQL until the node is stopped or fails.
-async fn serve<P: Protocol>(
+async fn serve(
     config: &Config,
-    node: &Node<P>,
+    node: &dyn RunningNode,
     (listener, security): (TcpListener, Security),
     stop_with_stdin: bool,
 ) -> Result<(), Failure> {
@@ -154,17 +136,17 @@ async fn serve<P: Protocol>(
         let goodbye = goodbye.clone();
         async move { goodbye.notified().await }
     };
-    let engine: Arc<dyn Engine> = Arc::new(node.handle().clone());
+    let engine = node.engine();
     tokio::spawn(first_password(engine.clone(), security.authentication));
     let shared = Shared::with_results_max(security.results_bytes_max)
         .with_reserved_prefixes(reserved_prefixes());
     let shared = Arc::new(shared.with_procedures(&programs()));
-    let serving = pgwire::serve_sharing(shared, security, listener, engine, shutdown);
+    let serving = pgwire::serve_sharing(shared, security, listener, engine.clone(), shutdown);
     let mut clients = tokio::spawn(serving);
-    let closed = closed(node.handle())?;
+    let closed = closed(node.requests())?;
     let stdin = if stop_with_stdin { Some(stdin_closed()?) } else { None };
     tokio::select! {
-        said = say_how_it_is(config, node.handle()) => said?,
+        said = say_how_it_is(config, &*engine) => said?,
         () = signals.received() => tracing::info!("stopping: received a signal"),
         () = stdin_or_never(stdin) => tracing::info!("stopping: stdin was closed"),
         // The reason is returned when the node is stopped.
@@ -207,14 +189,14 @@ async fn first_password(engine: Arc<dyn Engine>, authentication: Authentication)
 
 /// Prints that the node is ready, or first what it is waiting for. Returns only if stdout is
 /// closed.
-async fn say_how_it_is<P: Protocol>(config: &Config, handle: &Handle<P>) -> Result<(), Failure> {
-    let mut agreed = pin!(agrees_with_peers(handle));
+async fn say_how_it_is(config: &Config, engine: &dyn Engine) -> Result<(), Failure> {
+    let mut agreed = pin!(agrees_with_peers(engine));
     if tokio::time::timeout(PEERS_DEADLINE, &mut agreed).await.is_ok() {
         crate::say(&format!("{READY} {}", addresses(config)))?;
     } else {
         // The node serves anyway: snapshots need no peer.
         let unknown = || "waiting for agreement with the other nodes".to_owned();
-        let why = handle.cut_off().unwrap_or_else(unknown);
+        let why = engine.cut_off().unwrap_or_else(unknown);
         crate::say(&format!("{UP} {}; {why}", addresses(config)))?;
         agreed.await;
         // The reader of the first line may be gone.
@@ -226,9 +208,9 @@ async fn say_how_it_is<P: Protocol>(config: &Config, handle: &Handle<P>) -> Resu
 /// Waits until the node has agreed with others on the newest state, as a strict read does. A node
 /// that does not belong in its cluster, for example because its log was lost, is notified by the
 /// first message of its peers. It then ends without ever having printed that it is ready.
-async fn agrees_with_peers<P: Protocol>(handle: &Handle<P>) {
+async fn agrees_with_peers(engine: &dyn Engine) {
     // A node that has ended responds to no request and is not ready.
-    if handle.fresh().await.is_err() {
+    if engine.fresh().await.is_err() {
         std::future::pending().await
     }
 }
@@ -240,11 +222,11 @@ fn addresses(config: &Config) -> String {
 }
 
 /// Notified when the node ends on its own.
-fn closed<P: Protocol>(handle: &Handle<P>) -> Result<Arc<Notify>, Failure> {
-    let (notify, handle) = (Arc::new(Notify::new()), handle.clone());
+fn closed(node: Arc<dyn Requests>) -> Result<Arc<Notify>, Failure> {
+    let notify = Arc::new(Notify::new());
     let notified = notify.clone();
     watch("closed", move || {
-        handle.inbox().wait_closed();
+        node.wait_ended();
         notify.notify_one();
     })?;
     Ok(notified)

@@ -2,7 +2,7 @@
 //! [`pangea_core::protocol::Protocol`].
 //!
 //! A protocol reads no clock and starts no thread, and never imports a sibling. Code that two of
-//! them share unchanged is next to them: [`agreement`], and the input log on top of it, [`inputs`].
+//! them share unchanged is next to them: the [`inputs`] log, and the components below it.
 
 pub mod agreement;
 pub mod calvin;
@@ -11,6 +11,10 @@ mod exhaustive;
 pub mod inputs;
 mod messages;
 pub mod minerva;
+pub mod presence;
+mod replica;
+pub mod streams;
+pub mod transfer;
 
 use std::fmt;
 

@@ -225,6 +225,25 @@ impl Codec for Bytes {
     }
 }
 
+/// The rest of the message, which does not count as payload.
+pub(crate) struct Uncounted;
+
+impl Codec for Uncounted {
+    type Value = Bytes;
+
+    fn encode(value: &Bytes, out: &mut Vec<u8>) {
+        Bytes::encode(value, out);
+    }
+
+    fn decode(
+        from: &mut Reader<'_>,
+        message: &Bytes,
+        what: &'static str,
+    ) -> Result<Bytes, DecodeError> {
+        Bytes::decode(from, message, what)
+    }
+}
+
 /// A flag, as a varint: 1 if it is set.
 impl Codec for bool {
     type Value = bool;
@@ -326,12 +345,24 @@ macro_rules! with_codec {
     };
 }
 
+/// Whether a tag is one of these.
+pub(crate) const fn is_among(tag: u8, tags: &[u8]) -> bool {
+    let mut at = 0;
+    while at < tags.len() {
+        if tags[at] == tag {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
 /// Makes an enum of messages, its codec, and the facts about each message from a table.
 macro_rules! messages {
     (
         $(#[$meta:meta])*
         pub enum $message:ident
-        $(wraps $wrapper:ident($wrapped:ty) below $limit:literal, $wrapper_doc:literal)?
+        $(wraps $wrapper:ident($wrapped:ty $(: $($inner:ty),+)?), $wrapper_doc:literal)*
         {
             $(
                 $(#[$doc:meta])*
@@ -345,7 +376,7 @@ macro_rules! messages {
     ) => {
         $(#[$meta])*
         pub enum $message {
-            $(#[doc = $wrapper_doc] $wrapper($wrapped),)?
+            $(#[doc = $wrapper_doc] $wrapper($wrapped),)*
             $($(#[$doc])* $name { $($(#[$field_doc])* $field: $ty),* },)*
         }
 
@@ -355,7 +386,15 @@ macro_rules! messages {
                     Self::$wrapper(message)
                 }
             }
-        )?
+
+            $($(
+                impl From<$inner> for $message {
+                    fn from(message: $inner) -> Self {
+                        Self::$wrapper(message.into())
+                    }
+                }
+            )+)?
+        )*
 
         impl pangea_core::protocol::Message for $message {
             const KINDS: &'static [&'static str] = $kinds;
@@ -364,7 +403,7 @@ macro_rules! messages {
                 match self {
                     $(Self::$wrapper(message) => {
                         <$wrapped as pangea_core::protocol::Message>::encode(message, out);
-                    })?
+                    })*
                     $(Self::$name { $($field),* } => {
                         out.push($tag);
                         $($crate::messages::with_codec!(
@@ -374,16 +413,21 @@ macro_rules! messages {
                 }
             }
 
+            #[allow(
+                unreachable_code,
+                unused_variables,
+                reason = "an enum may have no messages of its own"
+            )]
             fn decode(
                 bytes: &bytes::Bytes,
             ) -> Result<Self, pangea_core::codec::DecodeError> {
                 let mut reader = pangea_core::codec::Reader::new(bytes);
                 let from = &mut reader;
                 let tag = from.u8("message")?;
-                $(if tag < $limit {
+                $(if <$wrapped>::has_tag(tag) {
                     return <$wrapped as pangea_core::protocol::Message>::decode(bytes)
                         .map(Self::$wrapper);
-                })?
+                })*
                 let message = match tag {
                     $($tag => Self::$name {
                         $($field: $crate::messages::with_codec!(
@@ -400,21 +444,21 @@ macro_rules! messages {
 
             fn lane(&self) -> pangea_core::protocol::Lane {
                 match self {
-                    $(Self::$wrapper(message) => message.lane(),)?
+                    $(Self::$wrapper(message) => message.lane(),)*
                     $(Self::$name { .. } => $crate::messages::lane!($lane, self),)*
                 }
             }
 
             fn kind(&self) -> &'static str {
                 match self {
-                    $(Self::$wrapper(message) => message.kind(),)?
+                    $(Self::$wrapper(message) => message.kind(),)*
                     $(Self::$name { .. } => $kind,)*
                 }
             }
 
             fn payload_bytes(&self) -> usize {
                 match self {
-                    $(Self::$wrapper(message) => message.payload_bytes(),)?
+                    $(Self::$wrapper(message) => message.payload_bytes(),)*
                     $(Self::$name { $($field),* } => {
                         0 $(+ $crate::messages::with_codec!(
                             [$ty $(, $codec)?], payload_bytes, $field
@@ -424,7 +468,24 @@ macro_rules! messages {
             }
         }
 
+        // Each tag names one message.
+        const _: () = {
+            let mut tag = 0;
+            while tag < u8::MAX {
+                let uses = $crate::messages::is_among(tag, &[$($tag),*]) as u8
+                    $(+ <$wrapped>::has_tag(tag) as u8)*;
+                assert!(uses <= 1, "two messages have the same tag");
+                assert!(<$message>::has_tag(tag) == (uses == 1), "it is in this enum");
+                tag += 1;
+            }
+        };
+
         impl $message {
+            /// Whether a message with this tag is one of these.
+            pub(crate) const fn has_tag(tag: u8) -> bool {
+                $crate::messages::is_among(tag, &[$($tag),*]) $(|| <$wrapped>::has_tag(tag))*
+            }
+
             /// Whether a replica of a group of `node_count` can have sent this. The contents of a
             /// payload are checked where they are decoded.
             ///
@@ -433,7 +494,7 @@ macro_rules! messages {
             #[allow(unused_variables, dead_code, reason = "not all messages have checks")]
             pub(crate) fn check(&self, node_count: usize) -> Result<(), &'static str> {
                 match self {
-                    $(Self::$wrapper(message) => message.check(node_count),)?
+                    $(Self::$wrapper(message) => message.check(node_count),)*
                     $(Self::$name { $($field),* } => {
                         let are_sound = true $(&& $crate::messages::with_codec!(
                             [$ty $(, $codec)?], is_sound, $field, node_count

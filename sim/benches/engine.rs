@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mimalloc::MiMalloc;
-use pangea_core::exec::ordered::{Job, Told, execute};
+use pangea_core::exec::ordered::{Job, ResultDetail, execute};
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
 use pangea_core::pool::Sequential;
 use pangea_core::store::Store;
@@ -92,7 +92,7 @@ impl Engine {
         };
         let began = Instant::now();
         let registry = &self.registry;
-        let told = Told::Outcomes;
+        let told = ResultDetail::Outcomes;
         let finished = execute(&Sequential, registry, store, version, &jobs, &header, told);
         took(&mut self.steps, "execute", began);
         let began = Instant::now();

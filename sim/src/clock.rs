@@ -2,7 +2,7 @@
 
 use pangea_core::time::{ClockReading, Span, Timestamp};
 
-use crate::dice::Dice;
+use crate::rng::SimRng;
 
 /// The reading of an exact clock at virtual time 0; large enough that no reading is negative.
 const ORIGIN_US: i64 = 1_000_000_000;
@@ -46,7 +46,7 @@ impl Shift {
 
 impl Clock {
     /// Creates a clock with an offset and a drift drawn within the bounds.
-    pub fn new(bounds: ClockBounds, dice: &mut Dice) -> Self {
+    pub fn new(bounds: ClockBounds, dice: &mut SimRng) -> Self {
         let mut either_way = |max: u64| dice.between(0, 2 * max) as i64 - max as i64;
         assert!(bounds.offset_max.us < ORIGIN_US as u64, "an offset before the origin");
         Self {
@@ -113,7 +113,7 @@ mod tests {
     fn the_true_time_is_within_the_uncertainty_and_timers_never_come_early() {
         let bounds = ClockBounds { offset_max: Span::from_ms(5), drift_ppm_max: 200 };
         for index in 0..100 {
-            let clock = Clock::new(bounds, &mut Dice::fork(1, "clock", index));
+            let clock = Clock::new(bounds, &mut SimRng::fork(1, "clock", index));
             for now in (0..60_000_000).step_by(7_000_003).map(Timestamp::from_us) {
                 let reading = clock.reading(now);
                 let wrong = reading.at.us.abs_diff(now.us + ORIGIN_US as u64);

@@ -17,7 +17,7 @@ use pangea_core::log::{Item, SegmentError, SegmentHeader, SegmentScan, encode_re
 use pangea_core::protocol::{Checkpoint, Durable};
 use pangea_core::store::{Loading, RecordHeader, Store, Version};
 
-use crate::dice::Dice;
+use crate::rng::SimRng;
 
 /// Records in a segment of the log, the unit of truncation.
 const SEGMENT_RECORDS: u64 = 32;
@@ -132,7 +132,7 @@ impl Disk {
     }
 
     /// Stops the node and returns the number of records lost.
-    pub fn crash(&mut self, dice: &mut Dice) -> u64 {
+    pub fn crash(&mut self, dice: &mut SimRng) -> u64 {
         let Some(segment) = self.segments.back_mut() else { return 0 };
         // The header of a file is durable before the file becomes a segment.
         let durable = segment.synced.max(segment.header.encode().len());
@@ -155,7 +155,7 @@ impl Disk {
     /// Flips one durable bit of the log. In the last segment only bytes that a later record names
     /// as durable qualify, because damage to the last records looks like a torn write. Returns the
     /// log's records before the flip, or `None` if no byte qualifies.
-    pub fn flip_bit(&mut self, dice: &mut Dice) -> Option<Vec<(LogPosition, Bytes)>> {
+    pub fn flip_bit(&mut self, dice: &mut SimRng) -> Option<Vec<(LogPosition, Bytes)>> {
         let before = self.records().expect("the log is intact");
         let last = self.segments.len().saturating_sub(1);
         let extent = |(index, segment): (usize, &Segment)| match index == last {
@@ -210,7 +210,7 @@ impl Disk {
 
 /// Simulates a crash while `bytes` are written, of which the first `durable` are durable. The rest
 /// is cut to a prefix, or each sector is kept, lost or damaged.
-fn tear(bytes: &mut [u8], durable: usize, dice: &mut Dice) {
+fn tear(bytes: &mut [u8], durable: usize, dice: &mut SimRng) {
     let prefix = dice.between(durable as u64, bytes.len() as u64) as usize;
     let is_prefix = dice.chance(500);
     let first = durable / SECTOR_BYTES;
@@ -280,7 +280,7 @@ mod tests {
             let record = |p: u64| Bytes::from(vec![p as u8; 300]);
             (1..=10).for_each(|p| disk.append(LogPosition(p), &[record(p)]));
             disk.sync_to(LogPosition(4));
-            let lost = disk.crash(&mut Dice::fork(seed, "disk", 0));
+            let lost = disk.crash(&mut SimRng::fork(seed, "disk", 0));
             let records = disk.records().unwrap();
             let expected = (1..=10 - lost).map(|p| (LogPosition(p), record(p)));
             assert_eq!(records, expected.collect::<Vec<_>>());
@@ -301,7 +301,7 @@ mod tests {
             let record = |p: u64| Bytes::from(vec![p as u8; 2 * PAYLOAD_BYTES_MAX + 300]);
             (1..=3).for_each(|p| disk.append(LogPosition(p), &[record(p)]));
             disk.sync_to(LogPosition(1));
-            let count = disk.crash(&mut Dice::fork(seed, "disk", 0));
+            let count = disk.crash(&mut SimRng::fork(seed, "disk", 0));
             let expected = (1..=3 - count).map(|p| (LogPosition(p), record(p)));
             assert_eq!(disk.records().unwrap(), expected.collect::<Vec<_>>());
             *lost.entry(count).or_default() += 1;
@@ -323,7 +323,7 @@ mod tests {
             }
             let records = disk.records().unwrap();
             assert_eq!(records.len() as u64, 2 * SEGMENT_RECORDS + 5);
-            let before = disk.flip_bit(&mut Dice::fork(seed, "disk", 0));
+            let before = disk.flip_bit(&mut SimRng::fork(seed, "disk", 0));
             assert_eq!(before.as_ref(), Some(&records));
             // Two bytes of a segment's header are unused.
             let found = disk.records();
@@ -331,7 +331,7 @@ mod tests {
             assert!(found.is_err() || found == Ok(records), "seed {seed}: {found:?}");
         }
         assert!(noticed > 490, "{noticed} of 500");
-        assert_eq!(Disk::default().flip_bit(&mut Dice::fork(1, "disk", 0)), None);
+        assert_eq!(Disk::default().flip_bit(&mut SimRng::fork(1, "disk", 0)), None);
     }
 
     #[test]

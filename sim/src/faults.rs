@@ -452,7 +452,7 @@ mod tests {
     use pangea_core::time::Span;
 
     use super::*;
-    use crate::dice::Dice;
+    use crate::rng::SimRng;
 
     #[test]
     fn every_kind_is_found_by_its_name() {
@@ -467,7 +467,7 @@ mod tests {
         let duration = Span::from_ms(8_000);
         for nodes in [1, 2, 3, 5] {
             for kind in FaultKind::ALL {
-                let fork = |name| Dice::fork(1, name, nodes as u64);
+                let fork = |name| SimRng::fork(1, name, nodes as u64);
                 let (mut dice, mut later) = (fork(kind.name()), fork("later"));
                 let rules = draw((&mut dice, &mut later), &[kind], 500, nodes, duration);
                 assert!(rules.iter().all(|rule| rule.at_ms + rule.lasts_ms <= 8_000));
@@ -488,7 +488,7 @@ mod tests {
         struct Rules {
             rules: Vec<Rule>,
         }
-        let (dice, later) = (&mut Dice::fork(2, "faults", 0), &mut Dice::fork(2, "later", 0));
+        let (dice, later) = (&mut SimRng::fork(2, "faults", 0), &mut SimRng::fork(2, "later", 0));
         let rules = draw((dice, later), &FaultKind::ALL, 1_000, 5, Span::from_ms(10_000));
         let text = toml::to_string(&Rules { rules: rules.clone() }).unwrap();
         assert_eq!(toml::from_str::<Rules>(&text).unwrap().rules, rules);

@@ -11,7 +11,7 @@ pub struct OpId(pub usize);
 
 /// The path on which a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum How {
+pub enum CallKind {
     /// Sent as a program and ordered.
     Ordered,
     /// Run by the client on a snapshot, then sent as a certified transaction: its reads and writes.
@@ -59,7 +59,7 @@ pub struct Operation {
     /// The node that receives the operation.
     pub node: NodeId,
     /// The path on which it runs.
-    pub how: How,
+    pub how: CallKind,
     /// The procedure call.
     pub call: Call,
     /// The time at which the client invoked it.

@@ -9,7 +9,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`world`] | the event loop, nodes, network, faults, clients |
-//! | [`disk`], [`clock`], [`dice`] | the simulated disk, clock and random generators |
+//! | [`disk`], [`clock`], [`rng`] | the simulated disk, clock and random generators |
 //! | [`faults`] | the faults of a run |
 //! | [`history`], [`check`] | the observations of clients, and whether they can be correct |
 //! | [`record`] | observations of clients of any database, in files |
@@ -17,21 +17,23 @@
 //! | [`settings`], [`scenario`] | all settings of a run, and files with them |
 //! | [`predict`] | throughput and latency on given machines, from measured costs |
 //! | [`swarm`], [`shrink`](mod@shrink) | many runs, and the smallest that fails |
+//! | [`simulator`](mod@simulator) | all of this for a protocol by its name |
 
-mod capture;
 pub mod check;
 pub mod clock;
-pub mod dice;
 pub mod disk;
 pub mod faults;
 pub mod history;
+mod master_terms;
+mod panic_capture;
 pub mod predict;
 pub mod record;
-mod reigns;
 pub mod report;
+pub mod rng;
 pub mod scenario;
 pub mod settings;
 pub mod shrink;
+pub mod simulator;
 pub mod swarm;
 pub mod trace;
 pub mod world;
@@ -43,8 +45,9 @@ pub use report::Report;
 pub use scenario::Scenario;
 pub use settings::{RealTime, Settings};
 pub use shrink::{Shrunk, shrink};
+pub use simulator::{Simulator, simulator};
 pub use swarm::{
-    BrokenOff, Extent, Plan, Summary, Watch, drawn, drawn_beside, run_seeds, run_swarm,
+    Extent, Plan, Summary, SwarmAborted, Watch, drawn, drawn_beside, run_seeds, run_swarm,
 };
 pub use world::World;
 
@@ -65,7 +68,7 @@ pub fn run<P: Protocol>(settings: &Settings, options: &P::Options) -> Result<Rep
     // `World` catches panics in protocol steps itself. This catches the simulator's own assertions,
     // so that a swarm still reports the seed.
     let mut outline = Report::outline::<P>(settings, options);
-    match capture::panics(std::panic::AssertUnwindSafe(|| world.run())) {
+    match panic_capture::panics(std::panic::AssertUnwindSafe(|| world.run())) {
         Ok(report) => Ok(report),
         Err(panic) => {
             outline.violation = Some(check::Violation::new("simulator", "panic", panic));

@@ -311,7 +311,7 @@ mod tests {
     fn what_is_written_is_read_again() {
         for seed in 0..50 {
             let drawn = Settings::drawn(seed);
-            let mut dice = ["test", "later"].map(|name| crate::dice::Dice::fork(seed, name, 0));
+            let mut dice = ["test", "later"].map(|name| crate::rng::SimRng::fork(seed, name, 0));
             let [dice, later] = &mut dice;
             let (kinds, nodes) = (&drawn.faults, drawn.nodes);
             let rules = crate::faults::draw((dice, later), kinds, 20, nodes, drawn.duration);

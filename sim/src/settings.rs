@@ -5,14 +5,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use pangea_core::choice::Guarantee;
+use pangea_core::guarantee::Guarantee;
 use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 
 use crate::clock::ClockBounds;
-use crate::dice::Dice;
 use crate::faults::{FaultKind, Rule};
+use crate::rng::SimRng;
 use crate::trace::Lines;
 
 /// The maximum number of nodes per shard in a simulation.
@@ -171,7 +171,7 @@ impl Settings {
     /// Draws all settings from the seed: the workload, the cluster, the kinds of faults and their
     /// number.
     pub fn drawn(seed: u64) -> Self {
-        let mut dice = Dice::fork(seed, "settings", 0);
+        let mut dice = SimRng::fork(seed, "settings", 0);
         let one_way_max = [1, 10, 75, 75, 200][dice.index(5)];
         Self {
             seed,
@@ -216,7 +216,7 @@ impl Settings {
 /// Draws a memory limit for every other run: so low that most values are evicted, or about half of
 /// the size of the rows.
 fn drawn_memory(seed: u64) -> Option<usize> {
-    let mut dice = Dice::fork(seed, "memory", 0);
+    let mut dice = SimRng::fork(seed, "memory", 0);
     [None, None, None, Some(1_000), Some(6_000), Some(30_000)][dice.index(6)]
 }
 

@@ -10,8 +10,8 @@ use pangea_core::partition::{Partitions, Rule};
 use pangea_core::protocol::{Mark, Protocol};
 
 use crate::check::Violation;
-use crate::dice::Dice;
 use crate::report::{Counts, Report, wrapped};
+use crate::rng::SimRng;
 use crate::settings::{RealTime, Settings};
 
 /// A swarm stops after this number of failures.
@@ -76,8 +76,9 @@ pub fn drawn<P: Protocol>(seed: u64) -> (Settings, P::Options) {
 pub fn drawn_beside<P: Protocol>(seed: u64, given: &toml::Table) -> (Settings, P::Options) {
     let drawn = Settings::drawn(seed);
     let nodes = drawn.nodes.max(P::NODES_MIN);
-    let shards = if P::DIVIDES { DRAWN_SHARDS[Dice::fork(seed, "shards", 0).index(4)] } else { 1 };
-    let options = P::drawn_options(Dice::fork(seed, "options", 0).rng());
+    let shards =
+        if P::PARTITIONED { DRAWN_SHARDS[SimRng::fork(seed, "shards", 0).index(4)] } else { 1 };
+    let options = P::drawn_options(SimRng::fork(seed, "options", 0).rng());
     let topology = Settings { nodes, ..drawn.clone() }.topology();
     let fits = |options: &P::Options| P::check_options(options, &topology).is_ok();
     let options = if given.is_empty() { options } else { beside::<P>(&options, given, fits) };
@@ -112,20 +113,20 @@ fn beside<P: Protocol>(
 
 /// The error of a swarm that ended early because a plan was invalid.
 #[derive(Clone, Debug)]
-pub struct BrokenOff {
+pub struct SwarmAborted {
     /// The reason and its seed.
     pub why: String,
     /// The findings until then.
     pub summary: Summary,
 }
 
-impl fmt::Display for BrokenOff {
+impl fmt::Display for SwarmAborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl std::error::Error for BrokenOff {}
+impl std::error::Error for SwarmAborted {}
 
 /// Runs every seed of `seeds` with the same settings, on `threads` threads.
 ///
@@ -137,7 +138,7 @@ pub fn run_seeds<P: Protocol>(
     settings: &Settings,
     options: &P::Options,
     watch: &mut Watch<'_>,
-) -> Result<Summary, Box<BrokenOff>> {
+) -> Result<Summary, Box<SwarmAborted>> {
     let plan = |seed| (Settings { seed, ..settings.clone() }, options.clone());
     run_swarm::<P>(Extent { seeds, time: None, threads, is_twice: false }, &plan, watch)
 }
@@ -151,12 +152,12 @@ pub fn run_swarm<P: Protocol>(
     extent: Extent,
     plan: &Plan<'_, P>,
     watch: &mut Watch<'_>,
-) -> Result<Summary, Box<BrokenOff>> {
+) -> Result<Summary, Box<SwarmAborted>> {
     let Extent { seeds, time, threads, is_twice } = extent;
     let summary = Summary { marks: P::MARKS, is_twice, ..Summary::default() };
     if seeds.is_empty() {
         let why = format!("no seeds in {}..{}", seeds.start, seeds.end);
-        return Err(Box::new(BrokenOff { why, summary }));
+        return Err(Box::new(SwarmAborted { why, summary }));
     }
     let next = AtomicU64::new(seeds.start);
     let began = Instant::now();
@@ -203,7 +204,7 @@ pub fn run_swarm<P: Protocol>(
         shared.into_inner().expect("no thread panicked while it held the lock").summary;
     summary.failures.sort_by_key(|report| report.settings.seed);
     match error.into_inner().expect("no thread panicked while it held the lock") {
-        Some(why) => Err(Box::new(BrokenOff { why, summary })),
+        Some(why) => Err(Box::new(SwarmAborted { why, summary })),
         None => Ok(summary),
     }
 }

@@ -18,7 +18,7 @@ use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::{
-    Abort, Certified, Outcome, Procedure, Program, Registry, Seen, SqlState, Stop,
+    Abort, Certified, Outcome, Procedure, Program, ReadVersion, Registry, SqlState, Stop,
 };
 
 use crate::engine::{Engine, NodeInfo, Unavailable};
@@ -208,9 +208,9 @@ impl MemoryEngine {
     }
 }
 
-fn seen(version: Option<&Version>) -> Seen {
+fn seen(version: Option<&Version>) -> ReadVersion {
     let live = version.filter(|version| version.value.is_some());
-    live.map_or(Seen::Absent, |version| Seen::At(version.version))
+    live.map_or(ReadVersion::Absent, |version| ReadVersion::At(version.version))
 }
 
 #[async_trait]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pangea_core::ids::{SnapshotVersion, TxnId};
 
-use datafusion::physical_plan::ExecutionPlan;
+use crate::data_fusion::Physical;
 
 /// A step of a query that this executor runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ struct Measured {
     /// Number of rows read, before filtering.
     visited: u64,
     is_scanning: bool,
-    plans: Vec<Arc<dyn ExecutionPlan>>,
+    plans: Vec<Physical>,
 }
 
 /// The profile of a run.
@@ -138,7 +138,7 @@ impl Profile {
     }
 
     /// Records a plan that DataFusion runs.
-    pub(crate) fn on_plan(&self, plan: Arc<dyn ExecutionPlan>) {
+    pub(crate) fn on_plan(&self, plan: Physical) {
         locked(&self.measured).plans.push(plan);
     }
 
@@ -165,7 +165,7 @@ impl Profile {
     }
 
     /// The plans that DataFusion ran, in order: first the InitPlans, then the query.
-    pub(crate) fn plans(&self) -> Vec<Arc<dyn ExecutionPlan>> {
+    pub(crate) fn plans(&self) -> Vec<Physical> {
         locked(&self.measured).plans.clone()
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use pangea_core::exec::Overlay;
 use pangea_core::exec::optimistic::probe;
-use pangea_core::exec::ordered::{Finished, Job, Told, execute};
-use pangea_core::exec::scout::{Known, Scouted, scout};
+use pangea_core::exec::ordered::{Finished, Job, ResultDetail, execute};
+use pangea_core::exec::reconnaissance::{KnownRows, Reconnaissance, reconnoiter};
 use pangea_core::ids::{NodeId, ShardId, TxnId};
 use pangea_core::partition::{Partitions, Rule};
 use pangea_core::pool::Sequential;
@@ -67,7 +67,8 @@ impl Replica {
         let version = self.store.published().next();
         let header = |job: &Job<'_>| RecordHeader::new(job.txn);
         let (registry, store) = (&self.registry, &self.store);
-        let finished = execute(&Sequential, registry, store, version, &jobs, &header, Told::Writes);
+        let finished =
+            execute(&Sequential, registry, store, version, &jobs, &header, ResultDetail::Writes);
         self.store.publish(version);
         finished
     }
@@ -120,17 +121,17 @@ impl Shards {
     /// Returns how often the first shard runs a program until its footprint is known. Returns
     /// `None` if it takes more than `most` runs.
     pub fn runs(&self, program: &Program, most: usize) -> Option<usize> {
-        let (registry, mut known) = (cold(), Known::default());
+        let (registry, mut known) = (cold(), KnownRows::default());
         let at = |shard: ShardId| {
             let store = &self.stores[usize::from(shard.0)];
             (store, store.published())
         };
         for runs in 1..=most {
             let (here, place) = (at(ShardId(0)), (&self.partitions, ShardId(0)));
-            match scout(&registry, program, here, place, &known) {
-                Scouted::Footprint(_) => return Some(runs),
-                Scouted::TooMuch(abort) => panic!("{abort:?}"),
-                Scouted::Wants(wants) => {
+            match reconnoiter(&registry, program, here, place, &known) {
+                Reconnaissance::Footprint(_) => return Some(runs),
+                Reconnaissance::TooMuch(abort) => panic!("{abort:?}"),
+                Reconnaissance::Wants(wants) => {
                     for (shard, wanted) in wants {
                         let (store, version) = at(shard);
                         let found = wanted.look(store, version);

@@ -3,10 +3,10 @@
 use crate::bench::{Bench, Facts, Needs};
 use crate::options::{Choice, Engine, Value, is_setting, scoped};
 use crate::plan::Plan;
+use crate::plan_error::{PlanError, unknown};
 use crate::points::{Point, expand};
 use crate::series;
 use crate::tune;
-use crate::wrong::{Wrong, unknown};
 
 /// Options that a sweep sets itself, and their replacements.
 const TAKEN: [(&str, &str); 5] = [
@@ -31,16 +31,16 @@ impl Checked {
     ///
     /// # Errors
     /// The first problem, with its line.
-    pub fn new(plan: &Plan, bench: &dyn Bench, facts: &Facts) -> Result<Self, Wrong> {
+    pub fn new(plan: &Plan, bench: &dyn Bench, facts: &Facts) -> Result<Self, PlanError> {
         let choices = bench.choices();
         let mut points = expand(plan)?;
         let bound = plan.axes.iter().flat_map(|axis| &axis.steps).flat_map(|step| &step.bound);
         for bound in plan.base.iter().chain(bound) {
-            check_name(&bound.name, &choices).map_err(|what| Wrong::new(bound.line, what))?;
+            check_name(&bound.name, &choices).map_err(|what| PlanError::new(bound.line, what))?;
         }
         let mut needs = Vec::with_capacity(points.len());
         for point in &mut points {
-            let wrong = |what: String| Wrong::new(point.line_of(&what), what);
+            let wrong = |what: String| PlanError::new(point.line_of(&what), what);
             check_options(point, &choices).map_err(wrong)?;
             let need = bench.check(point).map_err(wrong)?;
             if need.memory_mb > facts.memory_mb {

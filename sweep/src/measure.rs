@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::wrong::unknown;
+use crate::plan_error::unknown;
 
 /// A measure.
 struct Measure {

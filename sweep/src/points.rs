@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::options::{Engine, Value, is_setting, scoped};
 use crate::plan::{Bound, Plan, Step};
-use crate::wrong::{Wrong, unknown};
+use crate::plan_error::{PlanError, unknown};
 
 /// The maximum number of points: at ten seconds each, they take a day.
 const POINTS_MAX: usize = 10_000;
@@ -118,12 +118,12 @@ impl fmt::Display for Point {
 ///
 /// # Errors
 /// If there are too many points, or none.
-pub fn expand(plan: &Plan) -> Result<Vec<Point>, Wrong> {
+pub fn expand(plan: &Plan) -> Result<Vec<Point>, PlanError> {
     let count = plan.axes.iter().try_fold(1_usize, |all, axis| all.checked_mul(axis.steps.len()));
     let Some(count) = count.filter(|count| *count <= POINTS_MAX) else {
         let line = plan.axes.first().map_or(1, |axis| axis.line);
         let message = format!("more than {POINTS_MAX} combinations; remove some values");
-        return Err(Wrong::new(line, message));
+        return Err(PlanError::new(line, message));
     };
     (0..count).map(|index| point(plan, steps_at(plan, index))).collect()
 }
@@ -139,7 +139,7 @@ fn steps_at(plan: &Plan, mut index: usize) -> Vec<(&str, &Step)> {
     steps
 }
 
-fn point(plan: &Plan, steps: Vec<(&str, &Step)>) -> Result<Point, Wrong> {
+fn point(plan: &Plan, steps: Vec<(&str, &Step)>) -> Result<Point, PlanError> {
     let mut point = Point {
         engine: plan.engine,
         options: BTreeMap::new(),
@@ -155,7 +155,7 @@ fn point(plan: &Plan, steps: Vec<(&str, &Step)>) -> Result<Point, Wrong> {
     if let Some(Bound { value, line, .. }) = bound().rfind(|bound| bound.name == "engine") {
         let word = value.to_string();
         let names = Engine::ALL.map(Engine::name);
-        let wrong = || Wrong::new(*line, unknown("engine", &word, names));
+        let wrong = || PlanError::new(*line, unknown("engine", &word, names));
         point.engine = Engine::named(&word).ok_or_else(wrong)?;
     }
     for Bound { name, value, line } in bound().filter(|bound| bound.name != "engine") {

@@ -7,10 +7,10 @@ use serde_json::Value as Json;
 use crate::measure;
 use crate::options::{Engine, Value};
 use crate::plan::{Ceiling, Figure, Kind};
+use crate::plan_error::PlanError;
 use crate::points::Point;
 use crate::relative::Relative;
 use crate::results::{Entry, Results, Spread};
-use crate::wrong::Wrong;
 
 /// The data of a figure.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,8 +108,9 @@ impl Figure {
 ///
 /// # Errors
 /// The option that would distinguish them.
-pub fn check(figure: &Figure, points: &[Point]) -> Result<(), Wrong> {
-    let wrong = |message: String| Err(Wrong::new(figure.line, format!("[[figure]]: {message}")));
+pub fn check(figure: &Figure, points: &[Point]) -> Result<(), PlanError> {
+    let wrong =
+        |message: String| Err(PlanError::new(figure.line, format!("[[figure]]: {message}")));
     for point in points.iter().filter(|point| figure.is_of(point)) {
         figure.check_relative(point, points).or_else(wrong)?;
     }

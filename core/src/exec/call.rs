@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
-use crate::store::{Store, Warmer};
+use crate::store::{CachePrefetcher, Store};
 use crate::txn::{Abort, Context, Footprint, Registry, SqlState, Stop};
 
 /// Runs a procedure. A panic in it becomes an abort, because a bug in one program must not stop all
@@ -35,11 +35,11 @@ pub(super) fn gather(
     registry: &Registry,
     id: ProcedureId,
     args: &[u8],
-    warmer: &mut Warmer<'_>,
+    prefetcher: &mut CachePrefetcher<'_>,
 ) -> usize {
     let mut rows = 0;
     hint(registry, id, args, &mut |table, key| {
-        warmer.add(table, key);
+        prefetcher.add(table, key);
         rows += 1;
     });
     rows
@@ -65,9 +65,9 @@ pub(super) fn warm(
     store: &Store,
     at: SnapshotVersion,
 ) {
-    let mut warmer = Warmer::new(store, at);
-    gather(registry, id, args, &mut warmer);
-    warmer.fetch();
+    let mut prefetcher = CachePrefetcher::new(store, at);
+    gather(registry, id, args, &mut prefetcher);
+    prefetcher.fetch();
 }
 
 /// Whether a procedure writes far more bytes than its arguments have.

@@ -2,13 +2,14 @@
 //!
 //! A deletion older than the version being written may be reclaimed on one replica and not yet on
 //! another, so it must never influence the result. It counts as absent and has no known writer. It
-//! also equals any deletion that was read as [`Seen::LocalDeleted`], regardless of the writer.
+//! also equals any deletion that was read as [`ReadVersion::LocalDeleted`], regardless of the
+//! writer.
 
 use crate::ids::{NodeId, TableId, TxnId};
 use crate::key::{Key, KeyRange};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::store::Version;
-use crate::txn::{Abort, ReadSet, Seen, SqlState};
+use crate::txn::{Abort, ReadSet, ReadVersion, SqlState};
 
 /// Longer keys are truncated in messages. In bytes.
 const KEY_SHOWN_MAX: usize = 256;
@@ -17,9 +18,9 @@ const CUT: &str = "...";
 
 /// The state of a key as a reader would find it now.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct CurrentVersion {
     /// The read that would be recorded.
-    pub seen: Seen,
+    pub seen: ReadVersion,
     /// The writer of that version, if a replica can be sure that all other replicas know it too.
     pub writer: Option<TxnId>,
     /// Whether local readers saw this version: the transaction that wrote it was not executed again
@@ -27,15 +28,15 @@ pub(super) struct Standing {
     pub is_as_executed: bool,
 }
 
-impl Standing {
+impl CurrentVersion {
     /// No row, and no known deletion.
-    pub const ABSENT: Self = Self { seen: Seen::Absent, writer: None, is_as_executed: true };
+    pub const ABSENT: Self = Self { seen: ReadVersion::Absent, writer: None, is_as_executed: true };
 
     /// The state given by a version of the store.
     pub fn of(found: &Version) -> Self {
         let is_live = found.value.is_some();
         Self {
-            seen: if is_live { Seen::At(found.version) } else { Seen::Absent },
+            seen: if is_live { ReadVersion::At(found.version) } else { ReadVersion::Absent },
             writer: Some(found.header.writer()),
             is_as_executed: !found.header.is_flagged(),
         }
@@ -43,11 +44,11 @@ impl Standing {
 }
 
 /// The database at the place in the order at which a transaction is checked.
-pub(super) trait Current {
+pub(super) trait CurrentState {
     /// The state of a key.
-    fn point(&self, table: TableId, key: &[u8]) -> Standing;
+    fn point(&self, table: TableId, key: &[u8]) -> CurrentVersion;
     /// The state of each key of a range, in ascending order. May include absent keys.
-    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)>;
+    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, CurrentVersion)>;
 }
 
 /// A read that is no longer current.
@@ -129,7 +130,7 @@ fn unescape(text: &str) -> Option<(Vec<u8>, &str)> {
 }
 
 /// The first read that is not current; points are checked before ranges.
-pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change> {
+pub(super) fn first_change(reads: &ReadSet, now: &dyn CurrentState) -> Option<Change> {
     let stale_point = reads.points.iter().find_map(|read| {
         let standing = now.point(read.table, &read.key);
         let is_current = is_same(read.seen, standing);
@@ -139,9 +140,7 @@ pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change>
             winner: standing.writer,
         })
     });
-    if is_planted(Bug::CertifiedPointsOnly) {
-        return stale_point;
-    }
+    mutate!(CertifiedPointsOnly: () => return stale_point);
     stale_point.or_else(|| {
         reads.ranges.iter().find_map(|read| {
             let found = now.range(read.table, &read.range);
@@ -153,15 +152,16 @@ pub(super) fn first_change(reads: &ReadSet, now: &dyn Current) -> Option<Change>
 
 /// The first key that differs between two reads of one range.
 fn first_row_change(
-    then: &[(Key, Seen)],
-    found: &[(Key, Standing)],
+    then: &[(Key, ReadVersion)],
+    found: &[(Key, CurrentVersion)],
 ) -> Option<(Key, Option<TxnId>)> {
     let mut then = then.iter().peekable();
     for (key, standing) in found {
         if let Some((gone, _)) = then.next_if(|(seen_key, _)| seen_key < key) {
             return Some((gone.clone(), None));
         }
-        let seen = then.next_if(|(seen_key, _)| seen_key == key).map_or(Seen::Absent, |row| row.1);
+        let seen =
+            then.next_if(|(seen_key, _)| seen_key == key).map_or(ReadVersion::Absent, |row| row.1);
         if !is_same(seen, *standing) {
             return Some((key.clone(), standing.writer));
         }
@@ -169,11 +169,13 @@ fn first_row_change(
     then.next().map(|(gone, _)| (gone.clone(), None))
 }
 
-fn is_same(then: Seen, standing: Standing) -> bool {
+fn is_same(then: ReadVersion, standing: CurrentVersion) -> bool {
     match then {
-        Seen::Absent | Seen::At(_) => standing.seen == then,
-        Seen::Local(txn) => standing.writer == Some(txn) && standing.is_as_executed,
-        Seen::LocalDeleted(_) => standing.seen == then || standing.seen == Seen::Absent,
+        ReadVersion::Absent | ReadVersion::At(_) => standing.seen == then,
+        ReadVersion::Local(txn) => standing.writer == Some(txn) && standing.is_as_executed,
+        ReadVersion::LocalDeleted(_) => {
+            standing.seen == then || standing.seen == ReadVersion::Absent
+        }
     }
 }
 
@@ -217,17 +219,20 @@ mod tests {
 
     #[test]
     fn rows_that_came_went_or_changed_are_each_noticed() {
-        let at = |version| Seen::At(SnapshotVersion(version));
+        let at = |version| ReadVersion::At(SnapshotVersion(version));
         let key = |k: u8| Key::from(&[k][..]);
-        let standing =
-            |seen| Standing { seen, writer: Some(TxnId::new(NodeId(0), 1)), is_as_executed: true };
+        let standing = |seen| CurrentVersion {
+            seen,
+            writer: Some(TxnId::new(NodeId(0), 1)),
+            is_as_executed: true,
+        };
         let then = [(key(1), at(1)), (key(3), at(1))];
-        let first = |found: &[(u8, Seen)]| {
+        let first = |found: &[(u8, ReadVersion)]| {
             let found: Vec<_> = found.iter().map(|&(k, seen)| (key(k), standing(seen))).collect();
             first_row_change(&then, &found).map(|(key, winner)| (key[0], winner.is_some()))
         };
         assert_eq!(first(&[(1, at(1)), (3, at(1))]), None);
-        assert_eq!(first(&[(1, at(1)), (2, Seen::Absent), (3, at(1))]), None);
+        assert_eq!(first(&[(1, at(1)), (2, ReadVersion::Absent), (3, at(1))]), None);
         assert_eq!(
             first(&[(1, at(1)), (2, at(1)), (3, at(1))]),
             Some((2, true)),
@@ -240,11 +245,11 @@ mod tests {
         );
         assert_eq!(first(&[(3, at(1))]), Some((1, false)), "was ordered before");
         assert_eq!(first(&[(1, at(1))]), Some((3, false)), "was ordered after");
-        assert_eq!(first(&[(1, at(1)), (3, Seen::Absent)]), Some((3, true)), "deleted");
+        assert_eq!(first(&[(1, at(1)), (3, ReadVersion::Absent)]), Some((3, true)), "deleted");
         assert_eq!(first(&[(1, at(1)), (3, at(2))]), Some((3, true)), "changed");
-        let own = [(key(1), Seen::Local(TxnId::new(NodeId(0), 1)))];
+        let own = [(key(1), ReadVersion::Local(TxnId::new(NodeId(0), 1)))];
         assert_eq!(first_row_change(&own, &[(key(1), standing(at(5)))]), None);
-        let again = Standing { is_as_executed: false, ..standing(at(5)) };
+        let again = CurrentVersion { is_as_executed: false, ..standing(at(5)) };
         assert!(first_row_change(&own, &[(key(1), again)]).is_some(), "was re-executed");
     }
 }

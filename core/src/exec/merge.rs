@@ -8,7 +8,7 @@ use crate::store::{Store, Version};
 use crate::txn::Scan;
 
 /// An element with a key that is laid over the store.
-pub(super) trait Above {
+pub(super) trait Overlaid {
     /// The key.
     fn key(&self) -> &Key;
 }
@@ -17,7 +17,7 @@ pub(super) trait Above {
 /// with its version and element, until `visit` breaks. Returns whether it broke.
 ///
 /// `above` must be in the order of the scan, within its range, with each key once.
-pub(super) fn scan<'a, A: Above>(
+pub(super) fn scan<'a, A: Overlaid>(
     store: &Store,
     at: SnapshotVersion,
     scan: &Scan,

@@ -22,14 +22,14 @@
 //! - `merge` lays uncommitted rows over a scan of the store.
 //! - `size` limits the reads and writes of a transaction.
 
-mod beyond;
 mod call;
 mod certify;
 mod merge;
 pub mod optimistic;
 pub mod ordered;
 mod overlay;
-pub mod scout;
+pub mod reconnaissance;
+mod remote_rows;
 mod size;
 #[cfg(test)]
 mod testing;

@@ -22,8 +22,8 @@
 use std::ops::ControlFlow;
 
 use super::call::{call, gave_up, warm};
-use super::certify::{Current, Standing, first_change};
-use super::merge::{self, Above};
+use super::certify::{CurrentState, CurrentVersion, first_change};
+use super::merge::{self, Overlaid};
 use super::overlay::Overlay;
 use super::size::check_size;
 use super::writes::{OwnWrites, Positions};
@@ -32,8 +32,8 @@ use crate::key::{Direction, HashedKey, Key, KeyRange};
 use crate::pool::{Pool, map};
 use crate::store::Store;
 use crate::txn::{
-    Abort, Certified, Context, Footprint, PointRead, Program, RangeRead, ReadSet, Registry, Scan,
-    Seen, Stop, Visit, Write,
+    Abort, Certified, Context, Footprint, PointRead, Program, RangeRead, ReadSet, ReadVersion,
+    Registry, Scan, Stop, Visit, Write,
 };
 use crate::value::Value;
 
@@ -156,12 +156,12 @@ pub fn run_group(
 fn is_current(reads: &ReadSet, overlay: &Overlay) -> bool {
     let is_seen = |read: &PointRead| {
         let newest = overlay.newest(read.table, &read.key);
-        newest.is_none_or(|(txn, value)| read.seen == Seen::local(txn, value.is_some()))
+        newest.is_none_or(|(txn, value)| read.seen == ReadVersion::local(txn, value.is_some()))
     };
     let are_all_seen = |read: &RangeRead| {
         overlay.range(read.table, &read.range).all(|(key, txn, value)| {
             let row = read.rows.binary_search_by(|(seen_key, _)| seen_key.cmp(key));
-            row.is_ok_and(|row| read.rows[row].1 == Seen::local(txn, value.is_some()))
+            row.is_ok_and(|row| read.rows[row].1 == ReadVersion::local(txn, value.is_some()))
         })
     };
     reads.points.iter().all(is_seen) && reads.ranges.iter().all(are_all_seen)
@@ -176,28 +176,28 @@ struct Base<'a> {
 }
 
 impl Base<'_> {
-    fn read(&self, table: TableId, key: &HashedKey) -> (Seen, Option<Value>) {
+    fn read(&self, table: TableId, key: &HashedKey) -> (ReadVersion, Option<Value>) {
         if let Some((txn, value)) = self.overlay.newest(table, key.key()) {
-            return (Seen::local(txn, value.is_some()), value.cloned());
+            return (ReadVersion::local(txn, value.is_some()), value.cloned());
         }
         match self.store.read_value(table, key, self.at) {
-            Some((version, value)) => (Seen::At(version), Some(value)),
-            None => (Seen::Absent, None),
+            Some((version, value)) => (ReadVersion::At(version), Some(value)),
+            None => (ReadVersion::Absent, None),
         }
     }
 }
 
-impl Current for Base<'_> {
-    fn point(&self, table: TableId, key: &[u8]) -> Standing {
+impl CurrentState for Base<'_> {
+    fn point(&self, table: TableId, key: &[u8]) -> CurrentVersion {
         if let Some((txn, value)) = self.overlay.newest(table, key) {
-            let seen = Seen::local(txn, value.is_some());
-            return Standing { seen, writer: Some(txn), is_as_executed: true };
+            let seen = ReadVersion::local(txn, value.is_some());
+            return CurrentVersion { seen, writer: Some(txn), is_as_executed: true };
         }
         let found = self.store.head(table, key, self.at).filter(|found| found.value.is_some());
-        found.map_or(Standing::ABSENT, |found| Standing::of(&found))
+        found.map_or(CurrentVersion::ABSENT, |found| CurrentVersion::of(&found))
     }
 
-    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)> {
+    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, CurrentVersion)> {
         let scan = Scan { table, range: range.clone(), direction: Direction::Forward };
         let above: Vec<Layer<'_>> = self
             .overlay
@@ -207,11 +207,11 @@ impl Current for Base<'_> {
         let mut rows = Vec::new();
         merge::scan(self.store, self.at, &scan, &above, |key, version, layer| {
             if let Some((txn, value)) = layer.and_then(|layer| layer.local) {
-                let seen = Seen::local(txn, value.is_some());
-                let standing = Standing { seen, writer: Some(txn), is_as_executed: true };
+                let seen = ReadVersion::local(txn, value.is_some());
+                let standing = CurrentVersion { seen, writer: Some(txn), is_as_executed: true };
                 rows.push((key.clone(), standing));
             } else if let Some(live) = version.filter(|version| version.value.is_some()) {
-                rows.push((key.clone(), Standing::of(live)));
+                rows.push((key.clone(), CurrentVersion::of(live)));
             }
             ControlFlow::Continue(())
         });
@@ -226,7 +226,7 @@ struct Layer<'a> {
     own: Option<&'a Write>,
 }
 
-impl Above for Layer<'_> {
+impl Overlaid for Layer<'_> {
     fn key(&self) -> &Key {
         self.key
     }
@@ -281,10 +281,10 @@ impl Context for Observed<'_> {
         let mut stopped_at = None;
         merge::scan(self.base.store, self.base.at, scan, &above, |key, version, layer| {
             let beneath = match layer.and_then(|layer| layer.local) {
-                Some((txn, value)) => Some((Seen::local(txn, value.is_some()), value)),
+                Some((txn, value)) => Some((ReadVersion::local(txn, value.is_some()), value)),
                 None => version
                     .filter(|version| version.value.is_some())
-                    .map(|version| (Seen::At(version.version), version.value.as_ref())),
+                    .map(|version| (ReadVersion::At(version.version), version.value.as_ref())),
             };
             rows.extend(beneath.map(|(seen, _)| (key.clone(), seen)));
             let value = match layer.and_then(|layer| layer.own) {

@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn a_footprint_takes_no_more_than_it_is_said_to() {
-        use crate::txn::{Mode, PointLock, RangeLock};
-        let (table, mode) = (TableId(u32::MAX), Mode::Exclusive);
+        use crate::txn::{LockMode, PointLock, RangeLock};
+        let (table, mode) = (TableId(u32::MAX), LockMode::Exclusive);
         let keys = [0, 1, 200, 40_000].map(|len| vec![7; len]);
         let point = |key: &Vec<u8>| PointLock { table, key: Key::from(&key[..]), mode };
         let range = |end: &Vec<u8>| {

@@ -16,7 +16,7 @@ use crate::key::{Direction, Key, KeyRange};
 use crate::pool::Pool;
 use crate::store::{RecordHeader, Store, Version};
 use crate::txn::{
-    Abort, Context, Footprint, Mode, PointLock, Procedure, Program, RangeLock, Registry, Scan,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, Program, RangeLock, Registry, Scan,
     SqlState, Stop, Visit,
 };
 use crate::value::Value;
@@ -76,22 +76,22 @@ impl Op {
             points.push(PointLock { table: TableId(table), key: key(k), mode });
         };
         match *self {
-            Self::Get(table, k) | Self::AbortIfOdd(table, k) => point(table, k, Mode::Shared),
-            Self::Put(table, k, _) | Self::Delete(table, k) => point(table, k, Mode::Exclusive),
+            Self::Get(table, k) | Self::AbortIfOdd(table, k) => point(table, k, LockMode::Shared),
+            Self::Put(table, k, _) | Self::Delete(table, k) => point(table, k, LockMode::Exclusive),
             Self::CopySum(table, a, b, to) => {
-                point(table, a, Mode::Shared);
-                point(table, b, Mode::Shared);
-                point(table, to, Mode::Exclusive);
+                point(table, a, LockMode::Shared);
+                point(table, b, LockMode::Shared);
+                point(table, to, LockMode::Exclusive);
             }
             Self::Scan { table, start, end, to, .. } => {
-                to.iter().for_each(|&to| point(table, to, Mode::Exclusive));
+                to.iter().for_each(|&to| point(table, to, LockMode::Exclusive));
                 let range = KeyRange { start: vec![start], end: Some(vec![end]) };
-                ranges.push(RangeLock { table: TableId(table), range, mode: Mode::Shared });
+                ranges.push(RangeLock { table: TableId(table), range, mode: LockMode::Shared });
             }
             Self::Follow(table, k) => {
-                point(table, k, Mode::Shared);
+                point(table, k, LockMode::Shared);
                 let range = KeyRange { start: vec![2], end: Some(vec![6]) };
-                ranges.push(RangeLock { table: TableId(table), range, mode: Mode::Exclusive });
+                ranges.push(RangeLock { table: TableId(table), range, mode: LockMode::Exclusive });
             }
             Self::Panic => {}
         }

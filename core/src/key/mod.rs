@@ -33,7 +33,6 @@ enum Repr {
 impl Key {
     /// The key's bytes.
     #[inline]
-    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
@@ -115,13 +114,11 @@ pub struct HashedKey {
 impl HashedKey {
     /// The key.
     #[inline]
-    #[inline]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
     /// The hash of the key's bytes. The same on every node of one build, but must not be stored.
-    #[inline]
     #[inline]
     pub fn hash(&self) -> u64 {
         self.hash

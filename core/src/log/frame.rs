@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::codec::{Reader, Writer};
 use crate::ids::{LogPosition, SnapshotVersion};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 
 /// The version byte of the frames that this program writes.
 pub const FRAME_VERSION: u8 = 1;
@@ -206,7 +206,8 @@ pub(super) fn find(salt: u64, bytes: &[u8]) -> Found {
         ))
     };
     let Some((expected, version, kind, position, synced)) = next() else { return Found::Bad };
-    if checksum(salt, frame) != expected && !is_planted(Bug::TornTrusted) {
+    let is_whole = checksum(salt, frame) == expected;
+    if !mutate!(TornTrusted: is_whole => true) {
         return Found::Bad;
     }
     if version != FRAME_VERSION {

@@ -11,8 +11,8 @@
 //! there. It contains all writes of a key, in their order.
 
 use super::garbage::Garbage;
-use super::point::Over;
-use super::table::{HASH_SHARDS, Left, Table};
+use super::table::{HASH_SHARDS, IndexUpdate, Table};
+use super::zigzag::OverwriteContext;
 use super::{Store, Version, lock};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
@@ -76,17 +76,17 @@ impl Store {
         let mut new_keys = Vec::with_capacity(writes.len());
         let mut garbage = Vec::with_capacity(writes.len());
         let mut deletions = 0;
-        let mut over = self.overwriting.over();
+        let mut over = self.overwriting.overwrite_context();
         for (hash, id, key, version) in writes {
             deletions += usize::from(version.value.is_none());
             let table = self.tables.table_to_write(id);
-            let left = table.put((hash, &key), version, over.as_mut(), drop);
-            self.note_warm(left, (id, hash));
+            let update = table.put((hash, &key), version, over.as_mut(), drop);
+            self.note_warm(update, (id, hash));
             self.note_gone(over.as_mut(), (id, &key));
-            if left.is_new {
+            if update.is_new {
                 new_keys.push((id, key.clone()));
             }
-            if self.is_garbage(left) {
+            if self.is_garbage(update) {
                 garbage.push(Garbage { table: id, hash, key });
             }
         }
@@ -101,8 +101,8 @@ impl Store {
 
     /// Tells the cold store that a row no longer has a placeholder.
     #[inline]
-    pub(super) fn note_warm(&self, left: Left, (table, hash): (TableId, u64)) {
-        if left.was_cold
+    pub(super) fn note_warm(&self, update: IndexUpdate, (table, hash): (TableId, u64)) {
+        if update.was_cold
             && let Some(tier) = &self.tier
         {
             tier.on_warm(table, hash);
@@ -111,7 +111,11 @@ impl Store {
 
     /// Tells the cold store which versions of a row a write removed.
     #[inline]
-    pub(super) fn note_gone(&self, over: Option<&mut Over>, (table, key): (TableId, &Key)) {
+    pub(super) fn note_gone(
+        &self,
+        over: Option<&mut OverwriteContext>,
+        (table, key): (TableId, &Key),
+    ) {
         if let (Some(tier), Some(over)) = (&self.tier, over) {
             tier.on_gone(table, key, over.copied.drain(..));
         }
@@ -120,8 +124,8 @@ impl Store {
     /// Whether a key must be reclaimed once all readers see this write. With a memory limit, any
     /// superseded version must be: a value cannot be evicted while its row has an older version.
     #[inline]
-    pub(super) fn is_garbage(&self, left: Left) -> bool {
-        left.is_deletion || left.has_more || left.is_superseding && self.tier.is_some()
+    pub(super) fn is_garbage(&self, update: IndexUpdate) -> bool {
+        update.is_deletion || update.has_more || update.is_superseding && self.tier.is_some()
     }
 
     /// Queues new keys for the ordered index.
@@ -148,14 +152,14 @@ impl Store {
         }
         let hash = hash_bytes(&key);
         let table = self.tables.table_to_write(id);
-        let mut over = self.overwriting.over();
-        let left = table.put((hash, &key), version, over.as_mut(), drop);
-        self.note_warm(left, (id, hash));
+        let mut over = self.overwriting.overwrite_context();
+        let update = table.put((hash, &key), version, over.as_mut(), drop);
+        self.note_warm(update, (id, hash));
         self.note_gone(over.as_mut(), (id, &key));
-        if left.is_new {
+        if update.is_new {
             table.order.add([key.clone()]);
         }
-        self.is_garbage(left).then_some(Garbage { table: id, hash, key })
+        self.is_garbage(update).then_some(Garbage { table: id, hash, key })
     }
 }
 

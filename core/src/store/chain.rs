@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Version;
-use super::point::Kept;
+use super::zigzag::NeededVersions;
 use crate::ids::SnapshotVersion;
 use crate::value::Value;
 
@@ -24,7 +24,7 @@ struct Older {
 
 /// The effect of [`Chain::push`] on the existing versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pushed {
+pub(super) enum PushOutcome {
     /// The newest version became an older one.
     Superseded,
     /// The newest version became an older one and replaced others, which took this many bytes.
@@ -132,7 +132,7 @@ impl Chain {
     /// Adds a version.
     #[expect(clippy::inline_always, reason = "a call would copy the version again")]
     #[inline(always)]
-    pub(super) fn push(&mut self, version: Version) -> Pushed {
+    pub(super) fn push(&mut self, version: Version) -> PushOutcome {
         let newest = self.newest.version;
         assert!(newest < version.version, "{newest} was written before {}", version.version);
         let before = std::mem::replace(&mut self.newest, version);
@@ -140,7 +140,7 @@ impl Chain {
             Some(older) => older.rest.push_back(std::mem::replace(&mut older.newest, before)),
             None => self.older = Some(Box::new(Older { newest: before, rest: VecDeque::new() })),
         }
-        Pushed::Superseded
+        PushOutcome::Superseded
     }
 
     /// Adds a version as [`Chain::push`] does, and removes versions that are not needed. Appends
@@ -149,9 +149,9 @@ impl Chain {
     pub(super) fn overwrite(
         &mut self,
         version: Version,
-        kept: Kept,
+        kept: NeededVersions,
         copied: &mut Vec<SnapshotVersion>,
-    ) -> Pushed {
+    ) -> PushOutcome {
         let before = self.newest.version;
         if before > kept.floor {
             return self.push(version);
@@ -179,19 +179,19 @@ impl Chain {
             }
             is_needed
         });
-        Pushed::Overwrote { bytes }
+        PushOutcome::Overwrote { bytes }
     }
 
     /// Whether there are more versions than the newest, the one before it, and one retained for the
     /// point.
-    pub(super) fn has_more(&self, kept: Kept) -> bool {
+    pub(super) fn has_more(&self, kept: NeededVersions) -> bool {
         let Some(older) = self.older.as_deref() else { return false };
         let of_point = |version: &Version| Some(version.version) <= kept.point;
         older.rest.len() > usize::from(older.rest.front().is_some_and(of_point))
     }
 
     /// Removes the versions that no reader sees, neither at the floor or later nor at the point.
-    pub(super) fn truncate(&mut self, kept: Kept) -> Truncated {
+    pub(super) fn truncate(&mut self, kept: NeededVersions) -> Truncated {
         match kept.point {
             Some(point) if self.newest.version > point => self.truncate_around(kept.floor, point),
             _ => self.truncate_to(kept.floor),
@@ -267,7 +267,7 @@ mod tests {
     fn chain(versions: &[u64]) -> Chain {
         let mut chain = Chain::new(version(versions[0], Some(b"v")));
         for &number in &versions[1..] {
-            assert_eq!(chain.push(version(number, Some(b"v"))), Pushed::Superseded);
+            assert_eq!(chain.push(version(number, Some(b"v"))), PushOutcome::Superseded);
         }
         chain
     }
@@ -287,7 +287,7 @@ mod tests {
         for (floor, gone) in [(1, 0), (2, 0), (4, 0), (5, 1), (8, 1), (9, 2), (10, 2)] {
             let mut chain = chain(&[2, 5, 9]);
             let before = chain.visible(SnapshotVersion(floor)).cloned();
-            let kept = Kept { floor: SnapshotVersion(floor), point: None };
+            let kept = NeededVersions { floor: SnapshotVersion(floor), point: None };
             assert_eq!(chain.truncate(kept).len(), gone, "floor {floor}");
             assert_eq!(chain.visible(SnapshotVersion(floor)).cloned(), before);
         }
@@ -301,7 +301,7 @@ mod tests {
             all.dedup();
             all
         };
-        let kept = |floor, point: Option<u64>| Kept {
+        let kept = |floor, point: Option<u64>| NeededVersions {
             floor: SnapshotVersion(floor),
             point: point.map(SnapshotVersion),
         };
@@ -309,11 +309,11 @@ mod tests {
             chain.overwrite(version(number, Some(b"v")), kept, &mut Vec::new())
         };
         let mut chain = chain(&[2]);
-        assert_eq!(put(&mut chain, 3, kept(2, None)), Pushed::Superseded);
-        assert!(matches!(put(&mut chain, 4, kept(3, None)), Pushed::Overwrote { .. }));
+        assert_eq!(put(&mut chain, 3, kept(2, None)), PushOutcome::Superseded);
+        assert!(matches!(put(&mut chain, 4, kept(3, None)), PushOutcome::Overwrote { .. }));
         assert_eq!(numbers(&chain), [3, 4]);
         // A reader has pinned version 3.
-        assert_eq!(put(&mut chain, 5, kept(3, None)), Pushed::Superseded);
+        assert_eq!(put(&mut chain, 5, kept(3, None)), PushOutcome::Superseded);
         assert_eq!(numbers(&chain), [3, 4, 5]);
         assert!(chain.has_more(kept(3, None)));
         // The reader has ended, and 5 is a point.
@@ -348,7 +348,7 @@ mod tests {
                         Some(_) => None,
                     };
                 }
-                let kept = Kept {
+                let kept = NeededVersions {
                     floor: SnapshotVersion(floor),
                     point: point.map(SnapshotVersion),
                 };

@@ -31,13 +31,13 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use super::cold_map::{ColdMap, ColdRows};
-use super::cold_mark::{PutAway, is_cold};
+use super::cold_placeholder::{Eviction, is_cold};
 use super::table::{HASH_SHARDS, Row, Table};
 use super::{Store, Version, lock, read};
 use crate::hash::{HashMap, hash_bytes};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key, KeyRange};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicU64;
 use crate::value::Value;
@@ -319,7 +319,7 @@ impl Store {
         let mut rounds = 2 * HASH_SHARDS * self.table_ids().len();
         while rounds > 0 {
             let chosen = self.choose_upto(upto, &mut rounds);
-            if !self.put_away(chosen) {
+            if !self.evict_chosen(chosen) {
                 return true;
             }
         }
@@ -379,14 +379,14 @@ impl Store {
 
     /// Evicts the chosen values, except those used or written to since. Returns whether memory is
     /// still too large.
-    pub fn put_away(&self, chosen: Chosen) -> bool {
+    pub fn evict_chosen(&self, chosen: Chosen) -> bool {
         let Some(tier) = &self.tier else { return false };
         let Chosen { mut fresh, copied, .. } = chosen;
         {
             let _writing = lock(&tier.writing);
             tier.remove_gone();
             // An outdated value must not replace the copy of a later version.
-            fresh.retain(|it| self.is_newest(it) || is_planted(Bug::EvictedUnchecked));
+            fresh.retain(|it| mutate!(EvictedUnchecked: self.is_newest(it) => true));
             if !fresh.is_empty() {
                 tier.cold.put(&fresh);
             }
@@ -410,12 +410,12 @@ impl Store {
     fn mark_cold(&self, tier: &Tier, copied: &Copied) {
         let Copied { table, key, version, .. } = copied;
         let Some(rows) = self.tables.table(*table) else { return };
-        match rows.put_away(copied, tier) {
-            PutAway::Done => {
+        match rows.evict(copied, tier) {
+            Eviction::Done => {
                 tier.count.evicted.fetch_add(1, Ordering::Relaxed);
             }
-            PutAway::IsKept => {}
-            PutAway::IsGone => tier.on_gone(*table, key, [*version]),
+            Eviction::IsKept => {}
+            Eviction::IsGone => tier.on_gone(*table, key, [*version]),
         }
     }
 
@@ -430,9 +430,7 @@ impl Store {
     ) -> Option<Version> {
         let tier = self.tier.as_ref().expect("marks of cold values need a cold store");
         let table = self.tables.table(id)?;
-        if is_planted(Bug::ColdIsAbsent) && at > self.published() {
-            return None;
-        }
+        mutate!(ColdIsAbsent: () => if at > self.published() { return None });
         for _ in 0..TRIES_MAX {
             let losses = self.losses.load(Ordering::Acquire);
             let found = tier.cold.get(&[(id, key.key().clone())]).pop().flatten();

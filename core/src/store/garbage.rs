@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::point::Kept;
-use super::warm::WARM_GROUP;
+use super::cache_prefetch::WARM_GROUP;
+use super::zigzag::NeededVersions;
 use super::{Store, lock};
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::Key;
@@ -132,7 +132,7 @@ impl Store {
     /// rest, so a caller can spread the work over its idle time.
     pub fn reclaim_at_most(&self, floor: SnapshotVersion, mut keys: usize) -> usize {
         let floor = self.close_below(floor);
-        let kept = Kept { floor, point: self.overwriting.point() };
+        let kept = NeededVersions { floor, point: self.overwriting.point() };
         let (mut reclaimed, tier) = (0, self.tier.as_deref());
         while keys > 0 {
             let taken = self.garbage.take(floor, keys.min(TAKEN_MAX));

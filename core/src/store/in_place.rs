@@ -18,7 +18,7 @@
 //! transaction is kept, so that less must be undone. Before the transaction scans, its new keys are
 //! added to the order ([`Store::show`]); undoing it removes them.
 //!
-//! A version that a write overwrote ([`super::point`]) is not restored, as if it had been
+//! A version that a write overwrote ([`super::zigzag`]) is not restored, as if it had been
 //! reclaimed: no reader needs it. Readers see the version that the write superseded, which is never
 //! overwritten. A row whose newest value is in the cold store counts as cold until the end; until
 //! then its value cannot be evicted or loaded.
@@ -26,7 +26,7 @@
 use std::mem::take;
 
 use super::garbage::Garbage;
-use super::table::Left;
+use super::table::IndexUpdate;
 use super::{Store, Version};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{HashedKey, Key};
@@ -56,7 +56,7 @@ pub(crate) struct Written {
 struct Row {
     table: TableId,
     /// The follow-up work of the first write.
-    left: Left,
+    update: IndexUpdate,
     hash: u64,
     key: Key,
 }
@@ -79,7 +79,7 @@ impl Written {
 
     /// The new keys that are not in the order yet.
     fn unshown(&self) -> impl Iterator<Item = (TableId, Key)> {
-        let new = self.rows[self.shown..].iter().filter(|row| row.left.is_new);
+        let new = self.rows[self.shown..].iter().filter(|row| row.update.is_new);
         new.map(|row| (row.table, row.key.clone()))
     }
 
@@ -112,10 +112,10 @@ impl Store {
     ) {
         let (writer, is_deletion) = (version.header.writer(), version.value.is_none());
         let (hash, key, len) = (key.hash(), Key::from(key), value_len(&version));
-        let mut over = self.overwriting.over();
+        let mut over = self.overwriting.overwrite_context();
         let (mut own, replaced) = (None, &mut written.replaced);
         let rows = self.tables.table_to_write(table);
-        let left = rows.put((hash, &key), version, over.as_mut(), |before| {
+        let update = rows.put((hash, &key), version, over.as_mut(), |before| {
             match before.header.writer() == writer {
                 true => own = Some((before.value.is_none(), value_len(&before))),
                 false => replaced.push(before),
@@ -130,7 +130,7 @@ impl Store {
             written.is_turned |= is_deletion != was_deletion;
         } else {
             written.contents_bytes += key.len();
-            written.rows.push(Row { table, left, hash, key });
+            written.rows.push(Row { table, update, hash, key });
         }
     }
 
@@ -171,15 +171,15 @@ impl Store {
     pub(crate) fn keep(&self, written: &mut Written, version: SnapshotVersion) {
         if take(&mut written.is_turned) {
             for row in &mut written.rows {
-                row.left.is_deletion = self.newest_of(row, |newest| newest.value.is_none());
+                row.update.is_deletion = self.newest_of(row, |newest| newest.value.is_none());
             }
         }
         if written.deletions > 0 {
             self.garbage.count_deletions(written.deletions);
         }
         self.add_in_order(written.unshown());
-        written.rows.iter().for_each(|row| self.note_warm(row.left, (row.table, row.hash)));
-        let garbage = written.rows.iter().filter(|row| self.is_garbage(row.left));
+        written.rows.iter().for_each(|row| self.note_warm(row.update, (row.table, row.hash)));
+        let garbage = written.rows.iter().filter(|row| self.is_garbage(row.update));
         let garbage = garbage.map(|Row { table, hash, key, .. }| Garbage {
             table: *table,
             hash: *hash,
@@ -196,11 +196,11 @@ impl Store {
     /// that were written to stay.
     pub(crate) fn take_back(&self, written: &mut Written) {
         let Written { rows, replaced, shown, .. } = written;
-        for (at, Row { table: id, left, hash, key }) in rows.drain(..).enumerate().rev() {
+        for (at, Row { table: id, update, hash, key }) in rows.drain(..).enumerate().rev() {
             let table = self.tables.table(id).expect("the table was written");
             let before = || replaced.pop().expect("replaced versions are retained");
-            let deleted_at = table.take_back((hash, &key), left, before);
-            if left.is_new {
+            let deleted_at = table.take_back((hash, &key), update, before);
+            if update.is_new {
                 if at < *shown {
                     // A key that is still pending would otherwise be added to the order afterwards.
                     table.order.settle(&Sequential);

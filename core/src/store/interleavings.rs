@@ -25,7 +25,8 @@ const DEPTH: usize = 3;
 
 const SEED: u64 = 7;
 
-/// The scheduler's threads have their own stacks; the default of 32 KiB is too small for `Warmer`.
+/// The scheduler's threads have their own stacks; the default of 32 KiB is too small for
+/// `CachePrefetcher`.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Keys are derived from numbers below this.
@@ -65,8 +66,8 @@ impl Pool for Jobs {
 }
 
 /// A key that begins with the number and is the only one in its shard of the hash table. If a
-/// thread that holds a shard tries to lock it again, as a `Warmer` may, `shuttle` (0.9) refuses the
-/// lock, then forgets to release it and reports a deadlock.
+/// thread that holds a shard tries to lock it again, as a `CachePrefetcher` may, `shuttle` (0.9)
+/// refuses the lock, then forgets to release it and reports a deadlock.
 fn key(number: u8) -> Key {
     static KEYS: std::sync::OnceLock<Vec<Key>> = std::sync::OnceLock::new();
     let find = |number: u8| {

@@ -23,11 +23,11 @@
 //! | `in_place` | the writes of a transaction, one by one, and how they are undone |
 //! | `pins` | the versions that readers need |
 //! | `garbage` | reclaiming versions that no reader needs |
-//! | `point` | overwriting versions that no reader needs, and those that a checkpoint needs |
-//! | `sweep` | unordered scans of a whole table, by several threads |
-//! | `warm` | prefetching many rows in parallel |
+//! | `zigzag` | overwriting versions that no reader needs, and those that a checkpoint needs |
+//! | `unordered_scan` | unordered scans of a whole table, by several threads |
+//! | `cache_prefetch` | prefetching many rows in parallel |
 //! | `cold` | values that are not in memory |
-//! | `cold_mark` | their placeholders |
+//! | `cold_placeholder` | their placeholders |
 //! | `cold_map` | a compact map of their rows |
 //! | `cold_memory` | an in-memory cold store, for tests |
 //!
@@ -46,12 +46,13 @@
 //! `cargo bench -p pangea-core --bench store` prints the nanoseconds of each operation.
 
 mod batch;
+mod cache_prefetch;
 mod chain;
 mod cold;
 mod cold_loading;
 mod cold_map;
-mod cold_mark;
 mod cold_memory;
+mod cold_placeholder;
 mod directory;
 mod garbage;
 mod header;
@@ -61,14 +62,13 @@ mod in_place;
 mod interleavings;
 mod order;
 mod pins;
-mod point;
 mod rows;
 mod search;
-mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
-mod warm;
+mod unordered_scan;
+mod zigzag;
 
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
@@ -81,25 +81,25 @@ use self::cold::Tier;
 use self::directory::Directory;
 use self::garbage::GarbageQueue;
 use self::pins::Pins;
-use self::point::Overwriting;
 use self::table::Table;
+use self::zigzag::Overwriting;
 use crate::hash::HashMap;
 use crate::ids::{SnapshotVersion, TableId};
 use crate::key::{Direction, HashedKey, Key, KeyRange};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::pool::Sequential;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::value::Value;
 
+pub use self::cache_prefetch::CachePrefetcher;
 pub use self::cold::{Chosen, Cold, ColdCounts, Copied};
 pub use self::cold_loading::Loading;
 pub use self::cold_map::ColdMap;
 pub use self::cold_memory::ColdMemory;
 pub use self::header::RecordHeader;
 pub use self::pins::{Pin, PinError};
-pub use self::sweep::Sweep;
-pub use self::warm::Warmer;
+pub use self::unordered_scan::UnorderedScan;
 
 pub(crate) use self::in_place::Written;
 
@@ -322,9 +322,7 @@ impl Store {
         let Some((id, table)) = self.tables.table(table).map(|found| (table, found)) else {
             return;
         };
-        if !is_planted(Bug::ScanUnsettled) {
-            table.order.settle(&Sequential);
-        }
+        mutate!(ScanUnsettled: table.order.settle(&Sequential) => ());
         let mut start = Bound::Included(Key::from(&range.start[..]));
         let mut end = match &range.end {
             Some(end) => Bound::Excluded(Key::from(&end[..])),

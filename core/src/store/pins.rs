@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::garbage::Garbage;
 use super::{Store, lock};
 use crate::ids::SnapshotVersion;
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 
 /// The pinned versions, and the progress of reclamation.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub struct Pin {
     version: SnapshotVersion,
     generation: u64,
     /// The number of rollbacks before the pin was taken: its timeline.
-    line: usize,
+    timeline: usize,
     /// The store's count of losses at that time.
     losses: u64,
     is_point: bool,
@@ -98,12 +98,12 @@ impl Pin {
 
     fn is_lost_in(&self, pins: &Pins) -> bool {
         pins.generation != self.generation
-            || pins.retreats[self.line..].iter().any(|upto| *upto < self.version)
+            || pins.retreats[self.timeline..].iter().any(|upto| *upto < self.version)
     }
 
-    /// The timeline of the version: see [`Store::line`].
-    pub fn line(&self) -> u64 {
-        self.line as u64
+    /// The timeline of the version: see [`Store::timeline`].
+    pub fn timeline(&self) -> u64 {
+        self.timeline as u64
     }
 }
 
@@ -117,8 +117,8 @@ impl Clone for Pin {
                 _ => *pins.readers.entry(self.version).or_default() += 1,
             }
         }
-        let Self { version, generation, line, losses, is_point, .. } = *self;
-        Self { store: self.store.clone(), version, generation, line, losses, is_point }
+        let Self { version, generation, timeline, losses, is_point, .. } = *self;
+        Self { store: self.store.clone(), version, generation, timeline, losses, is_point }
     }
 }
 
@@ -172,9 +172,9 @@ impl Store {
 
     fn pin_in(self: &Arc<Self>, pins: &mut Pins, version: SnapshotVersion) -> Pin {
         *pins.readers.entry(version).or_default() += 1;
-        let (generation, line) = (pins.generation, pins.retreats.len());
+        let (generation, timeline) = (pins.generation, pins.retreats.len());
         let losses = self.losses.load(Ordering::Relaxed);
-        Pin { store: self.clone(), version, generation, line, losses, is_point: false }
+        Pin { store: self.clone(), version, generation, timeline, losses, is_point: false }
     }
 
     /// Pins a version for a checkpoint. If writers overwrite and no other checkpoint is being
@@ -191,10 +191,10 @@ impl Store {
         pins.point = Some((version, 1));
         self.overwriting.set_point(Some(version));
         drop(pins);
-        let Pin { generation, line, losses, .. } = pin;
+        let Pin { generation, timeline, losses, .. } = pin;
         // Dropped only after the point has begun.
         drop(pin);
-        Ok(Pin { store: self.clone(), version, generation, line, losses, is_point: true })
+        Ok(Pin { store: self.clone(), version, generation, timeline, losses, is_point: true })
     }
 
     /// Publishes a version that was loaded as a whole: another replica's checkpoint, or one from
@@ -223,12 +223,10 @@ impl Store {
     /// oldest version that can still be pinned.
     pub(super) fn close_below(&self, floor: SnapshotVersion) -> SnapshotVersion {
         let mut pins = lock(&self.pins);
-        let is_blind = is_planted(Bug::ReclaimedBelowPin) || is_planted(Bug::OverwrittenPinned);
-        let floor = match is_blind {
-            true => floor.min(self.published()),
-            false => floor.min(self.oldest_in(&pins)),
-        };
-        let floor = if is_planted(Bug::ReclaimedEarly) { floor.next() } else { floor };
+        let oldest = mutate!(ReclaimedBelowPin: self.oldest_in(&pins) => self.published());
+        let oldest = mutate!(OverwrittenPinned: oldest => self.published());
+        let floor = floor.min(oldest);
+        let floor = mutate!(ReclaimedEarly: floor => floor.next());
         pins.reclaimed = pins.reclaimed.max(floor);
         floor
     }
@@ -265,7 +263,7 @@ impl Store {
 
     /// The timeline: the number of rollbacks. Versions of the same number have the same content
     /// only on the same timeline.
-    pub fn line(&self) -> u64 {
+    pub fn timeline(&self) -> u64 {
         lock(&self.pins).retreats.len() as u64
     }
 

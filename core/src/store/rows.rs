@@ -13,8 +13,8 @@
 //!
 //! Other hash tables store the row in its place, or next to hash bytes that are compared eight or
 //! sixteen at a time. Here a single load locates a row. The places of a group are therefore loaded
-//! without a branch that depends on one of them, and then their rows ([`super::warm`]). This
-//! matters because a processor continues past loads that miss its caches, but not past a
+//! without a branch that depends on one of them, and then their rows ([`super::cache_prefetch`]).
+//! This matters because a processor continues past loads that miss its caches, but not past a
 //! mispredicted branch.
 //!
 //! A table that grows moves only places, and need not rehash its rows. Rows never move. Hashing

@@ -22,8 +22,8 @@
 //! A transaction accesses single keys far more often than it scans, and most scans are short. Rows
 //! are therefore found by hash: an access costs a quarter, at the expense of long ordered scans,
 //! which run outside the event loop. Nearly all of either cost is cache misses. Long scans that
-//! need no order use the hash table directly ([`super::sweep`]). A key takes 116 bytes in addition
-//! to its value. The measurement predates the present hash table.
+//! need no order use the hash table directly ([`super::unordered_scan`]). A key takes 116 bytes in
+//! addition to its value. The measurement predates the present hash table.
 //!
 //! Invariants under concurrency:
 //! - A key is in the hash table before it is in the ordered index, and in the ordered index before
@@ -36,12 +36,12 @@
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 
-use super::chain::{Chain, Pushed, Truncated};
+use super::chain::{Chain, PushOutcome, Truncated};
 use super::cold::Tier;
-use super::cold_mark::is_cold;
+use super::cold_placeholder::is_cold;
 use super::order::OrderedIndex;
-use super::point::{Kept, Over};
 use super::rows::{Place, Rows};
+use super::zigzag::{NeededVersions, OverwriteContext};
 use super::{Version, read, write};
 use crate::hash::hash_bytes;
 use crate::ids::{SnapshotVersion, TableId};
@@ -109,7 +109,7 @@ impl ShardRows<'_> {
 
 /// The follow-up work that [`Table::put`] leaves for a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct IndexUpdate {
     /// The key is new and must be added to the order.
     pub is_new: bool,
     /// The write is a deletion.
@@ -149,7 +149,6 @@ impl Table {
     /// Calls `look` with the newest version of a key that is visible at `at`. Its value may be a
     /// placeholder.
     #[inline]
-    #[inline]
     pub(super) fn with_head<R>(
         &self,
         key: &HashedKey,
@@ -162,7 +161,6 @@ impl Table {
 
     /// Like [`Table::with_head`], for a caller that reads the value, which counts as used. If the
     /// value is not in memory, returns `look` and the version with its placeholder.
-    #[inline]
     #[inline]
     pub(super) fn with_visible<R, L: FnOnce(&Version) -> R>(
         &self,
@@ -214,9 +212,9 @@ impl Table {
         &self,
         (hash, key): (u64, &Key),
         version: Version,
-        mut over: Option<&mut Over>,
+        mut over: Option<&mut OverwriteContext>,
         replaced: impl FnOnce(Version),
-    ) -> Left {
+    ) -> IndexUpdate {
         let shard = &self.shards[Self::shard_of(hash)];
         let is_deletion = version.value.is_none();
         let (value_bytes, older_bytes) = (version.value_bytes(), version.older_bytes());
@@ -225,26 +223,26 @@ impl Table {
             let row = Row { key: key.clone(), chain: Chain::new(version) };
             shard.count_bytes(row.bytes() + value_bytes, 0);
             rows.insert_unique(hash, row);
-            return Left { is_new: true, is_deletion, ..Left::default() };
+            return IndexUpdate { is_new: true, is_deletion, ..IndexUpdate::default() };
         };
         let was_cold = is_cold(row.chain.newest());
         if row.chain.newest().version == version.version {
             let before = row.chain.replace(version);
             shard.count_bytes(value_bytes, before.value_bytes());
             replaced(before);
-            return Left { is_deletion, was_cold, ..Left::default() };
+            return IndexUpdate { is_deletion, was_cold, ..IndexUpdate::default() };
         }
         let pushed = match &mut over {
-            Some(Over { kept, copied }) => row.chain.overwrite(version, *kept, copied),
+            Some(OverwriteContext { kept, copied }) => row.chain.overwrite(version, *kept, copied),
             None => row.chain.push(version),
         };
         match pushed {
-            Pushed::Superseded => shard.count_bytes(older_bytes, 0),
-            Pushed::Overwrote { bytes } => shard.count_bytes(older_bytes, bytes),
+            PushOutcome::Superseded => shard.count_bytes(older_bytes, 0),
+            PushOutcome::Overwrote { bytes } => shard.count_bytes(older_bytes, bytes),
         }
         // Versions that the next write overwrites need not be reclaimed.
         let has_more = over.is_none_or(|over| row.chain.has_more(over.kept));
-        Left { is_new: false, is_deletion, has_more, is_superseding: true, was_cold }
+        IndexUpdate { is_new: false, is_deletion, has_more, is_superseding: true, was_cold }
     }
 
     /// Undoes [`Table::put`] of a key. `replaced` returns the version that it replaced, if any.
@@ -253,20 +251,20 @@ impl Table {
     pub(super) fn take_back(
         &self,
         (hash, key): (u64, &Key),
-        left: Left,
+        update: IndexUpdate,
         replaced: impl FnOnce() -> Version,
     ) -> Option<SnapshotVersion> {
         let shard = &self.shards[Self::shard_of(hash)];
         let mut rows = write(&shard.rows);
         let is = |row: &Row| row.key == *key;
-        if left.is_new {
+        if update.is_new {
             let row = rows.remove(hash, is, |row| hash_bytes(&row.key));
             let row = row.expect("a written row exists");
             shard.count_bytes(0, row.bytes() + row.chain.newest().value_bytes());
             return None;
         }
         let row = rows.find_mut(hash, is).expect("a written row exists");
-        if !left.is_superseding {
+        if !update.is_superseding {
             let before = replaced();
             let bytes = before.value_bytes();
             shard.count_bytes(bytes, row.chain.replace(before).value_bytes());
@@ -284,7 +282,7 @@ impl Table {
     pub(super) fn reclaim(
         &self,
         (id, hash, key): (TableId, u64, &Key),
-        kept: Kept,
+        kept: NeededVersions,
         tier: Option<&Tier>,
     ) -> usize {
         let shard = &self.shards[Self::shard_of(hash)];

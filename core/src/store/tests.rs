@@ -211,7 +211,7 @@ fn a_store_goes_back_to_a_version_and_on_from_there_on_another_line() {
     let (late, reader) = (store.pin(), store.pin_at(SnapshotVersion(4)).unwrap());
     store.retreat_to(SnapshotVersion(4));
     assert_eq!((early.is_lost(), reader.is_lost(), late.is_lost()), (false, false, true));
-    assert_eq!((store.published(), store.line(), late.line()), (SnapshotVersion(4), 1, 0));
+    assert_eq!((store.published(), store.timeline(), late.timeline()), (SnapshotVersion(4), 1, 0));
     for at in 2..=6 {
         let at = SnapshotVersion(at);
         assert_eq!(store.digest(at), same.digest(at), "at {at}");

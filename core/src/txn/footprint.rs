@@ -8,7 +8,7 @@ use crate::key::{Key, KeyRange};
 
 /// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mode {
+pub enum LockMode {
     /// Reads. Any number of programs may hold it together.
     Shared,
     /// Writes without reading. Only one program may hold it. If tables are partitioned, the rows
@@ -18,7 +18,7 @@ pub enum Mode {
     Exclusive,
 }
 
-impl Mode {
+impl LockMode {
     /// Whether two programs with these modes on the same row must wait for each other.
     pub fn conflicts(self, other: Self) -> bool {
         self != Self::Shared || other != Self::Shared
@@ -66,7 +66,7 @@ pub struct PointLock {
     /// The key.
     pub key: Key,
     /// The lock mode of the key.
-    pub mode: Mode,
+    pub mode: LockMode,
 }
 
 /// One range of a footprint.
@@ -77,7 +77,7 @@ pub struct RangeLock {
     /// The range.
     pub range: KeyRange,
     /// The lock mode of the keys in the range.
-    pub mode: Mode,
+    pub mode: LockMode,
 }
 
 /// The keys and ranges that a program will access. It may name more than the program accesses. If
@@ -111,17 +111,17 @@ impl Footprint {
         let read = reads.points.iter().map(|read| PointLock {
             table: read.table,
             key: read.key.clone(),
-            mode: Mode::Shared,
+            mode: LockMode::Shared,
         });
         let written = writes.iter().map(|write| PointLock {
             table: write.table,
             key: write.key.clone(),
-            mode: Mode::Write,
+            mode: LockMode::Write,
         });
         let ranges = reads.ranges.iter().map(|read| RangeLock {
             table: read.table,
             range: read.range.clone(),
-            mode: Mode::Shared,
+            mode: LockMode::Shared,
         });
         Self::new(read.chain(written).collect(), ranges.collect())
     }
@@ -134,7 +134,7 @@ impl Footprint {
     }
 
     /// Whether the footprint permits access to `key` with `mode`.
-    pub fn covers(&self, table: TableId, key: &[u8], mode: Mode) -> bool {
+    pub fn covers(&self, table: TableId, key: &[u8], mode: LockMode) -> bool {
         let at = |lock: &PointLock| (lock.table, lock.key.as_bytes()).cmp(&(table, key));
         if let Ok(found) = self.points.binary_search_by(at)
             && self.points[found].mode.allows(mode)
@@ -163,7 +163,7 @@ impl Footprint {
 
     /// Appends the footprint to `out`. [`Footprint::decode`] is the inverse.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let tag = |table: TableId, mode: Mode| u64::from(table.0) << 2 | u64::from(mode.code());
+        let tag = |table: TableId, mode: LockMode| u64::from(table.0) << 2 | u64::from(mode.code());
         out.put_varint(self.points.len() as u64);
         for lock in &self.points {
             out.put_varint(tag(lock.table, lock.mode));
@@ -186,13 +186,13 @@ impl Footprint {
             .map(|_| {
                 let tagged = from.varint("footprint")?;
                 let table = u32::try_from(tagged >> 2).map_err(|_| DecodeError::new("table id"))?;
-                let (key, mode) = (from.bytes("key")?, Mode::of_code(tagged as u8 & 3)?);
+                let (key, mode) = (from.bytes("key")?, LockMode::of_code(tagged as u8 & 3)?);
                 Ok(PointLock { table: TableId(table), key: Key::from(key), mode })
             })
             .collect::<Result<_, DecodeError>>()?;
         let ranges = (0..from.count("footprint")?)
             .map(|_| {
-                let mode = Mode::of_code(from.u8("footprint")?)?;
+                let mode = LockMode::of_code(from.u8("footprint")?)?;
                 Ok(RangeLock { mode, table: decode_table(from)?, range: decode_range(from)? })
             })
             .collect::<Result<_, DecodeError>>()?;
@@ -204,37 +204,40 @@ impl Footprint {
 mod tests {
     use super::*;
 
-    fn point(key: &[u8], mode: Mode) -> PointLock {
+    fn point(key: &[u8], mode: LockMode) -> PointLock {
         PointLock { table: TableId(1), key: Key::from(key), mode }
     }
 
     #[test]
     fn a_key_that_is_read_and_written_is_locked_once_for_writing() {
-        for (one, other) in [(Mode::Exclusive, Mode::Shared), (Mode::Write, Mode::Shared)] {
+        for (one, other) in
+            [(LockMode::Exclusive, LockMode::Shared), (LockMode::Write, LockMode::Shared)]
+        {
             let footprint = Footprint::new(vec![point(b"a", one), point(b"a", other)], vec![]);
-            assert_eq!(footprint.points, [point(b"a", Mode::Exclusive)]);
+            assert_eq!(footprint.points, [point(b"a", LockMode::Exclusive)]);
         }
-        let footprint = Footprint::new(vec![point(b"a", Mode::Exclusive)], vec![]);
-        assert!(footprint.covers(TableId(1), b"a", Mode::Shared));
-        assert!(!footprint.covers(TableId(2), b"a", Mode::Shared));
+        let footprint = Footprint::new(vec![point(b"a", LockMode::Exclusive)], vec![]);
+        assert!(footprint.covers(TableId(1), b"a", LockMode::Shared));
+        assert!(!footprint.covers(TableId(2), b"a", LockMode::Shared));
     }
 
     #[test]
     fn a_shared_range_covers_reads_in_it_and_no_writes() {
         let lock = |mode| RangeLock { table: TableId(1), range: KeyRange::prefix(b"a"), mode };
-        let shared = Footprint::new(vec![], vec![lock(Mode::Shared)]);
-        assert!(shared.covers(TableId(1), b"ab", Mode::Shared));
-        assert!(!shared.covers(TableId(1), b"ab", Mode::Exclusive));
+        let shared = Footprint::new(vec![], vec![lock(LockMode::Shared)]);
+        assert!(shared.covers(TableId(1), b"ab", LockMode::Shared));
+        assert!(!shared.covers(TableId(1), b"ab", LockMode::Exclusive));
         assert!(shared.covers_range(TableId(1), &KeyRange::prefix(b"ab")));
         assert!(!shared.covers_range(TableId(1), &KeyRange::all()));
-        let exclusive = Footprint::new(vec![], vec![lock(Mode::Exclusive)]);
-        assert!(exclusive.covers(TableId(1), b"ab", Mode::Exclusive));
+        let exclusive = Footprint::new(vec![], vec![lock(LockMode::Exclusive)]);
+        assert!(exclusive.covers(TableId(1), b"ab", LockMode::Exclusive));
     }
 
     #[test]
     fn a_footprint_survives_its_encoding() {
-        let range = RangeLock { table: TableId(9), range: KeyRange::all(), mode: Mode::Exclusive };
-        let points = vec![point(b"a", Mode::Exclusive), point(b"b", Mode::Shared)];
+        let range =
+            RangeLock { table: TableId(9), range: KeyRange::all(), mode: LockMode::Exclusive };
+        let points = vec![point(b"a", LockMode::Exclusive), point(b"b", LockMode::Shared)];
         let footprint = Footprint::new(points, vec![range]);
         let mut bytes = Vec::new();
         footprint.encode(&mut bytes);

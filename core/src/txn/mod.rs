@@ -20,11 +20,11 @@ mod sets;
 
 use bytes::Bytes;
 
-pub use footprint::{Footprint, Mode, PointLock, RangeLock};
+pub use footprint::{Footprint, LockMode, PointLock, RangeLock};
 pub use outcome::{Abort, Outcome, SqlState};
 pub use parts::{Parts, Taken};
 pub use procedure::{CodeDigest, Context, Procedure, Registry, Scan, Stop, Visit};
-pub use sets::{PointRead, RangeRead, ReadSet, Seen, Write};
+pub use sets::{PointRead, RangeRead, ReadSet, ReadVersion, Write};
 
 use crate::ids::ProcedureId;
 
@@ -50,7 +50,7 @@ pub struct Certified {
     pub reads: ReadSet,
     /// The writes, at most one for each key.
     pub writes: Vec<Write>,
-    /// The timeline of the snapshot that was read: [`crate::store::Store::line`]. Known only to the
-    /// node on which it was read.
-    pub line: u64,
+    /// The timeline of the snapshot that was read: [`crate::store::Store::timeline`]. Known only to
+    /// the node on which it was read.
+    pub timeline: u64,
 }

@@ -3,12 +3,12 @@
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::{SnapshotVersion, TableId, TxnId};
 use crate::key::{Key, KeyRange};
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::value::Value;
 
 /// The version of a key that a read returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum ReadVersion {
     /// The key did not exist.
     Absent,
     /// The version that became final at this point of the serial order.
@@ -27,7 +27,7 @@ pub struct PointRead {
     /// The key.
     pub key: Key,
     /// The version that the read returned.
-    pub seen: Seen,
+    pub seen: ReadVersion,
 }
 
 /// A read of a range, with all keys in it, so that insertions and deletions are detected.
@@ -38,8 +38,8 @@ pub struct RangeRead {
     /// The range that was read, truncated where the scan stopped.
     pub range: KeyRange,
     /// The keys found, in ascending order, with their versions. Includes keys that an uncommitted
-    /// local transaction deleted, as [`Seen::LocalDeleted`].
-    pub rows: Vec<(Key, Seen)>,
+    /// local transaction deleted, as [`ReadVersion::LocalDeleted`].
+    pub rows: Vec<(Key, ReadVersion)>,
 }
 
 /// The reads of a run, except those of its own writes.
@@ -98,7 +98,7 @@ impl ReadSet {
                 Ok(PointRead {
                     table: decode_table(from)?,
                     key: Key::from(from.bytes("key")?),
-                    seen: Seen::decode(from)?,
+                    seen: ReadVersion::decode(from)?,
                 })
             })
             .collect::<Result<_, DecodeError>>()?;
@@ -107,7 +107,7 @@ impl ReadSet {
                 let table = decode_table(from)?;
                 let range = decode_range(from)?;
                 let rows = (0..from.count("range read")?)
-                    .map(|_| Ok((Key::from(from.bytes("key")?), Seen::decode(from)?)))
+                    .map(|_| Ok((Key::from(from.bytes("key")?), ReadVersion::decode(from)?)))
                     .collect::<Result<_, DecodeError>>()?;
                 Ok(RangeRead { table, range, rows })
             })
@@ -116,7 +116,7 @@ impl ReadSet {
     }
 }
 
-impl Seen {
+impl ReadVersion {
     const ABSENT: u8 = 0;
     const AT: u8 = 1;
     const LOCAL: u8 = 2;
@@ -186,10 +186,7 @@ impl Write {
         let key = Key::from(from.bytes("key")?);
         let is_put = tagged & 1 == 1;
         let value = is_put.then(|| from.bytes("value").map(Value::copy_from)).transpose()?;
-        let value = match value {
-            None if is_planted(Bug::DeletionLostInCodec) => Some(Value::copy_from(&[])),
-            value => value,
-        };
+        let value = mutate!(DeletionLostInCodec: value => value.or(Some(Value::copy_from(&[]))));
         Ok(Self { table: TableId(table), key, value })
     }
 }
@@ -227,8 +224,11 @@ mod tests {
 
     #[test]
     fn a_read_set_survives_its_encoding() {
-        let seen =
-            [Seen::Absent, Seen::At(SnapshotVersion(300)), Seen::Local(TxnId::new(NodeId(2), 9))];
+        let seen = [
+            ReadVersion::Absent,
+            ReadVersion::At(SnapshotVersion(300)),
+            ReadVersion::Local(TxnId::new(NodeId(2), 9)),
+        ];
         let points = seen
             .iter()
             .map(|&seen| PointRead { table: TableId(7), key: Key::from(&b"k"[..]), seen })

@@ -4,17 +4,20 @@
 //! every audit finds the same total, and no account is overdrawn.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::Dice;
-use super::{Call, InvalidSettings, Settings, bounded, ended, malformed, setting};
+use super::definition::{Definition, Facts, Generate};
+use super::rng::WorkloadRng;
+use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
+use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -51,15 +54,7 @@ impl Bank {
         u64::from(self.accounts) * BALANCE_FIRST
     }
 
-    pub(super) fn load_calls(&self) -> Vec<Call> {
-        let mut args = Vec::new();
-        args.put_varint(self.accounts.into());
-        args.put_varint(BALANCE_FIRST);
-        let (procedure, label) = ("bank_load", "load");
-        vec![Call { procedure, args: Bytes::from(args), label, is_read_only: false }]
-    }
-
-    pub(super) fn next(&self, dice: &mut Dice) -> Call {
+    fn next(&self, dice: &mut WorkloadRng) -> Call {
         if dice.percent(AUDIT_PERCENT) {
             let (procedure, label) = ("bank_audit", "audit");
             return Call { procedure, args: Bytes::new(), label, is_read_only: true };
@@ -73,8 +68,44 @@ impl Bank {
         let (procedure, label) = ("bank_transfer", "transfer");
         Call { procedure, args: Bytes::from(args), label, is_read_only: false }
     }
+}
 
-    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+impl Definition for Bank {
+    const NAMES: &'static [&'static str] = &["bank"];
+
+    type Generator = Self;
+
+    fn named(_: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(settings)
+    }
+
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Transfer), Arc::new(Audit), Arc::new(Load)]
+    }
+
+    fn generator(&self, _: Client) -> Self {
+        self.clone()
+    }
+}
+
+impl Facts for Bank {
+    fn name(&self) -> &'static str {
+        "bank"
+    }
+
+    fn load_calls(&self) -> Vec<Call> {
+        let mut args = Vec::new();
+        args.put_varint(self.accounts.into());
+        args.put_varint(BALANCE_FIRST);
+        let (procedure, label) = ("bank_load", "load");
+        vec![Call { procedure, args: Bytes::from(args), label, is_read_only: false }]
+    }
+
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["bank_transfer", "bank_audit"]
+    }
+
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let rule = Rule { rule: "bank", place: &"all accounts" };
         let (mut count, mut total, mut overdrawn, mut unreadable) = (0, 0, 0, 0);
         rows.scan(ACCOUNTS, &KeyRange::all(), &mut |_, value| {
@@ -93,6 +124,12 @@ impl Bank {
         report.count("accounts", count);
         report.count("total", total);
         Ok(report)
+    }
+}
+
+impl Generate for Bank {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
+        self.next(dice)
     }
 }
 
@@ -167,7 +204,7 @@ impl Procedure for Transfer {
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         let Ok(args) = TransferArgs::decode(args) else { return Some(Footprint::default()) };
         let lock =
-            |account| PointLock { table: ACCOUNTS, key: key(account), mode: Mode::Exclusive };
+            |account| PointLock { table: ACCOUNTS, key: key(account), mode: LockMode::Exclusive };
         Some(Footprint::new(vec![lock(args.from), lock(args.to)], Vec::new()))
     }
 }
@@ -206,7 +243,7 @@ impl Procedure for Audit {
     }
 
     fn footprint(&self, _: &[u8]) -> Option<Footprint> {
-        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: Mode::Shared };
+        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: LockMode::Shared };
         Some(Footprint::new(Vec::new(), vec![all]))
     }
 
@@ -275,7 +312,7 @@ impl Procedure for Load {
     }
 
     fn footprint(&self, _: &[u8]) -> Option<Footprint> {
-        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: Mode::Exclusive };
+        let all = RangeLock { table: ACCOUNTS, range: KeyRange::all(), mode: LockMode::Exclusive };
         Some(Footprint::new(Vec::new(), vec![all]))
     }
 

@@ -13,18 +13,20 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::Dice;
-use super::{Call, InvalidSettings, Settings, bounded, ended, malformed, setting};
+use super::definition::{Definition, Facts, Generate};
+use super::rng::WorkloadRng;
+use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
+use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, SqlState,
-    Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -160,17 +162,7 @@ impl Catalog {
         Ok(Self { mix, rows: settings.lists.into() })
     }
 
-    /// The name on command lines.
-    pub fn name(&self) -> &'static str {
-        self.mix.name()
-    }
-
-    pub(super) fn load_calls(&self) -> Vec<Call> {
-        let (procedure, label) = ("catalog_load", "load");
-        vec![Call { procedure, args: Bytes::new(), label, is_read_only: false }]
-    }
-
-    pub(super) fn next(&self, dice: &mut Dice) -> Call {
+    fn next(&self, dice: &mut WorkloadRng) -> Call {
         let op = if self.mix == Mix::Ddl && dice.percent(ALTER_PERCENT) {
             [Op::Rewrite, Op::SwitchIndex, Op::Truncate][dice.below(3) as usize]
         } else if dice.percent(READ_PERCENT) {
@@ -185,18 +177,55 @@ impl Catalog {
         let (args, label) = (Bytes::from(op.encode()), op.label());
         Call { procedure: "catalog", args, label, is_read_only: op == Op::Read }
     }
+}
 
-    pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
+impl Definition for Catalog {
+    const NAMES: &'static [&'static str] = &[Mix::Index.name(), Mix::Ddl.name()];
+
+    type Generator = Self;
+
+    fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(super::mix(&Mix::ALL, Mix::name, name), settings)
+    }
+
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Run), Arc::new(Load)]
+    }
+
+    fn generator(&self, _: Client) -> Self {
+        self.clone()
+    }
+}
+
+impl Facts for Catalog {
+    fn name(&self) -> &'static str {
+        self.mix.name()
+    }
+
+    fn is_of_histories(&self) -> bool {
+        true
+    }
+
+    fn load_calls(&self) -> Vec<Call> {
+        let (procedure, label) = ("catalog_load", "load");
+        vec![Call { procedure, args: Bytes::new(), label, is_read_only: false }]
+    }
+
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["catalog"]
+    }
+
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let rule = Rule { rule: "catalog", place: &"the table" };
-        let mut found = Ok(Picture::default());
+        let mut found = Ok(CatalogSnapshot::default());
         let mut read = |table, take: Take| {
             rows.scan(table, &KeyRange::all(), &mut |key, value| {
                 take_row(&mut found, take, key, value)
             });
         };
-        read(SCHEMA, Picture::take_schema);
-        read(ROWS, Picture::take_row);
-        read(INDEX, Picture::take_entry);
+        read(SCHEMA, CatalogSnapshot::take_schema);
+        read(ROWS, CatalogSnapshot::take_row);
+        read(INDEX, CatalogSnapshot::take_entry);
         rule.equal(("unreadable rows", i64::from(found.is_err())), ("allowed", 0))?;
         let picture = found.unwrap_or_default();
         let wrong = picture.wrong();
@@ -207,9 +236,15 @@ impl Catalog {
     }
 }
 
+impl Generate for Catalog {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
+        self.next(dice)
+    }
+}
+
 /// The schema, the table and the index, as seen by one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Picture {
+pub struct CatalogSnapshot {
     /// The form of the rows, and whether there is an index. `None` before the table exists.
     pub schema: Option<(u64, bool)>,
     /// Each row with its form and its group.
@@ -218,10 +253,10 @@ pub struct Picture {
     pub entries: Vec<(u64, u64)>,
 }
 
-type Take = fn(&mut Picture, &[u8], &[u8]) -> Result<(), DecodeError>;
+type Take = fn(&mut CatalogSnapshot, &[u8], &[u8]) -> Result<(), DecodeError>;
 
 fn take_row(
-    found: &mut Result<Picture, DecodeError>,
+    found: &mut Result<CatalogSnapshot, DecodeError>,
     take: Take,
     key: &[u8],
     value: &[u8],
@@ -242,7 +277,7 @@ fn number(bytes: &[u8], at: usize) -> Result<u64, DecodeError> {
     number.map(u64::from_be_bytes).ok_or(DecodeError::new("number"))
 }
 
-impl Picture {
+impl CatalogSnapshot {
     fn take_schema(&mut self, _: &[u8], value: &[u8]) -> Result<(), DecodeError> {
         self.schema = Some((number(value, 0)?, number(value, 1)? == 1));
         Ok(())
@@ -337,17 +372,17 @@ fn pair(first: u64, second: u64) -> [u8; 16] {
 }
 
 /// Reads and writes rows, or changes the schema, according to its operation. Returns a result for
-/// [`Picture::decode`] if it only read, and otherwise an empty one.
+/// [`CatalogSnapshot::decode`] if it only read, and otherwise an empty one.
 #[derive(Clone, Copy, Debug)]
 pub struct Run;
 
 impl Run {
-    fn see(cx: &mut dyn Context) -> Result<Picture, Stop> {
-        let mut found = Ok(Picture::default());
+    fn see(cx: &mut dyn Context) -> Result<CatalogSnapshot, Stop> {
+        let mut found = Ok(CatalogSnapshot::default());
         let takes: [(TableId, Take); 3] = [
-            (SCHEMA, Picture::take_schema),
-            (ROWS, Picture::take_row),
-            (INDEX, Picture::take_entry),
+            (SCHEMA, CatalogSnapshot::take_schema),
+            (ROWS, CatalogSnapshot::take_row),
+            (INDEX, CatalogSnapshot::take_entry),
         ];
         for (table, take) in takes {
             let scan = Scan { table, range: KeyRange::all(), direction: Direction::Forward };
@@ -360,7 +395,7 @@ impl Run {
         let value = cx.get(SCHEMA, &schema_key())?;
         let none = || Abort::new(SqlState::NO_DATA_FOUND, "the table does not exist yet");
         let value = value.ok_or_else(none)?;
-        let mut picture = Picture::default();
+        let mut picture = CatalogSnapshot::default();
         picture.take_schema(&[], &value).map_err(malformed)?;
         Ok(picture.schema.unwrap_or_default())
     }
@@ -388,7 +423,7 @@ impl Run {
 
     fn alter(cx: &mut dyn Context, op: Op) -> Result<(), Stop> {
         let (form, has_index) = Self::schema(cx)?;
-        let Picture { rows, entries, .. } = Self::see(cx)?;
+        let CatalogSnapshot { rows, entries, .. } = Self::see(cx)?;
         let (form, has_index) = match op {
             Op::SwitchIndex => (form, !has_index),
             _ => (form + 1, has_index),
@@ -496,8 +531,8 @@ mod tests {
         model.run(&Run, &op.encode()).expect("it commits")
     }
 
-    fn see(model: &mut Model) -> Picture {
-        Picture::decode(&run(model, Op::Read)).expect("well formed")
+    fn see(model: &mut Model) -> CatalogSnapshot {
+        CatalogSnapshot::decode(&run(model, Op::Read)).expect("well formed")
     }
 
     #[test]
@@ -523,14 +558,14 @@ mod tests {
 
     #[test]
     fn an_index_that_is_not_that_of_its_table_is_a_violation() {
-        let mut model = Bench::new("index", &small()).model;
+        let Bench { mut model, workload, .. } = Bench::new("index", &small());
         run(&mut model, Op::Put { row: 4, group: 2 });
-        assert!(Catalog::check(&model).is_ok());
+        assert!(workload.check(&model).is_ok());
         let is_wrong = |table, key: Key, value: Option<Value>| {
             let mut model = model.clone();
             model.put(table, key, value);
             let picture = see(&mut model);
-            Catalog::check(&model).is_err() && !picture.wrong().is_empty()
+            workload.check(&model).is_err() && !picture.wrong().is_empty()
         };
         assert!(is_wrong(INDEX, entry_key(2, 4), None));
         assert!(is_wrong(INDEX, entry_key(1, 4), Some(Value::copy_from(&[]))));

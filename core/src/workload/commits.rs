@@ -19,8 +19,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::check::{Report, Rows, Rule, Violation};
-use super::{Call, Workload, counters, smallbank, tpcc, ycsb};
+use super::{Call, tpcc, ycsb};
 
 /// The clients' knowledge of commits since the load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +78,7 @@ pub(super) fn plus(bounds: RangeInclusive<i64>, more: i64) -> RangeInclusive<i64
 
 /// The knowledge of a call's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum CallOutcome {
     /// The call committed, and its client learned so at this time.
     Committed {
         /// The time, in the same unit as the call's begin.
@@ -130,14 +129,14 @@ impl Last {
     /// The loaded value.
     const LOADED: (u64, u64) = (0, 0);
 
-    fn add(&mut self, mark: u64, began: u64, fate: Fate) {
+    fn add(&mut self, mark: u64, began: u64, fate: CallOutcome) {
         match fate {
-            Fate::Committed { at } => {
+            CallOutcome::Committed { at } => {
                 self.began = self.began.max(began);
                 self.may_hold.push((mark, at));
             }
             // It may still commit, after any other write.
-            Fate::Unknown => self.may_hold.push((mark, u64::MAX)),
+            CallOutcome::Unknown => self.may_hold.push((mark, u64::MAX)),
         }
         self.may_hold.retain(|(_, ended)| *ended >= self.began);
     }
@@ -159,13 +158,13 @@ impl Ledger {
     ///
     /// # Panics
     /// If it ended before it began.
-    pub fn add(&mut self, label: &'static str, written: &Written, began: u64, fate: Fate) {
+    pub fn add(&mut self, label: &'static str, written: &Written, began: u64, fate: CallOutcome) {
         let (calls, rows) = match fate {
-            Fate::Committed { at } => {
+            CallOutcome::Committed { at } => {
                 assert!(at >= began, "a call that began at {began} ended at {at}");
                 (&mut self.committed, &mut self.rows_written)
             }
-            Fate::Unknown => (&mut self.unknown, &mut self.rows_unknown),
+            CallOutcome::Unknown => (&mut self.unknown, &mut self.rows_unknown),
         };
         *calls.entry(label).or_default() += 1;
         *rows += written.rows;
@@ -196,53 +195,6 @@ impl Ledger {
             rows_unknown: self.rows_unknown,
             delivered: self.delivered,
             newest: newest.collect(),
-        }
-    }
-}
-
-impl Workload {
-    /// The facts to record about its calls for [`Self::check_commits`].
-    pub fn watch(&self) -> Watch {
-        match self {
-            Self::Ycsb(ycsb) => ycsb.watch(),
-            Self::Tpcc(_)
-            | Self::ListAppend(_)
-            | Self::Bank(_)
-            | Self::Registers(_)
-            | Self::Catalog(_)
-            | Self::Counters(_)
-            | Self::SmallBank(_) => Watch::default(),
-        }
-    }
-
-    /// Checks whether the facts counted in `rows` match the transactions committed since the load.
-    /// Detects lost and duplicated transactions in workloads whose data show them. The histories
-    /// for Elle and the bank's transfers do not.
-    ///
-    /// # Errors
-    /// The violated rule, with both numbers.
-    pub fn check_commits(
-        &self,
-        report: &Report,
-        rows: &dyn Rows,
-        commits: &Commits,
-    ) -> Result<(), Violation> {
-        let fact = |name: &str| report.facts.get(name).copied().unwrap_or(0);
-        let rule = Rule { rule: "acknowledged commits", place: &self.name() };
-        match self {
-            Self::Ycsb(ycsb) => ycsb.check_commits(&rule, &fact, rows, commits),
-            Self::Tpcc(tpcc) => tpcc.check_commits(&rule, &fact, commits),
-            Self::Counters(counters) => {
-                let increments = commits.sum(|label| counters.increments_of(label));
-                let found = ("the sum of all counters", fact(counters::INCREMENTS));
-                rule.within(found, "increments committed", increments)
-            }
-            Self::SmallBank(bank) => {
-                let expected = bank.total(commits, fact(smallbank::PENALTIES_TAKEN));
-                let found = ("total of all accounts", fact(smallbank::CENTS));
-                rule.within(found, "loaded, plus deposits, minus payments", expected)
-            }
-            Self::ListAppend(_) | Self::Bank(_) | Self::Registers(_) | Self::Catalog(_) => Ok(()),
         }
     }
 }

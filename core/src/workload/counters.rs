@@ -27,10 +27,14 @@
 
 use std::ops::ControlFlow;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::{Dice, scatter};
+use super::commits::Commits;
+use super::definition::{Definition, Facts, Generate};
+use super::rng::{WorkloadRng, scatter};
 use super::zipf::Zipf;
 use super::{
     Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
@@ -38,8 +42,10 @@ use super::{
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
+use crate::partition::{self, Partitions};
+use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -146,12 +152,43 @@ impl Counters {
         if self.payload > 0 { self.rows / WARM_PART as u32 } else { self.rows }
     }
 
-    /// The name on command lines.
-    pub fn name(&self) -> &'static str {
+    /// The number of counters that a transaction increments.
+    fn increments_of(&self, label: &str) -> i64 {
+        match (self.mix, label) {
+            (Mix::Calvin, _) => CALVIN_RECORDS as i64,
+            (Mix::Mako, "increment") => MAKO_OPS as i64,
+            (Mix::Mako, _) => 0,
+            (Mix::Tiga, _) => TIGA_SHARDS as i64,
+        }
+    }
+}
+
+impl Definition for Counters {
+    const NAMES: &'static [&'static str] =
+        &[Mix::Calvin.name(), Mix::Mako.name(), Mix::Tiga.name()];
+
+    type Generator = Generator;
+
+    fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(super::mix(&Mix::ALL, Mix::name, name), settings)
+    }
+
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Run), Arc::new(Load)]
+    }
+
+    fn generator(&self, client: Client) -> Generator {
+        let home = (client.region() % u32::from(self.shards)) as u16;
+        Generator { home, zipf: Zipf::new(self.rows.into(), self.zipf), counters: self.clone() }
+    }
+}
+
+impl Facts for Counters {
+    fn name(&self) -> &'static str {
         self.mix.name()
     }
 
-    pub(super) fn load_calls(&self) -> Vec<Call> {
+    fn load_calls(&self) -> Vec<Call> {
         let record_bytes = size_of::<i64>() as u64 + u64::from(self.payload);
         let step = (LOAD_BYTES / record_bytes).clamp(1, LOAD_ROWS);
         let shard = |shard| {
@@ -172,23 +209,18 @@ impl Counters {
         (0..self.shards).flat_map(shard).collect()
     }
 
-    /// The transactions of one client.
-    pub fn generator(&self, client: Client) -> Generator {
-        let home = (client.region() % u32::from(self.shards)) as u16;
-        Generator { home, zipf: Zipf::new(self.rows.into(), self.zipf), counters: self.clone() }
+    /// By the clients' home shards.
+    fn partitions(&self, shards: u16) -> Partitions {
+        let starts = (1..shards).map(|shard| shard.to_be_bytes().to_vec()).collect();
+        let by_hash = Partitions::new(shards, partition::Rule::Hash { prefix_bytes: 2 });
+        by_hash.with(COUNTERS, partition::Rule::Ranges { starts })
     }
 
-    /// The number of counters that a transaction increments.
-    pub(super) fn increments_of(&self, label: &str) -> i64 {
-        match (self.mix, label) {
-            (Mix::Calvin, _) => CALVIN_RECORDS as i64,
-            (Mix::Mako, "increment") => MAKO_OPS as i64,
-            (Mix::Mako, _) => 0,
-            (Mix::Tiga, _) => TIGA_SHARDS as i64,
-        }
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["counters"]
     }
 
-    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let rule = Rule { rule: "counters", place: &"the table" };
         let (mut count, mut increments, mut negative, mut unreadable) = (0, 0, 0, 0);
         let mut other_payload = 0;
@@ -215,10 +247,28 @@ impl Counters {
         report.count(INCREMENTS, increments);
         Ok(report)
     }
+
+    fn check_commits(
+        &self,
+        rule: &Rule<'_>,
+        fact: &dyn Fn(&str) -> i64,
+        _: &dyn Rows,
+        commits: &Commits,
+    ) -> Result<(), Violation> {
+        let increments = commits.sum(|label| self.increments_of(label));
+        let found = ("the sum of all counters", fact(INCREMENTS));
+        rule.within(found, "increments committed", increments)
+    }
+}
+
+impl Generate for Generator {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
+        self.next(dice)
+    }
 }
 
 /// The name of the sum of all counters in a report.
-pub(super) const INCREMENTS: &str = "increments";
+const INCREMENTS: &str = "increments";
 
 /// Generates one client's transactions.
 #[derive(Clone, Debug)]
@@ -229,7 +279,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let mut of = Vec::with_capacity(CALVIN_RECORDS);
         let (label, increments) = match self.counters.mix {
             Mix::Calvin => (self.calvin(dice, &mut of), true),
@@ -243,7 +293,7 @@ impl Generator {
         Call { procedure: "counters", args, label, is_read_only: !increments }
     }
 
-    fn calvin(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> &'static str {
+    fn calvin(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> &'static str {
         let Counters { hot, rows, remote, cold, .. } = self.counters;
         let warm = self.counters.warm_rows();
         let other = dice.percent(remote).then(|| self.other_shard(dice)).flatten();
@@ -267,7 +317,7 @@ impl Generator {
         if other.is_some() { "multi-shard" } else { "one-shard" }
     }
 
-    fn mako(&self, dice: &mut Dice, of: &mut Vec<Counter>) -> (&'static str, bool) {
+    fn mako(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) -> (&'static str, bool) {
         for _ in 0..MAKO_OPS {
             distinct(of, || {
                 let is_remote = dice.percent(self.counters.remote);
@@ -278,7 +328,7 @@ impl Generator {
         if dice.percent(50) { ("increment", true) } else { ("read", false) }
     }
 
-    fn tiga(&self, dice: &mut Dice, of: &mut Vec<Counter>) {
+    fn tiga(&self, dice: &mut WorkloadRng, of: &mut Vec<Counter>) {
         let shards = u64::from(self.counters.shards);
         while of.len() < TIGA_SHARDS {
             let shard = dice.below(shards) as u16;
@@ -289,14 +339,14 @@ impl Generator {
     }
 
     /// A shard other than the home shard, if there is one.
-    fn other_shard(&self, dice: &mut Dice) -> Option<u16> {
+    fn other_shard(&self, dice: &mut WorkloadRng) -> Option<u16> {
         let shards = u64::from(self.counters.shards);
         let step = (shards > 1).then(|| dice.between(1, shards - 1))?;
         Some(((u64::from(self.home) + step) % shards) as u16)
     }
 
     /// A row drawn by Zipf's law. Frequent rows are not adjacent.
-    fn row(&self, dice: &mut Dice) -> u32 {
+    fn row(&self, dice: &mut WorkloadRng) -> u32 {
         (scatter(self.zipf.draw(dice)) % u64::from(self.counters.rows)) as u32
     }
 }
@@ -464,136 +514,4 @@ impl Procedure for Load {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::Workload;
-    use crate::workload::tests::{Bench, small};
-    use std::collections::BTreeMap;
-
-    /// The counters of many transactions of a client in region 1.
-    fn drawn(mix: Mix, settings: &Settings) -> Vec<(Vec<Counter>, bool)> {
-        let counters = Counters::new(mix, settings).expect("valid settings");
-        let mut generator = counters.generator(Client::new(1, 3, 3));
-        let mut dice = Dice::new(3);
-        let calls = (0..2_000).map(|_| generator.next(&mut dice));
-        calls.map(|call| decode_args(&call.args).expect("well formed")).collect()
-    }
-
-    fn share(of: &[(Vec<Counter>, bool)], is: impl Fn(&[Counter]) -> bool) -> f64 {
-        of.iter().filter(|(counters, _)| is(counters)).count() as f64 / of.len() as f64
-    }
-
-    #[test]
-    fn calvins_take_one_hot_record_of_each_shard() {
-        let settings = Settings { hot: 5, remote: 10, ..small() };
-        let all = drawn(Mix::Calvin, &settings);
-        for (counters, increments) in &all {
-            assert!(*increments && counters.len() == 10);
-            let mut by_shard = BTreeMap::<u16, (u32, u32)>::new();
-            for counter in counters {
-                let (hot, cold) = by_shard.entry(counter.shard).or_default();
-                *if counter.row < 5 { hot } else { cold } += 1;
-            }
-            assert!(by_shard.contains_key(&1), "the home shard has counters");
-            let expected = if by_shard.len() == 1 { (1, 9) } else { (1, 4) };
-            assert!(by_shard.values().all(|counts| *counts == expected), "{by_shard:?}");
-        }
-        let multi = share(&all, |counters| counters.iter().any(|it| it.shard != 1));
-        assert!((0.07..0.13).contains(&multi), "{multi}");
-    }
-
-    /// Only the chosen transactions access cold records, drawn from all of them. The other records
-    /// conflict as without cold ones.
-    #[test]
-    fn some_of_calvins_take_one_cold_record_of_their_own_shard() {
-        let settings = Settings { rows: 1_000, hot: 5, payload: 100, cold: 30, ..small() };
-        let all = drawn(Mix::Calvin, &settings);
-        let cold = |counters: &[Counter]| -> Vec<(u16, u32)> {
-            counters.iter().filter(|it| it.row >= 100).map(|it| (it.shard, it.row)).collect()
-        };
-        let taken: Vec<_> = all.iter().flat_map(|(of, _)| cold(of)).collect();
-        assert!(taken.iter().all(|(shard, _)| *shard == 1), "counters of the home shard");
-        let distinct: std::collections::BTreeSet<_> = taken.iter().collect();
-        assert!(distinct.len() > 350, "{} of 900", distinct.len());
-        let has_one = share(&all, |counters| cold(counters).len() == 1);
-        assert!((0.26..0.34).contains(&has_one), "{has_one}");
-        assert_eq!(taken.len(), (has_one * 2_000.0).round() as usize, "no transaction has two");
-        let is_hot = |counters: &[Counter]| counters.iter().any(|it| it.row < 5);
-        assert_eq!(share(&all, is_hot), 1.0);
-        let without = drawn(Mix::Calvin, &Settings { cold: 0, ..settings });
-        assert!(without.iter().all(|(counters, _)| cold(counters).is_empty()));
-    }
-
-    #[test]
-    fn a_record_keeps_its_payload_and_another_s_is_a_violation() {
-        let settings = Settings { rows: 300, hot: 5, payload: 40, cold: 50, ..small() };
-        let mut bench = Bench::new("calvin-micro", &settings);
-        let ended = bench.run_many(200);
-        assert!(ended["cold"].0 > 50, "{ended:?}");
-        let committed: i64 = ended.values().map(|(committed, _)| i64::from(*committed)).sum();
-        assert_eq!(bench.check().facts[INCREMENTS], 10 * committed);
-        for wrong in [vec![1; 40], vec![1; 39], Vec::new()] {
-            let mut model = bench.model.clone();
-            let at = key(Counter { shard: 1, row: 299 });
-            model.put(COUNTERS, at, Some(encode(0, &wrong)));
-            assert!(bench.workload.check(&model).is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn makos_are_half_reads_and_seldom_leave_their_shard() {
-        let all = drawn(Mix::Mako, &Settings { remote: 5, zipf: 0.0, ..small() });
-        assert!(all.iter().all(|(counters, _)| counters.len() == 4));
-        let increments = all.iter().filter(|(_, increments)| *increments).count();
-        assert!((900..1_100).contains(&increments), "{increments}");
-        let stays = share(&all, |counters| counters.iter().all(|it| it.shard == 1));
-        assert!((0.78..0.85).contains(&stays), "0.95 to the fourth, not {stays}");
-    }
-
-    #[test]
-    fn tigas_take_three_shards_and_the_skew_that_is_asked_for() {
-        let most = |zipf| {
-            let settings = Settings { shards: 5, zipf, ..small() };
-            let all = drawn(Mix::Tiga, &settings);
-            let mut counts = BTreeMap::<u32, u32>::new();
-            for (counters, _) in &all {
-                let mut shards: Vec<u16> = counters.iter().map(|it| it.shard).collect();
-                shards.sort_unstable();
-                shards.dedup();
-                assert_eq!(shards.len(), 3);
-                counters.iter().for_each(|it| *counts.entry(it.row).or_default() += 1);
-            }
-            counts.into_values().max().expect("some counters were drawn")
-        };
-        assert!(most(0.99) > 3 * most(0.5));
-    }
-
-    #[test]
-    fn each_increment_that_commits_is_in_the_sum() {
-        for mix in Mix::ALL {
-            let mut bench = Bench::new(mix.name(), &small());
-            let Workload::Counters(counters) = bench.workload.clone() else { panic!("{mix:?}") };
-            let ended = bench.run_many(300);
-            let expected: i64 = (ended.iter())
-                .map(|(label, (committed, _))| {
-                    counters.increments_of(label) * i64::from(*committed)
-                })
-                .sum();
-            assert_eq!(bench.check().facts[INCREMENTS], expected);
-        }
-    }
-
-    #[test]
-    fn a_counter_that_is_named_twice_counts_twice() {
-        let mut bench = Bench::new("tiga-micro", &small());
-        let counter = Counter { shard: 0, row: 7 };
-        let args = encode_args(&[counter, counter], true);
-        bench.model.run(&Run, &args).expect("the counter exists");
-        let other = Counter { shard: 0, row: 8 };
-        let read = encode_args(&[counter, other], false);
-        assert_eq!(bench.model.run(&Run, &read).expect("the counters exist"), [2, 2, 0]);
-        let nobody = encode_args(&[Counter { shard: 9, row: 0 }], false);
-        let stop = bench.model.run(&Run, &nobody).expect_err("the counter does not exist");
-        assert!(matches!(stop, Stop::Abort(abort) if abort.code == SqlState::NO_DATA_FOUND));
-    }
-}
+mod tests;

@@ -13,18 +13,21 @@
 //! ([`Follow`]). Their footprint does not follow from their arguments.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::Dice;
+use super::definition::{Definition, Facts, Generate};
+use super::rng::WorkloadRng;
 use super::zipf::Zipf;
 use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting, setting_zipf};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
+use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -204,11 +207,49 @@ impl ListAppend {
         setting_zipf(settings.zipf)?;
         Ok(Self { lists: settings.lists, zipf: settings.zipf })
     }
+}
 
-    /// The transactions of one client.
-    pub fn generator(&self, client: Client) -> Generator {
+impl Definition for ListAppend {
+    const NAMES: &'static [&'static str] = &["list-append"];
+    const IS_RECORDED: bool = true;
+
+    type Generator = Generator;
+
+    fn named(_: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(settings)
+    }
+
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Run), Arc::new(Follow)]
+    }
+
+    fn generator(&self, client: Client) -> Generator {
         let zipf = Zipf::new(self.lists.into(), self.zipf);
         Generator { client: client.index, zipf, txns: 0, values: 0 }
+    }
+}
+
+impl Facts for ListAppend {
+    fn name(&self) -> &'static str {
+        "list-append"
+    }
+
+    fn is_of_histories(&self) -> bool {
+        true
+    }
+
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["list_append", "list_follow"]
+    }
+
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+        check(rows)
+    }
+}
+
+impl Generate for Generator {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
+        self.next(dice)
     }
 }
 
@@ -223,7 +264,7 @@ pub struct Generator {
 
 impl Generator {
     /// The operations of the next transaction, for clients that execute them themselves.
-    pub fn next_ops(&mut self, dice: &mut Dice) -> Vec<Op> {
+    pub fn next_ops(&mut self, dice: &mut WorkloadRng) -> Vec<Op> {
         let lists = self.zipf.ranks();
         let first_of_era = self.txns / TXNS_PER_ERA * lists;
         self.txns += 1;
@@ -244,7 +285,7 @@ impl Generator {
         ops.collect()
     }
 
-    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let ops = self.next_ops(dice);
         let is_read_only = !ops.iter().any(is_append);
         let label = if is_read_only { "read" } else { "append" };
@@ -337,11 +378,11 @@ impl Procedure for Run {
             let mut point =
                 |list, mode| points.push(PointLock { table: LISTS, key: key(list), mode });
             match op {
-                Op::Append { list, .. } => point(list, Mode::Exclusive),
-                Op::Read { list } => point(list, Mode::Shared),
+                Op::Append { list, .. } => point(list, LockMode::Exclusive),
+                Op::Read { list } => point(list, LockMode::Shared),
                 Op::ReadRange { first, count } => {
                     let range = range(first, count);
-                    ranges.push(RangeLock { table: LISTS, range, mode: Mode::Shared });
+                    ranges.push(RangeLock { table: LISTS, range, mode: LockMode::Shared });
                 }
             }
         }
@@ -387,7 +428,7 @@ impl Procedure for Follow {
 
 /// Checks that no value is in the lists twice, and that each note's transaction has appended to a
 /// list.
-pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
+fn check(rows: &dyn Rows) -> Result<Report, Violation> {
     let mut lists = Vec::new();
     rows.scan(LISTS, &KeyRange::all(), &mut |key, value| {
         lists.push((decode_key(key), value.clone()));
@@ -474,7 +515,7 @@ mod tests {
         let (mut values, mut lists) = (BTreeSet::new(), BTreeSet::new());
         for index in 0..4 {
             let mut generator = workload.generator(Client::new(index, 4, 2));
-            let mut dice = Dice::new(index.into());
+            let mut dice = WorkloadRng::new(index.into());
             for txn in 0..3 * TXNS_PER_ERA {
                 let era = txn / TXNS_PER_ERA;
                 for op in generator.next_ops(&mut dice) {

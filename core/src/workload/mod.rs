@@ -20,7 +20,7 @@
 //! data: every client accesses all keys.
 //!
 //! **Determinism.** The transactions of a client depend only on the random generator that is passed
-//! in. The effects of a program depend only on its arguments, including dates and values. [`dice`]
+//! in. The effects of a program depend only on its arguments, including dates and values. [`rng`]
 //! is the only source of randomness.
 //!
 //! | workload | tables | programs |
@@ -61,10 +61,11 @@ pub mod catalog;
 mod check;
 pub mod commits;
 pub mod counters;
-pub mod dice;
+mod definition;
 pub mod list_append;
 pub mod model;
 pub mod registers;
+pub mod rng;
 pub mod smallbank;
 pub mod tpcc;
 pub mod ycsb;
@@ -79,10 +80,11 @@ pub use check::{Divided, Report, Rows, Snapshot, Violation};
 pub use commits::{Commits, Ledger, Watch};
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::partition::{Partitions, Rule};
+use crate::partition::Partitions;
 use crate::time::Timestamp;
 use crate::txn::{Abort, Procedure, SqlState, Stop};
-use dice::Dice;
+use definition::{Definition, Facts, Generate};
+use rng::WorkloadRng;
 
 /// A call of a procedure.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,9 +132,69 @@ impl Client {
     }
 }
 
-/// A workload: data, programs, and invariants.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Workload {
+/// Declares the workloads, by their types.
+macro_rules! workloads {
+    ($($(#[$doc:meta])* $variant:ident($definition:ty),)*) => {
+        /// A workload: data, programs, and invariants.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Workload {
+            $($(#[$doc])* $variant($definition),)*
+        }
+
+        #[derive(Clone, Debug)]
+        enum Kind {
+            $($variant(<$definition as Definition>::Generator),)*
+        }
+
+        /// The names of each workload.
+        const NAMES_EACH: &[&[&str]] = &[$(<$definition>::NAMES),*];
+
+        impl Workload {
+            fn find(name: &str, settings: &Settings) -> Option<Result<Self, InvalidSettings>> {
+                $(if <$definition>::NAMES.contains(&name) {
+                    return Some(<$definition>::named(name, settings).map(Self::$variant));
+                })*
+                None
+            }
+
+            fn facts(&self) -> &dyn Facts {
+                match self {
+                    $(Self::$variant(it) => it,)*
+                }
+            }
+
+            /// The transactions of one client.
+            pub fn generator(&self, client: Client) -> Generator {
+                Generator(match self {
+                    $(Self::$variant(it) => Kind::$variant(Definition::generator(it, client)),)*
+                })
+            }
+        }
+
+        impl Generator {
+            /// The next transaction. Its date is `now`.
+            pub fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
+                let dice = &mut WorkloadRng::new(rng.u64(..));
+                match &mut self.0 {
+                    $(Kind::$variant(it) => it.next_call(dice, now),)*
+                }
+            }
+        }
+
+        /// Whether the histories of the workload with this name can be recorded: no two of its
+        /// transactions write the same value.
+        pub fn is_recorded(name: &str) -> bool {
+            $(<$definition>::IS_RECORDED && <$definition>::NAMES.contains(&name))||*
+        }
+
+        /// All procedures of all workloads, for a node's registry.
+        pub fn procedures() -> Vec<Arc<dyn Procedure>> {
+            [$(<$definition>::programs()),*].concat()
+        }
+    };
+}
+
+workloads! {
     /// Yahoo's cloud serving benchmark.
     Ycsb(ycsb::Ycsb),
     /// Wholesale order entry.
@@ -141,14 +203,14 @@ pub enum Workload {
     ListAppend(list_append::ListAppend),
     /// Bank accounts with a constant sum.
     Bank(bank::Bank),
+    /// Savings and checking accounts.
+    SmallBank(smallbank::SmallBank),
+    /// The microbenchmarks of Calvin, Mako and Tiga.
+    Counters(counters::Counters),
     /// Registers and rows that are inserted and deleted.
     Registers(registers::Registers),
     /// A table with an index, whose schema changes.
     Catalog(catalog::Catalog),
-    /// The microbenchmarks of Calvin, Mako and Tiga.
-    Counters(counters::Counters),
-    /// Savings and checking accounts.
-    SmallBank(smallbank::SmallBank),
 }
 
 /// Size and skew of a workload. Each workload uses only its own settings.
@@ -233,31 +295,30 @@ impl fmt::Display for InvalidSettings {
 
 impl std::error::Error for InvalidSettings {}
 
+/// The number of [`NAMES`].
+const NAMES_COUNT: usize = {
+    let (mut count, mut at) = (0, 0);
+    while at < NAMES_EACH.len() {
+        count += NAMES_EACH[at].len();
+        at += 1;
+    }
+    count
+};
+
 /// The names accepted by [`Workload::named`].
-pub const NAMES: [&str; 22] = [
-    "ycsb-a",
-    "ycsb-b",
-    "ycsb-c",
-    "ycsb-d",
-    "ycsb-e",
-    "ycsb-f",
-    "tpcc",
-    "tpcc-nopay",
-    "tpcc-neworder",
-    "list-append",
-    "bank",
-    "smallbank",
-    counters::Mix::Calvin.name(),
-    counters::Mix::Mako.name(),
-    counters::Mix::Tiga.name(),
-    registers::Mix::Register.name(),
-    registers::Mix::LongFork.name(),
-    registers::Mix::WriteSkew.name(),
-    registers::Mix::Cycle.name(),
-    registers::Mix::Ranges.name(),
-    catalog::Mix::Index.name(),
-    catalog::Mix::Ddl.name(),
-];
+pub const NAMES: [&str; NAMES_COUNT] = {
+    let mut all = [""; NAMES_COUNT];
+    let (mut count, mut at) = (0, 0);
+    while at < NAMES_EACH.len() {
+        let mut own = 0;
+        while own < NAMES_EACH[at].len() {
+            all[count] = NAMES_EACH[at][own];
+            (count, own) = (count + 1, own + 1);
+        }
+        at += 1;
+    }
+    all
+};
 
 impl Workload {
     /// Creates the workload with this name on command lines.
@@ -265,113 +326,36 @@ impl Workload {
     /// # Errors
     /// If there is no workload of that name, or a setting is out of its bounds.
     pub fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
-        let ycsb = |mix| ycsb::Ycsb::new(mix, settings).map(Self::Ycsb);
-        let tpcc = |mix| tpcc::Tpcc::new(mix, settings).map(Self::Tpcc);
-        if let Some(mix) = registers::Mix::ALL.into_iter().find(|mix| mix.name() == name) {
-            return registers::Registers::new(mix, settings).map(Self::Registers);
-        }
-        if let Some(mix) = catalog::Mix::ALL.into_iter().find(|mix| mix.name() == name) {
-            return catalog::Catalog::new(mix, settings).map(Self::Catalog);
-        }
-        if let Some(mix) = counters::Mix::ALL.into_iter().find(|mix| mix.name() == name) {
-            return counters::Counters::new(mix, settings).map(Self::Counters);
-        }
-        match name {
-            "ycsb-a" => ycsb(ycsb::Mix::A),
-            "ycsb-b" => ycsb(ycsb::Mix::B),
-            "ycsb-c" => ycsb(ycsb::Mix::C),
-            "ycsb-d" => ycsb(ycsb::Mix::D),
-            "ycsb-e" => ycsb(ycsb::Mix::E),
-            "ycsb-f" => ycsb(ycsb::Mix::F),
-            "tpcc" => tpcc(tpcc::Mix::Standard),
-            "tpcc-nopay" => tpcc(tpcc::Mix::NewOrderPayment),
-            "tpcc-neworder" => tpcc(tpcc::Mix::NewOrder),
-            "list-append" => list_append::ListAppend::new(settings).map(Self::ListAppend),
-            "bank" => bank::Bank::new(settings).map(Self::Bank),
-            "smallbank" => smallbank::SmallBank::new(settings).map(Self::SmallBank),
-            _ => Err(InvalidSettings(format!(
-                "unknown workload {name:?}; known: {}",
-                NAMES.join(", ")
-            ))),
-        }
+        Self::find(name, settings).unwrap_or_else(|| {
+            Err(InvalidSettings(format!("unknown workload {name:?}; known: {}", NAMES.join(", "))))
+        })
     }
 
     /// The name on command lines and in reports.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Ycsb(ycsb) => ycsb.name(),
-            Self::Tpcc(tpcc) => tpcc.name(),
-            Self::ListAppend(_) => "list-append",
-            Self::Bank(_) => "bank",
-            Self::Registers(registers) => registers.name(),
-            Self::Catalog(catalog) => catalog.name(),
-            Self::Counters(counters) => counters.name(),
-            Self::SmallBank(_) => "smallbank",
-        }
+        self.facts().name()
+    }
+
+    /// Whether it exists only for the simulator's checkers of histories.
+    pub fn is_of_histories(&self) -> bool {
+        self.facts().is_of_histories()
     }
 
     /// The calls that load the tables: each once, in any order, before the first call of a client.
     /// Each writes about ten thousand rows at most. A repeated call writes the same rows again.
     pub fn load_calls(&self) -> Vec<Call> {
-        match self {
-            Self::Ycsb(ycsb) => ycsb.load_calls(),
-            Self::Tpcc(tpcc) => tpcc.load_calls(),
-            Self::ListAppend(_) | Self::Registers(_) => Vec::new(),
-            Self::Bank(bank) => bank.load_calls(),
-            Self::Catalog(catalog) => catalog.load_calls(),
-            Self::Counters(counters) => counters.load_calls(),
-            Self::SmallBank(bank) => bank.load_calls(),
-        }
+        self.facts().load_calls()
     }
 
     /// The partitioning of its tables over `shards` shards: related keys are on one shard, and
     /// tables that are never written are on all.
     pub fn partitions(&self, shards: u16) -> Partitions {
-        let by_hash = |prefix_bytes| Partitions::new(shards, Rule::Hash { prefix_bytes });
-        match self {
-            // By warehouse, distributed like the clients' home warehouses.
-            Self::Tpcc(_) => Partitions::new(shards, Rule::Number { bytes: 4, first: 1 })
-                .with(tpcc::tables::ITEM, Rule::Everywhere),
-            // By the clients' home shards.
-            Self::Counters(_) => {
-                let starts = (1..shards).map(|shard| shard.to_be_bytes().to_vec()).collect();
-                by_hash(2).with(counters::COUNTERS, Rule::Ranges { starts })
-            }
-            Self::Ycsb(_)
-            | Self::ListAppend(_)
-            | Self::Bank(_)
-            | Self::Registers(_)
-            | Self::Catalog(_)
-            | Self::SmallBank(_) => Partitions::new(shards, Rule::OF_WHOLE_KEY),
-        }
+        self.facts().partitions(shards)
     }
 
     /// The procedures that its clients call.
     pub fn procedures(&self) -> Vec<&'static str> {
-        match self {
-            Self::Ycsb(_) => vec!["ycsb"],
-            Self::Tpcc(tpcc) => tpcc.procedures(),
-            Self::ListAppend(_) => vec!["list_append", "list_follow"],
-            Self::Bank(_) => vec!["bank_transfer", "bank_audit"],
-            Self::Registers(_) => vec!["registers"],
-            Self::Catalog(_) => vec!["catalog"],
-            Self::Counters(_) => vec!["counters"],
-            Self::SmallBank(_) => vec!["smallbank"],
-        }
-    }
-
-    /// The transactions of one client.
-    pub fn generator(&self, client: Client) -> Generator {
-        Generator(match self {
-            Self::Ycsb(ycsb) => Kind::Ycsb(ycsb.generator(client)),
-            Self::Tpcc(tpcc) => Kind::Tpcc(tpcc.terminal(client)),
-            Self::ListAppend(lists) => Kind::ListAppend(lists.generator(client)),
-            Self::Bank(bank) => Kind::Bank(bank.clone()),
-            Self::Registers(registers) => Kind::Registers(registers.generator(client)),
-            Self::Catalog(catalog) => Kind::Catalog(catalog.clone()),
-            Self::Counters(counters) => Kind::Counters(counters.generator(client)),
-            Self::SmallBank(bank) => Kind::SmallBank(bank.clone()),
-        })
+        self.facts().procedures()
     }
 
     /// Checks the invariants that hold between any two transactions.
@@ -379,16 +363,29 @@ impl Workload {
     /// # Errors
     /// The first violated rule, its location, and both of its numbers.
     pub fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
-        match self {
-            Self::Ycsb(ycsb) => ycsb.check(rows),
-            Self::Tpcc(tpcc) => tpcc.check(rows),
-            Self::ListAppend(_) => list_append::check(rows),
-            Self::Bank(bank) => bank.check(rows),
-            Self::Registers(_) => registers::check(rows),
-            Self::Catalog(_) => catalog::Catalog::check(rows),
-            Self::Counters(counters) => counters.check(rows),
-            Self::SmallBank(bank) => bank.check(rows),
-        }
+        self.facts().check(rows)
+    }
+
+    /// The facts to record about its calls for [`Self::check_commits`].
+    pub fn watch(&self) -> Watch {
+        self.facts().watch()
+    }
+
+    /// Checks whether the facts counted in `rows` match the transactions committed since the load.
+    /// Detects lost and duplicated transactions in workloads whose data show them. The histories
+    /// for Elle and the bank's transfers do not.
+    ///
+    /// # Errors
+    /// The violated rule, with both numbers.
+    pub fn check_commits(
+        &self,
+        report: &Report,
+        rows: &dyn Rows,
+        commits: &Commits,
+    ) -> Result<(), Violation> {
+        let fact = |name: &str| report.facts.get(name).copied().unwrap_or(0);
+        let rule = check::Rule { rule: "acknowledged commits", place: &self.name() };
+        self.facts().check_commits(&rule, &fact, rows, commits)
     }
 }
 
@@ -396,55 +393,10 @@ impl Workload {
 #[derive(Clone, Debug)]
 pub struct Generator(Kind);
 
-#[derive(Clone, Debug)]
-enum Kind {
-    Ycsb(ycsb::Generator),
-    Tpcc(tpcc::Terminal),
-    ListAppend(list_append::Generator),
-    Bank(bank::Bank),
-    Registers(registers::Generator),
-    Catalog(catalog::Catalog),
-    Counters(counters::Generator),
-    SmallBank(smallbank::SmallBank),
-}
-
-impl Generator {
-    /// The next transaction. Its date is `now`.
-    pub fn next(&mut self, rng: &mut fastrand::Rng, now: Timestamp) -> Call {
-        let dice = &mut Dice::new(rng.u64(..));
-        match &mut self.0 {
-            Kind::Ycsb(ycsb) => ycsb.next(dice),
-            Kind::Tpcc(terminal) => terminal.next(dice, now),
-            Kind::ListAppend(lists) => lists.next(dice),
-            Kind::Bank(bank) => bank.next(dice),
-            Kind::Registers(registers) => registers.next(dice),
-            Kind::Catalog(catalog) => catalog.next(dice),
-            Kind::Counters(counters) => counters.next(dice),
-            Kind::SmallBank(bank) => bank.next(dice),
-        }
-    }
-}
-
-/// All procedures of all workloads, for a node's registry.
-pub fn procedures() -> Vec<Arc<dyn Procedure>> {
-    let mut all: Vec<Arc<dyn Procedure>> = vec![
-        Arc::new(ycsb::Run),
-        Arc::new(ycsb::Load),
-        Arc::new(list_append::Run),
-        Arc::new(list_append::Follow),
-        Arc::new(bank::Transfer),
-        Arc::new(bank::Audit),
-        Arc::new(bank::Load),
-        Arc::new(registers::Run),
-        Arc::new(catalog::Run),
-        Arc::new(catalog::Load),
-        Arc::new(counters::Run),
-        Arc::new(counters::Load),
-        Arc::new(smallbank::Run),
-        Arc::new(smallbank::Load),
-    ];
-    all.extend(tpcc::procedures());
-    all
+/// Returns the mix with one of the workload's names.
+fn mix<M: Copy>(all: &[M], name_of: fn(M) -> &'static str, name: &str) -> M {
+    let found = all.iter().find(|mix| name_of(**mix) == name);
+    *found.expect("it is one of the workload's names")
 }
 
 /// The stop of a program whose arguments or rows are malformed.

@@ -10,7 +10,7 @@ use std::ops::{Bound, ControlFlow};
 use super::check::Rows;
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
-use crate::txn::{Context, Footprint, Mode, Procedure, Scan, Stop, Visit};
+use crate::txn::{Context, Footprint, LockMode, Procedure, Scan, Stop, Visit};
 use crate::value::Value;
 
 type Table = BTreeMap<Key, Value>;
@@ -114,13 +114,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn assert_covered(&self, table: TableId, key: &[u8], mode: Mode) {
+    fn assert_covered(&self, table: TableId, key: &[u8], mode: LockMode) {
         let is_covered = self.footprint.as_ref().is_none_or(|f| f.covers(table, key, mode));
         assert!(is_covered, "{mode:?} use of {key:02x?} in table {table} is not in the footprint");
     }
 
     fn write(&mut self, table: TableId, key: Key, value: Option<Value>) {
-        self.assert_covered(table, &key, Mode::Write);
+        self.assert_covered(table, &key, LockMode::Write);
         self.writes.entry(table).or_default().insert(key, value);
     }
 }
@@ -161,7 +161,7 @@ impl Context for Run<'_> {
         if let Some(own) = self.writes.get(&table).and_then(|rows| rows.get(key)) {
             return Ok(own.clone());
         }
-        self.assert_covered(table, key, Mode::Shared);
+        self.assert_covered(table, key, LockMode::Shared);
         Ok(self.model.get(table, key))
     }
 
@@ -244,7 +244,7 @@ mod tests {
 
         fn footprint(&self, _: &[u8]) -> Option<Footprint> {
             let key = Key::from(&b"a"[..]);
-            let lock = crate::txn::PointLock { table: TABLE, key, mode: Mode::Shared };
+            let lock = crate::txn::PointLock { table: TABLE, key, mode: LockMode::Shared };
             Some(Footprint::new(vec![lock], Vec::new()))
         }
     }

@@ -19,18 +19,19 @@
 //! took effect.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::Dice;
+use super::definition::{Definition, Facts, Generate};
+use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, bounded, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
-use crate::txn::{
-    Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
-};
+use crate::time::Timestamp;
+use crate::txn::{Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, Stop};
 use crate::value::Value;
 
 /// Row number, big-endian, to value, little-endian.
@@ -218,10 +219,54 @@ impl Registers {
     pub fn name(&self) -> &'static str {
         self.mix.name()
     }
+}
 
-    /// The transactions of one client.
-    pub fn generator(&self, client: Client) -> Generator {
+impl Definition for Registers {
+    const NAMES: &'static [&'static str] = &[
+        Mix::Register.name(),
+        Mix::LongFork.name(),
+        Mix::WriteSkew.name(),
+        Mix::Cycle.name(),
+        Mix::Ranges.name(),
+    ];
+    const IS_RECORDED: bool = true;
+
+    type Generator = Generator;
+
+    fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(super::mix(&Mix::ALL, Mix::name, name), settings)
+    }
+
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Run)]
+    }
+
+    fn generator(&self, client: Client) -> Generator {
         Generator { registers: self.clone(), client: client.index, txns: 0, values: 0 }
+    }
+}
+
+impl Facts for Registers {
+    fn name(&self) -> &'static str {
+        self.mix.name()
+    }
+
+    fn is_of_histories(&self) -> bool {
+        true
+    }
+
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["registers"]
+    }
+
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+        check(rows)
+    }
+}
+
+impl Generate for Generator {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
+        self.next(dice)
     }
 }
 
@@ -236,7 +281,7 @@ pub struct Generator {
 
 impl Generator {
     /// The operations of the next transaction, for clients that execute them themselves.
-    pub fn next_ops(&mut self, dice: &mut Dice) -> Vec<Op> {
+    pub fn next_ops(&mut self, dice: &mut WorkloadRng) -> Vec<Op> {
         let Registers { mix, rows } = self.registers;
         let base = self.txns / TXNS_PER_ERA * rows;
         self.txns += 1;
@@ -270,7 +315,7 @@ impl Generator {
         }
     }
 
-    fn register(&mut self, base: u64, dice: &mut Dice) -> Vec<Op> {
+    fn register(&mut self, base: u64, dice: &mut WorkloadRng) -> Vec<Op> {
         let mut ops = Vec::new();
         for _ in 0..dice.between(1, 3) {
             let row = base + dice.below(self.registers.rows);
@@ -283,7 +328,7 @@ impl Generator {
         ops
     }
 
-    fn ranges(&mut self, base: u64, dice: &mut Dice) -> Vec<Op> {
+    fn ranges(&mut self, base: u64, dice: &mut WorkloadRng) -> Vec<Op> {
         let count = dice.between(1, self.registers.rows.min(SCANNED_MAX));
         let first = base + dice.below(self.registers.rows - count + 1);
         let scan = Op::Scan { first, count };
@@ -311,7 +356,7 @@ impl Generator {
         Op::Write { row, value: u64::from(self.client) << 32 | u64::from(self.values) }
     }
 
-    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let ops = self.next_ops(dice);
         let is_read_only = !ops.iter().any(Op::is_write);
         let label = if is_read_only { "read" } else { "write" };
@@ -406,7 +451,7 @@ impl Procedure for Run {
 }
 
 /// Checks that no value is in two rows.
-pub(super) fn check(rows: &dyn Rows) -> Result<Report, Violation> {
+fn check(rows: &dyn Rows) -> Result<Report, Violation> {
     let rule = Rule { rule: "registers", place: &"the table" };
     let mut all = Vec::new();
     let mut unreadable = Ok(());
@@ -474,7 +519,7 @@ mod tests {
             let (mut values, mut deletes, mut scans, mut only_read) = (BTreeSet::new(), 0, 0, 0);
             for index in 0..4 {
                 let mut generator = workload.generator(Client::new(index, 4, 2));
-                let mut dice = Dice::new(index.into());
+                let mut dice = WorkloadRng::new(index.into());
                 for txn in 0..3 * TXNS_PER_ERA {
                     let era = 4 * (txn / TXNS_PER_ERA)..4 * (txn / TXNS_PER_ERA + 1);
                     let ops = generator.next_ops(&mut dice);

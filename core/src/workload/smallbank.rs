@@ -16,18 +16,21 @@
 //! of the accounts follows from the number of committed transactions of each kind.
 
 use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
 use super::commits::{Commits, plus};
-use super::dice::Dice;
-use super::{Call, InvalidSettings, Settings, bounded, ended, malformed, setting};
+use super::definition::{Definition, Facts, Generate};
+use super::rng::WorkloadRng;
+use super::{Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Key, KeyRange};
+use crate::time::Timestamp;
 use crate::txn::{
-    Abort, Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, RangeLock, SqlState, Stop,
 };
 use crate::value::Value;
 
@@ -115,19 +118,7 @@ impl SmallBank {
         Ok(Self { customers, hot })
     }
 
-    pub(super) fn load_calls(&self) -> Vec<Call> {
-        let all = u64::from(self.customers);
-        let call = |start: u64| {
-            let mut args = Vec::new();
-            args.put_varint(start);
-            args.put_varint(all.min(start + LOAD_CUSTOMERS));
-            let (procedure, args) = ("smallbank_load", Bytes::from(args));
-            Call { procedure, args, label: "load", is_read_only: false }
-        };
-        (0..all).step_by(LOAD_CUSTOMERS as usize).map(call).collect()
-    }
-
-    pub(super) fn next(&self, dice: &mut Dice) -> Call {
+    fn next(&self, dice: &mut WorkloadRng) -> Call {
         let kind = match dice.below(5) {
             0 => Kind::Balance,
             1 => Kind::Deposit,
@@ -146,14 +137,54 @@ impl SmallBank {
     }
 
     /// Bounds on the total of all accounts after these commits and this number of penalties.
-    pub(super) fn total(&self, commits: &Commits, penalties: i64) -> RangeInclusive<i64> {
+    fn total(&self, commits: &Commits, penalties: i64) -> RangeInclusive<i64> {
         let first = 2 * i64::from(self.customers) * BALANCE_FIRST;
         let of_label = |label: &str| Kind::ALL.into_iter().find(|kind| kind.label() == label);
         let added = commits.sum(|label| of_label(label).map_or(0, Kind::adds));
         plus(added, first - penalties * PENALTY)
     }
+}
 
-    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+impl Definition for SmallBank {
+    const NAMES: &'static [&'static str] = &["smallbank"];
+
+    type Generator = Self;
+
+    fn named(_: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(settings)
+    }
+
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Run), Arc::new(Load)]
+    }
+
+    fn generator(&self, _: Client) -> Self {
+        self.clone()
+    }
+}
+
+impl Facts for SmallBank {
+    fn name(&self) -> &'static str {
+        "smallbank"
+    }
+
+    fn load_calls(&self) -> Vec<Call> {
+        let all = u64::from(self.customers);
+        let call = |start: u64| {
+            let mut args = Vec::new();
+            args.put_varint(start);
+            args.put_varint(all.min(start + LOAD_CUSTOMERS));
+            let (procedure, args) = ("smallbank_load", Bytes::from(args));
+            Call { procedure, args, label: "load", is_read_only: false }
+        };
+        (0..all).step_by(LOAD_CUSTOMERS as usize).map(call).collect()
+    }
+
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["smallbank"]
+    }
+
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let customers = i64::from(self.customers);
         let mut report = Report::default();
         let accounts = [(SAVINGS, "all savings"), (CHECKING, "all checking accounts")];
@@ -174,12 +205,30 @@ impl SmallBank {
         report.count("customers", customers);
         Ok(report)
     }
+
+    fn check_commits(
+        &self,
+        rule: &Rule<'_>,
+        fact: &dyn Fn(&str) -> i64,
+        _: &dyn Rows,
+        commits: &Commits,
+    ) -> Result<(), Violation> {
+        let expected = self.total(commits, fact(PENALTIES_TAKEN));
+        let found = ("total of all accounts", fact(CENTS));
+        rule.within(found, "loaded, plus deposits, minus payments", expected)
+    }
+}
+
+impl Generate for SmallBank {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
+        self.next(dice)
+    }
 }
 
 /// The name of the total of all accounts in a report.
-pub(super) const CENTS: &str = "cents";
+const CENTS: &str = "cents";
 /// The name of the number of penalties in a report.
-pub(super) const PENALTIES_TAKEN: &str = "penalties";
+const PENALTIES_TAKEN: &str = "penalties";
 
 /// Sums over a table.
 #[derive(Default)]
@@ -490,7 +539,7 @@ mod tests {
         let commits = Commits { committed: committed.collect(), ..Commits::default() };
         let facts = bench.check().facts;
         assert_eq!(bank.total(&commits, facts[PENALTIES_TAKEN]), facts[CENTS]..=facts[CENTS]);
-        let mut dice = Dice::new(1);
+        let mut dice = WorkloadRng::new(1);
         let calls = (0..1_000).map(|_| Args::decode(&bank.next(&mut dice).args));
         let hot = calls.filter(|args| args.as_ref().expect("well formed").first < 10).count();
         assert!((870..940).contains(&hot), "{hot}");

@@ -29,14 +29,18 @@
 //! D may not exist yet. Reading a missing row is a read like any other. A scan of `n` rows covers
 //! `n` row numbers, so that its footprint follows from its arguments.
 
+mod load;
 mod writes;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
-use super::dice::{Dice, scatter};
+use super::commits::{Commits, Watch};
+use super::definition::{Definition, Facts, Generate};
+use super::rng::{WorkloadRng, scatter};
 use super::zipf::Zipf;
 use super::{
     Call, Client, InvalidSettings, Settings, bounded, ended, malformed, setting, setting_zipf,
@@ -44,10 +48,11 @@ use super::{
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
-use crate::txn::{
-    Context, Footprint, Mode as LockMode, PointLock, Procedure, RangeLock, Scan, Stop,
-};
+use crate::time::Timestamp;
+use crate::txn::{Context, Footprint, LockMode, PointLock, Procedure, RangeLock, Scan, Stop};
 use crate::value::Value;
+pub use load::Load;
+use load::LoadArgs;
 pub(super) use writes::written;
 pub use writes::{check_newest, mark, marks_read, reads_of};
 
@@ -94,6 +99,23 @@ pub enum Mix {
     F,
 }
 
+impl Mix {
+    /// All mixes.
+    pub const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::F];
+
+    /// The name on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::A => "ycsb-a",
+            Self::B => "ycsb-b",
+            Self::C => "ycsb-c",
+            Self::D => "ycsb-d",
+            Self::E => "ycsb-e",
+            Self::F => "ycsb-f",
+        }
+    }
+}
+
 /// The workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ycsb {
@@ -130,20 +152,34 @@ impl Ycsb {
         }
         Ok(Self { mix, seed, rows, value_len, zipf, long: (long, long_times) })
     }
+}
 
-    /// The name on command lines.
-    pub fn name(&self) -> &'static str {
-        match self.mix {
-            Mix::A => "ycsb-a",
-            Mix::B => "ycsb-b",
-            Mix::C => "ycsb-c",
-            Mix::D => "ycsb-d",
-            Mix::E => "ycsb-e",
-            Mix::F => "ycsb-f",
-        }
+impl Definition for Ycsb {
+    const NAMES: &'static [&'static str] =
+        &[Mix::A.name(), Mix::B.name(), Mix::C.name(), Mix::D.name(), Mix::E.name(), Mix::F.name()];
+
+    type Generator = Generator;
+
+    fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(super::mix(&Mix::ALL, Mix::name, name), settings)
     }
 
-    pub(super) fn load_calls(&self) -> Vec<Call> {
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![Arc::new(Run), Arc::new(Load)]
+    }
+
+    fn generator(&self, client: Client) -> Generator {
+        let zipf = Zipf::new(self.rows, self.zipf);
+        Generator { ycsb: self.clone(), client, zipf, inserts: 0 }
+    }
+}
+
+impl Facts for Ycsb {
+    fn name(&self) -> &'static str {
+        self.mix.name()
+    }
+
+    fn load_calls(&self) -> Vec<Call> {
         let step = (LOAD_BYTES_MAX / u64::from(self.value_len)).clamp(1, LOAD_ROWS_MAX);
         let call = |k| {
             let (start, value_len, seed) = (k * step, self.value_len, self.seed);
@@ -154,14 +190,12 @@ impl Ycsb {
         (0..self.rows.div_ceil(step)).map(call).collect()
     }
 
-    /// The transactions of one client.
-    pub fn generator(&self, client: Client) -> Generator {
-        let zipf = Zipf::new(self.rows, self.zipf);
-        Generator { ycsb: self.clone(), client, zipf, inserts: 0 }
+    fn procedures(&self) -> Vec<&'static str> {
+        vec!["ycsb"]
     }
 
     /// Checks that all loaded rows exist, with values of the right length.
-    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let mut report = Report::default();
         let (mut loaded, mut wrong_len, mut increments) = (0, 0, 0_i64);
         let end_loaded = key(self.rows);
@@ -179,6 +213,26 @@ impl Ycsb {
             report.count(INCREMENTS, increments);
         }
         Ok(report)
+    }
+
+    fn watch(&self) -> Watch {
+        self.watched()
+    }
+
+    fn check_commits(
+        &self,
+        rule: &Rule<'_>,
+        fact: &dyn Fn(&str) -> i64,
+        rows: &dyn Rows,
+        commits: &Commits,
+    ) -> Result<(), Violation> {
+        self.check_written(rule, fact, rows, commits)
+    }
+}
+
+impl Generate for Generator {
+    fn next_call(&mut self, dice: &mut WorkloadRng, _: Timestamp) -> Call {
+        self.next(dice)
     }
 }
 
@@ -219,7 +273,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    pub(super) fn next(&mut self, dice: &mut Dice) -> Call {
+    fn next(&mut self, dice: &mut WorkloadRng) -> Call {
         let percent = match self.ycsb.mix {
             Mix::A | Mix::F => 50,
             Mix::B | Mix::D | Mix::E => 5,
@@ -237,7 +291,7 @@ impl Generator {
 
     /// A call with one operation for each element of `writes`. The labels are for a read-only call
     /// and for one that writes.
-    fn call(&mut self, writes: &[bool], labels: [&'static str; 2], dice: &mut Dice) -> Call {
+    fn call(&mut self, writes: &[bool], labels: [&'static str; 2], dice: &mut WorkloadRng) -> Call {
         let values = writes.iter().filter(|writes| **writes).count();
         let is_read_only = values == 0;
         let len = values * self.ycsb.value_len as usize + writes.len() * OP_LEN_MAX;
@@ -249,7 +303,7 @@ impl Generator {
     }
 
     /// Appends one operation.
-    fn put_op(&mut self, writes: bool, dice: &mut Dice, out: &mut Vec<u8>) {
+    fn put_op(&mut self, writes: bool, dice: &mut WorkloadRng, out: &mut Vec<u8>) {
         let kind = match (self.ycsb.mix, writes) {
             (Mix::E, false) => Op::SCAN,
             (_, false) => Op::READ,
@@ -279,7 +333,7 @@ impl Generator {
         self.ycsb.rows + row % (ROW_END - self.ycsb.rows)
     }
 
-    fn latest(&self, dice: &mut Dice) -> u64 {
+    fn latest(&self, dice: &mut WorkloadRng) -> u64 {
         let end = self.ycsb.rows + self.inserts * u64::from(self.client.clients);
         end.min(ROW_END) - 1 - self.zipf.draw(dice)
     }
@@ -475,78 +529,6 @@ impl Procedure for Run {
             Ok(())
         });
         decoded.is_ok() && is_read_only
-    }
-}
-
-/// Writes rows `start .. end` with random values that begin with a counter of 0.
-#[derive(Clone, Copy, Debug)]
-pub struct Load;
-
-struct LoadArgs {
-    start: u64,
-    end: u64,
-    value_len: u32,
-    seed: u64,
-}
-
-impl LoadArgs {
-    fn encode(&self) -> Vec<u8> {
-        let mut args = Vec::new();
-        args.put_varint(self.start);
-        args.put_varint(self.end);
-        args.put_varint(self.value_len.into());
-        args.put_u64(self.seed);
-        args
-    }
-
-    fn decode(args: &[u8]) -> Result<Self, DecodeError> {
-        let from = &mut Reader::new(args);
-        let start = bounded(from.varint("start")?, 0, ROW_END, "start")?;
-        let end = bounded(from.varint("end")?, start, start + LOAD_ROWS_MAX, "end")?;
-        bounded(end, start, ROW_END, "end")?;
-        let value_len = from.varint("value length")?;
-        let value_len =
-            bounded(value_len, COUNTER_LEN as u64, VALUE_LEN_MAX, "value length")? as u32;
-        bounded((end - start) * u64::from(value_len), 0, LOAD_BYTES_MAX, "size of a load")?;
-        let seed = from.u64("seed")?;
-        ended(from, "load arguments")?;
-        Ok(Self { start, end, value_len, seed })
-    }
-}
-
-impl Procedure for Load {
-    fn name(&self) -> &str {
-        "ycsb_load"
-    }
-
-    fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
-        let args = LoadArgs::decode(args).map_err(malformed)?;
-        let mut value = Vec::with_capacity(args.value_len as usize);
-        for row in args.start..args.end {
-            value.clear();
-            value.put_u64(0);
-            Dice::of(args.seed, &[row]).bytes(args.value_len as usize - COUNTER_LEN, &mut value);
-            cx.put(ROWS, key(row), Value::copy_from(&value))?;
-        }
-        Ok(Vec::new())
-    }
-
-    fn is_footprint_certain(&self) -> bool {
-        true
-    }
-
-    fn footprint(&self, args: &[u8]) -> Option<Footprint> {
-        let Ok(args) = LoadArgs::decode(args) else { return Some(Footprint::default()) };
-        if args.start == args.end {
-            return Some(Footprint::default());
-        }
-        let range = Op::range(args.start, args.end - args.start);
-        let lock = RangeLock { table: ROWS, range, mode: LockMode::Write };
-        Some(Footprint::new(Vec::new(), vec![lock]))
-    }
-
-    fn is_bulk(&self, _: &[u8]) -> bool {
-        true
     }
 }
 

@@ -10,7 +10,7 @@
 //! `k`, because it is convex. A point under the curve is drawn by inverting the integral. It is
 //! rounded to a rank, and rejected if it is in the excess area of that rank.
 
-use super::dice::Dice;
+use super::rng::WorkloadRng;
 
 /// Draws ranks according to Zipf's law.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Zipf {
     }
 
     /// Draws a rank, from 0.
-    pub fn draw(&self, dice: &mut Dice) -> u64 {
+    pub fn draw(&self, dice: &mut WorkloadRng) -> u64 {
         if self.theta == 0.0 {
             return dice.below(self.ranks);
         }
@@ -89,7 +89,7 @@ mod tests {
     fn worst_deviation(ranks: u64, theta: f64, draws: u64) -> f64 {
         const SHOWN: usize = 20;
         let zipf = Zipf::new(ranks, theta);
-        let mut dice = Dice::of(42, &[ranks, theta.to_bits()]);
+        let mut dice = WorkloadRng::of(42, &[ranks, theta.to_bits()]);
         let mut counts = [0_u64; SHOWN + 1];
         for _ in 0..draws {
             let rank = zipf.draw(&mut dice);
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_wrong_exponent_would_be_noticed() {
         let near = Zipf::new(1_000, 0.95);
-        let mut dice = Dice::new(1);
+        let mut dice = WorkloadRng::new(1);
         let first = (0..100_000).filter(|_| near.draw(&mut dice) == 0).count() as f64;
         let weight_sum: f64 = (1..=1_000).map(|k: u32| f64::from(k).powf(-0.9)).sum();
         let expected = 100_000.0 / weight_sum;
@@ -136,7 +136,7 @@ mod tests {
     fn the_largest_key_spaces_work() {
         for theta in [0.0, 0.5, 1.0, 1.7] {
             let zipf = Zipf::new(1 << 40, theta);
-            let mut dice = Dice::new(3);
+            let mut dice = WorkloadRng::new(3);
             assert!((0..1_000).all(|_| zipf.draw(&mut dice) < 1 << 40));
         }
     }

@@ -60,7 +60,7 @@ fn nanos(duration: Duration) -> u64 {
 
 /// A region, by its index in the list of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(pub usize);
+pub struct RegionIndex(pub usize);
 
 /// The size of data that is sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,9 +137,9 @@ pub enum Drop {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arrival<P> {
     /// The sending region.
-    pub from: Place,
+    pub from: RegionIndex,
     /// The receiving region.
-    pub to: Place,
+    pub to: RegionIndex,
     /// The arrival time, which is not later than the time passed to [`Wan::deliver`].
     pub due: Moment,
     /// The size passed to [`Wan::send`].
@@ -178,11 +178,15 @@ impl<P> Wan<P> {
     ///
     /// # Panics
     /// When there are no places.
-    pub fn new(places: usize, seed: u64, mut shape: impl FnMut(Place, Place) -> Shape) -> Self {
+    pub fn new(
+        places: usize,
+        seed: u64,
+        mut shape: impl FnMut(RegionIndex, RegionIndex) -> Shape,
+    ) -> Self {
         assert!(places > 0, "a WAN needs a place");
         let pairs = (0..places).flat_map(|from| (0..places).map(move |to| (from, to)));
         let links: Vec<Link> =
-            pairs.map(|(from, to)| Link::new(shape(Place(from), Place(to)))).collect();
+            pairs.map(|(from, to)| Link::new(shape(RegionIndex(from), RegionIndex(to)))).collect();
         let flying = links.iter().map(|_| VecDeque::new()).collect();
         let heads = vec![NEVER; links.len()];
         let rng = fastrand::Rng::with_seed(seed);
@@ -204,7 +208,7 @@ impl<P> Wan<P> {
     pub fn send(
         &mut self,
         now: Moment,
-        (from, to): (Place, Place),
+        (from, to): (RegionIndex, RegionIndex),
         size: Size,
         packet: P,
     ) -> Result<Moment, (Drop, P)> {
@@ -245,12 +249,12 @@ impl<P> Wan<P> {
         self.heads[at] = self.flying[at].front().map_or(NEVER, |next| next.due);
         self.held_bytes -= size.held_bytes;
         self.links[at].counts.delivered.add(size);
-        let (from, to) = (Place(at / self.places), Place(at % self.places));
+        let (from, to) = (RegionIndex(at / self.places), RegionIndex(at % self.places));
         Some(Arrival { from, to, due, size, packet })
     }
 
     /// Counts a packet returned by [`Wan::deliver`] as refused by the receiver.
-    pub fn refuse(&mut self, from: Place, to: Place, size: Size) {
+    pub fn refuse(&mut self, from: RegionIndex, to: RegionIndex, size: Size) {
         let at = self.index(from, to);
         let counts = &mut self.links[at].counts;
         counts.delivered.remove(size);
@@ -258,7 +262,7 @@ impl<P> Wan<P> {
     }
 
     /// Cuts a link: packets no longer pass, and those in flight are dropped.
-    pub fn cut(&mut self, from: Place, to: Place) {
+    pub fn cut(&mut self, from: RegionIndex, to: RegionIndex) {
         let at = self.index(from, to);
         for gone in self.flying[at].drain(..) {
             self.held_bytes -= gone.size.held_bytes;
@@ -269,35 +273,35 @@ impl<P> Wan<P> {
     }
 
     /// Heals a link that was cut.
-    pub fn heal(&mut self, from: Place, to: Place) {
+    pub fn heal(&mut self, from: RegionIndex, to: RegionIndex) {
         let at = self.index(from, to);
         self.links[at].is_cut = false;
     }
 
     /// Whether a link is cut.
-    pub fn is_cut(&self, from: Place, to: Place) -> bool {
+    pub fn is_cut(&self, from: RegionIndex, to: RegionIndex) -> bool {
         self.links[self.index(from, to)].is_cut
     }
 
     /// The current properties of a link.
-    pub fn shape(&self, from: Place, to: Place) -> Shape {
+    pub fn shape(&self, from: RegionIndex, to: RegionIndex) -> Shape {
         self.links[self.index(from, to)].shape
     }
 
     /// Changes a link's properties, for packets sent from now on. If packets may not be reordered
     /// and the link becomes shorter, they still arrive after those in flight.
-    pub fn set_shape(&mut self, from: Place, to: Place, shape: Shape) {
+    pub fn set_shape(&mut self, from: RegionIndex, to: RegionIndex, shape: Shape) {
         let at = self.index(from, to);
         self.links[at].shape = shape.checked();
     }
 
     /// The packet counts of a link.
-    pub fn counts(&self, from: Place, to: Place) -> Counts {
+    pub fn counts(&self, from: RegionIndex, to: RegionIndex) -> Counts {
         self.links[self.index(from, to)].counts
     }
 
     /// The packets in flight on a link.
-    pub fn flying(&self, from: Place, to: Place) -> Tally {
+    pub fn flying(&self, from: RegionIndex, to: RegionIndex) -> Tally {
         let mut tally = Tally::default();
         for flying in &self.flying[self.index(from, to)] {
             tally.add(flying.size);
@@ -305,7 +309,7 @@ impl<P> Wan<P> {
         tally
     }
 
-    fn index(&self, from: Place, to: Place) -> usize {
+    fn index(&self, from: RegionIndex, to: RegionIndex) -> usize {
         assert!(from.0 < self.places && to.0 < self.places, "the regions exist");
         assert!(from != to, "a region has no link to itself");
         from.0 * self.places + to.0
@@ -322,7 +326,7 @@ impl<P> Wan<P> {
             );
             assert_eq!(self.heads[at], flying.front().map_or(NEVER, |first| first.due));
             held_bytes += flying.iter().map(|flying| flying.size.held_bytes).sum::<usize>();
-            let (from, to) = (Place(at / self.places), Place(at % self.places));
+            let (from, to) = (RegionIndex(at / self.places), RegionIndex(at % self.places));
             if from != to {
                 let (counts, on_its_way) = (self.counts(from, to), self.flying(from, to));
                 let all = [counts.delivered, counts.dropped(), on_its_way];

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const A: Place = Place(0);
-const B: Place = Place(1);
+const A: RegionIndex = RegionIndex(0);
+const B: RegionIndex = RegionIndex(1);
 const MS: u64 = 1_000_000;
 
 fn bytes(bytes: u64) -> Size {
@@ -43,7 +43,7 @@ fn a_packet_arrives_when_its_delay_is_over_and_no_nanosecond_earlier() {
 fn what_should_arrive_first_is_delivered_first_whatever_link_it_is_on() {
     let mut wan: Wan<u64> = Wan::new(3, 1, |from, to| of_ms((from.0 * 10 + to.0 * 3) as u64));
     for (at, (from, to)) in [(2, 0), (1, 0), (0, 2), (0, 1)].into_iter().enumerate() {
-        wan.send(Moment(0), (Place(from), Place(to)), bytes(1), at as u64).unwrap();
+        wan.send(Moment(0), (RegionIndex(from), RegionIndex(to)), bytes(1), at as u64).unwrap();
     }
     let order: Vec<u64> =
         arrived(&mut wan, Moment(99 * MS)).into_iter().map(|(packet, _)| packet).collect();
@@ -204,16 +204,16 @@ fn run(seed: u64, shape: Shape, events: &[Event]) -> Vec<(u64, Moment)> {
             Event::Send { from, to, bytes, packets } => {
                 number += 1;
                 let size = Size { wire_bytes: bytes, packets, held_bytes: bytes as usize };
-                let link = (Place(from), Place(to));
+                let link = (RegionIndex(from), RegionIndex(to));
                 let delay = wan.shape(link.0, link.1).delay;
                 let _ = wan.send(now, link, size, (now, delay, number));
             }
             Event::Pass { nanos } => now = Moment(now.0 + nanos),
-            Event::Cut { from, to } => wan.cut(Place(from), Place(to)),
-            Event::Heal { from, to } => wan.heal(Place(from), Place(to)),
+            Event::Cut { from, to } => wan.cut(RegionIndex(from), RegionIndex(to)),
+            Event::Heal { from, to } => wan.heal(RegionIndex(from), RegionIndex(to)),
             Event::Delay { from, to, us } => {
                 let delay = Duration::from_micros(us);
-                wan.set_shape(Place(from), Place(to), Shape { delay, ..shape });
+                wan.set_shape(RegionIndex(from), RegionIndex(to), Shape { delay, ..shape });
             }
         }
         arrive(&mut wan, now);

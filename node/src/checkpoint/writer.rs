@@ -15,8 +15,8 @@ use pangea_core::store::Pin;
 use super::{KEPT, TEMP_NAME, file_name, versions};
 use crate::disk::{Disk, DiskError, DiskFile};
 use crate::log::remove_if_there;
-use crate::pace::{PIECE_BYTES, rest_after};
 use crate::panics::caught;
+use crate::write_throttle::{PIECE_BYTES, rest_after};
 
 /// The `nice` value of the thread that writes checkpoints. Reading an entire store takes seconds of
 /// CPU time. If cores are short, threads that serve requests would wait for it. At 5 the thread

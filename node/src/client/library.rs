@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::connection;
 use super::wire::{Answer, Query, Row, SubmitBuffer};
-use crate::driver::Way;
+use crate::driver::LatencySample;
 use crate::transport::{CLIENT_FRAME_MAX, ClientWelcome, LinkReport, LinkSettings};
 
 /// The maximum number of requests of one client in flight.
@@ -240,13 +240,13 @@ impl Client {
     }
 
     /// Pins a version for as long as this client is connected. Returns the number to pass to
-    /// [`Client::release`], or `None` if the node has not reached the version.
+    /// [`Client::unpin`], or `None` if the node has not reached the version.
     ///
     /// # Errors
     /// As [`Client::query`].
-    pub async fn hold(&self, version: SnapshotVersion) -> Result<Option<u64>, ClientError> {
-        match self.query(&Query::Hold { version }).await? {
-            Answer::Held(hold) => Ok(hold),
+    pub async fn pin(&self, version: SnapshotVersion) -> Result<Option<u64>, ClientError> {
+        match self.query(&Query::Pin { version }).await? {
+            Answer::Pinned(pin) => Ok(pin),
             other => Err(unexpected(other)),
         }
     }
@@ -255,8 +255,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::query`].
-    pub async fn release(&self, hold: u64) -> Result<(), ClientError> {
-        self.change(&Query::Release { hold }).await
+    pub async fn unpin(&self, pin: u64) -> Result<(), ClientError> {
+        self.change(&Query::Unpin { pin }).await
     }
 
     /// Checks the invariants of a workload's rows at the node's newest version, against the
@@ -293,9 +293,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::query`].
-    pub async fn ways(&self) -> Result<Vec<Way>, ClientError> {
-        match self.query(&Query::Ways).await? {
-            Answer::Ways(ways) => Ok(ways),
+    pub async fn latency_samples(&self) -> Result<Vec<LatencySample>, ClientError> {
+        match self.query(&Query::LatencySamples).await? {
+            Answer::LatencySamples(samples) => Ok(samples),
             other => Err(unexpected(other)),
         }
     }

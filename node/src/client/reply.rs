@@ -91,7 +91,7 @@ impl ClientReply {
     pub fn hold(self, kept: Box<dyn Any + Send>) {
         let held = self.answers.as_ref().and_then(|answers| answers.hold(kept));
         match held {
-            Some(number) => self.send(&Answer::Held(Some(number))),
+            Some(number) => self.send(&Answer::Pinned(Some(number))),
             None => self.refuse(format!("the limit of {HELD_MAX} pinned versions is reached")),
         }
     }

@@ -130,9 +130,9 @@ fn on_query(shared: &Shared, address: SocketAddr, query: Query, reply: ClientRep
         | Query::Digest { .. }
         | Query::Fresh
         | Query::Table { .. }
-        | Query::Ways
-        | Query::Hold { .. }
-        | Query::Release { .. }
+        | Query::LatencySamples
+        | Query::Pin { .. }
+        | Query::Unpin { .. }
         | Query::Check { .. } => {
             (shared.events)(TransportEvent::Query(ClientQuery { query, reply }));
         }

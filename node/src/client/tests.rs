@@ -60,13 +60,13 @@ fn answer(query: ClientQuery) {
 
 /// A node of a cluster of one. Its driver handles a whole frame of calls and answers the last one
 /// first.
-struct Toy {
+struct ToyProtocol {
     transport: Transport,
     submits: Arc<AtomicUsize>,
     troubles: Arc<Mutex<Vec<String>>>,
 }
 
-impl Toy {
+impl ToyProtocol {
     fn start(listen: SocketAddr) -> Self {
         let submits = Arc::new(AtomicUsize::new(0));
         let troubles = Arc::new(Mutex::new(Vec::new()));
@@ -110,9 +110,12 @@ fn send(sender: &Sender<Vec<ClientCall>>, calls: Vec<ClientCall>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bug_that_one_client_meets_disconnects_it_and_no_other() {
-    let toy = Toy::start(loopback(0));
+    let toy = ToyProtocol::start(loopback(0));
     let (one, other) = (toy.client().await, toy.client().await);
-    assert!(one.query(&Query::Ways).await.is_err(), "the toy has no such query, and panics");
+    assert!(
+        one.query(&Query::LatencySamples).await.is_err(),
+        "the toy has no such query, and panics"
+    );
     assert_eq!(other.fresh().await.unwrap(), SnapshotVersion(6));
     let told = toy.troubles.lock().unwrap().join("; ");
     assert!(told.contains("thread client failed") && told.contains("is a bug"), "{told}");
@@ -122,7 +125,7 @@ async fn a_bug_that_one_client_meets_disconnects_it_and_no_other() {
 async fn thousands_of_calls_share_a_connection_and_each_gets_its_own_answer() {
     const TASKS: u64 = 4_000;
     const CALLS: u64 = 5;
-    let toy = Toy::start(loopback(0));
+    let toy = ToyProtocol::start(loopback(0));
     let client = toy.client().await;
     let call = |task: u64| {
         let client = client.clone();
@@ -144,7 +147,7 @@ async fn thousands_of_calls_share_a_connection_and_each_gets_its_own_answer() {
 
 #[tokio::test]
 async fn each_way_that_a_call_can_end_is_told_apart() {
-    let toy = Toy::start(loopback(0));
+    let toy = ToyProtocol::start(loopback(0));
     let client = toy.client().await;
     assert_eq!((client.node(), client.region(), client.protocol()), (NodeId(0), "a", "echo"));
     let aborted = client.call("abort", b"").await.unwrap();
@@ -172,7 +175,7 @@ async fn each_way_that_a_call_can_end_is_told_apart() {
 
 #[tokio::test]
 async fn a_lost_connection_is_ambiguous_for_what_was_sent_and_comes_back_by_itself() {
-    let toy = Toy::start(loopback(0));
+    let toy = ToyProtocol::start(loopback(0));
     let client = toy.client().await;
     let address = toy.address();
     let held = tokio::spawn({
@@ -191,7 +194,7 @@ async fn a_lost_connection_is_ambiguous_for_what_was_sent_and_comes_back_by_itse
     assert!(!client.is_connected());
     stopping.join().unwrap();
 
-    let toy = Toy::start(address);
+    let toy = ToyProtocol::start(address);
     client.connected().await;
     assert_eq!(client.call("echo", b"again").await, Ok(committed(b"again")));
     drop(toy);
@@ -199,7 +202,7 @@ async fn a_lost_connection_is_ambiguous_for_what_was_sent_and_comes_back_by_itse
 
 #[tokio::test]
 async fn queries_reach_the_driver_and_its_answers_come_back() {
-    let toy = Toy::start(loopback(0));
+    let toy = ToyProtocol::start(loopback(0));
     let client = toy.client().await;
     assert_eq!(client.status().await.unwrap().version, SnapshotVersion(5));
     assert_eq!(client.digest(None).await, Ok((SnapshotVersion(5), 99)));
@@ -237,13 +240,13 @@ async fn links_are_seen_cut_healed_and_changed_through_a_client() {
 
 #[tokio::test]
 async fn a_client_of_another_cluster_is_told_so() {
-    let toy = Toy::start(loopback(0));
+    let toy = ToyProtocol::start(loopback(0));
     let error = Client::connect(toy.address(), "other").await.unwrap_err();
     assert!(error.to_string().contains("cluster \"other\" does not match \"test\""), "{error}");
 }
 
 /// A hand-written client, already welcomed.
-fn by_hand(toy: &Toy) -> TcpStream {
+fn by_hand(toy: &ToyProtocol) -> TcpStream {
     let mut stream = TcpStream::connect(toy.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let hello = Hello::Client(ClientHello { cluster: "test".to_owned() });
@@ -257,7 +260,7 @@ fn by_hand(toy: &Toy) -> TcpStream {
 
 #[tokio::test]
 async fn a_client_that_breaks_the_protocol_is_disconnected_and_no_other() {
-    let toy = Toy::start(loopback(0));
+    let toy = ToyProtocol::start(loopback(0));
     let client = toy.client().await;
     let mut oversized = frame::encode(Kind::Submit, b"");
     oversized[3] = 2;
@@ -284,7 +287,7 @@ async fn a_client_that_breaks_the_protocol_is_disconnected_and_no_other() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answers_is_disconnected_and_no_other() {
-    let toy = Toy::start(loopback(0));
+    let toy = ToyProtocol::start(loopback(0));
     let client = toy.client().await;
     let mut greedy = by_hand(&toy);
     let mut calls = wire::SubmitBuffer::default();

@@ -11,7 +11,7 @@ use pangea_core::txn::Outcome;
 use pangea_core::workload;
 use serde::{Deserialize, Serialize};
 
-use crate::driver::Way;
+use crate::driver::LatencySample;
 use crate::transport::{LinkReport, LinkSettings};
 
 /// A client's query to a node. New queries are appended at the end.
@@ -73,16 +73,16 @@ pub enum Query {
     },
     /// Latency breakdowns of a sample of this node's transactions that ended since any client last
     /// requested them.
-    Ways,
+    LatencySamples,
     /// Pin a version for as long as this connection lasts.
-    Hold {
+    Pin {
         /// The version.
         version: SnapshotVersion,
     },
     /// Unpin a version.
-    Release {
+    Unpin {
         /// The number of the pin.
-        hold: u64,
+        pin: u64,
     },
 }
 
@@ -124,11 +124,11 @@ pub enum Answer {
         /// The counts, or the violated invariant.
         verdict: Result<String, String>,
     },
-    /// Answers [`Query::Ways`].
-    Ways(Vec<Way>),
-    /// Answers [`Query::Hold`]: the number of the pin, or `None` if the node has not reached the
+    /// Answers [`Query::LatencySamples`].
+    LatencySamples(Vec<LatencySample>),
+    /// Answers [`Query::Pin`]: the number of the pin, or `None` if the node has not reached the
     /// version.
-    Held(Option<u64>),
+    Pinned(Option<u64>),
 }
 
 /// A key and its value.

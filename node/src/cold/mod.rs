@@ -10,9 +10,9 @@
 //! the log. Therefore it is never synced.
 
 mod file;
-mod keeper;
 mod start;
+mod threads;
 
 pub use file::ColdFile;
-pub use keeper::{Keeper, OnFetched, OnPanic};
-pub(crate) use start::{keeper_of, new_store};
+pub(crate) use start::{cold_threads_of, new_store};
+pub use threads::{ColdThreads, OnFetched, OnPanic};

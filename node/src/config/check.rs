@@ -6,36 +6,20 @@ use std::path::PathBuf;
 
 use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::partition::SHARDS_MAX;
-use pangea_sql::RESULTS_BYTES_DEFAULT;
 use toml::Spanned;
 
+use super::tuning::within;
 use super::{
-    Config, ConfigError, File, FileNode, FileRoundTrip, HISTORY_DEFAULT, Insecure,
-    LOG_SEGMENT_BYTES_DEFAULT, NodeConfig, RoundTripConfig, Source,
+    Config, ConfigError, File, FileNode, FileRoundTrip, Insecure, NodeConfig, RoundTripConfig,
+    Source,
 };
 use crate::log::Durability;
 use crate::pgwire::Authentication;
-use crate::pool::WORKERS_MAX;
 use crate::transport::ONE_WAY_MAX;
 
-/// The minimum length; a shorter segment would consist mostly of headers, and rotate too often.
-const LOG_SEGMENT_BYTES_MIN: u64 = 64 << 10;
-/// The maximum length; a longer segment takes too long to preallocate, and to read as a whole at a
-/// start.
-const LOG_SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// The time that PostgreSQL clients have to authenticate; the default is PostgreSQL's.
 const AUTHENTICATION_TIMEOUT_S_DEFAULT: u64 = 60;
 const AUTHENTICATION_TIMEOUT_S_MAX: u64 = 600;
-/// One day, because all retained versions are in memory.
-const HISTORY_S_MAX: u64 = 86_400;
-/// A larger value would not be a limit.
-const HISTORY_VERSIONS_MAX: u64 = 1 << 40;
-/// A larger value would not be a limit.
-const RESULTS_MB_MAX: u64 = 1 << 20;
-/// A larger value would not be a limit.
-const MEMORY_MB_MAX: u64 = 1 << 24;
-/// A slower store would be unusable.
-const COLD_LATENCY_MS_MAX: u64 = 10_000;
 /// The maximum cluster size that the protocols are designed for.
 const NODES_MAX: usize = 1_024;
 
@@ -53,24 +37,16 @@ pub(super) fn check(
         let message = format!("node = {}: no such id in [[nodes]]", node.0);
         return Err(source.error(Some(file.node.span()), message));
     }
-    let workers = checked(source, file.workers, 0, 0..=WORKERS_MAX, "workers")?;
-    let segment_bytes = LOG_SEGMENT_BYTES_MIN..=LOG_SEGMENT_BYTES_MAX;
-    let default = LOG_SEGMENT_BYTES_DEFAULT;
-    let log_segment_bytes =
-        checked(source, file.log_segment_bytes, default, segment_bytes, "log_segment_bytes")?;
-    let default = HISTORY_DEFAULT.time.as_secs();
-    let history_s = checked(source, file.history_s, default, 0..=HISTORY_S_MAX, "history_s")?;
-    let bounds = 0..=HISTORY_VERSIONS_MAX;
-    let (default, key) = (HISTORY_DEFAULT.versions_max, "history_versions");
-    let history_versions = checked(source, file.history_versions, default, bounds.clone(), key)?;
-    let (default, key) = (HISTORY_DEFAULT.deletions_max, "history_deletions");
-    let history_deletions = checked(source, file.history_deletions, default, bounds, key)?;
     let round_trips = check_round_trips(source, &regions, &file.round_trips)?;
-    let (timeout, bounds) = (AUTHENTICATION_TIMEOUT_S_DEFAULT, 1..=AUTHENTICATION_TIMEOUT_S_MAX);
-    let (limit, key) = (file.authentication_timeout_s, "authentication_timeout_s");
-    let authentication_timeout_s = checked(source, limit, timeout, bounds, key)?;
-    let memory_mb = checked_memory(source, file.memory_mb, file.durability)?;
-    let cold_latency_ms = checked_latency(source, file.cold_latency_ms, memory_mb)?;
+    let authentication_timeout_s = match &file.authentication_timeout_s {
+        None => AUTHENTICATION_TIMEOUT_S_DEFAULT,
+        Some(limit) => {
+            let bounds = 1..=AUTHENTICATION_TIMEOUT_S_MAX;
+            within(source, limit, bounds, "authentication_timeout_s")?
+        }
+    };
+    check_memory(source, &file)?;
+    let tuning = file.tuning(source)?;
     check_tls(source, file.tls_certificate.as_ref(), file.tls_key.as_ref())?;
     let config = Config {
         cluster: file.cluster.into_inner(),
@@ -78,14 +54,7 @@ pub(super) fn check(
         node,
         data_dir: file.data_dir.into_inner(),
         durability: file.durability,
-        workers,
-        log_segment_bytes,
-        history_s,
-        history_versions,
-        history_deletions,
-        memory_mb,
-        cold_latency_ms,
-        results_mb: checked_results(source, file.results_mb)?,
+        tuning,
         insecure: file.insecure,
         authentication: file.authentication.map(Spanned::into_inner).unwrap_or_default(),
         authentication_timeout_s,
@@ -110,53 +79,22 @@ pub(super) fn check(
     Ok(config)
 }
 
-fn checked_memory(
-    source: &Source,
-    value: Option<Spanned<u64>>,
-    durability: Durability,
-) -> Result<Option<u64>, ConfigError> {
-    let Some(value) = value else { return Ok(None) };
-    if durability == Durability::Memory {
-        let message = "memory_mb: can't be set with durability = \"memory\", because rows can't \
-                       be moved to disk";
-        return Err(source.error(Some(value.span()), message.to_owned()));
+/// Checks that the keys about memory fit each other.
+fn check_memory(source: &Source, file: &File) -> Result<(), ConfigError> {
+    let error = |value: &Spanned<u64>, message| Err(source.error(Some(value.span()), message));
+    match (&file.memory_mb, &file.cold_latency_ms) {
+        (Some(memory_mb), _) if file.durability == Durability::Memory => {
+            let message = "memory_mb: can't be set with durability = \"memory\", because rows \
+                           can't be moved to disk";
+            error(memory_mb, message)
+        }
+        (None, Some(latency)) if *latency.get_ref() > 0 => {
+            let message =
+                "cold_latency_ms: needs `memory_mb`, without which all rows are in memory";
+            error(latency, message)
+        }
+        _ => Ok(()),
     }
-    checked(source, Some(value), 0, 1..=MEMORY_MB_MAX, "memory_mb").map(Some)
-}
-
-fn checked_latency(
-    source: &Source,
-    value: Option<Spanned<u64>>,
-    memory_mb: Option<u64>,
-) -> Result<u64, ConfigError> {
-    let Some(value) = value else { return Ok(0) };
-    if *value.get_ref() > 0 && memory_mb.is_none() {
-        let message = "cold_latency_ms: needs `memory_mb`, without which all rows are in memory";
-        return Err(source.error(Some(value.span()), message));
-    }
-    checked(source, Some(value), 0, 0..=COLD_LATENCY_MS_MAX, "cold_latency_ms")
-}
-
-fn checked_results(source: &Source, value: Option<Spanned<u64>>) -> Result<u64, ConfigError> {
-    let default = (RESULTS_BYTES_DEFAULT >> 20) as u64;
-    checked(source, value, default, 1..=RESULTS_MB_MAX, "results_mb")
-}
-
-/// A number within its bounds, or its default.
-fn checked<T: Copy + PartialOrd + std::fmt::Display>(
-    source: &Source,
-    value: Option<Spanned<T>>,
-    default: T,
-    bounds: std::ops::RangeInclusive<T>,
-    key: &str,
-) -> Result<T, ConfigError> {
-    let Some(value) = value else { return Ok(default) };
-    if bounds.contains(value.get_ref()) {
-        return Ok(*value.get_ref());
-    }
-    let (found, least, most) = (value.get_ref(), bounds.start(), bounds.end());
-    let message = format!("{key} = {found}: must be from {least} to {most}");
-    Err(source.error(Some(value.span()), message))
 }
 
 fn check_names(source: &Source, file: &File) -> Result<(), ConfigError> {

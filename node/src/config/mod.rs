@@ -5,6 +5,7 @@
 //! only the protocol can parse them ([`Config::protocol_options`]).
 
 mod check;
+mod tuning;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,12 +27,8 @@ use toml::de::{DeTable, ValueDeserializer};
 use crate::log::Durability;
 use crate::pgwire::{Authentication, Security, Tls};
 use crate::transport::Wan;
-use pangea_sql::history::Retention;
-
-/// The default retention for `AS OF SYSTEM TIME`. The retained versions take some 15 MB with rows
-/// of a hundred bytes; scans must skip deletions.
-pub const HISTORY_DEFAULT: Retention =
-    Retention { time: Duration::from_secs(300), versions_max: 100_000, deletions_max: 200 };
+use tuning::File;
+pub use tuning::{HISTORY_DEFAULT, Tuning};
 
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -46,24 +43,9 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The condition under which a record counts as durable.
     pub durability: Durability,
-    /// The number of threads that run data-parallel work; 0 means one for each core.
-    pub workers: usize,
-    /// The length of a log segment.
-    pub log_segment_bytes: u64,
-    /// How far back `AS OF SYSTEM TIME` reads, in seconds; 0 disables it.
-    pub history_s: u64,
-    /// The maximum number of old versions retained for it.
-    pub history_versions: u64,
-    /// The maximum number of deletions retained for it.
-    pub history_deletions: u64,
-    /// The memory budget for rows in MiB, excluding data that can't be evicted; `None` means no
-    /// limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_mb: Option<u64>,
-    /// The artificial minimum latency of reads of cold rows, in milliseconds.
-    pub cold_latency_ms: u64,
-    /// The memory limit for unread results of all clients, in MiB.
-    pub results_mb: u64,
+    /// The keys with a number.
+    #[serde(flatten)]
+    pub tuning: Tuning,
     /// The addresses off loopback that are allowed without encryption and authentication.
     pub insecure: Insecure,
     /// The authentication method of PostgreSQL clients.
@@ -266,52 +248,6 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The file as parsed, with the spans of its values for error messages.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    cluster: Spanned<String>,
-    protocol: Spanned<String>,
-    node: Spanned<NodeId>,
-    data_dir: Spanned<PathBuf>,
-    #[serde(default)]
-    durability: Durability,
-    #[serde(default)]
-    workers: Option<Spanned<usize>>,
-    #[serde(default)]
-    log_segment_bytes: Option<Spanned<u64>>,
-    #[serde(default)]
-    history_s: Option<Spanned<u64>>,
-    #[serde(default)]
-    history_versions: Option<Spanned<u64>>,
-    #[serde(default)]
-    history_deletions: Option<Spanned<u64>>,
-    #[serde(default)]
-    memory_mb: Option<Spanned<u64>>,
-    #[serde(default)]
-    cold_latency_ms: Option<Spanned<u64>>,
-    #[serde(default)]
-    results_mb: Option<Spanned<u64>>,
-    #[serde(default)]
-    insecure: Insecure,
-    #[serde(default)]
-    authentication: Option<Spanned<Authentication>>,
-    #[serde(default)]
-    authentication_timeout_s: Option<Spanned<u64>>,
-    #[serde(default)]
-    tls_certificate: Option<Spanned<PathBuf>>,
-    #[serde(default)]
-    tls_key: Option<Spanned<PathBuf>>,
-    regions: Vec<Spanned<String>>,
-    nodes: Vec<FileNode>,
-    #[serde(default)]
-    partitions: Option<Spanned<PartitionsConfig>>,
-    #[serde(default)]
-    round_trips: Vec<FileRoundTrip>,
-    #[serde(default)]
-    wan: Option<Spanned<WanConfig>>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileNode {
@@ -371,13 +307,6 @@ impl Source {
 }
 
 impl Config {
-    /// How far back `AS OF SYSTEM TIME` reads.
-    pub fn history(&self) -> Retention {
-        let time = Duration::from_secs(self.history_s);
-        let (versions_max, deletions_max) = (self.history_versions, self.history_deletions);
-        Retention { time, versions_max, deletions_max }
-    }
-
     /// Reads a file. A relative `data_dir` is relative to the file's directory.
     ///
     /// # Errors
@@ -539,7 +468,7 @@ impl Config {
             tls,
             allows_plaintext: self.insecure == Insecure::Everything,
             timeout: Duration::from_secs(self.authentication_timeout_s),
-            results_bytes_max: usize::try_from(self.results_mb << 20).unwrap_or(usize::MAX),
+            results_bytes_max: usize::try_from(self.tuning.results_mb << 20).unwrap_or(usize::MAX),
         })
     }
 

@@ -49,8 +49,8 @@ fn a_whole_configuration_is_read() {
     let config = good();
     assert_eq!((config.me().id, config.me().region.as_str()), (NodeId(1), "us-east"));
     assert_eq!(config.nodes[0].sql, "127.0.0.1:5432".parse().unwrap());
-    assert_eq!((config.durability, config.workers), (Durability::Os, 2));
-    assert_eq!(config.log_segment_bytes, LOG_SEGMENT_BYTES_DEFAULT);
+    assert_eq!((config.durability, config.tuning.workers), (Durability::Os, 2));
+    assert_eq!(config.tuning.log_segment_bytes, LOG_SEGMENT_BYTES_DEFAULT);
     let topology = config.topology();
     assert_eq!(topology.round_trip_max(), Span::from_us(80_500));
     assert_eq!(topology.region_name(NodeId(0)), "eu-west");
@@ -77,9 +77,9 @@ fn what_is_not_there_is_as_documented() {
                 regions = [\"a\"]\n[[nodes]]\nid = 0\nregion = \"a\"\n\
                 peer = \"127.0.0.1:1\"\nsql = \"[::1]:2\"\n";
     let config = Config::parse("node.toml", text).unwrap();
-    assert_eq!((config.durability, config.workers), (Durability::Fsync, 0));
-    assert_eq!(config.history(), HISTORY_DEFAULT);
-    assert_eq!((config.history_s, config.history_versions), (300, 100_000));
+    assert_eq!((config.durability, config.tuning.workers), (Durability::Fsync, 0));
+    assert_eq!(config.tuning.history(), HISTORY_DEFAULT);
+    assert_eq!((config.tuning.history_s, config.tuning.history_versions), (300, 100_000));
     assert_eq!(config.emulated_wan(), None);
     assert_eq!(config.protocol_options::<Options>(), Ok(Options::default()));
 }
@@ -333,4 +333,17 @@ fn every_key_is_documented() {
         }
     }
     assert_eq!(documented, 24 + 5 + 2 + 2 + 2);
+}
+
+/// The page that describes the keys to users has the defaults that the code has.
+#[test]
+fn the_page_has_each_key_with_a_number_and_its_default() {
+    let page = include_str!("../../../docs/CONFIG.md");
+    let defaults = toml::Table::try_from(Tuning::default()).unwrap();
+    assert!(defaults.len() > 6, "{defaults}");
+    for (key, default) in defaults {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{key}` |")));
+        let row = row.unwrap_or_else(|| panic!("docs/CONFIG.md has no row of {key}"));
+        assert!(row.ends_with(&format!("| `{default}` |")), "{key} is {default} by default: {row}");
+    }
 }

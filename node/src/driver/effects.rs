@@ -12,7 +12,7 @@ use pangea_core::txn::Outcome;
 use pangea_sql::engine::Trace;
 
 use super::inbox::{CommitReply, Waiting};
-use super::ways::Ran;
+use super::latency::RunKind;
 use super::{Driver, metered};
 use crate::log::Append;
 
@@ -73,13 +73,13 @@ impl<P: Protocol> Driver<P> {
                 self.checkpoint(checkpoint, pin);
             }
             Effect::Send { after, .. } | Effect::Checkpoint { after, .. } => {
-                self.held.hold(after, effect);
+                self.deferred.hold(after, effect);
             }
             Effect::Reply { ticket, outcome, after, first_run } => {
                 if let Some(Waiting::Commit(reply)) = self.pending.get(&ticket) {
                     reply.note(|trace| decided(trace, first_run.clone()));
                 }
-                self.held.hold(after, Effect::Reply { ticket, outcome, after, first_run });
+                self.deferred.hold(after, Effect::Reply { ticket, outcome, after, first_run });
             }
             Effect::Persist { position, record } => self.appends.push(Append { position, record }),
             Effect::SetTimer { timer, at } => self.timers.set(timer, at),
@@ -95,15 +95,17 @@ impl<P: Protocol> Driver<P> {
                 }
             }
             Effect::Rejoined => self.rejoined(),
-            Effect::Fetch { token, keys } => match &self.keeper {
-                Some(keeper) => keeper.fetch(token, keys),
+            Effect::Prefetch { token, keys } => match &self.cold_threads {
+                Some(cold_threads) => cold_threads.fetch(token, keys),
                 None => self.inbox.on_fetched(token, Span::ZERO),
             },
             Effect::Stop { reason } => {
                 self.inbox.fail(format!("the node stopped: {reason}"));
                 self.is_stopped = true;
             }
-            Effect::Reign { from, reign, is_final, .. } => self.note_reign(from, reign, is_final),
+            Effect::MasterTerm { from, master_term, is_final, .. } => {
+                self.note_master_term(from, master_term, is_final)
+            }
             Effect::Mark(name) => self.count(name),
         }
     }
@@ -113,9 +115,9 @@ impl<P: Protocol> Driver<P> {
         match outcome {
             Outcome::Committed { txn, .. } if txn.node() == self.me => {
                 let ran = match run {
-                    FirstRun::Stood => Ran::Once,
-                    FirstRun::Fell(_) => Ran::Again,
-                    FirstRun::Absent => Ran::InOrder,
+                    FirstRun::Valid => RunKind::FirstRunValid,
+                    FirstRun::Invalidated(_) => RunKind::ReExecuted,
+                    FirstRun::Absent => RunKind::OrderedOnly,
                 };
                 let arrived = reply.arrived().map(|at| self.clock.at(at));
                 let arrived = arrived.unwrap_or_default();
@@ -139,8 +141,13 @@ impl<P: Protocol> Driver<P> {
     }
 
     /// Logs that transactions of a master begin.
-    fn note_reign(&mut self, from: SnapshotVersion, reign: Option<(NodeId, u64)>, is_final: bool) {
-        let Some((master, _)) = reign.filter(|_| is_final) else { return };
+    fn note_master_term(
+        &mut self,
+        from: SnapshotVersion,
+        master_term: Option<(NodeId, u64)>,
+        is_final: bool,
+    ) {
+        let Some((master, _)) = master_term.filter(|_| is_final) else { return };
         let (from, master) = (from.0, master.0);
         if self.master.replace(master).is_some_and(|before| before != master) {
             tracing::warn!(
@@ -183,8 +190,8 @@ impl<P: Protocol> Driver<P> {
 
 /// Records the protocol's decision in the trace when it is first reported.
 fn decided(trace: &Trace, first_run: FirstRun) {
-    trace.on_decided(matches!(first_run, FirstRun::Fell(_)));
-    if let FirstRun::Fell(Some((table, key))) = first_run {
+    trace.on_decided(matches!(first_run, FirstRun::Invalidated(_)));
+    if let FirstRun::Invalidated(Some((table, key))) = first_run {
         trace.on_contended(table, key);
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use super::inbox::{Answer, Closed, CommitReply, Inbox, Receive, Waiting};
 use crate::log::Durability;
 use crate::pool::ThreadedPool;
-use crate::region::Region;
+use crate::remote_rows::RemoteShards;
 
 /// The state shared by a node's handles.
 pub struct Shared<P: Protocol> {
@@ -41,7 +41,7 @@ pub struct Shared<P: Protocol> {
     /// Recent snapshots.
     pub history: History,
     /// Access to remote rows, if there are other shards.
-    pub region: OnceLock<Arc<Region>>,
+    pub remote_shards: OnceLock<Arc<RemoteShards>>,
     /// The pool that runs long queries in parallel. It is separate, so that steps of the event loop
     /// do not wait for it.
     pub queries: ThreadedPool,
@@ -75,9 +75,9 @@ impl<P: Protocol> Handle<P> {
     }
 
     /// Access to remote rows, if there are other shards.
-    pub(crate) fn knows_region(&self, region: Region) {
+    pub(crate) fn knows_remote_shards(&self, region: RemoteShards) {
         // A node is connected only once.
-        let _ = self.0.region.set(Arc::new(region));
+        let _ = self.0.remote_shards.set(Arc::new(region));
     }
 
     /// The queue to which the network delivers peers' messages.
@@ -181,7 +181,7 @@ impl<P: Protocol> Engine for Handle<P> {
         &self,
         at: SnapshotVersion,
     ) -> Result<Option<RemoteSnapshot>, Unavailable> {
-        match self.0.region.get() {
+        match self.0.remote_shards.get() {
             Some(region) => region.remote_rows(at).await.map(Some),
             None if self.0.topology.partitions.shards() == 1 => Ok(None),
             None => Err(Unavailable { reason: "the node is not connected yet".to_owned() }),
@@ -206,19 +206,19 @@ impl<P: Protocol> Engine for Handle<P> {
             protocol: P::NAME,
             durability: self.0.durability.name().to_owned(),
             settings: self.0.settings.clone(),
-            connected: self.inbox().reach().connected(),
+            connected: self.inbox().reachability().connected(),
         }
     }
 
     fn closed_to_sessions(&self) -> Option<String> {
-        self.inbox().reach().rejoining()
+        self.inbox().reachability().rejoining()
     }
 
     fn cut_off(&self) -> Option<String> {
-        self.inbox().reach().cut_off()
+        self.inbox().reachability().cut_off()
     }
 
     fn waits_for(&self) -> Option<String> {
-        self.inbox().reach().waits_for()
+        self.inbox().reachability().waits_for()
     }
 }

@@ -18,8 +18,8 @@ use pangea_core::time::Span;
 use pangea_core::txn::{Abort, Outcome, SqlState};
 use pangea_sql::engine::{Trace, Unavailable};
 
-use super::reach::{Majority, Pressure, Reach, StartWaits};
-use super::ways::Ways;
+use super::latency::LatencySamples;
+use super::reachability::{LagChange, Majority, Reachability, StartWaits};
 
 /// The maximum number of unanswered requests, in the inbox and in the protocol: one second of
 /// requests at the highest rate, and some 100 MB of memory at 1 KB each.
@@ -161,7 +161,7 @@ pub(super) struct Inputs<P: Protocol> {
 }
 
 /// The driver's next action.
-pub(super) enum Turn<P: Protocol> {
+pub(super) enum NextAction<P: Protocol> {
     /// Handle these inputs. They are empty if a timer is due or the log has progressed.
     Inputs(Inputs<P>),
     /// Stop the node.
@@ -189,8 +189,8 @@ pub struct Closed {
 
 /// The driver's queue.
 pub struct Inbox<P: Protocol> {
-    reach: Reach,
-    ways: Arc<Ways>,
+    reachability: Reachability,
+    latency: Arc<LatencySamples>,
     state: Mutex<State<P>>,
     work: Condvar,
     room: Condvar,
@@ -222,7 +222,7 @@ impl<P: Protocol> Default for Inputs<P> {
 impl<P: Protocol> Inbox<P> {
     /// Creates the inbox of a node that is not connected to any other yet, and whose log is durable
     /// up to `durable`.
-    pub fn new(reach: Reach, durable: LogPosition) -> Self {
+    pub fn new(reachability: Reachability, durable: LogPosition) -> Self {
         let state = State {
             inputs: Inputs::default(),
             peer_bytes: 0,
@@ -231,8 +231,8 @@ impl<P: Protocol> Inbox<P> {
             has_durable: false,
         };
         Self {
-            reach,
-            ways: Arc::default(),
+            reachability,
+            latency: Arc::default(),
             state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -255,7 +255,7 @@ impl<P: Protocol> Inbox<P> {
 
     /// Both lanes to a peer are connected.
     pub fn on_peer_up(&self, peer: NodeId) {
-        report(self.reach.on_up(peer));
+        report(self.reachability.on_up(peer));
         let mut state = self.lock();
         state.inputs.peers.push_back(PeerEvent::Up(peer));
         self.wake(&mut state);
@@ -263,12 +263,12 @@ impl<P: Protocol> Inbox<P> {
 
     /// A peer refused this node's connection for this reason.
     pub fn on_peer_refusal(&self, peer: NodeId, reason: String) {
-        self.reach.on_refused(peer, reason);
+        self.reachability.on_refused(peer, reason);
     }
 
     /// A lane to a peer was lost.
     pub fn on_peer_down(&self, peer: NodeId) {
-        let majority = self.reach.on_down(peer);
+        let majority = self.reachability.on_down(peer);
         let mut state = self.lock();
         state.inputs.peers.push_back(PeerEvent::Down(peer));
         self.wake(&mut state);
@@ -282,28 +282,28 @@ impl<P: Protocol> Inbox<P> {
 
     /// The protocol reports what it waits for before it takes part, or `None` once it takes part.
     pub(super) fn on_start_waits(&self, waits: Option<StartWaits>) {
-        report(self.reach.on_start_waits(waits));
+        report(self.reachability.on_start_waits(waits));
     }
 
     /// The protocol reports the lagging nodes that this one waits for.
     pub(super) fn on_waits(&self, late: Vec<WaitsFor>) {
-        match self.reach.on_waits(late) {
-            Pressure::Unchanged => {}
-            Pressure::Grown(whom) => tracing::warn!("{whom}"),
-            Pressure::Over => {
+        match self.reachability.on_waits(late) {
+            LagChange::Unchanged => {}
+            LagChange::Grown(whom) => tracing::warn!("{whom}"),
+            LagChange::Over => {
                 tracing::info!("no node lags any more: requests are no longer delayed")
             }
         }
     }
 
     /// The reachability of the other nodes.
-    pub fn reach(&self) -> &Reach {
-        &self.reach
+    pub fn reachability(&self) -> &Reachability {
+        &self.reachability
     }
 
     /// The latency samples of transactions.
-    pub fn ways(&self) -> &Arc<Ways> {
-        &self.ways
+    pub fn latency(&self) -> &Arc<LatencySamples> {
+        &self.latency
     }
 
     /// Handles a peer's message. Decodes it on the caller's thread, and blocks while too many bytes
@@ -366,7 +366,7 @@ impl<P: Protocol> Inbox<P> {
         let before = self.in_flight.fetch_add(count, Ordering::AcqRel);
         if before + count > IN_FLIGHT_MAX {
             self.in_flight.fetch_sub(count, Ordering::AcqRel);
-            let late = self.reach.waits_for();
+            let late = self.reachability.waits_for();
             requests.into_iter().for_each(|(_, waiting)| waiting.refuse(before, late.as_deref()));
             return;
         }
@@ -458,7 +458,7 @@ impl<P: Protocol> Inbox<P> {
     }
 
     /// Takes all queued inputs. If there are none, waits for at most `wait`.
-    pub(super) fn take(&self, wait: Option<Span>) -> Turn<P> {
+    pub(super) fn take(&self, wait: Option<Span>) -> NextAction<P> {
         let mut state = self.lock();
         let is_idle = |state: &mut State<P>| state.is_idle;
         if state.is_empty() {
@@ -476,12 +476,12 @@ impl<P: Protocol> Inbox<P> {
             state.is_idle = false;
         }
         if state.closed.is_some() {
-            return Turn::Closed;
+            return NextAction::Closed;
         }
         state.peer_bytes = 0;
         state.has_durable = false;
         self.room.notify_all();
-        Turn::Inputs(std::mem::take(&mut state.inputs))
+        NextAction::Inputs(std::mem::take(&mut state.inputs))
     }
 }
 

@@ -15,19 +15,19 @@
 //! durable position, so that timers and acknowledgements never wait for the rest of a long
 //! iteration.
 //!
-//! Effects that depend on durability ([`Effect::Send`], [`Effect::Reply`]) are deferred in `Held`,
-//! and leave it in the order in which they were requested. When the log fails, no further record
-//! becomes durable: the driver stops, deferred effects are dropped, and every client receives an
-//! unknown outcome. Therefore no write is ever acknowledged that could be lost.
+//! Effects that depend on durability ([`Effect::Send`], [`Effect::Reply`]) are deferred in
+//! `DeferredEffects`, and leave it in the order in which they were requested. When the log fails,
+//! no further record becomes durable: the driver stops, deferred effects are dropped, and every
+//! client receives an unknown outcome. Therefore no write is ever acknowledged that could be lost.
 
+mod deferred;
 mod effects;
 mod handle;
-mod held;
 mod inbox;
+mod latency;
 mod metered;
-mod reach;
+mod reachability;
 mod timers;
-mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,24 +45,24 @@ use pangea_sql::engine::Trace;
 
 use crate::checkpoint::Checkpointer;
 use crate::clock::Clock;
-use crate::cold::Keeper;
+use crate::cold::ColdThreads;
 use crate::disk::{DiskError, Syncs};
 use crate::log::{Append, Log};
 use crate::meter::{Meter, StepTap};
 use crate::pool::ThreadedPool;
+use deferred::DeferredEffects;
 use effects::Truncations;
 pub use handle::{Handle, Shared};
-use held::Held;
 pub use inbox::{
     Answer, Closed, CommitReply, FreshReply, IN_FLIGHT_MAX, Inbox, PEER_BYTES_MAX, Receive,
     StatusReply,
 };
-use inbox::{PeerEvent, Turn, Waiting};
-pub use reach::Reach;
-use reach::StartWaits;
+use inbox::{NextAction, PeerEvent, Waiting};
+use latency::Follower;
+pub use latency::{LatencySample, LatencySamples, LatencyStage, RunKind, SAMPLES_MAX};
+pub use reachability::Reachability;
+use reachability::StartWaits;
 use timers::Timers;
-use ways::Follower;
-pub use ways::{KEPT_MAX, Part, Ran, Way, Ways};
 
 /// The maximum number of submissions in one step, so that a burst does not delay messages.
 const SUBMISSIONS_PER_STEP: usize = 2_048;
@@ -98,7 +98,7 @@ pub struct Parts<P: Protocol> {
     /// The checkpoint writer; `None` if nothing is durable.
     pub checkpointer: Option<Checkpointer>,
     /// The evictor; `None` if memory is not limited.
-    pub keeper: Option<Keeper>,
+    pub cold_threads: Option<ColdThreads>,
     /// The network that carries messages.
     pub network: Arc<dyn Network>,
     /// The pool for data-parallel work.
@@ -119,7 +119,7 @@ pub struct Driver<P: Protocol> {
     inbox: Arc<Inbox<P>>,
     log: Log,
     checkpointer: Option<Checkpointer>,
-    keeper: Option<Keeper>,
+    cold_threads: Option<ColdThreads>,
     network: Arc<dyn Network>,
     pool: ThreadedPool,
     clock: Clock,
@@ -129,7 +129,7 @@ pub struct Driver<P: Protocol> {
     /// The last record known to be durable.
     durable: LogPosition,
     timers: Timers<P::Timer>,
-    held: Held<P>,
+    deferred: DeferredEffects<P>,
     truncations: Truncations,
     pending: HashMap<Ticket, Waiting>,
     next_ticket: u64,
@@ -161,7 +161,7 @@ impl<P: Protocol> Driver<P> {
     /// Creates a driver and gives the protocol its first input.
     pub fn new(parts: Parts<P>) -> Self {
         let clock = Clock::start();
-        let follower = Follower::new(parts.inbox.ways().clone(), clock);
+        let follower = Follower::new(parts.inbox.latency().clone(), clock);
         let checkpoint = parts.durable.checkpoint.as_ref().map(|checkpoint| checkpoint.version);
         let mut driver = Self {
             protocol: parts.protocol,
@@ -170,7 +170,7 @@ impl<P: Protocol> Driver<P> {
             inbox: parts.inbox,
             log: parts.log,
             checkpointer: parts.checkpointer,
-            keeper: parts.keeper,
+            cold_threads: parts.cold_threads,
             network: parts.network,
             pool: parts.pool,
             clock,
@@ -178,7 +178,7 @@ impl<P: Protocol> Driver<P> {
             log_head: parts.log_head,
             durable: parts.log_head,
             timers: Timers::default(),
-            held: Held::default(),
+            deferred: DeferredEffects::default(),
             truncations: Truncations::new(checkpoint),
             pending: HashMap::default(),
             next_ticket: 1,
@@ -208,8 +208,8 @@ impl<P: Protocol> Driver<P> {
             let until_timer = || self.timers.next().map(|at| at.since(self.clock.now().at));
             let wait = if self.wants_resume { Some(Span::ZERO) } else { until_timer() };
             match self.inbox.take(wait) {
-                Turn::Inputs(inputs) => self.take_turn(inputs),
-                Turn::Closed => break,
+                NextAction::Inputs(inputs) => self.take_turn(inputs),
+                NextAction::Closed => break,
             }
             if std::mem::take(&mut self.wants_resume) {
                 self.catch_up();
@@ -235,7 +235,7 @@ impl<P: Protocol> Driver<P> {
         }
         for (token, took) in inputs.fetched {
             self.catch_up();
-            self.step(Input::Fetched { token, took });
+            self.step(Input::Prefetched { token, took });
         }
         for event in inputs.peers {
             self.catch_up();
@@ -272,7 +272,7 @@ impl<P: Protocol> Driver<P> {
         let durable = self.inbox.durable();
         if durable > self.durable {
             self.durable = durable;
-            let released = self.held.release(durable);
+            let released = self.deferred.release(durable);
             self.carry_out_all(released);
             self.step(Input::Durable(durable));
         }
@@ -294,7 +294,7 @@ impl<P: Protocol> Driver<P> {
         let effects = &mut self.effects;
         let cx = Cx::new(now, &mut self.rng, &self.store, pool, self.log_head, effects);
         self.follower.on_step(now.at);
-        let mut cx = cx.witnessed(&self.follower);
+        let mut cx = cx.observed(&self.follower);
         let (kind, size) = input.kind();
         if let Some(tap) = &self.tap {
             tap.did("turn", if kind == "submit" { size } else { 0 });
@@ -348,7 +348,7 @@ impl<P: Protocol> Driver<P> {
         add("log_head", self.log_head.0);
         add("log_durable", self.durable.0);
         add("requests_in_flight", self.pending.len() as u64);
-        add("effects_held", self.held.len() as u64);
+        add("effects_held", self.deferred.len() as u64);
         add("messages_malformed", self.inbox.malformed());
         if self.store.has_cold() {
             let counts = self.store.cold_counts();

@@ -6,14 +6,14 @@
 //!   driver --append--> waiting --all that waits--> writer --write, sync--> log-000..0100.seg
 //!                                                    |  `--Durable(position)--> driver
 //!                                                    |
-//!                        preparer <--next, retired---'
+//!                        allocator <-next, retired---'
 //!                           `--> spare-0.seg: filled with zeros (or recycled) ahead of need
 //! ```
 //!
 //! - **Group commit**: while one group is written and synced, records gather for the next. The
 //!   number of syncs therefore depends on the disk's speed and not on the load.
-//! - **Segments** are preallocated by the preparer, because a sync of a file that does not grow has
-//!   no metadata to write and is many times faster. A new log begins with a small segment, and
+//! - **Segments** are preallocated by the allocator, because a sync of a file that does not grow
+//!   has no metadata to write and is many times faster. A new log begins with a small segment, and
 //!   segment lengths double from there, so that the first start is quick. A truncated segment
 //!   becomes a spare, up to a limit.
 //! - **Failure**: the first error of a write or a sync, or a panic there, ends the log. After a
@@ -27,8 +27,8 @@
 
 #[cfg(test)]
 mod fuzz;
-mod preparer;
 pub mod recovery;
+mod segment_allocator;
 mod writer;
 
 use std::fmt;

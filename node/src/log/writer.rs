@@ -12,8 +12,8 @@ use pangea_core::log::{
     encoded_len,
 };
 
-use super::preparer::Preparer;
 use super::recovery::{Active, Sealed, Tail};
+use super::segment_allocator::SegmentAllocator;
 use super::{
     Append, Durability, End, LogCounters, LogError, LogEvent, LogEvents, LogOptions, Queue,
     segment_name,
@@ -34,7 +34,7 @@ pub(super) struct Writer {
     disk: Arc<dyn Disk>,
     options: LogOptions,
     counters: Arc<LogCounters>,
-    preparer: Preparer,
+    allocator: SegmentAllocator,
     sealed: VecDeque<Sealed>,
     active: Active,
     file: Box<dyn DiskFile>,
@@ -59,7 +59,8 @@ impl Writer {
         counters: &Arc<LogCounters>,
     ) -> Result<Self, DiskError> {
         let is_new = tail.active.is_none();
-        let preparer = Preparer::start(disk.clone(), &options.dir, options.segment_bytes, is_new)?;
+        let allocator =
+            SegmentAllocator::start(disk.clone(), &options.dir, options.segment_bytes, is_new)?;
         let (active, file, synced) = match tail.active {
             Some(active) => {
                 let mut file = disk.open(&active.path).map_err(open_error(&active.path))?;
@@ -71,7 +72,7 @@ impl Writer {
             }
             None => {
                 let first = LogPosition(tail.head.0 + 1);
-                let (active, file) = begin_segment(&disk, &preparer, first, tail.mark, 0)?;
+                let (active, file) = begin_segment(&disk, &allocator, first, tail.mark, 0)?;
                 let synced = active.offset;
                 (active, file, synced)
             }
@@ -80,7 +81,7 @@ impl Writer {
             disk,
             options: options.clone(),
             counters: counters.clone(),
-            preparer,
+            allocator,
             sealed: tail.sealed.into(),
             active,
             file,
@@ -170,7 +171,7 @@ impl Writer {
         // the last segment of a log can be torn.
         self.file.sync().map_err(DiskError::new("sync", &self.active.path))?;
         let first = LogPosition(self.head.0 + 1);
-        let next = begin_segment(&self.disk, &self.preparer, first, self.mark, needed)?;
+        let next = begin_segment(&self.disk, &self.allocator, first, self.mark, needed)?;
         let Active { path, len, .. } = std::mem::replace(&mut self.active, next.0);
         self.file = next.1;
         self.synced = self.active.offset;
@@ -220,7 +221,7 @@ impl Writer {
             retired.push(segment);
         }
         if !retired.is_empty() {
-            self.preparer.retire(retired);
+            self.allocator.retire(retired);
         }
     }
 }
@@ -232,7 +233,7 @@ fn open_error(path: &Path) -> impl FnOnce(std::io::Error) -> DiskError {
 /// Turns a spare into the segment that begins with record `first` and has room for `needed` bytes.
 fn begin_segment(
     disk: &Arc<dyn Disk>,
-    preparer: &Preparer,
+    allocator: &SegmentAllocator,
     first: LogPosition,
     mark: Mark,
     needed: u64,
@@ -249,10 +250,10 @@ fn begin_segment(
     frame.encode(header.salt, &[mark.encode()], &mut bytes);
     let offset = bytes.len() as u64;
     bytes.extend_from_slice(&END);
-    let mut spare = preparer.take(bytes.len() as u64 + needed)?;
+    let mut spare = allocator.take(bytes.len() as u64 + needed)?;
     spare.file.write_at(&bytes, 0).map_err(DiskError::new("write", &spare.path))?;
     spare.file.sync().map_err(DiskError::new("sync", &spare.path))?;
-    let dir = preparer.dir();
+    let dir = allocator.dir();
     let path = dir.join(segment_name(first));
     disk.rename(&spare.path, &path).map_err(DiskError::new("rename", &spare.path))?;
     disk.sync_dir(dir).map_err(DiskError::new("sync directory", dir))?;

@@ -23,8 +23,8 @@ use pangea_sql::types::datum::Datum;
 use super::cancel::Cancellable;
 use super::connection::{Connection, End, REPLY_BYTES};
 use super::guard::{Incoming, Malformed};
-use super::patience::patiently;
 use super::reply::Severity;
+use super::wait_notice::with_wait_notice;
 
 /// A session and its client.
 pub(super) struct Client<'a> {
@@ -163,7 +163,7 @@ impl<'a> Client<'a> {
     async fn sync(&mut self) -> Result<(), End> {
         self.executed = 0;
         self.is_skipping = false;
-        let synced = patiently(&*self.engine, self.connection, self.session.sync()).await?;
+        let synced = with_wait_notice(&*self.engine, self.connection, self.session.sync()).await?;
         if let Err(error) = synced {
             self.tell(error);
         }
@@ -172,10 +172,10 @@ impl<'a> Client<'a> {
 
     async fn query(&mut self, text: &str) -> Result<(), End> {
         let answer = self.session.simple_query(text);
-        let mut responses = patiently(&*self.engine, self.connection, answer).await?;
+        let mut responses = with_wait_notice(&*self.engine, self.connection, answer).await?;
         while self.answer(responses).await? {
             let answer = self.session.continue_query();
-            responses = patiently(&*self.engine, self.connection, answer).await?;
+            responses = with_wait_notice(&*self.engine, self.connection, answer).await?;
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl<'a> Client<'a> {
     async fn parse(&mut self, parse: &Parse) -> Result<Result<(), SqlError>, End> {
         let name = named(parse.name.as_ref());
         let answer = self.session.parse(name, &parse.query, &parse.type_oids);
-        let parsed = patiently(&*self.engine, self.connection, answer).await?;
+        let parsed = with_wait_notice(&*self.engine, self.connection, answer).await?;
         if parsed.is_ok() {
             self.connection.replies.put(ParseComplete::new());
         }
@@ -324,7 +324,7 @@ impl<'a> Client<'a> {
         // A negative limit means no limit, as 0 does.
         let row_max = usize::try_from(execute.max_rows).unwrap_or(0);
         let answer = self.session.execute(portal, row_max, is_alone);
-        let mut execution = patiently(&*self.engine, self.connection, answer).await?;
+        let mut execution = with_wait_notice(&*self.engine, self.connection, answer).await?;
         loop {
             let (rows, end) = match execution {
                 Ok(Execution::Empty) => {

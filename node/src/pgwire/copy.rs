@@ -17,7 +17,7 @@ use pangea_sql::session::CopyStart;
 use super::client::Client;
 use super::connection::{End, REPLY_BYTES};
 use super::guard::Incoming;
-use super::patience::patiently;
+use super::wait_notice::with_wait_notice;
 
 impl Client<'_> {
     /// Receives the rows of a COPY FROM, and returns PostgreSQL's command tag.
@@ -45,13 +45,15 @@ impl Client<'_> {
             match message {
                 M::CopyData(data) => {
                     let taken = self.session.copy_data(&data.data);
-                    if let Err(error) = patiently(&*self.engine, self.connection, taken).await? {
+                    if let Err(error) =
+                        with_wait_notice(&*self.engine, self.connection, taken).await?
+                    {
                         return Ok(Err(error));
                     }
                 }
                 M::CopyDone(_) => {
                     let done = self.session.copy_done();
-                    return patiently(&*self.engine, self.connection, done).await;
+                    return with_wait_notice(&*self.engine, self.connection, done).await;
                 }
                 M::CopyFail(fail) => {
                     return Ok(Err(self.session.copy_fail(&fail.message).await));

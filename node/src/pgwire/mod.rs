@@ -44,9 +44,9 @@ mod client;
 mod connection;
 mod copy;
 mod guard;
-mod patience;
 mod reply;
 mod tls;
+mod wait_notice;
 
 use std::collections::BTreeMap;
 use std::future::Future;

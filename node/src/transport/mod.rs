@@ -44,6 +44,7 @@
 mod accept;
 mod dial;
 pub(crate) mod frame;
+mod frame_encoder;
 #[cfg(test)]
 mod fuzz;
 mod hello;
@@ -51,7 +52,6 @@ mod lifetime;
 mod link;
 mod outbox;
 mod peer;
-mod sealing;
 mod session;
 mod shared;
 #[cfg(test)]

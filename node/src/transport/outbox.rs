@@ -19,8 +19,8 @@ use bytes::Bytes;
 use pangea_core::protocol::Lane;
 
 use super::frame::{HEADER_LEN, Kind};
+use super::frame_encoder::{EncodedFrame, FrameEncoder};
 use super::link::Link;
-use super::sealing::{Sealed, Sealer};
 use super::wan::DelayQueue;
 use crate::meter::Tap;
 
@@ -50,7 +50,7 @@ struct Outgoing {
 /// A frame in the delay queue, and its cost in the queue's limit.
 #[derive(Debug)]
 struct Leaving {
-    sealed: Sealed,
+    frame: EncodedFrame,
     cost: usize,
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn run_sender(
     outbox: &Outbox,
     link: &Link,
     stream: &TcpStream,
-    sealer: &Sealer,
+    encoder: &FrameEncoder,
     mut tap: Tap,
 ) -> io::Result<()> {
     let lane = outbox.lane;
@@ -188,10 +188,10 @@ pub(crate) fn run_sender(
         for outgoing in arrivals.drain(..) {
             let Outgoing { kind, body, at } = outgoing;
             let plain_len = body.len();
-            let sealed = sealer.seal(kind, lane, body);
-            let wire_len = HEADER_LEN + sealed.body.len();
+            let frame = encoder.encode(kind, lane, body);
+            let wire_len = HEADER_LEN + frame.body.len();
             link.count_sent(lane, plain_len, wire_len);
-            let leaving = Leaving { sealed, cost: plain_len + FRAME_COST };
+            let leaving = Leaving { frame, cost: plain_len + FRAME_COST };
             queue.push(&mut link.pipe(), at, wire_len, leaving);
         }
         loop {
@@ -199,10 +199,10 @@ pub(crate) fn run_sender(
             let now = Instant::now();
             let mut bytes = 0;
             while due.len() < GATHER_FRAMES_MAX && bytes < GATHER_BYTES_MAX {
-                let Some(Leaving { sealed, cost }) = queue.pop_due(gate, now) else { break };
-                bytes += sealed.body.len();
+                let Some(Leaving { frame, cost }) = queue.pop_due(gate, now) else { break };
+                bytes += frame.body.len();
                 written += cost;
-                due.push(sealed);
+                due.push(frame);
             }
             if due.is_empty() {
                 break;
@@ -216,11 +216,11 @@ pub(crate) fn run_sender(
 }
 
 /// Writes whole frames with as few system calls as the socket's buffer allows.
-fn write_all(stream: &TcpStream, frames: &[Sealed]) -> io::Result<()> {
+fn write_all(stream: &TcpStream, frames: &[EncodedFrame]) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(2 * frames.len());
-    for sealed in frames {
-        slices.push(IoSlice::new(&sealed.header));
-        slices.push(IoSlice::new(&sealed.body));
+    for frame in frames {
+        slices.push(IoSlice::new(&frame.header));
+        slices.push(IoSlice::new(&frame.body));
     }
     write_slices(stream, &mut slices)
 }

@@ -188,7 +188,7 @@ pub(crate) fn run(
 fn send_lane(shared: &Shared, peer: &Peer, session: &Session, lane: Lane) {
     let outbox = session.outbox(lane);
     let tap = Tap::new(shared.meter.as_ref());
-    let sent = run_sender(outbox, &peer.link, session.stream(lane), &shared.sealer, tap);
+    let sent = run_sender(outbox, &peer.link, session.stream(lane), &shared.encoder, tap);
     if let Err(error) = sent {
         session.close(&format!("connection lost: {error}"));
     }

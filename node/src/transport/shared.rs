@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pangea_core::ids::NodeId;
 
+use super::frame_encoder::FrameEncoder;
 use super::hello::Identity;
 use super::lifetime::{Lifetime, Open};
 use super::link::{Link, LinkReport};
 use super::peer::Peer;
-use super::sealing::Sealer;
 use super::wan::LinkSettings;
 use crate::meter::Meter;
 use crate::panics::caught;
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub region: String,
     pub events: Events,
     pub meter: Option<Arc<Meter>>,
-    pub(super) sealer: Sealer,
+    pub(super) encoder: FrameEncoder,
     pub listen_address: SocketAddr,
     pub started: Instant,
     pub incarnation: u64,
@@ -62,7 +62,7 @@ impl Shared {
             region: topology.place_name(config.me),
             events,
             meter: config.meter,
-            sealer: Sealer::new(config.compression),
+            encoder: FrameEncoder::new(config.compression),
             listen_address,
             started: Instant::now(),
             incarnation,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{self, connect, runtime, wait_for};
-use crate::support::toy::{COUNTERS, Toy, counter};
+use crate::support::toy::{COUNTERS, ToyProtocol, counter};
 use pangea_core::ids::{NodeId, TableId};
 use pangea_core::key::{Direction, KeyRange};
 use pangea_core::protocol::Protocol;
@@ -34,14 +34,14 @@ fn registry() -> Arc<Registry> {
 
 fn configs(dir: &Path, wan: &str) -> Vec<Config> {
     let tables = format!("{wan}\n[toy]\ncheckpoint_additions = 100");
-    cluster::configs(dir, Toy::NAME, "workers = 1", &tables)
+    cluster::configs(dir, ToyProtocol::NAME, "workers = 1", &tables)
 }
 
-fn start(config: &Config) -> Node<Toy> {
+fn start(config: &Config) -> Node<ToyProtocol> {
     Node::start(config, registry()).unwrap()
 }
 
-fn wait_counter(nodes: &[Node<Toy>], node: u16, total: u64) {
+fn wait_counter(nodes: &[Node<ToyProtocol>], node: u16, total: u64) {
     for running in nodes {
         wait_for("a counter", total, || counter(running.handle().store(), node));
     }
@@ -141,7 +141,7 @@ fn a_taken_port_is_named_with_its_key() {
     let configs = configs(temp.path(), "");
     let address = configs[0].me().peer;
     let taken = TcpListener::bind(address).unwrap();
-    let error = Node::<Toy>::start(&configs[0], registry()).expect_err("taken");
+    let error = Node::<ToyProtocol>::start(&configs[0], registry()).expect_err("taken");
     assert!(matches!(error, StartError::Network(_)), "{error:?}");
     let text = error.to_string();
     assert!(text.contains(&format!("peer = \"{address}\" of node 0")), "{text}");
@@ -155,7 +155,7 @@ fn settings_that_the_protocol_does_not_know_stop_the_start() {
     let text = configs(temp.path(), "")[0].to_toml();
     let text = text.replace("checkpoint_additions", "checkpoint_addition");
     let config = Config::parse("node.toml", &text).unwrap();
-    let error = Node::<Toy>::start(&config, registry()).expect_err("unknown").to_string();
+    let error = Node::<ToyProtocol>::start(&config, registry()).expect_err("unknown").to_string();
     assert!(error.contains("unknown field `checkpoint_addition`"), "{error}");
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::mem_disk::MemDisk;
 use crate::support::mem_net::MemNet;
-use crate::support::toy::{POISON, Toy, add, counter};
+use crate::support::toy::{POISON, ToyProtocol, add, counter};
 use pangea_core::ids::NodeId;
 use pangea_core::protocol::Status;
 use pangea_core::time::Span;
@@ -26,22 +26,22 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const NAMES: [&str; 3] = ["eu", "us", "ap"];
 
 struct Cluster {
-    net: MemNet<Toy>,
+    net: MemNet<ToyProtocol>,
     disks: Vec<MemDisk>,
-    nodes: Vec<Option<Node<Toy>>>,
+    nodes: Vec<Option<Node<ToyProtocol>>>,
     checkpoint_additions: u64,
 }
 
-fn options(count: usize, me: usize, disk: Arc<dyn Disk>, dir: &Path) -> NodeOptions<Toy> {
+fn options(count: usize, me: usize, disk: Arc<dyn Disk>, dir: &Path) -> NodeOptions<ToyProtocol> {
     let topology = Topology::one_node_per_region("test", &NAMES[..count], Span::from_ms(1));
     let registry = Arc::new(Registry::default());
     let me = NodeId(me as u16);
     let mut options = NodeOptions::new(me, Arc::new(topology), registry, dir.to_owned());
     options.disk = disk;
-    options.workers = 1;
-    options.segment_bytes = 4_096;
+    options.tuning.workers = 1;
+    options.tuning.log_segment_bytes = 4_096;
     // Without history, all pins are the node's own.
-    options.history.time = Duration::ZERO;
+    options.tuning.history_s = 0;
     options
 }
 
@@ -63,7 +63,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn node(&self, me: usize) -> &Node<Toy> {
+    fn node(&self, me: usize) -> &Node<ToyProtocol> {
         self.nodes[me].as_ref().expect("a running node")
     }
 
@@ -105,13 +105,13 @@ impl Cluster {
     }
 }
 
-fn add_on(node: &Node<Toy>, amount: u64) -> Result<Outcome, Unavailable> {
+fn add_on(node: &Node<ToyProtocol>, amount: u64) -> Result<Outcome, Unavailable> {
     let (sender, receiver) = channel();
     node.handle().submit_with(add(amount), move |outcome| sender.send(outcome).unwrap());
     receiver.recv_timeout(DEADLINE).expect("an answer")
 }
 
-fn status(node: &Node<Toy>) -> Status {
+fn status(node: &Node<ToyProtocol>) -> Status {
     let (sender, receiver) = channel();
     node.handle().status_with(move |status| sender.send(status).unwrap());
     receiver.recv_timeout(DEADLINE).expect("an answer").expect("a status")
@@ -532,7 +532,7 @@ fn a_network_that_can_t_be_had_leaves_nothing_behind() {
     for _ in 0..2 {
         let options = options(1, 0, Arc::new(OsDisk), temp.path());
         let refuse = |_: &_| -> Result<Arc<dyn Network>, String> { Err("port taken".to_owned()) };
-        let error = Node::<Toy>::start_on(options, refuse).expect_err("no network");
+        let error = Node::<ToyProtocol>::start_on(options, refuse).expect_err("no network");
         assert_eq!(error.to_string(), "port taken");
     }
 }

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::choice::Guarantee;
 use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::guarantee::Guarantee;
 use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableId, Ticket, TxnId};
 use pangea_core::key::Key;
 use pangea_core::protocol::*;
@@ -104,7 +104,7 @@ impl Default for ToyOptions {
     }
 }
 
-pub struct Toy {
+pub struct ToyProtocol {
     me: NodeId,
     topology: Arc<Topology>,
     options: ToyOptions,
@@ -122,7 +122,7 @@ pub struct Toy {
     restored: u64,
 }
 
-impl Toy {
+impl ToyProtocol {
     fn decode_state(&mut self, checkpoint: &Checkpoint) {
         let mut from = Reader::new(&checkpoint.meta);
         while !from.is_empty() {
@@ -251,7 +251,7 @@ impl Toy {
     }
 }
 
-impl Protocol for Toy {
+impl Protocol for ToyProtocol {
     const NAME: &'static str = "toy";
     type Message = Said;
     type Timer = Wait;
@@ -298,7 +298,7 @@ impl Protocol for Toy {
                 self.say_what_i_have(cx);
                 cx.set_timer(Wait::Heartbeat, Span::from_ms(5));
             }
-            Input::Durable(_) | Input::Resume | Input::Fetched { .. } => {}
+            Input::Durable(_) | Input::Resume | Input::Prefetched { .. } => {}
             Input::PeerUp(_) => self.say_what_i_have(cx),
             Input::PeerDown(peer) => {
                 self.acknowledged.remove(&peer);

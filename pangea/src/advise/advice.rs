@@ -10,7 +10,7 @@
 //! 3. the strongest guarantee;
 //! 4. the fewest settings that are not the default, and then the order of the table.
 
-use pangea_core::choice::Guarantee;
+use pangea_core::guarantee::Guarantee;
 use serde::Serialize;
 
 /// Values that differ by a smaller fraction are treated as equal: repeats of one benchmark differ
@@ -35,7 +35,7 @@ pub struct Row {
     /// Whether the numbers come from real nodes on this machine, rather than from a simulation.
     pub is_measured: bool,
     #[serde(flatten)]
-    pub does: Does,
+    pub performance: Performance,
     /// The region that coordinates, if there is a coordinator.
     pub coordinator: Option<String>,
     pub loss: Option<Loss>,
@@ -48,7 +48,7 @@ pub struct Row {
 
 /// Throughput, latency and cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Does {
+pub struct Performance {
     pub throughput_per_sec: f64,
     pub regions: Vec<Region>,
     /// The fraction of transactions that abort.
@@ -84,10 +84,10 @@ pub struct Check {
     /// Clients in all regions; calls a second if the load is a rate.
     pub clients: u32,
     pub rate_per_sec: Option<f64>,
-    pub predicted: Does,
+    pub predicted: Performance,
     pub predicted_pause_ms: f64,
     /// The measured numbers, or the error.
-    pub measured: Result<Does, String>,
+    pub measured: Result<Performance, String>,
     pub measured_pause_ms: Option<f64>,
 }
 
@@ -131,7 +131,7 @@ impl Row {
         if let Some(loss) = self.loss.as_ref().filter(|loss| loss.lost_txns > 0) {
             return Err(format!("loses {} when region {} is lost", loss.lost(), loss.region));
         }
-        let throughput = self.does.throughput_per_sec;
+        let throughput = self.performance.throughput_per_sec;
         if let Some(rate) = need.rate_per_sec.filter(|rate| throughput < rate * KEPT_UP) {
             return Err(format!("completes only {throughput:.0} of {rate:.0} calls a second"));
         }
@@ -170,7 +170,7 @@ impl Loss {
     }
 }
 
-impl Does {
+impl Performance {
     /// Returns the mean of the regions' medians. Every region has the same weight, whatever its
     /// load.
     pub fn p50_ms(&self) -> f64 {
@@ -183,11 +183,11 @@ impl Does {
 fn best(rows: &[Row], among: &[usize], need: &Need) -> Option<usize> {
     let mut left = among.to_vec();
     if need.rate_per_sec.is_none() {
-        let throughput = |at: usize| rows[at].does.throughput_per_sec;
+        let throughput = |at: usize| rows[at].performance.throughput_per_sec;
         let most = left.iter().map(|at| throughput(*at)).fold(0.0, f64::max);
         left.retain(|at| throughput(*at) >= most * (1.0 - ALIKE));
     }
-    let p50 = |at: usize| rows[at].does.p50_ms();
+    let p50 = |at: usize| rows[at].performance.p50_ms();
     let least = left.iter().map(|at| p50(*at)).fold(f64::INFINITY, f64::min);
     left.retain(|at| p50(*at) <= least * (1.0 + ALIKE));
     left.into_iter().min_by_key(|at| (std::cmp::Reverse(rows[*at].guarantee), rows[*at].set.len()))
@@ -269,7 +269,7 @@ fn none(rows: &[Row], need: &Need) -> [String; 3] {
 }
 
 fn which(row: &Row) -> String {
-    let mut regions: Vec<&Region> = row.does.regions.iter().collect();
+    let mut regions: Vec<&Region> = row.performance.regions.iter().collect();
     regions.sort_by(|a, b| a.p50_ms.total_cmp(&b.p50_ms));
     let medians = match &regions[..] {
         [] => String::new(),
@@ -279,7 +279,7 @@ fn which(row: &Row) -> String {
             first.p50_ms, first.name, last.p50_ms, last.name
         ),
     };
-    let (name, rate) = (row.name(), row.does.throughput_per_sec);
+    let (name, rate) = (row.name(), row.performance.throughput_per_sec);
     format!(
         "Take {name}: it is {} and commits {rate:.0} transactions a second{medians}.",
         row.guarantee
@@ -298,7 +298,7 @@ fn compared(a: f64, b: f64, more: &str, less: &str) -> Option<String> {
 
 /// Returns the measurements of both rows on real nodes, if both ran under the same load: the size
 /// of batches depends on the load.
-fn ran_alike<'a>(one: &'a Row, other: &'a Row) -> Option<(&'a Does, &'a Does)> {
+fn ran_alike<'a>(one: &'a Row, other: &'a Row) -> Option<(&'a Performance, &'a Performance)> {
     let (one, other) = (one.check.as_ref()?, other.check.as_ref()?);
     let is_alike = (one.clients, one.rate_per_sec) == (other.clients, other.rate_per_sec);
     let both = (one.measured.as_ref().ok()?, other.measured.as_ref().ok()?);
@@ -310,15 +310,20 @@ fn why(row: &Row, next: Option<&Row>, need: &Need) -> String {
         return format!("No other eligible choice is {}.", need.guarantee);
     };
     let throughput = compared(
-        next.does.throughput_per_sec,
-        row.does.throughput_per_sec,
+        next.performance.throughput_per_sec,
+        row.performance.throughput_per_sec,
         "more transactions",
         "fewer transactions",
     );
-    let median =
-        compared(next.does.p50_ms(), row.does.p50_ms(), "longer medians", "shorter medians");
+    let median = compared(
+        next.performance.p50_ms(),
+        row.performance.p50_ms(),
+        "longer medians",
+        "shorter medians",
+    );
     // Measured bytes if both rows were run, because predictions are least accurate here.
-    let (next_does, row_does) = ran_alike(next, row).unwrap_or((&next.does, &row.does));
+    let (next_does, row_does) =
+        ran_alike(next, row).unwrap_or((&next.performance, &row.performance));
     let bytes = compared(
         next_does.wan_bytes_per_txn,
         row_does.wan_bytes_per_txn,

@@ -14,7 +14,7 @@ fn row(set: &[&str], guarantee: Guarantee, throughput_per_sec: f64, p50_ms: f64)
         what: String::new(),
         guarantee,
         is_measured: false,
-        does: Does {
+        performance: Performance {
             throughput_per_sec,
             regions: vec![region("near", -10.0), region("far", 10.0)],
             aborted: 0.0,
@@ -86,13 +86,14 @@ fn what_loses_or_fails_is_not_taken() {
 }
 
 fn check(measured: Result<f64, String>) -> Check {
-    let does = |throughput_per_sec: f64| Does { throughput_per_sec, ..Does::default() };
+    let performance =
+        |throughput_per_sec: f64| Performance { throughput_per_sec, ..Performance::default() };
     Check {
         clients: 30,
         rate_per_sec: None,
-        predicted: does(110.0),
+        predicted: performance(110.0),
         predicted_pause_ms: 1_000.0,
-        measured: measured.map(does),
+        measured: measured.map(performance),
         measured_pause_ms: Some(900.0),
     }
 }
@@ -186,7 +187,7 @@ fn a_real_run_that_turns_the_order_around_is_said() {
     assert!(expect.contains("the next best was faster"), "{expect}");
     // Measured bytes are compared, if known.
     let bytes = |row: &mut Row, predicted, sent| {
-        row.does.wan_bytes_per_txn = predicted;
+        row.performance.wan_bytes_per_txn = predicted;
         let measured = row.check.as_mut().unwrap().measured.as_mut();
         measured.unwrap().wan_bytes_per_txn = sent;
     };

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use clap::{Args, Parser};
-use pangea_core::choice::Guarantee;
+use pangea_core::guarantee::Guarantee;
 use pangea_node::transport::ONE_WAY_MAX;
 use pangea_sim::predict::REPLICAS;
-use pangea_sweep::wrong::unknown;
+use pangea_sweep::plan_error::unknown;
 use serde::Deserialize;
 use toml::{Spanned, Value};
 

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
-use pangea_core::choice::Guarantee;
+use pangea_core::guarantee::Guarantee;
 use pangea_core::partition::Partitions;
 use pangea_core::protocol::Protocol;
 use pangea_core::time::Span;
 use pangea_core::txn::Registry;
 use pangea_core::workload;
-use pangea_sim::predict::{self, Cores, Costs, Loaded, Pace, Prediction};
+use pangea_sim::predict::{self, ArrivalModel, Cores, Costs, Loaded, Prediction};
 
-use super::advice::{Does, Loss, Region, Row};
+use super::advice::{Loss, Performance, Region, Row};
 use super::files::Places;
 use super::{Question, bar};
 use crate::failure::Failure;
 use crate::protocol::{
-    GuaranteeOf, Setting, WithProtocol, options_table, parse_options, with_protocol,
+    GuaranteeOf, Setting, WithProtocol, check_options, options_table, simulator_of,
 };
 use crate::sim::unless_interrupted;
 
@@ -78,6 +78,7 @@ pub struct Predictions<'a> {
 
 /// Simulates candidates of one protocol, with and without the loss of a region.
 struct Both {
+    protocol: &'static str,
     candidates: Vec<Candidate>,
     settings: predict::Settings,
     costs: Arc<Costs>,
@@ -175,20 +176,19 @@ impl<'a> Predictions<'a> {
         bar: &ProgressBar,
     ) -> Result<Vec<Predicted>, Failure> {
         let costs = self.costs[name].clone();
-        let both = Both { candidates, settings, costs, bar: bar.clone() };
-        let done = unless_interrupted(move || with_protocol(name, both))?;
+        let both = Both { protocol: name, candidates, settings, costs, bar: bar.clone() };
+        let done = unless_interrupted(move || both.run())?;
         let done = done.ok_or_else(|| {
             Failure::Interrupted("interrupted before the prediction was complete".to_owned())
         })?;
-        done?.map_err(Failure::Failed)
+        done.map_err(Failure::Failed)
     }
 }
 
-impl WithProtocol for Both {
-    type Output = Result<Vec<Predicted>, String>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        let Self { candidates, settings, costs, bar } = self;
+impl Both {
+    fn run(self) -> Result<Vec<Predicted>, String> {
+        let Self { protocol, candidates, settings, costs, bar } = self;
+        let simulator = simulator_of(protocol).map_err(|failure| failure.to_string())?;
         let loaded = Loaded::new(&settings.workload, &settings.registry)?;
         let after_ms =
             (longest(&settings).us / 1_000 * AFTER_LOSS_ROUND_TRIPS).max(AFTER_LOSS_MS_MIN);
@@ -199,17 +199,19 @@ impl WithProtocol for Both {
         };
         let mut all = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            let table = options_table(P::NAME, &candidate.settings);
-            let options = table.and_then(|table| parse_options::<P>(&table));
+            let options = options_table(protocol, &candidate.settings).and_then(|table| {
+                check_options(protocol, &table)?;
+                Ok(table)
+            });
             let options = options.map_err(|failure| failure.to_string())?;
             bar.set_message(candidate.what);
             if bar.is_hidden() {
                 let (done, all) = (bar.position() / 2 + 1, bar.length().unwrap_or_default() / 2);
                 crate::warn(&format!("simulating {done} of {all}: {}", candidate.name()));
             }
-            let whole = predict::predict::<P>(&settings, &options, &costs, &loaded)?;
+            let whole = simulator.predict(&settings, &options, &costs, &loaded)?;
             bar.inc(1);
-            let lossy = predict::predict::<P>(&lossy, &options, &costs, &loaded)?;
+            let lossy = simulator.predict(&lossy, &options, &costs, &loaded)?;
             bar.inc(1);
             all.push(Predicted { whole, lossy });
         }
@@ -217,8 +219,8 @@ impl WithProtocol for Both {
     }
 }
 
-fn pace(rate: Option<f64>) -> Pace {
-    rate.map_or(Pace::Closed, |per_sec| Pace::Open { per_sec })
+fn pace(rate: Option<f64>) -> ArrivalModel {
+    rate.map_or(ArrivalModel::Closed, |per_sec| ArrivalModel::Open { per_sec })
 }
 
 fn one_way(places: &Places) -> Vec<Vec<Span>> {
@@ -241,7 +243,7 @@ fn row(candidate: &Candidate, predicted: &Predicted) -> Row {
         what: candidate.what.to_owned(),
         guarantee: candidate.guarantee,
         is_measured: false,
-        does: does(&predicted.whole),
+        performance: performance(&predicted.whole),
         coordinator: predicted.whole.coordinator.clone(),
         loss: loss(&predicted.lossy),
         check: None,
@@ -250,13 +252,13 @@ fn row(candidate: &Candidate, predicted: &Predicted) -> Row {
 }
 
 /// Returns the performance numbers of a prediction.
-pub fn does(of: &Prediction) -> Does {
+pub fn performance(of: &Prediction) -> Performance {
     let region = |region: &predict::Region| Region {
         name: region.name.clone(),
         p50_ms: region.latency_ms.p50,
         p99_ms: region.latency_ms.p99,
     };
-    Does {
+    Performance {
         throughput_per_sec: of.throughput_per_sec,
         regions: of.regions.iter().map(region).collect(),
         aborted: of.aborted_share(),
@@ -280,6 +282,7 @@ pub fn loss(of: &Prediction) -> Option<Loss> {
 mod tests {
     use super::*;
     use crate::protocol::NAMES;
+    use crate::protocol::with_protocol;
 
     #[test]
     fn every_protocol_has_its_defaults_and_variants_that_it_understands() {

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::advice::{Check, Does, Loss, Region, Row};
-use super::predicted::{Candidate, Predictions, does, loss};
+use super::advice::{Check, Loss, Performance, Region, Row};
+use super::predicted::{Candidate, Predictions, loss, performance};
 use super::{Question, bar};
 use crate::bench::{self, Measured, Size, memory_mb, scripted};
 use crate::cluster::Cluster;
@@ -25,7 +25,7 @@ const KILL_RUN_SECS: u64 = KILL_AT_SECS + KILLED_SECS + 2;
 
 /// The result of a run.
 struct Ran {
-    does: Does,
+    performance: Performance,
     /// The longest time without a commit, by region.
     pauses_ms: Vec<(String, f64)>,
 }
@@ -70,16 +70,16 @@ pub fn check(
     let mut check = Check {
         clients,
         rate_per_sec: rate,
-        predicted: does(&predicted.whole),
+        predicted: performance(&predicted.whole),
         predicted_pause_ms: lost.as_ref().map_or(0.0, |lost| longest(&lost.pauses_ms)),
-        measured: Ok(Does::default()),
+        measured: Ok(Performance::default()),
         measured_pause_ms: None,
     };
     let name = candidate.name();
     crate::warn(&format!(
         "running on real nodes: {name}, {clients} clients; then with a region killed"
     ));
-    check.measured = run(question, candidate, clients, rate, None)?.map(|ran| ran.does);
+    check.measured = run(question, candidate, clients, rate, None)?.map(|ran| ran.performance);
     if check.measured.is_ok()
         && let Some(lost) = &lost
     {
@@ -126,14 +126,14 @@ fn row(
         what: candidate.what.to_owned(),
         guarantee: candidate.guarantee,
         is_measured: true,
-        does: Does::default(),
+        performance: Performance::default(),
         coordinator: None,
         loss: None,
         check: None,
         failed: None,
     };
     match run(question, candidate, clients, rate, None)? {
-        Ok(whole) => row.does = whole.does,
+        Ok(whole) => row.performance = whole.performance,
         Err(wrong) => return Ok(Row { failed: Some(wrong), ..row }),
     }
     // The region to kill, whichever region coordinates; if the protocol does not prefer a region,
@@ -198,7 +198,7 @@ fn ran(measured: &Measured, names: &[String]) -> Ran {
     let committed = run.stats.all().count() as f64;
     let aborted = run.stats.aborts.values().sum::<u64>() as f64;
     Ran {
-        does: Does {
+        performance: Performance {
             throughput_per_sec: run.throughput_per_sec(),
             regions: names.iter().enumerate().map(region).collect(),
             aborted: aborted / (aborted + committed).max(1.0),

@@ -7,7 +7,7 @@ use pangea_sim::predict::Calibration;
 use serde::Serialize;
 
 use super::Question;
-use super::advice::{Advice, Check, Does, Need, Row, advise};
+use super::advice::{Advice, Check, Need, Performance, Row, advise};
 use crate::table::{aligned, numbers};
 
 /// Above this number of regions, only the regions with the lowest and the highest median have
@@ -84,15 +84,15 @@ impl Report {
                 table.add_row(cells);
                 continue;
             }
-            cells.push(format!("{:.0}", row.does.throughput_per_sec));
-            let mut regions: Vec<_> = row.does.regions.iter().collect();
+            cells.push(format!("{:.0}", row.performance.throughput_per_sec));
+            let mut regions: Vec<_> = row.performance.regions.iter().collect();
             if !is_wide {
                 regions.sort_by(|a, b| a.p50_ms.total_cmp(&b.p50_ms));
                 regions = vec![regions[0], regions[regions.len() - 1]];
             }
             cells.extend(regions.iter().map(|it| format!("{:.0} / {:.0}", it.p50_ms, it.p99_ms)));
-            cells.push(format!("{:.2} %", row.does.aborted * 100.0));
-            cells.push(format!("{:.0}", row.does.wan_bytes_per_txn));
+            cells.push(format!("{:.2} %", row.performance.aborted * 100.0));
+            cells.push(format!("{:.0}", row.performance.wan_bytes_per_txn));
             cells.push(lost(row));
             table.add_row(cells);
         }
@@ -139,7 +139,7 @@ fn lost(row: &Row) -> String {
 }
 
 /// Predicted and measured values in adjacent columns.
-fn compared(check: &Check, measured: &Does) -> comfy_table::Table {
+fn compared(check: &Check, measured: &Performance) -> comfy_table::Table {
     let mut table = numbers(&["", "predicted", "measured", "predicted is"]);
     let mut add = |name: &str, predicted: f64, measured: f64, digits: usize| {
         let by = match measured > 0.0 {

@@ -9,8 +9,8 @@ use pangea_node::client::Client;
 use serde::Serialize;
 
 use crate::cluster::{replicas, rows};
-use crate::drive::{Errors, Stats};
 use crate::failure::Failure;
+use crate::load_generator::{Errors, Stats};
 
 /// The result of successful checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pangea_node::client::Client;
 
-use super::faults::Happened;
+use super::faults::FaultEvent;
 
 /// The polling interval.
 const EVERY: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ pub async fn watch(
     clients: &[Client],
     places: &[String],
     (began, lasts): (Instant, Duration),
-) -> Vec<Happened> {
+) -> Vec<FaultEvent> {
     let end = began + lasts;
     let mut asking = tokio::task::JoinSet::new();
     for (client, place) in clients.iter().cloned().zip(places.iter().cloned()) {
@@ -53,8 +53,8 @@ pub async fn watch(
     while let Some(followed) = asking.join_next().await {
         let (place, times) = followed.expect("a request does not panic");
         let what = format!("checkpoint {place}");
-        all.extend(times.into_iter().map(|times| Happened::elsewhere(what.clone(), times)));
+        all.extend(times.into_iter().map(|times| FaultEvent::elsewhere(what.clone(), times)));
     }
-    all.sort_by(Happened::by_time);
+    all.sort_by(FaultEvent::by_time);
     all
 }

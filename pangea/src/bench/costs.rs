@@ -5,9 +5,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::ground::LabUsage;
+use super::environment::LabUsage;
 use super::stages::Stages;
-use super::usage::{Carried, Usage};
+use super::usage::{LinkTraffic, Usage};
 use crate::table::numbers;
 
 /// Above this number, links are listed only in the JSON.
@@ -109,13 +109,13 @@ impl Costs {
         let payload = payload_bytes(used);
         let peers = (regions.len() / of_region).saturating_sub(1) as f64;
         let over = payload.map(|payload| wan.wire_bytes as f64 / payload / peers);
-        let link = |carried: &Carried| Link {
+        let link = |carried: &LinkTraffic| Link {
             bytes_per_txn: carried.wire_bytes as f64 / txns,
             bytes_per_txn_uncompressed: carried.bytes as f64 / txns,
             messages_per_txn: carried.frames as f64 / txns,
             bytes_per_sec: carried.wire_bytes as f64 / seconds,
         };
-        let links_of = |(from, sent): (usize, &Vec<Carried>)| {
+        let links_of = |(from, sent): (usize, &Vec<LinkTraffic>)| {
             let to = sent.iter().enumerate().filter(|(to, _)| *to != from);
             let links = to.map(|(to, carried)| (regions[to].clone(), link(carried))).collect();
             (regions[from].clone(), links)
@@ -178,7 +178,7 @@ fn payload_bytes(used: &Usage) -> Option<f64> {
     let nodes = used.counters.iter().zip(&used.links);
     let bytes = nodes.map(|(counters, sent)| {
         let plain = *counters.get(PAYLOAD)? as f64;
-        let all = sent.iter().fold(Carried::default(), |all, link| all.plus(*link));
+        let all = sent.iter().fold(LinkTraffic::default(), |all, link| all.plus(*link));
         let ratio = match all.bulk_bytes {
             0 => 1.0,
             bytes => all.bulk_wire_bytes as f64 / bytes as f64,
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     fn used() -> Usage {
-        let sent = |wire_bytes, bulk_bytes| Carried {
+        let sent = |wire_bytes, bulk_bytes| LinkTraffic {
             frames: 10,
             bytes: bulk_bytes + 100,
             wire_bytes,
@@ -320,11 +320,11 @@ mod tests {
             node_memory_bytes: vec![5_000_000, 6_000_000],
             node_memory_bytes_peak: vec![7_000_000, 8_000_000],
             links: vec![
-                vec![Carried::default(), sent(600, 1_000)],
-                vec![sent(1_100, 2_000), Carried::default()],
+                vec![LinkTraffic::default(), sent(600, 1_000)],
+                vec![sent(1_100, 2_000), LinkTraffic::default()],
             ],
             counters: vec![counters(1_000), counters(2_000)],
-            ways: vec![Vec::new(); 2],
+            traces: vec![Vec::new(); 2],
             lab: None,
         }
     }
@@ -365,7 +365,7 @@ mod tests {
     fn a_node_alone_has_no_wide_area() {
         let alone = Usage {
             node_cpu_us: vec![9.0],
-            links: vec![vec![Carried::default()]],
+            links: vec![vec![LinkTraffic::default()]],
             counters: vec![BTreeMap::from([(PAYLOAD.to_owned(), 500)])],
             ..Usage::default()
         };

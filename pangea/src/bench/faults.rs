@@ -50,7 +50,7 @@ pub struct Fault {
 
 /// A fault or event that has happened. Times are seconds of the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Happened {
+pub struct FaultEvent {
     what: String,
     /// The affected nodes, including all other nodes of their regions.
     #[serde(skip)]
@@ -60,7 +60,7 @@ pub struct Happened {
     to_secs: f64,
 }
 
-impl Happened {
+impl FaultEvent {
     /// Creates an event that nodes caused themselves. It excuses no failed calls.
     pub fn elsewhere(what: String, (from_secs, to_secs): (f64, f64)) -> Self {
         Self { what, nodes: Vec::new(), from_secs, to_secs }
@@ -82,7 +82,7 @@ impl Happened {
     }
 }
 
-impl std::fmt::Display for Happened {
+impl std::fmt::Display for FaultEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} from {:.1} to {:.1} s", self.what, self.from_secs, self.to_secs)
     }
@@ -222,7 +222,7 @@ pub async fn run(
     faults: &[Fault],
     victims: &mut impl Victims,
     began: Instant,
-) -> Result<Vec<Happened>, Failure> {
+) -> Result<Vec<FaultEvent>, Failure> {
     let mut happened = Vec::with_capacity(faults.len());
     for fault in faults {
         tokio::time::sleep(fault.at.saturating_sub(began.elapsed())).await;
@@ -253,7 +253,7 @@ pub async fn run(
             targets.iter().flatten().map(|node| victims.region_of(*node)).collect();
         let is_hit = |node: &usize| regions.contains(&victims.region_of(*node));
         let nodes = (0..victims.names().len()).filter(is_hit).collect();
-        happened.push(Happened { what, nodes, from_secs, to_secs });
+        happened.push(FaultEvent { what, nodes, from_secs, to_secs });
     }
     Ok(happened)
 }

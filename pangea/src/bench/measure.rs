@@ -10,14 +10,14 @@ use tokio::runtime::Handle;
 
 use super::check::{self, Checked};
 use super::checkpoints;
-use super::faults::{self, Fault, Happened, Victims};
-use super::gauge::Gauge;
-use super::ground::Ground;
-use super::usage::{Told, Usage};
+use super::environment::BenchEnvironment;
+use super::faults::{self, Fault, FaultEvent, Victims};
+use super::usage::{NodeCounters, Usage};
+use super::usage_probe::UsageProbe;
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, replicas};
-use crate::drive::{self, Connection, Door, Drive, Ended, Phase, Stats};
 use crate::failure::Failure;
+use crate::load_generator::{self, AccessPoint, Connection, Drive, Ended, Phase, Stats};
 
 /// The time limit for calls in flight at the end of the load.
 const END_DEADLINE: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ pub struct Run {
     /// The resources used during the measured time.
     pub used: Usage,
     /// The faults injected during the measured time.
-    pub(super) happened: Vec<Happened>,
+    pub(super) happened: Vec<FaultEvent>,
 }
 
 impl Run {
@@ -77,13 +77,13 @@ pub async fn measure(
     workload: &Workload,
     settings: &workload::Settings,
 ) -> Result<Measured, Failure> {
-    ours(arguments, &Ground::loopback(), cluster, workload, settings).await
+    ours(arguments, &BenchEnvironment::loopback(), cluster, workload, settings).await
 }
 
 /// Does the same in any environment.
 pub(super) async fn ours(
     arguments: &Arguments,
-    ground: &Ground,
+    environment: &BenchEnvironment,
     cluster: &mut Cluster,
     workload: &Workload,
     settings: &workload::Settings,
@@ -93,53 +93,53 @@ pub(super) async fn ours(
     let load_secs = load(workload, &clients).await?;
     replicas::settled(&clients).await?;
     let plan = &cluster.plan;
-    let of_regions = ground.runtimes(plan.regions.len());
+    let of_regions = environment.runtimes(plan.regions.len());
     let runtime = |node| of_regions[plan.region_of(node)].clone();
     let runtimes: Vec<Handle> = (0..clients.len()).map(runtime).collect();
     let connections = match arguments.via {
-        Via::Native => native(ground, &runtimes, cluster, &clients).await?,
+        Via::Native => native(environment, &runtimes, cluster, &clients).await?,
         Via::Postgres => {
-            let doors = cluster.members.iter().map(|member| {
+            let access_points = cluster.members.iter().map(|member| {
                 let mut config = Box::new(member.sql_config());
                 config.connect_timeout(CONNECT_DEADLINE);
                 let region = member.name().to_owned();
-                Door::Postgres { config, region, procedures: workload.procedures() }
+                AccessPoint::Postgres { config, region, procedures: workload.procedures() }
             });
-            drive::sessions(doors.collect(), &runtimes, arguments.clients).await?
+            load_generator::sessions(access_points.collect(), &runtimes, arguments.clients).await?
         }
         Via::Process => unreachable!("nodes in this process are measured by `process`"),
     };
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
-    let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
-    let mut ours = Ours {
-        ground,
+    let probe = UsageProbe::of_nodes(environment, cluster.process_handles(), &clients);
+    let mut ours = PangeaTarget {
+        environment,
         places: cluster.plan.places(),
         cluster,
         clients: &clients,
         watched: arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs)),
     };
-    let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &gauge).await?;
+    let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &probe).await?;
     let partitions = &cluster.plan.partitions;
     let checked = check::all(&clients, partitions, workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
 }
 
 /// Returns the settings of the load generator.
-pub(super) fn drive_settings(arguments: &Arguments) -> drive::Settings {
+pub(super) fn drive_settings(arguments: &Arguments) -> load_generator::Settings {
     let (clients, seed, pace) = (arguments.clients, arguments.seed, arguments.pace());
-    drive::Settings { clients, seed, pace }
+    load_generator::Settings { clients, seed, pace }
 }
 
 /// Opens a native connection for the clients of each node. In a lab, the connection is created in
 /// the node's region.
 async fn native(
-    ground: &Ground,
+    environment: &BenchEnvironment,
     runtimes: &[Handle],
     cluster: &Cluster,
     clients: &[Client],
 ) -> Result<Vec<Vec<Connection>>, Failure> {
-    if !ground.is_lab() {
+    if !environment.is_lab() {
         return Ok(clients.iter().map(|it| vec![Connection::Native(it.clone())]).collect());
     }
     let mut all = Vec::with_capacity(clients.len());
@@ -157,17 +157,17 @@ async fn native(
 pub(super) trait Subject {
     /// Injects the faults into the servers; their times count from the start of the measured time,
     /// `began`.
-    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure>;
+    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<FaultEvent>, Failure>;
 
     /// Returns the nodes whose clients' calls may end without an outcome because of these events.
-    fn hit(&self, happened: &[Happened]) -> BTreeSet<usize> {
+    fn hit(&self, happened: &[FaultEvent]) -> BTreeSet<usize> {
         happened.iter().flat_map(|it| it.nodes()).copied().collect()
     }
 }
 
 /// A Pangea cluster under test.
-pub(super) struct Ours<'a> {
-    pub(super) ground: &'a Ground,
+pub(super) struct PangeaTarget<'a> {
+    pub(super) environment: &'a BenchEnvironment,
     /// The names of the nodes.
     pub(super) places: Vec<String>,
     pub(super) cluster: &'a mut Cluster,
@@ -176,20 +176,20 @@ pub(super) struct Ours<'a> {
     pub(super) watched: Option<Duration>,
 }
 
-impl Subject for Ours<'_> {
-    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
+impl Subject for PangeaTarget<'_> {
+    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<FaultEvent>, Failure> {
         let Some(lasts) = self.watched else { return faults::run(faults, self, began).await };
         let (clients, places) = (self.clients, self.places.clone());
         let watch = checkpoints::watch(clients, &places, (began, lasts));
         let (happened, seen) = tokio::join!(faults::run(faults, self, began), watch);
         let mut all = happened?;
         all.extend(seen);
-        all.sort_by(Happened::by_time);
+        all.sort_by(FaultEvent::by_time);
         Ok(all)
     }
 }
 
-impl Victims for Ours<'_> {
+impl Victims for PangeaTarget<'_> {
     fn names(&self) -> &[String] {
         &self.places
     }
@@ -221,10 +221,10 @@ impl Victims for Ours<'_> {
     }
 
     async fn cut(&mut self, one: usize, other: usize) -> Result<(), Failure> {
-        if self.ground.is_lab() {
+        if self.environment.is_lab() {
             let plan = &self.cluster.plan;
             let [one, other] = [one, other].map(|node| &plan.regions[plan.region_of(node)]);
-            return self.ground.cut(one, other);
+            return self.environment.cut(one, other);
         }
         // Each end blocks the messages that it sends.
         for (from, to) in [(one, other), (other, one)] {
@@ -236,8 +236,8 @@ impl Victims for Ours<'_> {
     }
 
     async fn heal(&mut self) -> Result<(), Failure> {
-        if self.ground.is_lab() {
-            return self.ground.heal();
+        if self.environment.is_lab() {
+            return self.environment.heal();
         }
         for client in self.clients {
             let healed = client.heal().await;
@@ -257,7 +257,7 @@ pub(super) async fn measure_all(
     drive: Drive,
     faults: &[Fault],
     subject: &mut impl Subject,
-    gauge: &Gauge<'_>,
+    probe: &UsageProbe<'_>,
 ) -> Result<(Vec<Run>, Commits), Failure> {
     work(&drive, arguments.warmup, "warm up").await;
     let mut hit = BTreeSet::new();
@@ -267,7 +267,7 @@ pub(super) async fn measure_all(
             1 => "measure".to_owned(),
             repeats => format!("{} of {repeats}", repeat + 1),
         };
-        let run = measure_once(&drive, (arguments.secs, &name), faults, subject, gauge).await?;
+        let run = measure_once(&drive, (arguments.secs, &name), faults, subject, probe).await?;
         hit.extend(subject.hit(&run.happened));
         check::has_measured(&run.stats, &hit)?;
         runs.push(run);
@@ -278,18 +278,18 @@ pub(super) async fn measure_all(
 }
 
 /// Measures for this number of seconds; `name` labels the progress bar. The order of the reads at
-/// both ends is explained in [`super::gauge`].
+/// both ends is explained in [`super::usage_probe`].
 async fn measure_once(
     drive: &Drive,
     (secs, name): (u64, &str),
     faults: &[Fault],
     subject: &mut impl Subject,
-    gauge: &Gauge<'_>,
+    probe: &UsageProbe<'_>,
 ) -> Result<Run, Failure> {
     let may_be_silent = !faults.is_empty();
     // Earlier aborts belong to no run.
-    drop(gauge.undone());
-    let before = gauge.read()?;
+    drop(probe.retried());
+    let before = probe.read()?;
     drive.enter(Phase::Measured);
     let began = Instant::now();
     let measured = async {
@@ -297,18 +297,18 @@ async fn measure_once(
         let elapsed = began.elapsed();
         let mut stats = drive.take_stats();
         drive.enter(Phase::Unmeasured);
-        let after = gauge.read();
-        stats.add_retries(gauge.undone());
+        let after = probe.read();
+        stats.add_retries(probe.retried());
         // Calls that ended between the lines above belong to no run.
         drop(drive.take_stats());
-        (elapsed, stats, after, gauge.ask(may_be_silent).await)
+        (elapsed, stats, after, probe.ask(may_be_silent).await)
     };
     // The nodes are queried when the measured time begins. The faults may outlast it.
     let (told, ended, happened) =
-        tokio::join!(gauge.ask(may_be_silent), measured, subject.harm(faults, began));
+        tokio::join!(probe.ask(may_be_silent), measured, subject.harm(faults, began));
     let (elapsed, stats, after, told_after) = ended;
     let (mut before, mut after, happened) = (before, after?, happened?);
-    let [told, told_after] = Told::pairs(told?, told_after?);
+    let [told, told_after] = NodeCounters::pairs(told?, told_after?);
     before.add(told);
     after.add(told_after);
     Ok(Run { stats, elapsed, used: after.since(&before), happened })
@@ -318,7 +318,7 @@ async fn measure_once(
 pub(super) async fn load(workload: &Workload, clients: &[Client]) -> Result<f64, Failure> {
     let began = Instant::now();
     let bar = bar("{prefix:>8} {wide_bar} {pos}/{len} calls", "load");
-    drive::load_tables(workload, clients, |done, all| {
+    load_generator::load_tables(workload, clients, |done, all| {
         bar.set_length(all);
         bar.set_position(done);
     })

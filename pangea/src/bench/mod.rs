@@ -8,10 +8,10 @@
 //! a lab, they run on threads within their regions. A transaction counts if it ends within the
 //! measured time. If a run fails a check, no throughput is printed or written.
 //!
-//! - [`ground`]: the environment: loopback or a lab;
+//! - [`environment`]: the environment: loopback or a lab;
 //! - [`measure`]: the phases;
 //! - [`usage`]: the resources used by the nodes and the load, and the protocol's counters;
-//!   [`gauge`]: the times at which they are read;
+//!   [`probe`]: the times at which they are read;
 //! - [`costs`]: the same for each transaction, by node, by link and by stage; [`stages`];
 //! - [`waterfall`]: the latency breakdown of the median and the p99;
 //! - [`faults`]: faults injected into nodes during the measured time;
@@ -22,20 +22,20 @@
 //! - [`report`]: the tables and the JSON;
 //! - [`sweep`]: many of these runs, by a plan.
 
+mod baseline;
 mod check;
 mod checkpoints;
 mod costs;
+mod environment;
 mod faults;
-mod gauge;
-mod ground;
 mod measure;
-mod peer;
 mod process;
 mod report;
 pub mod scripted;
 mod stages;
 mod sweep;
 pub mod usage;
+mod usage_probe;
 mod waterfall;
 
 use std::path::{Path, PathBuf};
@@ -44,11 +44,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_core::workload::{self, Workload};
+use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
 
-use crate::cluster::{Cluster, Place, Plan, Regions, durability};
-use crate::drive::Pace;
+use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
+use crate::load_generator::ArrivalModel;
 use crate::protocol::{Setting, options_table};
 use crate::script::{Define, Script};
 use crate::sizes::Sizes;
@@ -79,9 +80,9 @@ const RATE_MAX: f64 = 1e6;
   pangea bench --workload tpcc-nopay --via postgres --clients 300 --repeats 3
   pangea bench --workload tpcc --via process --regions us-east --durability memory --cores 1
   pangea bench --workload workloads/shop.sql --define items=5000 --rtt 100
-  pangea bench --peer galera --workload tpcc-nopay --own-region --clients 48
+  pangea bench --baseline galera --workload tpcc-nopay --own-region --clients 48
   sudo pangea bench --lab --rtt 100 --workload ycsb-a --via postgres --clients 600
-  sudo pangea bench --lab --rtt 100 --workload ycsb-a --peer etcd --fault kill:region-3@5+5
+  sudo pangea bench --lab --rtt 100 --workload ycsb-a --baseline etcd --fault kill:region-3@5+5
   pangea bench --workload ycsb-a --rate 500 --fault kill:coordinator@5+5
   pangea bench --protocol calvin --partitions 2 --workload calvin-micro --remote 10
   pangea bench sweep plans/quick.toml
@@ -100,14 +101,14 @@ pub struct Arguments {
     #[arg(long = "define", value_name = "NAME=VALUE", value_delimiter = ',')]
     defines: Vec<Define>,
     /// Measure another database instead of Pangea: galera, postgres or etcd, started on loopback or
-    /// in a lab (docs/PEERS.md)
-    #[arg(long, value_name = "NAME")]
+    /// in a lab (docs/BASELINES.md)
+    #[arg(long, alias = "peer", value_name = "NAME")]
     #[arg(conflicts_with_all = ["protocol", "via", "settings", "workers", "keep"])]
     #[arg(conflicts_with_all = ["stages", "cores", "memory_mb", "cold_latency_ms"])]
     #[arg(conflicts_with_all = ["mark_checkpoints"])]
-    peer: Option<pangea_peers::Kind>,
-    /// Isolation level of transactions with --peer postgres [default: read-committed]
-    #[arg(long, value_name = "LEVEL", value_enum, requires = "peer")]
+    baseline: Option<pangea_baselines::Kind>,
+    /// Isolation level of transactions with --baseline postgres [default: read-committed]
+    #[arg(long, value_name = "LEVEL", value_enum, requires = "baseline")]
     isolation: Option<Isolation>,
     /// Commit protocol
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
@@ -124,7 +125,7 @@ pub struct Arguments {
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     jitter: f64,
     #[command(flatten)]
-    ground: ground::Options,
+    environment: environment::Options,
     /// Client protocol: native (Pangea's own, with any number of calls on a connection), postgres
     /// (one session for each client, which calls procedures) or process (nodes in this process,
     /// without sockets)
@@ -153,7 +154,7 @@ pub struct Arguments {
     warmup: u64,
     /// Partition the tables over this number of nodes in each region, each of which has the clients
     /// of a region; requires a protocol that supports it, which is calvin
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["peer"])]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["baseline"])]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
     #[command(flatten)]
@@ -209,12 +210,12 @@ pub struct CommandLine {
     #[command(flatten)]
     one: Arguments,
     #[command(subcommand)]
-    many: Option<Many>,
+    many: Option<BenchCommand>,
 }
 
 /// Many benchmarks.
 #[derive(Debug, clap::Subcommand)]
-enum Many {
+enum BenchCommand {
     Sweep(sweep::Arguments),
 }
 
@@ -244,10 +245,12 @@ impl Arguments {
     /// # Errors
     /// If the options do not describe a valid cluster.
     pub fn plan(&self) -> Result<Plan, Failure> {
-        if let Some(peer) = self.peer {
-            return Err(Failure::Usage(format!("--peer {peer} is only for `pangea bench`")));
+        if let Some(baseline) = self.baseline {
+            return Err(Failure::Usage(format!(
+                "--baseline {baseline} is only for `pangea bench`"
+            )));
         }
-        if self.ground.lab {
+        if self.environment.lab {
             let message = "--lab is only for `pangea bench`: here the nodes emulate the distances";
             return Err(Failure::Usage(message.to_owned()));
         }
@@ -274,10 +277,13 @@ impl Arguments {
             options: options_table(protocol, &self.settings)?,
             jitter_ms: self.jitter,
             durability: self.durability,
-            workers: self.workers.unwrap_or(plan.workers),
             is_metered: self.stages,
-            memory_mb: self.memory_mb,
-            cold_latency_ms: self.cold_latency_ms,
+            tuning: Tuning {
+                workers: self.workers.unwrap_or(plan.tuning.workers),
+                memory_mb: self.memory_mb,
+                cold_latency_ms: self.cold_latency_ms,
+                ..plan.tuning
+            },
             ..plan
         };
         plan.check()?;
@@ -290,8 +296,8 @@ impl Arguments {
     /// # Errors
     /// The first option that is not possible, and why.
     fn check(&self) -> Result<Plan, Failure> {
-        let plan = match self.peer {
-            Some(kind) => peer::check(self, kind)?,
+        let plan = match self.baseline {
+            Some(kind) => baseline::check(self, kind)?,
             None => {
                 if self.script()?.is_none() {
                     self.workload()?;
@@ -299,7 +305,7 @@ impl Arguments {
                 self.own_plan()?
             }
         };
-        ground::check(self, &plan)?;
+        environment::check(self, &plan)?;
         Ok(plan)
     }
 
@@ -323,7 +329,7 @@ impl Arguments {
             true => Failure::Usage(error.to_string()),
             false => Failure::Usage(no_such_workload(name, &settings)),
         })?;
-        if is_of_histories(&workload) {
+        if workload.is_of_histories() {
             let name = workload.name();
             let message = format!("{name}'s histories are checked by `pangea sim`, not here");
             return Err(Failure::Usage(message));
@@ -351,10 +357,10 @@ impl Arguments {
     }
 
     /// Returns the times at which clients call.
-    fn pace(&self) -> Pace {
+    fn pace(&self) -> ArrivalModel {
         match self.rate {
-            Some(per_sec) => Pace::Open { per_sec },
-            None => Pace::Closed { pause: Duration::ZERO },
+            Some(per_sec) => ArrivalModel::Open { per_sec },
+            None => ArrivalModel::Closed { pause: Duration::ZERO },
         }
     }
 
@@ -365,8 +371,8 @@ impl Arguments {
     }
 
     /// Returns the other database that is measured, and its number of clients.
-    pub fn peer(&self) -> Option<(pangea_peers::Kind, u32)> {
-        self.peer.map(|kind| (kind, self.clients))
+    pub fn baseline(&self) -> Option<(pangea_baselines::Kind, u32)> {
+        self.baseline.map(|kind| (kind, self.clients))
     }
 
     /// Returns the options for the size of the workload.
@@ -380,14 +386,9 @@ impl Arguments {
     }
 
     /// Returns the directory for the nodes' files.
-    pub fn place(&self) -> Place {
-        Place::Temporary { within: self.data_dir.clone(), keep: self.keep }
+    pub fn place(&self) -> DataLocation {
+        DataLocation::Temporary { within: self.data_dir.clone(), keep: self.keep }
     }
-}
-
-/// Returns whether a workload exists only for the simulator's checkers of histories.
-fn is_of_histories(workload: &Workload) -> bool {
-    matches!(workload, Workload::ListAppend(_) | Workload::Registers(_) | Workload::Catalog(_))
 }
 
 /// Parses a rate within the limits.
@@ -400,15 +401,15 @@ fn rate(text: &str) -> Result<f64, String> {
 
 fn no_such_workload(name: &str, settings: &workload::Settings) -> String {
     let is_here = |name: &&str| {
-        Workload::named(name, settings).is_ok_and(|workload| !is_of_histories(&workload))
+        Workload::named(name, settings).is_ok_and(|workload| !workload.is_of_histories())
     };
-    pangea_sweep::wrong::unknown("workload", name, workload::NAMES.into_iter().filter(is_here))
+    pangea_sweep::plan_error::unknown("workload", name, workload::NAMES.into_iter().filter(is_here))
 }
 
 /// Runs one benchmark or many.
 pub fn run(line: &CommandLine) -> Result<(), Failure> {
     match &line.many {
-        Some(Many::Sweep(arguments)) => sweep::run(arguments),
+        Some(BenchCommand::Sweep(arguments)) => sweep::run(arguments),
         None => run_one(&line.one),
     }
 }
@@ -425,8 +426,8 @@ fn run_one(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.json {
         make_way(path)?;
     }
-    let report = match (arguments.peer, arguments.via) {
-        (Some(kind), _) => peer::run(arguments, kind)?,
+    let report = match (arguments.baseline, arguments.via) {
+        (Some(kind), _) => baseline::run(arguments, kind)?,
         (None, Via::Process) => process::run(arguments)?,
         (None, Via::Native | Via::Postgres) => run_cluster(arguments)?,
     };
@@ -453,21 +454,21 @@ fn make_way(path: &Path) -> Result<(), Failure> {
 /// Runs the benchmark of a Pangea cluster.
 fn run_cluster(arguments: &Arguments) -> Result<Report, Failure> {
     let (plan, script) = (arguments.own_plan()?, arguments.script()?);
-    ground::on(arguments, &plan, |ground, signals| {
+    environment::on(arguments, &plan, |environment, signals| {
         // One thread, so that clients never wake each other across cores.
         let runtime = crate::runtime(1)?;
         let run = async |cluster: &mut Cluster| {
             let measured = match &script {
-                Some(script) => scripted::ours(arguments, ground, cluster, script).await?,
+                Some(script) => scripted::ours(arguments, environment, cluster, script).await?,
                 None => {
                     let (workload, settings) =
                         (arguments.workload()?, arguments.workload_settings());
-                    measure::ours(arguments, ground, cluster, &workload, &settings).await?
+                    measure::ours(arguments, environment, cluster, &workload, &settings).await?
                 }
             };
             Ok(Report::new(arguments, &cluster.plan, measured))
         };
-        let plan = Plan { spots: ground.spots(), ..plan.clone() };
+        let plan = Plan { placements: environment.placements(), ..plan.clone() };
         runtime.block_on(Cluster::run_until(signals, plan, arguments.place(), run))
     })
 }

@@ -7,28 +7,27 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pangea_baselines::{cpu_us_by_thread, memory_bytes_peak};
 use pangea_core::partition::Partitions;
-use pangea_core::protocol::Protocol;
 use pangea_core::workload::{self, Workload};
 use pangea_node::client::Client;
 use pangea_node::config::Config;
 use pangea_node::meter::Meter;
-use pangea_node::node::Node;
-use pangea_peers::{cpu_us_by_thread, memory_bytes_peak};
+use pangea_node::running::{self, RunningNode};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::faults::{Fault, Happened};
-use super::gauge::Gauge;
-use super::ground::Ground;
+use super::environment::BenchEnvironment;
+use super::faults::{Fault, FaultEvent};
 use super::measure::{Measured, Subject, drive_settings, load, measure_all};
 use super::report::Report;
 use super::stages::Threads;
 use super::usage::{self, RUNTIME_THREADS, Usage};
+use super::usage_probe::UsageProbe;
 use super::{Arguments, Via, check as checks, checkpoints};
 use crate::cluster::{Directory, Plan, replicas};
-use crate::drive::{Connection, Drive, THREADS, Within};
 use crate::failure::Failure;
-use crate::protocol::{WithProtocol, registry, with_protocol};
+use crate::load_generator::{Connection, Drive, THREADS};
+use crate::protocol::registry;
 use crate::signals::Signals;
 
 /// The time limit for nodes to elect their first coordinator.
@@ -100,45 +99,15 @@ pub fn run(arguments: &Arguments) -> Result<Report, Failure> {
     removed.map(|()| report)
 }
 
-/// A node of this process, with any protocol.
-trait Running {
-    fn within(&self) -> Arc<dyn Within>;
-    fn stop(self: Box<Self>) -> Result<(), String>;
-}
-
-impl<P: Protocol> Running for Node<P> {
-    fn within(&self) -> Arc<dyn Within> {
-        Arc::new(self.handle().clone())
-    }
-
-    fn stop(self: Box<Self>) -> Result<(), String> {
-        Node::stop(*self)
-    }
-}
-
-struct Start<'a> {
-    config: &'a Config,
-    is_metered: bool,
-}
-
-impl WithProtocol for Start<'_> {
-    type Output = Result<Box<dyn Running>, Failure>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        let meter = self.is_metered.then(Arc::<Meter>::default);
-        let node = Node::<P>::start_metered(self.config, registry(), meter);
-        let node = node.map_err(|error| Failure::failed("a node can't start", error))?;
-        Ok(Box::new(node))
-    }
-}
-
 /// The running nodes.
-struct Nodes(Vec<Box<dyn Running>>);
+struct Nodes(Vec<Box<dyn RunningNode>>);
 
 impl Nodes {
     fn start(configs: &[Config], is_metered: bool) -> Result<Self, Failure> {
         let start = |config: &Config| {
-            with_protocol(&config.protocol, Start { config, is_metered }).flatten()
+            let meter = is_metered.then(Arc::<Meter>::default);
+            let node = running::start(config, registry(), meter);
+            node.map_err(|error| Failure::failed("a node can't start", error))
         };
         Ok(Self(configs.iter().map(start).collect::<Result<_, _>>()?))
     }
@@ -170,14 +139,14 @@ async fn measure(
     let load_secs = load(workload, &clients).await?;
     replicas::settled(&clients).await?;
     let connections: Vec<Vec<Connection>> =
-        nodes.0.iter().map(|node| vec![Connection::Within(node.within())]).collect();
-    let runtimes = Ground::loopback().runtimes(connections.len());
+        nodes.0.iter().map(|node| vec![Connection::InProcess(node.requests())]).collect();
+    let runtimes = BenchEnvironment::loopback().runtimes(connections.len());
     let drive = Drive::start(workload, &connections, &runtimes, &drive_settings(arguments));
-    let gauge = Gauge::new(used, &clients);
+    let probe = UsageProbe::new(used, &clients);
     let places = configs.iter().map(|config| config.me().region.clone()).collect();
     let watched = arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs));
-    let mut ours = Ours { places, clients: &clients, watched };
-    let (runs, commits) = measure_all(arguments, drive, &[], &mut ours, &gauge).await?;
+    let mut ours = InProcessTarget { places, clients: &clients, watched };
+    let (runs, commits) = measure_all(arguments, drive, &[], &mut ours, &probe).await?;
     let checked =
         checks::all(&clients, &Partitions::default(), workload, settings, commits).await?;
     Ok(Measured::new(runs, load_secs, checked))
@@ -203,7 +172,7 @@ fn used() -> Result<Usage, Failure> {
 }
 
 /// The nodes of this process under test. They have no faults, only checkpoints.
-struct Ours<'a> {
+struct InProcessTarget<'a> {
     /// The names of the nodes.
     places: Vec<String>,
     clients: &'a [Client],
@@ -211,8 +180,8 @@ struct Ours<'a> {
     watched: Option<Duration>,
 }
 
-impl Subject for Ours<'_> {
-    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<Happened>, Failure> {
+impl Subject for InProcessTarget<'_> {
+    async fn harm(&mut self, faults: &[Fault], began: Instant) -> Result<Vec<FaultEvent>, Failure> {
         assert!(faults.is_empty(), "faults of nodes in one process are rejected");
         match self.watched {
             Some(lasts) => Ok(checkpoints::watch(self.clients, &self.places, (began, lasts)).await),
@@ -231,7 +200,7 @@ pub fn check(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
         _ if arguments.cores.is_some() && !is_process => {
             Err(Failure::Usage("--cores requires --via process".to_owned()))
         }
-        _ if arguments.ground.lab && is_process => Err(Failure::Usage(
+        _ if arguments.environment.lab && is_process => Err(Failure::Usage(
             "--lab: nodes in one process can't be in different regions; leave out --via process"
                 .to_owned(),
         )),

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::check::Checked;
 use super::costs::Costs;
-use super::faults::Happened;
+use super::faults::FaultEvent;
 use super::measure::{Measured, Run};
-use super::waterfall::{Runs, Waterfall, Ways};
+use super::waterfall::{Runs, TracedTransactions, Waterfall};
 use super::{Arguments, Via};
 use crate::cluster::Plan;
-use crate::drive::{Samples, Stats};
+use crate::load_generator::{Samples, Stats};
 use crate::script::Script;
 use crate::table::numbers;
 
@@ -36,7 +36,7 @@ pub struct Report {
     /// Calls without an outcome; these occur only with faults.
     errors: BTreeMap<&'static str, u64>,
     /// The injected faults, and checkpoints if they are marked.
-    faults: Vec<Happened>,
+    faults: Vec<FaultEvent>,
     timeline: Timeline,
     /// The longest time in which a region committed no transaction.
     stalls_ms: BTreeMap<String, f64>,
@@ -171,14 +171,14 @@ impl Part {
 /// The data from which the groups are computed.
 struct Parts<'a> {
     stats: &'a Stats,
-    ways: &'a Ways,
+    traces: &'a TracedTransactions,
     seconds: f64,
 }
 
 impl Parts<'_> {
     fn of(&self, samples: &Samples, region: Option<usize>, label: Option<&str>) -> Part {
         let aborts = self.stats.aborts_seen(region, label);
-        Part::new(samples, self.seconds, aborts, self.ways.runs(region, label))
+        Part::new(samples, self.seconds, aborts, self.traces.runs(region, label))
     }
 
     fn by_label(
@@ -222,7 +222,7 @@ impl Settings {
             version: env!("CARGO_PKG_VERSION"),
             workload: workload.to_owned(),
             protocol: plan.protocol.clone(),
-            is_peer: arguments.peer.is_some(),
+            is_peer: arguments.baseline.is_some(),
             isolation: arguments.isolation.map(|level| format!("{level:?}")),
             set: arguments.settings.iter().map(ToString::to_string).collect(),
             regions: plan.regions.clone(),
@@ -230,8 +230,8 @@ impl Settings {
             places: plan.places(),
             rtt_ms_max: plan.round_trip_ms_max(),
             jitter_ms: plan.jitter_ms,
-            lab: arguments.ground.lab,
-            bandwidth_mbit: arguments.ground.bandwidth,
+            lab: arguments.environment.lab,
+            bandwidth_mbit: arguments.environment.bandwidth,
             via: format!("{via:?}").to_lowercase(),
             clients: arguments.clients,
             rate_per_sec: arguments.rate,
@@ -240,7 +240,7 @@ impl Settings {
             sizes: sizes.map(|size| (size.option, size.value)).collect(),
             define: arguments.defines.iter().map(ToString::to_string).collect(),
             durability: format!("{:?}", plan.durability).to_lowercase(),
-            workers: plan.workers,
+            workers: plan.tuning.workers,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             seed: arguments.seed,
         }
@@ -258,8 +258,8 @@ impl Report {
         let all = stats.all();
         let places = plan.places();
         let costs = Costs::new((&places, plan.shards()), &used, all.count(), seconds);
-        let ways = Ways::new(&used.ways, &stats.followed);
-        let parts = Parts { stats, ways: &ways, seconds };
+        let traces = TracedTransactions::new(&used.traces, &stats.traced_calls);
+        let parts = Parts { stats, traces: &traces, seconds };
         let regions: Vec<Region> = (0..places.len()).map(|index| parts.region(index)).collect();
         let transactions = parts.by_label(&stats.by_label(), None);
         let names = || places.iter().cloned();
@@ -288,7 +288,7 @@ impl Report {
             shed: stats.shed,
             shares: shares(&used.counters[0]),
             costs,
-            waterfall: ways.waterfall(|quantile| all.quantile_ms(quantile)),
+            waterfall: traces.waterfall(|quantile| all.quantile_ms(quantile)),
             elapsed_secs: seconds,
             load_secs: measured.load_secs,
             check: measured.checked,

@@ -9,23 +9,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pangea_core::choice::Guarantee;
+use pangea_baselines::Kind;
+use pangea_core::guarantee::Guarantee;
 use pangea_core::workload::{self, Commits};
-use pangea_peers::Kind;
 use tokio_postgres::Config;
 
+use super::baseline::BaselineTarget;
 use super::check::{Checked, failed_check};
+use super::environment::BenchEnvironment;
 use super::faults;
-use super::gauge::Gauge;
-use super::ground::Ground;
-use super::measure::{Measured, Ours, drive_settings, measure_all};
-use super::peer::Theirs;
+use super::measure::{Measured, PangeaTarget, drive_settings, measure_all};
+use super::usage_probe::UsageProbe;
 use super::{Arguments, Via, bar};
 use crate::cluster::{Cluster, Member, replicas};
-use crate::drive::{self, Door, Drive};
 use crate::failure::Failure;
+use crate::load_generator::{self, AccessPoint, Drive};
 use crate::protocol::{GuaranteeOf, with_protocol};
-use crate::script::{self, Clients, Retries, Script, Seat};
+use crate::script::{self, ClientIdentity, Clients, Retries, Script};
 
 impl Arguments {
     /// Returns the user's own workload, if the workload is an SQL file.
@@ -69,12 +69,12 @@ pub fn not_simulated(file: &str) -> Failure {
 ///
 /// # Errors
 /// If the baseline is not PostgreSQL.
-pub fn check_peer(kind: Kind) -> Result<(), Failure> {
+pub fn check_baseline(kind: Kind) -> Result<(), Failure> {
     match kind {
         Kind::Postgres => Ok(()),
         Kind::Galera | Kind::Etcd => Err(Failure::Usage(format!(
-            "--peer {kind} does not support PostgreSQL's SQL; an SQL file runs only on --peer \
-             postgres and on Pangea"
+            "--baseline {kind} does not support PostgreSQL's SQL; an SQL file runs only on \
+             --baseline postgres and on Pangea"
         ))),
     }
 }
@@ -89,13 +89,13 @@ pub async fn measure(
     cluster: &mut Cluster,
     script: &Arc<Script>,
 ) -> Result<Measured, Failure> {
-    ours(arguments, &Ground::loopback(), cluster, script).await
+    ours(arguments, &BenchEnvironment::loopback(), cluster, script).await
 }
 
 /// Does the same in any environment.
 pub(super) async fn ours(
     arguments: &Arguments,
-    ground: &Ground,
+    environment: &BenchEnvironment,
     cluster: &mut Cluster,
     script: &Arc<Script>,
 ) -> Result<Measured, Failure> {
@@ -120,14 +120,14 @@ pub(super) async fn ours(
     replicas::settled(&clients).await?;
     let load_secs = work.rows().await?;
     replicas::settled(&clients).await?;
-    let drive = work.start(ground).await?;
+    let drive = work.start(environment).await?;
     let faults = faults::check(&arguments.faults, &cluster.plan, arguments.secs)?;
-    let gauge = Gauge::of_nodes(ground, cluster.numbers(), &clients);
-    let gauge = gauge.with_retries(work.retries.clone());
+    let probe = UsageProbe::of_nodes(environment, cluster.process_handles(), &clients);
+    let probe = probe.with_retries(work.retries.clone());
     let (places, shards) = (cluster.plan.places(), cluster.plan.shards());
     let watched = arguments.mark_checkpoints.then(|| Duration::from_secs(arguments.secs));
-    let mut ours = Ours { places, ground, cluster, clients: &clients, watched };
-    let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &gauge).await?;
+    let mut ours = PangeaTarget { places, environment, cluster, clients: &clients, watched };
+    let (runs, commits) = measure_all(arguments, drive, &faults, &mut ours, &probe).await?;
     let (version, digests) = replicas::equal_by_shard(&clients, shards).await?;
     let facts = work.check(&commits).await?;
     let digests: Vec<String> = digests.iter().map(|it| format!("{it:016x}")).collect();
@@ -142,27 +142,27 @@ pub(super) async fn ours(
 /// Those of a Pangea cluster.
 pub(super) async fn theirs(
     arguments: &Arguments,
-    theirs: &mut Theirs<'_>,
+    theirs: &mut BaselineTarget<'_>,
     script: &Arc<Script>,
 ) -> Result<Measured, Failure> {
-    let Theirs { ground, ref mut peer, plan } = *theirs;
+    let BaselineTarget { environment, ref mut baseline, plan } = *theirs;
     let mut config = Config::new();
-    let address = peer.address(0);
+    let address = baseline.address(0);
     config.host(address.ip().to_string()).port(address.port());
-    config.user(pangea_peers::postgres::NAME).dbname(pangea_peers::postgres::NAME);
+    config.user(pangea_baselines::postgres::NAME).dbname(pangea_baselines::postgres::NAME);
     if arguments.isolation == Some(super::Isolation::Serializable) {
         config.options("-c default_transaction_isolation=serializable");
     }
     let work = Work::new(arguments, script, &plan.regions, vec![config; plan.regions.len()]);
     work.schema().await?;
     let load_secs = work.rows().await?;
-    let drive = work.start(ground).await?;
+    let drive = work.start(environment).await?;
     let faults = faults::check(&arguments.faults, plan, arguments.secs)?;
-    let gauge = Gauge::of_peer(ground, peer).with_retries(work.retries.clone());
-    let mut subject = Theirs { ground, peer, plan };
-    let (runs, commits) = measure_all(arguments, drive, &faults, &mut subject, &gauge).await?;
+    let probe = UsageProbe::of_baseline(environment, baseline).with_retries(work.retries.clone());
+    let mut subject = BaselineTarget { environment, baseline, plan };
+    let (runs, commits) = measure_all(arguments, drive, &faults, &mut subject, &probe).await?;
     let facts = work.check(&commits).await?;
-    let equal = subject.peer.check_equal().await.map_err(|error| failed_check(&error))?;
+    let equal = subject.baseline.check_equal().await.map_err(|error| failed_check(&error))?;
     let facts = format!("{}; {facts}", equal.facts);
     let digest = format!("{:016x}", equal.digest);
     Ok(Measured::new(runs, load_secs, Checked { digest, version: None, workload: facts }))
@@ -172,7 +172,7 @@ pub(super) async fn theirs(
 struct Work<'a> {
     arguments: &'a Arguments,
     script: &'a Arc<Script>,
-    servers: Vec<(Config, Seat)>,
+    servers: Vec<(Config, ClientIdentity)>,
     retries: Arc<Retries>,
 }
 
@@ -186,18 +186,18 @@ impl<'a> Work<'a> {
         let count = regions.len() as u32;
         // A region has a seat even if it has no client.
         let clients = arguments.clients.max(count);
-        let seat = |(index, region): (usize, &String)| Seat {
+        let identity = |(index, region): (usize, &String)| ClientIdentity {
             client: workload::Client::new(index as u32, clients, count),
             region: region.clone(),
         };
-        let seats = regions.iter().enumerate().map(seat);
+        let seats = regions.iter().enumerate().map(identity);
         let servers = configs.into_iter().zip(seats).collect();
         Self { arguments, script, servers, retries: Arc::default() }
     }
 
     async fn schema(&self) -> Result<(), Failure> {
-        let (config, seat) = &self.servers[0];
-        script::load::schema(self.script, config, &seat.region).await
+        let (config, identity) = &self.servers[0];
+        script::load::schema(self.script, config, &identity.region).await
     }
 
     /// Loads the rows and returns the seconds that it took.
@@ -214,19 +214,20 @@ impl<'a> Work<'a> {
     }
 
     /// Runs every transaction once without effect, and starts the clients.
-    async fn start(&self, ground: &Ground) -> Result<Drive, Failure> {
-        let (config, seat) = &self.servers[0];
-        script::rehearse(self.script, config, seat, self.arguments.seed).await?;
-        let door = |(config, seat): &(Config, Seat)| Door::Script {
+    async fn start(&self, environment: &BenchEnvironment) -> Result<Drive, Failure> {
+        let (config, identity) = &self.servers[0];
+        script::rehearse(self.script, config, identity, self.arguments.seed).await?;
+        let access_point = |(config, identity): &(Config, ClientIdentity)| AccessPoint::Script {
             script: self.script.clone(),
             config: Box::new(config.clone()),
-            seat: seat.clone(),
+            identity: identity.clone(),
             retries: self.retries.clone(),
         };
-        let doors = self.servers.iter().map(door).collect();
-        let runtimes = ground.runtimes(self.servers.len());
-        let connections = drive::sessions(doors, &runtimes, self.arguments.clients).await?;
-        let calls = |client: workload::Client| -> Box<dyn drive::Calls> {
+        let access_points = self.servers.iter().map(access_point).collect();
+        let runtimes = environment.runtimes(self.servers.len());
+        let connections =
+            load_generator::sessions(access_points, &runtimes, self.arguments.clients).await?;
+        let calls = |client: workload::Client| -> Box<dyn load_generator::Calls> {
             Box::new(Clients::new(self.script.clone(), client))
         };
         let settings = drive_settings(self.arguments);
@@ -234,7 +235,7 @@ impl<'a> Work<'a> {
     }
 
     async fn check(&self, commits: &Commits) -> Result<String, Failure> {
-        let (config, seat) = &self.servers[0];
-        script::check::run(self.script, config, seat, commits).await
+        let (config, identity) = &self.servers[0];
+        script::check::run(self.script, config, identity, commits).await
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::work::Work;
+use pangea_core::cpu_stage::CpuStage;
 use pangea_node::meter::COUNTERS;
 use serde::Serialize;
 
@@ -28,19 +28,19 @@ const STEPS: &str = "steps";
 const REST: &str = "rest";
 
 const ALL: [Stage; 18] = [
-    stage("execute", "run at the source", &[Work::Execute.name(), Work::Probe.name()]),
-    stage("chains", "validation: chains", &[Work::Validate.name()]),
-    stage("stale", "stale check", &[Work::Stale.name()]),
-    stage("graph", "conflict graph", &[Work::Graph.name()]),
-    stage("solver", "independent set", &[Work::Solve.name()]),
-    stage("apply", "apply write sets", &[Work::Apply.name()]),
-    stage("slice", "cut into slices", &[Work::Slice.name()]),
-    stage("lock", "footprints, locks", &[Work::Lock.name()]),
-    stage("reexecute", "run in order", &[Work::Order.name()]),
-    stage("serve", "serve other shards", &[Work::Serve.name()]),
-    stage("settle", "end of an epoch", &[Work::Settle.name()]),
-    stage("send", "encode and send", &[Work::Encode.name(), "effect_send", "send"]),
-    stage("receive", "receive, decode", &[Work::Decode.name(), "receive"]),
+    stage("execute", "run at the source", &[CpuStage::Execute.name(), CpuStage::Probe.name()]),
+    stage("chains", "validation: chains", &[CpuStage::Validate.name()]),
+    stage("stale", "stale check", &[CpuStage::Stale.name()]),
+    stage("graph", "conflict graph", &[CpuStage::Graph.name()]),
+    stage("solver", "independent set", &[CpuStage::Solve.name()]),
+    stage("apply", "apply write sets", &[CpuStage::Apply.name()]),
+    stage("slice", "cut into slices", &[CpuStage::Slice.name()]),
+    stage("lock", "footprints, locks", &[CpuStage::Lock.name()]),
+    stage("reexecute", "run in order", &[CpuStage::Order.name()]),
+    stage("serve", "serve other shards", &[CpuStage::Serve.name()]),
+    stage("settle", "end of an epoch", &[CpuStage::Settle.name()]),
+    stage("send", "encode and send", &[CpuStage::Encode.name(), "effect_send", "send"]),
+    stage("receive", "receive, decode", &[CpuStage::Decode.name(), "receive"]),
     stage("log", "log", &["log_write"]),
     stage("client", "client protocol", &["client_request", "client_answer"]),
     stage(STEPS, "other steps", &[]),
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_work_is_in_one_stage() {
-        for work in Work::ALL {
+        for work in CpuStage::ALL {
             let count = ALL.iter().filter(|stage| stage.kinds.contains(&work.name())).count();
             assert_eq!(count, 1, "{}", work.name());
         }

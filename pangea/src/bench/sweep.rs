@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
 use clap::{Args, Parser};
+use pangea_baselines::Kind;
 use pangea_core::workload::tpcc::Scale;
-use pangea_peers::Kind;
 use pangea_sweep::{
     Bench, Checked, Choice, Engine, Facts, Needs, Plan, Point, Settings, Stop, fingerprint,
 };
@@ -81,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let path = arguments.plan.display();
     let text = std::fs::read_to_string(&arguments.plan)
         .map_err(|error| Failure::Usage(format!("can't read the plan {path}: {error}")))?;
-    let wrong = |wrong: pangea_sweep::Wrong| Failure::Usage(format!("{path}: {wrong}"));
+    let wrong = |wrong: pangea_sweep::PlanError| Failure::Usage(format!("{path}: {wrong}"));
     let plan = Plan::parse(&text).map_err(wrong)?;
     let facts = facts(arguments)?;
     let runtime = crate::runtime(1)?;
@@ -180,9 +180,12 @@ impl Bench for Processes {
 /// Returns every option that a plan can set.
 fn choices() -> Vec<Choice> {
     let of = |command: clap::Command, engine| {
-        let options = command.get_arguments().filter_map(|option| {
-            let name = option.get_long()?.to_owned();
-            Some(Choice { name, is_flag: !option.get_action().takes_values(), engine })
+        let options = command.get_arguments().flat_map(|option| {
+            // Former names of options are hidden aliases.
+            let names = option.get_all_aliases().unwrap_or_default().into_iter();
+            let is_flag = !option.get_action().takes_values();
+            let choice = |name: &str| Choice { name: name.to_owned(), is_flag, engine };
+            option.get_long().into_iter().chain(names).map(choice).collect::<Vec<_>>()
         });
         options.collect::<Vec<_>>()
     };
@@ -244,15 +247,17 @@ pub fn needs(bench: &bench::Arguments, plan: &cluster::Plan) -> Needs {
     let (workload, _) = bench.names();
     let size = Size::of(workload, bench.sizes, plan.regions.len());
     let mut size = Size { nodes: plan.shards() as f64, ..size };
-    if let Some(memory_mb) = plan.memory_mb {
+    if let Some(memory_mb) = plan.tuning.memory_mb {
         // Keys are always in memory, and their size is not reported. The same amount again is
         // enough for most workloads.
         size.data_mb = size.data_mb.min(2.0 * memory_mb as f64 * size.nodes);
     }
     // Data grow through all repeats.
     let secs = (bench.warmup + bench.secs * u64::from(bench.repeats)) as f64;
-    match bench.peer() {
-        Some((kind, clients)) => size.needs_of_peer(kind, clients, plan.round_trip_ms_max(), secs),
+    match bench.baseline() {
+        Some((kind, clients)) => {
+            size.needs_of_baseline(kind, clients, plan.round_trip_ms_max(), secs)
+        }
         None => size.needs(secs),
     }
 }
@@ -335,7 +340,7 @@ impl Size {
     }
 
     /// Returns the resources of a run of a baseline.
-    fn needs_of_peer(&self, kind: Kind, clients: u32, rtt_ms: f64, secs: f64) -> Needs {
+    fn needs_of_baseline(&self, kind: Kind, clients: u32, rtt_ms: f64, secs: f64) -> Needs {
         // Starting, copying files to every server, checking and stopping.
         let (around_secs, session_mb) = match kind {
             Kind::Galera => (25.0, 0.5),

@@ -82,8 +82,8 @@ fn results_of_another_run_are_gone_before_this_one_can_fail() {
 fn what_says_nothing_of_a_peer_is_refused_with_one() {
     let parse = |line: &str| Line::try_parse_from(format!("bench {line}").split(' '));
     for option in ["--memory-mb 5", "--mark-checkpoints", "--memory-mb 5 --cold-latency-ms 3"] {
-        let error = parse(&format!("--peer etcd --workload ycsb-a {option}")).err();
+        let error = parse(&format!("--baseline etcd --workload ycsb-a {option}")).err();
         let error = error.expect(option).to_string();
-        assert!(error.contains("--peer") && error.contains("cannot be used with"), "{error}");
+        assert!(error.contains("--baseline") && error.contains("cannot be used with"), "{error}");
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use pangea_baselines::{Meter, Process, cpu_us_by_thread, memory_bytes_peak};
 use pangea_node::client::Client;
-use pangea_node::driver::Way;
+use pangea_node::driver::LatencySample;
 use pangea_node::transport::{LaneReport, LinkReport};
-use pangea_peers::{Meter, Process, cpu_us_by_thread, memory_bytes_peak};
 
-use super::ground::LabUsage;
+use super::environment::LabUsage;
 use super::stages::Threads;
-use crate::cluster::Number;
+use crate::cluster::ProcessHandle;
 use crate::failure::Failure;
 
 /// Values reported by a node that are current levels, not counters.
@@ -34,18 +34,18 @@ pub struct Usage {
     /// The peak memory of each node's process, if known.
     pub node_memory_bytes_peak: Vec<u64>,
     /// Traffic between nodes: by sender, then by receiver.
-    pub links: Vec<Vec<Carried>>,
+    pub links: Vec<Vec<LinkTraffic>>,
     /// The protocol's counters, by node.
     pub counters: Vec<BTreeMap<String, u64>>,
     /// Latency breakdowns of traced transactions since the previous read, by node.
-    pub ways: Vec<Vec<Way>>,
+    pub traces: Vec<Vec<LatencySample>>,
     /// The lab's counters, if there is a lab.
     pub lab: Option<LabUsage>,
 }
 
 /// Traffic from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct LinkTraffic {
     /// Messages of the protocol and of the transport, which sends a ping a second.
     pub frames: u64,
     /// The bytes of the messages before compression.
@@ -58,7 +58,7 @@ pub struct Carried {
     pub bulk_wire_bytes: u64,
 }
 
-impl Carried {
+impl LinkTraffic {
     fn of(link: &LinkReport) -> Self {
         let LinkReport { control, bulk, .. } = link;
         let both = |of: fn(&LaneReport) -> u64| of(control) + of(bulk);
@@ -106,26 +106,26 @@ fn grown_by(after: f64, before: f64) -> f64 {
 
 /// A node's report of its own totals, since it started.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
-    sent: Vec<Carried>,
+pub struct NodeCounters {
+    sent: Vec<LinkTraffic>,
     counters: BTreeMap<String, u64>,
-    ways: Vec<Way>,
+    traces: Vec<LatencySample>,
 }
 
-impl Told {
+impl NodeCounters {
     /// Queries all reports of a node concurrently, in a cluster with this number of nodes.
     ///
     /// # Errors
     /// If the node is unreachable.
     pub async fn ask(client: &Client, nodes: usize) -> Result<Self, Failure> {
         let lost = |error| Failure::failed(client.region(), error);
-        let answers = tokio::try_join!(client.links(), client.status(), client.ways());
-        let (links, status, ways) = answers.map_err(lost)?;
-        let mut sent = vec![Carried::default(); nodes];
+        let answers = tokio::try_join!(client.links(), client.status(), client.latency_samples());
+        let (links, status, traces) = answers.map_err(lost)?;
+        let mut sent = vec![LinkTraffic::default(); nodes];
         for link in links {
-            sent[link.peer.index()] = Carried::of(&link);
+            sent[link.peer.index()] = LinkTraffic::of(&link);
         }
-        Ok(Self { sent, counters: status.counters, ways })
+        Ok(Self { sent, counters: status.counters, traces })
     }
 
     /// Pairs the nodes' reports from both ends of an interval, so that every node has both. If a
@@ -134,7 +134,7 @@ impl Told {
         let pair = |(before, after): (Option<Self>, Option<Self>)| match (before, after) {
             (Some(before), Some(after)) => (before, after),
             (one, other) => {
-                let known = Self { ways: Vec::new(), ..one.or(other).unwrap_or_default() };
+                let known = Self { traces: Vec::new(), ..one.or(other).unwrap_or_default() };
                 (known.clone(), known)
             }
         };
@@ -149,9 +149,9 @@ impl Usage {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn of_nodes(numbers: &[Number]) -> Result<Self, Failure> {
+    pub fn of_nodes(process_handles: &[ProcessHandle]) -> Result<Self, Failure> {
         let mut usage = Self { load_cpu_us: process(None)?.cpu_us, ..Self::default() };
-        for number in numbers {
+        for number in process_handles {
             let pid = number.get();
             let found = pid.and_then(|pid| process(Some(pid)).ok());
             usage.node_cpu_us.push(found.map_or(0.0, |process| process.cpu_us));
@@ -163,11 +163,11 @@ impl Usage {
     }
 
     /// Adds the nodes' reports.
-    pub fn add(&mut self, told: Vec<Told>) {
-        for Told { sent, counters, ways } in told {
+    pub fn add(&mut self, told: Vec<NodeCounters>) {
+        for NodeCounters { sent, counters, traces } in told {
             self.links.push(sent);
             self.counters.push(counters);
-            self.ways.push(ways);
+            self.traces.push(traces);
         }
     }
 
@@ -175,7 +175,7 @@ impl Usage {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn of_peer(meter: &Meter) -> Result<Self, Failure> {
+    pub fn of_baseline(meter: &Meter) -> Result<Self, Failure> {
         let servers = meter.usage();
         Ok(Self {
             node_cpu_us: servers.iter().map(|server| server.cpu_us).collect(),
@@ -188,13 +188,13 @@ impl Usage {
 
     /// Returns the traffic from nodes to other regions. Each region has this number of consecutive
     /// nodes.
-    pub fn wan(&self, of_region: usize) -> Carried {
+    pub fn wan(&self, of_region: usize) -> LinkTraffic {
         let is_far = |from: usize, to: usize| from / of_region != to / of_region;
         let far = self.links.iter().enumerate().flat_map(|(from, sent)| {
             let of_node = sent.iter().enumerate().filter(move |(to, _)| is_far(from, *to));
             of_node.map(|(_, link)| *link)
         });
-        far.fold(Carried::default(), Carried::plus)
+        far.fold(LinkTraffic::default(), LinkTraffic::plus)
     }
 
     /// Adds a lab's counters and excludes its router, a thread of this process, from the load.
@@ -220,7 +220,7 @@ impl Usage {
             };
             after.iter().map(grown).collect()
         };
-        let links = |(after, before): (&Vec<Carried>, &Vec<Carried>)| {
+        let links = |(after, before): (&Vec<LinkTraffic>, &Vec<LinkTraffic>)| {
             after.iter().zip(before).map(|(after, before)| after.since(*before)).collect()
         };
         let threads = |(after, before): (&Threads, &Threads)| Threads {
@@ -235,7 +235,7 @@ impl Usage {
             node_memory_bytes_peak: self.node_memory_bytes_peak.clone(),
             links: self.links.iter().zip(&before.links).map(links).collect(),
             counters: self.counters.iter().zip(&before.counters).map(counters).collect(),
-            ways: self.ways.clone(),
+            traces: self.traces.clone(),
             lab: self.lab.as_ref().zip(before.lab.as_ref()).map(|(lab, before)| lab.since(before)),
         }
     }
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn what_was_added_is_the_difference() {
         let counters = |n| vec![BTreeMap::from([("epochs".to_owned(), n)])];
-        let sent = |wire_bytes| Carried { wire_bytes, ..Carried::default() };
+        let sent = |wire_bytes| LinkTraffic { wire_bytes, ..LinkTraffic::default() };
         let links = |a, b| vec![vec![sent(0), sent(a)], vec![sent(b), sent(0)]];
         let before = Usage { links: links(10, 4), counters: counters(3), ..Usage::default() };
         let after = Usage { links: links(25, 6), counters: counters(10), ..Usage::default() };
@@ -292,10 +292,14 @@ mod tests {
     fn a_node_that_was_silent_at_one_end_counts_for_nothing() {
         let told = |epochs| {
             let counters = BTreeMap::from([("epochs".to_owned(), epochs)]);
-            Some(Told { sent: vec![Carried::default(); 3], counters, ways: Vec::new() })
+            Some(NodeCounters {
+                sent: vec![LinkTraffic::default(); 3],
+                counters,
+                traces: Vec::new(),
+            })
         };
         let [before, after] =
-            Told::pairs(vec![told(3), None, told(8)], vec![told(10), told(700), None]);
+            NodeCounters::pairs(vec![told(3), None, told(8)], vec![told(10), told(700), None]);
         let of = |told| {
             let mut usage = Usage::default();
             usage.add(told);

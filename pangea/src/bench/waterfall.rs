@@ -1,18 +1,18 @@
 //! The latency breakdown of the median and of the p99 transaction.
 //!
-//! Nodes trace some of their transactions ([`Way`]), and clients record their own latency for the
-//! same transactions ([`Followed`]). A single transaction is not representative, because its
-//! breakdown is its own. Therefore a bar is the mean of the transactions around the quantile, and
-//! its parts add up to the clients' latency. The difference between the client's and the node's
+//! Nodes trace some of their transactions ([`LatencySample`]), and clients record their own latency
+//! for the same transactions ([`TracedCalls`]). A single transaction is not representative, because
+//! its breakdown is its own. Therefore a bar is the mean of the transactions around the quantile,
+//! and its parts add up to the clients' latency. The difference between the client's and the node's
 //! latency is a separate part: the network both ways and the scheduling of the client.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pangea_node::driver::{Part, Ran, Way};
+use pangea_node::driver::{LatencySample, LatencyStage, RunKind};
 use serde::Serialize;
 
-use crate::drive::Followed;
+use crate::load_generator::TracedCalls;
 
 /// The part of the latency that no node sees.
 const OTHER: &str = "other";
@@ -27,15 +27,15 @@ const BAR_WIDTH: f64 = 40.0;
 
 /// The parts in order, each with its name and description.
 const PARTS: [(&str, &str); 10] = [
-    (Part::Inbox.name(), "waits for the event loop"),
-    (Part::Execute.name(), "runs at its source"),
-    (Part::Batch.name(), "waits for its batch to close"),
-    (Part::Log.name(), "batch to the log, fsync"),
-    (Part::Replicate.name(), "batch on enough replicas"),
-    (Part::Agree.name(), "agreement on its position"),
-    (Part::Turn.name(), "waits for preceding epochs"),
-    (Part::Validate.name(), "validation, valid writes"),
-    (Part::Order.name(), "run in order, end of epoch"),
+    (LatencyStage::Inbox.name(), "waits for the event loop"),
+    (LatencyStage::Execute.name(), "runs at its source"),
+    (LatencyStage::Batch.name(), "waits for its batch to close"),
+    (LatencyStage::Log.name(), "batch to the log, fsync"),
+    (LatencyStage::Replicate.name(), "batch on enough replicas"),
+    (LatencyStage::Agree.name(), "agreement on its position"),
+    (LatencyStage::Turn.name(), "waits for preceding epochs"),
+    (LatencyStage::Validate.name(), "validation, valid writes"),
+    (LatencyStage::Order.name(), "run in order, end of epoch"),
     (OTHER, "client and network"),
 ];
 
@@ -44,9 +44,9 @@ const PARTS: [(&str, &str); 10] = [
 struct Known {
     label: &'static str,
     region: usize,
-    ran: Ran,
+    ran: RunKind,
     latency_us: f64,
-    us: [u32; Part::ALL.len()],
+    us: [u32; LatencyStage::ALL.len()],
 }
 
 /// The number of invalid first executions among the traced transactions.
@@ -61,12 +61,12 @@ pub struct Runs {
 }
 
 impl Runs {
-    fn add(&mut self, ran: Ran) {
+    fn add(&mut self, ran: RunKind) {
         self.followed += 1;
         match ran {
-            Ran::Once => {}
-            Ran::Again => self.again += 1,
-            Ran::InOrder => self.in_order += 1,
+            RunKind::FirstRunValid => {}
+            RunKind::ReExecuted => self.again += 1,
+            RunKind::OrderedOnly => self.in_order += 1,
         }
     }
 
@@ -78,30 +78,31 @@ impl Runs {
 
 /// All traced transactions.
 #[derive(Debug, Default)]
-pub struct Ways {
+pub struct TracedTransactions {
     all: Vec<Known>,
     /// Set if only nodes traced transactions: clients of PostgreSQL's protocol do not receive
     /// transaction numbers.
     is_of_nodes: bool,
 }
 
-impl Ways {
+impl TracedTransactions {
     /// Joins the traces of nodes and clients by transaction, for each region.
-    pub fn new(nodes: &[Vec<Way>], clients: &[Followed]) -> Self {
-        let is_of_nodes = clients.iter().all(Followed::is_empty);
-        let of_region = |(region, (ways, calls)): (usize, (&Vec<Way>, &Followed))| {
-            let known = |way: &Way| {
-                let Way { ran, us, .. } = *way;
-                let at_node = us.iter().map(|&us| f64::from(us)).sum();
-                let (label, latency_us) = match calls.call(way.sequence) {
-                    Some(call) => (call.label, call.latency.as_secs_f64() * 1e6),
-                    None if is_of_nodes => ("", at_node),
-                    None => return None,
+    pub fn new(nodes: &[Vec<LatencySample>], clients: &[TracedCalls]) -> Self {
+        let is_of_nodes = clients.iter().all(TracedCalls::is_empty);
+        let of_region =
+            |(region, (traces, calls)): (usize, (&Vec<LatencySample>, &TracedCalls))| {
+                let known = |trace: &LatencySample| {
+                    let LatencySample { ran, us, .. } = *trace;
+                    let at_node = us.iter().map(|&us| f64::from(us)).sum();
+                    let (label, latency_us) = match calls.call(trace.sequence) {
+                        Some(call) => (call.label, call.latency.as_secs_f64() * 1e6),
+                        None if is_of_nodes => ("", at_node),
+                        None => return None,
+                    };
+                    Some(Known { label, region, ran, latency_us, us })
                 };
-                Some(Known { label, region, ran, latency_us, us })
+                traces.iter().filter_map(known).collect::<Vec<_>>()
             };
-            ways.iter().filter_map(known).collect::<Vec<_>>()
-        };
         let all = nodes.iter().zip(clients).enumerate().flat_map(of_region).collect();
         Self { all, is_of_nodes }
     }
@@ -172,11 +173,11 @@ impl Bar {
         let mean = |sum: f64| sum / count / 1e3;
         let mean_ms = mean(of.iter().map(|known| known.latency_us).sum());
         let latency_ms = waited_ms.map_or(mean_ms, |waited| waited.max(mean_ms));
-        let part = |part: Part| {
+        let part = |part: LatencyStage| {
             let sum = of.iter().map(|known| f64::from(known.us[part as usize])).sum();
             (part.name(), mean(sum))
         };
-        let mut parts_ms: BTreeMap<_, _> = Part::ALL.into_iter().map(part).collect();
+        let mut parts_ms: BTreeMap<_, _> = LatencyStage::ALL.into_iter().map(part).collect();
         let told: f64 = parts_ms.values().sum();
         parts_ms.insert(OTHER, (latency_ms - told).max(0.0));
         Self { latency_ms, of: of.len(), parts_ms }
@@ -222,27 +223,31 @@ mod tests {
 
     /// `count` transactions of a region: transaction `n` took `n` ms at its node, in nine equal
     /// parts, and its client waited 1 ms longer.
-    fn region(node: u16, count: u64) -> (Vec<Way>, Followed) {
-        let (mut ways, mut followed) = (Vec::new(), Followed::default());
+    fn region(node: u16, count: u64) -> (Vec<LatencySample>, TracedCalls) {
+        let (mut traces, mut followed) = (Vec::new(), TracedCalls::default());
         for sequence in 1..=count {
-            let ran = if sequence.is_multiple_of(4) { Ran::Again } else { Ran::Once };
-            ways.push(Way { sequence, ran, us: [sequence as u32 * 1_000 / 9; 9] });
+            let ran = if sequence.is_multiple_of(4) {
+                RunKind::ReExecuted
+            } else {
+                RunKind::FirstRunValid
+            };
+            traces.push(LatencySample { sequence, ran, us: [sequence as u32 * 1_000 / 9; 9] });
             let txn = TxnId::new(NodeId(node), sequence);
             let outcome =
                 Outcome::Committed { txn, version: SnapshotVersion(1), result: Vec::new() };
             followed.add("pay", Duration::from_millis(sequence + 1), &outcome);
         }
-        (ways, followed)
+        (traces, followed)
     }
 
     #[test]
     fn parts_add_up_to_what_clients_waited() {
         let (a, b) = (region(0, 1_000), region(1, 1_000));
-        let ways = Ways::new(&[a.0, b.0], &[a.1, b.1]);
-        assert_eq!(ways.runs(None, None), Runs { followed: 2_000, again: 500, in_order: 0 });
-        assert_eq!(ways.runs(Some(1), Some("pay")).share_again(), Some(0.25));
-        assert_eq!(ways.runs(Some(1), Some("order")).share_again(), None);
-        let waterfall = ways.waterfall(|_| panic!("clients know"));
+        let traces = TracedTransactions::new(&[a.0, b.0], &[a.1, b.1]);
+        assert_eq!(traces.runs(None, None), Runs { followed: 2_000, again: 500, in_order: 0 });
+        assert_eq!(traces.runs(Some(1), Some("pay")).share_again(), Some(0.25));
+        assert_eq!(traces.runs(Some(1), Some("order")).share_again(), None);
+        let waterfall = traces.waterfall(|_| panic!("clients know"));
         let (p50, p99) = (waterfall.p50.clone().unwrap(), waterfall.p99.clone().unwrap());
         assert!((p50.latency_ms - 501.5).abs() < 2.0, "{p50:?}");
         assert!((p99.latency_ms - 991.0).abs() < 2.0, "{p99:?}");
@@ -259,18 +264,19 @@ mod tests {
 
     #[test]
     fn a_few_have_no_p99_and_what_one_side_alone_knows_is_left_out() {
-        let (mut ways, followed) = region(0, 100);
-        ways.extend(region(0, 150).0.split_off(100));
-        let waterfall = Ways::new(&[ways], &[followed]).waterfall(|_| 0.0);
+        let (mut traces, followed) = region(0, 100);
+        traces.extend(region(0, 150).0.split_off(100));
+        let waterfall = TracedTransactions::new(&[traces], &[followed]).waterfall(|_| 0.0);
         assert_eq!(waterfall.followed, 100);
         assert!(waterfall.p50.is_some() && waterfall.p99.is_none());
-        assert_eq!(Ways::new(&[], &[]).waterfall(|_| 0.0).to_string(), "");
+        assert_eq!(TracedTransactions::new(&[], &[]).waterfall(|_| 0.0).to_string(), "");
     }
 
     #[test]
     fn what_nodes_alone_know_is_laid_beside_the_clients_quantiles() {
-        let (ways, _) = region(0, 1_000);
-        let waterfall = Ways::new(&[ways], &[Followed::default()]).waterfall(|_| 2_000.0);
+        let (traces, _) = region(0, 1_000);
+        let waterfall =
+            TracedTransactions::new(&[traces], &[TracedCalls::default()]).waterfall(|_| 2_000.0);
         let p50 = waterfall.p50.unwrap();
         assert!((p50.latency_ms - 2_000.0).abs() < 1e-9, "{p50:?}");
         assert!((p50.parts_ms[OTHER] - 1_500.0).abs() < 2.0, "{p50:?}");

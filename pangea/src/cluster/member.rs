@@ -35,17 +35,17 @@ pub struct Member {
     directory: PathBuf,
     is_metered: bool,
     /// The command prefix that runs the process in its own environment, as a network namespace.
-    front: Vec<OsString>,
+    command_prefix: Vec<OsString>,
     child: Option<Child>,
-    number: Number,
+    process_handle: ProcessHandle,
 }
 
 /// A shared handle to the id of a node's process. It stays correct when the node is killed and
 /// restarted.
 #[derive(Clone, Debug, Default)]
-pub struct Number(Arc<AtomicU32>);
+pub struct ProcessHandle(Arc<AtomicU32>);
 
-impl Number {
+impl ProcessHandle {
     /// Returns the process id, or `None` if no process is running.
     pub fn get(&self) -> Option<u32> {
         Some(self.0.load(Ordering::Relaxed)).filter(|number| *number != 0)
@@ -61,15 +61,16 @@ impl Member {
     pub fn new(config: Config, directory: &Path, plan: &Plan) -> Self {
         let name = plan.places().swap_remove(config.node.index());
         let directory = directory.join(&name);
-        let spot = plan.spots.get(plan.region_of(config.node.index()));
-        let front = spot.map(|spot| spot.front.clone()).unwrap_or_default();
-        let (is_metered, number) = (plan.is_metered, Number::default());
-        Self { config, name, directory, is_metered, front, child: None, number }
+        let placement = plan.placements.get(plan.region_of(config.node.index()));
+        let command_prefix =
+            placement.map(|placement| placement.command_prefix.clone()).unwrap_or_default();
+        let (is_metered, process_handle) = (plan.is_metered, ProcessHandle::default());
+        Self { config, name, directory, is_metered, command_prefix, child: None, process_handle }
     }
 
     /// Returns a handle that always has the id of the current process.
-    pub fn number(&self) -> Number {
-        self.number.clone()
+    pub fn process_handle(&self) -> ProcessHandle {
+        self.process_handle.clone()
     }
 
     /// Returns the name of the node: its region, with its shard if tables are partitioned.
@@ -121,7 +122,7 @@ impl Member {
         };
         let mut child = self.spawn().map_err(|error| cant(&error))?;
         let stdout = child.stdout.take().expect("stdout is a pipe");
-        self.number.set(child.id());
+        self.process_handle.set(child.id());
         self.child = Some(child);
         let mut line = String::new();
         let mut stdout = BufReader::new(stdout);
@@ -155,7 +156,7 @@ impl Member {
         std::fs::write(&config, self.config.to_toml())?;
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let program = std::env::current_exe()?.into_os_string();
-        let mut words = self.front.iter().chain([&program]);
+        let mut words = self.command_prefix.iter().chain([&program]);
         Command::new(words.next().expect("there is at least the program"))
             .args(words)
             .args(["start", "--stop-with-stdin", "--config"])
@@ -193,7 +194,7 @@ impl Member {
     /// Kills the process with SIGKILL, as a power failure would, and waits until it has exited.
     pub async fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            self.number.set(None);
+            self.process_handle.set(None);
             // This fails only if the process has already exited.
             let _ = child.kill().await;
         }
@@ -227,7 +228,7 @@ impl Member {
     pub async fn stop(&mut self) -> Result<(), Failure> {
         self.resume();
         let Some(mut child) = self.child.take() else { return Ok(()) };
-        self.number.set(None);
+        self.process_handle.set(None);
         drop(child.stdin.take());
         let region = self.name();
         match tokio::time::timeout(STOP_DEADLINE, child.wait()).await {
@@ -250,7 +251,7 @@ impl Drop for Member {
     /// directory that may be about to be removed.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        self.number.set(None);
+        self.process_handle.set(None);
         let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         // This fails only if the process has already exited; it then has no id.
         let _ = child.start_kill();

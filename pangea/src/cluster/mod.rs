@@ -13,8 +13,8 @@
 //! closed, the node stops cleanly. This also works if this process was killed and could not stop
 //! the node.
 
-mod kept;
 mod member;
+mod persistent_dir;
 mod plan;
 mod regions;
 pub mod replicas;
@@ -31,9 +31,9 @@ use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 use crate::signals::Signals;
-use kept::Kept;
-pub use member::{Member, Number};
-pub use plan::{Plan, RoundTrip, Spot, nodes_named};
+pub use member::{Member, ProcessHandle};
+use persistent_dir::PersistentDir;
+pub use plan::{Placement, Plan, RoundTrip, nodes_named};
 pub use regions::{Regions, durability};
 use temporary::Temporary;
 
@@ -54,7 +54,7 @@ pub struct Cluster {
 
 /// The requested location of a cluster's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DataLocation {
     /// A new directory.
     Temporary {
         /// The parent directory, which is created; the system's temporary directory for `None`.
@@ -73,7 +73,7 @@ pub enum Directory {
     /// Retained.
     Left(PathBuf),
     /// Retained, and may have existed before.
-    Kept(Kept),
+    Kept(PersistentDir),
 }
 
 impl Directory {
@@ -81,7 +81,7 @@ impl Directory {
     ///
     /// # Errors
     /// If it cannot be created or used.
-    pub fn new(place: &Place) -> Result<Self, Failure> {
+    pub fn new(place: &DataLocation) -> Result<Self, Failure> {
         let make = |path: &Path| {
             let made = std::fs::create_dir_all(path).and_then(|()| std::path::absolute(path));
             made.map_err(|error| {
@@ -89,9 +89,9 @@ impl Directory {
             })
         };
         let (within, keep) = match place {
-            Place::Kept(path) => return Ok(Self::Kept(Kept::take(path)?)),
-            Place::Temporary { within: Some(path), keep } => (make(path)?, *keep),
-            Place::Temporary { within: None, keep } => (std::env::temp_dir(), *keep),
+            DataLocation::Kept(path) => return Ok(Self::Kept(PersistentDir::take(path)?)),
+            DataLocation::Temporary { within: Some(path), keep } => (make(path)?, *keep),
+            DataLocation::Temporary { within: None, keep } => (std::env::temp_dir(), *keep),
         };
         if !keep {
             return Ok(Self::Temporary(Temporary::new(&within)?));
@@ -133,9 +133,9 @@ impl Cluster {
     /// If a node does not start; no node is left running then. If the directory is in use or has
     /// the data of a cluster with other regions or another protocol; nothing in it has been changed
     /// then.
-    pub async fn start(plan: Plan, place: Place) -> Result<Self, Failure> {
-        if let Place::Kept(path) = &place {
-            kept::check(&plan, path)?;
+    pub async fn start(plan: Plan, place: DataLocation) -> Result<Self, Failure> {
+        if let DataLocation::Kept(path) = &place {
+            persistent_dir::check(&plan, path)?;
         }
         let directory = Directory::new(&place)?;
         let mut attempt = 1;
@@ -161,8 +161,8 @@ impl Cluster {
     }
 
     /// Handles to the process ids of the nodes, in order.
-    pub fn numbers(&self) -> Vec<Number> {
-        self.members.iter().map(Member::number).collect()
+    pub fn process_handles(&self) -> Vec<ProcessHandle> {
+        self.members.iter().map(Member::process_handle).collect()
     }
 
     /// Waits until every node can commit, that is, until every node has heard from a coordinator.
@@ -214,7 +214,7 @@ impl Cluster {
     /// Those of the work, of [`Self::start`] and of [`Self::stop`], and [`Failure::Interrupted`].
     pub async fn run_while<T>(
         plan: Plan,
-        place: Place,
+        place: DataLocation,
         work: impl AsyncFnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         Self::run_until(&mut Signals::new()?, plan, place, work).await
@@ -227,7 +227,7 @@ impl Cluster {
     pub async fn run_until<T>(
         signals: &mut Signals,
         plan: Plan,
-        place: Place,
+        place: DataLocation,
         work: impl AsyncFnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let interrupted = || Err(Failure::Interrupted("interrupted".to_owned()));

@@ -6,12 +6,14 @@ use std::path::Path;
 
 use pangea_core::ids::{NodeId, ShardId};
 use pangea_core::partition::Partitions;
-use pangea_node::config::{Config, NodeConfig, PartitionsConfig, RoundTripConfig, WanConfig};
+use pangea_node::config::{
+    Config, NodeConfig, PartitionsConfig, RoundTripConfig, Tuning, WanConfig,
+};
 use pangea_node::log::Durability;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::protocol::{CheckOptions, Divides, NodesMin, with_protocol};
+use crate::protocol::{CheckOptions, NodesMin, SupportsPartitions, with_protocol};
 use crate::regions;
 
 /// The largest number of regions of a cluster: each is a process on this machine.
@@ -44,29 +46,23 @@ pub struct Plan {
     pub jitter_ms: f64,
     /// When a record counts as durable.
     pub durability: Durability,
-    /// The number of threads of a node for data-parallel work; 0 means one for each core.
-    pub workers: usize,
-    /// The length of a segment of the log.
-    pub log_segment_bytes: u64,
-    /// The memory of each node for rows, in MiB; `None` means unlimited.
-    pub memory_mb: Option<u64>,
-    /// The minimum latency of rows that are not in memory, in milliseconds.
-    pub cold_latency_ms: u64,
+    /// The keys of each node with a number.
+    pub tuning: Tuning,
     /// Whether the nodes meter their CPU time by kind of work.
     pub is_metered: bool,
     /// The placement of each node, if not on loopback. Distances are then real and not emulated by
     /// the nodes.
-    pub spots: Vec<Spot>,
+    pub placements: Vec<Placement>,
 }
 
 /// A separate network environment for a node, as a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct Placement {
     /// The address of the node, all of whose ports are free.
     pub address: IpAddr,
     /// The command prefix that runs a program in this environment. The program replaces it in the
     /// same process.
-    pub front: Vec<OsString>,
+    pub command_prefix: Vec<OsString>,
 }
 
 /// The format of a configuration file.
@@ -77,13 +73,8 @@ struct File<'a> {
     node: u16,
     data_dir: &'a Path,
     durability: Durability,
-    workers: usize,
-    log_segment_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    memory_mb: Option<u64>,
-    cold_latency_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    history_s: Option<u64>,
+    #[serde(flatten)]
+    tuning: Tuning,
     insecure: bool,
     regions: &'a [String],
     nodes: &'a [NodeConfig],
@@ -155,12 +146,9 @@ impl Plan {
             round_trips,
             jitter_ms: 0.0,
             durability: Durability::default(),
-            workers: workers(regions.len()),
-            log_segment_bytes: pangea_node::config::LOG_SEGMENT_BYTES_DEFAULT,
-            memory_mb: None,
-            cold_latency_ms: 0,
+            tuning: Tuning { workers: workers(regions.len()), ..Tuning::default() },
             is_metered: false,
-            spots: Vec::new(),
+            placements: Vec::new(),
         })
     }
 
@@ -168,7 +156,7 @@ impl Plan {
     #[must_use]
     pub fn divided(self, partitions: Partitions) -> Self {
         let workers = workers(self.regions.len() * usize::from(partitions.shards()));
-        Self { partitions, workers, ..self }
+        Self { partitions, tuning: Tuning { workers, ..self.tuning }, ..self }
     }
 
     /// Returns the number of nodes of each region.
@@ -224,7 +212,7 @@ impl Plan {
         let addresses = (1..).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let addresses: Vec<SocketAddr> = addresses.take(2 * nodes).collect();
         self.config(0, Path::new("data"), &addresses)?;
-        if self.shards() > 1 && !with_protocol(&self.protocol, Divides)? {
+        if self.shards() > 1 && !with_protocol(&self.protocol, SupportsPartitions)? {
             return Err(Failure::Usage(format!(
                 "--partitions: protocol {:?} stores all rows on each node",
                 self.protocol
@@ -247,15 +235,15 @@ impl Plan {
     /// If no port is free, or a setting has an invalid value.
     pub fn configs(&self, directory: &Path) -> Result<Vec<Config>, Failure> {
         let places = self.places();
-        let addresses = match &self.spots[..] {
+        let addresses = match &self.placements[..] {
             [] => free_addresses(2 * places.len())?,
-            spots => {
-                assert_eq!(spots.len(), self.regions.len(), "one environment per region");
+            placements => {
+                assert_eq!(placements.len(), self.regions.len(), "one environment per region");
                 let ports = (PORT_FIRST..).take(2 * self.shards());
-                let of_spot = |spot: &Spot| {
-                    ports.clone().map(|port| (spot.address, port)).collect::<Vec<_>>()
+                let of_placement = |placement: &Placement| {
+                    ports.clone().map(|port| (placement.address, port)).collect::<Vec<_>>()
                 };
-                spots.iter().flat_map(of_spot).map(SocketAddr::from).collect()
+                placements.iter().flat_map(of_placement).map(SocketAddr::from).collect()
             }
         };
         let config = |(index, place): (usize, &String)| {
@@ -280,22 +268,19 @@ impl Plan {
             sql: addresses[1],
         };
         let nodes: Vec<NodeConfig> = addresses.chunks(2).enumerate().map(node).collect();
+        // Old versions stay in memory, regardless of its limit.
+        let history_s = if self.tuning.memory_mb.is_some() { 0 } else { self.tuning.history_s };
         let is_far = self.jitter_ms > 0.0 || self.round_trip_ms_max() > 0.0;
-        let is_emulated = is_far && self.spots.is_empty();
+        let is_emulated = is_far && self.placements.is_empty();
         let file = File {
             cluster: &self.cluster,
             protocol: &self.protocol,
             node: index as u16,
             data_dir,
             durability: self.durability,
-            workers: self.workers,
-            log_segment_bytes: self.log_segment_bytes,
-            memory_mb: self.memory_mb,
-            cold_latency_ms: self.cold_latency_ms,
-            // Old versions stay in memory, regardless of its limit.
-            history_s: self.memory_mb.map(|_| 0),
+            tuning: Tuning { history_s, ..self.tuning },
             // Only the cluster and its clients can reach these addresses.
-            insecure: !self.spots.is_empty(),
+            insecure: !self.placements.is_empty(),
             regions: &self.regions,
             nodes: &nodes,
             partitions: (shards > 1).then(|| PartitionsConfig::of(&self.partitions)),
@@ -365,7 +350,7 @@ mod tests {
             assert_eq!(config.node.index(), index);
             assert_eq!(config.nodes, configs[0].nodes);
             assert_eq!(config.data_dir, Path::new("/d").join(&plan.regions[index]).join("data"));
-            assert_eq!(config.workers, plan.workers);
+            assert_eq!(config.tuning, plan.tuning);
             let wan = config.emulated_wan().unwrap();
             assert_eq!(wan.one_way[0][1].us, 34_000, "half of the 68 ms to eu-west");
             assert_eq!(wan.one_way[1][2], wan.one_way[2][1]);
@@ -404,8 +389,11 @@ mod tests {
 
     #[test]
     fn in_places_of_their_own_nodes_know_the_distances_and_do_not_emulate_them() {
-        let spot = |number: u8| Spot { address: [10, 9, number, 1].into(), front: Vec::new() };
-        let plan = Plan { jitter_ms: 1.0, spots: (1..=3).map(spot).collect(), ..plan() };
+        let placement = |number: u8| Placement {
+            address: [10, 9, number, 1].into(),
+            command_prefix: Vec::new(),
+        };
+        let plan = Plan { jitter_ms: 1.0, placements: (1..=3).map(placement).collect(), ..plan() };
         let config = &plan.configs(Path::new("/d")).unwrap()[1];
         assert_eq!(config.emulated_wan(), None);
         assert_eq!(config.topology().one_way[0][1].us, 34_000);

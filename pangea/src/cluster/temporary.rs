@@ -10,7 +10,7 @@ use std::path::Path;
 use pangea_node::disk::{Disk, OsDisk};
 use tempfile::TempDir;
 
-use super::kept::is_any_node_running;
+use super::persistent_dir::is_any_node_running;
 use crate::failure::Failure;
 
 /// The prefix of directory names.

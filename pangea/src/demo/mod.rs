@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
 use pangea_node::client::Client;
+use pangea_node::config::Tuning;
 
-use crate::cluster::{Cluster, Place, Plan};
+use crate::cluster::{Cluster, DataLocation, Plan};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::regions;
@@ -86,9 +87,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = Plan::of_named_regions(&arguments.protocol, &arguments.regions)?;
     let plan = Plan {
-        log_segment_bytes: LOG_SEGMENT_BYTES,
         options: options_table(&arguments.protocol, &arguments.settings)?,
-        memory_mb: arguments.memory_mb,
+        tuning: Tuning {
+            memory_mb: arguments.memory_mb,
+            log_segment_bytes: LOG_SEGMENT_BYTES,
+            ..plan.tuning
+        },
         ..plan
     };
     let plan = match (arguments.partitions, arguments.load) {
@@ -108,8 +112,8 @@ async fn play(arguments: &Arguments, plan: Plan) -> Result<(), Failure> {
     let began = Instant::now();
     let mut signals = Signals::new()?;
     let place = match &arguments.data_dir {
-        Some(path) => Place::Kept(path.clone()),
-        None => Place::Temporary { within: None, keep: false },
+        Some(path) => DataLocation::Kept(path.clone()),
+        None => DataLocation::Temporary { within: None, keep: false },
     };
     let mut cluster = tokio::select! {
         cluster = Cluster::start(plan, place) => cluster?,

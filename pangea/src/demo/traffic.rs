@@ -10,8 +10,8 @@ use pangea_node::client::Client;
 use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
-use crate::drive::{self, Connection, Drive, Pace, Phase};
 use crate::failure::Failure;
+use crate::load_generator::{self, ArrivalModel, Connection, Drive, Phase};
 
 /// Clients of a region.
 const CLIENTS_PER_REGION: u32 = 8;
@@ -71,11 +71,11 @@ impl Traffic {
     pub async fn start(kind: Kind, cluster: &Cluster, clients: &[Client]) -> Result<Self, Failure> {
         let regions = u32::try_from(clients.len()).expect("as many regions as processes");
         let workload = kind.workload(regions)?;
-        drive::load_tables(&workload, clients, |_, _| {}).await?;
-        let settings = drive::Settings {
+        load_generator::load_tables(&workload, clients, |_, _| {}).await?;
+        let settings = load_generator::Settings {
             clients: CLIENTS_PER_REGION * regions,
             seed: fastrand::u64(..),
-            pace: Pace::Closed { pause: PAUSE },
+            pace: ArrivalModel::Closed { pause: PAUSE },
         };
         let native = |client: &Client| vec![Connection::Native(client.clone())];
         let connections: Vec<_> = clients.iter().map(native).collect();

@@ -9,7 +9,7 @@ use tokio_postgres::{Config, Row};
 use super::read::{COMMITTED, UNKNOWN};
 use super::session::connect;
 use super::value::{Received, Value, can_be_value};
-use super::{Check, Script, Seat, in_words};
+use super::{Check, ClientIdentity, Script, in_words};
 use crate::failure::Failure;
 
 /// The number of columns of an unexpected row that are shown.
@@ -24,16 +24,16 @@ const COLUMNS_SHOWN: usize = 8;
 pub async fn run(
     script: &Script,
     config: &Config,
-    seat: &Seat,
+    identity: &ClientIdentity,
     commits: &Commits,
 ) -> Result<String, Failure> {
     if script.checks.is_empty() {
         return Ok("the file has no checks".to_owned());
     }
-    let client = connect(config, &seat.region).await.map_err(Failure::Failed)?;
+    let client = connect(config, &identity.region).await.map_err(Failure::Failed)?;
     let (mut held, mut left) = (Vec::new(), Vec::new());
     for check in &script.checks {
-        let Some(values) = values(script, check, seat, commits) else {
+        let Some(values) = values(script, check, identity, commits) else {
             left.push(check.name.as_str());
             continue;
         };
@@ -68,8 +68,13 @@ pub async fn run(
 
 /// Returns the values of a check's variables. Returns `None` if the check uses a count that is not
 /// exact, and does not use the number of unknown outcomes.
-fn values(script: &Script, check: &Check, seat: &Seat, commits: &Commits) -> Option<Vec<Value>> {
-    let mut values = script.constants(seat);
+fn values(
+    script: &Script,
+    check: &Check,
+    identity: &ClientIdentity,
+    commits: &Commits,
+) -> Option<Vec<Value>> {
+    let mut values = script.constants(identity);
     let first = values.len();
     let asks = |name: &str| {
         let mut holes = check.query.holes.iter();
@@ -137,10 +142,10 @@ SELECT n FROM t WHERE n < 0;
     fn a_count_that_is_not_known_is_asked_for_with_its_bounds_alone() {
         let script = read::script(Path::new("s.sql"), SCRIPT, &[]).unwrap();
         let client = pangea_core::workload::Client::new(0, 1, 1);
-        let seat = Seat { client, region: "eu".to_owned() };
+        let identity = ClientIdentity { client, region: "eu".to_owned() };
         let asked = |commits: &Commits| -> Vec<Option<String>> {
             let asked = |check: &Check| {
-                let values = values(&script, check, &seat, commits)?;
+                let values = values(&script, check, &identity, commits)?;
                 Some(check.query.inlined(&values))
             };
             script.checks.iter().map(asked).collect()

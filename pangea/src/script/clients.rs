@@ -11,7 +11,7 @@ use pangea_core::workload::{Call, Client};
 use super::Script;
 use super::draw::Draw;
 use super::value::Value;
-use crate::drive::{Calls, Undone};
+use crate::load_generator::{Calls, RetriedAborts};
 
 /// The generator of one client's calls.
 #[derive(Debug)]
@@ -23,14 +23,14 @@ pub struct Clients {
 
 /// The identity and location of a client, as variables report them.
 #[derive(Clone, Debug)]
-pub struct Seat {
+pub struct ClientIdentity {
     /// The number of the client and of its region, and the totals of both.
     pub client: Client,
     /// The name of the region.
     pub region: String,
 }
 
-impl Seat {
+impl ClientIdentity {
     /// Returns the values of [`super::BUILT_IN`].
     pub(super) fn values(&self) -> Vec<Value> {
         let Client { index, clients, regions } = self.client;
@@ -121,10 +121,10 @@ impl Retries {
     }
 
     /// Returns the counts so far and resets them.
-    pub fn take(&self) -> Vec<Undone> {
+    pub fn take(&self) -> Vec<RetriedAborts> {
         let counts = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let undone = |((kind, code), count)| Undone { kind: Some(kind), code, count };
-        counts.into_iter().map(undone).collect()
+        let retried = |((kind, code), count)| RetriedAborts { kind: Some(kind), code, count };
+        counts.into_iter().map(retried).collect()
     }
 }
 

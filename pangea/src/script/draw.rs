@@ -1,6 +1,6 @@
 //! The functions of `\set`, and their random number generator.
 
-use pangea_core::workload::dice::Dice;
+use pangea_core::workload::rng::WorkloadRng;
 use pangea_core::workload::zipf::Zipf;
 
 use super::value::{self, Value};
@@ -60,7 +60,7 @@ pub(super) enum Function {
 pub(super) struct Draw {
     /// The values of all variables, by slot.
     pub values: Vec<Value>,
-    dice: Dice,
+    dice: WorkloadRng,
     /// The number of the client's transactions so far, including this one.
     sequence: i64,
     /// The time of the call, in microseconds since 1970.
@@ -69,7 +69,7 @@ pub(super) struct Draw {
 
 impl Draw {
     pub fn new(values: Vec<Value>, seed: u64, sequence: i64, now_us: i64) -> Self {
-        Self { values, dice: Dice::new(seed), sequence, now_us }
+        Self { values, dice: WorkloadRng::new(seed), sequence, now_us }
     }
 }
 
@@ -174,7 +174,13 @@ impl Function {
     }
 
     /// Draws the offset of a number from `first`, such that the number is at most `last`.
-    fn offset(self, first: i64, last: i64, parameter: f64, dice: &mut Dice) -> Result<u64, String> {
+    fn offset(
+        self,
+        first: i64,
+        last: i64,
+        parameter: f64,
+        dice: &mut WorkloadRng,
+    ) -> Result<u64, String> {
         let most = first.abs_diff(last);
         let count = i128::from(most) + 1;
         let below = |of: &str, least: f64| {
@@ -220,7 +226,7 @@ impl Function {
 
 /// Draws from a normal distribution, truncated at `parameter` standard deviations and scaled to
 /// `0.0 .. 1.0`.
-fn gaussian(parameter: f64, dice: &mut Dice) -> f64 {
+fn gaussian(parameter: f64, dice: &mut WorkloadRng) -> f64 {
     loop {
         // Box-Muller transform: the logarithm needs a positive number.
         let (radius, angle) = (1.0 - dice.unit(), dice.unit());
@@ -231,7 +237,7 @@ fn gaussian(parameter: f64, dice: &mut Dice) -> f64 {
     }
 }
 
-fn random_string(arguments: &[Value], dice: &mut Dice) -> Result<Value, String> {
+fn random_string(arguments: &[Value], dice: &mut WorkloadRng) -> Result<Value, String> {
     let least = arguments[0].int()?;
     let most = arguments.get(1).map_or(Ok(least), Value::int)?;
     if !(0..=TEXT_LEN_MAX).contains(&least) || !(least..=TEXT_LEN_MAX).contains(&most) {

@@ -321,7 +321,7 @@ impl Parser<'_> {
         }
         let function = Function::named(name).ok_or_else(|| {
             let known = draw::FUNCTIONS.iter().map(|(name, ..)| *name);
-            pangea_sweep::wrong::unknown("function", name, known)
+            pangea_sweep::plan_error::unknown("function", name, known)
         })?;
         self.expect("(", &format!("`(` after {name}"))?;
         let mut arguments = Vec::new();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pangea_core::workload::dice::Dice;
+use pangea_core::workload::rng::WorkloadRng;
 use tokio::task::JoinSet;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config};
@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Config};
 use super::draw::Draw;
 use super::session::connect;
 use super::value::{Bound, Value};
-use super::{Rows, Script, Seat, Step, in_words};
+use super::{ClientIdentity, Rows, Script, Step, in_words};
 use crate::failure::Failure;
 
 /// The maximum number of rows of one INSERT.
@@ -50,7 +50,7 @@ pub async fn schema(script: &Script, config: &Config, region: &str) -> Result<()
 /// of the file.
 pub async fn rows(
     script: &Arc<Script>,
-    servers: &[(Config, Seat)],
+    servers: &[(Config, ClientIdentity)],
     seed: u64,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<(), Failure> {
@@ -60,15 +60,15 @@ pub async fn rows(
     for section in 0..script.rows.len() {
         let next = Arc::new(AtomicU64::new(0));
         let mut loading = JoinSet::new();
-        for (config, seat) in servers {
+        for (config, identity) in servers {
             for _ in 0..SESSIONS_PER_SERVER {
                 let (script, config, next) = (script.clone(), config.clone(), next.clone());
                 // All sessions use the same seat, so that the session does not affect the row.
-                let (region, seat) = (seat.region.clone(), servers[0].1.clone());
+                let (region, identity) = (identity.region.clone(), servers[0].1.clone());
                 loading.spawn(async move {
                     let client = connect(&config, &region).await?;
                     let loader =
-                        Loader { script: &script, section, client, seat, seed, next: &next };
+                        Loader { script: &script, section, client, identity, seed, next: &next };
                     loader.load().await
                 });
             }
@@ -90,7 +90,7 @@ struct Loader<'a> {
     script: &'a Script,
     section: usize,
     client: Client,
-    seat: Seat,
+    identity: ClientIdentity,
     seed: u64,
     /// The next row to be inserted by any session, from 0.
     next: &'a AtomicU64,
@@ -130,10 +130,10 @@ impl Loader<'_> {
 
     /// Appends the parameters of a row.
     fn row(&self, rows: &Rows, row: u64, out: &mut Vec<Value>) -> Result<(), String> {
-        let mut values = self.script.constants(&self.seat);
+        let mut values = self.script.constants(&self.identity);
         values.resize(rows.names.len(), Value::Null);
         values[rows.row_slot] = Value::Int(row as i64 + 1);
-        let seed = Dice::of(self.seed, &[self.section as u64, row]).bits();
+        let seed = WorkloadRng::of(self.seed, &[self.section as u64, row]).bits();
         let mut draw = Draw::new(values, seed, row as i64 + 1, 0);
         for step in &rows.steps {
             let Step::Set(line, slot, value) = step else {

@@ -35,7 +35,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
-pub use clients::{Clients, Retries, Seat};
+pub use clients::{ClientIdentity, Clients, Retries};
 use expression::Expression;
 pub use session::{Session, rehearse};
 use value::Value;
@@ -162,12 +162,12 @@ impl fmt::Display for Define {
 
 /// An error in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct ScriptError {
     pub line: usize,
     pub message: String,
 }
 
-impl Wrong {
+impl ScriptError {
     pub fn new(line: usize, message: impl Into<String>) -> Self {
         Self { line, message: message.into() }
     }
@@ -194,12 +194,12 @@ impl Script {
             )));
         }
         let text = std::fs::read_to_string(path).map_err(|error| cant(&error))?;
-        Self::parse(path, &text, defines).map_err(|Wrong { line, message }| {
+        Self::parse(path, &text, defines).map_err(|ScriptError { line, message }| {
             Failure::Usage(format!("{}:{line}: {message}", path.display()))
         })
     }
 
-    fn parse(path: &Path, text: &str, defines: &[Define]) -> Result<Self, Wrong> {
+    fn parse(path: &Path, text: &str, defines: &[Define]) -> Result<Self, ScriptError> {
         read::script(path, text, defines)
     }
 
@@ -215,8 +215,8 @@ impl Script {
     }
 
     /// Returns the initial values of all variables.
-    fn constants(&self, seat: &Seat) -> Vec<Value> {
-        let mut values = seat.values();
+    fn constants(&self, identity: &ClientIdentity) -> Vec<Value> {
+        let mut values = identity.values();
         values.extend(self.constants.iter().map(|(_, value)| value.clone()));
         values
     }

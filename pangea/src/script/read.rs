@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use pangea_sweep::wrong::unknown;
+use pangea_sweep::plan_error::unknown;
 
 use super::draw::Draw;
 use super::expression::Expression;
 use super::scan::{self, Token};
 use super::value::Value;
 use super::{
-    BUILT_IN, Check, Define, Rows, Script, Statement, StatementKind, Step, Transaction, Wrong,
+    BUILT_IN, Check, Define, Rows, Script, ScriptError, Statement, StatementKind, Step, Transaction,
 };
 
 /// Values above these limits are probably mistakes.
@@ -27,7 +27,7 @@ pub(super) const COMMITTED: &str = "committed_";
 pub(super) const UNKNOWN: &str = "unknown_";
 
 /// Reads a file.
-pub(super) fn script(path: &Path, text: &str, defines: &[Define]) -> Result<Script, Wrong> {
+pub(super) fn script(path: &Path, text: &str, defines: &[Define]) -> Result<Script, ScriptError> {
     let tokens = scan::tokens(text)?;
     let first_header = tokens.iter().position(|token| matches!(token, Token::Header { .. }));
     let mut reader = Reader {
@@ -61,8 +61,8 @@ pub(super) fn script(path: &Path, text: &str, defines: &[Define]) -> Result<Scri
     reader.finished()
 }
 
-fn expected(line: usize, form: &str, found: &str) -> Wrong {
-    Wrong::new(line, format!("expected `{form}`, found {found:?} after the first word"))
+fn expected(line: usize, form: &str, found: &str) -> ScriptError {
+    ScriptError::new(line, format!("expected `{form}`, found {found:?} after the first word"))
 }
 
 struct Reader<'a> {
@@ -111,7 +111,7 @@ impl Reader<'_> {
     }
 
     /// Reads the schema part: statements, and variables for all parts.
-    fn schema(&mut self, body: &[Token]) -> Result<(), Wrong> {
+    fn schema(&mut self, body: &[Token]) -> Result<(), ScriptError> {
         for token in body {
             match token {
                 Token::Statement { line, holes, .. } if !holes.is_empty() => {
@@ -119,7 +119,7 @@ impl Reader<'_> {
                         "the schema is the same for all clients, and has no variables: :{}",
                         holes[0].1
                     );
-                    return Err(Wrong::new(*line, message));
+                    return Err(ScriptError::new(*line, message));
                 }
                 Token::Statement { line, text, gset: None, .. } => {
                     self.script.schema.push(Statement {
@@ -131,7 +131,7 @@ impl Reader<'_> {
                     })
                 }
                 Token::Statement { line, .. } => {
-                    return Err(Wrong::new(*line, "\\gset is only for transactions"));
+                    return Err(ScriptError::new(*line, "\\gset is only for transactions"));
                 }
                 Token::Command { line, word, rest } if word == "set" => {
                     self.constant(*line, rest)?
@@ -143,9 +143,9 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn constant(&mut self, line: usize, rest: &str) -> Result<(), Wrong> {
+    fn constant(&mut self, line: usize, rest: &str) -> Result<(), ScriptError> {
         let (name, text) = assignment(line, rest)?;
-        let wrong = |message: String| Wrong::new(line, message);
+        let wrong = |message: String| ScriptError::new(line, message);
         let scope = self.scope();
         if scope.names.iter().any(|known| known == name) {
             return Err(wrong(format!(
@@ -167,12 +167,13 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn rows(&mut self, line: usize, rest: &str, body: &[Token]) -> Result<(), Wrong> {
+    fn rows(&mut self, line: usize, rest: &str, body: &[Token]) -> Result<(), ScriptError> {
         let (table, count) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         if table.is_empty() || count.trim().is_empty() {
             return Err(expected(line, "-- rows TABLE COUNT", rest));
         }
-        let wrong = |message: String| Wrong::new(line, format!("the number of rows: {message}"));
+        let wrong =
+            |message: String| ScriptError::new(line, format!("the number of rows: {message}"));
         let mut scope = self.scope();
         let mut find = |name: &str| scope.find(name, line, 0);
         let count = Expression::parse(count, &mut find).map_err(wrong)?;
@@ -187,13 +188,13 @@ impl Reader<'_> {
         let mut steps = self.steps(body, &mut scope)?;
         let Some(Step::Run(insert)) = steps.pop() else {
             let message = "expected `\\set` lines and one INSERT .. VALUES (..), found none";
-            return Err(Wrong::new(line, message));
+            return Err(ScriptError::new(line, message));
         };
         let is_other = |step: &&Step| !matches!(step, Step::Set(..));
         if let Some(step) = steps.iter().find(is_other) {
             let (Step::Set(line, ..) | Step::Sleep(line, _) | Step::Run(Statement { line, .. })) =
                 step;
-            return Err(Wrong::new(
+            return Err(ScriptError::new(
                 *line,
                 "a rows section has `\\set` lines and one INSERT at the end",
             ));
@@ -205,7 +206,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn transaction(&mut self, line: usize, rest: &str, body: &[Token]) -> Result<(), Wrong> {
+    fn transaction(&mut self, line: usize, rest: &str, body: &[Token]) -> Result<(), ScriptError> {
         let words: Vec<&str> = rest.split_whitespace().collect();
         let (name, weight) = match words[..] {
             [name] => (name, "1"),
@@ -214,16 +215,16 @@ impl Reader<'_> {
         };
         if !scan::is_name(name) {
             let message = format!("{name:?} is not a name: use letters, digits and _");
-            return Err(Wrong::new(line, message));
+            return Err(ScriptError::new(line, message));
         }
         let weight = weight.parse().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight));
         let weight = weight.ok_or_else(|| {
-            Wrong::new(line, format!("a weight must be a number from 1 to {WEIGHT_MAX}"))
+            ScriptError::new(line, format!("a weight must be a number from 1 to {WEIGHT_MAX}"))
         })?;
         let known = self.script.transactions.iter().find(|known| known.name == name);
         if let Some(known) = known {
             let message = format!("transaction {name} is already in line {}", known.line);
-            return Err(Wrong::new(line, message));
+            return Err(ScriptError::new(line, message));
         }
         let mut scope = self.scope();
         let steps = self.steps(body, &mut scope)?;
@@ -236,7 +237,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn check(&mut self, line: usize, rest: &str, body: &[Token]) -> Result<(), Wrong> {
+    fn check(&mut self, line: usize, rest: &str, body: &[Token]) -> Result<(), ScriptError> {
         if !scan::is_name(rest) {
             return Err(expected(line, "-- check NAME", rest));
         }
@@ -252,11 +253,13 @@ impl Reader<'_> {
                 self.script.checks.push(Check { name, query, names: scope.names });
                 Ok(())
             }
-            _ => Err(Wrong::new(line, "a check is one query, which returns no rows or `true`")),
+            _ => {
+                Err(ScriptError::new(line, "a check is one query, which returns no rows or `true`"))
+            }
         }
     }
 
-    fn steps(&self, body: &[Token], scope: &mut Scope) -> Result<Vec<Step>, Wrong> {
+    fn steps(&self, body: &[Token], scope: &mut Scope) -> Result<Vec<Step>, ScriptError> {
         let mut steps = Vec::with_capacity(body.len());
         for token in body {
             let number = steps.len();
@@ -264,7 +267,8 @@ impl Reader<'_> {
                 Token::Statement { line, text, holes, gset } => {
                     let found = holes.iter().map(|(at, name)| {
                         let slot = scope.find(name, *line, number);
-                        slot.map(|slot| (*at, slot)).map_err(|message| Wrong::new(*line, message))
+                        slot.map(|slot| (*at, slot))
+                            .map_err(|message| ScriptError::new(*line, message))
                     });
                     let holes: Vec<(usize, usize)> = found.collect::<Result<_, _>>()?;
                     scope.is_open |= gset.is_some();
@@ -272,7 +276,7 @@ impl Reader<'_> {
                 }
                 Token::Command { line, word, rest } => {
                     let mut find = |name: &str| scope.find(name, *line, number);
-                    let wrong = |message: String| Wrong::new(*line, message);
+                    let wrong = |message: String| ScriptError::new(*line, message);
                     match word.as_str() {
                         "set" => {
                             let (name, text) = assignment(*line, rest)?;
@@ -291,15 +295,15 @@ impl Reader<'_> {
     }
 
     /// Returns the script if it has the parts that a benchmark needs.
-    fn finished(self) -> Result<Script, Wrong> {
+    fn finished(self) -> Result<Script, ScriptError> {
         let Self { script, defines } = self;
         let count = script.transactions.len();
         if count == 0 {
             let message = "there is no transaction; `-- transaction NAME [weight N]` begins one";
-            return Err(Wrong::new(1, message));
+            return Err(ScriptError::new(1, message));
         }
         if count > TRANSACTIONS_MAX {
-            return Err(Wrong::new(
+            return Err(ScriptError::new(
                 1,
                 format!("{count} transactions; at most {TRANSACTIONS_MAX} are allowed"),
             ));
@@ -311,36 +315,36 @@ impl Reader<'_> {
                 true => "the schema part has no `\\set`".to_owned(),
                 false => unknown("variable of the schema part", &define.name, names),
             };
-            return Err(Wrong::new(1, format!("--define {define}: {message}")));
+            return Err(ScriptError::new(1, format!("--define {define}: {message}")));
         }
         Ok(script)
     }
 }
 
 /// Returns the name and the expression of `\set name expression`.
-fn assignment(line: usize, rest: &str) -> Result<(&str, &str), Wrong> {
+fn assignment(line: usize, rest: &str) -> Result<(&str, &str), ScriptError> {
     let (name, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     if !scan::is_name(name) || text.trim().is_empty() {
         let message = format!("expected `\\set NAME EXPRESSION`, found `\\set {rest}`");
-        return Err(Wrong::new(line, message));
+        return Err(ScriptError::new(line, message));
     }
     Ok((name, text.trim()))
 }
 
 /// Checks that a variable can be set: built-in variables cannot.
-fn is_free(line: usize, name: &str) -> Result<(), Wrong> {
+fn is_free(line: usize, name: &str) -> Result<(), ScriptError> {
     if BUILT_IN.contains(&name) {
         let message = format!("{name} is a built-in variable, and can't be set");
-        return Err(Wrong::new(line, message));
+        return Err(ScriptError::new(line, message));
     }
     Ok(())
 }
 
-fn command(line: usize, word: &str, known: &[&str]) -> Wrong {
+fn command(line: usize, word: &str, known: &[&str]) -> ScriptError {
     if COMMANDS.contains(&word) {
-        return Wrong::new(line, format!("\\{word} is not allowed here"));
+        return ScriptError::new(line, format!("\\{word} is not allowed here"));
     }
-    Wrong::new(line, unknown("backslash command", word, known.iter().copied()))
+    ScriptError::new(line, unknown("backslash command", word, known.iter().copied()))
 }
 
 /// `\sleep NUMBER [us|ms|s]`, in microseconds.
@@ -365,7 +369,7 @@ fn statement(
     text: &str,
     holes: Vec<(usize, usize)>,
     gset: Option<String>,
-) -> Result<Statement, Wrong> {
+) -> Result<Statement, ScriptError> {
     let words: Vec<String> = text.split_whitespace().take(3).map(str::to_ascii_lowercase).collect();
     let first = words.first().map(String::as_str).unwrap_or_default();
     let second = words.get(1).map(String::as_str).unwrap_or_default();
@@ -376,22 +380,25 @@ fn statement(
         ("rollback" | "abort", _) => {
             let message = "a transaction that is rolled back has no outcome to count; end with \
                            COMMIT, or fail (RAISE in a procedure)";
-            return Err(Wrong::new(line, message));
+            return Err(ScriptError::new(line, message));
         }
         ("set" | "savepoint" | "release", _) => StatementKind::Control,
         _ => StatementKind::Data,
     };
     if kind != StatementKind::Data && !(holes.is_empty() && gset.is_none()) {
-        return Err(Wrong::new(line, format!("{first} takes no variables and returns no rows")));
+        return Err(ScriptError::new(
+            line,
+            format!("{first} takes no variables and returns no rows"),
+        ));
     }
     if holes.len() > PARAMETERS_MAX {
-        return Err(Wrong::new(line, format!("more than {PARAMETERS_MAX} variables")));
+        return Err(ScriptError::new(line, format!("more than {PARAMETERS_MAX} variables")));
     }
     Ok(Statement { line, text: text.to_owned(), holes, kind, gset })
 }
 
 /// Checks that the steps commit as one transaction, so that they can be counted and retried.
-fn is_one_transaction(line: usize, steps: &[Step]) -> Result<(), Wrong> {
+fn is_one_transaction(line: usize, steps: &[Step]) -> Result<(), ScriptError> {
     let statements: Vec<&Statement> = steps
         .iter()
         .filter_map(|step| match step {
@@ -400,11 +407,11 @@ fn is_one_transaction(line: usize, steps: &[Step]) -> Result<(), Wrong> {
         })
         .collect();
     let Some(first) = statements.first() else {
-        return Err(Wrong::new(line, "the transaction has no statement"));
+        return Err(ScriptError::new(line, "the transaction has no statement"));
     };
     let (mut is_in_block, mut is_over) = (first.kind == StatementKind::Begin, false);
     for statement in &statements[1..] {
-        let wrong = |message: &str| Err(Wrong::new(statement.line, message));
+        let wrong = |message: &str| Err(ScriptError::new(statement.line, message));
         if is_over || !is_in_block {
             return wrong(
                 "a transaction is one statement, or is entirely between BEGIN and COMMIT: a retry \
@@ -419,22 +426,22 @@ fn is_one_transaction(line: usize, steps: &[Step]) -> Result<(), Wrong> {
     }
     match first.kind {
         StatementKind::Begin if is_in_block => {
-            Err(Wrong::new(first.line, "there is no COMMIT for this BEGIN"))
+            Err(ScriptError::new(first.line, "there is no COMMIT for this BEGIN"))
         }
         StatementKind::Commit | StatementKind::Control => {
             let message = "a transaction is one statement, or begins with BEGIN";
-            Err(Wrong::new(first.line, message))
+            Err(ScriptError::new(first.line, message))
         }
         StatementKind::Begin | StatementKind::Data => Ok(()),
     }
 }
 
 /// Returns the position of the single row of an INSERT's VALUES.
-fn values_of(insert: &Statement) -> Result<std::ops::Range<usize>, Wrong> {
+fn values_of(insert: &Statement) -> Result<std::ops::Range<usize>, ScriptError> {
     let wrong = || {
         let message = "expected `INSERT INTO .. VALUES (..)` with one row, which is inserted as \
                        often as the header specifies";
-        Wrong::new(insert.line, message)
+        ScriptError::new(insert.line, message)
     };
     let text = &insert.text;
     let lower = text.to_ascii_lowercase();

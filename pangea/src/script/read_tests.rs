@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn parse(text: &str) -> Result<Script, Wrong> {
+fn parse(text: &str) -> Result<Script, ScriptError> {
     script(Path::new("s.sql"), text, &[])
 }
 

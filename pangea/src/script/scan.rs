@@ -1,6 +1,6 @@
 //! Splits a file into headers, backslash commands and statements, each with its line.
 
-use super::Wrong;
+use super::ScriptError;
 
 /// A token of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) fn is_name(text: &str) -> bool {
 }
 
 /// Splits a file into tokens.
-pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Wrong> {
+pub(super) fn tokens(text: &str) -> Result<Vec<Token>, ScriptError> {
     let mut scanner = Scanner { text, at: 0 };
     let mut tokens = Vec::new();
     while let Some(token) = scanner.next()? {
@@ -59,7 +59,7 @@ impl<'a> Scanner<'a> {
         line
     }
 
-    fn next(&mut self) -> Result<Option<Token>, Wrong> {
+    fn next(&mut self) -> Result<Option<Token>, ScriptError> {
         loop {
             let rest = self.rest();
             let Some(c) = rest.chars().next() else { return Ok(None) };
@@ -102,7 +102,7 @@ impl<'a> Scanner<'a> {
         Token::Command { line, word: word.to_owned(), rest: rest.trim().to_owned() }
     }
 
-    fn statement(&mut self) -> Result<Token, Wrong> {
+    fn statement(&mut self) -> Result<Token, ScriptError> {
         let line = self.line();
         let (mut text, mut holes, mut gset) = (String::new(), Vec::new(), None);
         loop {
@@ -118,7 +118,7 @@ impl<'a> Scanner<'a> {
                     "the statement that begins here has no `;` before the \
                                        header in line {header_line}"
                 );
-                return Err(Wrong::new(line, message));
+                return Err(ScriptError::new(line, message));
             }
             if let Some(end) = self.end_of(self.at)? {
                 text.push_str(&self.text[self.at..end]);
@@ -142,7 +142,7 @@ impl<'a> Scanner<'a> {
         Ok(Token::Statement { line, text, holes, gset })
     }
 
-    fn gset(&mut self) -> Result<String, Wrong> {
+    fn gset(&mut self) -> Result<String, ScriptError> {
         let Token::Command { line, word, rest } = self.command() else {
             unreachable!("a backslash begins a command")
         };
@@ -151,18 +151,18 @@ impl<'a> Scanner<'a> {
                 "expected `;` or `\\gset [PREFIX]` at the end of a statement, \
                                    found `\\{word} {rest}`"
             );
-            return Err(Wrong::new(line, message.trim_end().to_owned()));
+            return Err(ScriptError::new(line, message.trim_end().to_owned()));
         }
         Ok(rest)
     }
 
     /// Returns the end of the quoted text or comment that begins at `at`, if any.
-    fn end_of(&self, at: usize) -> Result<Option<usize>, Wrong> {
+    fn end_of(&self, at: usize) -> Result<Option<usize>, ScriptError> {
         match quoted(self.text, at) {
             Ok(end) => Ok(end),
             Err(what) => {
                 let message = format!("{what} that begins here is not terminated");
-                Err(Wrong::new(line_of(self.text, at), message))
+                Err(ScriptError::new(line_of(self.text, at), message))
             }
         }
     }
@@ -191,7 +191,7 @@ fn header(comment: &str) -> Option<(&'static str, &str)> {
 
 /// Rejects a comment that is almost a header: the section that it was to begin would otherwise
 /// become part of another.
-fn no_slip(line: usize, comment: &str) -> Result<(), Wrong> {
+fn no_slip(line: usize, comment: &str) -> Result<(), ScriptError> {
     let words: Vec<&str> = comment.trim_start_matches('-').split_whitespace().collect();
     let Some(first) = words.first() else { return Ok(()) };
     let first = first.to_lowercase();
@@ -208,7 +208,7 @@ fn no_slip(line: usize, comment: &str) -> Result<(), Wrong> {
     };
     match slip {
         None => Ok(()),
-        Some(meant) => Err(Wrong::new(
+        Some(meant) => Err(ScriptError::new(
             line,
             format!(
                 "this is not a header; did you mean `-- {meant}`? If it is a comment, indent it"

@@ -20,7 +20,9 @@ use tokio_postgres::{Client, Config, NoTls, Row, Statement as Handle};
 use super::clients::Numbers;
 use super::draw::Draw;
 use super::value::{Bound, Received, Value, can_be_value};
-use super::{Retries, Script, Seat, Statement, StatementKind, Step, Transaction, in_words};
+use super::{
+    ClientIdentity, Retries, Script, Statement, StatementKind, Step, Transaction, in_words,
+};
 use crate::failure::Failure;
 
 /// After this number of consecutive aborts, retries are unlikely to succeed, and the abort is the
@@ -154,7 +156,9 @@ fn is_all_set(
             let known = transaction.names.iter().filter(|it| **it != transaction.names[*slot]);
             let known = columns.chain(known.map(String::as_str));
             let name = &transaction.names[*slot];
-            return Err(script.at(*line, pangea_sweep::wrong::unknown("variable", name, known)));
+            return Err(
+                script.at(*line, pangea_sweep::plan_error::unknown("variable", name, known))
+            );
         }
     }
     Ok(())
@@ -168,10 +172,10 @@ impl Session {
     pub async fn open(
         script: &Arc<Script>,
         config: &Config,
-        seat: &Seat,
+        identity: &ClientIdentity,
         retries: &Arc<Retries>,
     ) -> Result<Self, Failure> {
-        let Seat { client: Place { clients, regions, .. }, region } = seat.clone();
+        let ClientIdentity { client: Place { clients, regions, .. }, region } = identity.clone();
         let open = Open::new(script, config, &region).await.map_err(Failure::Failed)?;
         Ok(Self {
             script: script.clone(),
@@ -199,8 +203,8 @@ impl Session {
         let found = self.script.transactions.iter().position(|it| it.name == procedure);
         let index = found.ok_or_else(|| refused(&"no such transaction"))?;
         let client = Place::new(numbers.client, self.clients, self.regions);
-        let seat = Seat { client, region: self.region.clone() };
-        let values = self.script.constants(&seat);
+        let identity = ClientIdentity { client, region: self.region.clone() };
+        let values = self.script.constants(&identity);
         let open = self.open.lock().await;
         if open.client.is_closed() {
             self.is_lost.store(true, Ordering::Relaxed);
@@ -378,27 +382,27 @@ impl Run<'_> {
 pub async fn rehearse(
     script: &Script,
     config: &Config,
-    seat: &Seat,
+    identity: &ClientIdentity,
     seed: u64,
 ) -> Result<(), Failure> {
-    let open = Open::new(script, config, &seat.region).await.map_err(Failure::Failed)?;
+    let open = Open::new(script, config, &identity.region).await.map_err(Failure::Failed)?;
     for (index, transaction) in script.transactions.iter().enumerate() {
-        let client = seat.client.index;
+        let client = identity.client.index;
         let numbers = Numbers { client, sequence: 1, seed: seed ^ index as u64, now_us: 0 };
-        let mut draw = numbers.draw(script.constants(seat));
+        let mut draw = numbers.draw(script.constants(identity));
         let is_one = !transaction
             .steps
             .iter()
             .any(|step| matches!(step, Step::Run(Statement { kind: StatementKind::Begin, .. })));
         if is_one {
             let begun = open.client.batch_execute("BEGIN").await;
-            begun.map_err(|error| Failure::failed(&seat.region, error))?;
+            begun.map_err(|error| Failure::failed(&identity.region, error))?;
         }
         let run = Run { script, open: &open, index, is_rehearsal: true };
         let ran = run.run(&mut draw).await;
         if is_one {
             let undone = open.client.batch_execute("ROLLBACK").await;
-            undone.map_err(|error| Failure::failed(&seat.region, error))?;
+            undone.map_err(|error| Failure::failed(&identity.region, error))?;
         }
         match ran {
             Ok(()) | Err(Stop::Abort(_)) => {}

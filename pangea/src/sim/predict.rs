@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pangea_core::protocol::{Message, Protocol};
 use pangea_core::time::Span;
 use pangea_core::txn::Registry;
 use pangea_core::workload::{self, Workload};
@@ -18,7 +17,9 @@ use crate::bench::scripted::not_simulated;
 use crate::calibrate::MessageKinds;
 use crate::cluster::{Plan, Regions};
 use crate::failure::Failure;
-use crate::protocol::{CheckTable, WithProtocol, options_table, parse_options, with_protocol};
+use crate::protocol::{
+    CheckTable, SupportsPartitions, check_options, options_table, simulator_of, with_protocol,
+};
 use crate::script::Script;
 use crate::sizes::Sizes;
 use crate::table::numbers;
@@ -172,21 +173,24 @@ struct Json<'a> {
     predictions: &'a [Prediction],
 }
 
-impl WithProtocol for Predict<'_> {
-    type Output = Result<(), Failure>;
-
-    fn run<P: Protocol>(self) -> Self::Output {
-        let options = parse_options::<P>(&self.options)?;
-        if self.partitions > 1 && !P::DIVIDES {
-            let message = format!("--partitions: {} stores all rows on each node", P::NAME);
+impl Predict<'_> {
+    /// Runs the predictions and prints them.
+    ///
+    /// # Errors
+    /// If a setting is invalid, or the simulation failed or was interrupted.
+    pub fn run(self, protocol: &str) -> Result<(), Failure> {
+        check_options(protocol, &self.options)?;
+        if self.partitions > 1 && !with_protocol(protocol, SupportsPartitions)? {
+            let message = format!("--partitions: {protocol} stores all rows on each node");
             return Err(Failure::Usage(message));
         }
+        let (simulator, options) = (simulator_of(protocol)?, self.options.clone());
         self.check_local_rtt()?;
         let (workload, registry) = self.workload()?;
-        let costs = self.costs(P::Message::KINDS)?;
+        let costs = self.costs(with_protocol(protocol, MessageKinds)?)?;
         let mut runs = Vec::new();
         for replicas in self.replicas()? {
-            let Matrix { regions, one_way } = self.matrix(P::NAME, replicas)?;
+            let Matrix { regions, one_way } = self.matrix(protocol, replicas)?;
             runs.push(predict::Settings {
                 seed: self.seed,
                 regions,
@@ -194,7 +198,7 @@ impl WithProtocol for Predict<'_> {
                 one_way,
                 bandwidth_bits: self.arguments.bandwidth.map(|mbit| mbit * 1_000_000),
                 clients: self.clients,
-                pace: predict::Pace::Closed,
+                pace: predict::ArrivalModel::Closed,
                 loss: None,
                 warmup: Span::from_ms(self.arguments.warmup * 1_000),
                 duration: Span::from_ms(self.arguments.secs * 1_000),
@@ -207,7 +211,7 @@ impl WithProtocol for Predict<'_> {
         let work = move || -> Result<Vec<Prediction>, String> {
             let loaded = Loaded::new(&workload, &registry)?;
             let run = |settings| {
-                let prediction = predict::predict::<P>(settings, &options, &costs, &loaded)?;
+                let prediction = simulator.predict(settings, &options, &costs, &loaded)?;
                 if is_table {
                     let Prediction { replicas, throughput_per_sec, .. } = prediction;
                     crate::warn(&format!("{replicas} replicas: {throughput_per_sec:.0}/s"));

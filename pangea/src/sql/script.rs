@@ -15,7 +15,7 @@ pub enum Part {
 
 /// The lexical context at the end of the text so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Within {
+enum OpenConstruct {
     #[default]
     Nothing,
     /// A string, which may have backslash escapes.
@@ -32,7 +32,7 @@ enum Within {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Script {
     text: String,
-    within: Within,
+    open: OpenConstruct,
     /// Whether the text contains more than space and comments.
     has_content: bool,
 }
@@ -40,18 +40,18 @@ pub struct Script {
 impl Script {
     /// Returns whether no statement has begun.
     pub fn is_empty(&self) -> bool {
-        !self.has_content && self.within == Within::Nothing
+        !self.has_content && self.open == OpenConstruct::Nothing
     }
 
     /// Returns the mark in the prompt for the context of the next line, as in psql.
     pub fn mark(&self) -> char {
-        match &self.within {
-            Within::Nothing if self.has_content => '-',
-            Within::Nothing => '=',
-            Within::Text { .. } => '\'',
-            Within::Name => '"',
-            Within::Dollars(_) => '$',
-            Within::Comment(_) => '*',
+        match &self.open {
+            OpenConstruct::Nothing if self.has_content => '-',
+            OpenConstruct::Nothing => '=',
+            OpenConstruct::Text { .. } => '\'',
+            OpenConstruct::Name => '"',
+            OpenConstruct::Dollars(_) => '$',
+            OpenConstruct::Comment(_) => '*',
         }
     }
 
@@ -65,8 +65,8 @@ impl Script {
         let mut parts = Vec::new();
         let mut rest = line;
         while let Some(first) = rest.chars().next() {
-            let taken = match &self.within {
-                Within::Nothing if first == '\\' => {
+            let taken = match &self.open {
+                OpenConstruct::Nothing if first == '\\' => {
                     let end = rest[1..].find('\\').map_or(rest.len(), |at| at + 1);
                     // A command needs no semicolon, but may have one.
                     let command = rest[..end].trim_end_matches([' ', '\t', '\r', ';']);
@@ -74,16 +74,16 @@ impl Script {
                     rest = &rest[end..];
                     continue;
                 }
-                Within::Nothing => self.step_plain(rest),
+                OpenConstruct::Nothing => self.step_plain(rest),
                 within => {
                     let (taken, next) = step_within(within, rest);
-                    self.within = next;
+                    self.open = next;
                     taken
                 }
             };
             self.text.push_str(&rest[..taken]);
             rest = &rest[taken..];
-            if first == ';' && self.within == Within::Nothing && self.text.ends_with(';') {
+            if first == ';' && self.open == OpenConstruct::Nothing && self.text.ends_with(';') {
                 let sql = std::mem::take(&mut self.text).trim().to_owned();
                 if std::mem::take(&mut self.has_content) {
                     parts.push(Part::Sql(sql));
@@ -105,7 +105,7 @@ impl Script {
             return rest.len();
         }
         if rest.starts_with("/*") {
-            self.within = Within::Comment(1);
+            self.open = OpenConstruct::Comment(1);
             return 2;
         }
         self.has_content |= !first.is_whitespace() && first != ';';
@@ -115,12 +115,12 @@ impl Script {
                 let mut before = self.text.chars().rev();
                 let has_escapes = matches!(before.next(), Some('e' | 'E'))
                     && !before.next().is_some_and(is_of_word);
-                self.within = Within::Text { has_escapes };
+                self.open = OpenConstruct::Text { has_escapes };
             }
-            '"' => self.within = Within::Name,
+            '"' => self.open = OpenConstruct::Name,
             '$' if !self.text.chars().next_back().is_some_and(is_of_word) => {
                 if let Some(mark) = dollar_mark(rest) {
-                    self.within = Within::Dollars(mark.to_owned());
+                    self.open = OpenConstruct::Dollars(mark.to_owned());
                     return mark.len();
                 }
             }
@@ -141,24 +141,31 @@ fn dollar_mark(rest: &str) -> Option<&str> {
 
 /// Consumes a token at the front of `rest`, within quotes or a comment. Returns its length and the
 /// context after it.
-fn step_within(within: &Within, rest: &str) -> (usize, Within) {
+fn step_within(within: &OpenConstruct, rest: &str) -> (usize, OpenConstruct) {
     let first = rest.chars().next().expect("the text is not empty");
     let skip = |len: usize| rest.chars().take(len).map(char::len_utf8).sum();
     let stay = |len: usize| (len, within.clone());
     match within {
-        Within::Nothing => stay(skip(1)),
-        Within::Text { has_escapes: true } if first == '\\' => stay(skip(2)),
-        Within::Text { .. } if rest.starts_with("''") => stay(2),
-        Within::Name if rest.starts_with("\"\"") => stay(2),
-        Within::Text { .. } if first == '\'' => (1, Within::Nothing),
-        Within::Name if first == '"' => (1, Within::Nothing),
-        Within::Dollars(mark) if rest.starts_with(mark.as_str()) => (mark.len(), Within::Nothing),
-        Within::Comment(depth) if rest.starts_with("/*") => (2, Within::Comment(depth + 1)),
-        Within::Comment(1) if rest.starts_with("*/") => (2, Within::Nothing),
-        Within::Comment(depth) if rest.starts_with("*/") => (2, Within::Comment(depth - 1)),
-        Within::Text { .. } | Within::Name | Within::Dollars(_) | Within::Comment(_) => {
-            stay(skip(1))
+        OpenConstruct::Nothing => stay(skip(1)),
+        OpenConstruct::Text { has_escapes: true } if first == '\\' => stay(skip(2)),
+        OpenConstruct::Text { .. } if rest.starts_with("''") => stay(2),
+        OpenConstruct::Name if rest.starts_with("\"\"") => stay(2),
+        OpenConstruct::Text { .. } if first == '\'' => (1, OpenConstruct::Nothing),
+        OpenConstruct::Name if first == '"' => (1, OpenConstruct::Nothing),
+        OpenConstruct::Dollars(mark) if rest.starts_with(mark.as_str()) => {
+            (mark.len(), OpenConstruct::Nothing)
         }
+        OpenConstruct::Comment(depth) if rest.starts_with("/*") => {
+            (2, OpenConstruct::Comment(depth + 1))
+        }
+        OpenConstruct::Comment(1) if rest.starts_with("*/") => (2, OpenConstruct::Nothing),
+        OpenConstruct::Comment(depth) if rest.starts_with("*/") => {
+            (2, OpenConstruct::Comment(depth - 1))
+        }
+        OpenConstruct::Text { .. }
+        | OpenConstruct::Name
+        | OpenConstruct::Dollars(_)
+        | OpenConstruct::Comment(_) => stay(skip(1)),
     }
 }
 

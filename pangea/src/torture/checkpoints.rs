@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use fastrand::Rng;
-use pangea_core::choice::TortureSetting;
+use pangea_core::guarantee::TortureSetting;
 
 use crate::cluster::{Member, Plan};
 use crate::failure::Failure;

@@ -56,7 +56,7 @@ struct Shared {
 
 /// Statistics of the clients that are not in the history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Met {
+pub struct ClientCounts {
     /// Transactions that failed with a conflict.
     pub conflicts: u64,
     /// Connections that were lost or could not be opened.
@@ -94,8 +94,8 @@ impl Clients {
     }
 
     /// Returns the statistics so far.
-    pub fn met(&self) -> Met {
-        Met {
+    pub fn counts(&self) -> ClientCounts {
+        ClientCounts {
             conflicts: self.shared.conflicts.load(Ordering::Relaxed),
             connections_lost: self.shared.connections_lost.load(Ordering::Relaxed),
         }
@@ -105,7 +105,7 @@ impl Clients {
     ///
     /// # Errors
     /// If a client has no response by the deadline, or received an unexpected error.
-    pub async fn end(mut self, deadline: Duration) -> Result<Met, Failure> {
+    pub async fn end(mut self, deadline: Duration) -> Result<ClientCounts, Failure> {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let all = async {
             while let Some(ended) = self.tasks.join_next().await {
@@ -121,7 +121,7 @@ impl Clients {
         }
         let surprises: Vec<String> = self.shared.surprises().iter().cloned().collect();
         match surprises.is_empty() {
-            true => Ok(self.met()),
+            true => Ok(self.counts()),
             false => {
                 Err(Failure::failed("clients received unexpected errors", surprises.join("; ")))
             }

@@ -30,11 +30,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pangea_core::partition::{Partitions, Rule, SHARDS_MAX};
+use pangea_node::config::Tuning;
 use pangea_node::log::Durability;
 use pangea_sim::check::model::Model;
 
 use crate::check::check_file;
-use crate::cluster::{Cluster, Place, Plan, Regions, durability};
+use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::protocol::{Setting, options_table};
 use crate::say;
@@ -141,8 +142,11 @@ impl Arguments {
         let plan = Plan {
             options: options_table(&self.protocol, &self.settings)?,
             durability: self.durability,
-            memory_mb: self.memory_mb,
-            log_segment_bytes: LOG_SEGMENT_BYTES,
+            tuning: Tuning {
+                memory_mb: self.memory_mb,
+                log_segment_bytes: LOG_SEGMENT_BYTES,
+                ..plan.tuning
+            },
             ..plan
         };
         let plan = checkpoints::often(plan, self.seed)?;
@@ -212,7 +216,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cant = |error| Failure::failed(format!("can't write {}", path.display()), error);
     let history = Arc::new(History::new(File::create(&path).map_err(cant)?));
     let runtime = crate::runtime(1)?;
-    let place = Place::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
+    let place =
+        DataLocation::Temporary { within: arguments.data_dir.clone(), keep: arguments.keep };
     let work = async |cluster: &mut Cluster| torture(arguments, cluster, &faults, &history).await;
     let played = runtime.block_on(Cluster::run_while(plan, place, work));
     // Clients that are still waiting for a response are dropped with the runtime.

@@ -162,7 +162,7 @@ fn nodes_can_be_in_the_process_of_their_clients() {
         ("--workload ycsb-a --long-times 5", "--long"),
         ("--workload ycsb-a --long 101", "long is 101"),
     ] {
-        let (output, _) = bench_peer(line);
+        let (output, _) = bench_baseline(line);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
         assert!(stderr.contains(words), "{line}: {stderr}");
@@ -253,14 +253,14 @@ fn cold_records_are_fetched_and_memory_stays_below_its_limit() {
         ("--workload calvin-micro --payload 8", "payload is 8; it must be from 16"),
         ("--workload bank --payload 100", "--payload does not apply to --workload bank"),
     ] {
-        let (output, _) = bench_peer(line);
+        let (output, _) = bench_baseline(line);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
         assert!(stderr.contains(words), "{line}: {stderr}");
     }
 }
 
-fn bench_peer(arguments: &str) -> (std::process::Output, serde_json::Value) {
+fn bench_baseline(arguments: &str) -> (std::process::Output, serde_json::Value) {
     let directory = tempfile::tempdir().unwrap();
     let (path, json) = (directory.path().join("servers"), directory.path().join("out.json"));
     let mut all = vec!["bench", "--warmup", "1", "--secs", "2", "--clients", "6"];
@@ -276,7 +276,7 @@ fn bench_peer(arguments: &str) -> (std::process::Output, serde_json::Value) {
 
 #[test]
 fn a_peer_is_given_the_same_work_and_leaves_nothing() {
-    let (output, json) = bench_peer("--peer etcd --workload ycsb-a --rows 1000");
+    let (output, json) = bench_baseline("--baseline etcd --workload ycsb-a --rows 1000");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert!(json["throughput_per_sec"].as_f64().unwrap() > 0.0);
@@ -289,22 +289,22 @@ fn a_peer_is_given_the_same_work_and_leaves_nothing() {
 #[test]
 fn what_a_peer_does_not_have_is_refused_before_anything_starts() {
     let cases = [
-        ("--peer etcd --workload tpcc-nopay", "no procedures, which TPC-C needs"),
-        ("--peer etcd --workload ycsb-a --durability os", "always syncs its disks"),
+        ("--baseline etcd --workload tpcc-nopay", "no procedures, which TPC-C needs"),
+        ("--baseline etcd --workload ycsb-a --durability os", "always syncs its disks"),
         (
-            "--peer galera --workload ycsb-a --isolation serializable",
+            "--baseline galera --workload ycsb-a --isolation serializable",
             "does not support serializable",
         ),
-        ("--peer postgres --workload tpcc", "tpcc-nopay"),
-        ("--peer postgres --workload ycsb-a --durability memory", "fsync or os"),
-        ("--peer postgres --workload ycsb-a --regions 2", "at least 3 regions"),
-        ("--peer mysql --workload ycsb-a", "unknown peer"),
-        ("--peer etcd --workload ycsb-a --rtt 50", "add --lab"),
-        ("--peer etcd --workload ycsb-a --keep", "cannot be used with"),
-        ("--workload ycsb-a --isolation serializable", "--peer"),
+        ("--baseline postgres --workload tpcc", "tpcc-nopay"),
+        ("--baseline postgres --workload ycsb-a --durability memory", "fsync or os"),
+        ("--baseline postgres --workload ycsb-a --regions 2", "at least 3 regions"),
+        ("--baseline mysql --workload ycsb-a", "unknown baseline"),
+        ("--baseline etcd --workload ycsb-a --rtt 50", "add --lab"),
+        ("--baseline etcd --workload ycsb-a --keep", "cannot be used with"),
+        ("--workload ycsb-a --isolation serializable", "--baseline"),
     ];
     for (line, words) in cases {
-        let (output, _) = bench_peer(line);
+        let (output, _) = bench_baseline(line);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
         assert!(stderr.contains(words), "{line}: {stderr}");
@@ -452,7 +452,7 @@ fn tables_that_cant_be_divided_are_refused_before_anything_starts() {
             "region-1.2",
         ),
     ] {
-        let (output, _) = bench_peer(line);
+        let (output, _) = bench_baseline(line);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
         assert!(stderr.contains(words), "{line}: {stderr}");

@@ -159,7 +159,7 @@ fn what_is_wrong_in_a_file_is_said_with_its_line_before_anything_starts() {
         ),
         (COUNTER.to_owned(), "--define strat=1: there is no variable", "--define strat=1"),
         (COUNTER.to_owned(), "--rows does not apply to an SQL file", "--rows 5"),
-        (COUNTER.to_owned(), "--peer galera does not support", "--peer galera"),
+        (COUNTER.to_owned(), "--baseline galera does not support", "--baseline galera"),
         (COUNTER.to_owned(), "use PostgreSQL sessions", "--via process"),
     ];
     for (text, said, more) in cases {
@@ -211,7 +211,7 @@ fn what_a_node_refuses_is_said_with_its_line_before_anything_is_measured() {
 #[test]
 fn postgresql_takes_the_same_file() {
     let directory = tempfile::tempdir().unwrap();
-    let line = "--peer postgres --secs 2 --clients 6 --define items=20,customers=50";
+    let line = "--baseline postgres --secs 2 --clients 6 --define items=20,customers=50";
     let (output, json) = bench(directory.path(), &shop(), line);
     assert!(output.status.success(), "{}", words(&output));
     assert_eq!(json["settings"]["protocol"], "postgres");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio_postgres::Client;
 
-use crate::load::{Fate, Record, TALLIES, Work};
+use crate::load::{AttemptOutcome, Record, TALLIES, Work};
 
 /// The maximum number of wrong rows that are named.
 const NAMED_MAX: usize = 5;
@@ -63,8 +63,9 @@ impl Contents {
         let counters = records.iter().filter(|record| record.work == Work::Count);
         let (mut least, mut most) = (0, 0);
         for record in counters {
-            least += record.count(Fate::Acknowledged);
-            most += record.count(Fate::Acknowledged) + record.count(Fate::Ambiguous);
+            least += record.count(AttemptOutcome::Acknowledged);
+            most += record.count(AttemptOutcome::Acknowledged)
+                + record.count(AttemptOutcome::Ambiguous);
         }
         let is_right = usize::try_from(self.counter).is_ok_and(|n| (least..=most).contains(&n));
         let counter = self.counter;
@@ -81,9 +82,11 @@ fn check_rows(table: &str, found: &[(i32, i64)], work: Work, records: &[Record])
         for (&seq, fate) in &record.fates {
             let key = (record.client, seq);
             match (fate, keys.remove(&key)) {
-                (Fate::Acknowledged, false) => lost.push(key),
-                (Fate::Never, true) => phantoms.push(key),
-                (Fate::Acknowledged, true) | (Fate::Never, false) | (Fate::Ambiguous, _) => {}
+                (AttemptOutcome::Acknowledged, false) => lost.push(key),
+                (AttemptOutcome::Never, true) => phantoms.push(key),
+                (AttemptOutcome::Acknowledged, true)
+                | (AttemptOutcome::Never, false)
+                | (AttemptOutcome::Ambiguous, _) => {}
             }
         }
     }
@@ -106,13 +109,14 @@ fn check_rows(table: &str, found: &[(i32, i64)], work: Work, records: &[Record])
 mod tests {
     use super::*;
 
-    fn record(work: Work, fates: [Fate; 3]) -> Record {
+    fn record(work: Work, fates: [AttemptOutcome; 3]) -> Record {
         let fates = (0..).zip(fates).collect();
         Record { client: 1, work, fates, conflicts: 0, connections_lost: 0, wrong: Vec::new() }
     }
 
     fn records() -> Vec<Record> {
-        let fates = [Fate::Acknowledged, Fate::Ambiguous, Fate::Never];
+        let fates =
+            [AttemptOutcome::Acknowledged, AttemptOutcome::Ambiguous, AttemptOutcome::Never];
         [Work::Insert, Work::Count, Work::Transfer].map(|work| record(work, fates)).into()
     }
 

@@ -48,7 +48,7 @@ pub enum Work {
 
 /// The fate of an attempt, as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum AttemptOutcome {
     /// The node acknowledged the commit.
     Acknowledged,
     /// The node died before it responded.
@@ -74,7 +74,7 @@ pub struct Record {
     pub client: i32,
     pub work: Work,
     /// The fate of each attempt, by its number.
-    pub fates: BTreeMap<i64, Fate>,
+    pub fates: BTreeMap<i64, AttemptOutcome>,
     /// Attempts that failed with 40001.
     pub conflicts: u64,
     /// The number of reconnections.
@@ -85,7 +85,7 @@ pub struct Record {
 
 impl Record {
     /// Returns the number of attempts with a fate.
-    pub fn count(&self, fate: Fate) -> usize {
+    pub fn count(&self, fate: AttemptOutcome) -> usize {
         self.fates.values().filter(|it| **it == fate).count()
     }
 }
@@ -264,10 +264,12 @@ impl Runner {
                 Err(Trouble::Wrong(format!("no answer in {} s", ANSWER_DEADLINE.as_secs())))
             });
             let fate = match &result {
-                Ok(()) => Fate::Acknowledged,
-                Err(Trouble::Conflict | Trouble::Lost { may_be_committed: false }) => Fate::Never,
+                Ok(()) => AttemptOutcome::Acknowledged,
+                Err(Trouble::Conflict | Trouble::Lost { may_be_committed: false }) => {
+                    AttemptOutcome::Never
+                }
                 Err(Trouble::Lost { may_be_committed: true } | Trouble::Wrong(_)) => {
-                    Fate::Ambiguous
+                    AttemptOutcome::Ambiguous
                 }
             };
             self.record.fates.insert(seq, fate);

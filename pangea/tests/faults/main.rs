@@ -33,7 +33,7 @@ use tokio::time::{interval, sleep, timeout};
 
 use checks::Contents;
 use cluster::Cluster;
-use load::{Ack, Fate, Load, Record, SCHEMA, TALLIES};
+use load::{Ack, AttemptOutcome, Load, Record, SCHEMA, TALLIES};
 use processes::REGIONS;
 use recovery::{BACK_WITHIN, BUCKET, Recovery};
 
@@ -245,9 +245,9 @@ async fn check_contents(cluster: &Cluster, records: &[Record]) -> Vec<String> {
         "{rows} rows on each of {} equal replicas; {} commits acknowledged, {} ambiguous, {} not \
          committed ({} for conflicts); {} reconnections",
         digests.len(),
-        count(Fate::Acknowledged),
-        count(Fate::Ambiguous),
-        count(Fate::Never),
+        count(AttemptOutcome::Acknowledged),
+        count(AttemptOutcome::Ambiguous),
+        count(AttemptOutcome::Never),
         sum(|record| record.conflicts),
         sum(|record| record.connections_lost),
     );

@@ -124,13 +124,13 @@ fn pangea_is_killed_and_cut_off_in_a_lab_and_its_sessions_come_back() {
 
 #[test]
 fn a_peer_meets_the_same_distance_where_its_servers_are() {
-    let json = Bench::new(&format!("{YCSB} --rtt 60 --peer etcd")).finish();
+    let json = Bench::new(&format!("{YCSB} --rtt 60 --baseline etcd")).finish();
     assert_eq!(json["settings"]["protocol"], "etcd");
     // The leader is in the first region: one round trip from there, and two from elsewhere.
     let [first, third] = [1, 3].map(|region| median_ms(&json, region));
     assert!(first >= 60.0 && third >= first + 30.0, "{first} and {third} ms");
     assert!(number(&json, "/link_bytes_per_txn") > 1_000.0, "values of 1 KB");
-    let json = Bench::new(&format!("{YCSB} --rtt 60 --peer postgres")).finish();
+    let json = Bench::new(&format!("{YCSB} --rtt 60 --baseline postgres")).finish();
     // The same holds for PostgreSQL's primary, and clients of the third region are in that region.
     let [first, third] = [1, 3].map(|region| median_ms(&json, region));
     assert!(first >= 60.0 && third >= first + 50.0, "{first} and {third} ms");
@@ -139,7 +139,7 @@ fn a_peer_meets_the_same_distance_where_its_servers_are() {
 #[test]
 fn what_is_done_to_a_peers_servers_shows_in_its_pauses() {
     for fault in ["kill:coordinator@1+1", "cut:region-3@1+2", "slow:follower@1+1"] {
-        let line = format!("{YCSB} --rtt 10 --peer etcd --secs 9 --fault {fault}");
+        let line = format!("{YCSB} --rtt 10 --baseline etcd --secs 9 --fault {fault}");
         let json = Bench::new(&line).finish();
         let happened = &json["faults"][0];
         assert!(happened["what"].as_str().unwrap().starts_with(&fault[..3]), "{happened}");
@@ -156,7 +156,7 @@ fn a_master_and_a_primary_come_back_with_what_they_had_acknowledged() {
     for (peer, fault, victim) in
         [("galera", "kill:region-2@1+1", 2), ("postgres", "kill:coordinator@1+1", 1)]
     {
-        let line = format!("{YCSB} --rtt 10 --peer {peer} --secs 4 --fault {fault}");
+        let line = format!("{YCSB} --rtt 10 --baseline {peer} --secs 4 --fault {fault}");
         let json = Bench::new(&line).finish();
         let what = format!("kill region-{victim}");
         assert_eq!(json["faults"][0]["what"].as_str(), Some(&what[..]));
@@ -168,7 +168,7 @@ fn a_master_and_a_primary_come_back_with_what_they_had_acknowledged() {
 
 #[test]
 fn ctrl_c_leaves_no_namespace_and_no_process() {
-    for (line, servers) in [(SMALLBANK, "start"), (&format!("{YCSB} --peer etcd"), "etcd")] {
+    for (line, servers) in [(SMALLBANK, "start"), (&format!("{YCSB} --baseline etcd"), "etcd")] {
         let mut bench = Bench::new(&format!("{line} --rtt 10 --secs 60"));
         let child = bench.command.spawn().unwrap();
         let pid = child.id();
@@ -193,15 +193,15 @@ fn what_can_not_be_is_refused_before_anything_is_made() {
         ("--workload ycsb-a --bandwidth 100", "--lab"),
         ("--workload ycsb-a --lab --bandwidth 0", "must be from 0.001"),
         ("--workload ycsb-a --lab --rtt 99999", "must be from 0"),
-        ("--workload ycsb-a --lab --peer etcd --regions 2", "at least 3 regions"),
-        ("--workload ycsb-a --lab --peer etcd --clients 5000", "at most 4000"),
-        ("--workload ycsb-a --lab --peer etcd --fault kill:nobody@1+1", "no region \"nobody\""),
+        ("--workload ycsb-a --lab --baseline etcd --regions 2", "at least 3 regions"),
+        ("--workload ycsb-a --lab --baseline etcd --clients 5000", "at most 4000"),
+        ("--workload ycsb-a --lab --baseline etcd --fault kill:nobody@1+1", "no region \"nobody\""),
         (
-            "--workload ycsb-a --lab --peer galera --fault kill:coordinator@1+1",
+            "--workload ycsb-a --lab --baseline galera --fault kill:coordinator@1+1",
             "all have the same role",
         ),
-        ("--workload ycsb-a --peer etcd --jitter 5", "add --lab"),
-        ("--workload ycsb-a --peer etcd --fault cut:region-1@1+1", "add --lab"),
+        ("--workload ycsb-a --baseline etcd --jitter 5", "add --lab"),
+        ("--workload ycsb-a --baseline etcd --fault cut:region-1@1+1", "add --lab"),
     ];
     for (line, words) in cases {
         let output = run(&[&["bench"], &line.split(' ').collect::<Vec<_>>()[..]].concat());
@@ -226,7 +226,8 @@ fn what_the_machine_lacks_is_said_with_what_to_do() {
     let output = without("mount -t tmpfs none /dev/net", YCSB);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("modprobe tun"), "{}", said(&output));
-    let output = without("mount --bind /dev/null /usr/bin/etcd", &format!("{YCSB} --peer etcd"));
+    let output =
+        without("mount --bind /dev/null /usr/bin/etcd", &format!("{YCSB} --baseline etcd"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("package etcd-server"), "{}", said(&output));
     // Root by name, but without its capabilities, as in most containers.

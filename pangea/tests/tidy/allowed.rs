@@ -29,9 +29,13 @@ pub const PLUMBING: &[(&str, &str)] = &[
 
 /// Files of one protocol's folder that are not a phase of a paper: path, reason.
 pub const NO_PHASE: &[(&str, &str)] = &[
-    ("protocols/src/minerva/given.rs", "write sets in those bytes, next to the arguments"),
+    (
+        "protocols/src/minerva/write_set_codec.rs",
+        "write sets in those bytes, next to the arguments",
+    ),
     ("protocols/src/minerva/bench.rs", "access to the phases, for benchmarks"),
-    ("protocols/src/minerva/resolution.rs", "the encoding of outcomes, from commit to recovery"),
+    ("protocols/src/minerva/epoch_record.rs", "the encoding of outcomes, from commit to recovery"),
+    ("protocols/src/calvin/cuts.rs", "mastership and turns, as the input log calls them"),
     (
         "protocols/src/calvin/warming/times.rs",
         "times that nodes needed, from which warming predicts",
@@ -42,5 +46,8 @@ pub const NO_PHASE: &[(&str, &str)] = &[
 pub const SHARED: &[(&str, &str)] = &[
     ("agreement", "the replicated log for small decisions of protocols"),
     ("exhaustive", "the search over schedules, for tests of agreement and of protocols"),
-    ("inputs", "the input log: replicated batches and cuts, the same for every protocol"),
+    ("inputs", "the input log: cuts of the streams, for Minerva and Calvin"),
+    ("presence", "log identities, and whether a replica may take part"),
+    ("streams", "each source's log of batches on every replica"),
+    ("transfer", "checkpoints of peers, in chunks"),
 ];

@@ -5,6 +5,7 @@ use super::source::{CodePath, Finding, Source, paths, without_tests};
 /// The top-level modules of `sql/src`, the bottom floor first. The modules of a floor do not import
 /// each other.
 const FLOORS: &[&[&str]] = &[
+    &["data_fusion"],
     &["error", "history", "profile", "scram", "writes"],
     &["notice", "remote_rows", "subtransaction", "types"],
     &["engine", "keys", "result_memory", "rows", "settings", "vocabulary"],

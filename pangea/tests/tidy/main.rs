@@ -6,6 +6,7 @@
 
 mod allowed;
 mod floors;
+mod former;
 mod language;
 mod links;
 mod manifests;
@@ -16,7 +17,7 @@ mod shape;
 mod source;
 mod words;
 
-use repository::Repository;
+use repository::{CRATES, Repository};
 use source::{Finding, Source};
 
 /// Fails with one line for each finding.
@@ -65,6 +66,18 @@ fn nothing_is_unfinished() {
 #[test]
 fn names_say_what_they_name() {
     expect_none("Names say something.", words::check_names(&Repository::read().rust));
+}
+
+#[test]
+fn planted_bugs_stand_behind_the_right_code() {
+    let repository = Repository::read();
+    let findings = words::check_planted(&repository.shipped(&CRATES));
+    expect_none("A bug is planted by `mutate!`.", findings);
+}
+
+#[test]
+fn no_name_is_a_former_one() {
+    expect_none("Names have been replaced.", former::check(&Repository::read().rust));
 }
 
 #[test]

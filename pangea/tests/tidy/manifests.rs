@@ -10,10 +10,10 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("sim", &["core", "protocols"]),
     ("sql", &["core"]),
     ("node", &["core", "protocols", "sql"]),
-    ("peers", &["core"]),
+    ("baselines", &["core"]),
     ("lab", &[]),
     ("sweep", &[]),
-    ("pangea", &["core", "protocols", "sim", "sql", "node", "peers", "lab", "sweep"]),
+    ("pangea", &["core", "protocols", "sim", "sql", "node", "baselines", "lab", "sweep"]),
 ];
 
 /// The page that lists what the workspace depends on, with reasons and licences.

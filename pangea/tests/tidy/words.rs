@@ -2,7 +2,7 @@
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 
-use super::source::{Finding, Source, idents, is_punct, without_trait_impls};
+use super::source::{Finding, Source, idents, is_punct, without_tests, without_trait_impls};
 
 /// Macros that stand for missing code or temporary output.
 const MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
@@ -13,6 +13,9 @@ const NOTES: [&str; 3] = [concat!("FIX", "ME"), concat!("X", "XX"), concat!("TO"
 /// Module names without a meaning.
 const MODULES: [&str; 8] =
     ["util", "utils", "common", "helper", "helpers", "manager", "misc", "stuff"];
+
+/// The file that defines the planted bugs.
+const PLANTED: &str = "core/src/planted.rs";
 
 /// Finds unfinished code, unfinished prose and disabled tests.
 pub fn check_unfinished(files: &[Source]) -> Vec<Finding> {
@@ -85,6 +88,20 @@ pub fn check_names(files: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// Finds code outside of tests that asks for a planted bug in another form than `mutate!`, whose
+/// reader sees the right expression first.
+pub fn check_planted(files: &[&Source]) -> Vec<Finding> {
+    let others = files.iter().filter(|file| file.path != PLANTED);
+    let findings = others.flat_map(|file| {
+        let names = idents(without_tests(file.tokens())).into_iter();
+        names.filter(|name| name == "is_planted").map(|name| {
+            let what = "plant a bug by `mutate!(Bug: right => wrong)`";
+            file.finding(name.span().start().line, what)
+        })
+    });
+    findings.collect()
+}
+
 /// Finds files that do not begin with a doc comment: the first file of a crate describes the crate,
 /// any other file its module.
 pub fn check_docs(files: &[Source]) -> Vec<Finding> {
@@ -135,6 +152,21 @@ mod tests {
         for text in good {
             assert_eq!(unfinished(text), 0, "{text}");
         }
+    }
+
+    #[test]
+    fn planted_bugs_beside_the_macro_are_found() {
+        let lines = |path: &str, text: &str| -> Vec<usize> {
+            let findings = check_planted(&[&Source::new(path, text)]);
+            findings.iter().map(|finding| finding.line).collect()
+        };
+        let test = "#[cfg(test)]\nmod tests { fn f() { is_planted(Bug::A); } }";
+        assert_eq!(lines("core/src/a.rs", "fn f() {\n    if is_planted(Bug::A) {}\n}"), [2]);
+        assert_eq!(lines("core/src/a.rs", "fn f() { g!(planted::is_planted(Bug::A)); }"), [1]);
+        assert_eq!(lines("core/src/a.rs", "use crate::planted::{Bug, is_planted};"), [1]);
+        assert_eq!(lines("core/src/a.rs", "fn f() -> u8 { mutate!(A: 1 => 2) }"), [0; 0]);
+        assert_eq!(lines("core/src/a.rs", test), [0; 0]);
+        assert_eq!(lines(PLANTED, "fn is_planted(bug: Bug) {}"), [0; 0]);
     }
 
     #[test]

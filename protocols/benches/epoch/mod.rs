@@ -9,7 +9,7 @@ use pangea_core::pool::Sequential;
 use pangea_core::store::Store;
 use pangea_core::txn::Program;
 use pangea_core::workload::Workload;
-use pangea_protocols::minerva::batch::{Batch, Bid, How, TxnRecord};
+use pangea_protocols::minerva::batch::{Batch, Bid, ExecutionMode, TxnRecord};
 use pangea_protocols::minerva::bench::{Chains, Epoch};
 use pangea_protocols::minerva::header;
 use pangea_protocols::minerva::independent_set::{BUDGET_NODES, Graph, exact};
@@ -61,7 +61,7 @@ fn batch_of(engine: &Engine, source: NodeId, base: SnapshotVersion, programs: &[
     let record = |(i, (program, run)): (usize, (&Program, Run))| {
         let txn = TxnId::new(source, 1 + i as u64);
         let Run { reads, writes, .. } = run;
-        TxnRecord { txn, program: program.clone(), how: How::Executed { reads, writes } }
+        TxnRecord { txn, program: program.clone(), how: ExecutionMode::Executed { reads, writes } }
     };
     let records = programs.iter().zip(runs).enumerate().map(record).collect();
     Batch { source, bid: Bid(1), base, first_sequence: 1, records }

@@ -16,7 +16,7 @@ use omnipaxos::messages::sequence_paxos::{Compaction, PaxosMsg, Promise};
 use omnipaxos::storage::SnapshotType;
 use omnipaxos::util::{LogSync, SequenceNumber};
 
-use super::{Decision, Said, Wrapped};
+use super::{AgreementMessage, Decision, Wrapped};
 
 /// The id of the only configuration: it never changes.
 pub(super) const CONFIGURATION: u32 = 1;
@@ -42,7 +42,7 @@ const OUT_OF_PLACE: Refused = Refused("agreement.out_of_place");
 const UNUSED: Refused = Refused("agreement.refused_unused");
 
 /// Decodes a message.
-pub(super) fn decode<E: Decision>(bytes: &[u8]) -> Result<Said<E>, Refused> {
+pub(super) fn decode<E: Decision>(bytes: &[u8]) -> Result<AgreementMessage<E>, Refused> {
     postcard::from_bytes(bytes).map_err(|_| MALFORMED)
 }
 

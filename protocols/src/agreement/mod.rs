@@ -5,19 +5,19 @@
 //! inputs in, effects out.
 //!
 //! ```text
-//!   propose, on_message, on_tick --> [ Agreement ] --> drain(): records to persist,
-//!                                                               messages to send after them,
-//!                                                               entries decided
+//!   propose, on_message, on_tick --> [ Agreement ] --> take_ready(): records to persist,
+//!                                                                    messages to send after them,
+//!                                                                    entries decided
 //! ```
 //!
 //! `omnipaxos` writes to its storage inside its own calls, and assumes that a write is durable when
-//! the call returns. Here it is not yet, so no message may be sent before it is. [`Drained`]
-//! returns the records and the messages together, and the caller sends the messages once the
-//! records are durable. A decision requires an acknowledgement of a peer. The peer sent it after
-//! its own records were durable, in reply to a message that the leader sent after its records were.
-//! A decided entry is therefore durable on a majority. The only replica of a log has no peers to
-//! wait for. There [`Drained::is_decided_here`] says that the decisions take effect once the
-//! records returned with them are durable.
+//! the call returns. Here it is not yet, so no message may be sent before it is. [`Ready`] returns
+//! the records and the messages together, and the caller sends the messages once the records are
+//! durable. A decision requires an acknowledgement of a peer. The peer sent it after its own
+//! records were durable, in reply to a message that the leader sent after its records were. A
+//! decided entry is therefore durable on a majority. The only replica of a log has no peers to wait
+//! for. There [`Ready::is_decided_here`] says that the decisions take effect once the records
+//! returned with them are durable.
 //!
 //! Entries are numbered from 1 in the order of their decision.
 //!
@@ -28,11 +28,11 @@
 //! still exist. Therefore snapshots are disabled in `omnipaxos`, and this module inserts one only
 //! if entries have been truncated.
 
-mod alone;
 mod check;
-mod lead;
-mod remembered;
-mod several;
+mod durable_state;
+mod leadership;
+mod replicated;
+mod single_node;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -50,10 +50,10 @@ use pangea_core::topology::Topology;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use alone::Alone;
 pub use check::Refused;
-pub use remembered::Remembered;
-use several::Several;
+pub use durable_state::DurableState;
+use replicated::ReplicatedLog;
+use single_node::SingleNodeLog;
 pub use storage::Record;
 #[cfg(test)]
 use storage::State;
@@ -80,14 +80,14 @@ const MASTER_PATIENCE: u64 = 4;
 pub(crate) struct Wrapped<E: Decision>(pub(crate) E);
 
 impl<E: Decision> PaxosEntry for Wrapped<E> {
-    type Snapshot = Forgotten;
+    type Snapshot = EmptySnapshot;
 }
 
 /// An empty snapshot that replaces truncated entries. Their number is sent separately.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Forgotten;
+pub(crate) struct EmptySnapshot;
 
-impl<E: Decision> Snapshot<Wrapped<E>> for Forgotten {
+impl<E: Decision> Snapshot<Wrapped<E>> for EmptySnapshot {
     fn create(_entries: &[Wrapped<E>]) -> Self {
         Self
     }
@@ -103,7 +103,7 @@ impl<E: Decision> Snapshot<Wrapped<E>> for Forgotten {
 /// A message between two replicas.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
-enum Said<E: Decision> {
+enum AgreementMessage<E: Decision> {
     Paxos(PaxosMessage<Wrapped<E>>),
     /// The replicas that the sender receives messages from, as ids of `omnipaxos`.
     Hears(BTreeSet<u64>),
@@ -112,9 +112,9 @@ enum Said<E: Decision> {
 /// One replica of the log.
 pub enum Agreement<E: Decision> {
     /// The only replica.
-    Alone(Alone<E>),
+    SingleNode(SingleNodeLog<E>),
     /// One of several replicas.
-    Several(Box<Several<E>>),
+    Replicated(Box<ReplicatedLog<E>>),
 }
 
 /// A leadership term of one replica. Entries proposed in an earlier term may be lost.
@@ -148,7 +148,7 @@ impl Term {
 /// The pending work of an [`Agreement`], in this order: persist the records, send the messages,
 /// process the decisions.
 #[derive(Debug)]
-pub struct Drained<E> {
+pub struct Ready<E> {
     /// Records that must be durable before any of the messages is sent.
     pub records: Vec<Record<E>>,
     /// The receiver of each message, and the encoded message.
@@ -188,48 +188,48 @@ impl<E: Decision> Agreement<E> {
         master: Option<NodeId>,
     ) -> Self {
         match topology.node_count() {
-            1 => Self::Alone(Alone::new(records, decided_taken)),
+            1 => Self::SingleNode(SingleNodeLog::new(records, decided_taken)),
             _ => {
-                let several = Several::new(me, topology, records, decided_taken, master);
-                Self::Several(Box::new(several))
+                let log = ReplicatedLog::new(me, topology, records, decided_taken, master);
+                Self::Replicated(Box::new(log))
             }
         }
     }
 
     /// Whether this is the only replica.
     pub fn is_alone(&self) -> bool {
-        matches!(self, Self::Alone(_))
+        matches!(self, Self::SingleNode(_))
     }
 
     /// Whether this replica appends the entries that it proposes, and does not forward them.
     pub fn is_leader(&self) -> bool {
         match self {
-            Self::Alone(_) => true,
-            Self::Several(several) => several.is_leader(),
+            Self::SingleNode(_) => true,
+            Self::Replicated(log) => log.is_leader(),
         }
     }
 
     /// The leader, as far as this replica knows.
     pub fn leader(&self) -> Option<NodeId> {
         match self {
-            Self::Alone(_) => Some(NodeId(0)),
-            Self::Several(several) => several.leader(),
+            Self::SingleNode(_) => Some(NodeId(0)),
+            Self::Replicated(log) => log.leader(),
         }
     }
 
     /// The leadership term that this replica has promised to follow: its own or another's.
     pub fn term(&self) -> Term {
         match self {
-            Self::Alone(_) => Alone::<E>::term(),
-            Self::Several(several) => several.term(),
+            Self::SingleNode(_) => SingleNodeLog::<E>::term(),
+            Self::Replicated(log) => log.term(),
         }
     }
 
     /// The latest term that a peer has promised this replica to follow, since this replica started.
     pub fn promise_of(&self, peer: NodeId) -> Term {
         match self {
-            Self::Alone(_) => Term::default(),
-            Self::Several(several) => several.promise_of(peer),
+            Self::SingleNode(_) => Term::default(),
+            Self::Replicated(log) => log.promise_of(peer),
         }
     }
 
@@ -239,8 +239,8 @@ impl<E: Decision> Agreement<E> {
     /// Panics if this replica does not lead.
     pub fn propose(&mut self, entry: E) {
         match self {
-            Self::Alone(alone) => alone.propose(entry),
-            Self::Several(several) => several.propose(entry),
+            Self::SingleNode(log) => log.propose(entry),
+            Self::Replicated(log) => log.propose(entry),
         }
     }
 
@@ -255,24 +255,24 @@ impl<E: Decision> Agreement<E> {
         is_sound: &dyn Fn(&E) -> bool,
     ) -> Result<(), Refused> {
         match self {
-            Self::Alone(_) => Err(check::NAME),
-            Self::Several(several) => several.on_message(from, bytes, is_sound),
+            Self::SingleNode(_) => Err(check::NAME),
+            Self::Replicated(log) => log.on_message(from, bytes, is_sound),
         }
     }
 
     /// Advances the clock. Must be called every [`TICK`].
     pub fn on_tick(&mut self) {
         match self {
-            Self::Alone(_) => {}
-            Self::Several(several) => several.on_tick(),
+            Self::SingleNode(_) => {}
+            Self::Replicated(log) => log.on_tick(),
         }
     }
 
     /// Handles a reconnect to a peer; earlier messages may be lost.
     pub fn on_peer_up(&mut self, peer: NodeId) {
         match self {
-            Self::Alone(_) => {}
-            Self::Several(several) => several.on_peer_up(peer),
+            Self::SingleNode(_) => {}
+            Self::Replicated(log) => log.on_peer_up(peer),
         }
     }
 
@@ -280,34 +280,34 @@ impl<E: Decision> Agreement<E> {
     /// used with a preferred master: otherwise the replica campaigns at once.
     pub fn takes_wish(&mut self) -> bool {
         match self {
-            Self::Alone(_) => false,
-            Self::Several(several) => several.takes_wish(),
+            Self::SingleNode(_) => false,
+            Self::Replicated(log) => log.takes_wish(),
         }
     }
 
     /// The number of entries, decided or not. On the leader the next proposal follows them.
     pub fn end(&self) -> u64 {
         match self {
-            Self::Alone(alone) => alone.state().end() as u64,
-            Self::Several(several) => several.end(),
+            Self::SingleNode(log) => log.state().end() as u64,
+            Self::Replicated(log) => log.end(),
         }
     }
 
     /// Campaigns for leadership now.
     pub(crate) fn campaign(&mut self) {
         match self {
-            Self::Alone(_) => {}
-            Self::Several(several) => several.campaign(),
+            Self::SingleNode(_) => {}
+            Self::Replicated(log) => log.campaign(),
         }
     }
 
     /// Truncates entries up to `upto`, as far as every replica has them.
     pub fn trim(&mut self, upto: u64) {
         match self {
-            Self::Alone(alone) => {
-                alone.compact(upto);
+            Self::SingleNode(log) => {
+                log.compact(upto);
             }
-            Self::Several(several) => several.trim(upto),
+            Self::Replicated(log) => log.trim(upto),
         }
     }
 
@@ -315,40 +315,40 @@ impl<E: Decision> Agreement<E> {
     /// provided that they are known to be decided. Returns whether there were any.
     pub fn compact(&mut self, upto: u64) -> bool {
         match self {
-            Self::Alone(alone) => alone.compact(upto),
-            Self::Several(several) => several.compact(upto),
+            Self::SingleNode(log) => log.compact(upto),
+            Self::Replicated(log) => log.compact(upto),
         }
     }
 
     /// The number of entries that are truncated on this replica.
     pub fn forgotten(&self) -> u64 {
         match self {
-            Self::Alone(alone) => alone.state().trimmed as u64,
-            Self::Several(several) => several.forgotten(),
+            Self::SingleNode(log) => log.state().trimmed as u64,
+            Self::Replicated(log) => log.forgotten(),
         }
     }
 
     /// The smallest list of records that restores the present state.
     pub fn compacted_records(&self) -> Vec<Record<E>> {
         match self {
-            Self::Alone(alone) => alone.state().to_records(),
-            Self::Several(several) => several.compacted_records(),
+            Self::SingleNode(log) => log.state().to_records(),
+            Self::Replicated(log) => log.compacted_records(),
         }
     }
 
     /// This replica's durable state, for a replica that has lost its own.
-    pub fn remembered(&self) -> Remembered<E> {
+    pub fn durable_state(&self) -> DurableState<E> {
         match self {
-            Self::Alone(alone) => Remembered(alone.state().clone()),
-            Self::Several(several) => several.remembered(),
+            Self::SingleNode(log) => DurableState(log.state().clone()),
+            Self::Replicated(log) => log.durable_state(),
         }
     }
 
     /// Takes the pending work since the last call.
-    pub fn drain(&mut self) -> Drained<E> {
+    pub fn take_ready(&mut self) -> Ready<E> {
         match self {
-            Self::Alone(alone) => alone.drain(),
-            Self::Several(several) => several.drain(),
+            Self::SingleNode(log) => log.take_ready(),
+            Self::Replicated(log) => log.take_ready(),
         }
     }
 }
@@ -365,7 +365,9 @@ pub(crate) fn describe_log<E: Decision>(records: impl IntoIterator<Item = Record
 #[cfg(test)]
 pub(crate) fn describe<E: Decision>(bytes: &[u8]) -> String {
     match check::decode::<E>(bytes) {
-        Ok(Said::Paxos(PaxosMessage::SequencePaxos(message))) => format!("{:?}", message.msg),
+        Ok(AgreementMessage::Paxos(PaxosMessage::SequencePaxos(message))) => {
+            format!("{:?}", message.msg)
+        }
         said => format!("{said:?}"),
     }
 }

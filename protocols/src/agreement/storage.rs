@@ -7,10 +7,10 @@ use omnipaxos::storage::{
     SnapshotType, StopSign, Storage as PaxosStorage, StorageOp, StorageResult,
 };
 use omnipaxos::util::LogSync;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Forgotten, Wrapped};
+use super::{Decision, EmptySnapshot, Wrapped};
 
 /// One change of the durable state. Replaying all records in order restores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,13 +51,10 @@ impl<E> Default for State<E> {
 
 impl<E: Decision> State<E> {
     pub(super) fn replay(&mut self, record: Record<E>) {
+        let record = mutate!(EntriesKept: record => entries_kept(self, record));
         match record {
             Record::Entries { from, entries } => {
                 assert!(from >= self.trimmed, "truncated entries are not written again");
-                if is_planted(Bug::EntriesKept) && from < self.end() {
-                    let known = self.end() - from;
-                    return self.entries.extend(entries.into_iter().skip(known));
-                }
                 self.entries.truncate(from - self.trimmed);
                 assert_eq!(self.trimmed + self.entries.len(), from, "entries have no gap");
                 self.entries.extend(entries);
@@ -94,7 +91,7 @@ impl<E: Decision> State<E> {
     /// found no entries at all. It then begins after them and contains all that remain.
     pub(super) fn skip_forgotten(&self, sync: &mut LogSync<Wrapped<E>>) {
         if sync.sync_idx < self.trimmed && sync.suffix.is_empty() {
-            sync.decided_snapshot = Some(SnapshotType::Complete(Forgotten));
+            sync.decided_snapshot = Some(SnapshotType::Complete(EmptySnapshot));
             sync.sync_idx = self.trimmed;
             sync.suffix = self.entries.iter().cloned().map(Wrapped).collect();
         }
@@ -249,12 +246,25 @@ impl<E: Decision> PaxosStorage<Wrapped<E>> for Storage<E> {
         Ok(self.lock().state.trimmed)
     }
 
-    fn set_snapshot(&mut self, _snapshot: Option<Forgotten>) -> StorageResult<()> {
+    fn set_snapshot(&mut self, _snapshot: Option<EmptySnapshot>) -> StorageResult<()> {
         // The last truncated entry is written with it.
         Ok(())
     }
 
-    fn get_snapshot(&self) -> StorageResult<Option<Forgotten>> {
+    fn get_snapshot(&self) -> StorageResult<Option<EmptySnapshot>> {
         Ok(None)
+    }
+}
+
+fn entries_kept<E: Decision>(state: &State<E>, record: Record<E>) -> Record<E> {
+    match record {
+        Record::Entries { from, entries } if (state.trimmed..state.end()).contains(&from) => {
+            let known = state.end() - from;
+            Record::Entries {
+                from: state.end(),
+                entries: entries.into_iter().skip(known).collect(),
+            }
+        }
+        other => other,
     }
 }

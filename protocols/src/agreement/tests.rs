@@ -63,7 +63,8 @@ impl Cluster {
         self.say(
             from,
             to,
-            &postcard::to_stdvec(&Said::Paxos(message)).expect("the message can be encoded"),
+            &postcard::to_stdvec(&AgreementMessage::Paxos(message))
+                .expect("the message can be encoded"),
         );
     }
 
@@ -71,11 +72,11 @@ impl Cluster {
     fn wire(&mut self) -> Wire {
         let mut wire = Wire::new();
         for (id, replica) in self.replicas.iter_mut().enumerate() {
-            let drained = replica.drain();
-            self.skipped[id] = self.skipped[id].max(drained.skipped);
-            self.decided[id].extend(drained.decided.iter().map(|(_, entry)| *entry));
+            let ready = replica.take_ready();
+            self.skipped[id] = self.skipped[id].max(ready.skipped);
+            self.decided[id].extend(ready.decided.iter().map(|(_, entry)| *entry));
             let from = NodeId(id as u16);
-            wire.extend(drained.messages.into_iter().map(|(to, bytes)| (from, to, bytes)));
+            wire.extend(ready.messages.into_iter().map(|(to, bytes)| (from, to, bytes)));
         }
         wire
     }
@@ -171,10 +172,10 @@ fn after_coming_back(mut cluster: Cluster, before: u32) {
     for taken in [0, u64::from(before), 90, 95, 101] {
         let records = cluster.replicas[2].compacted_records();
         let mut again = Agreement::new(NodeId(2), &topology, records, taken);
-        let drained = again.drain();
-        assert_eq!(drained.skipped, (taken < 90).then_some(90));
-        assert_eq!(drained.decided.len() as u64, 101 - taken.max(90));
-        assert!(drained.decided.first().is_none_or(|(number, _)| *number == taken.max(90) + 1));
+        let ready = again.take_ready();
+        assert_eq!(ready.skipped, (taken < 90).then_some(90));
+        assert_eq!(ready.decided.len() as u64, 101 - taken.max(90));
+        assert!(ready.decided.first().is_none_or(|(number, _)| *number == taken.max(90) + 1));
     }
 }
 
@@ -273,7 +274,7 @@ fn a_trim_beyond_what_is_known_to_be_decided_is_not_refused() {
     let peer = (leader + 1) % 3;
     assert_eq!(cluster.decide(0), [0, 1, 2]);
     cluster.replicas[leader].propose(1);
-    for (to, bytes) in cluster.replicas[leader].drain().messages {
+    for (to, bytes) in cluster.replicas[leader].take_ready().messages {
         cluster.say(leader, to.index(), &bytes);
     }
     for (upto, refused) in [(2, vec![]), (3, vec![Refused("agreement.refused_index")])] {
@@ -358,8 +359,8 @@ fn sequence() -> impl Strategy<Value = SequenceNumber> {
 fn log_sync() -> impl Strategy<Value = LogSync<Wrapped<u32>>> {
     let forgotten = prop_oneof![
         3 => Just(None),
-        3 => Just(Some(SnapshotType::Complete(Forgotten))),
-        1 => Just(Some(SnapshotType::Delta(Forgotten))),
+        3 => Just(Some(SnapshotType::Complete(EmptySnapshot))),
+        1 => Just(Some(SnapshotType::Delta(EmptySnapshot))),
     ];
     (forgotten, entries(), number()).prop_map(|(decided_snapshot, suffix, sync_idx)| LogSync {
         decided_snapshot,
@@ -424,24 +425,24 @@ fn name() -> impl Strategy<Value = (u64, u64)> {
     prop_oneof![20 => Just((2u64, 1u64)), 1 => (any::<u64>(), any::<u64>())]
 }
 
-fn message() -> impl Strategy<Value = Said<u32>> {
+fn message() -> impl Strategy<Value = AgreementMessage<u32>> {
     let hears = prop_oneof![4 => 0u64..5, 1 => any::<u64>()];
     prop_oneof![
         3 => (name(), paxos()).prop_map(|((from, to), msg)| {
-            Said::Paxos(PaxosMessage::SequencePaxos(Envelope { from, to, msg }))
+            AgreementMessage::Paxos(PaxosMessage::SequencePaxos(Envelope { from, to, msg }))
         }),
         1 => (name(), election()).prop_map(|((from, to), msg)| {
-            Said::Paxos(PaxosMessage::BLE(BLEMessage { from, to, msg }))
+            AgreementMessage::Paxos(PaxosMessage::BLE(BLEMessage { from, to, msg }))
         }),
-        1 => prop::collection::btree_set(hears, 0..4).prop_map(Said::Hears),
+        1 => prop::collection::btree_set(hears, 0..4).prop_map(AgreementMessage::Hears),
     ]
 }
 
 /// Whether it claims entries or votes that may not exist. Within its limits no replica can detect
 /// that.
-fn is_lie(said: &Said<u32>) -> bool {
+fn is_lie(said: &AgreementMessage<u32>) -> bool {
     match said {
-        Said::Paxos(PaxosMessage::SequencePaxos(Envelope { msg, .. })) => matches!(
+        AgreementMessage::Paxos(PaxosMessage::SequencePaxos(Envelope { msg, .. })) => matches!(
             msg,
             PaxosMsg::AcceptSync(_)
                 | PaxosMsg::AcceptDecide(_)
@@ -449,7 +450,7 @@ fn is_lie(said: &Said<u32>) -> bool {
                 | PaxosMsg::Accepted(_)
                 | PaxosMsg::Decide(_)
         ),
-        Said::Paxos(PaxosMessage::BLE(_)) | Said::Hears(_) => false,
+        AgreementMessage::Paxos(PaxosMessage::BLE(_)) | AgreementMessage::Hears(_) => false,
     }
 }
 
@@ -468,7 +469,7 @@ proptest! {
         for message in &messages {
             let bytes = postcard::to_stdvec(message).expect("the message can be encoded");
             cluster.say(1, 0, &bytes);
-            let _ = cluster.replicas[0].drain();
+            let _ = cluster.replicas[0].take_ready();
         }
     }
 

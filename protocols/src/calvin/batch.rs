@@ -22,10 +22,11 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::exec::check_request;
 use pangea_core::ids::{NodeId, ProcedureId, ShardId, TxnId};
 use pangea_core::partition::{SHARDS_MAX, ShardSet};
-use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
+use pangea_core::txn::{Certified, Footprint, Program, ReadSet, ReadVersion, Write};
 
-pub use crate::inputs::Bid;
-use crate::inputs::{self, weight};
+use crate::inputs::size;
+use crate::streams;
+pub use crate::streams::Bid;
 
 /// A transaction as requested by a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +46,7 @@ pub struct Request {
 
 /// A request without a place in the order, and therefore without a name.
 #[derive(Clone)]
-pub(super) struct Unplaced {
+pub(super) struct UnsequencedRequest {
     pub program: Program,
     /// §3.2.1: the footprint that a reconnaissance found; `None` if the arguments determine it.
     pub footprint: Option<Footprint>,
@@ -93,7 +94,7 @@ mod what {
     pub const FORWARDED: u8 = 64;
 }
 
-impl Unplaced {
+impl UnsequencedRequest {
     /// A program that determines its own footprint.
     pub(super) fn new(program: Program, shards: ShardSet) -> Self {
         Self { program, footprint: None, shards, tries: 0 }
@@ -101,7 +102,7 @@ impl Unplaced {
 
     /// An upper bound on its encoded size in bytes.
     pub(super) fn weight(&self) -> usize {
-        beside(self.shards) + weight::of_program(&self.program, self.footprint.as_ref())
+        beside(self.shards) + size::program_bytes(&self.program, self.footprint.as_ref())
     }
 
     /// The request with its name, and with the name that another replica has for it.
@@ -113,14 +114,14 @@ impl Unplaced {
 
 impl Request {
     /// The request without its name, which has left its footprint `tries` times.
-    pub(super) fn unplaced(self, tries: u32) -> Unplaced {
+    pub(super) fn unplaced(self, tries: u32) -> UnsequencedRequest {
         let Self { program, footprint, shards, .. } = self;
-        Unplaced { program, footprint, shards, tries }
+        UnsequencedRequest { program, footprint, shards, tries }
     }
 
     /// An upper bound on its encoded size in bytes.
     pub(super) fn weight(&self) -> usize {
-        beside(self.shards) + weight::of_program(&self.program, self.footprint.as_ref())
+        beside(self.shards) + size::program_bytes(&self.program, self.footprint.as_ref())
     }
 
     /// Whether its footprint is within the size limit.
@@ -190,7 +191,7 @@ impl Request {
             let reads = ReadSet::decode(from)?;
             let writes = (0..from.count(WHAT)?).map(|_| Write::decode(from));
             let writes = writes.collect::<Result<_, _>>()?;
-            let program = Program::Certified(Certified { reads, writes, line: 0 });
+            let program = Program::Certified(Certified { reads, writes, timeline: 0 });
             return Ok(Self { txn, program, footprint: None, shards, origin });
         }
         if what != what::CALL && what != what::CALL_WITH_FOOTPRINT {
@@ -230,7 +231,7 @@ impl Batch {
     }
 }
 
-impl inputs::Batch for Batch {
+impl streams::Batch for Batch {
     fn source(&self) -> NodeId {
         self.source
     }
@@ -247,10 +248,6 @@ impl inputs::Batch for Batch {
         self.first_sequence + self.requests.len() as u64
     }
 
-    fn is_of_reign(&self) -> bool {
-        self.is_of_reign
-    }
-
     // Arguments remain slices of `bytes`.
     fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
@@ -259,7 +256,7 @@ impl inputs::Batch for Batch {
         let bid = Bid(from.u64("batch id")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
-        inputs::check_names(source, first_sequence, count)?;
+        streams::check_names(source, first_sequence, count)?;
         let requests = (0..count as u64)
             .map(|i| Request::decode(TxnId::new(source, first_sequence + i), from, bytes))
             .collect::<Result<_, _>>()?;
@@ -283,36 +280,36 @@ pub(super) fn has_seen_what_is_final(program: &Program) -> bool {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     points.chain(rows).all(|seen| match seen {
-        Seen::Local(_) | Seen::LocalDeleted(_) => false,
-        Seen::Absent | Seen::At(_) => true,
+        ReadVersion::Local(_) | ReadVersion::LocalDeleted(_) => false,
+        ReadVersion::Absent | ReadVersion::At(_) => true,
     })
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use inputs::Batch as _;
+    use crate::streams::Batch as _;
     use pangea_core::ids::{SnapshotVersion, TableId};
     use pangea_core::key::Key;
-    use pangea_core::txn::{Mode, PointLock, PointRead};
+    use pangea_core::txn::{LockMode, PointLock, PointRead};
     use pangea_core::value::Value;
 
     /// A batch with one request of each kind.
     pub fn batch() -> Batch {
         let table = TableId(1);
         let key = Key::from(&b"k"[..]);
-        let seen = Seen::At(SnapshotVersion(3));
+        let seen = ReadVersion::At(SnapshotVersion(3));
         let points = vec![PointRead { table, key: key.clone(), seen }];
         let reads = ReadSet { points, ranges: vec![] };
         let value = Some(Value::copy_from(b"v"));
         let writes = vec![Write { table, key: key.clone(), value }];
-        let lock = PointLock { table, key, mode: Mode::Exclusive };
+        let lock = PointLock { table, key, mode: LockMode::Exclusive };
         let footprint = Some(Footprint::new(vec![lock], vec![]));
         let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
         let all = [
             (call.clone(), None),
             (call, footprint),
-            (Program::Certified(Certified { reads, writes, line: 0 }), None),
+            (Program::Certified(Certified { reads, writes, timeline: 0 }), None),
         ];
         let source = NodeId(2);
         let request = |(i, (program, footprint))| {
@@ -358,7 +355,7 @@ pub(super) mod tests {
     fn an_interactive_transaction_that_saw_what_is_not_committed_is_refused() {
         let mut batch = batch();
         let Program::Certified(certified) = &mut batch.requests[2].program else { panic!() };
-        certified.reads.points[0].seen = Seen::Local(TxnId::new(NodeId(2), 1));
+        certified.reads.points[0].seen = ReadVersion::Local(TxnId::new(NodeId(2), 1));
         assert!(batch.check().is_err());
     }
 

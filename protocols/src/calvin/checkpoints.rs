@@ -16,7 +16,7 @@
 //! With several shards, transactions of later epochs may have written by then: their versions are
 //! "after" versions, next to it.
 
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
 use super::Calvin;
@@ -26,7 +26,7 @@ impl Calvin {
     /// Requests a checkpoint of the epoch that has just run, if the log has grown enough and the
     /// mode allows it.
     pub(super) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, Self>) {
-        let before = self.state.inputs.turns.frozen();
+        let before = self.state.inputs.extension.turns.frozen();
         self.state.inputs.checkpoint_if_due(cx);
         self.note_frozen(cx, before);
     }
@@ -36,10 +36,8 @@ impl Calvin {
     pub(super) fn let_overwrite(&self, cx: &mut Cx<'_, Self>) {
         if self.state.options.checkpoints == Checkpoints::Zigzag {
             let inputs = &self.state.inputs;
-            cx.store.overwrite(match is_planted(Bug::OverwrittenUndecided) {
-                true => inputs.cut.applied,
-                false => inputs.mastery.confirmed.epoch,
-            });
+            let kept = inputs.cut.confirmed.epoch;
+            cx.store.overwrite(mutate!(OverwrittenUndecided: kept => inputs.cut.applied));
         }
     }
 }

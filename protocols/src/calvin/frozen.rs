@@ -4,13 +4,13 @@
 //! ```text
 //!   client        frozen replica                peer of its group
 //!     | submit ---> | == Batch, cuts as ever ===> |
-//!     |             | AskOutcomes(after) -------> |  runs the epochs
+//!     |             | OutcomesRequest(after) ---> |  runs the epochs
 //!     | <-- outcome | <== Outcomes(epoch) ======= |
 //!     |             |  goes on, runs them itself, and answers who was not answered
 //! ```
 //!
 //! A frozen replica sequences, acknowledges and votes as usual, but begins no epoch. The checkpoint
-//! turn is in the cuts ([`crate::inputs`], `turns.rs`), so all its peers retain the outcomes of its
+//! turn is in the cuts (`checkpoint_turns.rs`), so all its peers retain the outcomes of its
 //! requests in those epochs. It requests them from the nearest peer, and from another one if that
 //! is lost. Clients for whom no outcome arrived are answered when it has caught up. Every outcome
 //! is the result of some replica's run of the epoch, and the client gets the first one.
@@ -21,14 +21,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pangea_core::exec::ordered::Went;
+use pangea_core::exec::ordered::ShardOutcome;
 use pangea_core::ids::{NodeId, SnapshotVersion, Ticket, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::{Outcome, Program};
 
-use super::shards::items::{Item, Items};
-use super::shards::slice::Line;
+use super::shards::remote_results::{RemoteResult, RemoteResults};
+use super::shards::slice::Lineage;
 use super::{Calvin, Message};
 use crate::inputs::IN_FLIGHT_MAX;
 
@@ -44,7 +44,7 @@ const OUTCOME_BYTES_MAX: usize = 24 << 20;
 #[derive(Default)]
 pub(super) struct Outcomes {
     /// The outcomes of the requests of the replica that has the turn.
-    kept: BTreeMap<SnapshotVersion, Vec<Items>>,
+    kept: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
     kept_bytes: usize,
     /// That replica.
     of: Option<NodeId>,
@@ -67,11 +67,11 @@ impl Outcomes {
     fn drop_upto(&mut self, have: SnapshotVersion) {
         let kept = self.kept.split_off(&have.next());
         let gone = std::mem::replace(&mut self.kept, kept);
-        self.kept_bytes -= gone.values().flatten().map(Items::len).sum::<usize>();
+        self.kept_bytes -= gone.values().flatten().map(RemoteResults::len).sum::<usize>();
     }
 
-    fn keep(&mut self, epoch: SnapshotVersion, items: Vec<Items>) {
-        self.kept_bytes += items.iter().map(Items::len).sum::<usize>();
+    fn keep(&mut self, epoch: SnapshotVersion, items: Vec<RemoteResults>) {
+        self.kept_bytes += items.iter().map(RemoteResults::len).sum::<usize>();
         self.kept.entry(epoch).or_default().extend(items);
         while self.kept_bytes > KEPT_BYTES_MAX
             && let Some((oldest, _)) = self.kept.first_key_value()
@@ -84,13 +84,13 @@ impl Outcomes {
 impl Calvin {
     /// Whether this replica is frozen: it begins no epoch.
     pub(super) fn is_frozen(&self) -> bool {
-        self.state.inputs.turns.frozen().is_some()
+        self.state.inputs.extension.turns.frozen().is_some()
     }
 
     /// The replica for whose requests outcomes must be retained in an epoch with this turn, because
     /// it may be frozen.
     pub(super) fn is_kept_for(&self, turn: Option<NodeId>) -> Option<NodeId> {
-        turn.filter(|replica| *replica != self.state.inputs.me)
+        turn.filter(|replica| *replica != self.state.inputs.replica.me)
     }
 
     /// Retains and sends outcomes of requests of the replica that has the turn.
@@ -98,7 +98,7 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         replica: NodeId,
-        (epoch, results): (SnapshotVersion, &[(u64, Went)]),
+        (epoch, results): (SnapshotVersion, &[(u64, ShardOutcome)]),
     ) {
         let node = self.state.inputs.node(replica);
         let outcomes = &mut self.state.outcomes;
@@ -106,15 +106,16 @@ impl Calvin {
             outcomes.drop_upto(SnapshotVersion(u64::MAX - 1));
             outcomes.of = Some(replica);
         }
-        let item = |(sequence, went): &(u64, Went)| {
-            Item::Result(TxnId::new(node, *sequence), went.clone())
+        let item = |(sequence, went): &(u64, ShardOutcome)| {
+            RemoteResult::Outcome(TxnId::new(node, *sequence), went.clone())
         };
-        let is_short = |item: &Item| item.weight() <= OUTCOME_BYTES_MAX;
-        let items: Vec<Item> = results.iter().map(item).filter(is_short).collect();
+        let is_short = |item: &RemoteResult| item.weight() <= OUTCOME_BYTES_MAX;
+        let items: Vec<RemoteResult> = results.iter().map(item).filter(is_short).collect();
         if items.is_empty() {
             return;
         }
-        let all = Items::split((epoch, Line::default()), &items, self.state.message_bytes);
+        let all =
+            RemoteResults::split((epoch, Lineage::default()), &items, self.state.message_bytes);
         if outcomes.asked_by.contains(&replica) {
             all.iter().for_each(|items| cx.send(node, Message::Outcomes { items: items.clone() }));
         }
@@ -125,7 +126,7 @@ impl Calvin {
     /// requests further ones from one of them.
     pub(super) fn ask_outcomes(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &self.state.inputs;
-        let is_up = |replica: &NodeId| inputs.replication.is_up[replica.index()];
+        let is_up = |replica: &NodeId| inputs.replica.is_up[replica.index()];
         let outcomes = &mut self.state.outcomes;
         if !inputs.has_turn() {
             // The peer that was asked learns of this from the cuts.
@@ -138,26 +139,27 @@ impl Calvin {
         if outcomes.asked.is_some() && asked.is_none() {
             cx.mark("calvin.outcomes_asked_again");
         }
-        let distance = |peer: &NodeId| inputs.topology.one_way_between(inputs.me, *peer);
-        let peers = || inputs.topology.peers_of(inputs.me).filter(is_up);
+        let distance =
+            |peer: &NodeId| inputs.replica.topology.one_way_between(inputs.replica.me, *peer);
+        let peers = || inputs.replica.topology.peers_of(inputs.replica.me).filter(is_up);
         outcomes.asked = asked.or_else(|| peers().min_by_key(distance));
         for peer in peers() {
             let is_wanted = outcomes.asked == Some(peer);
             let after = outcomes.have;
-            cx.send(inputs.node(peer), Message::AskOutcomes { after, is_wanted });
+            cx.send(inputs.node(peer), Message::OutcomesRequest { after, is_wanted });
         }
     }
 
     /// Handles the request of a peer that has the turn for outcomes of its requests after this
     /// epoch, or its report that it receives them from another replica.
-    pub(super) fn on_ask_outcomes(
+    pub(super) fn on_outcomes_request(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
         after: SnapshotVersion,
         is_wanted: bool,
     ) {
-        let Some(replica) = self.state.inputs.group.member(from) else { return };
+        let Some(replica) = self.state.inputs.replica.group.member(from) else { return };
         let outcomes = &mut self.state.outcomes;
         if outcomes.of == Some(replica) {
             outcomes.drop_upto(after);
@@ -180,14 +182,19 @@ impl Calvin {
     }
 
     /// Handles outcomes of this replica's requests from a peer.
-    pub(super) fn on_outcomes(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, items: &Items) {
-        if self.state.inputs.group.member(from).is_none() {
+    pub(super) fn on_outcomes(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        items: &RemoteResults,
+    ) {
+        if self.state.inputs.replica.group.member(from).is_none() {
             return cx.mark("calvin.not_of_the_group");
         }
-        let me = self.state.inputs.node(self.state.inputs.me);
+        let me = self.state.inputs.node(self.state.inputs.replica.me);
         self.state.outcomes.have = self.state.outcomes.have.max(items.epoch);
         for item in items.read().expect("the message was checked on arrival") {
-            if let Item::Result(txn, went) = item
+            if let RemoteResult::Outcome(txn, went) = item
                 && txn.node() == me
             {
                 self.tell_early(cx, items.epoch, txn.sequence(), &went);
@@ -201,10 +208,10 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         version: SnapshotVersion,
         sequence: u64,
-        went: &Went,
+        went: &ShardOutcome,
     ) {
         // A request that left its footprint is sequenced again after it has run on this replica.
-        let Went::Ran(result) = went else { return };
+        let ShardOutcome::Ran(result) = went else { return };
         let in_flight = &mut self.state.sequencer.in_flight;
         let Ok(at) = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()) else {
             return cx.mark("calvin.outcome_late");
@@ -214,7 +221,7 @@ impl Calvin {
         };
         in_flight[at].is_answered = true;
         cx.mark("calvin.answered_for");
-        let txn = TxnId::new(self.state.inputs.node(self.state.inputs.me), sequence);
+        let txn = TxnId::new(self.state.inputs.node(self.state.inputs.replica.me), sequence);
         let outcomes = &mut self.state.outcomes;
         outcomes.answered += 1;
         outcomes.told = outcomes.told.max(version);
@@ -231,16 +238,11 @@ impl Calvin {
 
     /// Announces a new freeze of this replica, and requests outcomes at once.
     pub(super) fn note_frozen(&mut self, cx: &mut Cx<'_, Self>, before: Option<SnapshotVersion>) {
-        let frozen = self.state.inputs.turns.frozen();
+        let frozen = self.state.inputs.extension.turns.frozen();
         let Some(version) = frozen.filter(|_| frozen != before) else { return };
         self.ask_outcomes(cx);
         self.tell_frozen(cx);
-        if is_planted(Bug::OutcomesInvented) {
-            let sequences: Vec<u64> =
-                self.state.sequencer.in_flight.iter().map(|it| it.txn.sequence()).collect();
-            let went = Went::Ran(Ok(Vec::new()));
-            sequences.into_iter().for_each(|it| self.tell_early(cx, version, it, &went));
-        }
+        mutate!(OutcomesInvented: () => outcomes_invented(self, cx, version));
     }
 
     /// Whether a read of the local state would miss transactions whose clients were answered.
@@ -268,4 +270,11 @@ impl Calvin {
             false => std::mem::take(&mut self.state.outcomes.reads),
         }
     }
+}
+
+fn outcomes_invented(calvin: &mut Calvin, cx: &mut Cx<'_, Calvin>, version: SnapshotVersion) {
+    let sequences: Vec<u64> =
+        calvin.state.sequencer.in_flight.iter().map(|it| it.txn.sequence()).collect();
+    let went = ShardOutcome::Ran(Ok(Vec::new()));
+    sequences.into_iter().for_each(|it| calvin.tell_early(cx, version, it, &went));
 }

@@ -1,21 +1,22 @@
 //! Batches of peers, and epoch records of the log, that are nearly right.
 
 use bytes::Bytes;
-use pangea_core::exec::ordered::{Part, Went};
+use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::protocol::Message as _;
 
 use super::Cut;
 use super::batch::{Batch, tests::batch};
-use super::messages::{Message, Taken};
-use super::recovery::{EpochRecord, OfShards};
-use super::shards::items::{Item, Items};
-use super::shards::pieces::tests::pieces;
-use super::shards::slice::Line;
+use super::messages::{Accepted, Message};
+use super::recovery::{EpochRecord, ShardEpochRecord};
+use super::shards::chunks::tests::pieces;
+use super::shards::remote_results::{RemoteResult, RemoteResults};
+use super::shards::slice::Lineage;
 use super::shards::slice::tests::slice;
 use crate::agreement::Term;
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{Bid, Reign, decode_batch};
+use crate::inputs::MasterTerm;
+use crate::streams::{Bid, decode_batch};
 
 const NODES: usize = 3;
 
@@ -45,7 +46,7 @@ fn calvin_batches() {
 
 fn record() -> EpochRecord {
     let heads = vec![Bid(1), Bid(300), Bid(0)];
-    let reign = Some(Reign { term: Term::default(), first: 300 });
+    let reign = Some(MasterTerm { term: Term::default(), first: 300 });
     let cut = Cut { heads, removed: vec![NodeId(1)], reign, ..Cut::default() };
     EpochRecord { epoch: SnapshotVersion(5), cut: Some(cut), of_shards: None }
 }
@@ -54,10 +55,12 @@ fn record() -> EpochRecord {
 fn divided_record() -> EpochRecord {
     let (slice, shard) = (slice(), ShardId(1));
     let txn = TxnId::new(NodeId(3), 9);
-    let parts = [Part::Certified(None), Part::TooLarge(1 << 30)].map(|it| Item::Part(txn, it));
-    let all = [vec![Item::Result(txn, Went::Left)], parts.to_vec()].concat();
-    let items = Items::new((SnapshotVersion(5), Line(300)), &all);
-    let of_shards = OfShards {
+    let parts = [RemoteReads::Certified(None), RemoteReads::TooLarge(1 << 30)]
+        .map(|it| RemoteResult::Reads(txn, it));
+    let all = [vec![RemoteResult::Outcome(txn, ShardOutcome::FootprintViolated)], parts.to_vec()]
+        .concat();
+    let items = RemoteResults::new((SnapshotVersion(5), Lineage(300)), &all);
+    let of_shards = ShardEpochRecord {
         came: vec![slice.clone()],
         received: vec![(shard, items.clone())],
         sent: vec![(shard, slice)],
@@ -110,19 +113,21 @@ fn look_at_message(input: &[u8]) -> Outcome {
 #[test]
 fn calvin_messages() {
     let items = divided_record().of_shards.unwrap().served[0].1.clone();
-    let piece = Message::Piece { piece: pieces().swap_remove(1) };
+    let piece = Message::SliceChunk { piece: pieces().swap_remove(1) };
     let request = batch().requests.swap_remove(2);
     let forward = Message::Forward { requests: vec![(300, request)] };
-    let taken = Message::Taken { taken: Taken { term: Term::default(), tokens: vec![300, 1] } };
+    let taken = Message::ForwardAccepted {
+        taken: Accepted { term: Term::default(), tokens: vec![300, 1] },
+    };
     let all = [
         Message::Slice { slice: slice() },
         piece,
-        Message::Items { items },
-        Message::Decided { upto: SnapshotVersion(5), name: slice().cut.name },
+        Message::RemoteResults { items },
+        Message::SlicesDecided { upto: SnapshotVersion(5), name: slice().cut.name },
         Message::Unsubscribe {},
         forward,
         taken,
-        Message::NotTaken { tokens: vec![7] },
+        Message::ForwardRejected { tokens: vec![7] },
     ];
     let bytes = |message: &Message| {
         let mut bytes = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 
 use super::batch::Batch;
 
@@ -12,10 +12,8 @@ use super::batch::Batch;
 pub(super) fn round_robin(batches: Vec<Arc<Batch>>, first_of_all: u16) -> Vec<Arc<Batch>> {
     let mut placed = turns(batches);
     // The sort is stable: within a turn batches stay sorted by sequencer.
-    placed.sort_by_key(|(turn, batch)| {
-        let is_first = is_planted(Bug::RoundRobinDiffers) && batch.source.0 == first_of_all;
-        (*turn, !is_first)
-    });
+    placed.sort_by_key(|(turn, _)| *turn);
+    mutate!(RoundRobinDiffers: () => round_robin_differs(&mut placed, first_of_all));
     placed.into_iter().map(|(_, batch)| batch).collect()
 }
 
@@ -33,10 +31,14 @@ pub(super) fn turns(batches: Vec<Arc<Batch>>) -> Vec<(usize, Arc<Batch>)> {
     placed
 }
 
+fn round_robin_differs(placed: &mut [(usize, Arc<Batch>)], first_of_all: u16) {
+    placed.sort_by_key(|(turn, batch)| (*turn, batch.source.0 != first_of_all));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inputs::Bid;
+    use crate::streams::Bid;
     use pangea_core::ids::NodeId;
 
     /// Calvin §3.1: the interleaving is deterministic and round robin.

@@ -6,34 +6,63 @@
 
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
-use pangea_core::exec::scout::{Found, Wanted};
+use pangea_core::exec::reconnaissance::{LookupKeys, LookupRows};
 use pangea_core::ids::{NodeId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::store::ColdMap;
 use pangea_core::time::Span;
 
 use super::batch::Request;
-use super::shards::items::Items;
-use super::shards::pieces::{Piece, decode_flag};
+use super::shards::chunks::{SliceChunk, decode_flag};
+use super::shards::remote_results::RemoteResults;
 use super::shards::slice::Slice;
 use crate::agreement::Term;
 use crate::inputs::{self, ProposalName};
-use crate::messages::{Codec, Strict, Varint, messages};
+use crate::messages::{Codec, Strict, Unchecked, Varint, messages};
+use crate::streams::number;
+use crate::{presence, streams, transfer};
 
 messages! {
     /// A message between two nodes.
     #[derive(Clone, Debug, PartialEq)]
-    pub enum Message wraps Inputs(inputs::Message) below 64, "Between replicas of a shard." {
+    pub enum Message
+    wraps Inputs(inputs::Message: streams::Message, presence::Message, transfer::Message),
+        "Between replicas of a shard, about the input log."
+    {
+        /// §3.1.1: requests mastership. The preferred master sends it to the leader of
+        /// agreement, which stops accepting transactions until it can reply with
+        /// [`Message::TransferMastership`].
+        17 => RequestMastership {} control "message_other";
+        /// §3.1.1: transfers mastership, in reply to a [`Message::RequestMastership`]. The master
+        /// sends it when all transactions that it accepted are decided, and it accepts no more. The
+        /// receiver campaigns to lead.
+        18 => TransferMastership {
+            /// The term in which the sender leads.
+            term: Term,
+        } control "message_other", malformed "inputs.malformed_yield";
+        /// §5: whether the sender wants a checkpoint turn or still needs the one that it
+        /// has, as of the last cut that it knows. Sent to every peer along with
+        /// `Progress`, if replicas are frozen for their checkpoints. The coordinator
+        /// names the next holder of the turn in a cut.
+        19 => CheckpointTurn {
+            /// Whether the sender wants or still needs a turn.
+            wants: bool,
+            /// Whether the sender is frozen.
+            is_frozen: bool,
+            /// The epoch of the last cut that the sender knows.
+            known: SnapshotVersion as Unchecked<SnapshotVersion>,
+        } control "message_other";
         /// §3.1: requests the slices, rows and outcomes for the sender's shard, of epochs after
         /// these. A node sends it to one replica of each other shard: when they connect, when it
-        /// switches to another replica, when it detects a gap, and in reply to [`Message::More`].
-        /// The receiver sends its backlog and then everything new.
+        /// switches to another replica, when it detects a gap, and in reply to
+        /// [`Message::Resubscribe`]. The receiver sends its backlog and then everything new.
         64 => Subscribe {
             /// The sender has all slices up to this epoch.
             slices: SnapshotVersion as Strict<SnapshotVersion>,
             /// The sender has all rows and outcomes up to this epoch.
             items: SnapshotVersion as Strict<SnapshotVersion>,
-            /// It was told to go on with that ([`Message::More {}`]), and has all that came before.
+            /// It was told to go on with that ([`Message::Resubscribe {}`]), and has all that came
+            /// before.
             goes_on: bool,
         } control "message_other";
         /// Ends a subscription. A node sends it to the replica that it was subscribed to when it
@@ -48,14 +77,14 @@ messages! {
             slice: Slice,
         } bulk "message_slice";
         /// A chunk of a slice that is too large for one message. The receiver assembles the slice.
-        73 => Piece {
+        73 => SliceChunk {
             /// The part.
-            piece: Piece,
+            piece: SliceChunk,
         } bulk "message_slice";
         /// §3.1.1, asynchronous: the cuts of the slices up to an epoch, which were sent before they
         /// were decided, are now decided. Sent to all subscribers. The receiver may then confirm
         /// these epochs.
-        84 => Decided {
+        84 => SlicesDecided {
             /// The epoch.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
             /// The name of its cut.
@@ -64,19 +93,19 @@ messages! {
         /// There is more to send than is sent at a time. A node sends it to a subscriber after a
         /// part of the backlog, or when a checkpoint made it skip epochs. The receiver subscribes
         /// again.
-        74 => More {
+        74 => Resubscribe {
         } bulk "message_other";
         /// §3.2, phase 3: rows for transactions of an epoch, and outcomes. Sent to all subscribers
         /// of a shard that needs them, as soon as the sender has them, and from the backlog. The
         /// receiver runs the transactions that wait for them, or answers their clients.
-        66 => Items {
+        66 => RemoteResults {
             /// The rows and results.
-            items: Items,
+            items: RemoteResults,
         } bulk "message_items";
         /// The progress of the sender and its shard. A node sends it to all connected nodes of
         /// other shards when it has changed. The receiver truncates its stream to the sender's
         /// shard, and chooses by it the replica to subscribe to.
-        67 => Kept {
+        67 => ShardProgress {
             /// All replicas of the sender's shard have persisted the epochs up to this one, and
             /// need nothing more for them.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
@@ -89,7 +118,7 @@ messages! {
         /// The reply to a [`Message::Subscribe`] for epochs that the sender has truncated. The
         /// receiver subscribes to another replica. If none has these epochs, it installs a
         /// checkpoint of its group.
-        68 => Missed {
+        68 => Truncated {
             /// The epoch.
             upto: SnapshotVersion as Strict<SnapshotVersion>,
         } bulk "message_other";
@@ -103,22 +132,22 @@ messages! {
         /// §5: the sender has the checkpoint turn, and has received the outcomes of its requests up
         /// to this epoch. Sent to all connected replicas of its shard at a fixed interval. The
         /// receiver discards older retained outcomes.
-        82 => AskOutcomes {
+        82 => OutcomesRequest {
             /// The epoch.
             after: SnapshotVersion as Strict<SnapshotVersion>,
             /// Whether the receiver is to send the outcomes of later epochs: only one replica is.
             is_wanted: bool,
         } control "message_other";
         /// §5: the outcomes of the receiver's requests of an epoch, in reply to
-        /// [`Message::AskOutcomes`]. The receiver, which may be frozen, answers its clients.
+        /// [`Message::OutcomesRequest`]. The receiver, which may be frozen, answers its clients.
         83 => Outcomes {
             /// The results.
-            items: Items,
+            items: RemoteResults,
         } bulk "message_items";
         /// The progress of the other groups, as seen by the sender. Sent to the coordinator of the
         /// sender's group when it has changed, and at once if the group has been behind for long.
         /// The receiver follows the furthest group, and does not get too far ahead of the slowest.
-        71 => Others {
+        71 => GroupProgress {
             /// All other groups have reached this epoch.
             least: SnapshotVersion as Strict<SnapshotVersion>,
             /// Some other group has reached this epoch.
@@ -126,16 +155,16 @@ messages! {
         } control "message_other";
         /// §4: the sender delays a transaction that reads these cold rows. Sent to all connected
         /// replicas of their shards. The receiver fetches the rows into memory and replies with
-        /// [`Message::Warmed`].
-        78 => Warm {
+        /// [`Message::WarmReply`].
+        78 => WarmRequest {
             /// The sender's name for the request.
             token: u64 as Varint,
             /// The rows that are stored on the receiver.
             keys: Vec<(TableId, Key)> as Vec<(TableId, Key)>,
         } control "message_other";
-        /// §4: the reply to a [`Message::Warm`]: the rows are in memory. The receiver sequences the
-        /// transaction once all replicas have replied.
-        79 => Warmed {
+        /// §4: the reply to a [`Message::WarmRequest`]: the rows are in memory. The receiver
+        /// sequences the transaction once all replicas have replied.
+        79 => WarmReply {
             /// The name that the receiver gave to the request.
             token: u64 as Varint,
             /// The time that the fetch took.
@@ -143,42 +172,43 @@ messages! {
         } control "message_other";
         /// §4.2: the rows of the sender that are not in memory, as a map of bits. Sent to all
         /// connected nodes when it has changed, and to each node on connect.
-        80 => Cold {
+        80 => ColdMapUpdate {
             /// The changed words.
             map: ColdWords,
         } bulk "message_other";
         /// §3.2.1: requests rows for a reconnaissance from another shard. Sent to the replica that
-        /// the sender is subscribed to, which replies with [`Message::Found`].
-        69 => Look {
+        /// the sender is subscribed to, which replies with [`Message::LookupReply`].
+        69 => LookupRequest {
             /// The sender's name for the request.
             token: u64 as Varint,
             /// The requested rows.
-            wanted: Wanted,
+            wanted: LookupKeys,
         } bulk "message_other";
-        /// §3.2.1: the reply to a [`Message::Look`]. The receiver continues the reconnaissance.
-        70 => Found {
+        /// §3.2.1: the reply to a [`Message::LookupRequest`]. The receiver continues the
+        /// reconnaissance.
+        70 => LookupReply {
             /// The name that the receiver gave to the request.
             token: u64 as Varint,
             /// The rows found.
-            found: Found,
+            found: LookupRows,
         } bulk "message_other";
         /// §3.1.1, asynchronous: requests of a replica's clients for the master's sequencer, each
-        /// with the sender's name for it. The receiver replies with [`Message::Taken`] or
-        /// [`Message::NotTaken`].
+        /// with the sender's name for it. The receiver replies with [`Message::ForwardAccepted`] or
+        /// [`Message::ForwardRejected`].
         75 => Forward {
             /// The requests, in their order.
             requests: Vec<(u64, Request)> as Vec<(Varint, Request)>,
         } bulk "message_other";
         /// The master has accepted the requests into the batch that it collects, in reply to a
         /// [`Message::Forward`]. The receiver answers its clients once it has run them.
-        76 => Taken {
+        76 => ForwardAccepted {
             /// The term and the tokens.
-            taken: Taken,
+            taken: Accepted,
         } bulk "message_other";
         /// The reply to a [`Message::Forward`] by a replica that is not the master or has reached a
         /// limit: the requests are not in the sender's log and never will be. The receiver forwards
         /// them again later.
-        77 => NotTaken {
+        77 => ForwardRejected {
             /// The receiver's names for the requests.
             tokens: Vec<u64> as Vec<Varint>,
         } bulk "message_other";
@@ -195,28 +225,32 @@ messages! {
 
 /// Requests that a master has put into its log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
+pub struct Accepted {
     /// The term in which the sender is the master.
     pub term: Term,
     /// The receiver's names for the requests.
     pub tokens: Vec<u64>,
 }
 
-impl Codec for Taken {
-    type Value = Taken;
+impl Codec for Accepted {
+    type Value = Accepted;
 
-    fn encode(value: &Taken, out: &mut Vec<u8>) {
-        let Taken { term, tokens } = value;
+    fn encode(value: &Accepted, out: &mut Vec<u8>) {
+        let Accepted { term, tokens } = value;
         out.put_varint(tokens.len() as u64);
         term.encode(out);
         tokens.iter().for_each(|token| out.put_varint(*token));
     }
 
-    fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<Taken, DecodeError> {
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        what: &'static str,
+    ) -> Result<Accepted, DecodeError> {
         let count = from.count(what)?;
         let term = Term::decode(from)?;
         let tokens = (0..count).map(|_| from.varint(what)).collect::<Result<_, _>>()?;
-        Ok(Taken { term, tokens })
+        Ok(Accepted { term, tokens })
     }
 }
 
@@ -249,11 +283,11 @@ impl Codec for ColdWords {
         _: &Bytes,
         what: &'static str,
     ) -> Result<ColdWords, DecodeError> {
-        let words = inputs::number(from, what)? as usize;
+        let words = number(from, what)? as usize;
         let is_map = words == 0 || words.is_power_of_two() && words <= ColdMap::WORDS_MAX;
         let is_all = from.varint(what)? == 1;
         let changes = (0..from.count(what)?)
-            .map(|_| Ok((inputs::number(from, what)? as usize, from.u64(what)?)))
+            .map(|_| Ok((number(from, what)? as usize, from.u64(what)?)))
             .collect::<Result<Vec<_>, DecodeError>>()?;
         match is_map && changes.iter().all(|(at, _)| *at < words) {
             true => Ok(ColdWords { words, is_all, changes }),
@@ -319,7 +353,7 @@ impl Codec for Span {
     }
 
     fn decode(from: &mut Reader<'_>, _: &Bytes, what: &'static str) -> Result<Span, DecodeError> {
-        inputs::number(from, what).map(Span::from_us)
+        number(from, what).map(Span::from_us)
     }
 }
 
@@ -382,10 +416,10 @@ impl Codec for Slice {
     }
 }
 
-impl Codec for Piece {
-    type Value = Piece;
+impl Codec for SliceChunk {
+    type Value = SliceChunk;
 
-    fn encode(value: &Piece, out: &mut Vec<u8>) {
+    fn encode(value: &SliceChunk, out: &mut Vec<u8>) {
         value.encode(out);
     }
 
@@ -393,19 +427,19 @@ impl Codec for Piece {
         from: &mut Reader<'_>,
         message: &Bytes,
         _: &'static str,
-    ) -> Result<Piece, DecodeError> {
-        Piece::decode(from, message)
+    ) -> Result<SliceChunk, DecodeError> {
+        SliceChunk::decode(from, message)
     }
 
-    fn payload_bytes(value: &Piece) -> usize {
+    fn payload_bytes(value: &SliceChunk) -> usize {
         value.len()
     }
 }
 
-impl Codec for Items {
-    type Value = Items;
+impl Codec for RemoteResults {
+    type Value = RemoteResults;
 
-    fn encode(value: &Items, out: &mut Vec<u8>) {
+    fn encode(value: &RemoteResults, out: &mut Vec<u8>) {
         value.encode(out);
     }
 
@@ -413,46 +447,54 @@ impl Codec for Items {
         from: &mut Reader<'_>,
         message: &Bytes,
         _: &'static str,
-    ) -> Result<Items, DecodeError> {
-        Items::decode(from, message)
+    ) -> Result<RemoteResults, DecodeError> {
+        RemoteResults::decode(from, message)
     }
 
-    fn payload_bytes(value: &Items) -> usize {
+    fn payload_bytes(value: &RemoteResults) -> usize {
         value.len()
     }
 }
 
-impl Codec for Wanted {
-    type Value = Wanted;
+impl Codec for LookupKeys {
+    type Value = LookupKeys;
 
-    fn encode(value: &Wanted, out: &mut Vec<u8>) {
+    fn encode(value: &LookupKeys, out: &mut Vec<u8>) {
         value.encode(out);
     }
 
-    fn decode(from: &mut Reader<'_>, _: &Bytes, _: &'static str) -> Result<Wanted, DecodeError> {
-        Wanted::decode(from)
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        _: &'static str,
+    ) -> Result<LookupKeys, DecodeError> {
+        LookupKeys::decode(from)
     }
 }
 
-impl Codec for Found {
-    type Value = Found;
+impl Codec for LookupRows {
+    type Value = LookupRows;
 
-    fn encode(value: &Found, out: &mut Vec<u8>) {
+    fn encode(value: &LookupRows, out: &mut Vec<u8>) {
         value.encode(out);
     }
 
-    fn decode(from: &mut Reader<'_>, _: &Bytes, _: &'static str) -> Result<Found, DecodeError> {
-        Found::decode(from)
+    fn decode(
+        from: &mut Reader<'_>,
+        _: &Bytes,
+        _: &'static str,
+    ) -> Result<LookupRows, DecodeError> {
+        LookupRows::decode(from)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::shards::items::Item;
-    use super::super::shards::slice::Line;
+    use super::super::shards::remote_results::RemoteResult;
+    use super::super::shards::slice::Lineage;
     use super::super::shards::slice::tests::slice;
     use super::*;
-    use pangea_core::exec::ordered::{Part, Went};
+    use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
     use pangea_core::key::{Direction, KeyRange};
     use pangea_core::protocol::Message as _;
     use pangea_core::txn::{Abort, Scan, SqlState, Write};
@@ -465,48 +507,59 @@ mod tests {
         let row = Write { table, key: key.clone(), value: Some(Value::copy_from(b"v")) };
         let range = KeyRange { start: vec![1], end: None };
         let scan = Scan { table, range: range.clone(), direction: Direction::Reverse };
-        let wanted = Wanted { points: [(table, key.clone())].into(), ranges: vec![scan] };
+        let wanted = LookupKeys { points: [(table, key.clone())].into(), ranges: vec![scan] };
         let abort = Abort::new(SqlState::RAISE_EXCEPTION, "no");
         let items = vec![
-            Item::Part(txn, Part::Rows(vec![row.clone()])),
-            Item::Part(txn, Part::Certified(None)),
-            Item::Part(txn, Part::TooLarge(1 << 40)),
-            Item::Result(txn, Went::Ran(Ok(vec![1, 2]))),
-            Item::Result(txn, Went::Ran(Err(abort))),
-            Item::Result(txn, Went::Left),
+            RemoteResult::Reads(txn, RemoteReads::Rows(vec![row.clone()])),
+            RemoteResult::Reads(txn, RemoteReads::Certified(None)),
+            RemoteResult::Reads(txn, RemoteReads::TooLarge(1 << 40)),
+            RemoteResult::Outcome(txn, ShardOutcome::Ran(Ok(vec![1, 2]))),
+            RemoteResult::Outcome(txn, ShardOutcome::Ran(Err(abort))),
+            RemoteResult::Outcome(txn, ShardOutcome::FootprintViolated),
         ];
         let request = super::super::batch::tests::batch().requests.swap_remove(1);
         let request = Request { txn: TxnId::default(), ..request };
         let all = [
             Message::Inputs(inputs::Message::BarrierRequest { token: 5 }),
+            Message::RequestMastership {},
+            Message::TransferMastership { term: Term::default() },
+            Message::CheckpointTurn { wants: true, is_frozen: false, known: SnapshotVersion(300) },
             Message::Subscribe { slices: epoch, items: SnapshotVersion(2), goes_on: true },
             Message::Unsubscribe {},
-            Message::More {},
-            Message::Piece { piece: super::super::shards::pieces::tests::pieces().swap_remove(1) },
+            Message::Resubscribe {},
+            Message::SliceChunk {
+                piece: super::super::shards::chunks::tests::pieces().swap_remove(1),
+            },
             Message::Slice { slice: slice() },
             Message::Slice { slice: slice().said_to_be(false) },
-            Message::Decided { upto: epoch, name: slice().cut.name },
-            Message::Items { items: Items::new((epoch, Line(u64::MAX)), &items) },
-            Message::Kept { upto: epoch, applied: SnapshotVersion(301), waits_for: None },
-            Message::Kept { upto: epoch, applied: epoch, waits_for: Some(NodeId(300)) },
-            Message::Missed { upto: epoch },
+            Message::SlicesDecided { upto: epoch, name: slice().cut.name },
+            Message::RemoteResults {
+                items: RemoteResults::new((epoch, Lineage(u64::MAX)), &items),
+            },
+            Message::ShardProgress { upto: epoch, applied: SnapshotVersion(301), waits_for: None },
+            Message::ShardProgress { upto: epoch, applied: epoch, waits_for: Some(NodeId(300)) },
+            Message::Truncated { upto: epoch },
             Message::Frozen { at: epoch },
-            Message::AskOutcomes { after: epoch, is_wanted: true },
-            Message::Outcomes { items: Items::new((epoch, Line::default()), &items[3..]) },
-            Message::Others { least: SnapshotVersion(9), most: epoch },
-            Message::Warm { token: 4, keys: vec![(table, key.clone())] },
-            Message::Warmed { token: 4, took: Span::from_us(900) },
-            Message::Cold {
+            Message::OutcomesRequest { after: epoch, is_wanted: true },
+            Message::Outcomes {
+                items: RemoteResults::new((epoch, Lineage::default()), &items[3..]),
+            },
+            Message::GroupProgress { least: SnapshotVersion(9), most: epoch },
+            Message::WarmRequest { token: 4, keys: vec![(table, key.clone())] },
+            Message::WarmReply { token: 4, took: Span::from_us(900) },
+            Message::ColdMapUpdate {
                 map: ColdWords { words: 64, is_all: true, changes: vec![(63, u64::MAX)] },
             },
-            Message::Look { token: 3, wanted },
-            Message::Found {
+            Message::LookupRequest { token: 3, wanted },
+            Message::LookupReply {
                 token: 3,
-                found: Found { rows: vec![row], points: 300, covered: vec![(table, range)] },
+                found: LookupRows { rows: vec![row], points: 300, covered: vec![(table, range)] },
             },
             Message::Forward { requests: vec![(300, request)] },
-            Message::Taken { taken: Taken { term: Term::default(), tokens: vec![300, 7] } },
-            Message::NotTaken { tokens: vec![1, 300] },
+            Message::ForwardAccepted {
+                taken: Accepted { term: Term::default(), tokens: vec![300, 7] },
+            },
+            Message::ForwardRejected { tokens: vec![1, 300] },
         ];
         for message in all {
             let mut encoded = Vec::new();

@@ -10,16 +10,16 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | reconnaissance | §3.2.1 | `sequencer.rs` | | the footprint of a transaction whose keys depend on data |
-//! | warming | §4 | `warming.rs` | Warm, Warmed, Cold | the rows that it reads are in memory, or should be |
+//! | warming | §4 | `warming.rs` | WarmRequest, WarmReply, ColdMapUpdate | the rows that it reads are in memory, or should be |
 //! | sequencing | §3.1 | `sequencer.rs` | | a transaction's place in its sequencer's batches |
-//! | replication | §3.1.1, synchronous | [`crate::inputs`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
+//! | replication | §3.1.1, synchronous | [`crate::streams`] | Batch, Ack, Fetch, Gone | f + 1 replicas have the batch |
 //! | agreement | §3.1.1, synchronous | [`crate::inputs`] | Agreement | the batches of the epoch |
-//! | forwarding | §3.1.1, asynchronous | `asynchronous.rs` | Forward, Taken, NotTaken | the master has accepted a request |
-//! | early cuts | §3.1.1, asynchronous | [`crate::inputs`] | Wish, Yield | the master's disk has the cuts that it runs |
+//! | forwarding | §3.1.1, asynchronous | `forwarding.rs` | Forward, ForwardAccepted, ForwardRejected | the master has accepted a request |
+//! | early cuts | §3.1.1, asynchronous | `mastership.rs` | RequestMastership, TransferMastership | the master's disk has the cuts that it runs |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
-//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, Piece, Decided, Items, More, Kept, Missed, Others, Look, Found | the requests that a shard participates in, and remote rows |
+//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, SliceChunk, SlicesDecided, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress, LookupRequest, LookupReply | the requests that a shard participates in, and remote rows |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
-//! | checkpoints | §5 | `checkpoints.rs`, `frozen.rs` | Turn, AskOutcomes, Outcomes, Frozen | the state at an epoch |
+//! | checkpoints | §5 | `checkpoints.rs`, `checkpoint_turns.rs`, `frozen.rs` | CheckpointTurn, OutcomesRequest, Outcomes, Frozen | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
 //! The lifecycle of a transaction:
@@ -86,14 +86,17 @@
 //! - The state after an epoch depends only on the state before it, the cut's batches and the code
 //!   of the procedures. Therefore a cut names the code that it was proposed under ([`Rules`]).
 
-mod asynchronous;
 pub mod batch;
+mod checkpoint_turns;
 mod checkpoints;
+mod cuts;
+mod forwarding;
 mod frozen;
 #[cfg(test)]
 mod fuzz;
 mod interleaving;
 mod marks;
+mod mastership;
 mod messages;
 mod options;
 mod recovery;
@@ -105,19 +108,27 @@ mod state;
 mod tests;
 mod warming;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 use pangea_core::topology::Topology;
 
-pub use crate::inputs::Timer;
-use crate::inputs::{Event, Host};
-use batch::Batch;
+use crate::inputs::{self, Event};
+use checkpoint_turns::PeerTurnState;
+use messages::Accepted;
 pub use messages::Message;
-use messages::Taken;
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
-pub use shards::items::Item;
+pub use shards::remote_results::RemoteResult;
 use state::State;
+
+/// The timers of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// One of the input log.
+    Inputs(inputs::Timer),
+    /// The delay of requests has elapsed.
+    Delay,
+}
 
 /// A replica.
 pub struct Calvin {
@@ -128,7 +139,7 @@ impl Protocol for Calvin {
     const NAME: &'static str = "calvin";
     const NODES_MIN: usize = 1;
     const REJOINS: bool = true;
-    const DIVIDES: bool = true;
+    const PARTITIONED: bool = true;
     const MARKS: &'static [Mark] = marks::ALL;
     const TORTURE_SETTINGS: &'static [TortureSetting] = options::TORTURE_SETTINGS;
     const VARIANTS: &'static [Variant] = options::VARIANTS;
@@ -164,42 +175,14 @@ impl Protocol for Calvin {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
             Input::Message { from, message } => self.on_message(cx, from, message),
-            Input::Timer(Timer::Batch) => self.end_batch(cx),
-            Input::Timer(Timer::Held) => self.on_held_timeout(cx),
-            Input::Fetched { token, took } => self.on_fetched(cx, token, took),
-            Input::Timer(Timer::Epoch) => {
-                inputs.on_epoch_timeout(cx);
-                self.tell_behind(cx);
-            }
-            Input::Timer(Timer::Tick) => {
-                inputs.on_tick(cx);
-                self.dispatch(cx);
-            }
-            Input::Timer(Timer::Fetch) => inputs.on_fetch_timeout(cx),
-            Input::Timer(Timer::Progress) => {
-                let of_epochs = self.awaited_of_others();
-                self.state.inputs.on_progress_timeout(cx, of_epochs);
-                self.tell_kept(cx);
-                self.tell_others(cx);
-                self.ask_others(cx);
-                if self.state.inputs.has_turn() {
-                    // Other replicas may have reported that they are no longer frozen, and no epoch
-                    // may follow.
-                    self.checkpoint_if_due(cx);
-                }
-                self.ask_outcomes(cx);
-                self.tell_cold(cx);
-            }
-            Input::Timer(Timer::Rejoin) => inputs.on_rejoin_timeout(cx),
-            Input::Timer(Timer::Checkpoint) => {
-                inputs.on_checkpoint_timeout();
-                self.checkpoint_if_due(cx);
-            }
+            Input::Timer(Timer::Inputs(timer)) => self.on_timer(cx, timer),
+            Input::Timer(Timer::Delay) => self.on_held_timeout(cx),
+            Input::Prefetched { token, took } => self.on_fetched(cx, token, took),
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_up(cx, peer),
             Input::PeerDown(peer) => self.on_down(cx, peer),
             Input::Checkpointed(version) => {
-                let before = inputs.turns.frozen();
+                let before = inputs.extension.turns.frozen();
                 inputs.on_checkpointed(cx, version);
                 self.note_frozen(cx, before);
             }
@@ -213,18 +196,13 @@ impl Protocol for Calvin {
         self.state.status()
     }
 
-    fn settled(&self) -> Option<SnapshotVersion> {
-        Some(self.state.inputs.mastery.confirmed.epoch)
+    fn confirmed(&self) -> Option<SnapshotVersion> {
+        Some(self.state.inputs.cut.confirmed.epoch)
     }
 
     fn invariants(&self) {
         self.state.invariants();
     }
-}
-
-impl Host for Calvin {
-    type Batch = Batch;
-    type Rules = Rules;
 }
 
 /// The nodes that a message is for.
@@ -242,26 +220,29 @@ impl Addressee {
     fn of(message: &Message) -> Self {
         match message {
             Message::Inputs(_)
+            | Message::RequestMastership {}
+            | Message::TransferMastership { .. }
+            | Message::CheckpointTurn { .. }
             | Message::Forward { .. }
-            | Message::Taken { .. }
-            | Message::NotTaken { .. }
-            | Message::Others { .. } => Self::Group,
+            | Message::ForwardAccepted { .. }
+            | Message::ForwardRejected { .. }
+            | Message::GroupProgress { .. } => Self::Group,
             Message::Subscribe { .. }
             | Message::Unsubscribe {}
             | Message::Slice { .. }
-            | Message::Piece { .. }
-            | Message::Decided { .. }
-            | Message::More {}
-            | Message::Items { .. }
-            | Message::Kept { .. }
-            | Message::Missed { .. }
+            | Message::SliceChunk { .. }
+            | Message::SlicesDecided { .. }
+            | Message::Resubscribe {}
+            | Message::RemoteResults { .. }
+            | Message::ShardProgress { .. }
+            | Message::Truncated { .. }
             | Message::Frozen { .. }
-            | Message::Look { .. }
-            | Message::Found { .. } => Self::Shards,
-            Message::Warm { .. }
-            | Message::Warmed { .. }
-            | Message::Cold { .. }
-            | Message::AskOutcomes { .. }
+            | Message::LookupRequest { .. }
+            | Message::LookupReply { .. } => Self::Shards,
+            Message::WarmRequest { .. }
+            | Message::WarmReply { .. }
+            | Message::ColdMapUpdate { .. }
+            | Message::OutcomesRequest { .. }
             | Message::Outcomes { .. } => Self::AnyNode,
         }
     }
@@ -277,32 +258,67 @@ enum Sender {
 }
 
 /// The value that is agreed on.
-type Cut = crate::inputs::Cut<Rules>;
+type Cut = inputs::Cut<Rules>;
 
 impl Calvin {
     fn on_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let inputs = &mut self.state.inputs;
-        match inputs.group.member(peer) {
+        match inputs.replica.group.member(peer) {
             Some(replica) => {
                 inputs.on_peer_up(cx, replica);
                 self.lose_sent(cx, replica);
                 // The replica may have lost the last report.
-                self.state.shards.iter_mut().for_each(|shards| shards.told_others = None);
+                self.state.shards.iter_mut().for_each(|shards| shards.group_progress_sent = None);
             }
-            None => self.on_neighbour_up(cx, peer),
+            None => self.on_shard_node_up(cx, peer),
         }
-        self.tell_cold_to(cx, peer);
+        self.send_cold_map_to(cx, peer);
+    }
+
+    fn on_timer(&mut self, cx: &mut Cx<'_, Self>, timer: inputs::Timer) {
+        let inputs = &mut self.state.inputs;
+        match timer {
+            inputs::Timer::Batch => self.end_batch(cx),
+            inputs::Timer::Epoch => {
+                inputs.on_epoch_timeout(cx);
+                self.report_lag(cx);
+            }
+            inputs::Timer::Tick => {
+                inputs.on_tick(cx);
+                self.dispatch(cx);
+            }
+            inputs::Timer::Fetch => inputs.on_fetch_timeout(cx),
+            inputs::Timer::Progress => {
+                let of_epochs = self.awaited_of_others();
+                self.state.inputs.on_progress_timeout(cx, of_epochs);
+                self.send_shard_progress(cx);
+                self.send_group_progress(cx);
+                self.ask_others(cx);
+                if self.state.inputs.has_turn() {
+                    // Other replicas may have reported that they are no longer frozen, and no epoch
+                    // may follow.
+                    self.checkpoint_if_due(cx);
+                }
+                self.ask_outcomes(cx);
+                self.send_cold_map(cx);
+            }
+            inputs::Timer::Rejoin => inputs.on_rejoin_timeout(cx),
+            inputs::Timer::Checkpoint => {
+                inputs.on_checkpoint_timeout();
+                self.checkpoint_if_due(cx);
+            }
+        }
     }
 
     fn on_down(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let inputs = &mut self.state.inputs;
-        match inputs.group.member(peer) {
+        match inputs.replica.group.member(peer) {
             Some(replica) => {
                 inputs.on_peer_down(cx, replica);
                 self.lose_sent(cx, replica);
                 self.forget_asked(replica);
             }
-            None => self.on_neighbour_down(cx, peer),
+            None => self.on_shard_node_down(cx, peer),
         }
         self.on_warmer_down(cx, peer);
     }
@@ -332,73 +348,111 @@ impl Calvin {
     /// Hands a message to its phase, if it has the right sender: a replica of this node's group, or
     /// a node of another shard.
     fn on_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
-        let sender = self.sender(from);
-        match (Addressee::of(&message), sender) {
-            (Addressee::Group, Sender::Shard(_)) => return cx.mark("calvin.not_of_the_group"),
-            (Addressee::Shards, Sender::Replica(_)) => return cx.mark(self.not_to_a_shard()),
-            (Addressee::Group, Sender::Replica(_))
-            | (Addressee::Shards, Sender::Shard(_))
-            | (Addressee::AnyNode, _) => {}
+        match (Addressee::of(&message), self.sender(from)) {
+            (Addressee::Group, Sender::Replica(replica)) => {
+                self.on_group_message(cx, replica, message);
+            }
+            (Addressee::Shards, Sender::Shard(shard)) => {
+                self.on_shard_message(cx, (from, shard), message);
+            }
+            (Addressee::AnyNode, _) => self.on_message_of_any(cx, from, message),
+            (Addressee::Group, Sender::Shard(_)) => cx.mark("calvin.not_of_the_group"),
+            (Addressee::Shards, Sender::Replica(_)) => cx.mark(self.not_to_a_shard()),
         }
-        match (message, sender) {
-            // The input log, and asynchronous replication.
-            (Message::Inputs(message), Sender::Replica(replica)) => {
+    }
+
+    /// The input log, and asynchronous replication.
+    fn on_group_message(&mut self, cx: &mut Cx<'_, Self>, replica: NodeId, message: Message) {
+        match message {
+            Message::Inputs(message) => {
                 let event = self.state.inputs.on_message(cx, replica, message);
                 self.on_event(cx, event);
             }
-            (Message::Forward { requests }, Sender::Replica(replica)) => {
-                self.on_forward(cx, replica, requests);
+            Message::RequestMastership {}
+            | Message::TransferMastership { .. }
+            | Message::CheckpointTurn { .. } => self.on_log_message(cx, replica, message),
+            Message::Forward { requests } => self.on_forward(cx, replica, requests),
+            Message::ForwardAccepted { taken: Accepted { term, tokens } } => {
+                self.on_forward_accepted(cx, term, &tokens);
             }
-            (Message::Taken { taken: Taken { term, tokens } }, Sender::Replica(_)) => {
-                self.on_taken(cx, term, &tokens);
+            Message::ForwardRejected { tokens } => {
+                self.on_forward_rejected(cx, replica, &tokens);
             }
-            (Message::NotTaken { tokens }, Sender::Replica(replica)) => {
-                self.on_not_taken(cx, replica, &tokens);
-            }
-            (Message::Others { least, most }, Sender::Replica(_)) => {
-                match self.state.shards.is_some() {
-                    true => self.on_others(least, most),
-                    false => cx.mark(self.not_to_a_shard()),
-                }
-            }
-            // Shards.
-            (Message::Subscribe { slices, items, goes_on }, Sender::Shard(_)) => {
+            Message::GroupProgress { least, most } => match self.state.shards.is_some() {
+                true => self.on_group_progress(least, most),
+                false => cx.mark(self.not_to_a_shard()),
+            },
+            message => unreachable!("{message:?} is not for the group"),
+        }
+    }
+
+    /// Delivery between shards.
+    fn on_shard_message(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        (from, shard): (NodeId, ShardId),
+        message: Message,
+    ) {
+        match message {
+            Message::Subscribe { slices, items, goes_on } => {
                 self.on_subscribe(cx, from, (slices, items), goes_on);
             }
-            (Message::Unsubscribe {}, Sender::Shard(shard)) => self.on_unsubscribe(from, shard),
-            (Message::Slice { slice }, Sender::Shard(_)) => self.on_slice(cx, from, slice),
-            (Message::Piece { piece }, Sender::Shard(_)) => self.on_piece(cx, from, piece),
-            (Message::Decided { upto, name }, Sender::Shard(_)) => {
-                self.on_decided(cx, from, upto, name);
+            Message::Unsubscribe {} => self.on_unsubscribe(from, shard),
+            Message::Slice { slice } => self.on_slice(cx, from, slice),
+            Message::SliceChunk { piece } => self.on_slice_chunk(cx, from, piece),
+            Message::SlicesDecided { upto, name } => self.on_slices_decided(cx, from, upto, name),
+            Message::Resubscribe {} => self.on_resubscribe(cx, from),
+            Message::RemoteResults { items } => self.on_remote_results(cx, shard, items),
+            Message::ShardProgress { upto, applied, waits_for } => {
+                self.on_shard_progress(from, (upto, applied), waits_for);
             }
-            (Message::More {}, Sender::Shard(_)) => self.on_more(cx, from),
-            (Message::Items { items }, Sender::Shard(shard)) => self.on_items(cx, shard, items),
-            (Message::Kept { upto, applied, waits_for }, Sender::Shard(_)) => {
-                self.on_kept(from, (upto, applied), waits_for);
+            Message::Truncated { upto } => self.on_truncated(cx, from, upto),
+            Message::Frozen { at } => self.on_source_frozen(cx, from, at),
+            Message::LookupRequest { token, wanted } => {
+                self.on_lookup_request(cx, from, token, &wanted);
             }
-            (Message::Missed { upto }, Sender::Shard(_)) => self.on_missed(cx, from, upto),
-            (Message::Frozen { at }, Sender::Shard(_)) => self.on_source_frozen(cx, from, at),
-            (Message::Look { token, wanted }, Sender::Shard(_)) => {
-                self.on_look(cx, from, token, &wanted);
+            Message::LookupReply { token, found } => {
+                self.on_lookup_reply(cx, shard, token, found);
             }
-            (Message::Found { token, found }, Sender::Shard(shard)) => {
-                self.on_found(cx, shard, token, found);
+            message => unreachable!("{message:?} is not for other shards"),
+        }
+    }
+
+    /// Warming and checkpoints.
+    fn on_message_of_any(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        match message {
+            Message::WarmRequest { token, keys } => self.on_warm_request(cx, from, token, keys),
+            Message::WarmReply { token, took } => self.on_warm_reply(cx, from, token, took),
+            Message::ColdMapUpdate { map } => self.on_cold_map_update(from, map),
+            Message::OutcomesRequest { after, is_wanted } => {
+                self.on_outcomes_request(cx, from, after, is_wanted);
             }
-            // Warming and checkpoints, of any node.
-            (Message::Warm { token, keys }, _) => self.on_warm(cx, from, token, keys),
-            (Message::Warmed { token, took }, _) => self.on_warmed(cx, from, token, took),
-            (Message::Cold { map }, _) => self.on_cold(from, map),
-            (Message::AskOutcomes { after, is_wanted }, _) => {
-                self.on_ask_outcomes(cx, from, after, is_wanted);
+            Message::Outcomes { items } => self.on_outcomes(cx, from, &items),
+            message => unreachable!("{message:?} is not for any node"),
+        }
+    }
+
+    /// Handles a message of a peer about mastership or checkpoint turns. It counts as one of the
+    /// input log.
+    fn on_log_message(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, message: Message) {
+        let inputs = &mut self.state.inputs;
+        let checked = message.check(inputs.replica.topology.node_count());
+        if !inputs.may_handle(cx, from, checked, (false, false)) {
+            return;
+        }
+        match message {
+            Message::RequestMastership {} => inputs.on_request_mastership(cx, from),
+            Message::TransferMastership { term } => inputs.on_transfer_mastership(cx, from, term),
+            Message::CheckpointTurn { wants, is_frozen, known } => {
+                inputs.on_turn(cx, from, wants, PeerTurnState { is_frozen, known });
             }
-            (Message::Outcomes { items }, _) => self.on_outcomes(cx, from, &items),
-            (message, _) => unreachable!("{message:?} has an addressee and no phase"),
+            message => unreachable!("{message:?} is about neither mastership nor turns"),
         }
     }
 
     /// The relation of a node to this one.
     fn sender(&self, node: NodeId) -> Sender {
-        match (self.state.inputs.group.member(node), &self.state.shards) {
+        match (self.state.inputs.replica.group.member(node), &self.state.shards) {
             (Some(replica), _) => Sender::Replica(replica),
             (None, Some(shards)) => Sender::Shard(shards.shard_of(node)),
             (None, None) => unreachable!("without partitions all nodes are of one group"),

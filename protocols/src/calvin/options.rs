@@ -2,15 +2,16 @@
 
 use std::num::NonZeroUsize;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
-use pangea_core::ids::{NodeId, RegionId, SnapshotVersion};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
+use pangea_core::ids::{RegionId, SnapshotVersion};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
 use pangea_core::txn::CodeDigest;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::inputs::{self, Settings, When, slice_txns, within};
+use super::checkpoint_turns::CheckpointSchedule;
+use crate::inputs::{self, Settings, slice_txns, within};
 
 /// Calvin's settings. The defaults are the paper's values if it has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -280,22 +281,25 @@ impl Options {
     }
 
     /// The settings of the input log, for procedures with this code.
-    pub(super) fn of_inputs(&self, code: CodeDigest, master: Option<NodeId>) -> Settings<Rules> {
+    pub(super) fn of_inputs(&self, code: CodeDigest) -> Settings<Rules> {
         Settings {
             epoch: self.epoch(),
             ack_everyone: true,
             checkpoint_bytes: self.checkpoint_bytes,
-            checkpoints: match self.checkpoints {
-                Checkpoints::Versions => When::Due,
-                Checkpoints::Frozen => When::InTurn,
-                Checkpoints::Zigzag => When::AtPoints,
-            },
             chunk_bytes: self.chunk_bytes,
             removal: Span::from_ms(self.removal_ms),
             behind_bytes: self.behind_bytes,
             cuts_kept: self.cuts_kept,
-            master,
             rules: Rules { slice_txns: self.slice_txns, code },
+        }
+    }
+
+    /// When a checkpoint that is due is taken.
+    pub(super) fn checkpoint_schedule(&self) -> CheckpointSchedule {
+        match self.checkpoints {
+            Checkpoints::Versions => CheckpointSchedule::Due,
+            Checkpoints::Frozen => CheckpointSchedule::InTurn,
+            Checkpoints::Zigzag => CheckpointSchedule::AtPoints,
         }
     }
 

@@ -16,12 +16,14 @@ use pangea_core::protocol::{Cx, Durable};
 use pangea_core::txn::Outcome;
 
 use super::batch::{Batch, Bid, Request};
-use super::shards::items::Items;
+use super::shards::remote_results::RemoteResults;
 use super::shards::slice::Slice;
-use super::state::{Again, InFlight};
+use super::state::{InFlight, RetryableRequest};
 use super::{Calvin, Cut};
 use crate::agreement::Term;
-use crate::inputs::{Batch as _, INTACT, Incoming, outcome_unknown};
+use crate::inputs::{Incoming, outcome_unknown};
+use crate::replica::INTACT;
+use crate::streams::Batch as _;
 
 /// The log record of an epoch.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,28 +32,28 @@ pub(super) struct EpochRecord {
     /// `None` for an epoch that arrived with a peer's checkpoint and did not run on this node.
     pub cut: Option<Cut>,
     /// `Some` if tables are partitioned.
-    pub of_shards: Option<OfShards>,
+    pub of_shards: Option<ShardEpochRecord>,
 }
 
 /// The messages from and to other shards of an epoch, in addition to the group's own batches.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct OfShards {
+pub(super) struct ShardEpochRecord {
     /// The slices received from the other shards.
     pub came: Vec<Slice>,
     /// The rows and outcomes received from them, of the epoch's lineage.
-    pub received: Vec<(ShardId, Items)>,
+    pub received: Vec<(ShardId, RemoteResults)>,
     /// The slices sent to them.
     pub sent: Vec<(ShardId, Slice)>,
     /// The rows and outcomes sent to them.
-    pub served: Vec<(ShardId, Items)>,
+    pub served: Vec<(ShardId, RemoteResults)>,
     /// The last epoch up to which the messages to each shard were truncated.
     pub dropped: Vec<(ShardId, SnapshotVersion)>,
 }
 
-impl OfShards {
+impl ShardEpochRecord {
     fn encode(&self, out: &mut Vec<u8>) {
         let slice = |slice: &Slice, out: &mut Vec<u8>| out.put_bytes(slice.bytes());
-        let items = |(shard, items): &(ShardId, Items), out: &mut Vec<u8>| {
+        let items = |(shard, items): &(ShardId, RemoteResults), out: &mut Vec<u8>| {
             out.put_u16(shard.0);
             items.encode(out);
         };
@@ -80,8 +82,8 @@ impl OfShards {
         let sent = (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, slice(from)?)));
         let sent = sent.collect::<Result<_, DecodeError>>()?;
         let mut all = || {
-            let items =
-                (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, Items::decode(from, bytes)?)));
+            let items = (0..from.count(WHAT)?)
+                .map(|_| Ok((shard(from)?, RemoteResults::decode(from, bytes)?)));
             items.collect::<Result<Vec<_>, DecodeError>>()
         };
         let (received, served) = (all()?, all()?);
@@ -110,7 +112,7 @@ impl EpochRecord {
         let cut = Some(from.bytes(WHAT)?).filter(|cut| !cut.is_empty());
         let cut = cut.map(postcard::from_bytes).transpose().map_err(|_| DecodeError::new(WHAT))?;
         let is_divided = !from.is_empty();
-        let of_shards = is_divided.then(|| OfShards::decode(from, bytes)).transpose()?;
+        let of_shards = is_divided.then(|| ShardEpochRecord::decode(from, bytes)).transpose()?;
         if !from.is_empty() {
             return Err(DecodeError::new(WHAT));
         }
@@ -190,7 +192,8 @@ impl Calvin {
         self.note_void(cx);
         self.go_back_to_confirmed(cx);
         // The last epoch that is partly applied.
-        let given = self.state.shards.as_ref().map_or(incoming.version(), |shards| shards.given);
+        let given =
+            self.state.shards.as_ref().map_or(incoming.version(), |shards| shards.scheduled_upto);
         if incoming.version() < given {
             cx.mark("calvin.checkpoint_before_given");
             return self.state.inputs.want_checkpoint(given);
@@ -199,7 +202,7 @@ impl Calvin {
         else {
             return cx.mark("calvin.malformed_handed_on");
         };
-        self.forget_skipped(cx, incoming.head_of(self.state.inputs.me));
+        self.forget_skipped(cx, incoming.configuration().head_of(self.state.inputs.me()));
         self.forget_forwarded(cx);
         // Logged before the local checkpoint, which covers the epochs that led to it.
         self.keep_handed_on(cx, handed_on);
@@ -227,7 +230,7 @@ impl Calvin {
 
 impl InFlight {
     /// A request that was accepted and has not run.
-    pub(super) fn new(txn: TxnId, ticket: Option<Ticket>, again: Option<Again>) -> Self {
+    pub(super) fn new(txn: TxnId, ticket: Option<Ticket>, again: Option<RetryableRequest>) -> Self {
         let term = Term::default();
         Self { txn, ticket, term, again, is_over: false, is_answered: false }
     }

@@ -16,13 +16,13 @@
 
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{self, Finished, Job, Told, Went};
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::ordered::{self, Finished, Job, ResultDetail, ShardOutcome};
 use pangea_core::ids::{SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::latency::Milestone;
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
-use pangea_core::way::Phase;
-use pangea_core::work::Work;
 
 use super::batch::{Batch, Request};
 use super::interleaving::round_robin;
@@ -46,14 +46,14 @@ pub(super) struct Running {
     /// The first request that has not run: the index of its batch, and its index in the batch.
     next: (usize, usize),
     /// The outcomes so far of requests whose clients wait on this replica or that it has accepted.
-    own: Vec<(Whose, TxnId, Finished)>,
+    own: Vec<(RequestOrigin, TxnId, Finished)>,
     /// The outcomes so far of requests of the replica that has the checkpoint turn.
-    for_other: Vec<(u64, Went)>,
+    for_other: Vec<(u64, ShardOutcome)>,
 }
 
 /// The reason why this replica needs the outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum RequestOrigin {
     /// It is in a batch of this replica.
     Sequenced,
     /// It was sent to the master, under this name.
@@ -106,11 +106,11 @@ impl Calvin {
 
     /// Reports to the latency observer that the execution of a cut begins. The phases coincide,
     /// because no outcome is known before execution.
-    pub(super) fn tell_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
+    pub(super) fn send_turn(&self, cx: &Cx<'_, Self>, cut: &Cut) {
         let inputs = &self.state.inputs;
-        let head = cut.heads[inputs.me.index()];
-        for phase in [Phase::Begun, Phase::Validated] {
-            inputs.tell_reached(cx, phase, head);
+        let head = cut.heads[inputs.replica.me.index()];
+        for phase in [Milestone::Begun, Milestone::Validated] {
+            inputs.note_reached(cx, phase, head);
         }
     }
 
@@ -118,15 +118,15 @@ impl Calvin {
     pub(super) fn begin_epoch(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, cut: Cut) {
         assert_eq!(epoch, self.state.inputs.cut.applied.next(), "epochs run in order");
         assert!(self.state.running.is_none(), "one epoch runs at a time");
-        let me = self.state.inputs.me;
-        self.tell_turn(cx, &cut);
+        let me = self.state.inputs.replica.me;
+        self.send_turn(cx, &cut);
         self.let_overwrite(cx);
-        let mut batches = self.state.inputs.batches_of(&cut);
-        if !is_planted(Bug::ReplayedBySource) || self.state.inputs.cut.agreement.is_some() {
-            batches = round_robin(batches, me.0);
-        }
+        let batches = self.state.inputs.batches_of(&cut);
+        let batches = mutate!(
+            ReplayedBySource: round_robin(batches, me.0) => replayed_by_source(self, batches)
+        );
         let requests: usize = batches.iter().map(|batch| batch.requests.len()).sum();
-        self.state.inputs.collection.owe(requests * RUN_BYTES);
+        self.state.inputs.replica.owe(requests * RUN_BYTES);
         let (next, own, for_other) = ((0, 0), Vec::new(), Vec::new());
         self.state.running = Some(Running { epoch, cut, batches, next, own, for_other });
         self.go_on(cx);
@@ -135,27 +135,25 @@ impl Calvin {
     /// Runs the next transactions of the running epoch, and ends the epoch after the last ones.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(mut running) = self.state.running.take() else { return };
-        let len_max = match is_planted(Bug::SlicesDiffer) && self.state.inputs.me.0 == 0 {
-            true => 1,
-            false => running.cut.rules.slice_txns.get(),
-        };
+        let len_max = running.cut.rules.slice_txns.get();
+        let len_max = mutate!(SlicesDiffer: len_max => slices_differ(self, len_max));
         let slice = running.slice(len_max);
         cx.begin_work();
         let finished = self.run_slice(cx, running.epoch, &slice);
-        cx.end_work(Work::Order, slice.len());
+        cx.end_work(CpuStage::Order, slice.len());
         self.count(cx, &finished);
-        let me = self.state.inputs.me;
-        let for_other: Vec<(u64, Went)> = match self.is_kept_for(running.cut.turn) {
+        let me = self.state.inputs.replica.me;
+        let for_other: Vec<(u64, ShardOutcome)> = match self.is_kept_for(running.cut.turn) {
             Some(other) => {
                 let of_it = slice.iter().zip(&finished).filter(|(it, _)| it.txn.node() == other);
-                let went = |it: &Finished| Went::Ran(it.outcome.clone());
+                let went = |it: &Finished| ShardOutcome::Ran(it.outcome.clone());
                 of_it.map(|(request, it)| (request.txn.sequence(), went(it))).collect()
             }
             None => Vec::new(),
         };
         let whose = |request: &Request| match request.origin {
-            _ if request.txn.node() == me => Some(Whose::Sequenced),
-            Some((node, token)) if node == me => Some(Whose::Forwarded(token)),
+            _ if request.txn.node() == me => Some(RequestOrigin::Sequenced),
+            Some((node, token)) if node == me => Some(RequestOrigin::Forwarded(token)),
             _ => None,
         };
         let own = slice.iter().zip(finished);
@@ -174,7 +172,7 @@ impl Calvin {
         cx.begin_work();
         let size = running.own.len();
         self.end_epoch(cx, running);
-        cx.end_work(Work::Settle, size);
+        cx.end_work(CpuStage::Settle, size);
     }
 
     fn run_slice(
@@ -183,19 +181,14 @@ impl Calvin {
         epoch: SnapshotVersion,
         slice: &[&Request],
     ) -> Vec<Finished> {
-        let mut jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
-        let is_reversed = is_planted(Bug::GrantedOutOfOrder) && self.state.inputs.me.0 == 0;
-        if is_reversed {
-            jobs.reverse();
-        }
+        let jobs: Vec<Job<'_>> = slice.iter().map(|request| job_of(request)).collect();
         let header = &|job: &Job<'_>| RecordHeader::new(job.txn);
         let registry = &self.state.registry;
-        let (pool, told) = (cx.pool, Told::Outcomes);
-        let mut finished = ordered::execute(pool, registry, cx.store, epoch, &jobs, header, told);
-        if is_reversed {
-            finished.reverse();
-        }
-        finished
+        let (pool, told) = (cx.pool, ResultDetail::Outcomes);
+        let run = |jobs: &[Job<'_>]| {
+            ordered::execute(pool, registry, cx.store, epoch, jobs, header, told)
+        };
+        mutate!(GrantedOutOfOrder: run(&jobs) => granted_out_of_order(self, jobs, run))
     }
 
     fn count(&mut self, cx: &mut Cx<'_, Self>, finished: &[Finished]) {
@@ -222,10 +215,10 @@ impl Calvin {
         let mut forwarded = Vec::new();
         for (whose, txn, finished) in own {
             match whose {
-                Whose::Sequenced => {
+                RequestOrigin::Sequenced => {
                     self.settle(cx, (epoch, cut.reign.is_some()), txn, finished);
                 }
-                Whose::Forwarded(token) => forwarded.push((token, txn, finished)),
+                RequestOrigin::Forwarded(token) => forwarded.push((token, txn, finished)),
             }
         }
         self.settle_forwarded(cx, (epoch, &cut), forwarded);
@@ -269,6 +262,31 @@ impl Calvin {
 
 fn job_of(request: &Request) -> Job<'_> {
     Job { txn: request.txn, program: &request.program, footprint: request.footprint.as_ref() }
+}
+
+fn replayed_by_source(calvin: &Calvin, batches: Vec<Arc<Batch>>) -> Vec<Arc<Batch>> {
+    match calvin.state.inputs.cut.agreement.is_some() {
+        true => round_robin(batches, calvin.state.inputs.replica.me.0),
+        false => batches,
+    }
+}
+
+fn slices_differ(calvin: &Calvin, len_max: usize) -> usize {
+    if calvin.state.inputs.replica.me.0 == 0 { 1 } else { len_max }
+}
+
+fn granted_out_of_order<'a>(
+    calvin: &Calvin,
+    mut jobs: Vec<Job<'a>>,
+    run: impl Fn(&[Job<'a>]) -> Vec<Finished>,
+) -> Vec<Finished> {
+    if calvin.state.inputs.replica.me.0 != 0 {
+        return run(&jobs);
+    }
+    jobs.reverse();
+    let mut finished = run(&jobs);
+    finished.reverse();
+    finished
 }
 
 #[cfg(test)]

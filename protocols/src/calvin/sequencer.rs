@@ -4,43 +4,45 @@
 //! from their arguments. For the others a reconnaissance runs them on the last epoch and keeps only
 //! the footprint (§3.2.1). The scheduler checks later whether it was right.
 
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic;
 use pangea_core::exec::{Overlay, check_size, is_footprint_declared};
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
+use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
-use pangea_core::planted::{Bug, is_planted};
-use pangea_core::protocol::{Cx, Request as Wish, Submission};
+use pangea_core::protocol::{Cx, Request as Requested, Submission};
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
-use pangea_core::work::Work;
 
-use super::asynchronous::{Asker, read_given_up};
-use super::batch::{Batch, Request, Unplaced};
+use super::Calvin;
+use super::batch::{Batch, Request, UnsequencedRequest};
+use super::forwarding::{Requester, read_given_up};
 use super::options::Reads;
-use super::state::{Again, InFlight};
-use super::{Calvin, Timer};
-use crate::inputs::{IN_FLIGHT_MAX, Waiter, not_rejoined, weight};
+use super::state::{InFlight, RetryableRequest};
+use crate::inputs::{IN_FLIGHT_MAX, Timer, Waiter, not_rejoined, size};
 
 impl Calvin {
     /// Handles submissions from local clients.
     pub(super) fn on_submit(&mut self, cx: &mut Cx<'_, Self>, submissions: Vec<Submission>) {
         let mut reads = Vec::new();
-        let line = cx.store.line();
+        let line = cx.store.timeline();
         // With partitioned tables no client reads versions that may be rolled back.
         let is_divided = self.state.shards.is_some();
         for Submission { ticket, request } in submissions {
             match request {
-                Wish::Commit(Program::Certified(certified))
-                    if !is_divided && certified.line != line =>
+                Requested::Commit(Program::Certified(certified))
+                    if !is_divided && certified.timeline != line =>
                 {
                     cx.mark("calvin.read_given_up");
                     cx.reply(ticket, Outcome::Aborted(read_given_up()));
                 }
-                Wish::Commit(_) if self.state.inputs.rejoin.is_some() => {
+                Requested::Commit(_) if self.state.inputs.is_rejoining() => {
                     cx.mark("calvin.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
-                Wish::Fresh => self.state.inputs.barriers.arrived.push(Waiter::Session(ticket)),
-                Wish::Commit(program) => self.take(cx, ticket, program, &mut reads),
+                Requested::Fresh => {
+                    self.state.inputs.barriers.arrived.push(Waiter::Session(ticket))
+                }
+                Requested::Commit(program) => self.take(cx, ticket, program, &mut reads),
             }
         }
         self.dispatch(cx);
@@ -51,9 +53,7 @@ impl Calvin {
                 self.read_snapshot(cx, self.state.inputs.cut.applied, &reads);
             }
         }
-        if self.is_frozen() && is_planted(Bug::FrozenReadsAtOnce) {
-            self.state.inputs.barriers.release_arrived();
-        }
+        mutate!(FrozenReadsAtOnce: () => frozen_reads_at_once(self));
         if !self.state.inputs.barriers.arrived.is_empty() {
             self.state.inputs.request_barrier(cx);
         }
@@ -75,7 +75,7 @@ impl Calvin {
         let sequencer = &self.state.sequencer;
         let batch_bytes = self.state.options.batch_bytes;
         let forwarding = &self.state.forwarding;
-        let is_held = (!self.state.inputs.greetings.is_ready
+        let is_held = (!self.state.inputs.presence.is_ready
             && sequencer.current_bytes >= batch_bytes)
             || sequencer.is_full(batch_bytes)
             || forwarding.is_full(batch_bytes);
@@ -100,7 +100,7 @@ impl Calvin {
                         let touched = || Footprint::of_run(&certified.reads, &certified.writes);
                         let shards = is_divided.then(|| self.concerned(&touched()));
                         let shards = shards.unwrap_or_default();
-                        self.sequence(cx, ticket, Unplaced::new(program, shards));
+                        self.sequence(cx, ticket, UnsequencedRequest::new(program, shards));
                     }
                     Err(abort) => cx.reply(ticket, Outcome::Aborted(abort)),
                 };
@@ -120,17 +120,17 @@ impl Calvin {
         }
         let is_declared = is_footprint_declared(&registry, procedure, args);
         let found = (!is_declared).then(|| self.reconnoitre(cx, &program));
-        let footprint = found.and_then(weight::if_small);
-        let request = Unplaced::new(program, ShardSet::default());
-        self.sequence(cx, ticket, Unplaced { footprint, ..request });
+        let footprint = found.and_then(size::if_small);
+        let request = UnsequencedRequest::new(program, ShardSet::default());
+        self.sequence(cx, ticket, UnsequencedRequest { footprint, ..request });
     }
 
     /// Whether a program is read-only and may read the last epoch.
     fn is_snapshot_read(&self, program: &Program) -> bool {
         let Program::Call { procedure, args } = program else { return false };
         let code = self.state.registry.procedure(*procedure);
-        let is_at_once =
-            self.state.options.reads == Reads::Snapshot || is_planted(Bug::StrictReadsAtOnce);
+        let is_at_once = self.state.options.reads == Reads::Snapshot;
+        let is_at_once = mutate!(StrictReadsAtOnce: is_at_once => true);
         is_at_once && code.is_some_and(|code| code.is_read_only(args))
     }
 
@@ -142,42 +142,57 @@ impl Calvin {
         let (registry, applied) = (&self.state.registry, self.state.inputs.cut.applied);
         let nothing = Overlay::new();
         let found = optimistic::probe(registry, program, cx.store, applied, &nothing);
-        cx.end_work(Work::Probe, 1);
+        cx.end_work(CpuStage::Probe, 1);
         found
     }
 
     /// Sequences a request, unless it is delayed first.
-    pub(super) fn sequence(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, request: Unplaced) {
+    pub(super) fn sequence(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        request: UnsequencedRequest,
+    ) {
         if let Some(request) = self.hold_if_cold(cx, ticket, request) {
             self.put(cx, ticket, request);
         }
     }
 
     /// Puts a request into a batch, here or at the master.
-    pub(super) fn put(&mut self, cx: &mut Cx<'_, Self>, ticket: Ticket, request: Unplaced) {
+    pub(super) fn put(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        ticket: Ticket,
+        request: UnsequencedRequest,
+    ) {
         match self.state.inputs.is_asynchronous() {
             true => self.take_for_master(cx, ticket, request),
-            false => self.put_in_batch(cx, Asker::Client(ticket), request),
+            false => self.put_in_batch(cx, Requester::Client(ticket), request),
         }
     }
 
     /// Assigns a request its name and its place in the batch.
-    pub(super) fn put_in_batch(&mut self, cx: &mut Cx<'_, Self>, asker: Asker, request: Unplaced) {
+    pub(super) fn put_in_batch(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        asker: Requester,
+        request: UnsequencedRequest,
+    ) {
         cx.mark("calvin.sequenced");
         let inputs = &mut self.state.inputs;
-        let txn = TxnId::new(inputs.me, inputs.next_sequence);
-        inputs.next_sequence += 1;
+        let txn = TxnId::new(inputs.replica.me, inputs.streams.next_sequence);
+        inputs.streams.next_sequence += 1;
         let sequencer = &mut self.state.sequencer;
         let is_first = sequencer.current.is_empty();
         sequencer.current_bytes += request.weight();
         let (ticket, origin) = match asker {
-            Asker::Client(ticket) => (Some(ticket), None),
-            Asker::Replica(replica, token) => (None, Some((replica, token))),
+            Requester::Client(ticket) => (Some(ticket), None),
+            Requester::Replica(replica, token) => (None, Some((replica, token))),
         };
-        let again = ticket.and_then(|_| Again::of(&request));
+        let again = ticket.and_then(|_| RetryableRequest::of(&request));
         sequencer.current.push(request.placed(txn, origin));
         let mut in_flight = InFlight::new(txn, ticket, again);
-        in_flight.term = inputs.mastery.reign.map(|reign| reign.term).unwrap_or_default();
+        in_flight.term = inputs.extension.mastery.reign.map(|reign| reign.term).unwrap_or_default();
         sequencer.in_flight.push_back(in_flight);
         self.state.counters.txns_local += 1;
         ticket.into_iter().for_each(|ticket| cx.named(ticket, txn.sequence()));
@@ -185,7 +200,7 @@ impl Calvin {
             cx.mark("calvin.batch_full");
             self.end_batch(cx);
         } else if is_first {
-            cx.set_timer(Timer::Batch, self.state.options.epoch());
+            cx.set_timer(Timer::Batch.into(), self.state.options.epoch());
         }
     }
 
@@ -194,7 +209,7 @@ impl Calvin {
     pub(super) fn take_in_flight(
         &mut self,
         sequence: u64,
-    ) -> Option<Option<(Ticket, Option<Again>)>> {
+    ) -> Option<Option<(Ticket, Option<RetryableRequest>)>> {
         let in_flight = &mut self.state.sequencer.in_flight;
         let at = in_flight.binary_search_by_key(&sequence, |it| it.txn.sequence()).ok()?;
         in_flight[at].is_over = true;
@@ -207,20 +222,20 @@ impl Calvin {
 
     /// Ends the sequencer's epoch: the collected requests become a batch.
     pub(super) fn end_batch(&mut self, cx: &mut Cx<'_, Self>) {
-        cx.clear_timer(Timer::Batch);
-        if !self.state.inputs.greetings.is_ready {
+        cx.clear_timer(Timer::Batch.into());
+        if !self.state.inputs.presence.is_ready {
             return;
         }
         if self.state.inputs.is_asynchronous() && !self.state.inputs.may_fix() {
             if !self.state.sequencer.current.is_empty() {
-                cx.set_timer(Timer::Batch, self.state.options.epoch());
+                cx.set_timer(Timer::Batch.into(), self.state.options.epoch());
             }
             return;
         }
         let requests = std::mem::take(&mut self.state.sequencer.current);
         let bytes = std::mem::take(&mut self.state.sequencer.current_bytes);
         let batch_bytes = self.state.options.batch_bytes;
-        for requests in weight::in_batches(requests, bytes, batch_bytes, Request::weight) {
+        for requests in size::split_batches(requests, bytes, batch_bytes, Request::weight) {
             self.send_batch(cx, requests);
         }
     }
@@ -228,7 +243,7 @@ impl Calvin {
     fn send_batch(&mut self, cx: &mut Cx<'_, Self>, requests: Vec<Request>) {
         let first = requests.first().expect("a batch holds a request").txn;
         let batch = Batch {
-            source: self.state.inputs.me,
+            source: self.state.inputs.replica.me,
             bid: self.state.inputs.own_log().held.next(),
             first_sequence: first.sequence(),
             is_of_reign: self.state.inputs.is_asynchronous(),
@@ -236,7 +251,7 @@ impl Calvin {
         };
         cx.begin_work();
         let bytes = batch.encode();
-        cx.end_work(Work::Encode, bytes.len());
+        cx.end_work(CpuStage::Encode, bytes.len());
         self.state.inputs.broadcast(cx, batch, bytes);
     }
 
@@ -257,7 +272,13 @@ impl Calvin {
         let mut reads = self.state.inputs.take_released(cx);
         reads.append(&mut self.take_waiting_reads());
         if !reads.is_empty() {
-            self.read_snapshot(cx, self.state.inputs.mastery.confirmed.epoch, &reads);
+            self.read_snapshot(cx, self.state.inputs.cut.confirmed.epoch, &reads);
         }
+    }
+}
+
+fn frozen_reads_at_once(calvin: &mut Calvin) {
+    if calvin.is_frozen() {
+        calvin.state.inputs.barriers.release_arrived();
     }
 }

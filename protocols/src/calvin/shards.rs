@@ -10,7 +10,7 @@
 //!             group 0                 group 1
 //!   region A  node 0 == Slice ======> node 1       a region's nodes, on local links:
 //!             node 0 <====== Slice == node 1         what of an epoch concerns the other
-//!             node 0 == Items ======> node 1         rows and results, as it is run
+//!             node 0 = RemoteResults> node 1         rows and outcomes, as it runs
 //!                ||                      ||
 //!          batches and cuts       batches and cuts   over the wide area, within each group
 //!                ||                      ||
@@ -20,11 +20,11 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | slicing | §3.1 | `execution.rs`, `slice.rs` | Slice | the requests of an epoch that each shard participates in |
-//! | delivery | §3.1, §3.2 | `delivery.rs`, `pieces.rs` | Subscribe, Unsubscribe, Slice, Piece, Items, More, Kept, Missed, Others | the messages of the other shards of the region |
-//! | execution | §3.2 | `execution.rs`, `results.rs` | Items | every outcome |
-//! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | Decided | an outcome is final |
-//! | back-pressure | | `waits.rs` | Kept | the node that is behind, so that this one waits |
-//! | look-up | §3.2.1 | `lookup.rs` | Look, Found | the footprint of a transaction on other shards |
+//! | delivery | §3.1, §3.2 | `delivery.rs`, `chunks.rs` | Subscribe, Unsubscribe, Slice, SliceChunk, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress | the messages of the other shards of the region |
+//! | execution | §3.2 | `execution.rs`, `results.rs` | RemoteResults | every outcome |
+//! | confirmation | §3.1.1, asynchronous | `confirmation.rs` | SlicesDecided | an outcome is final |
+//! | back-pressure | | `backpressure.rs` | ShardProgress | the node that is behind, so that this one waits |
+//! | look-up | §3.2.1 | `lookup.rs` | LookupRequest, LookupReply | the footprint of a transaction on other shards |
 //! | recovery | §5 | `recovery.rs` | | the epochs that a shard has run, and their remote inputs |
 //!
 //! # Delivery between the nodes of a region
@@ -69,35 +69,36 @@
 //! - Messages between the shards of a region are retained and sent again, so that the restart of a
 //!   node loses none.
 
+mod backpressure;
+pub(super) mod chunks;
 mod confirmation;
 mod delivery;
 mod execution;
-pub(super) mod items;
 mod lookup;
-pub(super) mod pieces;
 mod recovery;
+pub(super) mod remote_results;
 mod results;
 pub(super) mod slice;
-mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{Sharded, Went};
+use pangea_core::exec::ordered::{ShardOutcome, Sharded};
 use pangea_core::ids::{LogPosition, NodeId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::partition::Partitions;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Timestamp;
 use pangea_core::topology::Topology;
 
-use super::scheduler::Whose;
+use super::scheduler::RequestOrigin;
 use super::{Calvin, Cut};
-use crate::inputs::{CAUGHT_UP, Heads};
-use items::{Item, Items};
+use crate::calvin::checkpoint_turns::CAUGHT_UP;
+use crate::streams::Heads;
+use chunks::SliceChunks;
 use lookup::Lookups;
-use pieces::Pieces;
-use results::Mine;
-use slice::{Line, Slice};
+use remote_results::{RemoteResult, RemoteResults};
+use results::LocalRequest;
+use slice::{Lineage, Slice};
 
 /// The maximum number of epochs that a group may be ahead of another: some seconds with epochs of
 /// 10 ms.
@@ -116,11 +117,11 @@ const PENDING_MAX: usize = 16_384;
 
 /// The state of a node as one of several shards.
 pub(super) struct Shards {
-    pub here: ShardId,
+    pub own_shard: ShardId,
     pub topology: Arc<Topology>,
     pub partitions: Arc<Partitions>,
     /// The streams to and from the other shards.
-    pub streams: BTreeMap<ShardId, Stream>,
+    pub streams: BTreeMap<ShardId, ShardStream>,
     /// The last epoch of the group that was cut into slices.
     pub sliced: SnapshotVersion,
     /// The heads of the group's logs after these epochs.
@@ -128,26 +129,26 @@ pub(super) struct Shards {
     /// The last cut of the group that is decided, as announced to the other shards.
     pub decided: SnapshotVersion,
     /// The group's unconfirmed epochs, with their slices for this shard.
-    pub own: BTreeMap<SnapshotVersion, Own>,
+    pub own: BTreeMap<SnapshotVersion, OwnEpoch>,
     /// The last epoch that was passed to the executor.
-    pub given: SnapshotVersion,
+    pub scheduled_upto: SnapshotVersion,
     pub sharded: Sharded,
     /// Whether execution has yielded and continues with the next `Resume`, so that inputs that have
     /// arrived in the meantime are handled first.
     pub yields: bool,
     /// The rows and outcomes received from other shards for unconfirmed epochs, of any lineage.
-    pub received: BTreeMap<SnapshotVersion, BTreeMap<Line, Received>>,
+    pub received: BTreeMap<SnapshotVersion, BTreeMap<Lineage, Received>>,
     /// The local requests in the group's epochs, until their clients are answered.
-    pub mine: BTreeMap<TxnId, Mine>,
+    pub local_requests: BTreeMap<TxnId, LocalRequest>,
     /// The outcomes of some of them.
-    pub results: BTreeMap<TxnId, Went>,
+    pub results: BTreeMap<TxnId, ShardOutcome>,
     pub lookups: Lookups,
     /// The positions of epoch records in the log.
     pub records: BTreeMap<SnapshotVersion, LogPosition>,
     /// The number of consecutive epoch timers at which this group was behind.
     pub behind_for: u64,
-    /// The coordinator and the epoch in the last `Others` message; `None` after a reconnect.
-    pub told_others: Option<(NodeId, SnapshotVersion)>,
+    /// The coordinator and the epoch in the last `GroupProgress` message; `None` after a reconnect.
+    pub group_progress_sent: Option<(NodeId, SnapshotVersion)>,
     /// The epoch that all other groups have reached, as reported by replicas of this group.
     pub others: SnapshotVersion,
     /// The connected nodes of other shards.
@@ -157,63 +158,96 @@ pub(super) struct Shards {
 }
 
 /// The rows and outcomes that other shards have sent for an epoch.
-pub(super) type Received = BTreeMap<(ShardId, TxnId), Item>;
+pub(super) type Received = BTreeMap<(ShardId, TxnId), RemoteResult>;
 
 /// An epoch of this node's group.
-pub(super) struct Own {
+pub(super) struct OwnEpoch {
     pub cut: Cut,
     pub slice: Slice,
     /// The local requests in it.
-    pub mine: Vec<TxnId>,
+    pub local_requests: Vec<TxnId>,
 }
 
-/// The streams between this node and one other shard: outbound slices, rows and outcomes for its
-/// subscribed replicas, and inbound ones from one of its replicas.
-pub(super) struct Stream {
+/// The streams between this node and one other shard.
+///
+/// ```text
+///   inbound, epochs of one of the shard's replicas:
+///       confirmed        decided              upto            upto + 1
+///     ----|----------------|------------------|-----------------|------
+///     dropped   slices of decided cuts   slices of early cuts   pieces
+///
+///   outbound, epochs for the subscribed replicas of the shard:
+///       dropped                                 sliced
+///     ----|-----------------------------------------|----
+///     all replicas have persisted them    slices and items, retained
+/// ```
+pub(super) struct ShardStream {
     /// The replicas of the shard: first that of this region, then the others by distance.
     pub replicas: Vec<NodeId>,
     /// The same replicas, by their numbers in their group.
     pub group: Vec<NodeId>,
-    /// Inbound: the replica that this node is subscribed to.
+    pub inbound: Inbound,
+    pub outbound: Outbound,
+    pub masters: Masters,
+    pub reports: Reports,
+}
+
+/// The messages from a shard, of one of its replicas.
+#[derive(Default)]
+pub(super) struct Inbound {
+    /// The replica that this node is subscribed to.
     pub source: NodeId,
-    /// Inbound: when the connection to `source` was lost, or this node started.
+    /// When the connection to `source` was lost, or this node started.
     pub away_since: Timestamp,
-    /// Outbound: the replicas that are subscribed to this node.
-    pub subscribers: BTreeSet<NodeId>,
-    /// Outbound: replicas that have to subscribe again after a `More`, and the number of messages
-    /// of each epoch that they were sent.
-    pub paused: BTreeMap<NodeId, BTreeMap<SnapshotVersion, Sent>>,
-    /// Outbound: the retained slices, by epoch. All are after `dropped`.
+    /// The received slices of unconfirmed epochs.
     pub slices: BTreeMap<SnapshotVersion, Slice>,
-    /// Outbound: the retained rows and outcomes, by epoch. All are after `dropped`.
-    pub items: BTreeMap<SnapshotVersion, Vec<Items>>,
-    /// Outbound: the last epoch whose slices, rows and outcomes have been truncated.
-    pub dropped: SnapshotVersion,
-    /// Inbound: the received slices of unconfirmed epochs.
-    pub came: BTreeMap<SnapshotVersion, Slice>,
-    /// Inbound: the last epoch through which all slices have been received without gaps.
+    /// The last epoch through which all slices have been received without gaps.
     pub upto: SnapshotVersion,
-    /// Inbound: the last epoch through which all received slices are of decided cuts; at most
-    /// `upto`.
+    /// The last epoch through which all received slices are of decided cuts; at most `upto`.
     pub decided: SnapshotVersion,
-    /// If replication is asynchronous, the shard's master in the confirmed epoch and the number of
-    /// the first transaction of its master term.
-    pub reign: Option<(NodeId, u64)>,
-    /// The same for the applied epoch.
-    pub reign_applied: Option<(NodeId, u64)>,
-    /// Inbound: the received chunks of the slice after `upto`.
-    pub pieces: Pieces,
-    /// Inbound: for each replica, the last epoch that it has reported as truncated.
+    /// The received chunks of the slice after `upto`.
+    pub pieces: SliceChunks,
+    /// For each replica, the last epoch that it has reported as truncated.
     pub missed_at: BTreeMap<NodeId, SnapshotVersion>,
-    /// Inbound: epochs up to this one can no longer be fetched in full from any replica.
+    /// Epochs up to this one can no longer be fetched in full from any replica.
     pub missed: SnapshotVersion,
-    /// Inbound: whether this node has already subscribed again because of a gap. Reset by the next
-    /// slice and with each progress timer.
+    /// Whether this node has already subscribed again because of a gap. Reset by the next slice and
+    /// with each progress timer.
     pub is_asked_again: bool,
-    /// The contents of the last `Kept` message to the shard's replicas: the last epoch that all
-    /// replicas here have persisted, the last one that this node has run, and the node for which it
-    /// waits. `None` after a reconnect.
+}
+
+/// The messages to a shard, for the replicas of it that are subscribed to this node.
+#[derive(Default)]
+pub(super) struct Outbound {
+    pub subscribers: BTreeSet<NodeId>,
+    /// Replicas that have to subscribe again after a `More`, and the number of messages of each
+    /// epoch that they were sent.
+    pub paused: BTreeMap<NodeId, BTreeMap<SnapshotVersion, Sent>>,
+    /// The retained slices, by epoch. All are after `dropped`.
+    pub slices: BTreeMap<SnapshotVersion, Slice>,
+    /// The retained rows and outcomes, by epoch. All are after `dropped`.
+    pub items: BTreeMap<SnapshotVersion, Vec<RemoteResults>>,
+    /// The last epoch whose slices, rows and outcomes have been truncated.
+    pub dropped: SnapshotVersion,
+    /// The contents of the last `ShardProgress` message to the shard's replicas: the last epoch
+    /// that all replicas here have persisted, the last one that this node has run, and the node for
+    /// which it waits. `None` after a reconnect.
     pub told: Option<(SnapshotVersion, SnapshotVersion, Option<NodeId>)>,
+}
+
+/// If replication is asynchronous, a shard's master and the number of the first transaction of its
+/// master term.
+#[derive(Default)]
+pub(super) struct Masters {
+    /// In the confirmed epoch.
+    pub confirmed: Option<(NodeId, u64)>,
+    /// In the applied epoch.
+    pub applied: Option<(NodeId, u64)>,
+}
+
+/// The reports of a shard's replicas about themselves.
+#[derive(Default)]
+pub(super) struct Reports {
     /// The frozen replicas, and the epoch at which each is frozen.
     pub frozen: BTreeMap<NodeId, SnapshotVersion>,
     /// The last epoch that each connected replica has reported to have run.
@@ -250,25 +284,25 @@ impl Shards {
             let group = topology.group(shard).nodes().to_vec();
             let mut replicas = group.clone();
             replicas.sort_by_key(|node| (*node != own, topology.one_way_between(me, *node)));
-            (shard, Stream::new(replicas, group))
+            (shard, ShardStream::new(replicas, group))
         };
         Some(Self {
-            here: place.shard,
+            own_shard: place.shard,
             streams: others.map(stream).collect(),
             sliced: SnapshotVersion::ZERO,
-            sliced_heads: vec![crate::inputs::Bid(0); group_len],
+            sliced_heads: vec![crate::streams::Bid(0); group_len],
             decided: SnapshotVersion::ZERO,
             own: BTreeMap::new(),
-            given: SnapshotVersion::ZERO,
+            scheduled_upto: SnapshotVersion::ZERO,
             sharded: Sharded::new(partitions.clone(), place.shard),
             yields: false,
             received: BTreeMap::new(),
-            mine: BTreeMap::new(),
+            local_requests: BTreeMap::new(),
             results: BTreeMap::new(),
             lookups: Lookups::default(),
             records: BTreeMap::new(),
             behind_for: 0,
-            told_others: None,
+            group_progress_sent: None,
             others: SnapshotVersion::ZERO,
             up: BTreeSet::new(),
             message_bytes,
@@ -280,7 +314,7 @@ impl Shards {
     /// The epoch that all other groups have reached, and the one that some other group has reached,
     /// as seen by this node.
     fn reached(&self) -> (SnapshotVersion, SnapshotVersion) {
-        let upto = || self.streams.values().map(|stream| stream.upto);
+        let upto = || self.streams.values().map(|stream| stream.inbound.upto);
         (upto().min().unwrap_or_default(), upto().max().unwrap_or_default())
     }
 
@@ -291,7 +325,7 @@ impl Shards {
 
     /// Whether a cut contains a request that was forwarded under this name.
     pub fn names(&self, token: u64) -> bool {
-        self.mine.values().any(|mine| mine.whose == Whose::Forwarded(token))
+        self.local_requests.values().any(|mine| mine.whose == RequestOrigin::Forwarded(token))
     }
 
     /// Moves to the state of `version`: everything up to it is in the store, and nothing after it.
@@ -303,92 +337,117 @@ impl Shards {
         self.decided = self.decided.max(version);
         self.own.retain(|epoch, _| *epoch > version);
         self.received.retain(|epoch, _| *epoch > version);
-        self.give_from(version);
+        self.reschedule_from(version);
         for stream in self.streams.values_mut() {
-            stream.came.retain(|epoch, _| *epoch > version);
-            stream.upto = stream.upto.max(version);
-            stream.decided = stream.decided.max(version);
+            stream.inbound.slices.retain(|epoch, _| *epoch > version);
+            stream.inbound.upto = stream.inbound.upto.max(version);
+            stream.inbound.decided = stream.inbound.decided.max(version);
             stream.raise_decided();
-            (stream.reign, stream.reign_applied) = (None, None);
+            stream.masters = Masters::default();
         }
     }
 
     /// Resets the executor, so that epochs after this one are passed to it again.
-    fn give_from(&mut self, applied: SnapshotVersion) {
-        self.given = applied;
-        self.sharded = Sharded::new(self.partitions.clone(), self.here);
+    fn reschedule_from(&mut self, applied: SnapshotVersion) {
+        self.scheduled_upto = applied;
+        self.sharded = Sharded::new(self.partitions.clone(), self.own_shard);
     }
 
     /// The lineage of an unconfirmed epoch, if the slices of all groups have arrived.
-    fn line_of(&self, epoch: SnapshotVersion) -> Option<Line> {
+    fn line_of(&self, epoch: SnapshotVersion) -> Option<Lineage> {
         let own = self.own.get(&epoch)?;
-        let mut names = BTreeMap::from([(self.here, own.cut.name)]);
+        let mut names = BTreeMap::from([(self.own_shard, own.cut.name)]);
         for (shard, stream) in &self.streams {
-            names.insert(*shard, stream.came.get(&epoch)?.cut.name);
+            names.insert(*shard, stream.inbound.slices.get(&epoch)?.cut.name);
         }
-        Some(Line::of(names.into_values()))
+        Some(Lineage::of(names.into_values()))
     }
 
     /// Asserts the invariants that hold between any two steps.
     pub fn invariants(&self, applied: SnapshotVersion) {
         assert!(
-            self.given >= applied && self.given.0 <= applied.0 + EPOCHS_MAX,
+            self.scheduled_upto >= applied && self.scheduled_upto.0 <= applied.0 + EPOCHS_MAX,
             "the number of running epochs is limited"
         );
-        assert!(self.sliced >= self.given, "running epochs were sliced");
+        assert!(self.sliced >= self.scheduled_upto, "running epochs were sliced");
         assert!(
-            self.results.keys().all(|txn| self.mine.contains_key(txn)),
+            self.results.keys().all(|txn| self.local_requests.contains_key(txn)),
             "results are of known requests"
         );
         let oldest = self.sharded.oldest();
         assert!(
-            oldest.is_none_or(|it| it > applied && it <= self.given),
+            oldest.is_none_or(|it| it > applied && it <= self.scheduled_upto),
             "started epochs are pending"
         );
-        let is_over = self.given > applied && oldest.is_none_or(|it| it > applied.next());
+        let is_over = self.scheduled_upto > applied && oldest.is_none_or(|it| it > applied.next());
         assert!(!is_over || self.yields, "an epoch ends with its last transaction");
         for stream in self.streams.values() {
-            assert!(stream.upto >= self.given, "slices of running epochs have arrived");
-            assert!(stream.upto >= stream.decided, "confirmed slices have arrived");
-            assert!(stream.slices.keys().next().is_none_or(|first| *first > stream.dropped));
+            assert!(
+                stream.inbound.upto >= self.scheduled_upto,
+                "slices of running epochs have arrived"
+            );
+            assert!(stream.inbound.upto >= stream.inbound.decided, "confirmed slices have arrived");
+            assert!(
+                stream
+                    .outbound
+                    .slices
+                    .keys()
+                    .next()
+                    .is_none_or(|first| *first > stream.outbound.dropped)
+            );
         }
     }
 }
 
-impl Stream {
+impl Outbound {
+    /// Forgets the subscription of a node.
+    fn unsubscribe(&mut self, node: NodeId) {
+        self.subscribers.remove(&node);
+        self.paused.remove(&node);
+    }
+}
+
+impl Reports {
+    /// Forgets the reports of a node that is not connected any more.
+    fn forget(&mut self, node: NodeId) {
+        self.frozen.remove(&node);
+        self.applied.remove(&node);
+        self.waits_for.remove(&node);
+    }
+}
+
+impl ShardStream {
     /// Truncates the outbound slices, rows and outcomes of epochs up to this one.
     fn drop_upto(&mut self, upto: SnapshotVersion) {
-        if upto > self.dropped {
-            self.dropped = upto;
-            self.slices = self.slices.split_off(&upto.next());
-            self.items = self.items.split_off(&upto.next());
+        if upto > self.outbound.dropped {
+            self.outbound.dropped = upto;
+            self.outbound.slices = self.outbound.slices.split_off(&upto.next());
+            self.outbound.items = self.outbound.items.split_off(&upto.next());
         }
+    }
+
+    /// Whether a replica may have all epochs after `applied`: it has not reported otherwise.
+    fn may_have(&self, node: NodeId, applied: SnapshotVersion) -> bool {
+        self.inbound.missed_at.get(&node).is_none_or(|missed| *missed <= applied)
+    }
+
+    /// The most advanced of the connected replicas that may have all epochs after `applied`, and
+    /// its progress.
+    fn furthest(&self, applied: SnapshotVersion) -> Option<(NodeId, SnapshotVersion)> {
+        let all = self.replicas.iter().filter(|node| self.may_have(**node, applied));
+        let all = all.filter_map(|node| Some((*node, *self.reports.applied.get(node)?)));
+        // The nearest among equals.
+        all.rev().max_by_key(|(_, upto)| *upto)
     }
 
     fn new(replicas: Vec<NodeId>, group: Vec<NodeId>) -> Self {
         Self {
-            source: replicas[0],
+            inbound: Inbound { source: replicas[0], ..Inbound::default() },
+            outbound: Outbound::default(),
+            masters: Masters::default(),
+            reports: Reports::default(),
             replicas,
             group,
-            away_since: Timestamp::default(),
-            subscribers: BTreeSet::new(),
-            paused: BTreeMap::new(),
-            slices: BTreeMap::new(),
-            items: BTreeMap::new(),
-            dropped: SnapshotVersion::ZERO,
-            came: BTreeMap::new(),
-            upto: SnapshotVersion::ZERO,
-            decided: SnapshotVersion::ZERO,
-            reign: None,
-            reign_applied: None,
-            pieces: Pieces::default(),
-            missed_at: BTreeMap::new(),
-            missed: SnapshotVersion::ZERO,
-            is_asked_again: false,
-            told: None,
-            frozen: BTreeMap::new(),
-            applied: BTreeMap::new(),
-            waits_for: BTreeMap::new(),
         }
     }
 }
@@ -407,11 +466,11 @@ impl Calvin {
             return;
         }
         self.shards().yields = false;
-        while self.give_epoch(cx) {}
+        while self.schedule_epoch(cx) {}
         if is_resumed && self.can_run() {
             self.run_given(cx);
             // There may be room for further epochs.
-            while self.give_epoch(cx) {}
+            while self.schedule_epoch(cx) {}
         }
         if !self.shards().yields && self.can_run() {
             self.shards().yields = true;
@@ -424,7 +483,7 @@ impl Calvin {
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
         let next = self.state.inputs.cut.applied.next();
         let is_over = || shards.sharded.oldest().is_none_or(|oldest| oldest > next);
-        shards.given >= next && (shards.sharded.is_ready() || is_over())
+        shards.scheduled_upto >= next && (shards.sharded.is_ready() || is_over())
     }
 
     /// Reports the other groups' progress to the group's input log, which follows them.

@@ -8,8 +8,9 @@ use pangea_core::protocol::{Setup, Status};
 use pangea_core::txn::{Program, Registry};
 
 use super::Calvin;
-use super::asynchronous::Forwarding;
-use super::batch::{Request, Unplaced};
+use super::batch::{Request, UnsequencedRequest};
+use super::cuts::Extension;
+use super::forwarding::Forwarding;
 use super::frozen::Outcomes;
 use super::options::Options;
 use super::scheduler::Running;
@@ -74,7 +75,7 @@ pub(super) struct InFlight {
     /// The master's term in which it was accepted, if replication is asynchronous.
     pub term: Term,
     /// If tables are partitioned, the request to repeat if it leaves its footprint.
-    pub again: Option<Again>,
+    pub again: Option<RetryableRequest>,
     /// If tables are partitioned, whether it has run: earlier requests may not have.
     pub is_over: bool,
     /// Whether its client was answered before it ran on this replica.
@@ -82,16 +83,16 @@ pub(super) struct InFlight {
 }
 
 /// A program that may have to be sequenced again.
-pub(super) struct Again {
+pub(super) struct RetryableRequest {
     pub program: Program,
     /// How often it has left its footprint.
     pub tries: u32,
 }
 
-impl Again {
+impl RetryableRequest {
     /// Returns `None` if tables are not partitioned, or if the program is certified.
-    pub(super) fn of(request: &Unplaced) -> Option<Self> {
-        let Unplaced { program, shards, tries, .. } = request;
+    pub(super) fn of(request: &UnsequencedRequest) -> Option<Self> {
+        let UnsequencedRequest { program, shards, tries, .. } = request;
         let may_leave = matches!(program, Program::Call { .. }) && !shards.is_empty();
         may_leave.then(|| Self { program: program.clone(), tries: *tries })
     }
@@ -116,13 +117,15 @@ impl State {
         let region = setup.options.master(&setup.topology);
         let master = region.and_then(|region| setup.topology.node_at(region, place.shard));
         let master = master.and_then(|node| group.member(node));
-        let settings = setup.options.of_inputs(setup.registry.code(), master);
+        let settings = setup.options.of_inputs(setup.registry.code());
+        let schedule = setup.options.checkpoint_schedule();
+        let extension = Extension::new(group.nodes().len(), master, schedule);
         let message_bytes = MESSAGE_BATCHES * setup.options.batch_bytes;
         Self {
             shards: Shards::of(&setup.topology, setup.me, group.nodes().len(), message_bytes),
             outcomes: Outcomes::default(),
             message_bytes,
-            inputs: Inputs::new(setup.me, group, settings),
+            inputs: Inputs::new(setup.me, group, settings, extension),
             sequencer: Sequencer::default(),
             forwarding: Forwarding::default(),
             running: None,
@@ -152,10 +155,10 @@ impl State {
             ("txns_restarted", c.txns_restarted),
             ("txns_answered_for", c.txns_answered_for),
             ("txns_refused", c.txns_refused),
-            ("is_frozen", u64::from(self.inputs.turns.frozen().is_some())),
+            ("is_frozen", u64::from(self.inputs.extension.turns.frozen().is_some())),
         ]);
         let streams = self.shards.iter().flat_map(|shards| shards.streams.values());
-        for (node, epoch) in streams.flat_map(|stream| &stream.applied) {
+        for (node, epoch) in streams.flat_map(|stream| &stream.reports.applied) {
             status.counters.insert(format!("peer_applied_{}", node.0), epoch.0);
         }
         // The group has its own numbering.
@@ -181,7 +184,7 @@ impl State {
         let answered = self.sequencer.in_flight.iter().filter(|it| it.is_answered).count();
         assert_eq!(answered, self.outcomes.answered, "the count of answered requests is right");
         let last = self.sequencer.in_flight.back();
-        assert!(last.is_none_or(|last| last.txn.sequence() < self.inputs.next_sequence));
+        assert!(last.is_none_or(|last| last.txn.sequence() < self.inputs.streams.next_sequence));
         assert!(
             self.sequencer.current.len() <= self.sequencer.in_flight.len(),
             "collected requests are in flight"

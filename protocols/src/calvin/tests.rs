@@ -1,11 +1,11 @@
 //! A single replica, step by step: a later start replays its log under the rules that were agreed
 //! on, or not at all.
 
-mod asynchronous;
+mod backpressure;
+mod forwarding;
 mod large;
 mod nonsense;
 mod results;
-mod waits;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use pangea_core::topology::Topology;
 use pangea_core::txn::{Context, Outcome, Procedure, Program, Registry, Stop};
 use pangea_core::value::Value;
 
-use super::shards::items::Items;
-use super::shards::slice::{Line, OfCut, Slice};
+use super::shards::remote_results::RemoteResults;
+use super::shards::slice::{CutId, Lineage, Slice};
 use super::{Calvin, Message, Options};
 use crate::inputs;
 
@@ -235,8 +235,11 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
         (did.marks, did.sent.len())
     };
     let (mut whole, _) = Node::start(Vec::new(), "append", &options);
-    let kept =
-        Message::Kept { upto: SnapshotVersion(9), applied: SnapshotVersion(9), waits_for: None };
+    let kept = Message::ShardProgress {
+        upto: SnapshotVersion(9),
+        applied: SnapshotVersion(9),
+        waits_for: None,
+    };
     assert_eq!(said(&mut whole, 0, kept.clone()), (vec!["calvin.not_divided"], 0));
 
     let topology = Topology::one_node_per_region("t", &["a", "b"], Span::ZERO);
@@ -249,7 +252,7 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 2, kept), (vec!["calvin.not_to_its_own_shard"], 0));
     let slice = |epoch, shard| {
         let (epoch, shard) = (SnapshotVersion(epoch), ShardId(shard));
-        Message::Slice { slice: Slice::new(epoch, shard, OfCut::default(), Vec::new()) }
+        Message::Slice { slice: Slice::new(epoch, shard, CutId::default(), Vec::new()) }
     };
     assert_eq!(said(&mut node, 1, slice(1, 0)), (vec!["calvin.slice_of_another"], 0));
     let again = vec!["calvin.slice_after_gap", "calvin.subscribed"];
@@ -262,7 +265,8 @@ fn what_makes_no_sense_from_another_shard_is_passed_over() {
     assert_eq!(said(&mut node, 3, slice(6, 1)), (vec!["calvin.slice_after_unsubscribed"], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec![], 0));
     assert_eq!(said(&mut node, 1, slice(1, 1)), (vec!["calvin.slice_again"], 0));
-    let items =
-        Message::Items { items: Items::new((SnapshotVersion(1 << 40), Line::default()), &[]) };
+    let items = Message::RemoteResults {
+        items: RemoteResults::new((SnapshotVersion(1 << 40), Lineage::default()), &[]),
+    };
     assert_eq!(said(&mut node, 1, items), (vec!["calvin.items_too_far_ahead"], 0));
 }

@@ -2,10 +2,10 @@
 //! ordered. During the delay all replicas fetch the rows.
 //!
 //! ```text
-//!   request --cold?--> held ........................ released --> batch
-//!                       |  Warm to all replicas      ^
-//!                       |  of its shards             |  all have Warmed, or the delay that was
-//!                       `--> fetch here, beside  ----'  predicted is over
+//!   request --cold?--> delayed ...................... released --> batch
+//!                       | WarmRequest to all replicas  ^
+//!                       | of its shards                |  all have sent WarmReply, or the
+//!                       `--> fetch on this node -------'  predicted delay has elapsed
 //! ```
 //!
 //! If the prediction was right, no locks are held during disk accesses. If not, the transaction
@@ -27,13 +27,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use pangea_core::exec::declared_footprint;
 use pangea_core::ids::{NodeId, ShardId, TableId, Ticket};
 use pangea_core::key::Key;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::ColdMap;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::txn::Program;
 
-use super::batch::Unplaced;
+use super::batch::UnsequencedRequest;
 use super::messages::ColdWords;
 use super::options::ColdDelay;
 use super::{Calvin, Message, Timer};
@@ -58,7 +58,7 @@ const ASKED_MAX: usize = 4_096;
 /// The delayed requests, and the knowledge of rows that are not in memory.
 #[derive(Default)]
 pub(super) struct Warming {
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, DelayedRequest>,
     /// The times at which they are released at the latest.
     due: BTreeSet<(Timestamp, u64)>,
     /// The times at which rows were requested recently, by the names of the delayed requests.
@@ -79,9 +79,9 @@ pub(super) struct Warming {
 }
 
 /// A delayed request.
-pub(super) struct Held {
+pub(super) struct DelayedRequest {
     ticket: Ticket,
-    request: Unplaced,
+    request: UnsequencedRequest,
     until: Timestamp,
     /// The nodes that have not fetched its rows.
     waits_for: BTreeSet<NodeId>,
@@ -106,7 +106,7 @@ impl Warming {
         assert_eq!(due.collect::<BTreeSet<_>>(), self.due, "each delayed request is due");
     }
 
-    fn take(&mut self, token: u64) -> Option<Held> {
+    fn take(&mut self, token: u64) -> Option<DelayedRequest> {
         let held = self.held.remove(&token)?;
         self.due.remove(&(held.until, token));
         Some(held)
@@ -119,8 +119,8 @@ impl Calvin {
         &mut self,
         cx: &mut Cx<'_, Self>,
         ticket: Ticket,
-        request: Unplaced,
-    ) -> Option<Unplaced> {
+        request: UnsequencedRequest,
+    ) -> Option<UnsequencedRequest> {
         let Some(wanted) = self.cold_rows(cx, &request) else { return Some(request) };
         cx.mark("calvin.held");
         let by_node = self.by_node(wanted);
@@ -135,14 +135,14 @@ impl Calvin {
             warming.asked.pop_first();
         }
         let waits_for = by_node.keys().copied().collect();
-        let held = Held { ticket, request, until, waits_for };
+        let held = DelayedRequest { ticket, request, until, waits_for };
         warming.held.insert(token, held);
         warming.due.insert((until, token));
         let me = self.node();
         for (node, keys) in by_node {
             match node == me {
-                true => cx.fetch(token, keys),
-                false => cx.send(node, Message::Warm { token, keys }),
+                true => cx.prefetch(token, keys),
+                false => cx.send(node, Message::WarmRequest { token, keys }),
             }
         }
         self.set_held_timer(cx);
@@ -151,7 +151,11 @@ impl Calvin {
 
     /// The rows that a program will read, if one of them is not in memory on some node. An
     /// interactive transaction has already read its rows, and its certification needs no values.
-    fn cold_rows(&self, cx: &Cx<'_, Self>, request: &Unplaced) -> Option<Vec<(TableId, Key)>> {
+    fn cold_rows(
+        &self,
+        cx: &Cx<'_, Self>,
+        request: &UnsequencedRequest,
+    ) -> Option<Vec<(TableId, Key)>> {
         let warming = &self.state.warming;
         if self.state.options.cold_delay == ColdDelay::Off
             || !cx.store.has_cold() && warming.maps.is_empty()
@@ -187,7 +191,7 @@ impl Calvin {
         let me = self.node();
         for (table, key) in keys {
             let nodes = match &self.state.shards {
-                None => self.state.inputs.group.nodes().to_vec(),
+                None => self.state.inputs.replica.group.nodes().to_vec(),
                 Some(shards) => {
                     let shard = shards.partitions.shard_of(table, &key);
                     let all = (0..shards.partitions.shards()).map(ShardId);
@@ -217,20 +221,20 @@ impl Calvin {
     }
 
     fn node(&self) -> NodeId {
-        self.state.inputs.group.node(self.state.inputs.me)
+        self.state.inputs.replica.group.node(self.state.inputs.replica.me)
     }
 
     fn is_connected(&self, node: NodeId) -> bool {
-        match self.state.inputs.group.member(node) {
-            Some(replica) => self.state.inputs.replication.is_up[replica.index()],
+        match self.state.inputs.replica.group.member(node) {
+            Some(replica) => self.state.inputs.replica.is_up[replica.index()],
             None => self.state.shards.as_ref().is_some_and(|shards| shards.up.contains(&node)),
         }
     }
 
     fn set_held_timer(&mut self, cx: &mut Cx<'_, Self>) {
         match self.state.warming.due.first() {
-            Some((until, _)) => cx.set_timer(Timer::Held, until.since(cx.now.at)),
-            None => cx.clear_timer(Timer::Held),
+            Some((until, _)) => cx.set_timer(Timer::Delay, until.since(cx.now.at)),
+            None => cx.clear_timer(Timer::Delay),
         }
     }
 
@@ -240,16 +244,14 @@ impl Calvin {
             && until <= cx.now.at
         {
             let held = self.state.warming.take(token).expect("a due request is delayed");
-            if is_planted(Bug::HeldForgotten) {
-                continue;
-            }
+            mutate!(HeldForgotten: () => continue);
             cx.mark("calvin.held_long_enough");
             self.release(cx, held);
         }
         self.set_held_timer(cx);
     }
 
-    fn release(&mut self, cx: &mut Cx<'_, Self>, held: Held) {
+    fn release(&mut self, cx: &mut Cx<'_, Self>, held: DelayedRequest) {
         self.put(cx, held.ticket, held.request);
         self.dispatch(cx);
     }
@@ -257,13 +259,13 @@ impl Calvin {
     /// Handles the completion of a local fetch.
     pub(super) fn on_fetched(&mut self, cx: &mut Cx<'_, Self>, token: u64, took: Span) {
         match self.state.warming.fetches.remove(&token) {
-            Some((node, token)) => cx.send(node, Message::Warmed { token, took }),
+            Some((node, token)) => cx.send(node, Message::WarmReply { token, took }),
             None => self.on_all_warm(cx, self.node(), token, took),
         }
     }
 
     /// Handles the request of a node that is about to order a transaction which reads these rows.
-    pub(super) fn on_warm(
+    pub(super) fn on_warm_request(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -276,16 +278,16 @@ impl Calvin {
         }
         if cx.store.keep_warm(&keys) {
             // All rows are in memory: there is nothing to wait for.
-            return cx.send(from, Message::Warmed { token, took: Span::ZERO });
+            return cx.send(from, Message::WarmReply { token, took: Span::ZERO });
         }
         cx.mark("calvin.fetched_for_another");
         warming.token += 1;
         warming.fetches.insert(warming.token, (from, token));
-        cx.fetch(warming.token, keys);
+        cx.prefetch(warming.token, keys);
     }
 
     /// Handles a node's report that it has fetched the requested rows.
-    pub(super) fn on_warmed(
+    pub(super) fn on_warm_reply(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -316,7 +318,7 @@ impl Calvin {
     }
 
     /// Reports this node's cold rows to the other nodes, as far as they have changed (§4.2).
-    pub(super) fn tell_cold(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(super) fn send_cold_map(&mut self, cx: &mut Cx<'_, Self>) {
         if !cx.store.has_cold() || self.state.options.cold_delay == ColdDelay::Off {
             return;
         }
@@ -331,7 +333,9 @@ impl Calvin {
         for node in self.others().into_iter().filter(|node| self.is_connected(*node)) {
             cx.send(
                 node,
-                Message::Cold { map: ColdWords { words, is_all: false, changes: changes.clone() } },
+                Message::ColdMapUpdate {
+                    map: ColdWords { words, is_all: false, changes: changes.clone() },
+                },
             );
         }
     }
@@ -339,7 +343,7 @@ impl Calvin {
     /// All other nodes.
     fn others(&self) -> Vec<NodeId> {
         let nodes = match &self.state.shards {
-            None => self.state.inputs.group.nodes().to_vec(),
+            None => self.state.inputs.replica.group.nodes().to_vec(),
             Some(shards) => shards.topology.node_ids().collect(),
         };
         let me = self.node();
@@ -347,7 +351,7 @@ impl Calvin {
     }
 
     /// Handles a node's report of its cold rows.
-    pub(super) fn on_cold(&mut self, from: NodeId, changed: ColdWords) {
+    pub(super) fn on_cold_map_update(&mut self, from: NodeId, changed: ColdWords) {
         let ColdWords { words, is_all, changes } = changed;
         let map = self.state.warming.maps.entry(from).or_default();
         if is_all {
@@ -357,13 +361,15 @@ impl Calvin {
     }
 
     /// Reports this node's cold rows to a node that has just connected.
-    pub(super) fn tell_cold_to(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
+    pub(super) fn send_cold_map_to(&mut self, cx: &mut Cx<'_, Self>, node: NodeId) {
         let told = &self.state.warming.told;
         if !told.is_empty() {
             let changes = told.changes_since(&ColdMap::default());
             cx.send(
                 node,
-                Message::Cold { map: ColdWords { words: told.len(), is_all: true, changes } },
+                Message::ColdMapUpdate {
+                    map: ColdWords { words: told.len(), is_all: true, changes },
+                },
             );
         }
     }

@@ -98,7 +98,7 @@ impl<H: Host> Inputs<H> {
 
     /// Notifies the coordinator that strict reads have arrived.
     pub(crate) fn request_barrier(&mut self, cx: &mut Cx<'_, H>) {
-        if self.rejoin.is_some() {
+        if self.is_rejoining() {
             return;
         }
         let Some(leader) = self.agreement().leader() else { return };
@@ -109,10 +109,10 @@ impl<H: Host> Inputs<H> {
         barriers.token += 1;
         let token = barriers.token;
         barriers.requested = Some((leader, std::mem::take(&mut barriers.arrived)));
-        if leader == self.me {
+        if leader == self.replica.me {
             barriers.asking.insert(leader, token);
         } else {
-            cx.send(self.node(leader), Message::BarrierRequest { token }.into());
+            self.replica.send(cx, leader, Message::BarrierRequest { token });
         }
     }
 
@@ -126,11 +126,11 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn answer_barriers(&mut self, cx: &mut Cx<'_, H>) {
         let name = self.cut.last_proposal;
         for (node, token) in std::mem::take(&mut self.barriers.asking) {
-            if node == self.me {
+            if node == self.replica.me {
                 self.on_barrier(cx, token, name);
             } else {
                 let ProposalName { incarnation, nonce, .. } = name;
-                cx.send(self.node(node), Message::Barrier { token, incarnation, nonce }.into());
+                self.replica.send(cx, node, Message::Barrier { token, incarnation, nonce });
             }
         }
     }

@@ -7,15 +7,16 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
 
 use super::messages::Message;
-use super::rejoin::{Rejoin, Target};
-use super::state::{Collection, Cut, SourceLog, Writing};
-use super::{Awaited, Bid, Heads, Host, Inputs, Rules, Timer, decode_heads, encode_heads};
+use super::rejoin::Target;
+use super::state::{CheckpointInProgress, Cut};
+use super::{Host, Inputs, MissingInput, Rules, Timer};
 use crate::agreement::Record;
+use crate::streams::{Bid, Heads, decode_heads, encode_heads};
 
 /// The interval at which a replica reports its progress.
 pub(crate) const PROGRESS: Span = Span::from_ms(100);
@@ -29,36 +30,34 @@ const RECLAIM_VERSIONS_MAX: usize = 50_000;
 impl<H: Host> Inputs<H> {
     /// Reports this replica's progress to its peers and drops data that no replica needs.
     /// `of_epochs` lists what decided epochs wait for besides their batches.
-    pub(crate) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<Awaited>) {
+    pub(crate) fn on_progress_timeout(&mut self, cx: &mut Cx<'_, H>, of_epochs: Vec<MissingInput>) {
         cx.set_timer(Timer::Progress.into(), PROGRESS);
-        if self.is_asking() {
+        if self.presence.is_asking() {
             return;
         }
         self.note_waits(cx, of_epochs);
-        let me = self.me;
-        let (applied, durable) = (self.mastery.confirmed.epoch, self.cut.durable);
+        let me = self.replica.me;
+        let (applied, durable) = (self.cut.confirmed.epoch, self.cut.durable);
         // The other replicas must retain everything that this one could lose in a crash.
-        let logs = self.replication.logs.iter().zip(&self.mastery.confirmed.heads);
+        let logs = self.streams.logs.iter().zip(&self.cut.confirmed.heads);
         let heads: Heads = logs.map(|(log, head)| log.durable.min(*head)).collect();
         self.note_progress(me, applied, durable, heads.clone());
-        for peer in self.topology.peers_of(me) {
-            cx.send(
-                self.node(peer),
-                Message::Progress { applied, durable, heads: heads.clone() }.into(),
-            );
+        for peer in self.replica.peers() {
+            let message = Message::Progress { applied, durable, heads: heads.clone() };
+            self.replica.send(cx, peer, message);
         }
-        self.tell_turn(cx);
+        H::on_progress_sent(self, cx);
         self.collect(cx);
         self.reclaim(cx);
         self.retry_barriers(cx, None);
         self.leave_backlog(cx);
         self.retry_transfer(cx);
-        self.stop_abandoned_transfers(cx.now.at);
+        self.stop_abandoned_transfers(cx);
     }
 
     /// Removes the versions from the store that no reader of the applied epoch sees.
     pub(crate) fn reclaim(&self, cx: &mut Cx<'_, H>) {
-        cx.store.reclaim_at_most(self.mastery.confirmed.epoch, RECLAIM_VERSIONS_MAX);
+        cx.store.reclaim_at_most(self.cut.confirmed.epoch, RECLAIM_VERSIONS_MAX);
     }
 
     /// Handles the progress report of a peer.
@@ -72,11 +71,11 @@ impl<H: Host> Inputs<H> {
     ) {
         let is_further = applied > self.collection.applied[from.index()];
         self.note_progress(from, applied, durable, heads);
-        self.stop_obsolete_transfer(from, applied);
-        self.keep_less(from);
+        self.transfer.stop_obsolete(from, applied);
+        self.transfer.keep_less(from, &self.streams.applied[from.index()]);
         if is_further {
             // It makes progress after its checkpoint, however long that takes.
-            self.note_heard(from, cx.now.at);
+            self.transfer.note_heard(from, cx.now.at);
         }
     }
 
@@ -90,58 +89,34 @@ impl<H: Host> Inputs<H> {
         let collection = &mut self.collection;
         collection.applied[node.index()] = applied;
         collection.durable[node.index()] = durable;
-        collection.heads[node.index()] = heads;
-        collection.has_told[node.index()] = true;
+        self.streams.note_applied(node, heads);
     }
 
-    /// The bytes of batches on this node that replicas further ahead retain for one that has not
-    /// applied them, according to its last report.
-    pub(super) fn kept_for(&self, node: NodeId) -> u64 {
-        let Collection { heads, has_told, .. } = &self.collection;
-        if !has_told[node.index()] {
-            return 0;
-        }
-        let of_log = |(source, log): (usize, &SourceLog<H::Batch>)| {
-            let furthest = heads.iter().map(|heads| heads[source]).max().unwrap_or_default();
-            log.bytes_between(heads[node.index()][source], furthest)
-        };
-        self.replication.logs.iter().enumerate().map(of_log).sum()
-    }
-
-    /// The bytes of the batches on this node, without those after a gap.
-    pub(super) fn batch_bytes_held(&self) -> u64 {
-        let logs = self.replication.logs.iter();
-        logs.map(|log| log.bytes_between(log.collected, log.held)).sum()
+    /// Drops the transfers and the batches of peers that will not catch up.
+    fn stop_abandoned_transfers(&mut self, cx: &Cx<'_, H>) {
+        let (streams, confirmed) = (&self.streams, &self.cut.confirmed.heads);
+        let most = self.settings.behind_bytes;
+        let is_too_much = |after: &[Bid]| streams.bytes_between(after, confirmed) > most;
+        let is_member = &self.cut.is_member;
+        self.transfer.stop_abandoned(&self.replica, cx.now.at, is_member, is_too_much);
     }
 
     /// Drops the batches below the low watermark (Minerva §4), and the decisions of agreement about
     /// them.
     fn collect(&mut self, cx: &mut Cx<'_, H>) {
-        let collection = &self.collection;
-        let members = self.members();
-        for (source, log) in self.replication.logs.iter_mut().enumerate() {
-            let applied = |node: &NodeId| collection.heads[node.index()][source];
-            let heads = members.iter().map(applied);
-            let watermark =
-                if is_planted(Bug::CollectedForOne) { heads.max() } else { heads.min() };
-            let watermark = watermark.unwrap_or_default();
-            // A removed replica does not count, and may be ahead or behind. A batch that is not
-            // durable here must still be acknowledged.
-            let confirmed = self.mastery.confirmed.heads[source];
-            let watermark = watermark.min(confirmed).min(log.durable);
-            let watermark =
-                self.transfer.least_kept(source).map_or(watermark, |kept| kept.min(watermark));
-            log.collect(watermark);
-        }
+        let (members, confirmed) = (self.members(), &self.cut.confirmed.heads);
+        let kept = |source| self.transfer.least_kept(source);
+        self.streams.collect(&members, confirmed, kept);
+        let durable = self.collection.durable.iter();
         // A restart begins at the durable epoch and must find the decisions after it.
-        let restarts_from = collection.durable.iter().min().copied().unwrap_or_default();
+        let restarts_from = durable.min().copied().unwrap_or_default();
         self.agreement_mut().trim(restarts_from.0);
         self.forget_cuts(cx);
     }
 
     /// The last epoch that no member of the group has to replay after a restart.
     pub(crate) fn durable_everywhere(&self) -> SnapshotVersion {
-        let durable = |node: NodeId| match node == self.me {
+        let durable = |node: NodeId| match node == self.replica.me {
             true => self.cut.durable,
             false => self.collection.durable[node.index()],
         };
@@ -154,7 +129,7 @@ impl<H: Host> Inputs<H> {
     fn forget_cuts(&mut self, cx: &mut Cx<'_, H>) {
         let mut durable = self.collection.durable.clone();
         durable.sort_unstable_by(|a, b| b.cmp(a));
-        let on_majority = durable[self.topology.majority() - 1].min(self.cut.durable);
+        let on_majority = durable[self.replica.topology.majority() - 1].min(self.cut.durable);
         let kept = self.settings.cuts_kept;
         let upto = on_majority.0.saturating_sub(kept);
         // In groups, because each truncation is a record in the log.
@@ -165,16 +140,18 @@ impl<H: Host> Inputs<H> {
 
     /// Requests a checkpoint when the log has grown enough.
     pub(crate) fn checkpoint_if_due(&mut self, cx: &mut Cx<'_, H>) {
-        if self.is_checkpoint_due() && self.may_checkpoint(cx) {
+        // The log does not contain a state installed from a peer, and no epoch has run on it yet.
+        let must = |log: &Self| log.cut.installed.is_some();
+        if self.is_checkpoint_due() && (must(self) || H::may_checkpoint(self, cx)) {
             self.start_checkpoint(cx);
-            self.freeze(cx);
+            H::on_checkpoint_begun(self, cx);
         }
     }
 
     /// Whether the log has grown enough for a checkpoint and none is being written.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
         let collection = &self.collection;
-        let is_due = collection.bytes_since_checkpoint >= self.settings.checkpoint_bytes;
+        let is_due = self.replica.bytes_since_checkpoint >= self.settings.checkpoint_bytes;
         // During log replay there is no agreement yet whose state could be saved.
         let is_running = self.cut.agreement.is_some();
         is_due && is_running && collection.writing.is_none() && !collection.rests
@@ -183,58 +160,57 @@ impl<H: Host> Inputs<H> {
     /// Requests a checkpoint of the last confirmed epoch.
     pub(crate) fn start_checkpoint(&mut self, cx: &mut Cx<'_, H>) {
         cx.mark("inputs.checkpoint");
-        let confirmed = &self.mastery.confirmed;
+        let confirmed = &self.cut.confirmed;
         let version = confirmed.epoch;
+        let heads = &confirmed.heads;
+        let heads = mutate!(CheckpointOfOldRows: heads.clone() => checkpoint_of_old_rows(self));
         let meta = Meta {
             log_head: cx.log_head(),
-            heads: if is_planted(Bug::CheckpointOfOldRows) {
-                self.replication.logs.iter().map(|log| log.held).collect()
-            } else {
-                confirmed.heads.clone()
-            },
+            heads,
             is_member: confirmed.is_member.clone(),
-            births: self.greetings.births.clone(),
-            next_sequence: self.next_sequence,
-            sequences: self.replication.logs.iter().map(|log| log.next_sequence).collect(),
-            rejoin: match &self.rejoin {
-                Some(Rejoin::CatchingUp(target)) => Some(target.clone()),
-                Some(Rejoin::Asking(_)) | None => None,
-            },
+            log_identities: self.presence.log_identities.clone(),
+            next_sequence: self.streams.next_sequence,
+            sequences: self.streams.logs.iter().map(|log| log.next_sequence).collect(),
+            rejoin: self.target.clone(),
             agreement: self.agreement().compacted_records(),
         };
         cx.checkpoint(version, meta.encode());
         // Batches that the checkpoint does not cover. Later ones are further on in the log.
-        let logs = self.replication.logs.iter().zip(&meta.heads);
+        let logs = self.streams.logs.iter().zip(&meta.heads);
         let lacking = logs.flat_map(|(log, head)| log.slots.range(head.next()..));
+        let lacking = lacking.map(|(_, slot)| slot.position).min();
+        let lacking = mutate!(TruncatedTooFar: lacking => None);
         let after = LogPosition(meta.log_head.0 + 1);
         let first = lacking
-            .map(|(_, slot)| slot.position)
-            .filter(|_| !is_planted(Bug::TruncatedTooFar))
-            .chain(self.mastery.early.front().map(|early| early.position))
+            .into_iter()
+            .chain(H::first_needed(self))
             .chain(self.collection.kept_from)
             .min()
             .unwrap_or(after)
             .min(after);
         let collection = &mut self.collection;
-        let bytes = std::mem::take(&mut collection.bytes_since_checkpoint);
-        collection.writing = Some(Writing { version, first_needed: first, bytes });
+        let bytes = std::mem::take(&mut self.replica.bytes_since_checkpoint);
+        collection.writing = Some(CheckpointInProgress { version, first_needed: first, bytes });
     }
 
     /// Handles a failed checkpoint. The replica continues as after a successful one, and takes
     /// another, of a later version, after a pause. Until then its memory and that of its peers
     /// grows, because it is frozen or retains the pinned version.
     pub(crate) fn on_checkpoint_failed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some(Writing { version: asked, bytes, .. }) = self.collection.writing.take() else {
+        let Some(CheckpointInProgress { version: asked, bytes, .. }) =
+            self.collection.writing.take()
+        else {
             return;
         };
         assert_eq!(asked, version, "one checkpoint is written at a time");
         cx.mark("inputs.checkpoint_failed");
         self.counters.checkpoints_failed += 1;
         let collection = &mut self.collection;
-        collection.bytes_since_checkpoint = collection.bytes_since_checkpoint.saturating_add(bytes);
+        let replica = &mut self.replica;
+        replica.bytes_since_checkpoint = replica.bytes_since_checkpoint.saturating_add(bytes);
         collection.rests = true;
         cx.set_timer(Timer::Checkpoint.into(), REST);
-        self.thaw();
+        H::on_checkpoint_ended(self);
     }
 
     /// Allows another checkpoint, which the protocol requests if it is due.
@@ -245,7 +221,8 @@ impl<H: Host> Inputs<H> {
     /// Handles a durable checkpoint: the log before it is not needed, except for batches that it
     /// does not cover.
     pub(crate) fn on_checkpointed(&mut self, cx: &mut Cx<'_, H>, version: SnapshotVersion) {
-        let Some(Writing { version: asked, first_needed, .. }) = self.collection.writing.take()
+        let Some(CheckpointInProgress { version: asked, first_needed, .. }) =
+            self.collection.writing.take()
         else {
             return;
         };
@@ -253,31 +230,15 @@ impl<H: Host> Inputs<H> {
         let cut = &mut self.cut;
         if cut.installed.is_none_or(|installed| installed <= version) {
             cut.installed = None;
+            self.streams.has_skipped = false;
             cut.durable = cut.durable.max(version).max(cut.logged);
         }
-        self.thaw();
+        H::on_checkpoint_ended(self);
         cx.truncate(first_needed);
         // It does not contain state installed from a peer in the meantime, and no epoch may follow
         // to trigger the next one.
         self.checkpoint_if_due(cx);
-        self.acknowledge(cx, self.replication.synced);
-    }
-}
-
-impl Collection {
-    /// Counts bytes that a restart will have to read or write again.
-    pub(crate) fn owe(&mut self, bytes: usize) {
-        self.bytes_since_checkpoint = self.bytes_since_checkpoint.saturating_add(bytes as u64);
-    }
-}
-
-impl<B> SourceLog<B> {
-    /// Drops the batches up to `watermark`.
-    pub(crate) fn collect(&mut self, watermark: Bid) {
-        if watermark > self.collected {
-            self.collected = watermark;
-            self.slots = self.slots.split_off(&watermark.next());
-        }
+        self.streams.acknowledge(cx, &self.replica, self.streams.synced);
     }
 }
 
@@ -292,7 +253,7 @@ pub(crate) struct Meta<R> {
     /// Whether each replica was in the configuration.
     pub is_member: Vec<bool>,
     /// The known log identities of the replicas.
-    pub births: Vec<u64>,
+    pub log_identities: Vec<u64>,
     /// The number of the next local transaction.
     pub next_sequence: u64,
     /// For each log, a number above those of all of its transactions.
@@ -309,7 +270,7 @@ impl<R: Rules> Meta<R> {
         out.put_u64(self.log_head.0);
         encode_heads(&self.heads, &mut out);
         self.is_member.iter().for_each(|&is_member| out.put_u8(u8::from(is_member)));
-        self.births.iter().for_each(|&birth| out.put_u64(birth));
+        self.log_identities.iter().for_each(|&log_identity| out.put_u64(log_identity));
         out.put_u64(self.next_sequence);
         self.sequences.iter().for_each(|&sequence| out.put_u64(sequence));
         out.put_u8(u8::from(self.rejoin.is_some()));
@@ -325,13 +286,26 @@ impl<R: Rules> Meta<R> {
         let log_head = LogPosition(from.u64(WHAT)?);
         let heads = decode_heads(from)?;
         let is_member = heads.iter().map(|_| Ok(from.u8(WHAT)? == 1)).collect::<Result<_, _>>()?;
-        let births = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
+        let log_identities = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
         let next_sequence = from.u64(WHAT)?;
         let sequences = heads.iter().map(|_| from.u64(WHAT)).collect::<Result<_, _>>()?;
         let is_rejoining = from.u8(WHAT)? == 1;
         let rejoin = is_rejoining.then(|| Target::decode(from)).transpose()?;
         let agreement =
             postcard::from_bytes(from.bytes(WHAT)?).map_err(|_| DecodeError::new(WHAT))?;
-        Ok(Self { log_head, heads, is_member, births, next_sequence, sequences, rejoin, agreement })
+        Ok(Self {
+            log_head,
+            heads,
+            is_member,
+            log_identities,
+            next_sequence,
+            sequences,
+            rejoin,
+            agreement,
+        })
     }
+}
+
+fn checkpoint_of_old_rows<H: Host>(inputs: &Inputs<H>) -> Heads {
+    inputs.streams.logs.iter().map(|log| log.held).collect()
 }

@@ -1,4 +1,4 @@
-//! Phase 3: epoch-based global commit (Minerva §3.4, Algorithm 3).
+//! Epoch-based global commit (Minerva §3.4, Algorithm 3).
 //!
 //! Every epoch the coordinator, which is the leader of agreement, proposes the vector of available
 //! log heads. Agreement decides the same sequence of cuts on every replica; the n-th decision is
@@ -12,14 +12,16 @@
 use std::sync::Arc;
 
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::latency::Milestone;
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
-use pangea_core::way::Phase;
 
 use super::messages::Message;
-use super::state::{Cut, Slot};
-use super::{Batch, Bid, Host, Inputs, LogRecord, Rules, Timer};
-use crate::agreement::{self, Drained, Refused};
+use super::state::Cut;
+use super::{Host, Inputs, Rules, Timer};
+use crate::agreement::{self, Ready, Refused};
+use crate::replica::kind;
+use crate::streams::{Bid, BufferedBatch, Heads, Streams};
 
 /// The maximum number of undecided proposals. When it is reached, agreement is not keeping up.
 const UNDECIDED_MAX: u64 = 256;
@@ -34,8 +36,8 @@ impl<H: Host> Inputs<H> {
     /// Minerva §3.4, Algorithm 3, `ProposeConsensus`: the timer of the coordinator.
     pub(crate) fn on_epoch_timeout(&mut self, cx: &mut Cx<'_, H>) {
         cx.set_timer(Timer::Epoch.into(), self.settings.epoch);
-        if self.is_asynchronous() {
-            self.reign(cx, true);
+        if H::has_master(self) {
+            H::lead(self, cx);
         } else if self.agreement().is_leader() {
             self.propose(cx);
         }
@@ -43,7 +45,7 @@ impl<H: Host> Inputs<H> {
 
     /// Proposes at once if other logs are ahead, unless a master does so anyway.
     pub(crate) fn catch_up(&mut self, cx: &mut Cx<'_, H>) {
-        if self.is_behind() && self.agreement().is_leader() && !self.is_asynchronous() {
+        if self.is_behind() && self.agreement().is_leader() && !H::has_master(self) {
             self.propose(cx);
         }
     }
@@ -51,14 +53,14 @@ impl<H: Host> Inputs<H> {
     /// Whether this is the only replica of a cluster, which waits for no other, and all its
     /// proposals are decided.
     pub(crate) fn is_idle_alone(&self) -> bool {
-        self.greetings.is_ready && self.cut.undecided() == 0 && self.agreement().is_alone()
+        self.presence.is_ready && self.cut.undecided() == 0 && self.agreement().is_alone()
     }
 
     /// Minerva §3.4, Algorithm 3, `ProposeConsensus`: proposes a cut if there is something new.
     pub(crate) fn propose(&mut self, cx: &mut Cx<'_, H>) {
-        if !self.mastery.early.is_empty() {
-            // Cuts from a time when replication was asynchronous are proposed first.
-            return self.reign(cx, true);
+        if H::has_early_cuts(self) {
+            // Cuts that were fixed by a master are proposed first.
+            return H::lead(self, cx);
         }
         let term = self.agreement().term();
         if self.cut.term != term && self.cut.undecided() > 0 {
@@ -72,13 +74,10 @@ impl<H: Host> Inputs<H> {
             return cx.mark("inputs.waits_for_others");
         }
         let (removed, readmitted) = self.membership_changes(cx);
-        let heads = if is_planted(Bug::CutPastGap) {
-            self.replication.logs.iter().map(|log| log.known).collect()
-        } else {
-            self.replication.available.clone()
-        };
-        let turn = self.next_turn(cx);
-        let is_turn_news = self.is_turn_news(turn);
+        let streams = &self.streams;
+        let heads = mutate!(CutPastGap: streams.available.clone() => cut_past_gap(streams));
+        let turn = H::next_turn(self, cx);
+        let is_turn_news = H::is_turn_news(self, turn);
         let is_asked = self.barriers.is_asked() || self.is_behind();
         let cut = &mut self.cut;
         // After a restart, fewer batches are known to be available than were proposed before it.
@@ -95,15 +94,14 @@ impl<H: Host> Inputs<H> {
         let reign = None;
         let cut = Cut { name, rules, heads, removed, readmitted, reign, turn };
         self.agreement_mut().propose(cut);
-        self.note_turn_proposed(turn);
+        H::on_turn_proposed(self, turn);
         self.answer_barriers(cx);
     }
 
     /// Records that another log has reached an epoch.
     pub(crate) fn follow(&mut self, epoch: SnapshotVersion) {
-        if !is_planted(Bug::FollowsNobody) {
-            self.pace.wanted = self.pace.wanted.max(epoch);
-        }
+        let wanted = self.pace.wanted;
+        self.pace.wanted = mutate!(FollowsNobody: wanted.max(epoch) => wanted);
     }
 
     /// Whether other logs have reached epochs for which no cut is in flight here.
@@ -113,8 +111,8 @@ impl<H: Host> Inputs<H> {
 
     /// The last epoch that is known to be decided, or that this replica proposed or fixed.
     pub(crate) fn last_epoch(&self) -> SnapshotVersion {
-        if self.is_asynchronous() {
-            return self.last_decided().max(self.mastery.last_fixed().unwrap_or_default());
+        if H::has_master(self) {
+            return self.last_decided().max(H::last_early(self).unwrap_or_default());
         }
         SnapshotVersion(self.last_decided().0 + self.cut.undecided())
     }
@@ -136,24 +134,24 @@ impl<H: Host> Inputs<H> {
         let silence = self.settings.removal;
         let is_silent = |node: &NodeId| cx.now.at.since(cut.heard_at[node.index()]) >= silence;
         let is_member = |node: &NodeId| cut.is_member[node.index()];
-        let peers = self.topology.peers_of(self.me).filter(is_member);
+        let peers = self.replica.peers().filter(is_member);
         let mut removed: Vec<_> = peers.filter(is_silent).collect();
         let silent = removed.len();
         // The coordinator itself may be behind and removed: it may lead while it is not a member.
-        let members = self.topology.node_ids().filter(is_member);
+        let members = self.replica.topology.node_ids().filter(is_member);
         let behind = members.filter(|node| self.is_too_far_behind(*node));
         let behind: Vec<_> = behind.filter(|node| !removed.contains(node)).collect();
         removed.extend(behind);
         let applied = &self.collection.applied;
-        let mine = self.mastery.confirmed.epoch;
+        let mine = self.cut.confirmed.epoch;
         let furthest = self.furthest();
         let is_back = |node: &NodeId| {
-            let is_me = *node == self.me;
+            let is_me = *node == self.replica.me;
             let applied = if is_me { mine } else { applied[node.index()] };
-            let is_here = is_me || self.replication.is_up[node.index()] && !is_silent(node);
+            let is_here = is_me || self.replica.is_up[node.index()] && !is_silent(node);
             is_here && furthest.0 - applied.0 <= READMIT_EPOCHS_BEHIND_MAX
         };
-        let nodes = self.topology.node_ids();
+        let nodes = self.replica.topology.node_ids();
         let readmitted: Vec<_> = nodes.filter(|node| !is_member(node) && is_back(node)).collect();
         if silent > 0 {
             cx.mark("inputs.remove_replica");
@@ -170,21 +168,21 @@ impl<H: Host> Inputs<H> {
     /// The last epoch that any replica is known to have applied.
     pub(super) fn furthest(&self) -> SnapshotVersion {
         let applied = self.collection.applied.iter().max().copied().unwrap_or_default();
-        applied.max(self.mastery.confirmed.epoch)
+        applied.max(self.cut.confirmed.epoch)
     }
 
     /// Whether a replica is so far behind the others that they should retain nothing for it.
     fn is_too_far_behind(&self, node: NodeId) -> bool {
         let behind = self.furthest().0.saturating_sub(self.collection.applied[node.index()].0);
-        behind > BEHIND_EPOCHS_MIN && self.kept_for(node) > self.settings.behind_bytes
+        behind > BEHIND_EPOCHS_MIN && self.streams.bytes_kept_for(node) > self.settings.behind_bytes
     }
 
     /// Passes a peer's message to agreement.
     pub(crate) fn on_agreement(&mut self, cx: &mut Cx<'_, H>, from: NodeId, bytes: &[u8]) {
-        if !self.greetings.is_ready {
+        if !self.presence.is_ready {
             return cx.mark("inputs.agreement_too_early");
         }
-        let node_count = self.topology.node_count();
+        let node_count = self.replica.topology.node_count();
         let is_sound = |cut: &Cut<H::Rules>| cut.is_sound(node_count);
         if let Err(Refused(why)) = self.agreement_mut().on_message(from, bytes, &is_sound) {
             cx.mark("inputs.agreement_refused");
@@ -195,36 +193,34 @@ impl<H: Host> Inputs<H> {
     /// Advances the clock of agreement.
     pub(crate) fn on_tick(&mut self, cx: &mut Cx<'_, H>) {
         cx.set_timer(Timer::Tick.into(), agreement::TICK);
-        if self.greetings.is_ready {
+        if self.presence.is_ready {
             self.agreement_mut().on_tick();
-            self.ask_to_lead(cx);
+            H::on_tick(self, cx);
         }
     }
 
     /// Persists the records of agreement, sends its messages, and queues its decisions.
     pub(crate) fn settle_agreement(&mut self, cx: &mut Cx<'_, H>) {
-        if !self.greetings.is_ready {
+        if !self.presence.is_ready {
             return;
         }
-        let drained = self.agreement_mut().drain();
-        let Drained { records, messages, skipped, decided, is_decided_here } = drained;
+        let drained = self.agreement_mut().take_ready();
+        let Ready { records, messages, skipped, decided, is_decided_here } = drained;
         if !records.is_empty() {
             let encoded = postcard::to_stdvec(&records).expect("records can be encoded");
-            let position = self.persist(cx, LogRecord::Agreement(encoded.into()));
+            let position = self.replica.persist(cx, &kind::AGREEMENT, encoded.into());
             self.cut.agreement_record = position;
         }
         // A message may also depend on records that were drained earlier.
-        let after = match is_planted(Bug::VoteBeforeFsync) {
-            true => LogPosition(0),
-            false => self.cut.agreement_record,
-        };
+        let after = mutate!(VoteBeforeFsync: self.cut.agreement_record => LogPosition(0));
         for (to, bytes) in messages {
-            cx.send_after(after, self.node(to), Message::Agreement { bytes: bytes.into() }.into());
+            let message = Message::Agreement { bytes: bytes.into() };
+            self.replica.send_after(cx, after, to, message);
         }
-        let confirmed = self.mastery.confirmed.epoch;
+        let confirmed = self.cut.confirmed.epoch;
         if let Some(upto) = skipped.map(SnapshotVersion).filter(|u| *u > confirmed) {
             cx.mark("inputs.cuts_skipped");
-            self.give_up_all(cx);
+            H::on_skipped(self, cx);
             self.cut.skip_to(upto);
         }
         for (number, cut) in decided {
@@ -240,7 +236,7 @@ impl<H: Host> Inputs<H> {
 
     /// Queues the cuts that the only replica of a cluster has decided and persisted.
     fn queue_synced_cuts(&mut self, cx: &mut Cx<'_, H>) {
-        let synced = self.replication.synced;
+        let synced = self.streams.synced;
         let is_synced = |(at, ..): &mut (LogPosition, _, _)| *at <= synced;
         while let Some((_, epoch, cut)) = self.cut.unsynced.pop_front_if(is_synced) {
             self.queue_cut(cx, epoch, cut);
@@ -252,23 +248,28 @@ impl<H: Host> Inputs<H> {
         cx.mark("inputs.cut_decided");
         self.cut.note_decided(cut.name);
         self.note_coordinator(cx, cut.name);
-        let confirmed = self.mastery.confirmed.epoch;
-        if self.confirm_or_give_up(cx, epoch, &cut) {
-            return self.tell_reached(cx, Phase::Ordered, cut.heads[self.me.index()]);
+        let confirmed = self.cut.confirmed.epoch;
+        if H::is_decided_early(self, cx, epoch, &cut) {
+            return self.note_ordered(cx, &cut);
         }
         if epoch <= confirmed {
             return;
         }
-        let is_old = self.agreement().leader().is_some_and(|leader| leader != cut.name.proposer);
-        if is_old && is_planted(Bug::OldCutDropped) {
-            return;
-        }
-        self.note_turn(cx, epoch, cut.turn);
-        for (log, head) in self.replication.logs.iter_mut().zip(&cut.heads) {
-            log.known = log.known.max(*head);
-        }
-        self.tell_reached(cx, Phase::Ordered, cut.heads[self.me.index()]);
+        mutate!(OldCutDropped: () => if old_cut_dropped(self, &cut) { return });
+        H::on_decided(self, cx, epoch, &cut);
+        self.streams.note_known(&cut.heads);
+        self.note_ordered(cx, &cut);
         self.cut.waiting.push_back((epoch, cut));
+    }
+
+    fn note_ordered(&self, cx: &Cx<'_, H>, cut: &Cut<H::Rules>) {
+        self.note_reached(cx, Milestone::Ordered, cut.heads[self.replica.me.index()]);
+    }
+
+    /// Notifies the latency observer that this replica's transactions up to the end of a batch of
+    /// its log have reached a phase.
+    pub(crate) fn note_reached(&self, cx: &Cx<'_, H>, phase: Milestone, head: Bid) {
+        self.streams.note_reached(cx, &self.replica, phase, head);
     }
 
     /// The next cut to apply, if it is known and all of its batches have arrived.
@@ -277,14 +278,13 @@ impl<H: Host> Inputs<H> {
         cx: &mut Cx<'_, H>,
     ) -> Option<(SnapshotVersion, Cut<H::Rules>)> {
         let next = self.cut.applied.next();
-        if let Some(cut) = self.early_of(next) {
+        if let Some(cut) = H::early_cut(self, next) {
             return self.follows_rules(cx, next, &cut).then_some((next, cut));
         }
         let (epoch, cut) = self.cut.waiting.front()?;
-        let logs = || self.replication.logs.iter().zip(&cut.heads);
         if *epoch != self.cut.applied.next() {
             cx.mark("inputs.cut_waits_for_checkpoint");
-        } else if !logs().all(|(log, head)| log.held >= *head) {
+        } else if !self.streams.has(&cut.heads) {
             cx.mark("inputs.cut_waits_for_batch");
         } else if self.follows_rules(cx, *epoch, cut) {
             return Some((*epoch, cut.clone()));
@@ -298,14 +298,12 @@ impl<H: Host> Inputs<H> {
         cx: &mut Cx<'_, H>,
         epoch: SnapshotVersion,
     ) -> Option<Cut<H::Rules>> {
-        if let Some(cut) = self.early_of(epoch) {
+        if let Some(cut) = H::early_cut(self, epoch) {
             return self.follows_rules(cx, epoch, &cut).then_some(cut);
         }
         let at = epoch.0.checked_sub(self.cut.waiting.front()?.0.0)?;
         let (found, cut) = self.cut.waiting.get(usize::try_from(at).ok()?)?;
-        let mut logs = self.replication.logs.iter().zip(&cut.heads);
-        let are_here = logs.all(|(log, head)| log.held >= *head);
-        if *found != epoch || !are_here {
+        if *found != epoch || !self.streams.has(&cut.heads) {
             cx.mark("inputs.cut_waits_for_batch");
             return None;
         }
@@ -333,28 +331,15 @@ impl<H: Host> Inputs<H> {
 
     /// The batches between these heads and a cut, ordered by source and then by number.
     pub(crate) fn batches_between(&self, from: &[Bid], cut: &Cut<H::Rules>) -> Vec<Arc<H::Batch>> {
-        let logs = self.replication.logs.iter().zip(from.iter().zip(&cut.heads));
-        let proposer = cut.name.proposer;
-        let counts = |slot: &&Slot<H::Batch>| match cut.reign {
-            // A master's batch that no cut of its master term contains is void.
-            None => !slot.batch.is_of_reign(),
-            Some(reign) => {
-                let is_of_it =
-                    slot.batch.source() == proposer && slot.batch.first_sequence() >= reign.first;
-                is_of_it || is_planted(Bug::VoidRunLater)
-            }
-        };
+        let logs = self.streams.logs.iter().zip(from.iter().zip(&cut.heads));
+        let counts = |slot: &&BufferedBatch<H::Batch>| H::is_in(cut, &slot.batch);
         let slots = logs
             .filter(|(_, (from, upto))| from < upto)
             .flat_map(|(log, (from, upto))| log.slots.range(from.next()..=*upto))
             .map(|(_, slot)| slot)
             .filter(counts);
-        if is_planted(Bug::ArrivalOrder) {
-            let mut slots: Vec<_> = slots.collect();
-            slots.sort_by_key(|slot| slot.position);
-            return slots.into_iter().map(|slot| slot.batch.clone()).collect();
-        }
-        slots.map(|slot| slot.batch.clone()).collect()
+        let batch = |slot: &BufferedBatch<H::Batch>| slot.batch.clone();
+        mutate!(ArrivalOrder: slots.map(batch).collect() => arrival_order(slots))
     }
 
     /// Advances the applied epoch: its writes are all in the store. The protocol publishes it now,
@@ -368,17 +353,38 @@ impl<H: Host> Inputs<H> {
         self.raise_heads(cut);
         cx.mark("inputs.epoch_applied");
         self.apply_membership(cx, cut);
-        self.turns.apply(cut.turn);
         self.cut.applied = epoch;
         self.counters.epochs += 1;
-        self.note_reign(cx, epoch, cut);
+        H::on_applied(self, cx, epoch, cut);
+    }
+
+    /// Confirms an epoch that ran: its results are final.
+    pub(crate) fn confirm(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        epoch: SnapshotVersion,
+        cut: &Cut<H::Rules>,
+    ) {
+        let state = &mut self.cut;
+        assert!(epoch <= state.applied, "the epoch was run");
+        state.waiting.pop_front_if(|(waiting, _)| *waiting == epoch);
+        if epoch == state.applied {
+            state.confirm_applied();
+        }
+        let confirmed = &mut state.confirmed;
+        confirmed.epoch = epoch;
+        for (head, upto) in confirmed.heads.iter_mut().zip(&cut.heads) {
+            *head = (*head).max(*upto);
+        }
+        cut.removed.iter().for_each(|node| confirmed.is_member[node.index()] = false);
+        cut.readmitted.iter().for_each(|node| confirmed.is_member[node.index()] = true);
+        H::on_confirmed(self, cx, epoch, cut);
     }
 
     /// Advances the heads: the batches of a cut are part of the state.
     pub(crate) fn raise_heads(&mut self, cut: &Cut<H::Rules>) {
         for (head, cut_head) in self.cut.heads.iter_mut().zip(&cut.heads) {
-            let is_back = is_planted(Bug::HeadsGoBack);
-            *head = if is_back { *cut_head } else { (*head).max(*cut_head) };
+            *head = mutate!(HeadsGoBack: (*head).max(*cut_head) => *cut_head);
         }
     }
 
@@ -390,8 +396,22 @@ impl<H: Host> Inputs<H> {
         for node in &cut.readmitted {
             self.cut.is_member[node.index()] = true;
         }
-        if cut.removed.contains(&self.me) {
+        if cut.removed.contains(&self.replica.me) {
             cx.mark("inputs.was_removed");
         }
     }
+}
+
+fn cut_past_gap<H: Host>(streams: &Streams<H>) -> Heads {
+    streams.logs.iter().map(|log| log.known).collect()
+}
+
+fn old_cut_dropped<H: Host>(inputs: &Inputs<H>, cut: &Cut<H::Rules>) -> bool {
+    inputs.agreement().leader().is_some_and(|leader| leader != cut.name.proposer)
+}
+
+fn arrival_order<'a, B: 'a>(slots: impl Iterator<Item = &'a BufferedBatch<B>>) -> Vec<Arc<B>> {
+    let mut slots: Vec<_> = slots.collect();
+    slots.sort_by_key(|slot| slot.position);
+    slots.into_iter().map(|slot| slot.batch.clone()).collect()
 }

@@ -1,89 +1,89 @@
-//! Detects a lost log before a replica sends promises, votes or batches.
+//! Greetings with the knowledge of batches and promises.
 //!
-//! A replica that lost its log would assign used numbers to new batches and vote twice. Therefore
-//! it first asks the replicas that it has communicated with. Each replica draws a random log
-//! identity, its `birth`, at its first start and logs it. Peers log each other's log identities.
-//!
-//! ```text
-//!   replica                                 peer
-//!     | Greeting(birth, yours: none) -------> |   not known yet: logs it
-//!     | <--- Greeting(birth, yours, how far it has this replica's log, its last promise) |
-//! ```
-//!
-//! Until it is ready, a replica creates no batches and does not participate in agreement.
-//!
-//! - At its first start it is ready when more than half of its peers have logged its identity. Two
-//!   such sets share a peer. Therefore a replica that lost its disk and draws another identity
-//!   never becomes ready.
-//! - At a later start it is ready when enough peers have greeted it to form a majority with it. It
-//!   could not commit without them, so this adds no wait.
-//! - A peer that knows another identity of the replica, has more of its log, or a later promise,
-//!   stops it. The way back is in `rejoin.rs`.
+//! A peer that has more of a replica's log than the replica, or a later promise of it, stops it:
+//! the replica has lost a part of its log. The way back is in `rejoin.rs`.
 
-use pangea_core::ids::{LogPosition, NodeId};
-use pangea_core::protocol::{Cx, FirstStart};
+use bytes::Bytes;
+use pangea_core::codec::{DecodeError, Reader, Writer};
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::Cx;
 
-use super::messages::Message;
-use super::replication::lost_log;
-use super::{Bid, Event, Host, Inputs, LogRecord};
+use super::{Event, Host, Inputs};
 use crate::agreement::Term;
+use crate::messages::NUMBER_MAX;
+use crate::presence::{Asked, Message, Met};
+use crate::streams::{Bid, lost_batches, lost_log};
 
-/// The replicas' knowledge of each other's log identities.
-#[derive(Default)]
-pub(crate) struct Greetings {
-    /// The log identity of each replica; 0 if unknown.
-    pub births: Vec<u64>,
-    /// The nonce of the rejoin request of each peer that lost its disk, until it has greeted.
-    pub rejoins: Vec<Option<u64>>,
-    /// The log position of the last record of a log identity.
-    logged: LogPosition,
-    /// Whether each peer has confirmed, since this replica started, that it logged this replica's
-    /// identity.
-    knows: Vec<bool>,
-    /// Whether each peer has answered this replica's rejoin request in this run.
-    pub answered: Vec<bool>,
-    /// The number of confirmations at which this replica is ready.
-    enough: usize,
-    /// Whether this replica participated in an earlier run.
-    was_ready: bool,
-    /// Whether this replica creates batches and participates in agreement.
-    pub is_ready: bool,
-    /// The latest term that a peer follows, according to its greeting.
-    pub follows: Term,
+/// The knowledge of the receiver that is in a greeting, besides its identity.
+struct Evidence {
+    /// The last batch of the receiver's log that the sender has without gaps.
+    batches: Bid,
+    /// The latest ballot that the receiver has promised to the sender.
+    promise: Term,
+    /// The latest ballot that the sender has promised to any replica.
+    follows: Term,
 }
 
-impl Greetings {
-    /// The initial state, in which nothing is known.
-    pub(crate) fn new(node_count: usize) -> Self {
-        Self { births: vec![0; node_count], rejoins: vec![None; node_count], ..Self::default() }
+impl Evidence {
+    fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        out.put_varint(self.batches.0);
+        self.promise.encode(&mut out);
+        self.follows.encode(&mut out);
+        out.into()
     }
 
-    /// The log position of the last record of a log identity.
-    pub(crate) fn logged_at(&mut self, position: LogPosition) {
-        self.was_ready = true;
-        self.logged = position;
-    }
-
-    /// The confirmations that `me` waits for at its first start; `None` at a later start or once it
-    /// is ready.
-    pub(crate) fn first_start(&self, me: NodeId) -> Option<FirstStart> {
-        let is_missing = |node: &NodeId| *node != me && !self.knows[node.index()];
-        let nodes = (0..self.knows.len()).map(|index| NodeId(index as u16));
-        (!self.was_ready && !self.is_ready).then(|| FirstStart {
-            needed: self.enough + 1,
-            missing: nodes.filter(is_missing).collect(),
-        })
-    }
-}
-
-impl Greetings {
-    /// Records the term that a peer follows.
-    pub(crate) fn note_follows(&mut self, term: Term) {
-        self.follows = self.follows.max(term);
+    fn decode(bytes: &[u8], node_count: usize) -> Result<Self, DecodeError> {
+        const WHAT: &str = "greeting";
+        let from = &mut Reader::new(bytes);
+        let batches = Bid(from.varint(WHAT)?);
+        let (promise, follows) = (Term::decode(from)?, Term::decode(from)?);
+        let are_sound = promise.is_sound(node_count) && follows.is_sound(node_count);
+        match batches.0 <= NUMBER_MAX && are_sound && from.is_empty() {
+            true => Ok(Self { batches, promise, follows }),
+            false => Err(DecodeError::new(WHAT)),
+        }
     }
 }
 
 impl<H: Host> Inputs<H> {
+    /// Handles a peer's message about identities.
+    pub(super) fn on_presence(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        from: NodeId,
+        message: Message,
+    ) -> Option<Event<H>> {
+        match message {
+            Message::Greeting { log_identity, yours, known } => {
+                return self.on_greeting(cx, from, (log_identity, yours), &known);
+            }
+            Message::Rejoin { nonce, log_identity } => {
+                let asked =
+                    self.presence.on_rejoin(from, (nonce, log_identity), self.target.is_some());
+                match asked {
+                    Asked::TooEarly => cx.mark("inputs.rejoin_too_early"),
+                    Asked::KnowsNothing => self.answer_rejoin(cx, from, nonce, None),
+                    Asked::Answers { is_new, is_whole } => {
+                        if is_new {
+                            self.end_earlier_life(cx, from, log_identity);
+                        }
+                        self.answer_rejoin(cx, from, nonce, Some(is_whole));
+                    }
+                }
+            }
+            Message::RejoinReply { nonce, log_identity, known } => {
+                let (presence, replica) = (&mut self.presence, &self.replica);
+                let all =
+                    presence.on_rejoin_reply(cx, replica, from, (nonce, log_identity), &known);
+                if let Some(all) = all {
+                    self.end_asking(cx, all);
+                }
+            }
+        }
+        None
+    }
+
     /// Starts the exchange after the log was read. `was_ready` is whether this replica has
     /// participated before; `is_replaced` is whether it may have done so before its disk was lost.
     pub(crate) fn begin_greetings(
@@ -92,138 +92,95 @@ impl<H: Host> Inputs<H> {
         was_ready: bool,
         is_replaced: bool,
     ) {
-        let me = self.me;
-        let node_count = self.topology.node_count();
-        let peers = node_count - 1;
-        let majority = self.topology.majority();
-        let greetings = &mut self.greetings;
-        greetings.was_ready = was_ready;
-        greetings.knows = vec![false; node_count];
-        greetings.answered = vec![false; node_count];
-        greetings.enough = if was_ready { majority - 1 } else { peers.min(peers / 2 + 1) };
+        self.presence.begin(&self.replica, was_ready);
         if is_replaced && !was_ready {
-            return self.start_rejoin(cx);
+            return self.presence.start_rejoin(cx, &self.replica);
         }
         if self.holds_target() {
             // An earlier run had already reached it.
-            self.rejoin = None;
+            self.target = None;
         }
-        if is_replaced && self.rejoin.is_none() {
+        if is_replaced && self.target.is_none() {
             // An earlier run completed the rejoin but stopped before the driver had recorded it.
             cx.rejoined();
         }
-        let greetings = &self.greetings;
-        if greetings.births[me.index()] == 0 {
-            cx.mark("inputs.born");
-            let birth = cx.rng.u64(1..);
-            self.note_birth(cx, me, birth);
-        }
-        if peers == 0 {
+        self.presence.draw_log_identity(cx, &mut self.replica);
+        if self.replica.topology.node_count() == 1 {
             // There is nothing to send yet.
-            self.become_ready(cx);
+            self.presence.become_ready(cx);
         }
-    }
-
-    pub(crate) fn note_birth(&mut self, cx: &mut Cx<'_, H>, node: NodeId, birth: u64) {
-        self.greetings.births[node.index()] = birth;
-        let position = self.persist(cx, LogRecord::Birth(node, birth));
-        self.greetings.logged = position;
     }
 
     /// Sends a peer this replica's identity and its knowledge of the peer.
-    pub(crate) fn greet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
-        let greetings = &self.greetings;
-        let greeting = Message::Greeting {
-            birth: greetings.births[self.me.index()],
-            yours: greetings.births[peer.index()],
-            batches: self.replication.logs[peer.index()].held,
+    pub(super) fn greet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
+        let known = Evidence {
+            batches: self.streams.logs[peer.index()].held,
             promise: self.agreement().promise_of(peer),
             follows: self.agreement().term(),
         };
-        cx.send_after(greetings.logged, self.node(peer), greeting.into());
+        self.presence.greet(cx, &self.replica, peer, known.encode());
     }
 
     /// Handles a peer's greeting: its identity and its knowledge of this replica.
-    pub(crate) fn on_greeting(
+    fn on_greeting(
         &mut self,
         cx: &mut Cx<'_, H>,
         from: NodeId,
-        (birth, yours): (u64, u64),
-        batches: Bid,
-        promise: Term,
+        (log_identity, yours): (u64, u64),
+        known: &[u8],
     ) -> Option<Event<H>> {
-        let known = self.greetings.births[from.index()];
-        if known == 0 {
-            self.note_birth(cx, from, birth);
+        let Ok(known) = Evidence::decode(known, self.replica.topology.node_count()) else {
+            cx.mark("inputs.malformed_greeting");
+            return None;
+        };
+        self.cut.follows = self.cut.follows.max(known.follows);
+        let met = self.presence.meet(cx, &mut self.replica, from, log_identity);
+        if met != Met::Again {
             self.greet(cx, from);
-        } else if known != birth {
-            cx.mark("inputs.stranger");
-            self.greet(cx, from);
+        }
+        if met == Met::Stranger {
             return None;
         }
-        if self.greetings.rejoins[from.index()].take().is_some() {
-            // The peer ignored all other messages while it was rejoining.
+        if self.presence.end_rejoin_of(from) {
             self.say_again(cx, from);
         }
-        let own = self.greetings.births[self.me.index()];
-        if yours != 0 && yours != own && self.greetings.answered[from.index()] {
-            // The greeting was sent before the peer's answer, in which it recorded the new
-            // identity, and the answer overtook it.
+        if self.presence.is_late(&self.replica, from, yours) {
             cx.mark("inputs.greeting_late");
             return None;
         }
-        if let Some(forgotten) = self.forgotten(from, yours, batches, promise) {
+        let forgotten = self.presence.forgotten(&self.replica, from, yours);
+        if let Some(forgotten) = forgotten.or_else(|| self.forgotten(from, &known)) {
             cx.stop(forgotten);
             return None;
         }
-        if yours != own {
-            return None;
-        }
-        self.greetings.knows[from.index()] = true;
-        self.become_ready(cx).then_some(Event::Ready)
+        self.presence.confirm(cx, &self.replica, from, yours).then_some(Event::Ready)
     }
 
-    /// The evidence that this replica has lost part of its log: knowledge of a peer that it does
-    /// not have.
-    fn forgotten(&self, from: NodeId, yours: u64, batches: Bid, promise: Term) -> Option<String> {
-        let (own, held) = (self.greetings.births[self.me.index()], self.own_head());
+    /// The evidence that this replica has lost part of its log: batches or promises that a peer
+    /// knows and that it does not have.
+    fn forgotten(&self, from: NodeId, known: &Evidence) -> Option<String> {
+        let held = self.streams.own_head(&self.replica);
         let from = self.node(from);
-        if yours != 0 && yours != own {
-            return Some(lost_log(&format!(
-                "node {} knows an earlier start of this node that is missing from its log",
-                from.0
-            )));
+        if known.batches > held {
+            return Some(lost_batches(from, known.batches, held));
         }
-        if batches > held {
-            return Some(lost_batches(from, batches, held));
-        }
-        (promise > self.agreement().term()).then(|| {
+        (known.promise > self.agreement().term()).then(|| {
             lost_log(&format!(
                 "this node made promises to node {} in agreement that are missing from its log",
                 from.0
             ))
         })
     }
-
-    /// Makes this replica ready once enough peers have confirmed. Returns whether that changed now.
-    fn become_ready(&mut self, cx: &mut Cx<'_, H>) -> bool {
-        let greetings = &mut self.greetings;
-        let count = greetings.knows.iter().filter(|knows| **knows).count();
-        if greetings.is_ready || count < greetings.enough {
-            return false;
-        }
-        greetings.is_ready = true;
-        cx.mark("inputs.ready");
-        true
-    }
 }
 
-/// The message with which a node stops if a peer has batches of its log that it does not have
-/// itself. It would reuse their numbers. They were durable here before they were sent, and so were
-/// its votes.
-pub(crate) fn lost_batches(peer: NodeId, theirs: Bid, ours: Bid) -> String {
-    lost_log(&format!(
-        "node {} has {} batches of this node's log, but this node has only {}",
-        peer.0, theirs.0, ours.0
-    ))
+/// The knowledge of a greeting, for the fuzzer.
+#[cfg(test)]
+pub(crate) fn knowledge(batches: Bid, term: Term) -> Bytes {
+    Evidence { batches, promise: term, follows: term }.encode()
+}
+
+/// Decodes the knowledge of a greeting, and returns its number of batches.
+#[cfg(test)]
+pub(crate) fn take_knowledge(bytes: &[u8], node_count: usize) -> Result<usize, DecodeError> {
+    Evidence::decode(bytes, node_count).map(|known| known.batches.0 as usize)
 }

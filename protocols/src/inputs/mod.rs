@@ -1,23 +1,31 @@
 //! The input log: the same batches in the same order on every replica, whatever they contain.
 //!
-//! Each source streams its batches to its peers, which acknowledge the batches that they have
-//! persisted. Every few milliseconds the coordinator proposes a head for each log. A vector of
-//! heads that agreement decides is a cut, and the n-th cut is epoch n. The protocol that embeds
-//! this module ([`Host`]) determines how an epoch's transactions run: Minerva executes them before
-//! the cut and validates, Calvin executes them after it.
+//! Each source streams its batches to its peers ([`crate::streams`]). Every few milliseconds the
+//! coordinator proposes a head for each stream. A vector of heads that agreement decides is a cut,
+//! and the n-th cut is epoch n. The protocol that embeds this module (`Host`) determines how an
+//! epoch's transactions run: Minerva executes them before the cut and validates, Calvin executes
+//! them after it.
+//!
+//! ```text
+//!   Minerva, Calvin          how an epoch's transactions run
+//!        |
+//!   inputs                   cuts, strict reads, progress, back-pressure, checkpoints, recovery
+//!        |
+//!   streams  presence  transfer  agreement
+//!        |
+//!   replica                  connections, and the log
+//! ```
 //!
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
-//! | replication | Minerva §3.3, Algorithm 2 | `replication.rs` | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have the batch |
+//! | replication | Minerva §3.3, Algorithm 2 | [`crate::streams`] | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have the batch |
 //! | cut | Minerva §3.4, Algorithm 3 | `cut.rs` | Agreement | the batches of the epoch |
-//! | early cuts | Calvin §3.1.1, asynchronous | `early.rs` | Wish, Yield | the master has persisted a cut and its batches |
 //! | strict reads | | `barrier.rs` | BarrierRequest, Barrier | a cut proposed after the read arrived |
-//! | greeting | | `greeting.rs` | Greeting | no peer knows more of a replica's log than the replica |
-//! | rejoin | | `rejoin.rs` | Rejoin, Recollection | the promises, votes and batches of a replica that lost its disk |
-//! | turns | Calvin §5 | `turns.rs` | Turn, Agreement | the replica that may be frozen for a checkpoint |
-//! | back-pressure | | `waits.rs` | | the node that is behind, so that this one waits |
+//! | greeting | | [`crate::presence`], `greeting.rs` | Greeting | no peer knows more of a replica's log than the replica |
+//! | rejoin | | [`crate::presence`], `rejoin.rs` | Rejoin, RejoinReply | the promises, votes and batches of a replica that lost its disk |
+//! | back-pressure | | `backpressure.rs` | | the node that is behind, so that this one waits |
 //! | collection | Minerva §4 | `collection.rs` | Progress | the last epoch that every replica has applied |
-//! | checkpoint transfer | Minerva §4 | `transfer.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
+//! | checkpoint transfer | Minerva §4 | [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | Minerva §4 | `recovery.rs` | | the decisions in the log |
 //!
 //! # How a protocol uses it
@@ -26,134 +34,69 @@
 //! passes each input to the function of that name here. It receives an `Event`, which it must
 //! handle before it continues, and `Inputs::next_cut` returns the cuts that can be applied. The
 //! protocol calls `Inputs::finish_epoch` when it has applied a cut, and `Inputs::confirm` when the
-//! epoch is confirmed.
+//! epoch is confirmed. Rules that it adds to the cuts are functions of `Host`.
 //!
 //! # Invariants
 //!
-//! - A replica that may have forgotten its promises and votes sends none; see `greeting.rs` and
-//!   `rejoin.rs`.
-//! - A replica acknowledges only batches that are durable on it, and counts an acknowledgement
-//!   once.
+//! - A replica that may have forgotten its promises and votes sends none; see [`crate::presence`].
 //! - A cut names only available batches; epoch n is the n-th decision.
 
-mod answers;
+mod backpressure;
 mod barrier;
-mod bid;
+mod checkpoint;
 mod collection;
 mod cut;
-mod early;
+mod errors;
 mod greeting;
+mod host;
 pub(crate) mod marks;
 mod messages;
 mod reads;
 mod recovery;
 mod rejoin;
-mod replication;
+pub(crate) mod size;
 mod state;
-mod transfer;
-mod turns;
-mod waits;
-pub(crate) mod weight;
 
-use std::fmt::Debug;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
-use pangea_core::protocol::{Cx, Protocol};
+use pangea_core::mutate;
+use pangea_core::protocol::Cx;
 use pangea_core::time::Span;
-use pangea_core::topology::{Group, Topology};
-use serde::de::{DeserializeOwned, Error};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 use crate::agreement::Agreement;
+use crate::presence::{self, Presence, RejoinTimer};
+use crate::replica::{Replica, kind};
+use crate::streams::{self, FetchTimer, Streams};
+use crate::transfer::{self, Transfer};
+use backpressure::Backpressure;
 use barrier::Barriers;
-use early::Mastery;
-use greeting::Greetings;
-use rejoin::{Rejoin, Rejoined};
-use state::{Collection, Counters, CutState, Pace, Replication};
-use transfer::Transfer;
-use turns::{Told, Turns};
-use waits::Waits;
+use state::{Collection, Counters, CutState, EpochPacing};
 
-pub(crate) use answers::{
-    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
-};
+pub(crate) use backpressure::{BEHIND_MAX, MissingInput};
 pub(crate) use barrier::Waiter;
-pub use bid::{Bid, Heads};
-pub(crate) use bid::{decode_heads, encode_heads};
+pub(crate) use checkpoint::Configuration;
+pub(crate) use checkpoint::Incoming;
 #[cfg(test)]
 pub(crate) use collection::Meta;
 pub(crate) use collection::PROGRESS;
-pub use early::Reign;
-pub(crate) use messages::NUMBER_MAX;
+pub(crate) use errors::{
+    IN_FLIGHT_MAX, not_rejoined, outcome_unknown, too_far_behind, too_many_in_flight,
+};
 #[cfg(test)]
-pub(crate) use messages::decode_batch;
-pub use messages::{ChunkNumber, Message};
-pub(crate) use recovery::INTACT;
+pub(crate) use greeting::{knowledge, take_knowledge};
+pub(crate) use host::Host;
+pub use host::Rules;
+pub use messages::Message;
+pub(crate) use recovery::ProtocolRecord;
+pub(crate) use rejoin::RejoinState;
 #[cfg(test)]
 pub(crate) use rejoin::{Target, recollection, take_recollection};
-pub use state::{Cut, ProposalName};
-pub(crate) use transfer::Incoming;
-#[cfg(test)]
-pub(crate) use transfer::take_chunk;
-pub(crate) use turns::{CAUGHT_UP, When};
-pub(crate) use waits::{Awaited, BEHIND_MAX};
-
-/// A protocol whose inputs are ordered by this module.
-pub trait Host: Protocol<Message: From<Message>, Timer: From<Timer>> {
-    /// The batches that its sources replicate.
-    type Batch: Batch;
-
-    /// The settings, besides the batches, on which the outcome of an epoch depends. A cut contains
-    /// those of its proposer, so that no replica applies it under different ones.
-    type Rules: Rules;
-}
-
-/// The rules that cuts are proposed under: settings that determine the outcome of an epoch.
-pub trait Rules:
-    Clone + Debug + Default + PartialEq + Send + Serialize + DeserializeOwned + 'static
-{
-    /// Returns why a node with these rules can't apply an epoch whose cut was proposed under the
-    /// rules `cut`, and how to fix it. Returns `None` if it can.
-    fn refuses(&self, epoch: SnapshotVersion, cut: &Self) -> Option<String>;
-}
-
-/// A group of transactions of one source, in their order: an entry of the source's log.
-pub trait Batch: Debug + Send + Sync + Sized {
-    /// The source, whose log the batch is in.
-    fn source(&self) -> NodeId;
-
-    /// The number of the batch in that log.
-    fn bid(&self) -> Bid;
-
-    /// The number of its first transaction.
-    fn first_sequence(&self) -> u64;
-
-    /// The number after that of its last transaction.
-    fn end_sequence(&self) -> u64;
-
-    /// Whether a master created the batch under asynchronous replication. It counts only in cuts of
-    /// its master term.
-    fn is_of_reign(&self) -> bool {
-        false
-    }
-
-    /// Decodes a batch, which may keep slices of `bytes`.
-    ///
-    /// # Errors
-    /// Returns an error if the bytes are malformed.
-    fn decode(bytes: &Bytes) -> Result<Self, DecodeError>;
-
-    /// Checks whether the source can have created this batch, apart from the checks of this module.
-    ///
-    /// # Errors
-    /// Names the property that the batch can't have.
-    fn check(&self) -> Result<(), DecodeError>;
-}
+pub use state::{Cut, MasterTerm, ProposalName};
 
 /// The timers of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -172,8 +115,18 @@ pub enum Timer {
     Rejoin,
     /// The pause after a failed checkpoint has elapsed.
     Checkpoint,
-    /// The delay of requests has elapsed. Only Calvin uses it.
-    Held,
+}
+
+impl From<FetchTimer> for Timer {
+    fn from(_: FetchTimer) -> Self {
+        Self::Fetch
+    }
+}
+
+impl From<RejoinTimer> for Timer {
+    fn from(_: RejoinTimer) -> Self {
+        Self::Rejoin
+    }
 }
 
 /// The settings of a protocol that its input log follows.
@@ -185,8 +138,6 @@ pub(crate) struct Settings<R> {
     pub ack_everyone: bool,
     /// A checkpoint is due when the log has grown by this number of bytes since the last one.
     pub checkpoint_bytes: u64,
-    /// When a checkpoint that is due is taken.
-    pub checkpoints: When,
     /// The approximate size of a chunk of a transferred checkpoint, in bytes.
     pub chunk_bytes: usize,
     /// A replica from which no message has arrived for this long is removed from the configuration.
@@ -197,8 +148,6 @@ pub(crate) struct Settings<R> {
     /// The number of cuts, applied and persisted by a majority, that are retained for replicas that
     /// have not received them.
     pub cuts_kept: u64,
-    /// The preferred master, if replication is asynchronous.
-    pub master: Option<NodeId>,
     /// The rules that cuts are proposed under: settings that determine the outcome of an epoch.
     pub rules: R,
 }
@@ -226,21 +175,6 @@ pub(crate) fn slice_txns<'de, D: Deserializer<'de>>(
     NonZeroUsize::new(number).ok_or_else(|| D::Error::custom("must be at least 1"))
 }
 
-/// Decodes the number of a batch, an epoch or a transaction.
-pub(crate) fn number(from: &mut Reader<'_>, what: &'static str) -> Result<u64, DecodeError> {
-    let number = from.varint(what)?;
-    if number <= NUMBER_MAX { Ok(number) } else { Err(DecodeError::new(what)) }
-}
-
-/// Checks that `count` transactions of `source`, numbered from `first`, have valid names.
-///
-/// # Errors
-/// Returns an error if a name would not be that of a transaction.
-pub(crate) fn check_names(source: NodeId, first: u64, count: usize) -> Result<(), DecodeError> {
-    let is_number = first.checked_add(count as u64).is_some_and(|end| end >> 48 == 0);
-    if source.0 < 1 << 15 && is_number { Ok(()) } else { Err(DecodeError::new("batch sequence")) }
-}
-
 /// An event that the protocol has to handle.
 pub(crate) enum Event<H: Host> {
     /// This replica may create batches.
@@ -259,59 +193,21 @@ pub(crate) enum Event<H: Host> {
 
 /// The state of one replica.
 pub(crate) struct Inputs<H: Host> {
-    /// This replica's number in the group: all replicas have these numbers in this module.
-    pub me: NodeId,
-    pub group: Group,
-    /// The group, as a cluster.
-    pub topology: Arc<Topology>,
+    pub replica: Replica,
     pub settings: Settings<H::Rules>,
-    /// The number of this replica's next transaction.
-    pub next_sequence: u64,
-    pub replication: Replication<H::Batch>,
+    pub streams: Streams<H>,
+    pub presence: Presence<H>,
+    pub transfer: Transfer<H>,
     pub cut: CutState<H::Rules>,
-    pub pace: Pace,
-    pub mastery: Mastery<H::Rules>,
+    pub pace: EpochPacing,
     pub barriers: Barriers,
-    pub greetings: Greetings,
-    /// `Some` while a replica that lost its disk is rejoining.
-    pub rejoin: Option<Rejoin<H::Rules>>,
+    /// `Some` while a replica that lost its disk is recovering its data.
+    pub target: Option<rejoin::Target>,
     pub collection: Collection,
-    pub turns: Turns,
-    pub transfer: Transfer,
-    pub waits: Waits,
+    pub waits: Backpressure,
     pub counters: Counters,
-}
-
-/// The kinds of log records: the first byte of each.
-pub(crate) mod kind {
-    /// A batch of this replica or of a peer.
-    pub const BATCH: u8 = 1;
-    /// Changes of the state of agreement.
-    pub const AGREEMENT: u8 = 2;
-    /// The record of an epoch, in the protocol's encoding.
-    pub const EPOCH: u8 = 3;
-    /// The log identity of a replica.
-    pub const BIRTH: u8 = 4;
-    /// The state that a replica which lost its disk recovered from its peers.
-    pub const REJOINED: u8 = 5;
-    /// Batches of a replica that are discarded.
-    pub const DISCARD: u8 = 6;
-    /// A cut that was fixed before it is decided.
-    pub const EARLY: u8 = 7;
-    /// Early cuts from this epoch on, in records before this one, are void.
-    pub const GIVEN_UP: u8 = 8;
-}
-
-/// A record for the log.
-enum LogRecord<'a, R> {
-    Batch(Bytes),
-    Agreement(Bytes),
-    Epoch(Bytes),
-    Birth(NodeId, u64),
-    Rejoined(&'a Rejoined<R>),
-    Discard(NodeId, Bid),
-    Early(Bytes),
-    GivenUp(SnapshotVersion),
+    /// The state of the rules that the protocol adds.
+    pub extension: H::Extension,
 }
 
 impl<H: Host> Inputs<H> {
@@ -322,70 +218,99 @@ impl<H: Host> Inputs<H> {
         from: NodeId,
         message: Message,
     ) -> Option<Event<H>> {
-        let is_of_rejoin = matches!(message, Message::Rejoin { .. } | Message::Recollection { .. });
-        if !is_of_rejoin {
-            // A rejoining replica does not count as heard from, so that nothing is retained for it.
-            self.cut.heard_at[from.index()] = cx.now.at;
-        }
-        if let Err(refused) = message.check(self.topology.node_count()) {
-            cx.mark(refused);
-            return None;
-        }
+        use presence::Message as Of;
+        let is_of_rejoin =
+            matches!(message, Message::Presence(Of::Rejoin { .. } | Of::RejoinReply { .. }));
         let is_vote = matches!(message, Message::Agreement { .. });
-        if self.is_asking() && !is_of_rejoin && !(is_vote && is_planted(Bug::VotesWhileRejoining)) {
-            cx.mark("inputs.not_while_rejoining");
+        let checked = message.check(self.replica.topology.node_count());
+        if !self.may_handle(cx, from, checked, (is_of_rejoin, is_vote)) {
             return None;
         }
         match message {
-            Message::Greeting { birth, yours, batches, promise, follows } => {
-                self.greetings.note_follows(follows);
-                return self.on_greeting(cx, from, (birth, yours), batches, promise);
+            Message::Streams(message) => {
+                let event = self.streams.on_message(cx, &mut self.replica, from, message)?;
+                return self.on_stream_event(cx, event);
             }
-            Message::Batch { bytes } => return self.on_batch(cx, from, bytes),
-            Message::CheckpointChunk {
-                transfer,
-                number: ChunkNumber { index, is_last },
-                payload,
-            } => {
-                return self.on_checkpoint_chunk(cx, from, (transfer, index), is_last, &payload);
+            Message::Presence(message) => return self.on_presence(cx, from, message),
+            Message::Transfer(message) => {
+                let event = self.transfer.on_message(cx, &self.replica, from, message)?;
+                return self.on_transfer_event(cx, event);
             }
-            Message::Rejoin { nonce, birth } => self.on_rejoin(cx, from, nonce, birth),
-            Message::Recollection { nonce, birth, known } => {
-                self.on_recollection(cx, from, (nonce, birth), &known);
-            }
-            Message::Ack { heads } => self.on_ack(cx, from, heads),
-            Message::ProofOfAvailability { head } => self.on_proof(cx, from, head),
-            Message::Fetch { source, from: first, upto } => {
-                self.on_fetch(cx, from, source, first, upto);
-            }
-            Message::Gone { source, first } => self.on_gone(cx, from, source, first),
             Message::Agreement { bytes } => self.on_agreement(cx, from, &bytes),
             Message::Progress { applied, durable, heads } => {
                 self.on_progress(cx, from, applied, durable, heads);
-            }
-            Message::Turn { wants, is_frozen, known } => {
-                self.on_turn(cx, from, wants, Told { is_frozen, known });
             }
             Message::BarrierRequest { token } => self.on_barrier_request(from, token),
             Message::Barrier { token, incarnation, nonce } => {
                 self.on_barrier(cx, token, ProposalName { proposer: from, incarnation, nonce });
             }
-            Message::CheckpointRequest { transfer, index } => {
-                return self.on_checkpoint_request(cx, from, transfer, index);
-            }
-            Message::CheckpointAck { transfer, index } => {
-                self.on_checkpoint_ack(cx, from, transfer, index);
-            }
-            Message::CheckpointGone { transfer } => self.on_checkpoint_gone(cx, from, transfer),
-            Message::Wish {} => self.on_wish(cx, from),
-            Message::Yield { term } => self.on_yield(cx, from, term),
         }
         None
     }
 
+    /// Notes that a peer was heard from. Returns whether its message is handled: it passed its
+    /// check, and a replica that asks its peers for their knowledge ignores all other messages.
+    pub(crate) fn may_handle(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        from: NodeId,
+        checked: Result<(), &'static str>,
+        (is_of_rejoin, is_vote): (bool, bool),
+    ) -> bool {
+        if !is_of_rejoin {
+            // A rejoining replica does not count as heard from, so that nothing is retained for it.
+            self.cut.heard_at[from.index()] = cx.now.at;
+        }
+        if let Err(refused) = checked {
+            cx.mark(refused);
+            return false;
+        }
+        let is_ignored = self.presence.is_asking() && !is_of_rejoin;
+        let is_ignored = mutate!(VotesWhileRejoining: is_ignored => is_ignored && !is_vote);
+        if is_ignored {
+            cx.mark("inputs.not_while_rejoining");
+        }
+        !is_ignored
+    }
+
+    fn on_stream_event(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        event: streams::Event<H>,
+    ) -> Option<Event<H>> {
+        match event {
+            streams::Event::OwnBatch(batch) => return Some(Event::OwnBatch(batch)),
+            streams::Event::Gone { source, first } => {
+                self.retry_transfer(cx);
+                self.streams.fetch_elsewhere(cx, &self.replica, source, first);
+            }
+        }
+        None
+    }
+
+    fn on_transfer_event(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        event: transfer::Event<H>,
+    ) -> Option<Event<H>> {
+        match event {
+            transfer::Event::Checkpoint(incoming) => {
+                self.streams.forget_gone();
+                Some(Event::Checkpoint(incoming))
+            }
+            transfer::Event::Asked { from, transfer } => {
+                Some(Event::CheckpointAsked { from, transfer })
+            }
+            transfer::Event::Lost => {
+                self.retry_transfer(cx);
+                None
+            }
+        }
+    }
+
     /// Handles the report that the log is durable up to `position`.
     pub(crate) fn on_durable(&mut self, cx: &mut Cx<'_, H>, position: LogPosition) {
-        self.acknowledge(cx, position);
+        self.streams.acknowledge(cx, &self.replica, position);
         let cut = &mut self.cut;
         while let Some((epoch, _)) = cut.epoch_records.pop_front_if(|(_, at)| *at <= position) {
             cut.logged = epoch;
@@ -395,12 +320,27 @@ impl<H: Host> Inputs<H> {
         }
     }
 
+    /// Looks for batches that are missing.
+    pub(crate) fn on_fetch_timeout(&mut self, cx: &mut Cx<'_, H>) {
+        self.streams.on_fetch_timeout(cx, &self.replica);
+    }
+
+    /// Repeats the requests of a replica that lost its disk.
+    pub(crate) fn on_rejoin_timeout(&self, cx: &mut Cx<'_, H>) {
+        self.presence.on_rejoin_timeout(cx, &self.replica);
+    }
+
+    /// Sends a batch of this replica to its peers.
+    pub(crate) fn broadcast(&mut self, cx: &mut Cx<'_, H>, batch: H::Batch, bytes: Bytes) {
+        self.streams.broadcast(cx, &mut self.replica, batch, bytes);
+    }
+
     /// Handles a new connection to a peer.
     pub(crate) fn on_peer_up(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
-        self.replication.is_up[peer.index()] = true;
-        self.turns.forget_told(peer);
-        if self.is_asking() {
-            return self.ask(cx, peer);
+        self.replica.is_up[peer.index()] = true;
+        H::on_peer_up(self, peer);
+        if self.presence.is_asking() {
+            return self.presence.ask(cx, &self.replica, peer);
         }
         self.meet(cx, peer);
     }
@@ -413,47 +353,21 @@ impl<H: Host> Inputs<H> {
 
     /// Repeats the messages to a peer that may have been lost with the connection.
     fn say_again(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
-        if self.greetings.is_ready {
+        if self.presence.is_ready {
             self.agreement_mut().on_peer_up(peer);
         }
-        self.resend(cx, peer);
-        self.resume_transfer(cx, peer);
+        self.streams.resend(cx, &self.replica, peer);
+        if self.transfer.resume(cx, &self.replica, peer) {
+            self.retry_transfer(cx);
+        }
         self.retry_barriers(cx, Some(peer));
     }
 
     /// Handles the loss of the connection to a peer.
     pub(crate) fn on_peer_down(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
-        self.replication.is_up[peer.index()] = false;
-        self.pause_transfers(peer, cx.now.at);
+        self.replica.is_up[peer.index()] = false;
+        self.transfer.pause(peer, cx.now.at);
         self.retry_barriers(cx, Some(peer));
-    }
-
-    /// Appends a record to the log.
-    fn persist(&mut self, cx: &mut Cx<'_, H>, record: LogRecord<'_, H::Rules>) -> LogPosition {
-        let (kind, payload): (&'static [u8], Bytes) = match record {
-            LogRecord::Batch(bytes) => (&[kind::BATCH], bytes),
-            LogRecord::Agreement(bytes) => (&[kind::AGREEMENT], bytes),
-            LogRecord::Epoch(bytes) => (&[kind::EPOCH], bytes),
-            LogRecord::Early(bytes) => (&[kind::EARLY], bytes),
-            LogRecord::GivenUp(from) => {
-                (&[kind::GIVEN_UP], Bytes::copy_from_slice(&from.0.to_le_bytes()))
-            }
-            LogRecord::Rejoined(rejoined) => (&[kind::REJOINED], rejoined.encode()),
-            LogRecord::Discard(node, after) => {
-                let mut out = Vec::new();
-                out.put_u16(node.0);
-                out.put_u64(after.0);
-                (&[kind::DISCARD], out.into())
-            }
-            LogRecord::Birth(node, birth) => {
-                let mut out = Vec::new();
-                out.put_u16(node.0);
-                out.put_u64(birth);
-                (&[kind::BIRTH], out.into())
-            }
-        };
-        self.collection.owe(payload.len());
-        cx.persist(vec![Bytes::from_static(kind), payload])
     }
 
     /// Logs the record of an epoch, in the protocol's encoding. A restart returns it to the
@@ -464,19 +378,29 @@ impl<H: Host> Inputs<H> {
         epoch: SnapshotVersion,
         record: Bytes,
     ) -> LogPosition {
-        let position = self.persist(cx, LogRecord::Epoch(record));
+        let position = self.replica.persist(cx, &kind::EPOCH, record);
         self.cut.epoch_records.push_back((epoch, position));
         position
     }
 
     /// Logs the record of an epoch that did not run on this node.
     pub(crate) fn log_handed_on(&mut self, cx: &mut Cx<'_, H>, record: Bytes) -> LogPosition {
-        self.persist(cx, LogRecord::Epoch(record))
+        self.replica.persist(cx, &kind::EPOCH, record)
+    }
+
+    /// This replica's number in the group.
+    pub(crate) fn me(&self) -> NodeId {
+        self.replica.me
     }
 
     /// The node id of a replica of the group.
     pub(crate) fn node(&self, replica: NodeId) -> NodeId {
-        self.group.node(replica)
+        self.replica.node(replica)
+    }
+
+    /// This replica's own log.
+    pub(crate) fn own_log(&self) -> &streams::SourceLog<H::Batch> {
+        self.streams.own(&self.replica)
     }
 
     pub(crate) fn agreement(&self) -> &Agreement<Cut<H::Rules>> {

@@ -1,11 +1,11 @@
 //! Read-only programs: they take no place in the order and run on the node where they arrived.
 
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::{Overlay, optimistic};
 use pangea_core::ids::{SnapshotVersion, Ticket, TxnId};
 use pangea_core::pool::each;
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Outcome, Program, Registry, SqlState};
-use pangea_core::work::Work;
 
 use super::{Host, Inputs};
 
@@ -33,7 +33,7 @@ impl<H: Host> Inputs<H> {
             let run = |program| optimistic::run(registry, program, store, at, overlay);
             reads.iter().map(|(_, program)| run(program)).collect::<Vec<_>>()
         });
-        cx.end_work(Work::Execute, reads.len());
+        cx.end_work(CpuStage::Execute, reads.len());
         for ((ticket, _), run) in reads.iter().zip(runs.into_iter().flatten()) {
             let outcome = match run.result {
                 Ok(_) if !run.writes.is_empty() => Outcome::Aborted(Abort::new(
@@ -42,7 +42,7 @@ impl<H: Host> Inputs<H> {
                 )),
                 Ok(result) => {
                     // A read takes no place in the order, so it has no name.
-                    let txn = TxnId::new(self.me, 0);
+                    let txn = TxnId::new(self.replica.me, 0);
                     Outcome::Committed { txn, version: at, result }
                 }
                 Err(abort) => Outcome::Aborted(abort),

@@ -7,32 +7,29 @@
 //!                         --> agreement catches up, missing batches are fetched, and so on
 //! ```
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use pangea_core::codec::Reader;
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::ids::LogPosition;
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Durable};
 
 use super::collection::{Meta, PROGRESS};
-use super::early::decode_early;
 use super::rejoin::Rejoined;
-use super::replication::FETCH;
-use super::state::{Cut, Slot, SourceLog};
-use super::{Batch, Bid, Host, Inputs, Timer, kind};
-use crate::agreement::{self, Agreement, Record};
+use super::state::Cut;
+use super::{Host, Inputs, Timer};
+use crate::agreement::{self, Record};
+use crate::replica::{INTACT, kind};
+use crate::streams::FETCH;
 
-/// The reason why records of the log can always be decoded.
-pub(crate) const INTACT: &str = "the driver has checked the record";
+/// A record of the protocol in the log: its position, kind and payload.
+pub(crate) type ProtocolRecord = (LogPosition, u8, Bytes);
 
 /// The state recovered from the log, between the two halves of a restart.
-pub(crate) struct Found<R> {
+pub(crate) struct RecoveredLog<R> {
     /// The epoch records that the protocol has logged since the checkpoint, in order.
     pub epochs: Vec<(LogPosition, Bytes)>,
     agreement: Vec<Record<Cut<R>>>,
-    /// Cuts that were fixed and not discarded.
-    early: Vec<(LogPosition, SnapshotVersion, Cut<R>)>,
+    /// The records of the rules that the protocol adds.
+    own: Vec<ProtocolRecord>,
     /// Agreement records up to this position are in the checkpoint.
     agreement_from: LogPosition,
     was_ready: bool,
@@ -41,14 +38,18 @@ pub(crate) struct Found<R> {
 
 impl<H: Host> Inputs<H> {
     /// The first half of a restart, which is the first input of every run: reads the checkpoint and
-    /// the log. The protocol then applies the epochs in [`Found::epochs`] and calls
+    /// the log. The protocol then applies the epochs in [`RecoveredLog::epochs`] and calls
     /// [`Self::start`].
-    pub(crate) fn on_restart(&mut self, cx: &mut Cx<'_, H>, durable: Durable) -> Found<H::Rules> {
+    pub(crate) fn on_restart(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        durable: Durable,
+    ) -> RecoveredLog<H::Rules> {
         assert!(self.cut.agreement.is_none(), "a node restarts once in each run");
-        let mut found = Found {
+        let mut found = RecoveredLog {
             epochs: Vec::new(),
             agreement: Vec::new(),
-            early: Vec::new(),
+            own: Vec::new(),
             agreement_from: LogPosition(0),
             was_ready: durable.checkpoint.is_some(),
             is_replaced: durable.is_replaced,
@@ -69,22 +70,19 @@ impl<H: Host> Inputs<H> {
             found.was_ready |= matches!(record[0], kind::AGREEMENT | kind::REJOINED);
             self.read_record(position, &record, &mut found);
         }
-        self.finish_logs();
-        self.confirm_applied();
+        self.streams.finish_restore(&self.replica);
+        self.cut.confirm_applied();
         found
     }
 
     /// The second half of a restart: the logged decisions are applied, and this replica continues
     /// from there.
-    pub(crate) fn start(&mut self, cx: &mut Cx<'_, H>, found: Found<H::Rules>) {
+    pub(crate) fn start(&mut self, cx: &mut Cx<'_, H>, found: RecoveredLog<H::Rules>) {
         self.cut.durable = self.cut.applied;
-        let applied = self.cut.applied.0;
-        let master = self.settings.master;
-        let (me, topology) = (self.me, &self.topology);
-        let agreement = Agreement::with_master(me, topology, found.agreement, applied, master);
-        self.cut.agreement = Some(agreement);
-        self.restore_early(cx, found.early);
-        self.cut.last_proposal.proposer = self.me;
+        self.start_agreement(found.agreement);
+        self.cut.confirm_applied();
+        H::on_started(self, cx, found.own);
+        self.cut.last_proposal.proposer = self.replica.me;
         self.cut.last_proposal.incarnation = cx.rng.u64(..);
         self.cut.heard_at.fill(cx.now.at);
         self.begin_greetings(cx, found.was_ready, found.is_replaced);
@@ -98,93 +96,47 @@ impl<H: Host> Inputs<H> {
     pub(crate) fn install_meta(&mut self, meta: &Meta<H::Rules>) {
         self.cut.heads.clone_from(&meta.heads);
         self.cut.is_member.clone_from(&meta.is_member);
-        self.greetings.births.clone_from(&meta.births);
-        for (source, log) in self.replication.logs.iter_mut().enumerate() {
-            log.skip_to(meta.heads[source]);
-        }
-        for (log, next_sequence) in self.replication.logs.iter_mut().zip(&meta.sequences) {
-            log.next_sequence = log.next_sequence.max(*next_sequence);
-        }
+        self.presence.log_identities.clone_from(&meta.log_identities);
+        self.streams.skip_to(&meta.heads, &meta.sequences);
         if let Some(target) = &meta.rejoin {
             self.aim_at(target.clone());
         }
-        self.next_sequence = self.next_sequence.max(meta.next_sequence);
+        self.streams.next_sequence = self.streams.next_sequence.max(meta.next_sequence);
     }
 
-    fn read_record(&mut self, position: LogPosition, record: &Bytes, found: &mut Found<H::Rules>) {
+    fn read_record(
+        &mut self,
+        position: LogPosition,
+        record: &Bytes,
+        found: &mut RecoveredLog<H::Rules>,
+    ) {
         // The next restart has to read it again, even if this node is killed repeatedly before it
         // has written as much again.
-        self.collection.owe(record.len());
+        self.replica.owe(record.len());
         let (&kind, _) = record.split_first().expect(INTACT);
         let payload = record.slice(1..);
+        let is_covered = position <= found.agreement_from;
         match kind {
-            kind::BATCH => {
-                let batch = H::Batch::decode(&payload).expect(INTACT);
-                let log = &mut self.replication.logs[batch.source().index()];
-                let bid = batch.bid();
-                log.insert(bid, Slot { bytes: payload, batch: Arc::new(batch), position, end: 0 });
-            }
-            kind::AGREEMENT
-                if position <= found.agreement_from && !is_planted(Bug::BoundaryReplayed) => {}
+            kind::BATCH => self.streams.restore(position, payload),
+            kind::AGREEMENT if mutate!(BoundaryReplayed: is_covered => false) => {}
             kind::AGREEMENT => {
                 let records: Vec<Record<_>> = postcard::from_bytes(&payload).expect(INTACT);
                 found.agreement.extend(records);
             }
             kind::EPOCH => found.epochs.push((position, payload)),
-            kind::EARLY => {
-                let (epoch, cut) = decode_early(&payload).expect(INTACT);
-                found.early.push((position, epoch, cut));
-            }
-            kind::GIVEN_UP => {
-                let from = Reader::new(&payload).u64("discarded epoch").expect(INTACT);
-                found.early.retain(|(_, epoch, _)| epoch.0 < from);
-            }
+            kind::EARLY | kind::GIVEN_UP => found.own.push((position, kind, payload)),
             // A checkpoint written after it contains its effects.
             kind::REJOINED if position <= found.agreement_from => {}
             kind::REJOINED => {
                 let rejoined = Rejoined::decode(&payload).expect(INTACT);
-                self.greetings.births = rejoined.births;
-                self.next_sequence = rejoined.next_sequence;
+                self.presence.log_identities = rejoined.log_identities;
+                self.streams.next_sequence = rejoined.next_sequence;
                 found.agreement.extend(rejoined.agreement);
                 self.aim_at(rejoined.target);
             }
-            kind::DISCARD => {
-                let from = &mut Reader::new(&payload);
-                let node = NodeId(from.u16("discard").expect(INTACT));
-                let after = Bid(from.u64("discard").expect(INTACT));
-                self.replication.logs[node.index()].discard_after(after);
-            }
-            kind::BIRTH => {
-                let from = &mut Reader::new(&payload);
-                let node = NodeId(from.u16("birth").expect(INTACT));
-                self.greetings.births[node.index()] = from.u64("birth").expect(INTACT);
-            }
+            kind::DISCARD => self.streams.restore_discard(&payload),
+            kind::LOG_IDENTITY => self.presence.restore_log_identity(&payload),
             other => panic!("record {position} has the unknown kind {other}"),
         }
-    }
-
-    /// Marks everything that was read from the log as durable.
-    fn finish_logs(&mut self) {
-        let me = self.me.index();
-        for (source, log) in self.replication.logs.iter_mut().enumerate() {
-            log.durable = log.held;
-            self.replication.durable[me][source] = log.held;
-        }
-        let own = self.own_log().slots.values();
-        let next = own.map(|slot| slot.batch.end_sequence()).max();
-        if !is_planted(Bug::NumbersReused) {
-            self.next_sequence = self.next_sequence.max(next.unwrap_or(0));
-        }
-    }
-}
-
-impl<B: Batch> SourceLog<B> {
-    /// Skips batches up to `head`, which are part of the state and not needed on this node.
-    pub(crate) fn skip_to(&mut self, head: Bid) {
-        self.collect(head);
-        self.held = self.held.max(head);
-        self.durable = self.durable.max(head);
-        self.known = self.known.max(head);
-        self.advance_held();
     }
 }

@@ -1,9 +1,7 @@
 //! The state of a replica, grouped by phase.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
-use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
 use pangea_core::protocol::Status;
@@ -11,77 +9,15 @@ use pangea_core::time::Timestamp;
 use pangea_core::topology::Group;
 use serde::{Deserialize, Serialize};
 
+use super::backpressure::Backpressure;
 use super::barrier::Barriers;
-use super::early::{Mastery, Reign};
-use super::greeting::Greetings;
-use super::messages::{NUMBER_MAX, are_heads};
-use super::transfer::Transfer;
-use super::turns::Turns;
-use super::waits::Waits;
-use super::{Bid, Heads, Host, Inputs, Rules, Settings, number};
+use super::{Host, Inputs, Rules, Settings};
 use crate::agreement::{Agreement, Term};
-
-/// Minerva §3.3: the logs of all replicas.
-pub(crate) struct Replication<B> {
-    /// One log for each replica.
-    pub logs: Vec<SourceLog<B>>,
-    /// The head of each log that each replica has persisted: `durable[replica][source]`.
-    pub durable: Vec<Heads>,
-    /// The available head of each log: the paper's `PoA_heads`.
-    pub available: Heads,
-    /// The head in the last proof that this replica broadcast for its own log.
-    pub proof_sent: Bid,
-    /// The position up to which this node's log is durable.
-    pub synced: LogPosition,
-    /// Whether each peer is connected.
-    pub is_up: Vec<bool>,
-    /// A counter that selects, round robin, the peer from which a missing batch is fetched.
-    pub fetch_turn: usize,
-}
-
-/// The part of a replica's log that is on this node.
-pub(crate) struct SourceLog<B> {
-    /// The batches on this node.
-    pub slots: BTreeMap<Bid, Slot<B>>,
-    /// The last batch received without gaps; collected batches count.
-    pub held: Bid,
-    /// The total size of these batches in bytes; those skipped by a checkpoint do not count.
-    pub held_bytes: u64,
-    /// The last batch that is durable on this node, without gaps.
-    pub durable: Bid,
-    /// The last batch that was dropped because every member has applied it.
-    pub collected: Bid,
-    /// The last batch that some replica is known to have.
-    pub known: Bid,
-    /// All transactions in batches that were ever on this node have lower numbers than this.
-    pub next_sequence: u64,
-    pub missing: Missing,
-    /// When the last new batch arrived from the source itself.
-    pub heard_at: Timestamp,
-    /// The value of `known` when a batch was last fetched.
-    pub fetched_upto: Bid,
-}
-
-/// The first missing batch.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Missing {
-    pub bid: Bid,
-    /// When it was first found missing, or was last requested.
-    pub since: Timestamp,
-    /// How often it was requested.
-    pub asked: u32,
-}
-
-/// A batch on this node.
-pub(crate) struct Slot<B> {
-    pub bytes: Bytes,
-    pub batch: Arc<B>,
-    /// Its position in this node's log.
-    pub position: LogPosition,
-    /// The total bytes of its log up to and including this batch; valid once all earlier batches
-    /// are here.
-    pub end: u64,
-}
+use crate::messages::NUMBER_MAX;
+use crate::presence::Presence;
+use crate::replica::Replica;
+use crate::streams::{Bid, Heads, Streams, are_heads, number};
+use crate::transfer::Transfer;
 
 /// The unique name of a proposal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,10 +66,10 @@ pub struct Cut<R> {
     pub removed: Vec<NodeId>,
     /// Replicas to readmit.
     pub readmitted: Vec<NodeId>,
-    /// The master term of the proposer, if replication is asynchronous: the epoch contains only the
-    /// proposer's batches of that term.
-    pub reign: Option<Reign>,
-    /// The replica that has the checkpoint turn.
+    /// The master term of the proposer, if replication is asynchronous (`Host::has_master`): the
+    /// epoch contains only the proposer's batches of that term.
+    pub reign: Option<MasterTerm>,
+    /// The replica that has the checkpoint turn, if the protocol has turns (`Host::next_turn`).
     pub turn: Option<NodeId>,
 }
 
@@ -154,6 +90,23 @@ impl<R> Cut<R> {
     }
 }
 
+/// A master term: the period of one master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterTerm {
+    /// The agreement term in which it leads.
+    pub term: Term,
+    /// The number of its first transaction.
+    pub first: u64,
+}
+
+/// The state as of the last confirmed epoch: it ran, and no replica will discard it.
+#[derive(Debug)]
+pub(crate) struct Confirmed {
+    pub epoch: SnapshotVersion,
+    pub heads: Heads,
+    pub is_member: Vec<bool>,
+}
+
 /// Minerva §3.4: cuts.
 pub(crate) struct CutState<R: Rules> {
     /// `None` until the restart input.
@@ -166,8 +119,11 @@ pub(crate) struct CutState<R: Rules> {
     /// Cuts up to this one were decided, but some are unknown to this replica because its peers
     /// have truncated them. Irrelevant once this epoch is applied.
     pub skipped: SnapshotVersion,
+    /// An epoch that the protocol can't reach without a peer's checkpoint.
+    pub wanted: SnapshotVersion,
     /// The epoch of the store.
     pub applied: SnapshotVersion,
+    pub confirmed: Confirmed,
     /// The last epoch that survives a restart of this node.
     pub durable: SnapshotVersion,
     /// The last epoch whose record is durable on this node. It may build on an installed
@@ -193,6 +149,8 @@ pub(crate) struct CutState<R: Rules> {
     pub agreement_record: LogPosition,
     /// When the last message of each replica arrived.
     pub heard_at: Vec<Timestamp>,
+    /// The latest term that a peer follows, according to its greeting.
+    pub follows: Term,
 }
 
 impl<R: Rules> CutState<R> {
@@ -216,6 +174,13 @@ impl<R: Rules> CutState<R> {
         self.skipped = upto;
     }
 
+    /// Marks the applied epoch as confirmed.
+    pub(crate) fn confirm_applied(&mut self) {
+        self.confirmed.epoch = self.applied;
+        self.confirmed.heads.clone_from(&self.heads);
+        self.confirmed.is_member.clone_from(&self.is_member);
+    }
+
     /// Records that a proposal was decided.
     pub(crate) fn note_decided(&mut self, name: ProposalName) {
         if self.last_proposal.is_at_or_after(name) {
@@ -235,14 +200,14 @@ impl<R: Rules> CutState<R> {
 
 /// The epochs of this log relative to those of other logs, if there are any.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct EpochPacing {
     /// An epoch that another log has reached: this log follows, with empty cuts if necessary.
     pub wanted: SnapshotVersion,
     /// The last epoch that this log may reach, because another log is behind.
     pub limit: SnapshotVersion,
 }
 
-impl Default for Pace {
+impl Default for EpochPacing {
     /// The value for a log without others.
     fn default() -> Self {
         Self { wanted: SnapshotVersion::ZERO, limit: SnapshotVersion(u64::MAX) }
@@ -251,27 +216,20 @@ impl Default for Pace {
 
 /// Minerva §4: garbage collection.
 pub(crate) struct Collection {
-    /// The log heads of each replica's applied epoch.
-    pub heads: Vec<Heads>,
     /// The applied epoch of each replica.
     pub applied: Vec<SnapshotVersion>,
     /// The epoch of each replica that survives its restart.
     pub durable: Vec<SnapshotVersion>,
-    /// Whether each replica has reported its progress under its present log identity.
-    pub has_told: Vec<bool>,
-    /// Bytes persisted since the last checkpoint was requested, including those that a restart
-    /// would replay. The maximum value makes a checkpoint due unconditionally.
-    pub bytes_since_checkpoint: u64,
     /// The first record that must be retained, whatever checkpoints contain.
     pub kept_from: Option<LogPosition>,
     /// The checkpoint that is being written.
-    pub writing: Option<Writing>,
+    pub writing: Option<CheckpointInProgress>,
     /// Whether the last checkpoint failed so recently that it is too early for another.
     pub rests: bool,
 }
 
 /// A checkpoint that is being written.
-pub(crate) struct Writing {
+pub(crate) struct CheckpointInProgress {
     pub version: SnapshotVersion,
     /// The first log record that is needed in addition to it.
     pub first_needed: LogPosition,
@@ -284,12 +242,7 @@ pub(crate) struct Writing {
 pub(crate) struct Counters {
     pub epochs: u64,
     pub epochs_given_up: u64,
-    pub batches_sent: u64,
-    /// The bytes of this replica's own batches, each counted once, before compression.
-    pub batch_bytes: u64,
-    pub batches_fetched: u64,
     pub checkpoints_failed: u64,
-    pub checkpoints_sent: u64,
     pub checkpoints_installed: u64,
     pub rejoins: u64,
 }
@@ -302,38 +255,6 @@ fn turn_of(me: NodeId, count: usize, checkpoint_bytes: u64) -> u64 {
     checkpoint_bytes / count as u64 * after as u64
 }
 
-impl<B> Default for SourceLog<B> {
-    fn default() -> Self {
-        Self {
-            slots: BTreeMap::new(),
-            held: Bid(0),
-            held_bytes: 0,
-            durable: Bid(0),
-            collected: Bid(0),
-            known: Bid(0),
-            next_sequence: 0,
-            missing: Missing::default(),
-            heard_at: Timestamp::default(),
-            fetched_upto: Bid(0),
-        }
-    }
-}
-
-impl<B> Replication<B> {
-    fn new(node_count: usize) -> Self {
-        let heads = vec![Bid(0); node_count];
-        Self {
-            logs: (0..node_count).map(|_| SourceLog::default()).collect(),
-            durable: vec![heads.clone(); node_count],
-            available: heads,
-            proof_sent: Bid(0),
-            synced: LogPosition(0),
-            is_up: vec![false; node_count],
-            fetch_turn: 0,
-        }
-    }
-}
-
 impl<R: Rules> CutState<R> {
     fn new(node_count: usize) -> Self {
         let heads = vec![Bid(0); node_count];
@@ -342,6 +263,12 @@ impl<R: Rules> CutState<R> {
             unsynced: VecDeque::new(),
             waiting: VecDeque::new(),
             skipped: SnapshotVersion::ZERO,
+            wanted: SnapshotVersion::ZERO,
+            confirmed: Confirmed {
+                epoch: SnapshotVersion::ZERO,
+                heads: heads.clone(),
+                is_member: vec![true; node_count],
+            },
             logged: SnapshotVersion::ZERO,
             applied: SnapshotVersion::ZERO,
             durable: SnapshotVersion::ZERO,
@@ -355,54 +282,48 @@ impl<R: Rules> CutState<R> {
             nonce_decided: 0,
             agreement_record: LogPosition(0),
             heard_at: vec![Timestamp::default(); node_count],
+            follows: Term::default(),
         }
     }
 }
 
 impl<H: Host> Inputs<H> {
     /// A replica in its initial state.
-    pub(crate) fn new(me: NodeId, group: Group, settings: Settings<H::Rules>) -> Self {
-        let topology = group.topology.clone();
-        let n = topology.node_count();
-        let me = group.member(me).expect("a replica is a member of its group");
+    pub(crate) fn new(
+        me: NodeId,
+        group: Group,
+        settings: Settings<H::Rules>,
+        extension: H::Extension,
+    ) -> Self {
+        let mut replica = Replica::new(me, group);
+        let n = replica.topology.node_count();
+        replica.bytes_since_checkpoint = turn_of(replica.me, n, settings.checkpoint_bytes);
         Self {
-            me,
-            group,
-            next_sequence: 1,
-            replication: Replication::new(n),
+            replica,
+            streams: Streams::new(n, settings.ack_everyone),
+            presence: Presence::new(n),
+            transfer: Transfer::new(settings.chunk_bytes),
             cut: CutState::new(n),
-            pace: Pace::default(),
-            mastery: Mastery::new(n),
+            pace: EpochPacing::default(),
             barriers: Barriers::default(),
-            greetings: Greetings::new(n),
-            rejoin: None,
+            target: None,
             collection: Collection {
-                heads: vec![vec![Bid(0); n]; n],
                 applied: vec![SnapshotVersion::ZERO; n],
                 durable: vec![SnapshotVersion::ZERO; n],
-                has_told: vec![false; n],
-                bytes_since_checkpoint: turn_of(me, n, settings.checkpoint_bytes),
                 kept_from: None,
                 writing: None,
                 rests: false,
             },
-            turns: Turns::new(n),
-            transfer: Transfer::default(),
-            waits: Waits::default(),
+            waits: Backpressure::default(),
             counters: Counters::default(),
-            topology,
+            extension,
             settings,
         }
     }
 
-    /// This replica's own log.
-    pub(crate) fn own_log(&self) -> &SourceLog<H::Batch> {
-        &self.replication.logs[self.me.index()]
-    }
-
     /// This replica's batches that are in no applied epoch, with their numbers.
     pub(crate) fn own_unapplied(&self) -> impl Iterator<Item = (Bid, &H::Batch)> {
-        let applied = self.cut.heads[self.me.index()];
+        let applied = self.cut.heads[self.replica.me.index()];
         let own = self.own_log().slots.range(applied.next()..);
         own.map(|(bid, slot)| (*bid, &*slot.batch))
     }
@@ -410,22 +331,22 @@ impl<H: Host> Inputs<H> {
     /// The nodes in the configuration.
     pub(crate) fn members(&self) -> Vec<NodeId> {
         let is_member = |node: &NodeId| self.cut.is_member[node.index()];
-        self.topology.node_ids().filter(is_member).collect()
+        self.replica.topology.node_ids().filter(is_member).collect()
     }
 
     /// The status for operators, with the protocol's counters `own`.
     pub(crate) fn status(&self, own: &[(&str, u64)]) -> Status {
-        let c = &self.counters;
+        let (c, streams) = (&self.counters, &self.streams.counters);
         let counters = [
             ("epochs", c.epochs),
-            ("epochs_early", self.cut.applied.0 - self.mastery.confirmed.epoch.0),
+            ("epochs_early", self.cut.applied.0 - self.cut.confirmed.epoch.0),
             ("epochs_given_up", c.epochs_given_up),
-            ("batches_sent", c.batches_sent),
-            ("batch_bytes", c.batch_bytes),
-            ("batches_fetched", c.batches_fetched),
-            ("batch_bytes_held", self.batch_bytes_held()),
+            ("batches_sent", streams.batches_sent),
+            ("batch_bytes", streams.batch_bytes),
+            ("batches_fetched", streams.batches_fetched),
+            ("batch_bytes_held", self.streams.bytes_held()),
             ("checkpoints_failed", c.checkpoints_failed),
-            ("checkpoints_sent", c.checkpoints_sent),
+            ("checkpoints_sent", self.transfer.sent),
             ("checkpoints_installed", c.checkpoints_installed),
             ("rejoins", c.rejoins),
             ("checkpoint_writing", u64::from(self.collection.writing.is_some())),
@@ -438,7 +359,7 @@ impl<H: Host> Inputs<H> {
             version: self.cut.applied,
             coordinator: self.cut.agreement.as_ref().and_then(Agreement::leader),
             members: self.members(),
-            first_start: self.greetings.first_start(self.me).filter(|_| rejoin.is_none()),
+            first_start: self.presence.first_start(&self.replica).filter(|_| rejoin.is_none()),
             rejoin,
             waits_for: self.waits.late.clone(),
             counters,
@@ -447,7 +368,7 @@ impl<H: Host> Inputs<H> {
 
     /// Adds the progress that the other replicas reported.
     fn add_progress(&self, counters: &mut BTreeMap<String, u64>) {
-        for peer in self.topology.peers_of(self.me) {
+        for peer in self.replica.peers() {
             let Collection { applied, durable, .. } = &self.collection;
             let node = self.node(peer).0;
             counters.insert(format!("peer_applied_{node}"), applied[peer.index()].0);
@@ -457,23 +378,22 @@ impl<H: Host> Inputs<H> {
 
     /// Asserts the invariants that hold between any two steps.
     pub(crate) fn invariants(&self) {
-        let own = self.own_log();
-        for (source, log) in self.replication.logs.iter().enumerate() {
-            assert!(log.durable <= log.held, "durable batches are held");
-            assert!(log.collected <= log.held, "collected batches were held");
-            let confirmed = self.mastery.confirmed.heads[source];
-            assert!(log.collected <= confirmed, "collected batches were applied");
+        self.streams.invariants(&self.replica);
+        let confirmed = &self.cut.confirmed;
+        for (source, log) in self.streams.logs.iter().enumerate() {
+            let applied = confirmed.heads[source];
+            assert!(log.collected <= applied, "collected batches were applied");
             assert!(self.cut.heads[source] <= log.held, "applied batches are held");
-            assert!(
-                log.slots.keys().next().is_none_or(|first| *first > log.collected),
-                "collected batches are removed"
-            );
         }
-        assert!(self.replication.proof_sent <= self.own_head(), "proven batches exist");
-        assert!(own.held <= own.known, "held batches are known");
-        self.early_invariants();
-        let early = self.mastery.early.back().map(|early| early.epoch);
-        let mut next = early.unwrap_or_default().max(self.mastery.confirmed.epoch);
+        let has_skipped = self.cut.installed.is_some();
+        assert_eq!(self.streams.has_skipped, has_skipped, "only an installed checkpoint skips");
+        assert!(
+            self.target.is_none() || !self.presence.is_asking(),
+            "a target is known from the peers' answers"
+        );
+        H::check_extension(self);
+        let early = H::last_early(self);
+        let mut next = early.unwrap_or_default().max(confirmed.epoch);
         for (epoch, _) in &self.cut.waiting {
             if *epoch > self.cut.skipped && next < self.cut.skipped {
                 next = self.cut.skipped;

@@ -9,7 +9,7 @@
 //!   | u16    | u64 | u64  | u64            | var   |          |          |
 //!   +--------+-----+------+----------------+-------+----------+----------+--
 //!   record: how u8, then for
-//!     0 executed    procedure u16, args, read set, writes (`given.rs`)
+//!     0 executed    procedure u16, args, read set, writes (`write_set_codec.rs`)
 //!     1 ordered     procedure u16, args, has footprint u8, [footprint]
 //!     2 certified   read set, write count, writes
 //!     3 certified in order: as 2
@@ -18,11 +18,12 @@
 use bytes::Bytes;
 use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TxnId};
-use pangea_core::txn::{Certified, Footprint, Program, ReadSet, Seen, Write};
+use pangea_core::txn::{Certified, Footprint, Program, ReadSet, ReadVersion, Write};
 
-use super::given;
-use crate::inputs::{self, NUMBER_MAX};
-pub use crate::inputs::{Bid, Heads};
+use super::write_set_codec;
+use crate::messages::NUMBER_MAX;
+use crate::streams;
+pub use crate::streams::{Bid, Heads};
 
 /// A transaction in a batch: the paper's `TxnRecord`.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,12 +33,12 @@ pub struct TxnRecord {
     /// The program.
     pub program: Program,
     /// The execution mode of the transaction in its epoch.
-    pub how: How,
+    pub how: ExecutionMode,
 }
 
 /// The execution mode of a transaction in its epoch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum How {
+pub enum ExecutionMode {
     /// It ran at its source: its writes are applied if it is valid, otherwise it is re-executed.
     Executed {
         /// The read set of the run.
@@ -60,8 +61,8 @@ impl TxnRecord {
     /// The read set and write set of the run at its source, if they are to be validated.
     pub fn learned(&self) -> Option<(&ReadSet, &[Write])> {
         match (&self.how, &self.program) {
-            (How::Executed { reads, writes }, _) => Some((reads, writes)),
-            (How::Certified, Program::Certified(certified)) => {
+            (ExecutionMode::Executed { reads, writes }, _) => Some((reads, writes)),
+            (ExecutionMode::Certified, Program::Certified(certified)) => {
                 Some((&certified.reads, &certified.writes))
             }
             _ => None,
@@ -87,22 +88,25 @@ impl TxnRecord {
 
     fn encode(&self, out: &mut Vec<u8>) {
         match (&self.program, &self.how) {
-            (Program::Call { procedure, args }, How::Executed { reads, writes }) => {
+            (Program::Call { procedure, args }, ExecutionMode::Executed { reads, writes }) => {
                 out.put_u8(0);
                 out.put_u16(procedure.0);
                 out.put_bytes(args);
                 reads.encode(out);
-                given::encode(writes, args, out);
+                write_set_codec::encode(writes, args, out);
             }
-            (Program::Call { procedure, args }, How::Ordered { footprint }) => {
+            (Program::Call { procedure, args }, ExecutionMode::Ordered { footprint }) => {
                 out.put_u8(1);
                 out.put_u16(procedure.0);
                 out.put_bytes(args);
                 out.put_u8(u8::from(footprint.is_some()));
                 footprint.iter().for_each(|footprint| footprint.encode(out));
             }
-            (Program::Certified(certified), How::Certified | How::CertifiedInOrder) => {
-                out.put_u8(if self.how == How::Certified { 2 } else { 3 });
+            (
+                Program::Certified(certified),
+                ExecutionMode::Certified | ExecutionMode::CertifiedInOrder,
+            ) => {
+                out.put_u8(if self.how == ExecutionMode::Certified { 2 } else { 3 });
                 encode_sets(&certified.reads, &certified.writes, out);
             }
             _ => panic!("a call is executed or ordered, and a certified transaction is certified"),
@@ -116,19 +120,24 @@ impl TxnRecord {
                 let procedure = ProcedureId(from.u16("procedure id")?);
                 let args = bytes.slice_ref(from.bytes("arguments")?);
                 let how = if what == 0 {
-                    let (reads, writes) = (ReadSet::decode(from)?, given::decode(from, &args)?);
-                    How::Executed { reads, writes }
+                    let (reads, writes) =
+                        (ReadSet::decode(from)?, write_set_codec::decode(from, &args)?);
+                    ExecutionMode::Executed { reads, writes }
                 } else {
                     let is_given = from.u8("footprint")? == 1;
                     let footprint = is_given.then(|| Footprint::decode(from)).transpose()?;
-                    How::Ordered { footprint }
+                    ExecutionMode::Ordered { footprint }
                 };
                 (Program::Call { procedure, args }, how)
             }
             2 | 3 => {
                 let (reads, writes) = decode_sets(from)?;
-                let how = if what == 2 { How::Certified } else { How::CertifiedInOrder };
-                (Program::Certified(Certified { reads, writes, line: 0 }), how)
+                let how = if what == 2 {
+                    ExecutionMode::Certified
+                } else {
+                    ExecutionMode::CertifiedInOrder
+                };
+                (Program::Certified(Certified { reads, writes, timeline: 0 }), how)
             }
             _ => return Err(DecodeError::new("transaction record")),
         };
@@ -196,7 +205,7 @@ impl Batch {
         let base = SnapshotVersion(from.u64("batch base")?);
         let first_sequence = from.u64("batch sequence")?;
         let count = from.count("batch")?;
-        inputs::check_names(source, first_sequence, count)?;
+        streams::check_names(source, first_sequence, count)?;
         let records = (0..count as u64)
             .map(|i| TxnRecord::decode(TxnId::new(source, first_sequence + i), from, bytes))
             .collect::<Result<_, _>>()?;
@@ -207,7 +216,7 @@ impl Batch {
     }
 }
 
-impl inputs::Batch for Batch {
+impl streams::Batch for Batch {
     fn source(&self) -> NodeId {
         self.source
     }
@@ -246,10 +255,10 @@ fn sees_its_own_past(record: &TxnRecord) -> bool {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     points.chain(rows).all(|seen| match seen {
-        Seen::Local(writer) | Seen::LocalDeleted(writer) => {
+        ReadVersion::Local(writer) | ReadVersion::LocalDeleted(writer) => {
             writer.node() == record.txn.node() && writer < record.txn
         }
-        Seen::Absent | Seen::At(_) => true,
+        ReadVersion::Absent | ReadVersion::At(_) => true,
     })
 }
 
@@ -258,28 +267,28 @@ mod tests {
     use super::*;
     use pangea_core::ids::TableId;
     use pangea_core::key::Key;
-    use pangea_core::txn::{Mode, PointLock, PointRead};
+    use pangea_core::txn::{LockMode, PointLock, PointRead};
     use pangea_core::value::Value;
 
     fn batch() -> Batch {
         let table = TableId(1);
         let key = Key::from(&b"k"[..]);
-        let seen = Seen::At(SnapshotVersion(3));
+        let seen = ReadVersion::At(SnapshotVersion(3));
         let points = vec![PointRead { table, key: key.clone(), seen }];
         let reads = ReadSet { points, ranges: vec![] };
         let value = Some(Value::copy_from(b"v"));
         let writes = vec![Write { table, key: key.clone(), value }];
-        let certified = Certified { reads: reads.clone(), writes: writes.clone(), line: 0 };
-        let lock = PointLock { table, key, mode: Mode::Exclusive };
+        let certified = Certified { reads: reads.clone(), writes: writes.clone(), timeline: 0 };
+        let lock = PointLock { table, key, mode: LockMode::Exclusive };
         let footprint = Some(Footprint::new(vec![lock], vec![]));
         let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(b"args") };
         let certified = Program::Certified(certified);
         let all = [
-            (call.clone(), How::Executed { reads, writes }),
-            (call.clone(), How::Ordered { footprint }),
-            (call, How::Ordered { footprint: None }),
-            (certified.clone(), How::Certified),
-            (certified, How::CertifiedInOrder),
+            (call.clone(), ExecutionMode::Executed { reads, writes }),
+            (call.clone(), ExecutionMode::Ordered { footprint }),
+            (call, ExecutionMode::Ordered { footprint: None }),
+            (certified.clone(), ExecutionMode::Certified),
+            (certified, ExecutionMode::CertifiedInOrder),
         ];
         let source = NodeId(2);
         let record = |(i, (program, how))| TxnRecord {

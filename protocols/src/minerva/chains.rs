@@ -7,8 +7,8 @@
 
 use pangea_core::hash::HashMap;
 use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
-use pangea_core::txn::Seen;
+use pangea_core::mutate;
+use pangea_core::txn::ReadVersion;
 
 use super::batch::TxnRecord;
 
@@ -48,11 +48,9 @@ pub(super) fn build(entries: &[Entry<'_>], keep_uncommitted: bool) -> Vec<Chain>
         let Some((reads, _)) = entry.record.learned() else { continue };
         let points = reads.points.iter().map(|read| read.seen);
         let rows = reads.ranges.iter().flat_map(|range| range.rows.iter().map(|row| row.1));
-        for writer in points.chain(rows).filter_map(Seen::local_writer) {
-            if let Some(&j) = position.get(&writer)
-                && !is_planted(Bug::ChainsNotJoined)
-            {
-                components.join(i, j);
+        for writer in points.chain(rows).filter_map(ReadVersion::local_writer) {
+            if let Some(&j) = position.get(&writer) {
+                mutate!(ChainsNotJoined: components.join(i, j) => ());
             }
         }
     }

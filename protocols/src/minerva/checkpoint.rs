@@ -19,7 +19,7 @@ impl Minerva {
         if !self.state.inputs.is_of_use(cx, &incoming) {
             return;
         }
-        self.forget_skipped(cx, incoming.head_of(self.state.inputs.me));
+        self.forget_skipped(cx, incoming.configuration().head_of(self.state.inputs.me()));
         self.state.inputs.install(cx, incoming);
         self.rebuild_overlay();
     }

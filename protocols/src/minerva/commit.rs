@@ -18,30 +18,30 @@
 
 use std::sync::Arc;
 
-use pangea_core::exec::ordered::{self, Finished, Job, Told};
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::ordered::{self, Finished, Job, ResultDetail};
 use pangea_core::exec::{is_bulk, is_footprint_declared, writes_bytes};
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::latency::Milestone;
+use pangea_core::mutate;
 use pangea_core::pool::{Pool, Sequential};
 use pangea_core::protocol::Cx;
 use pangea_core::store::{RecordHeader, Store, Version};
 use pangea_core::txn::{Footprint, Outcome, Program};
-use pangea_core::way::Phase;
-use pangea_core::work::Work;
 
-use super::batch::{Batch, How, TxnRecord};
-use super::chains::{self, Entry};
-use super::contended::first_run;
+use super::batch::{Batch, ExecutionMode, TxnRecord};
+use super::chains::{self, Chain, Entry};
+use super::conflict_keys::first_run;
 use super::contention::Change;
+use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
 use super::header;
 use super::independent_set::{self, Graph};
 use super::options::Solver;
-use super::resolution::{Ordered, Resolution, Wrote};
 use super::state::Execution;
 use super::validation::Validator;
 use super::{Cut, Minerva, conflict_graph};
-use crate::inputs::INTACT;
+use crate::replica::INTACT;
 
 /// The approximate maximum of write sets in an epoch's record, in bytes. Writes above it are
 /// re-executed when the log is read, like bulk loads: a record has a size limit, and an epoch has
@@ -139,18 +139,18 @@ impl Minerva {
         if let Some(resolution) = self.state.logged.remove(&epoch) {
             return self.replay(cx, &cut, &batches, resolution);
         }
-        let own_head = cut.heads[self.state.inputs.me.index()];
-        self.state.inputs.tell_reached(cx, Phase::Begun, own_head);
+        let own_head = cut.heads[self.state.inputs.replica.me.index()];
+        self.state.inputs.note_reached(cx, Milestone::Begun, own_head);
         let entries = entries_of(&batches);
         cx.begin_work();
         let verdict = self.filter_conflicts(cx, epoch, &entries);
-        cx.end_work(Work::Validate, verdict.optimistic());
+        cx.end_work(CpuStage::Validate, verdict.optimistic());
         cx.begin_work();
         let parallel = self.state.options.parallel_commit;
         let pool: &dyn Pool = if parallel { cx.pool } else { &Sequential };
         apply_valid(cx.store, pool, epoch, &entries, &verdict.is_valid);
-        cx.end_work(Work::Apply, verdict.valid());
-        self.state.inputs.tell_reached(cx, Phase::Validated, own_head);
+        cx.end_work(CpuStage::Apply, verdict.valid());
+        self.state.inputs.note_reached(cx, Milestone::Validated, own_head);
         let queue: Vec<usize> = (0..entries.len()).filter(|&i| !verdict.is_valid[i]).collect();
         let in_order = |pair: &[usize]| entries[pair[0]].record.txn < entries[pair[1]].record.txn;
         assert!(queue.windows(2).all(in_order), "entries are sorted by source and id");
@@ -165,7 +165,7 @@ impl Minerva {
         let slice = commit.next_slice(self.state.options.slice_txns.get());
         cx.begin_work();
         let finished = self.run_slice(cx, commit.epoch, &slice);
-        cx.end_work(Work::Order, slice.len());
+        cx.end_work(CpuStage::Order, slice.len());
         commit.finished.extend(finished);
         if !commit.is_done() {
             cx.mark("minerva.epoch_in_slices");
@@ -183,7 +183,7 @@ impl Minerva {
         }
         self.log_epoch(cx, epoch, &cut, &entries, queue, &outcomes, verdict.is_valid);
         self.end_epoch(cx, epoch, &cut, &entries, outcomes);
-        cx.end_work(Work::Settle, entries.len());
+        cx.end_work(CpuStage::Settle, entries.len());
     }
 
     /// Ends an epoch whose writes are all in the store: makes them visible and answers the waiting
@@ -219,22 +219,21 @@ impl Minerva {
         // The order in which they took effect: among those that ran together, a transaction of a
         // later pass came later.
         let mut in_effect = queue;
+        let pass = |&i: &usize| (outcomes[i].as_ref().map(|finished| finished.passes), i);
         for slice in in_effect.chunks_mut(self.state.options.slice_txns.get()) {
-            if !is_planted(Bug::LoggedInQueueOrder) {
-                slice.sort_by_key(|&i| (outcomes[i].as_ref().map(|finished| finished.passes), i));
-            }
+            mutate!(LoggedInQueueOrder: slice.sort_by_key(pass) => ());
         }
+        let in_effect = mutate!(EpochNotLogged: in_effect => Vec::new());
         let mut logged = Logged { room: LOGGED_BYTES_MAX, owed: 0 };
         let ordered = in_effect
             .iter()
-            .filter(|_| !is_planted(Bug::EpochNotLogged))
             .filter_map(|&i| self.logged_writes(entries[i].record, i, outcomes, &mut logged));
         let resolution =
-            Resolution { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
+            EpochRecord { epoch, cut: cut.clone(), ordered: ordered.collect(), is_valid };
         let mut record = Vec::new();
         resolution.encode(&mut record);
         self.state.inputs.log_epoch(cx, epoch, record.into());
-        self.state.inputs.collection.owe(logged.owed);
+        self.state.inputs.replica.owe(logged.owed);
     }
 
     /// The part of an ordered queue's entry that is logged.
@@ -257,7 +256,7 @@ impl Minerva {
         } else if !is_bulk {
             logged.owed += bytes;
         }
-        let wrote = || Wrote::Here { writes: &finished.writes, args: args_of(record) };
+        let wrote = || WriteSetRef::Here { writes: &finished.writes, args: args_of(record) };
         Some(Ordered { entry, writes: is_kept.then(wrote) })
     }
 
@@ -288,17 +287,13 @@ impl Minerva {
         let optimistic: usize = chains.iter().map(|chain| chain.members.len()).sum();
         cx.begin_work();
         let is_stale = validator.stale(pool, entries, &chains);
-        cx.end_work(Work::Stale, optimistic);
+        cx.end_work(CpuStage::Stale, optimistic);
         let mut vertices: Vec<usize> = (0..chains.len()).filter(|&c| !is_stale[c]).collect();
-        if is_planted(Bug::OwnChainsFirst) {
-            vertices.sort_by_key(|&c| chains[c].origin.source != self.state.inputs.me);
-        }
-        if is_planted(Bug::ModeDecides) && self.state.contention.is_high() {
-            vertices.clear();
-        }
+        mutate!(OwnChainsFirst: () => own_chains_first(self, &chains, &mut vertices));
+        mutate!(ModeDecides: () => if self.state.contention.is_high() { vertices.clear() });
         cx.begin_work();
         let edges = conflict_graph::edges(pool, entries, &chains, &vertices);
-        cx.end_work(Work::Graph, optimistic);
+        cx.end_work(CpuStage::Graph, optimistic);
         let weights = vertices.iter().map(|&c| chains[c].members.len() as u64).collect();
         self.state.counters.graph_edges += edges.len() as u64;
         cx.begin_work();
@@ -307,7 +302,7 @@ impl Minerva {
             Solver::Exact => independent_set::exact(&graph, options.solver_nodes_max),
             Solver::Greedy => independent_set::greedy(&graph),
         };
-        cx.end_work(Work::Solve, optimistic);
+        cx.end_work(CpuStage::Solve, optimistic);
         if options.solver == Solver::Exact && !solution.proven {
             self.state.counters.solver_unproven += 1;
             cx.mark("minerva.solver_unproven");
@@ -340,8 +335,10 @@ impl Minerva {
             .map(|(entry, found)| {
                 let record = entry.record;
                 let given = match &record.how {
-                    How::Ordered { footprint } => footprint.as_ref(),
-                    How::Executed { .. } | How::Certified | How::CertifiedInOrder => None,
+                    ExecutionMode::Ordered { footprint } => footprint.as_ref(),
+                    ExecutionMode::Executed { .. }
+                    | ExecutionMode::Certified
+                    | ExecutionMode::CertifiedInOrder => None,
                 };
                 Job {
                     txn: record.txn,
@@ -351,13 +348,13 @@ impl Minerva {
             })
             .collect();
         let header = &|job: &Job<'_>| header_in_order(job.txn, job.program);
-        let (registry, told) = (&self.state.registry, Told::Writes);
+        let (registry, told) = (&self.state.registry, ResultDetail::Writes);
         ordered::execute(cx.pool, registry, cx.store, epoch, &jobs, header, told)
     }
 
     /// The footprint that a run at the source found; `None` if the arguments determine it.
     fn footprint_of_run(&self, record: &TxnRecord) -> Option<Footprint> {
-        let (How::Executed { reads, writes }, Program::Call { procedure, args }) =
+        let (ExecutionMode::Executed { reads, writes }, Program::Call { procedure, args }) =
             (&record.how, &record.program)
         else {
             return None;
@@ -407,7 +404,7 @@ impl Minerva {
         cx: &mut Cx<'_, Self>,
         cut: &Cut,
         batches: &[Arc<Batch>],
-        resolution: Resolution<'_>,
+        resolution: EpochRecord<'_>,
     ) {
         cx.mark("minerva.epoch_replayed");
         let entries = entries_of(batches);
@@ -424,7 +421,7 @@ impl Minerva {
                 let finished = self.run_slice(cx, epoch, &entries[entry..=entry]);
                 if !self.is_bulk(record) {
                     let bytes = finished.iter().map(|finished| writes_bytes(&finished.writes));
-                    self.state.inputs.collection.owe(bytes.sum());
+                    self.state.inputs.replica.owe(bytes.sum());
                 }
                 continue;
             };
@@ -459,7 +456,7 @@ impl Minerva {
         entries: &[Entry<'_>],
         outcomes: Vec<Option<Finished>>,
     ) {
-        let me = self.state.inputs.me;
+        let me = self.state.inputs.replica.me;
         let mut invalid = HashSet::default();
         let own = entries.iter().map(|entry| entry.record.txn).find(|txn| txn.node() == me);
         for (entry, finished) in entries.iter().zip(outcomes) {
@@ -490,8 +487,8 @@ impl Minerva {
             let Some(ticket) = in_flight.ticket else { continue };
             let first_run = first_run(cx, record, finished.is_some());
             let result = match finished {
-                Some(finished) if !is_planted(Bug::FirstAnswerKept) => finished.outcome,
-                Some(_) | None => in_flight.result,
+                Some(finished) => mutate!(FirstAnswerKept: finished.outcome => in_flight.result),
+                None => in_flight.result,
             };
             if result.is_err() {
                 self.state.counters.txns_aborted += 1;
@@ -512,8 +509,8 @@ impl Minerva {
     /// builds on them. They must be certain to become stale: later runs don't see the removed
     /// writes, and runs of one source don't conflict.
     fn doom_dependents(&mut self, cx: &mut Cx<'_, Self>, mut doomed: HashSet<TxnId>) {
-        let head = self.state.inputs.cut.heads[self.state.inputs.me.index()];
-        let own = &self.state.inputs.replication.logs[self.state.inputs.me.index()];
+        let head = self.state.inputs.cut.heads[self.state.inputs.replica.me.index()];
+        let own = &self.state.inputs.streams.logs[self.state.inputs.replica.me.index()];
         let sent = own.slots.range(head.next()..).flat_map(|(_, slot)| &slot.batch.records);
         let Execution { overlay, in_flight, current, .. } = &mut self.state.execution;
         for (in_flight, record) in in_flight.iter_mut().zip(sent.chain(&*current)) {
@@ -537,17 +534,17 @@ impl Minerva {
 /// Whether a transaction did in the ordered queue exactly what its local readers saw: then they are
 /// valid, and must not be doomed.
 fn is_as_executed(record: &TxnRecord, finished: &Finished) -> bool {
-    matches!(record.program, Program::Certified(_))
-        && finished.outcome.is_ok()
-        && !is_planted(Bug::DoomedTooMuch)
+    let is_certified = matches!(record.program, Program::Certified(_));
+    mutate!(DoomedTooMuch: is_certified && finished.outcome.is_ok() => false)
 }
 
 /// The header of a write in the ordered queue. A call may have written something else than in its
 /// first execution; a certified transaction has not.
 fn header_in_order(txn: TxnId, program: &Program) -> RecordHeader {
     match program {
-        Program::Call { .. } if is_planted(Bug::ExecutedAgainUnmarked) => header::as_executed(txn),
-        Program::Call { .. } => header::reexecuted(txn),
+        Program::Call { .. } => {
+            mutate!(ExecutedAgainUnmarked: header::reexecuted(txn) => header::as_executed(txn))
+        }
         Program::Certified(_) => header::as_executed(txn),
     }
 }
@@ -570,4 +567,8 @@ pub(super) fn apply_valid(
         })
     });
     store.apply_batch(pool, epoch, writes.collect());
+}
+
+fn own_chains_first(minerva: &Minerva, chains: &[Chain], vertices: &mut [usize]) {
+    vertices.sort_by_key(|&c| chains[c].origin.source != minerva.state.inputs.replica.me);
 }

@@ -10,7 +10,7 @@
 
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::pool::{self, Pool};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -56,9 +56,7 @@ pub(super) fn edges(
     let take =
         |part: std::sync::Mutex<Vec<(u32, u32)>>| part.into_inner().expect("each job returned");
     let mut edges: Vec<(u32, u32)> = found.into_iter().flat_map(take).collect();
-    if !is_planted(Bug::RangeEdgesLost) {
-        edges.extend(range_edges(entries, chains, vertices));
-    }
+    mutate!(RangeEdgesLost: edges.extend(range_edges(entries, chains, vertices)) => ());
     edges.sort_unstable();
     edges.dedup();
     edges
@@ -86,9 +84,7 @@ fn key_edges(
 ) -> Vec<(u32, u32)> {
     accesses.sort_unstable();
     // Of a chain's accesses to a key, keep the strongest, which is the last.
-    if !is_planted(Bug::ReadHidesWrite) {
-        accesses.reverse();
-    }
+    mutate!(ReadHidesWrite: accesses.reverse() => ());
     accesses.dedup_by(|a, b| (a.hash, a.vertex) == (b.hash, b.vertex));
     let mut edges = Vec::new();
     for group in accesses.chunk_by(|a, b| a.hash == b.hash) {
@@ -97,7 +93,7 @@ fn key_edges(
         }
         for writer in group.iter().filter(|access| access.is_write) {
             let others = group.iter().filter(|other| origin(other.vertex) != origin(writer.vertex));
-            let others = others.filter(|other| other.is_write || !is_planted(Bug::WriteEdgesOnly));
+            let others = others.filter(|it| mutate!(WriteEdgesOnly: true => it.is_write));
             edges.extend(others.map(|other| ordered(writer.vertex, other.vertex)));
         }
     }

@@ -4,20 +4,20 @@
 //! writes of earlier local transactions over it. Its reads with their versions, and its writes, are
 //! added to the current batch. In high-contention mode (§4) it is only probed.
 
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::optimistic::{self, Run};
 use pangea_core::exec::{Overlay, check_size, is_bulk, is_footprint_declared};
 use pangea_core::ids::{ProcedureId, Ticket, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::{Cx, Request, Submission};
-use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, Seen, SqlState};
-use pangea_core::work::Work;
+use pangea_core::txn::{Abort, Certified, Outcome, Program, ReadSet, ReadVersion, SqlState};
 
-use super::batch::{How, TxnRecord};
+use super::batch::{ExecutionMode, TxnRecord};
 use super::options::Reads;
 use super::state::{Execution, InFlight, State};
 use super::{Batch, Minerva, Timer};
 use crate::inputs::{
-    IN_FLIGHT_MAX, Waiter, not_rejoined, too_far_behind, too_many_in_flight, weight,
+    IN_FLIGHT_MAX, Waiter, not_rejoined, size, too_far_behind, too_many_in_flight,
 };
 
 impl Minerva {
@@ -27,7 +27,7 @@ impl Minerva {
         let mut reads = Vec::new();
         for Submission { ticket, request } in submissions {
             match request {
-                Request::Commit(_) if self.state.inputs.rejoin.is_some() => {
+                Request::Commit(_) if self.state.inputs.is_rejoining() => {
                     cx.mark("minerva.refused_while_rejoining");
                     cx.reply(ticket, Outcome::Aborted(not_rejoined()));
                 }
@@ -45,9 +45,7 @@ impl Minerva {
             self.execute(cx, group);
         }
         if !self.state.inputs.barriers.arrived.is_empty() {
-            if is_planted(Bug::FreshWithoutCut) && self.state.execution.in_flight.is_empty() {
-                self.state.inputs.barriers.release_arrived();
-            }
+            mutate!(FreshWithoutCut: () => fresh_without_cut(&mut self.state));
             self.state.inputs.request_barrier(cx);
         }
     }
@@ -69,18 +67,18 @@ impl Minerva {
         program: Program,
         group: &mut Vec<(Ticket, Program)>,
     ) {
-        let is_held = !self.state.inputs.greetings.is_ready
+        let is_held = !self.state.inputs.presence.is_ready
             && self.state.execution.current_bytes >= self.state.options.batch_bytes;
         let is_full = self.state.execution.in_flight.len() + group.len() >= IN_FLIGHT_MAX;
         if is_held || is_full {
             cx.mark("minerva.too_many_in_flight");
             let inputs = &self.state.inputs;
-            let abort = too_many_in_flight(inputs.waits.late.first(), &inputs.topology);
+            let abort = too_many_in_flight(inputs.waits.late.first(), &inputs.replica.topology);
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
         if let Some(late) = &self.state.inputs.waits.backlog {
             cx.mark("minerva.refused_behind");
-            let abort = too_far_behind(late, &self.state.inputs.topology);
+            let abort = too_far_behind(late, &self.state.inputs.replica.topology);
             return cx.reply(ticket, Outcome::Aborted(abort));
         }
         let (procedure, args) = match &program {
@@ -110,7 +108,7 @@ impl Minerva {
     /// Whether a call is not executed now, but only at its place in the ordered queue.
     fn goes_in_order(&self, procedure: ProcedureId, args: &[u8]) -> bool {
         let State { registry, options, inputs, contention, .. } = &self.state;
-        let is_lone = options.lone_in_order && inputs.topology.node_count() == 1;
+        let is_lone = options.lone_in_order && inputs.replica.topology.node_count() == 1;
         contention.is_high()
             || is_bulk(registry, procedure, args)
             || is_lone && is_footprint_declared(registry, procedure, args)
@@ -126,10 +124,7 @@ impl Minerva {
     /// Runs read-only programs on the applied epoch and answers at once.
     pub(super) fn read_snapshot(&mut self, cx: &mut Cx<'_, Self>, reads: &[(Ticket, Program)]) {
         let nothing = Overlay::new();
-        let overlay = match is_planted(Bug::SnapshotSeesUncommitted) {
-            true => &self.state.execution.overlay,
-            false => &nothing,
-        };
+        let overlay = mutate!(SnapshotSeesUncommitted: &nothing => &self.state.execution.overlay);
         let at = self.state.inputs.cut.applied;
         self.state.inputs.read_snapshot(cx, &self.state.registry, overlay, at, reads);
     }
@@ -137,8 +132,8 @@ impl Minerva {
     /// §3.2, Algorithm 1, `ExecuteTransaction`.
     fn execute(&mut self, cx: &mut Cx<'_, Self>, group: Vec<(Ticket, Program)>) {
         cx.mark("minerva.executed");
-        let first = self.state.inputs.next_sequence;
-        let name = |i: usize| TxnId::new(self.state.inputs.me, first + i as u64);
+        let first = self.state.inputs.streams.next_sequence;
+        let name = |i: usize| TxnId::new(self.state.inputs.replica.me, first + i as u64);
         let named: Vec<_> = group.iter().enumerate().map(|(i, (_, p))| (name(i), p)).collect();
         cx.begin_work();
         let runs = optimistic::run_group(
@@ -149,7 +144,7 @@ impl Minerva {
             self.state.inputs.cut.applied,
             &mut self.state.execution.overlay,
         );
-        cx.end_work(Work::Execute, named.len());
+        cx.end_work(CpuStage::Execute, named.len());
         for ((ticket, program), run) in group.into_iter().zip(runs) {
             self.append_run(cx, ticket, program, run);
         }
@@ -161,16 +156,18 @@ impl Minerva {
             // change is valid. In the ordered queue it is, and the answer names a winner that has
             // committed.
             cx.mark("minerva.certified_in_order");
-            let how = How::CertifiedInOrder;
+            let how = ExecutionMode::CertifiedInOrder;
             let weight = weight_of(&program, &how);
             return self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
         }
         let how = match &program {
             Program::Certified(_) => {
                 cx.mark("minerva.certified");
-                How::Certified
+                ExecutionMode::Certified
             }
-            Program::Call { .. } => How::Executed { reads: run.reads, writes: run.writes },
+            Program::Call { .. } => {
+                ExecutionMode::Executed { reads: run.reads, writes: run.writes }
+            }
         };
         let weight = weight_of(&program, &how);
         self.append(cx, Some(ticket), TxnPlan { program, how, weight }, run.result);
@@ -191,12 +188,12 @@ impl Minerva {
                 self.state.inputs.cut.applied,
                 &self.state.execution.overlay,
             );
-            cx.end_work(Work::Probe, 1);
+            cx.end_work(CpuStage::Probe, 1);
             found
         });
         cx.mark("minerva.probed");
-        let footprint = found.and_then(weight::if_small);
-        let how = How::Ordered { footprint };
+        let footprint = found.and_then(size::if_small);
+        let how = ExecutionMode::Ordered { footprint };
         let weight = weight_of(&program, &how);
         self.append(cx, Some(ticket), TxnPlan { program, how, weight }, Ok(Vec::new()));
     }
@@ -204,8 +201,8 @@ impl Minerva {
     /// Rebuilds the overlay from the writes in flight, for a snapshot that was not reached epoch by
     /// epoch.
     pub(super) fn rebuild_overlay(&mut self) {
-        let own = &self.state.inputs.replication.logs[self.state.inputs.me.index()];
-        let head = self.state.inputs.cut.heads[self.state.inputs.me.index()];
+        let own = &self.state.inputs.streams.logs[self.state.inputs.replica.me.index()];
+        let head = self.state.inputs.cut.heads[self.state.inputs.replica.me.index()];
         let (keep, applied) = (self.state.options.keep_uncommitted, self.state.inputs.cut.applied);
         // If the temporary state is reset every epoch, only writes of runs on this epoch belong to
         // it.
@@ -239,8 +236,8 @@ impl Minerva {
     ) {
         let execution = &mut self.state.execution;
         let inputs = &mut self.state.inputs;
-        let txn = TxnId::new(inputs.me, inputs.next_sequence);
-        inputs.next_sequence += 1;
+        let txn = TxnId::new(inputs.replica.me, inputs.streams.next_sequence);
+        inputs.streams.next_sequence += 1;
         let record = TxnRecord { txn, program: plan.program, how: plan.how };
         let dependencies = record.learned().map(|(r, _)| dependencies(r)).unwrap_or_default();
         if !dependencies.is_empty() {
@@ -272,14 +269,14 @@ impl Minerva {
     /// Closes the current batch and sends it.
     pub(super) fn start_broadcast(&mut self, cx: &mut Cx<'_, Self>) {
         cx.clear_timer(Timer::Batch);
-        if !self.state.inputs.greetings.is_ready {
+        if !self.state.inputs.presence.is_ready {
             return;
         }
         let records = std::mem::take(&mut self.state.execution.current);
         let bytes = std::mem::take(&mut self.state.execution.current_bytes);
         let batch_bytes = self.state.options.batch_bytes;
         let weigh = |record: &TxnRecord| weight_of(&record.program, &record.how);
-        for records in weight::in_batches(records, bytes, batch_bytes, weigh) {
+        for records in size::split_batches(records, bytes, batch_bytes, weigh) {
             self.broadcast(cx, records);
         }
     }
@@ -287,7 +284,7 @@ impl Minerva {
     fn broadcast(&mut self, cx: &mut Cx<'_, Self>, records: Vec<TxnRecord>) {
         let first = records.first().expect("a batch has a transaction").txn;
         let batch = Batch {
-            source: self.state.inputs.me,
+            source: self.state.inputs.replica.me,
             bid: self.state.inputs.own_log().held.next(),
             base: self.state.execution.current_base,
             first_sequence: first.sequence(),
@@ -295,7 +292,7 @@ impl Minerva {
         };
         cx.begin_work();
         let bytes = batch.encode();
-        cx.end_work(Work::Encode, bytes.len());
+        cx.end_work(CpuStage::Encode, bytes.len());
         self.state.inputs.broadcast(cx, batch, bytes);
     }
 }
@@ -303,7 +300,7 @@ impl Minerva {
 /// A transaction to be added to the batch, and its approximate size there in bytes.
 struct TxnPlan {
     program: Program,
-    how: How,
+    how: ExecutionMode,
     weight: usize,
 }
 
@@ -313,8 +310,8 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
     let points = reads.points.iter().map(|read| read.seen);
     let rows = reads.ranges.iter().flat_map(|read| read.rows.iter().map(|(_, seen)| *seen));
     let value_writer = |seen| match seen {
-        Seen::Local(writer) => Some(writer),
-        Seen::LocalDeleted(_) | Seen::Absent | Seen::At(_) => None,
+        ReadVersion::Local(writer) => Some(writer),
+        ReadVersion::LocalDeleted(_) | ReadVersion::Absent | ReadVersion::At(_) => None,
     };
     let mut writers: Vec<TxnId> = points.chain(rows).filter_map(value_writer).collect();
     writers.sort_unstable();
@@ -324,12 +321,20 @@ pub(super) fn dependencies(reads: &ReadSet) -> Vec<TxnId> {
 
 /// The approximate size of a transaction in a batch, in bytes. Values that the arguments contain
 /// count twice, because it is not known yet whether they do.
-fn weight_of(program: &Program, how: &How) -> usize {
+fn weight_of(program: &Program, how: &ExecutionMode) -> usize {
     match how {
-        How::Executed { reads, writes } => {
-            weight::of_program(program, None) + weight::of_sets(reads, writes)
+        ExecutionMode::Executed { reads, writes } => {
+            size::program_bytes(program, None) + size::sets_bytes(reads, writes)
         }
-        How::Ordered { footprint } => weight::of_program(program, footprint.as_ref()),
-        How::Certified | How::CertifiedInOrder => weight::of_program(program, None),
+        ExecutionMode::Ordered { footprint } => size::program_bytes(program, footprint.as_ref()),
+        ExecutionMode::Certified | ExecutionMode::CertifiedInOrder => {
+            size::program_bytes(program, None)
+        }
+    }
+}
+
+fn fresh_without_cut(state: &mut State) {
+    if state.execution.in_flight.is_empty() {
+        state.inputs.barriers.release_arrived();
     }
 }

@@ -22,11 +22,13 @@ use pangea_core::value::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::batch::Batch;
-use super::resolution::Resolution;
+use super::epoch_record::EpochRecord;
 use super::{Cut, Message, Minerva, Options, Timer};
 use crate::agreement;
 use crate::exhaustive::{self, Act, Bounds, Brain, Happened, Out, Reply, Sent, View};
-use crate::inputs::kind;
+use crate::inputs;
+use crate::replica::kind;
+use crate::streams;
 
 const TABLE: TableId = TableId(7);
 
@@ -107,8 +109,8 @@ impl Replica {
                 out.replies.push((after.0 as usize, Reply { decision: version.0, held }));
             }
             Effect::Rejoined => panic!("no disk is lost"),
-            Effect::Reign { .. } => panic!("Minerva has no master"),
-            Effect::Fetch { .. } => panic!("all rows are in memory"),
+            Effect::MasterTerm { .. } => panic!("Minerva has no master"),
+            Effect::Prefetch { .. } => panic!("all rows are in memory"),
             Effect::Stop { reason } => out.stop = Some(reason),
             Effect::Reply { .. } | Effect::Fresh { .. } => panic!("no requester"),
             Effect::Checkpoint { .. } | Effect::Truncate(_) => panic!("too little for that"),
@@ -119,7 +121,7 @@ impl Replica {
     fn act(&mut self, act: Act, out: &mut Out) {
         match act {
             Act::Propose(_) => self.input(Input::Timer(Timer::Epoch), out),
-            Act::Campaign if self.minerva.state.inputs.greetings.is_ready => {
+            Act::Campaign if self.minerva.state.inputs.presence.is_ready => {
                 self.minerva.state.inputs.agreement_mut().campaign();
                 self.input(Input::Resume, out);
             }
@@ -146,7 +148,7 @@ impl Replica {
         let is_agreed = match event {
             Happened::Message { bytes, .. } => {
                 let message = Message::decode(&Bytes::copy_from_slice(bytes));
-                matches!(message, Ok(Message::Agreement { .. }))
+                matches!(message, Ok(Message::Inputs(inputs::Message::Agreement { .. })))
             }
             Happened::PeerUp(_) | Happened::Act(Act::Campaign) => true,
             _ => is_proposal,
@@ -244,11 +246,11 @@ impl Brain for Replica {
         });
         let execution = (
             in_flight.collect::<Vec<_>>(),
-            s.next_sequence,
+            s.streams.next_sequence,
             own.execution.current.len(),
             own.execution.current_base,
         );
-        let logs = s.replication.logs.iter().map(|log| {
+        let logs = s.streams.logs.iter().map(|log| {
             let slots = log.slots.iter();
             let slots = slots
                 .map(|(bid, slot)| (*bid, exhaustive::digest(&slot.bytes), ahead(slot.position)));
@@ -257,8 +259,8 @@ impl Brain for Replica {
             let slots: Vec<_> = slots.collect();
             (slots, log.held, log.durable, log.collected, log.known, missing)
         });
-        let r = &s.replication;
-        let replication = (&r.durable, &r.available, r.proof_sent, &r.is_up, r.fetch_turn);
+        let r = &s.streams;
+        let replication = (&r.durable, &r.available, r.turns_and_proofs(), &s.replica.is_up);
         let c = &s.cut;
         let epochs = c.epoch_records.iter().map(|(epoch, at)| (*epoch, ahead(*at)));
         let cut = (
@@ -266,10 +268,10 @@ impl Brain for Replica {
             (&c.heads, &c.is_member, &c.proposed, c.term, c.last_proposal, c.nonce_decided),
             ahead(c.agreement_record),
         );
-        let first_start = s.greetings.first_start(s.me);
-        let greetings = (&s.greetings.births, s.greetings.is_ready, first_start);
+        let first_start = s.presence.first_start(&s.replica);
+        let greetings = (&s.presence.log_identities, s.presence.is_ready, first_start);
         let mine = (self.agreed, self.submitted, &self.states, self.now);
-        let rest = (&own.contention, &s.collection.heads, &s.collection.applied);
+        let rest = (&own.contention, &s.streams.applied, &s.collection.applied);
         let logs: Vec<_> = logs.collect();
         let all = (execution, logs, replication, cut, greetings, mine, rest);
         hasher.update(format!("{all:?}").as_bytes());
@@ -293,10 +295,10 @@ impl Brain for Replica {
     fn look(&self, log: &[Vec<u8>], view: &mut View) {
         let state = &self.minerva.state.inputs;
         view.is_leader =
-            state.greetings.is_ready && self.minerva.state.inputs.agreement().is_leader();
+            state.presence.is_ready && self.minerva.state.inputs.agreement().is_leader();
         let mut cuts: Vec<(SnapshotVersion, Cut)> = state.cut.waiting.iter().cloned().collect();
         for record in records(log, kind::EPOCH) {
-            let resolution = Resolution::decode(&record).expect("the message can be decoded");
+            let resolution = EpochRecord::decode(&record).expect("the message can be decoded");
             cuts.push((resolution.epoch, resolution.cut));
         }
         cuts.sort_unstable_by_key(|(epoch, _)| *epoch);
@@ -313,8 +315,10 @@ impl Brain for Replica {
 
     fn describe(bytes: &[u8]) -> String {
         match Message::decode(&Bytes::copy_from_slice(bytes)).expect("the message can be decoded") {
-            Message::Agreement { bytes } => agreement::describe::<Cut>(&bytes),
-            Message::Batch { bytes } => {
+            Message::Inputs(inputs::Message::Agreement { bytes }) => {
+                agreement::describe::<Cut>(&bytes)
+            }
+            Message::Inputs(inputs::Message::Streams(streams::Message::Batch { bytes })) => {
                 let batch = Batch::decode(&bytes).expect("the message can be decoded");
                 format!("batch {} of node {}", batch.bid.0, batch.source.0)
             }

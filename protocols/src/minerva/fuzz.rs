@@ -6,20 +6,20 @@ use pangea_core::ids::{LogPosition, NodeId, ProcedureId, SnapshotVersion, TableI
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::protocol::Message as _;
 use pangea_core::txn::{
-    Certified, Footprint, Mode, PointLock, PointRead, Program, RangeLock, RangeRead, ReadSet, Seen,
-    Write,
+    Certified, Footprint, LockMode, PointLock, PointRead, Program, RangeLock, RangeRead, ReadSet,
+    ReadVersion, Write,
 };
 use pangea_core::value::Value;
 
-use super::batch::{Batch, Bid, How, TxnRecord};
-use super::resolution::{Ordered, Resolution, Wrote};
+use super::batch::{Batch, Bid, ExecutionMode, TxnRecord};
+use super::epoch_record::{EpochRecord, Ordered, WriteSetRef};
 use super::{Cut, Message, Rules};
 use crate::agreement::{Record, Term};
 use crate::fuzzing::{Outcome, Target, run, size};
-use crate::inputs::{
-    self, ChunkNumber, Meta, decode_batch, encode_heads, recollection, take_chunk,
-    take_recollection,
-};
+use crate::inputs::{self, Meta, knowledge, recollection, take_knowledge, take_recollection};
+use crate::presence;
+use crate::streams::{self, decode_batch, encode_heads};
+use crate::transfer::{self, ChunkNumber, take_chunk};
 
 const NODES: usize = 3;
 
@@ -36,10 +36,10 @@ fn writes() -> Vec<Write> {
 fn reads() -> ReadSet {
     let table = TableId(300);
     let seen = [
-        Seen::Absent,
-        Seen::At(SnapshotVersion(300)),
-        Seen::Local(TxnId::new(NodeId(1), 2)),
-        Seen::LocalDeleted(TxnId::new(NodeId(1), 3)),
+        ReadVersion::Absent,
+        ReadVersion::At(SnapshotVersion(300)),
+        ReadVersion::Local(TxnId::new(NodeId(1), 2)),
+        ReadVersion::LocalDeleted(TxnId::new(NodeId(1), 3)),
     ];
     let points = seen.map(|seen| PointRead { table, key: key("k"), seen }).to_vec();
     let rows = seen.map(|seen| (key("row"), seen)).to_vec();
@@ -54,16 +54,20 @@ fn batch() -> Bytes {
     let call = Program::Call { procedure: ProcedureId(2), args: Bytes::from_static(ARGS) };
     let given = Some(Value::copy_from(&ARGS[6..]));
     let given = Write { table: TableId(7), key: key("given"), value: given };
-    let certified = || Program::Certified(Certified { reads: reads(), writes: writes(), line: 0 });
-    let point = PointLock { table: TableId(1), key: key("p"), mode: Mode::Exclusive };
-    let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: Mode::Shared };
+    let certified =
+        || Program::Certified(Certified { reads: reads(), writes: writes(), timeline: 0 });
+    let point = PointLock { table: TableId(1), key: key("p"), mode: LockMode::Exclusive };
+    let range = RangeLock { table: TableId(1), range: KeyRange::all(), mode: LockMode::Shared };
     let footprint = Some(Footprint::new(vec![point], vec![range]));
     let all = [
-        (call.clone(), How::Executed { reads: reads(), writes: [writes(), vec![given]].concat() }),
-        (call.clone(), How::Ordered { footprint }),
-        (call, How::Ordered { footprint: None }),
-        (certified(), How::Certified),
-        (certified(), How::CertifiedInOrder),
+        (
+            call.clone(),
+            ExecutionMode::Executed { reads: reads(), writes: [writes(), vec![given]].concat() },
+        ),
+        (call.clone(), ExecutionMode::Ordered { footprint }),
+        (call, ExecutionMode::Ordered { footprint: None }),
+        (certified(), ExecutionMode::Certified),
+        (certified(), ExecutionMode::CertifiedInOrder),
     ];
     let source = NodeId(1);
     let record = |(program, how)| TxnRecord { txn: TxnId::new(source, 40), program, how };
@@ -99,32 +103,42 @@ fn remembered() -> Bytes {
 fn messages() -> Vec<Vec<u8>> {
     let (source, version) = (NodeId(2), SnapshotVersion(300));
     let heads = vec![Bid(0), Bid(1), Bid(70_000)];
-    let promise = Term::default();
-    let chunk = |index| {
+    let chunk = |index| -> Message {
         let payload = chunk();
-        Message::CheckpointChunk {
+        transfer::Message::CheckpointChunk {
             transfer: 300,
             number: ChunkNumber { index, is_last: index > 0 },
             payload,
         }
+        .into()
     };
-    let all = [
-        Message::Batch { bytes: batch() },
-        Message::Ack { heads: heads.clone() },
-        Message::ProofOfAvailability { head: Bid(9) },
-        Message::Fetch { source, from: Bid(1), upto: Bid(300) },
-        Message::Gone { source, first: Bid(300) },
-        Message::Agreement { bytes: Bytes::from_static(b"bytes") },
-        Message::Progress { applied: version, durable: SnapshotVersion(2), heads },
-        Message::BarrierRequest { token: 5 },
-        Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 },
-        Message::Greeting { birth: 7, yours: u64::MAX, batches: Bid(3), promise, follows: promise },
-        Message::Rejoin { nonce: 3, birth: 7 },
-        Message::Recollection { nonce: 3, birth: 7, known: Bytes::from_static(b"known") },
-        Message::CheckpointRequest { transfer: 300, index: 3 },
+    let all: [Message; 16] = [
+        streams::Message::Batch { bytes: batch() }.into(),
+        streams::Message::Ack { heads: heads.clone() }.into(),
+        streams::Message::ProofOfAvailability { head: Bid(9) }.into(),
+        streams::Message::Fetch { source, from: Bid(1), upto: Bid(300) }.into(),
+        streams::Message::Gone { source, first: Bid(300) }.into(),
+        inputs::Message::Agreement { bytes: Bytes::from_static(b"bytes") }.into(),
+        inputs::Message::Progress { applied: version, durable: SnapshotVersion(2), heads }.into(),
+        inputs::Message::BarrierRequest { token: 5 }.into(),
+        inputs::Message::Barrier { token: 5, incarnation: u64::MAX, nonce: 1 << 40 }.into(),
+        presence::Message::Greeting {
+            log_identity: 7,
+            yours: u64::MAX,
+            known: knowledge(Bid(3), Term::default()),
+        }
+        .into(),
+        presence::Message::Rejoin { nonce: 3, log_identity: 7 }.into(),
+        presence::Message::RejoinReply {
+            nonce: 3,
+            log_identity: 7,
+            known: Bytes::from_static(b"known"),
+        }
+        .into(),
+        transfer::Message::CheckpointRequest { transfer: 300, index: 3 }.into(),
         chunk(0),
-        Message::CheckpointAck { transfer: 300, index: 3 },
-        Message::CheckpointGone { transfer: 300 },
+        transfer::Message::CheckpointAck { transfer: 300, index: 3 }.into(),
+        transfer::Message::CheckpointGone { transfer: 300 }.into(),
     ];
     let encode = |message: &Message| {
         let mut out = Vec::new();
@@ -137,14 +151,20 @@ fn messages() -> Vec<Vec<u8>> {
 /// Checks whether the contents of a message can be decoded, if they are decoded separately.
 fn look_inside(message: &Message) -> Result<u32, DecodeError> {
     match message {
-        Message::Batch { bytes } => {
+        Message::Inputs(inputs::Message::Streams(streams::Message::Batch { bytes })) => {
             let batch = decode_batch::<Batch>(bytes, NODES)?;
             assert_eq!(Batch::decode(&batch.encode()), Ok(batch.clone()));
             Ok(size(batch.records.len()))
         }
-        Message::CheckpointChunk { number: ChunkNumber { index, .. }, payload, .. } => {
-            take_chunk(SnapshotVersion(300), *index, payload, NODES).map(size)
-        }
+        Message::Inputs(inputs::Message::Transfer(transfer::Message::CheckpointChunk {
+            number: ChunkNumber { index, .. },
+            payload,
+            ..
+        })) => take_chunk::<inputs::Configuration>(SnapshotVersion(300), *index, payload, NODES)
+            .map(size),
+        Message::Inputs(inputs::Message::Presence(presence::Message::Greeting {
+            known, ..
+        })) => take_knowledge(known, NODES).map(size),
         _ => Ok(0),
     }
 }
@@ -209,9 +229,9 @@ fn cut() -> Cut {
 
 fn resolution(count: usize) -> Vec<u8> {
     let writes = writes();
-    let here = Wrote::Here { writes: &writes, args: b"arguments" };
+    let here = WriteSetRef::Here { writes: &writes, args: b"arguments" };
     let ordered = [None, Some(here)].into_iter().take(count);
-    let resolution = Resolution {
+    let resolution = EpochRecord {
         epoch: SnapshotVersion(5),
         cut: cut(),
         is_valid: (0..count).map(|i| i % 3 == 0).collect(),
@@ -223,14 +243,14 @@ fn resolution(count: usize) -> Vec<u8> {
 }
 
 fn look_at_resolution(input: &[u8]) -> Outcome {
-    let resolution = match Resolution::decode(input) {
+    let resolution = match EpochRecord::decode(input) {
         Ok(resolution) => resolution,
         Err(error) => return Outcome::refused(error),
     };
     let mut encoded = Vec::new();
     resolution.encode(&mut encoded);
     assert_eq!(
-        Resolution::decode(&encoded).as_ref(),
+        EpochRecord::decode(&encoded).as_ref(),
         Ok(&resolution),
         "the encoding is reversible"
     );
@@ -256,7 +276,7 @@ fn meta() -> Vec<u8> {
         log_head: LogPosition(9),
         heads: vec![Bid(1), Bid(300), Bid(0)],
         is_member: vec![true, false, true],
-        births: vec![1, 2, 3],
+        log_identities: vec![1, 2, 3],
         next_sequence: 70_000,
         sequences: vec![5, 300, 1],
         rejoin: Some(inputs::Target { epoch: SnapshotVersion(7), heads: vec![Bid(2); 3] }),

@@ -11,16 +11,16 @@
 //! | phase | paper | file | messages | known after |
 //! |---|---|---|---|---|
 //! | local execution | §3.2, Algorithm 1 | `execution.rs` | | the read set and write set of a run |
-//! | replication | §3.3, Algorithm 2 | [`crate::inputs`] | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have the batch |
+//! | replication | §3.3, Algorithm 2 | [`crate::streams`] | Batch, Ack, ProofOfAvailability, Fetch, Gone | f + 1 replicas have the batch |
 //! | cut | §3.4, Algorithm 3 | [`crate::inputs`] | Agreement | the batches of the epoch |
 //! | chains | §3.2, §3.6 | `chains.rs` | | the runs that are valid only together |
 //! | validation | §3.5 | `validation.rs` | | the stale chains |
 //! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | the chains that can't both be valid |
 //! | independent set | §3.6 | `independent_set.rs` | | the valid chains |
 //! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
-//! | where transactions meet | | `contended.rs` | | a key for each transaction that was re-executed |
+//! | where transactions meet | | `conflict_keys.rs` | | a key for each transaction that was re-executed |
 //! | high contention | §4 | `contention.rs` | | whether to execute optimistically |
-//! | collection, checkpoint transfer | §4 | [`crate::inputs`], `checkpoint.rs` | Progress, Checkpoint.. | the state at an epoch |
+//! | collection, checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | Progress, Checkpoint.. | the state at an epoch |
 //! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | the decisions in the log |
 //!
 //! The lifecycle of a transaction:
@@ -76,30 +76,33 @@ mod chains;
 mod checkpoint;
 mod commit;
 mod conflict_graph;
-mod contended;
+mod conflict_keys;
 mod contention;
+mod epoch_record;
 mod execution;
 #[cfg(test)]
 mod exhaustive;
 #[cfg(test)]
 mod fuzz;
-mod given;
 pub mod header;
 pub mod independent_set;
 mod marks;
+mod messages;
 mod options;
 mod recovery;
-mod resolution;
 mod state;
 mod validation;
+mod write_set_codec;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::protocol::{Cx, Input, Mark, Protocol, Setup, Status};
 
-use crate::inputs::{Event, Host};
-pub use crate::inputs::{Message, Timer};
+pub use crate::inputs::Timer;
+use crate::inputs::{Configuration, Event, Host, RejoinState};
+use crate::{presence, streams, transfer};
 use batch::Batch;
 use contention::Change;
+pub use messages::Message;
 
 pub use options::{Options, Reads, Rules, Solver};
 use state::State;
@@ -142,7 +145,7 @@ impl Protocol for Minerva {
         match input {
             Input::Restart(durable) => self.on_restart(cx, durable),
             Input::Submit(submissions) => self.on_submit(cx, submissions),
-            Input::Message { from, message } => {
+            Input::Message { from, message: Message::Inputs(message) } => {
                 let event = inputs.on_message(cx, from, message);
                 self.on_event(cx, event);
             }
@@ -165,9 +168,7 @@ impl Protocol for Minerva {
             Input::Checkpointed(version) => inputs.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => inputs.on_checkpoint_failed(cx, version),
             Input::Resume => self.go_on(cx),
-            Input::Fetched { .. } | Input::Timer(Timer::Held) => {
-                unreachable!("Minerva neither fetches rows nor delays requests")
-            }
+            Input::Prefetched { .. } => unreachable!("Minerva fetches no rows"),
         }
         self.read_released(cx);
         self.state.inputs.settle_agreement(cx);
@@ -187,9 +188,21 @@ impl Protocol for Minerva {
     }
 }
 
-impl Host for Minerva {
+impl streams::Host for Minerva {
     type Batch = Batch;
+}
+
+impl presence::Host for Minerva {
+    type Memory = RejoinState<Rules>;
+}
+
+impl transfer::Host for Minerva {
+    type Configuration = Configuration;
+}
+
+impl Host for Minerva {
     type Rules = Rules;
+    type Extension = ();
 }
 
 /// The value that is agreed on.

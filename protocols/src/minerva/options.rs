@@ -2,12 +2,12 @@
 
 use std::num::NonZeroUsize;
 
-use pangea_core::choice::{Guarantee, TortureSetting, Variant};
+use pangea_core::guarantee::{Guarantee, TortureSetting, Variant};
 use pangea_core::ids::SnapshotVersion;
 use pangea_core::time::Span;
 use serde::{Deserialize, Serialize};
 
-use crate::inputs::{self, Settings, When, slice_txns, within};
+use crate::inputs::{self, Settings, slice_txns, within};
 
 /// Minerva's settings, with the paper's values as defaults (§5.1), and switches for extensions of
 /// the paper, with the better value as default.
@@ -256,12 +256,10 @@ impl Options {
             epoch: Span::from_ms(self.epoch_ms),
             ack_everyone: self.ack_everyone,
             checkpoint_bytes: self.checkpoint_bytes,
-            checkpoints: When::Due,
             chunk_bytes: self.chunk_bytes,
             removal: Span::from_ms(self.removal_ms),
             behind_bytes: self.behind_bytes,
             cuts_kept: self.cuts_kept,
-            master: None,
             rules: self.rules(),
         }
     }

@@ -10,10 +10,10 @@ use pangea_core::protocol::{Cx, Durable};
 
 use super::Minerva;
 use super::batch::{Batch, TxnRecord};
+use super::epoch_record::EpochRecord;
 use super::execution::dependencies;
-use super::resolution::Resolution;
 use super::state::InFlight;
-use crate::inputs::INTACT;
+use crate::replica::INTACT;
 
 impl Minerva {
     /// Handles the first input of every run.
@@ -21,7 +21,7 @@ impl Minerva {
         let mut found = self.state.inputs.on_restart(cx, durable);
         let applied = self.state.inputs.cut.applied;
         for (_, record) in std::mem::take(&mut found.epochs) {
-            let resolution = Resolution::decode(&record).expect(INTACT);
+            let resolution = EpochRecord::decode(&record).expect(INTACT);
             if resolution.epoch > applied {
                 self.state.logged.insert(resolution.epoch, resolution);
             }

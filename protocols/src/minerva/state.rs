@@ -12,8 +12,8 @@ use super::Minerva;
 use super::batch::TxnRecord;
 use super::commit::Commit;
 use super::contention::Contention;
+use super::epoch_record::EpochRecord;
 use super::options::Options;
-use super::resolution::Resolution;
 use crate::inputs::Inputs;
 
 /// A replica.
@@ -28,7 +28,7 @@ pub(super) struct State {
     pub commit: Option<Commit>,
     /// The decisions that the log already contained when the node started, by epoch. Empty soon
     /// after.
-    pub logged: BTreeMap<SnapshotVersion, Resolution<'static>>,
+    pub logged: BTreeMap<SnapshotVersion, EpochRecord<'static>>,
     pub counters: Counters,
 }
 
@@ -83,6 +83,7 @@ impl State {
                 setup.me,
                 setup.topology.group(ShardId(0)),
                 setup.options.of_inputs(),
+                (),
             ),
             execution: Execution::default(),
             contention: Contention::default(),
@@ -119,6 +120,6 @@ impl State {
         let numbers: Vec<u64> =
             self.execution.in_flight.iter().map(|in_flight| in_flight.txn.sequence()).collect();
         assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "local transactions in order");
-        assert!(numbers.last().is_none_or(|last| *last < self.inputs.next_sequence));
+        assert!(numbers.last().is_none_or(|last| *last < self.inputs.streams.next_sequence));
     }
 }

@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 
 use pangea_core::hash::HashSet;
 use pangea_core::ids::{SnapshotVersion, TableId, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::pool::{self, Pool};
 use pangea_core::store::{Store, Version};
-use pangea_core::txn::{RangeRead, ReadSet, Seen};
+use pangea_core::txn::{RangeRead, ReadSet, ReadVersion};
 
 use super::chains::{Chain, Entry};
 use super::header;
@@ -47,35 +47,33 @@ impl Validator<'_> {
             .iter()
             .map(|chain| {
                 let members = next.by_ref().take(chain.members.len());
-                members.fold(false, |stale, is_current| match is_planted(Bug::StaleAlone) {
-                    true => !is_current,
-                    false => stale | !is_current,
-                })
+                members.fold(
+                    false,
+                    |stale, is_current| mutate!(StaleAlone: stale | !is_current => !is_current),
+                )
             })
             .collect()
     }
 
     fn are_current(&self, reads: &ReadSet) -> bool {
         self.store.warm(reads.points.iter().map(|read| (read.table, &read.key)));
+        let mut ranges = reads.ranges.iter();
         reads.points.iter().all(|read| self.is_point_current(read.table, &read.key, read.seen))
-            && (is_planted(Bug::RangesNotValidated)
-                || reads.ranges.iter().all(|read| self.is_range_current(read)))
+            && mutate!(RangesNotValidated: ranges.all(|read| self.is_range_current(read)) => true)
     }
 
-    fn is_point_current(&self, table: TableId, key: &[u8], seen: Seen) -> bool {
+    fn is_point_current(&self, table: TableId, key: &[u8], seen: ReadVersion) -> bool {
         if let Some(writer) = seen.local_writer()
             && (self.in_epoch.contains(&writer) || !self.keep_uncommitted)
         {
             // A writer in this epoch is in the same chain, which is valid or invalid as a whole.
             return self.in_epoch.contains(&writer);
         }
-        if is_planted(Bug::PointsNotValidated) {
-            return true;
-        }
+        mutate!(PointsNotValidated: () => return true);
         let is_same = |version: &Version| is_version(seen, version);
         self.store
             .head_with(table, key, self.before, is_same)
-            .unwrap_or(matches!(seen, Seen::Absent | Seen::LocalDeleted(_)))
+            .unwrap_or(matches!(seen, ReadVersion::Absent | ReadVersion::LocalDeleted(_)))
     }
 
     /// Whether the range contains exactly the rows that were read there.
@@ -90,14 +88,14 @@ impl Validator<'_> {
             match rows.next_if(|(row, _)| row == key) {
                 Some((_, seen)) => is_current &= self.is_row_current(*seen, version),
                 // A row that appeared: a phantom.
-                None => is_current &= version.value.is_none() || is_planted(Bug::PhantomsPass),
+                None => is_current &= mutate!(PhantomsPass: version.value.is_none() => true),
             }
             if is_current { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         is_current && rows.all(|(_, seen)| self.is_right_when_absent(*seen))
     }
 
-    fn is_row_current(&self, seen: Seen, version: &Version) -> bool {
+    fn is_row_current(&self, seen: ReadVersion, version: &Version) -> bool {
         match seen.local_writer() {
             Some(writer) if self.in_epoch.contains(&writer) => true,
             Some(_) => self.keep_uncommitted && is_version(seen, version),
@@ -105,12 +103,14 @@ impl Validator<'_> {
         }
     }
 
-    fn is_right_when_absent(&self, seen: Seen) -> bool {
+    fn is_right_when_absent(&self, seen: ReadVersion) -> bool {
         match seen {
-            Seen::Absent => true,
-            Seen::At(_) => false,
-            Seen::Local(writer) => self.in_epoch.contains(&writer),
-            Seen::LocalDeleted(writer) => self.in_epoch.contains(&writer) || self.keep_uncommitted,
+            ReadVersion::Absent => true,
+            ReadVersion::At(_) => false,
+            ReadVersion::Local(writer) => self.in_epoch.contains(&writer),
+            ReadVersion::LocalDeleted(writer) => {
+                self.in_epoch.contains(&writer) || self.keep_uncommitted
+            }
         }
     }
 }
@@ -120,15 +120,14 @@ impl Validator<'_> {
 ///
 /// An absent key is absent, whoever deleted it. Whether the store still has the deletion as a
 /// version differs between replicas, so no decision may depend on it.
-fn is_version(seen: Seen, version: &Version) -> bool {
+fn is_version(seen: ReadVersion, version: &Version) -> bool {
     match seen {
-        Seen::Absent | Seen::LocalDeleted(_) => version.value.is_none(),
-        Seen::At(at) => version.version == at && version.value.is_some(),
-        Seen::Local(writer) if is_planted(Bug::LocalWriterSuffices) => {
-            version.header.writer() == writer && version.value.is_some()
-        }
-        Seen::Local(writer) => {
-            version.header == header::as_executed(writer) && version.value.is_some()
+        ReadVersion::Absent | ReadVersion::LocalDeleted(_) => version.value.is_none(),
+        ReadVersion::At(at) => version.version == at && version.value.is_some(),
+        ReadVersion::Local(writer) => {
+            let is_its = version.header == header::as_executed(writer);
+            let is_its = mutate!(LocalWriterSuffices: is_its => version.header.writer() == writer);
+            is_its && version.value.is_some()
         }
     }
 }

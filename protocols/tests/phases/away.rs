@@ -37,7 +37,7 @@ fn forgetful(choose: impl Fn(usize) -> usize) -> (Cluster, usize) {
     cluster.run_for(200);
     assert!(cluster.mark(here, "inputs.cuts_forgotten") > 0);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::Lose,
+        message!(CheckpointChunk { .. }) => Fate::Lose,
         _ => Fate::Deliver,
     });
     (cluster, away)
@@ -84,7 +84,7 @@ fn a_replica_that_lacks_cuts_which_are_forgotten_comes_back_by_a_checkpoint() {
     assert_waits(&cluster, away, "3");
     // The synchronisation contained the retained cuts and no more, at some 40 bytes a cut.
     let is_told = |(_, to, message): &(NodeId, NodeId, Message)| match message {
-        Message::Agreement { bytes } if to.index() == away => Some(bytes.len()),
+        message!(Agreement { bytes }) if to.index() == away => Some(bytes.len()),
         _ => None,
     };
     let largest = cluster.sent.iter().filter_map(is_told).max().expect("the client is answered");
@@ -98,7 +98,7 @@ fn a_replica_that_lacks_cuts_which_are_forgotten_comes_back_by_a_checkpoint() {
 fn a_replica_that_lacks_cuts_goes_on_from_the_checkpoint_with_those_that_it_has() {
     let (mut cluster, away) = forgetful(follower);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        message!(CheckpointChunk { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.start(away);
@@ -151,13 +151,13 @@ fn a_replica_that_lacks_cuts_twice_takes_a_checkpoint_from_behind_the_second_gap
     cluster.run_for(500);
     assert_eq!(cluster.mark(away, "inputs.cuts_skipped"), 1);
     cluster.rule = Box::new(move |from, to, message| match message {
-        Message::Agreement { .. } if from.index() == away || to.index() == away => Fate::Lose,
-        Message::CheckpointChunk { .. } => Fate::Lose,
+        message!(Agreement { .. }) if from.index() == away || to.index() == away => Fate::Lose,
+        message!(CheckpointChunk { .. }) => Fate::Lose,
         _ => Fate::Deliver,
     });
     commit(&mut cluster, (away + 1) % 3, 50);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::Lose,
+        message!(CheckpointChunk { .. }) => Fate::Lose,
         _ => Fate::Deliver,
     });
     for peer in [(away + 1) % 3, (away + 2) % 3] {
@@ -266,7 +266,7 @@ fn a_replica_that_lacks_cuts_asks_no_peer_that_lacks_them_too() {
     }
     cluster.run_for(200);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::Lose,
+        message!(CheckpointChunk { .. }) => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.start(slow);
@@ -277,7 +277,7 @@ fn a_replica_that_lacks_cuts_asks_no_peer_that_lacks_them_too() {
     assert_eq!([away, slow].map(|id| cluster.value(id, "x")), ["3", "23"]);
     assert_eq!([away, slow].map(|id| cluster.mark(id, "inputs.cuts_skipped")), [1, 1]);
     let asked = cluster.sent.iter().filter_map(|(from, to, message)| match message {
-        Message::CheckpointRequest { .. } if from.index() == away => Some(to.index()),
+        message!(CheckpointRequest { .. }) if from.index() == away => Some(to.index()),
         _ => None,
     });
     let asked: BTreeSet<usize> = asked.collect();

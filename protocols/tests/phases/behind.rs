@@ -3,7 +3,7 @@
 
 use pangea_core::ids::{NodeId, Ticket};
 use pangea_core::protocol::Input;
-use pangea_protocols::minerva::{Message, Options};
+use pangea_protocols::minerva::Options;
 
 use super::rejoin::assert_all_run;
 use super::support::{Cluster, Fate, by_hand};
@@ -48,7 +48,7 @@ fn what_was_acknowledged_behind_a_peers_checkpoint_outlives_its_sources_disk() {
     cluster.crash(source);
     // The checkpoint is delayed.
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        message!(CheckpointChunk { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.nodes[away].writes_checkpoints = true;

@@ -1,9 +1,8 @@
 //! Chains, validation, conflict graph, commit (Minerva §3.5, §3.6).
 
 use pangea_core::key::Key;
-use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, Seen, Write};
+use pangea_core::txn::{Certified, Outcome, PointRead, Program, ReadSet, ReadVersion, Write};
 use pangea_core::value::Value;
-use pangea_protocols::minerva::Message;
 
 use super::script::TABLE;
 use super::support::{Cluster, Fate, by_hand};
@@ -67,7 +66,7 @@ fn a_read_of_a_superseded_epoch_is_stale_and_its_client_gets_the_result_of_the_s
     let behind = (cluster.leader() + 1) % 3;
     let other = (behind + 1) % 3;
     cluster.rule = Box::new(move |_, to, message| match message {
-        Message::Agreement { .. } if to.index() == behind => Fate::HoldBack,
+        message!(Agreement { .. }) if to.index() == behind => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.call(other, "put x 5");
@@ -122,13 +121,13 @@ fn what_is_executed_again_runs_in_the_order_of_sources() {
 fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doomed() {
     let mut cluster = Cluster::new(3, by_hand());
     let key = Key::from(&b"a"[..]);
-    let read = PointRead { table: TABLE, key: key.clone(), seen: Seen::Absent };
+    let read = PointRead { table: TABLE, key: key.clone(), seen: ReadVersion::Absent };
     let reads = ReadSet { points: vec![read], ranges: Vec::new() };
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"7")) }];
     // Two dependent transactions that read the key outweigh the one that writes it.
     cluster.call(1, "get a; put p 1");
     cluster.call(1, "get p; put q 1");
-    let certified = cluster.commit(0, Program::Certified(Certified { reads, writes, line: 0 }));
+    let certified = cluster.commit(0, Program::Certified(Certified { reads, writes, timeline: 0 }));
     cluster.batch(0);
     cluster.batch(1);
     let reader = cluster.call(0, "get a; add x 10");
@@ -149,11 +148,12 @@ fn what_read_the_work_of_a_certified_transaction_that_wins_in_order_is_not_doome
 fn a_certified_transaction_that_loses_names_the_key_and_the_winner() {
     let mut cluster = Cluster::new(3, by_hand());
     let key = Key::from(&b"x"[..]);
-    let read = PointRead { table: TABLE, key: key.clone(), seen: Seen::Absent };
+    let read = PointRead { table: TABLE, key: key.clone(), seen: ReadVersion::Absent };
     let reads = ReadSet { points: vec![read], ranges: Vec::new() };
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"mine")) }];
-    let certified =
-        || Program::Certified(Certified { reads: reads.clone(), writes: writes.clone(), line: 0 });
+    let certified = || {
+        Program::Certified(Certified { reads: reads.clone(), writes: writes.clone(), timeline: 0 })
+    };
     let winner = cluster.call(0, "put x 1");
     let loser = cluster.commit(1, certified());
     let other = cluster.call(1, "put y 1");

@@ -1,7 +1,7 @@
 //! The high-contention mode (Minerva §4).
 
-use pangea_protocols::minerva::batch::{Batch, How};
-use pangea_protocols::minerva::{Message, Options};
+use pangea_protocols::minerva::Options;
+use pangea_protocols::minerva::batch::{Batch, ExecutionMode};
 
 use super::support::{Cluster, by_hand};
 
@@ -22,12 +22,13 @@ fn in_high_contention_mode_no_write_sets_are_shipped() {
     let ticket = cluster.call(1, "get hot; add hot 1");
     cluster.epoch();
     let batches = cluster.sent.iter().filter_map(|(_, _, message)| match message {
-        Message::Batch { bytes } => Some(Batch::decode(bytes).expect("a whole batch")),
+        message!(Batch { bytes }) => Some(Batch::decode(bytes).expect("a whole batch")),
         _ => None,
     });
     let records: Vec<_> = batches.flat_map(|batch| batch.records).collect();
     assert!(!records.is_empty());
-    let is_probed = |how: &How| matches!(how, How::Ordered { footprint: Some(_) });
+    let is_probed =
+        |how: &ExecutionMode| matches!(how, ExecutionMode::Ordered { footprint: Some(_) });
     assert!(records.iter().all(|record| is_probed(&record.how)), "{records:?}");
     assert_eq!(cluster.result(1, ticket), "12");
     assert_eq!(cluster.counter(2, "txns_ordered"), 1);

@@ -39,7 +39,7 @@ fn a_coordinator_that_is_alone_decides_nothing() {
     let ticket = cluster.call(leader, "put x 1");
     cluster.batch(leader);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::Agreement { .. } => Fate::HoldBack,
+        message!(Agreement { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     let before = cluster.nodes[leader].applied();
@@ -59,7 +59,7 @@ fn a_strict_read_waits_for_a_cut_that_was_proposed_after_it_came() {
         let leader = cluster.leader();
         let behind = (leader + 1) % 3;
         cluster.rule = Box::new(move |_, to, message| match message {
-            Message::Agreement { .. } if to.index() == behind => Fate::HoldBack,
+            message!(Agreement { .. }) if to.index() == behind => Fate::HoldBack,
             _ => Fate::Deliver,
         });
         let write = cluster.call(leader, "put x 1");
@@ -93,7 +93,7 @@ fn a_strict_read_outlives_the_cut_that_it_waited_for() {
     let read = cluster.submit(reader, Request::Fresh);
     cluster.run_for(20);
     let is_told = |(_, to, message): &(NodeId, NodeId, Message)| {
-        to.index() == reader && matches!(message, Message::Barrier { .. })
+        to.index() == reader && matches!(message, message!(Barrier { .. }))
     };
     assert!(cluster.sent.iter().any(is_told));
     assert!(cluster.fresh(reader, read).is_none());
@@ -113,7 +113,7 @@ fn a_message_of_agreement_in_another_name_is_refused() {
     cluster.sent.clear();
     cluster.run_for(200);
     let is_agreement = |(from, to, message): &&(NodeId, NodeId, Message)| {
-        from.index() == 1 && to.index() == 0 && matches!(message, Message::Agreement { .. })
+        from.index() == 1 && to.index() == 0 && matches!(message, message!(Agreement { .. }))
     };
     let (_, _, message) = cluster.sent.iter().find(is_agreement).cloned().expect("heartbeats");
     for from in [NodeId(2), NodeId(1)] {

@@ -1,16 +1,16 @@
 //! Messages that decode and make no sense: they are rejected, and the replica continues.
 
 use bytes::Bytes;
-use pangea_core::codec::Reader;
+use pangea_core::codec::{Reader, Writer as _};
 use pangea_core::ids::{NodeId, ProcedureId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::Key;
 use pangea_core::protocol::Input;
-use pangea_core::txn::{Certified, PointRead, Program, ReadSet, Seen, Write};
+use pangea_core::txn::{Certified, PointRead, Program, ReadSet, ReadVersion, Write};
 use pangea_core::value::Value;
 use pangea_protocols::agreement::Term;
-use pangea_protocols::inputs::ChunkNumber;
-use pangea_protocols::minerva::batch::{Batch, Bid, How, TxnRecord};
+use pangea_protocols::minerva::batch::{Batch, Bid, ExecutionMode, TxnRecord};
 use pangea_protocols::minerva::{Message, Options};
+use pangea_protocols::transfer::ChunkNumber;
 use proptest::prelude::*;
 
 use super::support::{Cluster, Fate, by_hand};
@@ -58,62 +58,62 @@ fn batch() -> impl Strategy<Value = Message> {
     numbers.prop_map(|(source, bid, base, first_sequence)| {
         let base = SnapshotVersion(base);
         let batch = Batch { source, bid: Bid(bid), base, first_sequence, records: Vec::new() };
-        Message::Batch { bytes: batch.encode() }
+        message!(Batch { bytes: batch.encode() })
     })
 }
 
 fn message() -> impl Strategy<Value = Message> {
     let bid = || number().prop_map(Bid);
-    let fetch = (node(), bid(), bid()).prop_map(|(source, from, upto)| Message::Fetch {
-        source,
-        from,
-        upto,
-    });
+    let fetch = (node(), bid(), bid())
+        .prop_map(|(source, from, upto)| message!(Fetch { source, from, upto }));
     let progress = (version(), version(), heads())
-        .prop_map(|(applied, durable, heads)| Message::Progress { applied, durable, heads });
+        .prop_map(|(applied, durable, heads)| message!(Progress { applied, durable, heads }));
     let barrier = (any::<u64>(), any::<u64>(), any::<u64>())
-        .prop_map(|(token, incarnation, nonce)| Message::Barrier { token, incarnation, nonce });
+        .prop_map(|(token, incarnation, nonce)| message!(Barrier { token, incarnation, nonce }));
     let chunk = (number(), number(), any::<bool>(), payload()).prop_map(
-        |(transfer, index, is_last, payload)| Message::CheckpointChunk {
-            transfer,
-            number: ChunkNumber { index: index.min(u64::MAX >> 1), is_last },
-            payload,
+        |(transfer, index, is_last, payload)| {
+            message!(CheckpointChunk {
+                transfer,
+                number: ChunkNumber { index: index.min(u64::MAX >> 1), is_last },
+                payload,
+            })
         },
     );
     prop_oneof![
         batch(),
-        payload().prop_map(|bytes| Message::Batch { bytes }),
-        heads().prop_map(|heads| Message::Ack { heads }),
-        bid().prop_map(|head| Message::ProofOfAvailability { head }),
+        payload().prop_map(|bytes| message!(Batch { bytes })),
+        heads().prop_map(|heads| message!(Ack { heads })),
+        bid().prop_map(|head| message!(ProofOfAvailability { head })),
         fetch,
-        (node(), bid()).prop_map(|(source, first)| Message::Gone { source, first }),
-        payload().prop_map(|bytes| Message::Agreement { bytes }),
+        (node(), bid()).prop_map(|(source, first)| message!(Gone { source, first })),
+        payload().prop_map(|bytes| message!(Agreement { bytes })),
         progress,
-        any::<u64>().prop_map(|token| Message::BarrierRequest { token }),
+        any::<u64>().prop_map(|token| message!(BarrierRequest { token })),
         barrier,
-        (any::<u64>(), bid(), 0u32..3).prop_map(|(birth, batches, pad)| Message::Greeting {
-            birth,
-            yours: 0,
-            batches,
-            promise: nonsense_term(pad),
-            follows: nonsense_term(pad),
+        (any::<u64>(), bid(), 0u32..3).prop_map(|(log_identity, batches, pad)| {
+            let mut known = Vec::new();
+            known.put_varint(batches.0);
+            nonsense_term(pad).encode(&mut known);
+            nonsense_term(pad).encode(&mut known);
+            message!(Greeting { log_identity, yours: 0, known: known.into() })
         }),
         (number(), number())
-            .prop_map(|(transfer, index)| Message::CheckpointRequest { transfer, index }),
+            .prop_map(|(transfer, index)| message!(CheckpointRequest { transfer, index })),
         chunk,
         (number(), number())
-            .prop_map(|(transfer, index)| Message::CheckpointAck { transfer, index }),
-        number().prop_map(|transfer| Message::CheckpointGone { transfer }),
+            .prop_map(|(transfer, index)| message!(CheckpointAck { transfer, index })),
+        number().prop_map(|transfer| message!(CheckpointGone { transfer })),
     ]
 }
 
 /// One transaction of a batch whose parts are consistent only in the encoding.
-fn record() -> impl Strategy<Value = (Program, How)> {
+fn record() -> impl Strategy<Value = (Program, ExecutionMode)> {
     let seen = prop_oneof![
-        Just(Seen::Absent),
-        any::<u64>().prop_map(|version| Seen::At(SnapshotVersion(version))),
-        (0u16..4, 0u64..9).prop_map(|(node, n)| Seen::Local(TxnId::new(NodeId(node), n))),
-        (0u16..4, 0u64..9).prop_map(|(node, n)| Seen::LocalDeleted(TxnId::new(NodeId(node), n))),
+        Just(ReadVersion::Absent),
+        any::<u64>().prop_map(|version| ReadVersion::At(SnapshotVersion(version))),
+        (0u16..4, 0u64..9).prop_map(|(node, n)| ReadVersion::Local(TxnId::new(NodeId(node), n))),
+        (0u16..4, 0u64..9)
+            .prop_map(|(node, n)| ReadVersion::LocalDeleted(TxnId::new(NodeId(node), n))),
     ];
     let key = || "[a-c]{0,2}".prop_map(|key| Key::from(key.as_bytes()));
     let table = || prop_oneof![Just(TableId(7)), any::<u32>().prop_map(TableId)];
@@ -130,10 +130,16 @@ fn record() -> impl Strategy<Value = (Program, How)> {
         let args = Bytes::from_static(args.as_bytes());
         let call = Program::Call { procedure: ProcedureId(procedure), args };
         match how {
-            0 => (call, How::Executed { reads, writes }),
-            1 => (call, How::Ordered { footprint: None }),
-            2 => (Program::Certified(Certified { reads, writes, line: 0 }), How::Certified),
-            _ => (Program::Certified(Certified { reads, writes, line: 0 }), How::CertifiedInOrder),
+            0 => (call, ExecutionMode::Executed { reads, writes }),
+            1 => (call, ExecutionMode::Ordered { footprint: None }),
+            2 => (
+                Program::Certified(Certified { reads, writes, timeline: 0 }),
+                ExecutionMode::Certified,
+            ),
+            _ => (
+                Program::Certified(Certified { reads, writes, timeline: 0 }),
+                ExecutionMode::CertifiedInOrder,
+            ),
         }
     })
 }
@@ -183,7 +189,7 @@ proptest! {
         cluster.epoch();
         cluster.run_for(300);
         let said = cluster.sent.iter().filter_map(|(from, to, message)| match message {
-            Message::Agreement { bytes } if to.index() == 0 => Some((*from, bytes.clone())),
+            message!(Agreement { bytes }) if to.index() == 0 => Some((*from, bytes.clone())),
             _ => None,
         });
         let said: Vec<(NodeId, Bytes)> = said.collect();
@@ -192,7 +198,7 @@ proptest! {
             let mut bytes = bytes.to_vec();
             let at = at % bytes.len();
             bytes[at] ^= flip;
-            let message = Message::Agreement { bytes: bytes.into() };
+            let message = message!(Agreement { bytes: bytes.into() });
             cluster.step(0, Input::Message { from: *from, message });
             cluster.settle();
         }
@@ -215,7 +221,7 @@ proptest! {
         options.batch_ms = by_hand().batch_ms;
         let mut cluster = Cluster::new(3, options);
         cluster.rule = Box::new(|from, to, message| match message {
-            Message::Agreement { .. } => Fate::Deliver,
+            message!(Agreement { .. }) => Fate::Deliver,
             _ if from.index() == 1 || to.index() == 1 => Fate::Lose,
             _ => Fate::Deliver,
         });
@@ -229,7 +235,7 @@ proptest! {
         for id in [0, 2] {
             cluster.call(id, "put b 1");
             cluster.batch(id);
-            let message = Message::Batch { bytes: batch.encode() };
+            let message = message!(Batch { bytes: batch.encode() });
             cluster.step(id, Input::Message { from: NodeId(1), message });
         }
         cluster.run_for(500);
@@ -252,7 +258,7 @@ fn a_batch_far_ahead_is_not_kept() {
     let held = |cluster: &mut Cluster, bid| {
         let (source, base) = (NodeId(1), SnapshotVersion(0));
         let batch = Batch { source, bid: Bid(bid), base, first_sequence: 99, records: Vec::new() };
-        let message = Message::Batch { bytes: batch.encode() };
+        let message = message!(Batch { bytes: batch.encode() });
         let before = cluster.nodes[0].log.len();
         cluster.step(0, Input::Message { from: NodeId(2), message });
         cluster.nodes[0].log.len() > before

@@ -16,7 +16,7 @@ fn put(cluster: &mut Cluster, at: usize, key: &str, value: &str) {
 /// The peer and the number of a node's last checkpoint request.
 fn last_request(cluster: &Cluster, away: usize) -> (usize, u64) {
     let request = |(from, to, message): &(NodeId, NodeId, Message)| match message {
-        Message::CheckpointRequest { transfer, .. } if from.index() == away => {
+        message!(CheckpointRequest { transfer, .. }) if from.index() == away => {
             Some((to.index(), *transfer))
         }
         _ => None,
@@ -27,7 +27,7 @@ fn last_request(cluster: &Cluster, away: usize) -> (usize, u64) {
 /// Holds back the chunks from `index` on.
 fn let_pass_before(cluster: &mut Cluster, index: u64) {
     cluster.rule = Box::new(move |_, _, message| match message {
-        Message::CheckpointChunk { number, .. } if number.index >= index => Fate::HoldBack,
+        message!(CheckpointChunk { number, .. }) if number.index >= index => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.release();
@@ -74,12 +74,12 @@ fn parts_that_an_earlier_run_asked_for_are_no_parts_of_what_this_one_takes() {
     // The messages in the peer's inbox arrive in this order: the requests of the previous run, and
     // the messages of the present one.
     let ask = |cluster: &mut Cluster, transfer| {
-        let message = Message::CheckpointRequest { transfer, index: 0 };
+        let message = message!(CheckpointRequest { transfer, index: 0 });
         cluster.step(peer, Input::Message { from: NodeId(away as u16), message });
         cluster.settle();
     };
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointRequest { .. } | Message::CheckpointAck { .. } => Fate::HoldBack,
+        message!(CheckpointRequest { .. }) | message!(CheckpointAck { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     ask(&mut cluster, earlier);
@@ -148,7 +148,7 @@ fn lose_batches(cluster: &mut Cluster, away: usize, writes: u64) {
     cluster.release();
     (0..writes).for_each(|_| put(cluster, others[0], "y", "1"));
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        message!(CheckpointChunk { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     for id in others {
@@ -178,7 +178,7 @@ fn a_removed_node_comes_back_over_a_link_that_fails_every_so_often() {
         lose_batches(&mut cluster, away, 30);
         let passed = std::rc::Rc::new(std::cell::Cell::new(0));
         cluster.rule = Box::new(move |_, _, message| match message {
-            Message::CheckpointChunk { .. } if passed.replace(passed.get() + 1) >= 16 => {
+            message!(CheckpointChunk { .. }) if passed.replace(passed.get() + 1) >= 16 => {
                 Fate::HoldBack
             }
             _ => Fate::Deliver,
@@ -206,7 +206,7 @@ fn a_peer_that_is_the_only_one_is_not_asked_again_for_what_it_is_sending() {
         cluster.run_for(70_000);
         let is_over = std::cell::Cell::new(false);
         cluster.rule = Box::new(move |_, _, message| match message {
-            Message::CheckpointChunk { .. } if is_over.replace(true) => Fate::HoldBack,
+            message!(CheckpointChunk { .. }) if is_over.replace(true) => Fate::HoldBack,
             _ => Fate::Deliver,
         });
         cluster.release();
@@ -218,7 +218,7 @@ fn a_peer_that_is_the_only_one_is_not_asked_again_for_what_it_is_sending() {
 /// The applied and durable epochs in a node's last progress report.
 fn last_progress(cluster: &Cluster, node: usize) -> (u64, u64) {
     let progress = |(from, _, message): &(NodeId, NodeId, Message)| match message {
-        Message::Progress { applied, durable, .. } if from.index() == node => {
+        message!(Progress { applied, durable, .. }) if from.index() == node => {
             Some((applied.0, durable.0))
         }
         _ => None,
@@ -264,11 +264,11 @@ fn what_a_removed_node_fetches_behind_its_checkpoint_is_kept_as_long_as_it_gets_
     let rule = |passing: &std::rc::Rc<std::cell::Cell<u64>>, holds_parts: bool| {
         let passing = passing.clone();
         move |_: NodeId, to: NodeId, message: &Message| match message {
-            Message::CheckpointChunk { number, .. } if number.index >= 5 && holds_parts => {
+            message!(CheckpointChunk { number, .. }) if number.index >= 5 && holds_parts => {
                 Fate::HoldBack
             }
-            Message::Batch { .. } if to.index() == away && passing.get() == 0 => Fate::Lose,
-            Message::Batch { .. } if to.index() == away => {
+            message!(Batch { .. }) if to.index() == away && passing.get() == 0 => Fate::Lose,
+            message!(Batch { .. }) if to.index() == away => {
                 passing.set(passing.get() - 1);
                 Fate::Deliver
             }

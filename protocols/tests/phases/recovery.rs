@@ -129,7 +129,7 @@ fn a_node_that_lost_its_log_makes_no_batches_before_a_peer_has_spoken() {
     cluster.batch(lost);
     cluster.run_for(1_000);
     let is_said = |(from, _, message): &&(NodeId, NodeId, Message)| {
-        let is_said = matches!(message, Message::Batch { .. } | Message::Agreement { .. });
+        let is_said = matches!(message, message!(Batch { .. }) | message!(Agreement { .. }));
         from.index() == lost && is_said
     };
     assert_eq!(cluster.sent.iter().filter(is_said).count(), 0);
@@ -277,7 +277,7 @@ fn a_restart_from_a_checkpoint_and_a_truncated_log_leads_to_the_same_state() {
     // Durable only on this node, so not in the cut of the next checkpoint: it must survive the
     // truncation.
     cluster.rule = Box::new(move |from, _, message| match message {
-        Message::Batch { .. } if from.index() == id => Fate::Lose,
+        message!(Batch { .. }) if from.index() == id => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.call(id, "add x 1");

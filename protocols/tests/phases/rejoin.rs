@@ -51,7 +51,7 @@ fn a_replaced_node_holds_all_again_and_goes_on_with_its_numbers() {
         assert!(!cluster.nodes[lost].is_replaced, "its next start is an ordinary one");
         add(&mut cluster, lost);
         let highest = cluster.sent.iter().filter_map(|(from, _, message)| match message {
-            Message::Batch { bytes } if from.index() == lost => {
+            message!(Batch { bytes }) if from.index() == lost => {
                 Some(u64::from_le_bytes(bytes[2..10].try_into().unwrap()))
             }
             _ => None,
@@ -85,7 +85,7 @@ fn a_replaced_node_waits_for_all_others_and_says_nothing_meanwhile() {
     cluster.run_for(5_000);
     assert_eq!(waits_for(&cluster, 1), [NodeId(2)]);
     let said = cluster.sent.iter().filter(|(from, _, _)| from.index() == 1);
-    let is_question = |message: &Message| matches!(message, Message::Rejoin { .. });
+    let is_question = |message: &Message| matches!(message, message!(Rejoin { .. }));
     assert!(said.clone().all(|(_, _, message)| is_question(message)), "{:?}", said.last());
     assert!(said.count() > 0);
     assert!(cluster.nodes[1].log.is_empty(), "there is no state to log yet");
@@ -154,7 +154,7 @@ fn what_was_sent_behind_a_gap_is_forgotten_with_the_life_that_sent_it() {
     // Of the next two batches one peer receives only the second, and the other none.
     for (value, loses) in [("add x 10", vec![near, far]), ("add x 100", vec![far])] {
         cluster.rule = Box::new(move |from, to, message| {
-            let is_batch = matches!(message, Message::Batch { .. });
+            let is_batch = matches!(message, message!(Batch { .. }));
             match is_batch && from.index() == lost && loses.contains(&to.index()) {
                 true => Fate::Lose,
                 false => Fate::Deliver,
@@ -190,7 +190,7 @@ fn a_replaced_node_fetches_its_own_batches_and_they_commit() {
     let lost = (cluster.leader() + 1) % 3;
     let far = (lost + 2) % 3;
     cluster.rule = Box::new(move |from, to, message| {
-        let is_batch = matches!(message, Message::Batch { .. });
+        let is_batch = matches!(message, message!(Batch { .. }));
         match is_batch && from.index() == lost && to.index() == far {
             true => Fate::Lose,
             false => Fate::Deliver,
@@ -236,13 +236,13 @@ fn an_answer_to_an_earlier_question_says_nothing() {
     let mut cluster = busy(3);
     cluster.crash(1);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::Recollection { .. } => Fate::HoldBack,
+        message!(RejoinReply { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.sent.clear();
     cluster.replace(1);
     cluster.run_for(100);
-    let is_answer = |message: &Message| matches!(message, Message::Recollection { .. });
+    let is_answer = |message: &Message| matches!(message, message!(RejoinReply { .. }));
     let answers: Vec<_> = cluster.sent.drain(..).filter(|(_, _, said)| is_answer(said)).collect();
     assert_eq!(answers.len(), 2);
     cluster.crash(1);
@@ -309,26 +309,28 @@ fn what_is_no_answer_is_refused() {
     let mut cluster = busy(3);
     cluster.crash(1);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::Recollection { .. } => Fate::Lose,
+        message!(RejoinReply { .. }) => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.replace(1);
     cluster.sent.clear();
     cluster.run_for(600);
     let question = cluster.sent.iter().find_map(|(_, _, message)| match message {
-        Message::Rejoin { nonce, .. } => Some(*nonce),
+        message!(Rejoin { nonce, .. }) => Some(*nonce),
         _ => None,
     });
     let nonce = question.expect("the node queries its peers");
     for known in [&b"x"[..], &[3, 1, 1, 1, 5, 1, 9]] {
-        let message = Message::Recollection { nonce, birth: 4, known: known.into() };
+        let message = message!(RejoinReply { nonce, log_identity: 4, known: known.into() });
         cluster.step(1, Input::Message { from: NodeId(0), message });
     }
-    let nobody = Message::Recollection { nonce, birth: 0, known: Default::default() };
+    let nobody = message!(RejoinReply { nonce, log_identity: 0, known: Default::default() });
     cluster.step(1, Input::Message { from: NodeId(0), message: nobody });
     assert_eq!(cluster.mark(1, "inputs.malformed_recollection"), 3);
-    cluster
-        .step(0, Input::Message { from: NodeId(1), message: Message::Rejoin { nonce, birth: 0 } });
+    cluster.step(
+        0,
+        Input::Message { from: NodeId(1), message: message!(Rejoin { nonce, log_identity: 0 }) },
+    );
     assert_eq!(cluster.mark(0, "inputs.malformed_rejoin"), 1);
     assert_eq!(waits_for(&cluster, 1), [NodeId(0), NodeId(2)]);
 }
@@ -385,9 +387,9 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     }
     cluster.epoch();
     let hampers = move |from: usize, to: usize, message: &Message| match message {
-        Message::Fetch { source, .. } => from == back && source.index() == third,
-        Message::CheckpointRequest { .. } => from == back,
-        Message::Batch { .. } => to == back && from != lost,
+        message!(Fetch { source, .. }) => from == back && source.index() == third,
+        message!(CheckpointRequest { .. }) => from == back,
+        message!(Batch { .. }) => to == back && from != lost,
         _ => false,
     };
     cluster.crash(back);
@@ -400,7 +402,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     assert_eq!(cluster.mark(back, "inputs.rejoined"), 0);
     // Only the first node receives a batch of the second, and the second is lost.
     cluster.rule = Box::new(move |from, to, message| match message {
-        Message::Batch { .. } if from.index() == lost && to.index() != back => Fate::Lose,
+        message!(Batch { .. }) if from.index() == lost && to.index() != back => Fate::Lose,
         _ if hampers(from.index(), to.index(), message) => Fate::Lose,
         _ => Fate::Deliver,
     });
@@ -408,7 +410,7 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
     cluster.batch(lost);
     cluster.crash(lost);
     cluster.rule = Box::new(move |from, to, message| match message {
-        Message::Rejoin { .. } | Message::Recollection { .. } => Fate::Deliver,
+        message!(Rejoin { .. }) | message!(RejoinReply { .. }) => Fate::Deliver,
         _ if [(back, lost), (lost, back)].contains(&(from.index(), to.index())) => Fate::Lose,
         _ if hampers(from.index(), to.index(), message) => Fate::Lose,
         _ => Fate::Deliver,
@@ -430,9 +432,9 @@ fn a_batch_that_only_a_node_on_its_way_back_holds_keeps_its_number() {
 /// Whether a message would help a node to get the missing batches of another.
 fn brings(node: usize, of: usize, from: NodeId, to: NodeId, message: &Message) -> bool {
     match message {
-        Message::Fetch { source, .. } => from.index() == node && source.index() == of,
-        Message::CheckpointRequest { .. } => from.index() == node,
-        Message::Batch { .. } => to.index() == node && from.index() == of,
+        message!(Fetch { source, .. }) => from.index() == node && source.index() == of,
+        message!(CheckpointRequest { .. }) => from.index() == node,
+        message!(Batch { .. }) => to.index() == node && from.index() == of,
         _ => false,
     }
 }
@@ -480,16 +482,16 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     cluster.batch(y);
     // For now only one follower receives the cut.
     cluster.rule = Box::new(move |from, to, message| match message {
-        Message::Agreement { .. } if from.index() == c && to.index() != x => Fate::HoldBack,
+        message!(Agreement { .. }) if from.index() == c && to.index() != x => Fate::HoldBack,
         _ if hampers(from, to, message) => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.fire(c, Timer::Epoch);
     cluster.crash(x);
     cluster.rule = Box::new(move |from, to, message| match message {
-        Message::Rejoin { .. } | Message::Recollection { .. } => Fate::Deliver,
+        message!(Rejoin { .. }) | message!(RejoinReply { .. }) => Fate::Deliver,
         _ if [(c, x), (x, c)].contains(&(from.index(), to.index())) => Fate::Lose,
-        Message::Agreement { .. } if from.index() == c => Fate::HoldBack,
+        message!(Agreement { .. }) if from.index() == c => Fate::HoldBack,
         _ if hampers(from, to, message) => Fate::Lose,
         _ => Fate::Deliver,
     });
@@ -497,7 +499,7 @@ fn a_vote_for_a_leader_on_its_way_back_outlives_who_gave_it() {
     cluster.run_for(50);
     cluster.rule = Box::new(move |from, to, message| match message {
         _ if [(c, x), (x, c)].contains(&(from.index(), to.index())) => Fate::Lose,
-        Message::Agreement { .. } if from.index() == c && to.index() != y => Fate::Lose,
+        message!(Agreement { .. }) if from.index() == c && to.index() != y => Fate::Lose,
         _ if hampers(from, to, message) => Fate::Lose,
         _ => Fate::Deliver,
     });
@@ -534,7 +536,7 @@ fn a_greeting_that_an_answer_has_overtaken_stops_nobody() {
     let mut cluster = busy(3);
     cluster.crash(1);
     cluster.rule = Box::new(|_, to, message| match message {
-        Message::Greeting { .. } if to.index() == 1 => Fate::HoldBack,
+        message!(Greeting { .. }) if to.index() == 1 => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.replace(1);

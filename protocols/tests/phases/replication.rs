@@ -16,7 +16,7 @@ fn named(bytes: &Bytes) -> (usize, u64) {
 /// The last proof that a node broadcast.
 fn proof_of(cluster: &Cluster, id: usize) -> Option<u64> {
     let proofs = cluster.sent.iter().filter_map(|(from, _, message)| match message {
-        Message::ProofOfAvailability { head } if from.index() == id => Some(head.0),
+        message!(ProofOfAvailability { head }) if from.index() == id => Some(head.0),
         _ => None,
     });
     proofs.last()
@@ -26,7 +26,7 @@ fn proof_of(cluster: &Cluster, id: usize) -> Option<u64> {
 fn heads_of(cluster: &mut Cluster, id: usize) -> Vec<Bid> {
     cluster.fire(id, Timer::Progress);
     let told = cluster.sent.iter().rev().find_map(|(from, _, message)| match message {
-        Message::Progress { heads, .. } if from.index() == id => Some(heads.clone()),
+        message!(Progress { heads, .. }) if from.index() == id => Some(heads.clone()),
         _ => None,
     });
     told.expect("progress was just reported")
@@ -44,8 +44,8 @@ fn batches(cluster: &mut Cluster, id: usize, count: usize) {
 fn a_batch_is_acknowledged_and_sent_only_when_it_is_durable() {
     let mut cluster = Cluster::new(3, by_hand());
     let is_about_it = |message: &Message| match message {
-        Message::Ack { heads } => heads[0] >= Bid(1),
-        Message::Batch { .. } => true,
+        message!(Ack { heads }) => heads[0] >= Bid(1),
+        message!(Batch { .. }) => true,
         _ => false,
     };
     let count = |cluster: &Cluster, id: usize| {
@@ -73,7 +73,7 @@ fn a_batch_is_acknowledged_and_sent_only_when_it_is_durable() {
 fn a_replica_that_acknowledges_again_counts_once() {
     let mut cluster = Cluster::new(5, by_hand());
     cluster.rule = Box::new(|from, to, message| match message {
-        Message::Batch { .. } if from.index() == 0 && to.index() != 1 => Fate::HoldBack,
+        message!(Batch { .. }) if from.index() == 0 && to.index() != 1 => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.call(0, "put x 1");
@@ -81,7 +81,7 @@ fn a_replica_that_acknowledges_again_counts_once() {
     let heads = vec![Bid(1), Bid(0), Bid(0), Bid(0), Bid(0)];
     for id in 0..5 {
         for _ in 0..3 {
-            let message = Message::Ack { heads: heads.clone() };
+            let message = message!(Ack { heads: heads.clone() });
             cluster.step(id, Input::Message { from: NodeId(1), message });
         }
     }
@@ -99,7 +99,7 @@ fn a_replica_that_acknowledges_again_counts_once() {
 fn a_proof_of_availability_covers_a_prefix_without_gaps() {
     let mut cluster = Cluster::new(3, paper_by_hand());
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::Batch { bytes } if matches!(named(bytes), (0, 3 | 4)) => Fate::HoldBack,
+        message!(Batch { bytes }) if matches!(named(bytes), (0, 3 | 4)) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     batches(&mut cluster, 0, 5);
@@ -115,7 +115,7 @@ fn a_proof_of_availability_covers_a_prefix_without_gaps() {
 fn the_cut_of_figure_4_is_applied_by_a_replica_that_must_fetch_a_batch_of_it() {
     let mut cluster = Cluster::new(3, paper_by_hand());
     cluster.rule = Box::new(|from, to, message| match message {
-        Message::Batch { bytes } => match (named(bytes), to.index()) {
+        message!(Batch { bytes }) => match (named(bytes), to.index()) {
             ((0, 3 | 4), _) => Fate::HoldBack,
             ((2, 4), 0) if from.index() == 2 => Fate::Lose,
             _ => Fate::Deliver,
@@ -144,7 +144,7 @@ fn an_idle_replica_fetches_the_batch_of_a_source_that_is_gone() {
     let idle = (cluster.leader() + 1) % 3;
     let gone = (cluster.leader() + 2) % 3;
     cluster.rule = Box::new(move |_, to, message| match message {
-        Message::Batch { .. } if to.index() == idle => Fate::Lose,
+        message!(Batch { .. }) if to.index() == idle => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.call(gone, "put x 1");
@@ -162,7 +162,7 @@ fn a_batch_that_does_not_come_is_asked_for_less_and_less_often() {
     let mut cluster = Cluster::new(3, paper_by_hand());
     let idle = (cluster.leader() + 1) % 3;
     cluster.rule = Box::new(move |_, to, message| match message {
-        Message::Batch { .. } if to.index() == idle => Fate::Lose,
+        message!(Batch { .. }) if to.index() == idle => Fate::Lose,
         _ => Fate::Deliver,
     });
     let source = (cluster.leader() + 2) % 3;
@@ -194,7 +194,7 @@ fn a_batch_that_is_on_its_way_from_its_source_is_not_asked_for() {
     cluster.call(source, "put x 1");
     cluster.epoch();
     cluster.rule = Box::new(move |_, to, message| match message {
-        Message::Batch { .. } if to.index() == idle => Fate::HoldBack,
+        message!(Batch { .. }) if to.index() == idle => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.call(source, "put x 2");
@@ -214,7 +214,7 @@ fn an_entry_of_the_own_log_is_not_taken_from_another() {
         let (source, base) = (NodeId(0), SnapshotVersion(0));
         Batch { source, bid: Bid(bid), base, first_sequence, records: Vec::new() }.encode()
     };
-    let message = Message::Batch { bytes: batch(1, 1) };
+    let message = message!(Batch { bytes: batch(1, 1) });
     cluster.step(0, Input::Message { from: NodeId(1), message });
     assert_eq!(cluster.mark(0, "inputs.own_batch_from_another"), 1);
     let ticket = cluster.call(0, "put x 1");
@@ -232,7 +232,7 @@ fn what_a_lost_connection_took_with_it_is_sent_again() {
         let (source, other) = ((leader + 1) % 3, (leader + 2) % 3);
         cluster.crash(other);
         cluster.rule = Box::new(move |from, to, message| match message {
-            Message::Agreement { .. } => Fate::Deliver,
+            message!(Agreement { .. }) => Fate::Deliver,
             _ if from.index() == leader || to.index() == leader => Fate::HoldBack,
             _ => Fate::Deliver,
         });
@@ -256,7 +256,7 @@ fn an_acknowledgement_covers_what_was_synced_and_no_more() {
     cluster.sent.clear();
     let acknowledged = |cluster: &Cluster| {
         let heads = cluster.sent.iter().filter_map(|(from, _, message)| match message {
-            Message::Ack { heads } if from.index() == 1 => Some(heads[0].0),
+            message!(Ack { heads }) if from.index() == 1 => Some(heads[0].0),
             _ => None,
         });
         heads.max()
@@ -275,7 +275,7 @@ fn an_acknowledgement_that_was_lost_is_said_again() {
         let (other, down) = ((leader + 1) % 3, (leader + 2) % 3);
         cluster.crash(down);
         cluster.rule = Box::new(|_, _, message| match message {
-            Message::Ack { .. } => Fate::Lose,
+            message!(Ack { .. }) => Fate::Lose,
             _ => Fate::Deliver,
         });
         cluster.call(leader, "put x 1");
@@ -295,7 +295,7 @@ fn a_resend_is_limited_and_the_rest_is_fetched() {
     let mut cluster = Cluster::new(3, by_hand());
     let (source, behind) = (0, 1);
     cluster.rule = Box::new(move |_, to, message| match message {
-        Message::Batch { .. } if to.index() == behind => Fate::Lose,
+        message!(Batch { .. }) if to.index() == behind => Fate::Lose,
         _ => Fate::Deliver,
     });
     let megabyte = "v".repeat(1 << 20);
@@ -307,7 +307,7 @@ fn a_resend_is_limited_and_the_rest_is_fetched() {
     cluster.sent.clear();
     cluster.reconnect(source, behind);
     let resent = cluster.sent.iter().filter_map(|(from, to, message)| match message {
-        Message::Batch { bytes } if (from.index(), to.index()) == (source, behind) => {
+        message!(Batch { bytes }) if (from.index(), to.index()) == (source, behind) => {
             Some(bytes.len())
         }
         _ => None,
@@ -335,7 +335,7 @@ fn a_batch_is_as_small_as_it_should_be_however_long_the_keys_are() {
     (0..50).for_each(|n| _ = cluster.call(0, &scan(n)));
     cluster.epoch();
     let sizes = cluster.sent.iter().filter_map(|(_, _, message)| match message {
-        Message::Batch { bytes } => Some(bytes.len()),
+        message!(Batch { bytes }) => Some(bytes.len()),
         _ => None,
     });
     // One transaction may be larger than that.

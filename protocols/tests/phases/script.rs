@@ -12,7 +12,8 @@ use bytes::Bytes;
 use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::txn::{
-    Abort, Context, Footprint, Mode, PointLock, Procedure, Program, Registry, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, Program, Registry, Scan, SqlState,
+    Stop,
 };
 use pangea_core::value::Value;
 
@@ -59,9 +60,9 @@ impl Procedure for Script {
         let lock = |command: &str| {
             let mut words = command.split_whitespace();
             let mode = match words.next() {
-                Some("get") => Mode::Shared,
-                Some("put" | "del") => Mode::Write,
-                Some("add") => Mode::Exclusive,
+                Some("get") => LockMode::Shared,
+                Some("put" | "del") => LockMode::Write,
+                Some("add") => LockMode::Exclusive,
                 _ => panic!("a footprint is declared for single keys: {command}"),
             };
             let key = Key::from(words.next().expect("a key").as_bytes());

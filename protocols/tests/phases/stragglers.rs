@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 
 use pangea_core::txn::Outcome;
-use pangea_protocols::minerva::{Message, Options};
+use pangea_protocols::minerva::Options;
 
 use super::support::{Cluster, Fate, by_hand};
 
@@ -45,7 +45,7 @@ fn a_replica_that_runs_slowly_is_removed_and_goes_on_from_a_checkpoint() {
     let (slow, here) = ((leader + 1) % 3, (leader + 2) % 3);
     cluster.nodes[slow].is_slow = true;
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        message!(CheckpointChunk { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     let held = (0..400).map(|_| round(&mut cluster, [leader, here], true)).max();

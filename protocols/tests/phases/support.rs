@@ -24,7 +24,7 @@ use pangea_protocols::minerva::{Minerva, Options};
 use super::script::{Runs, TABLE, program, registry};
 pub use node::Node;
 use transcript::Transcript;
-use words::{Timer, Told};
+use words::{Timer, Transcribed};
 
 /// More deliveries than this in one call mean that replicas answer each other endlessly.
 const DELIVERIES_MAX: usize = 100_000;
@@ -44,7 +44,7 @@ type Letter<P> = (NodeId, NodeId, <P as Protocol>::Message);
 pub type Cluster = ClusterOf<Minerva>;
 
 /// A cluster, its network and its disks.
-pub struct ClusterOf<P: Told> {
+pub struct ClusterOf<P: Transcribed> {
     pub nodes: Vec<Node<P>>,
     pub rule: Rule<P>,
     /// Every message that was sent, whatever its fate.
@@ -70,7 +70,7 @@ pub fn paper_by_hand() -> Options {
     Options { keep_uncommitted: false, ack_everyone: false, parallel_commit: false, ..by_hand() }
 }
 
-impl<P: Told> ClusterOf<P> {
+impl<P: Transcribed> ClusterOf<P> {
     /// Creates `n` nodes that are connected and have elected a coordinator.
     pub fn new(n: usize, options: P::Options) -> Self {
         let mut cluster = Self::not_started(n, options);
@@ -185,7 +185,8 @@ impl<P: Told> ClusterOf<P> {
     pub fn submit(&mut self, id: usize, request: Request) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        self.transcript.act(|| format!("a client of n{id} {}: {ticket}", words::wish(&request)));
+        self.transcript
+            .act(|| format!("a client of n{id} {}: {ticket}", words::submitted(&request)));
         self.step(id, Input::Submit(vec![Submission { ticket, request }]));
         ticket
     }
@@ -215,7 +216,7 @@ impl<P: Told> ClusterOf<P> {
     /// Fires a timer of a node, and delivers all messages.
     pub fn fire(&mut self, id: usize, timer: Timer) {
         self.transcript.act(|| format!("n{id} {}", words::timer(timer)));
-        self.step(id, Input::Timer(timer));
+        self.step(id, Input::Timer(timer.into()));
         self.settle();
     }
 
@@ -290,7 +291,7 @@ impl<P: Told> ClusterOf<P> {
             self.now = self.now + Span::from_ms(1);
             for id in 0..self.nodes.len() {
                 let is_due =
-                    |(timer, at): (&Timer, &Timestamp)| (*at <= self.now).then_some(*timer);
+                    |(timer, at): (&P::Timer, &Timestamp)| (*at <= self.now).then_some(*timer);
                 let due: Vec<_> = self.nodes[id].timers.iter().filter_map(is_due).collect();
                 for timer in due {
                     if self.nodes[id].timers.remove(&timer).is_some() {
@@ -335,17 +336,17 @@ impl<P: Told> ClusterOf<P> {
         let mut effects = Vec::new();
         let mut cx = Cx::new(now, &mut node.rng, &node.store, &Sequential, node.head, &mut effects);
         let brain = node.brain.as_mut().expect("only a running node takes steps");
-        let before = (node.store.published(), node.store.line());
+        let before = (node.store.published(), node.store.timeline());
         brain.step(&mut cx, input);
         brain.invariants();
-        self.tell_epochs(id, before);
+        self.note_epochs(id, before);
         effects.into_iter().for_each(|effect| self.carry_out(id, effect));
     }
 
     /// Records that readers of a node see another epoch than before, or another timeline.
-    fn tell_epochs(&mut self, id: usize, (before, line): (SnapshotVersion, u64)) {
+    fn note_epochs(&mut self, id: usize, (before, timeline): (SnapshotVersion, u64)) {
         let node = &self.nodes[id];
-        let (now, is_same) = (node.applied(), node.store.line() == line);
+        let (now, is_same) = (node.applied(), node.store.timeline() == timeline);
         if !self.transcript.is_on() || now == before && is_same {
             return;
         }
@@ -358,7 +359,7 @@ impl<P: Told> ClusterOf<P> {
     }
 
     /// Records that a record was persisted.
-    fn tell_record(&mut self, id: usize, record: &Bytes) {
+    fn note_record(&mut self, id: usize, record: &Bytes) {
         if !self.transcript.is_on() {
             return;
         }
@@ -373,9 +374,19 @@ impl<P: Told> ClusterOf<P> {
 
     fn withhold(&mut self, from: NodeId, to: NodeId, message: &P::Message, fate: &str) {
         if self.transcript.is_on() {
-            let way = (from.index(), to.index());
-            self.transcript.withhold(way, fate, &P::message(message));
+            let ends = (from.index(), to.index());
+            self.transcript.withhold(ends, fate, &P::message(message));
         }
+    }
+
+    /// Puts a message on the wire, if it survives its encoding.
+    fn send(&mut self, id: usize, to: NodeId, message: P::Message) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        assert_eq!(P::Message::decode(&bytes.into()).as_ref(), Ok(&message));
+        self.transcript.send(id, to.index(), || P::message(&message));
+        self.sent.push((NodeId(id as u16), to, message.clone()));
+        self.wire.push((NodeId(id as u16), to, message));
     }
 
     fn carry_out(&mut self, id: usize, effect: Effect<P>) {
@@ -387,14 +398,7 @@ impl<P: Told> ClusterOf<P> {
             Effect::Send { after, .. } | Effect::Reply { after, .. } if after > node.synced => {
                 node.waiting.push(effect);
             }
-            Effect::Send { to, message, .. } => {
-                let mut bytes = Vec::new();
-                message.encode(&mut bytes);
-                assert_eq!(P::Message::decode(&bytes.into()).as_ref(), Ok(&message));
-                text.send(id, to.index(), || P::message(&message));
-                self.sent.push((NodeId(id as u16), to, message.clone()));
-                self.wire.push((NodeId(id as u16), to, message));
-            }
+            Effect::Send { to, message, .. } => self.send(id, to, message),
             Effect::Reply { ticket, outcome, first_run, .. } => {
                 let answer = || words::outcome(&outcome, &first_run);
                 text.note(id, || format!("answers {ticket}: {}", answer()));
@@ -408,13 +412,13 @@ impl<P: Told> ClusterOf<P> {
                 let record: Bytes = record.concat().into();
                 node.head = position;
                 node.log.push((position, record.clone()));
-                self.tell_record(id, &record);
+                self.note_record(id, &record);
             }
             Effect::SetTimer { timer, at } => {
                 node.timers.insert(timer, at);
             }
             Effect::Resume => node.wants_resume = true,
-            Effect::Fetch { token, keys } => {
+            Effect::Prefetch { token, keys } => {
                 assert!(self.memory_bytes.is_some(), "all rows are in memory");
                 text.note(id, || format!("fetches rows: {}", words::keys_of(&keys)));
                 node.fetches.push((token, keys));
@@ -438,8 +442,8 @@ impl<P: Told> ClusterOf<P> {
                 text.note(id, || "has rejoined".to_owned());
                 node.is_replaced = false;
             }
-            Effect::Reign { shard, from, reign, is_final } => {
-                text.note(id, || words::reign((shard, from), reign, is_final));
+            Effect::MasterTerm { shard, from, master_term, is_final } => {
+                text.note(id, || words::master_term((shard, from), master_term, is_final));
             }
             Effect::Stop { reason } => {
                 text.note(id, || format!("stops: {reason}"));

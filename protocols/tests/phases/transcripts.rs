@@ -13,7 +13,7 @@ mod minerva;
 mod shards;
 
 use super::support::transcript::{folder, name_of_test};
-use super::support::words::Told;
+use super::support::words::Transcribed;
 use super::support::{ClusterOf, Fate};
 
 /// Compares the transcript of a cluster with the golden text of the test.
@@ -26,21 +26,21 @@ macro_rules! assert_golden {
 use assert_golden;
 
 /// A cluster of `n` nodes that have elected a coordinator. All effects are recorded.
-fn recorded<P: Told>(n: usize, options: P::Options) -> ClusterOf<P> {
+fn recorded<P: Transcribed>(n: usize, options: P::Options) -> ClusterOf<P> {
     let mut cluster = ClusterOf::new(n, options);
     cluster.transcript.start();
     cluster
 }
 
 /// Commits a script whose keys are its footprint, in a batch and a cut of its own.
-fn commit<P: Told>(cluster: &mut ClusterOf<P>, id: usize, script: &str) {
+fn commit<P: Transcribed>(cluster: &mut ClusterOf<P>, id: usize, script: &str) {
     cluster.call_declared(id, script);
     cluster.batch(id);
     cluster.cut();
 }
 
 /// Holds back messages that begin with `name` to one node.
-fn hold<P: Told>(cluster: &mut ClusterOf<P>, name: &'static str, to: usize) {
+fn hold<P: Transcribed>(cluster: &mut ClusterOf<P>, name: &'static str, to: usize) {
     cluster.on_words(move |_, receiver, message| {
         match receiver == to && message.starts_with(name) {
             true => Fate::HoldBack,
@@ -50,7 +50,7 @@ fn hold<P: Told>(cluster: &mut ClusterOf<P>, name: &'static str, to: usize) {
 }
 
 /// Loses all messages from and to one node.
-fn isolate<P: Told>(cluster: &mut ClusterOf<P>, node: usize) {
+fn isolate<P: Transcribed>(cluster: &mut ClusterOf<P>, node: usize) {
     cluster.transcript.act(|| format!("n{node} is cut off"));
     cluster.on_words(move |from, to, _| match [from, to].contains(&node) {
         true => Fate::Lose,

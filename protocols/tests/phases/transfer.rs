@@ -68,10 +68,10 @@ fn a_transfer_that_is_no_longer_wanted_lets_its_versions_go() {
     }
     cluster.epoch();
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::Lose,
+        message!(CheckpointChunk { .. }) => Fate::Lose,
         _ => Fate::Deliver,
     });
-    let request = Message::CheckpointRequest { transfer: 1, index: 0 };
+    let request = message!(CheckpointRequest { transfer: 1, index: 0 });
     cluster.step(0, Input::Message { from: NodeId(1), message: request });
     cluster.settle();
     cluster.call(0, "put x 1");
@@ -130,7 +130,7 @@ fn a_removed_replica_still_acknowledges_what_becomes_durable_later() {
     cluster.nodes[removed].syncs = true;
     cluster.settle();
     let acknowledged = cluster.sent.iter().filter_map(|(from, _, message)| match message {
-        Message::Ack { heads } if from.index() == removed => Some(heads[source]),
+        message!(Ack { heads }) if from.index() == removed => Some(heads[source]),
         _ => None,
     });
     assert_eq!(acknowledged.max(), Some(Bid(1)));
@@ -154,7 +154,7 @@ pub fn behind(options: Options) -> (Cluster, usize) {
     }
     cluster.run_for(500);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointRequest { .. } => Fate::HoldBack,
+        message!(CheckpointRequest { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.start(away);
@@ -179,7 +179,7 @@ fn a_peers_checkpoint_closes_the_current_batch() {
     cluster.batch(away);
     cluster.run_for(500);
     let own = cluster.sent.iter().filter_map(|(from, to, message)| match message {
-        Message::Batch { bytes } if from.index() == away && to.index() == (away + 1) % 3 => {
+        message!(Batch { bytes }) if from.index() == away && to.index() == (away + 1) % 3 => {
             let batch = Batch::decode(bytes).expect("replicas send complete batches");
             Some((batch.records.len(), batch.base))
         }
@@ -202,7 +202,7 @@ fn a_strict_read_asks_again_when_a_checkpoint_jumps_over_its_cut() {
     let read = cluster.submit(away, Request::Fresh);
     cluster.run_for(200);
     let is_told = |(_, to, message): &(NodeId, NodeId, Message)| {
-        to.index() == away && matches!(message, Message::Barrier { .. })
+        to.index() == away && matches!(message, message!(Barrier { .. }))
     };
     assert!(cluster.sent.iter().any(is_told), "the node waits for a cut");
     cluster.heal();
@@ -230,7 +230,7 @@ fn cut_off_after(index: u64) -> (Cluster, usize, usize) {
     let (mut cluster, away, peer) = behind_by_many_parts();
     cluster.sent.clear();
     cluster.rule = Box::new(move |_, _, message| match message {
-        Message::CheckpointChunk { number, .. } if number.index >= index => Fate::Lose,
+        message!(CheckpointChunk { number, .. }) if number.index >= index => Fate::Lose,
         _ => Fate::Deliver,
     });
     cluster.release();
@@ -240,7 +240,7 @@ fn cut_off_after(index: u64) -> (Cluster, usize, usize) {
 /// The peers that a node has requested a checkpoint from.
 fn requests(cluster: &Cluster, away: usize) -> impl Iterator<Item = usize> {
     cluster.sent.iter().filter_map(move |(from, to, message)| match message {
-        Message::CheckpointRequest { .. } if from.index() == away => Some(to.index()),
+        message!(CheckpointRequest { .. }) if from.index() == away => Some(to.index()),
         _ => None,
     })
 }
@@ -248,7 +248,7 @@ fn requests(cluster: &Cluster, away: usize) -> impl Iterator<Item = usize> {
 /// The numbers of the chunks sent to a node.
 fn parts(cluster: &Cluster, away: usize) -> Vec<u64> {
     let part = |(_, to, message): &(NodeId, NodeId, Message)| match message {
-        Message::CheckpointChunk { number, .. } if to.index() == away => Some(number.index),
+        message!(CheckpointChunk { number, .. }) if to.index() == away => Some(number.index),
         _ => None,
     };
     cluster.sent.iter().filter_map(part).collect()
@@ -318,7 +318,7 @@ fn a_replica_that_crashes_while_it_takes_a_checkpoint_takes_another() {
 fn what_is_slow_to_come_is_not_asked_for_again() {
     let (mut cluster, away, _) = cut_off_after(0);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        message!(CheckpointChunk { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     for peer in (0..3).filter(|peer| *peer != away) {
@@ -355,7 +355,7 @@ fn a_checkpoint_is_called_off_when_the_batches_come_after_all() {
     let behind = (cluster.leader() + 1) % 3;
     let source = (behind + 1) % 3;
     cluster.rule = Box::new(move |_, to, message| match message {
-        Message::Batch { .. } | Message::CheckpointChunk { .. } if to.index() == behind => {
+        message!(Batch { .. }) | message!(CheckpointChunk { .. }) if to.index() == behind => {
             Fate::HoldBack
         }
         _ => Fate::Deliver,
@@ -365,13 +365,13 @@ fn a_checkpoint_is_called_off_when_the_batches_come_after_all() {
     cluster.fire(source, Timer::Progress);
     for peer in (0..3).filter(|peer| *peer != behind) {
         assert_eq!(cluster.mark(behind, "inputs.checkpoint_requested"), 0);
-        let gone = Message::Gone { source: NodeId(source as u16), first: Bid(2) };
+        let gone = message!(Gone { source: NodeId(source as u16), first: Bid(2) });
         cluster.step(behind, Input::Message { from: NodeId(peer as u16), message: gone });
         cluster.settle();
     }
     assert_eq!(cluster.mark(behind, "inputs.checkpoint_requested"), 1);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        message!(CheckpointChunk { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.release();
@@ -401,7 +401,7 @@ fn what_was_logged_after_a_peers_checkpoint_counts_once_that_is_durable() {
     cluster.sent.clear();
     cluster.run_for(500);
     let progress = cluster.sent.iter().rev().find_map(|(from, _, message)| match message {
-        Message::Progress { applied, durable, .. } if from.index() == away => {
+        message!(Progress { applied, durable, .. }) if from.index() == away => {
             Some((*applied, *durable))
         }
         _ => None,
@@ -435,7 +435,7 @@ fn runs_before_and_after_a_peers_checkpoint_are_apart_where_no_batch_can_be_clos
             let pair = [from.index(), to.index()];
             match message {
                 _ if pair.contains(&away) && !pair.contains(&peer) => Fate::Lose,
-                Message::CheckpointChunk { .. } if holds_parts => Fate::HoldBack,
+                message!(CheckpointChunk { .. }) if holds_parts => Fate::HoldBack,
                 _ => Fate::Deliver,
             }
         }
@@ -475,7 +475,7 @@ fn a_coordinator_that_was_removed_takes_itself_back() {
     }
     cluster.run_for(500);
     cluster.rule = Box::new(|_, _, message| match message {
-        Message::CheckpointChunk { .. } => Fate::HoldBack,
+        message!(CheckpointChunk { .. }) => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.start(away);
@@ -500,10 +500,10 @@ fn a_checkpoint_of_large_rows_does_not_fill_the_connection() {
     }
     cluster.epoch();
     cluster.sent.clear();
-    let request = Message::CheckpointRequest { transfer: 1, index: 0 };
+    let request = message!(CheckpointRequest { transfer: 1, index: 0 });
     cluster.step(0, Input::Message { from: NodeId(1), message: request });
     let parts = cluster.sent.iter().filter_map(|(_, _, message)| match message {
-        Message::CheckpointChunk { payload, .. } => Some(payload.len()),
+        message!(CheckpointChunk { payload, .. }) => Some(payload.len()),
         _ => None,
     });
     let on_its_way: usize = parts.sum();

@@ -45,7 +45,7 @@ pub fn check(bank: &Bank, history: &History) -> Result<(), Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::How;
+    use crate::history::CallKind;
     use pangea_core::codec::Writer;
     use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
     use pangea_core::time::Timestamp;
@@ -66,7 +66,7 @@ mod tests {
         }
         let end = End::Read { version: SnapshotVersion(1), result };
         let invoked = Timestamp::default();
-        let (node, how) = (NodeId(0), How::Snapshot);
+        let (node, how) = (NodeId(0), CallKind::Snapshot);
         let ended = Some(invoked);
         History { operations: vec![Operation { client: 0, node, how, call, invoked, ended, end }] }
     }

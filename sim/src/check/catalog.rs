@@ -1,6 +1,6 @@
 //! Checks that each read of a schema, its table and its index sees a single state.
 
-use pangea_core::workload::catalog::Picture;
+use pangea_core::workload::catalog::CatalogSnapshot;
 
 use super::Violation;
 use crate::history::History;
@@ -16,7 +16,7 @@ pub fn check(history: &History) -> Result<(), Violation> {
         if operation.call.label != "read" {
             continue;
         }
-        let picture = Picture::decode(result)
+        let picture = CatalogSnapshot::decode(result)
             .map_err(|error| violation(format!("the answer of T{id} is a {error}")))?;
         if let Some(wrong) = picture.wrong().first() {
             return Err(violation(format!(

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use pangea_core::hash::{HashMap, HashSet};
 
 use super::model::Model;
-use super::objects::{Fork, Object, ObjectRead, Saw, Version};
+use super::objects::{LostUpdate, Object, ObjectRead, ReadVersion, Version};
 use super::{Violation, explain};
 use crate::record::{Class, Name, Op, Outcome, Recorded, Seen};
 
@@ -43,7 +43,7 @@ pub struct Facts<'a> {
     /// All keys that were changed.
     pub objects: Vec<Object>,
     /// Two transactions that replaced the same version, if the model rules that out.
-    pub fork: Option<Fork>,
+    pub fork: Option<LostUpdate>,
     object_of: HashMap<Name, u32>,
     /// The keys for which a read that found no value implies nothing.
     blurred: HashSet<Name>,
@@ -294,7 +294,7 @@ impl<'a> Facts<'a> {
         }
         let saw = match value {
             None if self.blurred.contains(&key) => return Ok(()),
-            None => Saw::Nothing,
+            None => ReadVersion::Nothing,
             Some(value) => {
                 let author = self.author(key, value, &place)?;
                 if author.txn == txn {
@@ -308,7 +308,7 @@ impl<'a> Facts<'a> {
                     return Err(self.violation("G1b", story));
                 }
                 let object = self.object(key).expect("the object has a committed writer");
-                Saw::Version(object.version_of(author.txn).expect("a writer has a version"))
+                ReadVersion::Version(object.version_of(author.txn).expect("a writer has a version"))
             }
         };
         if let Some(&object) = self.object_of.get(&key) {

@@ -13,7 +13,7 @@ use pangea_core::hash::HashSet;
 
 use super::facts::{Author, Facts, ListRead, Own};
 use super::model::Model;
-use super::objects::{INITIAL, ObjectRead, Saw};
+use super::objects::{INITIAL, ObjectRead, ReadVersion};
 use super::{Violation, explain};
 use crate::record::{Class, Name, Op, Seen};
 
@@ -207,12 +207,13 @@ impl<'a> Facts<'a> {
         known.dedup();
         for read in reads {
             let seen = read.seen.last().map_or(INITIAL, |value| version(object, value));
-            let saw = Saw::Version(seen);
+            let saw = ReadVersion::Version(seen);
             object.reads.push(ObjectRead { reader: read.reader, saw, is_predicate: false });
         }
         let end = *known.last().expect("the initial version comes first");
-        let is_direct =
-            |read: &ObjectRead| model != Model::ReadCommitted && read.saw == Saw::Version(end);
+        let is_direct = |read: &ObjectRead| {
+            model != Model::ReadCommitted && read.saw == ReadVersion::Version(end)
+        };
         let fork = object.arrange(&known, is_direct);
         self.fork = self.fork.or(fork);
     }

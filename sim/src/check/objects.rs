@@ -31,7 +31,7 @@ pub struct Version {
 
 /// The version that a read saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saw {
+pub enum ReadVersion {
     /// This version.
     Version(u32),
     /// No value: the initial version or a delete.
@@ -44,7 +44,7 @@ pub struct ObjectRead {
     /// The reader.
     pub reader: u32,
     /// The version of another transaction that it saw.
-    pub saw: Saw,
+    pub saw: ReadVersion,
     /// Whether it was a scan that did not find the row.
     pub is_predicate: bool,
 }
@@ -72,7 +72,7 @@ pub struct Object {
 
 /// Two transactions that read the same version and both replaced it.
 #[derive(Clone, Copy, Debug)]
-pub struct Fork {
+pub struct LostUpdate {
     /// The object.
     pub key: Name,
     /// The version that both read.
@@ -106,8 +106,8 @@ impl Object {
     /// Returns the versions that a read may have seen.
     pub fn candidates(&self, read: &ObjectRead) -> Vec<u32> {
         match read.saw {
-            Saw::Version(version) => vec![version],
-            Saw::Nothing => {
+            ReadVersion::Version(version) => vec![version],
+            ReadVersion::Nothing => {
                 let writer = |version: u32| self.versions[version as usize].writer;
                 let others = self.deletes.iter().filter(|at| writer(**at) != read.reader);
                 std::iter::once(INITIAL).chain(others.copied()).collect()
@@ -118,9 +118,9 @@ impl Object {
     /// Returns the version that a read saw, if that is certain.
     pub fn seen(&self, read: &ObjectRead) -> Option<u32> {
         match read.saw {
-            Saw::Version(version) => Some(version),
-            Saw::Nothing if self.deletes.is_empty() => Some(INITIAL),
-            Saw::Nothing => match self.candidates(read)[..] {
+            ReadVersion::Version(version) => Some(version),
+            ReadVersion::Nothing if self.deletes.is_empty() => Some(INITIAL),
+            ReadVersion::Nothing => match self.candidates(read)[..] {
                 [only] => Some(only),
                 _ => None,
             },
@@ -149,7 +149,7 @@ impl Object {
         &mut self,
         known: &[u32],
         is_direct: impl Fn(&ObjectRead) -> bool,
-    ) -> Option<Fork> {
+    ) -> Option<LostUpdate> {
         const NONE: u32 = u32::MAX;
         let count = self.versions.len();
         let (mut next, mut before) = (vec![NONE; count], vec![NONE; count]);
@@ -173,7 +173,7 @@ impl Object {
                 let version = self.versions[seen as usize];
                 let other = self.versions[next[seen as usize] as usize].writer;
                 let writers = [other, read.reader];
-                fork.get_or_insert(Fork { key: self.key, version, writers });
+                fork.get_or_insert(LostUpdate { key: self.key, version, writers });
             }
         }
         self.places = vec![(NONE, NONE); count];

@@ -5,7 +5,7 @@
 //! that contains each transaction's writes, and the version that a reader of a snapshot saw.
 
 use super::Violation;
-use crate::history::{End, History, How, Operation};
+use crate::history::{CallKind, End, History, Operation};
 use crate::record::{Atom, Names, Op, Outcome, Recorded, Txn};
 use crate::settings::RealTime;
 
@@ -149,14 +149,16 @@ fn is_held(operation: &Operation, real_time: RealTime) -> bool {
         End::Committed { .. } => true,
         // A transaction of unknown outcome whose writes were observed must follow all transactions
         // that ended before it.
-        End::Ambiguous | End::Open => matches!(operation.how, How::Ordered | How::Certified),
+        End::Ambiguous | End::Open => {
+            matches!(operation.how, CallKind::Ordered | CallKind::Certified)
+        }
         End::Read { .. } | End::Aborted(_) | End::Refused => false,
     };
     match real_time {
         RealTime::None => false,
         RealTime::Writes => {
-            operation.how == How::Strict || (has_committed && !operation.call.is_read_only)
+            operation.how == CallKind::Strict || (has_committed && !operation.call.is_read_only)
         }
-        RealTime::Ordered => operation.how == How::Strict || has_committed,
+        RealTime::Ordered => operation.how == CallKind::Strict || has_committed,
     }
 }

@@ -22,9 +22,9 @@ use std::collections::BTreeMap;
 use super::certain::{Junctions, add_final, add_real_time, add_segments};
 use super::facts::Facts;
 use super::graph::{Edge, Graph, Kind};
-use super::guess::{self, Stage};
 use super::model::Model;
 use super::objects::{INITIAL, Object, ObjectRead};
+use super::order_search::{self, ReplayState};
 use super::reach::Reach;
 use super::search::Search;
 use crate::record::Txn;
@@ -354,7 +354,7 @@ impl Orders<'_> {
         if !search.is_plain() || self.txns.iter().all(|txn| txn.at.is_none()) {
             return None;
         }
-        let mut stage = Stage::new();
+        let mut replay = ReplayState::new();
         for &at in &self.in_question {
             let object = &self.objects[at];
             let ends = self.ends[at].iter().map(|(segment, reader, _)| (*segment as u32, *reader));
@@ -362,13 +362,13 @@ impl Orders<'_> {
                 object.seen(read).is_none() && !self.saw.contains_key(&(at, *number))
             };
             let open = object.reads.iter().enumerate().filter(is_open);
-            stage.add(
+            replay.add(
                 object,
                 ends,
                 open.map(|(_, read)| (read.reader, self.options(object, read))),
             );
         }
-        guess::places(&search, &mut stage, |vertex| self.txns.get(vertex as usize)?.at)
+        order_search::places(&search, &mut replay, |vertex| self.txns.get(vertex as usize)?.at)
     }
 
     fn is_fine_by_guess(&self, graph: &Graph, places: &[u32]) -> bool {

@@ -12,7 +12,7 @@
 
 use super::facts::{Assumed, Facts};
 use super::model::Model;
-use super::objects::Fork;
+use super::objects::LostUpdate;
 use super::orders::{Answer, Orders};
 use super::phenomena;
 use super::{Violation, explain};
@@ -122,7 +122,7 @@ fn story(facts: &Facts<'_>, walk: &super::graph::Walk, is_inferred: bool) -> Str
     if is_inferred { story + note } else { story }
 }
 
-fn lost_update(facts: &Facts<'_>, fork: Fork) -> Violation {
+fn lost_update(facts: &Facts<'_>, fork: LostUpdate) -> Violation {
     let names = &facts.recorded.names;
     let key = names.atom(fork.key);
     let seen = fork.version.value.map_or("nothing".to_owned(), |v| names.atom(v).to_string());

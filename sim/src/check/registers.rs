@@ -8,7 +8,7 @@
 use super::Violation;
 use super::facts::Facts;
 use super::model::Model;
-use super::objects::{INITIAL, ObjectRead, Saw};
+use super::objects::{INITIAL, ObjectRead, ReadVersion};
 use crate::record::{Class, Name, Range};
 
 impl Facts<'_> {
@@ -53,7 +53,7 @@ impl Facts<'_> {
         let Some(read) = object.reads.iter().find(is_final) else { return Ok(()) };
         // If there were writes and no value at the end, the last version is a delete.
         let seen = match object.candidates(read)[..] {
-            [INITIAL, delete] if read.saw == Saw::Nothing => Some(delete),
+            [INITIAL, delete] if read.saw == ReadVersion::Nothing => Some(delete),
             [only] => Some(only),
             _ => None,
         };

@@ -207,7 +207,7 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{End, How};
+    use crate::history::{CallKind, End};
     use pangea_core::codec::Writer;
     use pangea_core::ids::{NodeId, SnapshotVersion, TxnId};
     use pangea_core::time::Timestamp;
@@ -236,7 +236,7 @@ mod tests {
         let call = Call { procedure: "registers", args, label: "write", is_read_only: false };
         let (invoked, node) = (Timestamp::default(), NodeId(0));
         let ended = (end != End::Ambiguous).then_some(invoked);
-        Operation { client: 0, node, how: How::Ordered, call, invoked, ended, end }
+        Operation { client: 0, node, how: CallKind::Ordered, call, invoked, ended, end }
     }
 
     fn committed(version: u64, found: &[&[(u64, u64)]]) -> End {

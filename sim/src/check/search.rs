@@ -183,14 +183,14 @@ struct Ways<'a, 'b> {
     search: &'b Search<'a>,
     component: Vec<u32>,
     components: u32,
-    came_by: Vec<Came>,
+    predecessors: Vec<Predecessor>,
     turn: u32,
     steps: usize,
 }
 
 /// The edge by which a state was reached, and in which search.
 #[derive(Clone, Copy)]
-struct Came {
+struct Predecessor {
     turn: u32,
     length: u32,
     from: State,
@@ -199,12 +199,12 @@ struct Came {
 
 impl<'a, 'b> Ways<'a, 'b> {
     fn new(search: &'b Search<'a>) -> Self {
-        let never = Came { turn: 0, length: 0, from: 0, edge: 0 };
+        let never = Predecessor { turn: 0, length: 0, from: 0, edge: 0 };
         Self {
             search,
             component: vec![0; search.states()],
             components: 0,
-            came_by: vec![never; search.states()],
+            predecessors: vec![never; search.states()],
             turn: 0,
             steps: 0,
         }
@@ -241,19 +241,19 @@ impl<'a, 'b> Ways<'a, 'b> {
             if found.unwrap_or(most) <= next {
                 continue;
             }
-            let known = self.came_by[state as usize];
+            let known = self.predecessors[state as usize];
             if state != from && (known.turn != turn || known.length < length) {
                 continue;
             }
             for (at, edge) in self.search.edges(state).iter().enumerate() {
                 self.steps += 1;
                 let Some(there) = self.search.step(state, edge) else { continue };
-                let known = self.came_by[there as usize];
+                let known = self.predecessors[there as usize];
                 if !self.is_inside(there) || (known.turn == turn && known.length <= next) {
                     continue;
                 }
-                self.came_by[there as usize] =
-                    Came { turn, length: next, from: state, edge: at as u32 };
+                self.predecessors[there as usize] =
+                    Predecessor { turn, length: next, from: state, edge: at as u32 };
                 if there == to {
                     found = Some(next);
                 } else if next == length {
@@ -270,7 +270,7 @@ impl<'a, 'b> Ways<'a, 'b> {
         let mut walk = Vec::new();
         let mut at = to;
         loop {
-            let came = self.came_by[at as usize];
+            let came = self.predecessors[at as usize];
             assert!(came.turn == self.turn, "each state on the path was reached");
             let edge = self.search.edges(came.from)[came.edge as usize];
             walk.push((self.search.vertex(came.from), edge));

@@ -6,7 +6,7 @@ use super::{
     CLOCK_MS_MAX, DISK_TIMES_MAX, Fault, FaultKind, LINK_TIMES_MAX, LaneName, PROCESSOR_TIMES_MAX,
     Role, Rule, Target,
 };
-use crate::dice::Dice;
+use crate::rng::SimRng;
 
 /// The maximum number of effects that a node still carries out before it crashes.
 const CRASH_EFFECTS_MAX: u64 = 60;
@@ -30,7 +30,7 @@ const LATER_SHARE: u64 = 4;
 /// end before `duration`. Kinds that were added later are drawn from `later`, and fewer of them, so
 /// that a seed still draws the same faults of the older kinds.
 pub fn draw(
-    (dice, later): (&mut Dice, &mut Dice),
+    (dice, later): (&mut SimRng, &mut SimRng),
     allowed: &[FaultKind],
     faults_max: u64,
     nodes: usize,
@@ -52,7 +52,7 @@ pub fn draw(
 
 /// Draws at most `faults_max` faults of these kinds.
 fn draw_of(
-    dice: &mut Dice,
+    dice: &mut SimRng,
     kinds: &[FaultKind],
     faults_max: u64,
     nodes: usize,
@@ -71,7 +71,7 @@ fn draw_of(
 
 /// Draws a fault of a kind and its duration. Returns `None` for faults of links in a cluster of one
 /// node.
-fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, u64)> {
+fn draw_fault(dice: &mut SimRng, kind: FaultKind, nodes: usize) -> Option<(Fault, u64)> {
     if kind.needs_peers() && nodes < 2 {
         return None;
     }
@@ -135,13 +135,13 @@ fn draw_fault(dice: &mut Dice, kind: FaultKind, nodes: usize) -> Option<(Fault, 
 }
 
 /// Draws a cut between some nodes and all other nodes.
-fn draw_cut(dice: &mut Dice, nodes: usize, one_way: bool) -> Fault {
+fn draw_cut(dice: &mut SimRng, nodes: usize, one_way: bool) -> Fault {
     let inside = dice.between(1, (1 << nodes) - 2);
     let (from, to) = (0..nodes as u16).partition(|node| inside >> node & 1 == 1);
     Fault::Cut { from, to, one_way }
 }
 
-fn draw_pair(dice: &mut Dice, nodes: usize) -> [u16; 2] {
+fn draw_pair(dice: &mut SimRng, nodes: usize) -> [u16; 2] {
     let a = dice.index(nodes);
     let apart = dice.between(1, nodes as u64 - 1) as usize;
     [a as u16, ((a + apart) % nodes) as u16]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::work::Work;
+use pangea_core::cpu_stage::CpuStage;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file's format.
@@ -57,20 +57,20 @@ impl Unit {
 
 /// Returns the unit of a kind, or `None` if no protocol has this kind.
 pub fn unit_of(kind: &str) -> Option<Unit> {
-    let work = Work::ALL.into_iter().find(|work| work.name() == kind).map(|work| match work {
-        Work::Encode | Work::Decode => Unit::Byte,
-        Work::Execute
-        | Work::Probe
-        | Work::Validate
-        | Work::Stale
-        | Work::Graph
-        | Work::Solve
-        | Work::Apply
-        | Work::Slice
-        | Work::Lock
-        | Work::Order
-        | Work::Serve
-        | Work::Settle => Unit::Txn,
+    let work = CpuStage::ALL.into_iter().find(|work| work.name() == kind).map(|work| match work {
+        CpuStage::Encode | CpuStage::Decode => Unit::Byte,
+        CpuStage::Execute
+        | CpuStage::Probe
+        | CpuStage::Validate
+        | CpuStage::Stale
+        | CpuStage::Graph
+        | CpuStage::Solve
+        | CpuStage::Apply
+        | CpuStage::Slice
+        | CpuStage::Lock
+        | CpuStage::Order
+        | CpuStage::Serve
+        | CpuStage::Settle => Unit::Txn,
     });
     let step = KINDS.into_iter().find(|(name, _)| *name == kind).map(|(_, unit)| unit);
     let message = kind.starts_with("message").then_some(Unit::Byte);
@@ -80,7 +80,7 @@ pub fn unit_of(kind: &str) -> Option<Unit> {
 /// Returns all kinds that a protocol with these kinds of messages needs.
 pub fn kinds(messages: &'static [&'static str]) -> impl Iterator<Item = &'static str> {
     let steps = KINDS.into_iter().map(|(name, _)| name);
-    steps.chain(Work::ALL.into_iter().map(Work::name)).chain(messages.iter().copied())
+    steps.chain(CpuStage::ALL.into_iter().map(CpuStage::name)).chain(messages.iter().copied())
 }
 
 /// The cost of one kind.
@@ -284,7 +284,7 @@ impl Costs {
             let wrong = |error: String| format!("{}: {error}", at(&format!("[lines.{kind}]")));
             lines.insert(kind.clone(), line.read(kind).map_err(wrong)?);
         }
-        for part in Work::OPTIONAL {
+        for part in CpuStage::OPTIONAL {
             // A file without this kind includes its cost in another line.
             lines.entry(part.name().to_owned()).or_default();
         }

@@ -59,7 +59,7 @@ pub enum Cores {
 
 /// The arrival of calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
+pub enum ArrivalModel {
     /// Closed loop: each client has one call in flight.
     Closed,
     /// Open loop: calls arrive at random times, at a rate over all regions.
@@ -95,7 +95,7 @@ pub struct Settings {
     /// The number of clients, over all regions.
     pub clients: usize,
     /// The arrival of calls.
-    pub pace: Pace,
+    pub pace: ArrivalModel,
     /// The loss of a region, if any.
     pub loss: Option<Loss>,
     /// The time that clients work before the measurement.

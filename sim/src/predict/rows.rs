@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use pangea_core::exec::ordered::{self, Job, Told};
+use pangea_core::exec::ordered::{self, Job, ResultDetail};
 use pangea_core::ids::{ShardId, SnapshotVersion, TableId, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::Partitions;
@@ -29,7 +29,7 @@ impl Loaded {
                 registry.id(call.procedure).expect("workloads only call procedures that exist");
             let program = Program::Call { procedure, args: call.args };
             let job = Job { txn: TxnId::default(), program: &program, footprint: None };
-            let (jobs, told) = ([job], Told::Outcomes);
+            let (jobs, told) = ([job], ResultDetail::Outcomes);
             let header = &|_: &Job<'_>| RecordHeader::default();
             let ended =
                 ordered::execute(&Sequential, registry, &store, version, &jobs, header, told);

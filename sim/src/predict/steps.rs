@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pangea_core::cpu_stage::{CpuStage, Meter};
 use pangea_core::pool::Pool;
-use pangea_core::work::{Meter, Work};
 
 use super::costs::Costs;
 
@@ -81,25 +81,25 @@ impl Meter for StepCost<'_> {
         self.pool.take();
     }
 
-    fn end(&self, work: Work, size: usize) {
+    fn end(&self, work: CpuStage, size: usize) {
         let cost_ns = self.costs.line(work.name()).cost_ns(1.0, size as f64);
         let (jobs, rounds) = self.pool.take();
         let speed = match work {
-            Work::Order if rounds > 0 => jobs as f64 / rounds as f64,
-            Work::Execute
-            | Work::Validate
-            | Work::Stale
-            | Work::Graph
-            | Work::Solve
-            | Work::Apply => self.pool.workers.min(size.div_ceil(CHUNK_ITEMS)).max(1) as f64,
-            Work::Slice
-            | Work::Lock
-            | Work::Order
-            | Work::Probe
-            | Work::Serve
-            | Work::Settle
-            | Work::Encode
-            | Work::Decode => 1.0,
+            CpuStage::Order if rounds > 0 => jobs as f64 / rounds as f64,
+            CpuStage::Execute
+            | CpuStage::Validate
+            | CpuStage::Stale
+            | CpuStage::Graph
+            | CpuStage::Solve
+            | CpuStage::Apply => self.pool.workers.min(size.div_ceil(CHUNK_ITEMS)).max(1) as f64,
+            CpuStage::Slice
+            | CpuStage::Lock
+            | CpuStage::Order
+            | CpuStage::Probe
+            | CpuStage::Serve
+            | CpuStage::Settle
+            | CpuStage::Encode
+            | CpuStage::Decode => 1.0,
         };
         let mut total = self.total.borrow_mut();
         total.own_ns += cost_ns / speed;

@@ -22,10 +22,10 @@ use super::node::{Node, Threads};
 use super::outcome::Prediction;
 use super::rows::Loaded;
 use super::steps::{ModelPool, StepCost};
-use super::{Cores, NODES_MAX, Pace, Settings};
+use super::{ArrivalModel, Cores, NODES_MAX, Settings};
 use crate::clock::Clock;
 use clients::{Client, Commits};
-use loss::Losing;
+use loss::RegionLoss;
 
 /// The time limit for agreement on a coordinator.
 const USABLE_NS_MAX: u64 = 60_000_000_000;
@@ -133,7 +133,7 @@ struct World<'a, P: Protocol> {
     /// By region: clients without a call in flight, in an open loop.
     idle: Vec<Vec<usize>>,
     in_flight: Vec<usize>,
-    losing: Losing,
+    loss: RegionLoss,
     is_over: bool,
 }
 
@@ -241,7 +241,7 @@ impl<'a, P: Protocol> World<'a, P> {
             aborted: 0,
             idle: vec![Vec::new(); count],
             in_flight: vec![0; count],
-            losing: Losing::new(count),
+            loss: RegionLoss::new(count),
             is_over: false,
             topology,
         }
@@ -491,7 +491,7 @@ impl<'a, P: Protocol> World<'a, P> {
                 let is_committed = matches!(outcome, Outcome::Committed { .. });
                 node.answers.push((client, is_committed));
                 if let Outcome::Committed { txn, version, .. } = outcome {
-                    self.losing.on_answer(NodeId(index as u16), txn, version);
+                    self.loss.on_answer(NodeId(index as u16), txn, version);
                 }
             }
             Effect::Persist { position, record } => {
@@ -516,9 +516,14 @@ impl<'a, P: Protocol> World<'a, P> {
                 self.at(at, Event::Checkpointed(index, checkpoint.version));
             }
             Effect::Stop { reason } => return Err(format!("{} stopped: {reason}", node.id)),
-            Effect::Fetch { .. } => return Err("all rows are in memory".to_owned()),
-            Effect::Reign { shard, from, reign, is_final } => {
-                self.losing.on_reign(NodeId(index as u16), (shard, from), reign, is_final)?;
+            Effect::Prefetch { .. } => return Err("all rows are in memory".to_owned()),
+            Effect::MasterTerm { shard, from, master_term, is_final } => {
+                self.loss.on_master_term(
+                    NodeId(index as u16),
+                    (shard, from),
+                    master_term,
+                    is_final,
+                )?;
             }
             Effect::Truncate(_) | Effect::Mark(_) | Effect::Rejoined => {}
         }

@@ -17,8 +17,8 @@ use pangea_core::workload::{Call, Client as Seat, Generator, Workload};
 
 use super::{Event, Phase, World};
 use crate::clock::Clock;
-use crate::dice::Dice;
-use crate::history::{End, How, OpId, Operation};
+use crate::history::{CallKind, End, OpId, Operation};
+use crate::rng::SimRng;
 use crate::settings::Settings;
 use crate::trace::AtClient;
 
@@ -59,7 +59,7 @@ struct Client {
     home: NodeId,
     waits_for: Option<OpId>,
     was_refused: bool,
-    dice: Dice,
+    dice: SimRng,
 }
 
 /// An interactive transaction that has run on a snapshot and has no answer yet.
@@ -88,7 +88,7 @@ impl Clients {
             home: home(index).expect("each region has a copy of each shard"),
             waits_for: None,
             was_refused: false,
-            dice: Dice::fork(settings.seed, "client", index as u64),
+            dice: SimRng::fork(settings.seed, "client", index as u64),
         });
         Self { list: list.collect(), tickets: 0, prepared: BTreeMap::new(), open: 0 }
     }
@@ -105,7 +105,7 @@ impl<P: Protocol> World<P> {
         for (index, call) in self.workload.load_calls().into_iter().enumerate() {
             let node = NodeId((index % self.nodes.len()) as u16);
             let loader = self.clients.loader();
-            let op = self.invoke(loader, node, How::Ordered, call);
+            let op = self.invoke(loader, node, CallKind::Ordered, call);
             self.submit(op);
         }
     }
@@ -150,7 +150,7 @@ impl<P: Protocol> World<P> {
         let how = match self.settings.shards {
             1 => draw_how(&call, &mut client.dice),
             // A session would read only one shard.
-            _ => How::Ordered,
+            _ => CallKind::Ordered,
         };
         let roams = client.dice.chance(if client.was_refused { 500 } else { 30 });
         let node = if roams { NodeId(client.dice.index(nodes) as u16) } else { client.home };
@@ -164,7 +164,7 @@ impl<P: Protocol> World<P> {
         self.queue.push(impatient, Event::Client(ClientEvent::Patience { client: index, op }));
     }
 
-    fn invoke(&mut self, client: usize, node: NodeId, how: How, call: Call) -> OpId {
+    fn invoke(&mut self, client: usize, node: NodeId, how: CallKind, call: Call) -> OpId {
         self.clients.open += 1;
         let operation =
             Operation { client, node, how, call, invoked: self.now, ended: None, end: End::Open };
@@ -180,17 +180,17 @@ impl<P: Protocol> World<P> {
     fn on_reached(&mut self, op: OpId) {
         let node = self.history[op].node;
         // Sessions read the local store and are refused while it is incomplete.
-        let reads_store = matches!(self.history[op].how, How::Snapshot | How::Certified);
+        let reads_store = matches!(self.history[op].how, CallKind::Snapshot | CallKind::Certified);
         let is_replaced = self.nodes[node.index()].is_replaced;
         if !self.is_running(node) || (reads_store && is_replaced) {
             self.tell(op, End::Refused);
             return;
         }
         match self.history[op].how {
-            How::Ordered => self.submit(op),
-            How::Strict => self.submit_request(op, Request::Fresh),
-            How::Snapshot => self.read_now(op),
-            How::Certified => self.prepare(op),
+            CallKind::Ordered => self.submit(op),
+            CallKind::Strict => self.submit_request(op, Request::Fresh),
+            CallKind::Snapshot => self.read_now(op),
+            CallKind::Certified => self.prepare(op),
         }
     }
 
@@ -232,7 +232,7 @@ impl<P: Protocol> World<P> {
         let (pin, run) = self.run_on_snapshot(op);
         assert!(run.writes.is_empty(), "a program that is declared read-only has written");
         let version = pin.version();
-        self.reigns.on_answer(self.history[op].node, op, version);
+        self.master_terms.on_answer(self.history[op].node, op, version);
         let end = match run.result {
             Ok(result) => End::Read { version, result },
             Err(abort) => End::Aborted(abort),
@@ -245,8 +245,8 @@ impl<P: Protocol> World<P> {
         let life = self.nodes[self.history[op].node.index()].life;
         match run.result {
             Ok(result) => {
-                let line = pin.line();
-                let certified = Certified { reads: run.reads, writes: run.writes, line };
+                let timeline = pin.timeline();
+                let certified = Certified { reads: run.reads, writes: run.writes, timeline };
                 self.clients.prepared.insert(op, Prepared { life, pin, certified, result });
                 let think = Span::from_us(self.think(op));
                 self.queue.push(self.now + think, Event::Client(ClientEvent::Commit { op }));
@@ -281,7 +281,7 @@ impl<P: Protocol> World<P> {
             // A transaction that read one snapshot and wrote no row is serializable as it is.
             let prepared =
                 self.clients.prepared.remove(&op).expect("the operation was found above");
-            self.reigns.on_answer(node, op, version);
+            self.master_terms.on_answer(node, op, version);
             self.tell(op, End::Read { version, result: prepared.result });
             return;
         }
@@ -303,7 +303,7 @@ impl<P: Protocol> World<P> {
     /// Handles a node's answer to a commit.
     pub(super) fn answer(&mut self, id: NodeId, ticket: Ticket, outcome: Outcome) {
         let Some(op) = self.take_waiting(id, ticket) else { return };
-        if self.history[op].how == How::Strict {
+        if self.history[op].how == CallKind::Strict {
             self.violate(
                 "replies",
                 format!("{id} answered {ticket}, a strict read, with an outcome"),
@@ -313,7 +313,7 @@ impl<P: Protocol> World<P> {
         let prepared = self.clients.prepared.remove(&op);
         let end = match outcome {
             Outcome::Committed { txn, version, result } => {
-                self.reigns.on_answer(id, op, version);
+                self.master_terms.on_answer(id, op, version);
                 let result = prepared.map_or(result, |prepared| prepared.result);
                 End::Committed { txn, version, result }
             }
@@ -327,7 +327,7 @@ impl<P: Protocol> World<P> {
                         .protocol
                         .status()
                         .version;
-                    self.reigns.on_answer(id, op, version);
+                    self.master_terms.on_answer(id, op, version);
                 }
                 End::Aborted(abort)
             }
@@ -364,8 +364,8 @@ impl<P: Protocol> World<P> {
     pub(super) fn lose_operation(&mut self, op: OpId) {
         self.clients.prepared.remove(&op);
         let end = match self.history[op].how {
-            How::Ordered | How::Certified => End::Ambiguous,
-            How::Strict | How::Snapshot => End::Refused,
+            CallKind::Ordered | CallKind::Certified => End::Ambiguous,
+            CallKind::Strict | CallKind::Snapshot => End::Refused,
         };
         self.tell(op, end);
     }
@@ -402,11 +402,11 @@ impl<P: Protocol> World<P> {
 }
 
 /// Draws the path of a call; every kind of call uses all paths that allow it.
-fn draw_how(call: &Call, dice: &mut Dice) -> How {
+fn draw_how(call: &Call, dice: &mut SimRng) -> CallKind {
     match (call.is_read_only, dice.between(0, 9)) {
-        (true, 0..=2) => How::Strict,
-        (true, 3..=5) => How::Snapshot,
-        (_, 6..=7) => How::Certified,
-        _ => How::Ordered,
+        (true, 0..=2) => CallKind::Strict,
+        (true, 3..=5) => CallKind::Snapshot,
+        (_, 6..=7) => CallKind::Certified,
+        _ => CallKind::Ordered,
     }
 }

@@ -32,7 +32,7 @@ impl<P: Protocol> Running<P> {
         match self.steps % CLOCK_STEPS {
             0 => self.chosen = Some(self.store.choose_cold()),
             2 => {
-                self.chosen.take().map(|chosen| self.store.put_away(chosen));
+                self.chosen.take().map(|chosen| self.store.evict_chosen(chosen));
             }
             _ => {}
         }
@@ -51,6 +51,6 @@ impl<P: Protocol> World<P> {
         let Some(running) = self.alive(id, life) else { return };
         let count = running.store.fetch_ahead(keys) as u64;
         self.trace.event(self.now, id, "fetched", [token, count], || format!("after {took}"));
-        self.input(id, Input::Fetched { token, took });
+        self.input(id, Input::Prefetched { token, took });
     }
 }

@@ -6,12 +6,12 @@ use pangea_core::time::{Span, Timestamp};
 
 use super::network::LANES;
 use super::{Event, World};
-use crate::dice::Dice;
 use crate::faults::{self, Fault, Role, Rule, Target};
+use crate::rng::SimRng;
 use crate::trace::Outside;
 
 /// The end of a fault.
-pub(super) enum Mend {
+pub(super) enum FaultEnd {
     /// Unblocks these lanes of these directions.
     Unblock(Vec<(NodeId, NodeId)>, Vec<Lane>),
     /// Restores the speed of a link.
@@ -36,13 +36,13 @@ pub(super) enum Mend {
 
 /// The rules of a run, and a generator for the choices that they leave open.
 pub(super) struct Faults {
-    pub(super) dice: Dice,
+    pub(super) dice: SimRng,
     pub(super) rules: Vec<Rule>,
     heal_at: Timestamp,
 }
 
 impl Faults {
-    pub(super) fn new(dice: Dice) -> Self {
+    pub(super) fn new(dice: SimRng) -> Self {
         Self { dice, rules: Vec::new(), heal_at: Timestamp::default() }
     }
 }
@@ -53,7 +53,7 @@ impl<P: Protocol> World<P> {
         self.faults.heal_at = heal_at;
         let (settings, nodes) = (&self.settings, self.nodes.len());
         let (dice, most) = (&mut self.faults.dice, settings.faults_max);
-        let later = &mut Dice::fork(settings.seed, "later faults", 0);
+        let later = &mut SimRng::fork(settings.seed, "later faults", 0);
         // Rules are drawn even if they are given, so that drawn and given rules make the same run.
         let drawn = faults::draw((dice, later), &settings.faults, most, nodes, settings.duration);
         self.faults.rules = settings.rules.clone().unwrap_or(drawn);
@@ -64,7 +64,7 @@ impl<P: Protocol> World<P> {
             let at = self.now + Span::from_ms(rule.at_ms);
             self.queue.push(at.min(heal_at), Event::Break(index));
         }
-        self.queue.push(heal_at, Event::Mend(Mend::Heal));
+        self.queue.push(heal_at, Event::FaultEnd(FaultEnd::Heal));
     }
 
     pub(super) fn on_break(&mut self, index: usize) {
@@ -74,14 +74,14 @@ impl<P: Protocol> World<P> {
         let numbers = [kind as u64, lasts_ms];
         self.trace.event(self.now, Outside, "fault", numbers, || format!("{fault:?}"));
         let ends = (self.now + Span::from_ms(lasts_ms)).min(self.faults.heal_at).max(self.now);
-        if let Some(mend) = self.break_now(fault, ends) {
-            self.queue.push(ends, Event::Mend(mend));
+        if let Some(end) = self.break_now(fault, ends) {
+            self.queue.push(ends, Event::FaultEnd(end));
         }
     }
 
     /// Begins a fault that lasts until `ends`, and returns the event that ends it, unless it ends
     /// by itself.
-    fn break_now(&mut self, fault: Fault, ends: Timestamp) -> Option<Mend> {
+    fn break_now(&mut self, fault: Fault, ends: Timestamp) -> Option<FaultEnd> {
         match fault {
             Fault::Crash { node, after_effects } => {
                 let node = self.target(node);
@@ -122,7 +122,7 @@ impl<P: Protocol> World<P> {
                 for &(from, to) in &cut {
                     self.block(from, to);
                 }
-                Some(Mend::Unblock(cut, LANES.to_vec()))
+                Some(FaultEnd::Unblock(cut, LANES.to_vec()))
             }
             Fault::Flap { between: [a, b], times } => {
                 let each = ends.since(self.now).us / times.max(1);
@@ -134,43 +134,43 @@ impl<P: Protocol> World<P> {
             }
             Fault::SlowLink { between: [a, b], times } => {
                 self.network.set_slowness(NodeId(a), NodeId(b), times);
-                Some(Mend::SlowLink(NodeId(a), NodeId(b)))
+                Some(FaultEnd::SlowLink(NodeId(a), NodeId(b)))
             }
             Fault::NarrowLink { between: [a, b], bytes_per_ms } => {
                 self.network.set_width(NodeId(a), NodeId(b), Some(bytes_per_ms));
-                Some(Mend::NarrowLink(NodeId(a), NodeId(b)))
+                Some(FaultEnd::NarrowLink(NodeId(a), NodeId(b)))
             }
             Fault::HeldLane { from, to, lane } => {
                 let (from, to, lane) = (NodeId(from), NodeId(to), Lane::from(lane));
                 self.network.block(from, to, lane);
-                Some(Mend::Unblock(vec![(from, to)], vec![lane]))
+                Some(FaultEnd::Unblock(vec![(from, to)], vec![lane]))
             }
             fault => self.break_node(fault, ends),
         }
     }
 
     /// Begins a fault of a node's disk, processor or clock.
-    fn break_node(&mut self, fault: Fault, ends: Timestamp) -> Option<Mend> {
+    fn break_node(&mut self, fault: Fault, ends: Timestamp) -> Option<FaultEnd> {
         match fault {
             Fault::SlowDisk { node, times } => {
                 let node = self.target(node);
                 self.nodes[node.index()].disk_slowness = times;
-                Some(Mend::SlowDisk(node))
+                Some(FaultEnd::SlowDisk(node))
             }
             Fault::StuckDisk { node } => {
                 let node = self.target(node);
                 self.nodes[node.index()].stuck_disks += 1;
-                Some(Mend::StuckDisk(node))
+                Some(FaultEnd::StuckDisk(node))
             }
             Fault::FullDisk { node } => {
                 let node = self.target(node);
                 self.nodes[node.index()].disk_full_until = Some(ends);
-                Some(Mend::FullDisk(node))
+                Some(FaultEnd::FullDisk(node))
             }
             Fault::FailedCheckpoint { node } => {
                 let node = self.target(node);
                 self.nodes[node.index()].failing_checkpoints += 1;
-                Some(Mend::FailedCheckpoint(node))
+                Some(FaultEnd::FailedCheckpoint(node))
             }
             Fault::Pause { node } => {
                 let node = self.target(node);
@@ -180,7 +180,7 @@ impl<P: Protocol> World<P> {
             Fault::SlowProcessor { node, times } => {
                 let node = self.target(node);
                 self.nodes[node.index()].processor_slowness = times;
-                Some(Mend::SlowProcessor(node))
+                Some(FaultEnd::SlowProcessor(node))
             }
             Fault::ClockJump { node, by_ms } => Some(self.break_clock(node, by_ms, true)),
             Fault::LyingClock { node, by_ms } => Some(self.break_clock(node, by_ms, false)),
@@ -197,23 +197,23 @@ impl<P: Protocol> World<P> {
         }
     }
 
-    fn break_clock(&mut self, node: Target, by_ms: i64, is_known: bool) -> Mend {
+    fn break_clock(&mut self, node: Target, by_ms: i64, is_known: bool) -> FaultEnd {
         let (node, by_us) = (self.target(node), by_ms * 1_000);
         self.nodes[node.index()].clock.shift(by_us, is_known);
-        Mend::Clock { node, by_us: -by_us, is_known }
+        FaultEnd::Clock { node, by_us: -by_us, is_known }
     }
 
-    pub(super) fn on_mend(&mut self, mend: Mend) {
-        match mend {
-            Mend::Unblock(directions, lanes) => {
+    pub(super) fn on_fault_end(&mut self, end: FaultEnd) {
+        match end {
+            FaultEnd::Unblock(directions, lanes) => {
                 for (from, to) in directions {
                     lanes.iter().for_each(|&lane| self.unblock(from, to, lane));
                 }
             }
-            Mend::SlowLink(a, b) => self.network.set_slowness(a, b, 1),
-            Mend::NarrowLink(a, b) => self.network.set_width(a, b, None),
-            Mend::SlowDisk(node) => self.nodes[node.index()].disk_slowness = 1,
-            Mend::StuckDisk(node) => {
+            FaultEnd::SlowLink(a, b) => self.network.set_slowness(a, b, 1),
+            FaultEnd::NarrowLink(a, b) => self.network.set_width(a, b, None),
+            FaultEnd::SlowDisk(node) => self.nodes[node.index()].disk_slowness = 1,
+            FaultEnd::StuckDisk(node) => {
                 let node = &mut self.nodes[node.index()];
                 node.stuck_disks -= 1;
                 if let Some((life, position)) = node.held_fsync.take_if(|_| node.stuck_disks == 0) {
@@ -221,13 +221,13 @@ impl<P: Protocol> World<P> {
                     self.on_fsync(id, life, position);
                 }
             }
-            Mend::FullDisk(node) => self.nodes[node.index()].disk_full_until = None,
-            Mend::FailedCheckpoint(node) => self.nodes[node.index()].failing_checkpoints -= 1,
-            Mend::SlowProcessor(node) => self.nodes[node.index()].processor_slowness = 1,
-            Mend::Clock { node, by_us, is_known } => {
+            FaultEnd::FullDisk(node) => self.nodes[node.index()].disk_full_until = None,
+            FaultEnd::FailedCheckpoint(node) => self.nodes[node.index()].failing_checkpoints -= 1,
+            FaultEnd::SlowProcessor(node) => self.nodes[node.index()].processor_slowness = 1,
+            FaultEnd::Clock { node, by_us, is_known } => {
                 self.nodes[node.index()].clock.shift(by_us, is_known);
             }
-            Mend::Heal => {
+            FaultEnd::Heal => {
                 self.trace.event(self.now, Outside, "healed", [0, 0], String::new);
                 self.network.heal();
                 self.nodes.iter_mut().for_each(|node| node.crash_after = None);

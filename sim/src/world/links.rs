@@ -6,7 +6,7 @@ use pangea_core::protocol::{Input, Lane, Message, Protocol};
 use pangea_core::time::Span;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::network::{Arrival, Era, Flight, LANES};
+use super::network::{Arrival, ConnectionId, Flight, LANES};
 use super::{Event, World};
 
 /// The maximum time until a side notices a lost connection.
@@ -60,10 +60,10 @@ impl<P: Protocol> World<P> {
     /// Blocks one direction. The connection may outlast the block.
     pub(super) fn block(&mut self, from: NodeId, to: NodeId) {
         LANES.iter().for_each(|&lane| self.network.block(from, to, lane));
-        let era = self.network.era(from, to);
+        let connection = self.network.connection(from, to);
         let patience = self.faults.dice.between(KEEP_ALIVE_US.0, KEEP_ALIVE_US.1);
         let at = self.now + Span::from_us(patience);
-        self.queue.push(at, Event::KeepAlive { a: from, b: to, era });
+        self.queue.push(at, Event::KeepAlive { a: from, b: to, connection });
     }
 
     /// Removes one block of a direction's lane.
@@ -73,29 +73,30 @@ impl<P: Protocol> World<P> {
         self.queue.push(at, Event::Flush { from, to });
     }
 
-    pub(super) fn on_keep_alive(&mut self, a: NodeId, b: NodeId, era: Era) {
-        if self.network.is_blocked(a, b) && self.network.is_up_in(a, b, era) {
+    pub(super) fn on_keep_alive(&mut self, a: NodeId, b: NodeId, connection: ConnectionId) {
+        if self.network.is_blocked(a, b) && self.network.is_up_in(a, b, connection) {
             self.lose(a, b);
         }
     }
 
     /// Drops the connection between two nodes.
     pub(super) fn lose(&mut self, a: NodeId, b: NodeId) {
-        let Some(era) = self.network.lose(a, b) else { return };
+        let Some(connection) = self.network.lose(a, b) else { return };
         self.counts.connections_lost += 1;
-        self.trace.event(self.now, a, "lost", [u64::from(b.0), era.0], || format!("link to {b}"));
+        self.trace
+            .event(self.now, a, "lost", [u64::from(b.0), connection.0], || format!("link to {b}"));
         let mut noticed = self.now;
         for (me, peer) in [(a, b), (b, a)] {
             let at = self.now + Span::from_us(self.faults.dice.between(0, NOTICE_US_MAX));
             noticed = noticed.max(at);
-            self.queue.push(at, Event::NoticeLoss { me, peer, era });
+            self.queue.push(at, Event::NoticeLoss { me, peer, connection });
         }
         self.connect_after(a, b, noticed.since(self.now));
     }
 
-    pub(super) fn on_notice_loss(&mut self, me: NodeId, peer: NodeId, era: Era) {
+    pub(super) fn on_notice_loss(&mut self, me: NodeId, peer: NodeId, connection: ConnectionId) {
         // If they have reconnected, the loss was noticed before that.
-        if !self.network.is_up_since(me, peer, era) {
+        if !self.network.is_up_since(me, peer, connection) {
             self.notice_loss(me, peer);
         }
     }

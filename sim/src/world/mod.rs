@@ -21,11 +21,11 @@ mod clients;
 mod cold;
 mod faults;
 mod links;
+mod master_terms;
 mod network;
 mod node;
 mod pool;
 mod queue;
-mod reigns;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -41,19 +41,19 @@ use pangea_core::txn::Registry;
 use pangea_core::workload::{self, Workload};
 
 use crate::check::{self, Violation};
-use crate::dice::Dice;
 use crate::disk::Rows;
 use crate::history::History;
 use crate::record::Recorded;
 use crate::report::{Counts, Report};
+use crate::rng::SimRng;
 use crate::settings::Settings;
 use crate::trace::{Outside, Trace};
 use clients::{ClientEvent, Clients};
-use faults::{Faults, Mend};
-use network::{Era, Flight, Network};
+use faults::{FaultEnd, Faults};
+use master_terms::MasterTerms;
+use network::{ConnectionId, Flight, Network};
 use node::Node;
 use queue::Queue;
-use reigns::Reigns;
 
 /// The maximum number of events in a run, far above any normal run, so that a livelock ends.
 const EVENTS_MAX: u64 = 50_000_000;
@@ -86,9 +86,9 @@ enum Event<P: Protocol> {
     /// Stalled messages arrive.
     Flush { from: NodeId, to: NodeId },
     /// A blocked connection times out.
-    KeepAlive { a: NodeId, b: NodeId, era: Era },
+    KeepAlive { a: NodeId, b: NodeId, connection: ConnectionId },
     /// A node notices that a connection is lost.
-    NoticeLoss { me: NodeId, peer: NodeId, era: Era },
+    NoticeLoss { me: NodeId, peer: NodeId, connection: ConnectionId },
     /// An attempt to connect succeeds.
     Connect { a: NodeId, b: NodeId, attempt: u64 },
     /// Something happens at a client.
@@ -98,7 +98,7 @@ enum Event<P: Protocol> {
     /// A connection is lost.
     Lose { a: NodeId, b: NodeId },
     /// A fault ends.
-    Mend(Mend),
+    FaultEnd(FaultEnd),
     /// The watch checks progress.
     Watch,
 }
@@ -131,7 +131,7 @@ pub struct World<P: Protocol> {
     counts: Counts,
     digests: BTreeMap<(ShardId, SnapshotVersion), (NodeId, u64)>,
     watch: watch::Watch,
-    reigns: Reigns,
+    master_terms: MasterTerms,
     /// The whole history in the recorded form, once the run has ended.
     recorded: Option<Recorded>,
     violation: Option<Violation>,
@@ -160,7 +160,7 @@ impl<P: Protocol> World<P> {
         let seed = settings.seed;
         let mut topology = drawn_topology(settings);
         if settings.shards > 1 {
-            if !P::DIVIDES {
+            if !P::PARTITIONED {
                 return Err(format!("protocol {:?} does not support partitioned tables", P::NAME));
             }
             topology = topology.divided(workload.partitions(settings.shards));
@@ -176,15 +176,15 @@ impl<P: Protocol> World<P> {
             phase: Phase::Loading,
             queue: Queue::new(),
             nodes,
-            network: Network::new(&topology, Dice::fork(seed, "network", 0)),
+            network: Network::new(&topology, SimRng::fork(seed, "network", 0)),
             clients: Clients::new(settings, &workload, &topology),
-            faults: Faults::new(Dice::fork(seed, "faults", 0)),
+            faults: Faults::new(SimRng::fork(seed, "faults", 0)),
             history: History::default(),
             trace: Trace::new(settings.lines),
             counts: Counts::default(),
             digests: BTreeMap::new(),
             watch: watch::Watch::default(),
-            reigns: Reigns::new(topology.node_count(), settings.shards > 1),
+            master_terms: MasterTerms::new(topology.node_count(), settings.shards > 1),
             recorded: None,
             violation: None,
             topology,
@@ -234,13 +234,13 @@ impl<P: Protocol> World<P> {
             Event::Start { node, life } => self.on_start(node, life),
             Event::Arrive(flight) => self.on_arrive(&flight),
             Event::Flush { from, to } => self.on_flush(from, to),
-            Event::KeepAlive { a, b, era } => self.on_keep_alive(a, b, era),
-            Event::NoticeLoss { me, peer, era } => self.on_notice_loss(me, peer, era),
+            Event::KeepAlive { a, b, connection } => self.on_keep_alive(a, b, connection),
+            Event::NoticeLoss { me, peer, connection } => self.on_notice_loss(me, peer, connection),
             Event::Connect { a, b, attempt } => self.on_connect(a, b, attempt),
             Event::Client(event) => self.on_client(event),
             Event::Break(rule) => self.on_break(rule),
             Event::Lose { a, b } => self.lose(a, b),
-            Event::Mend(mend) => self.on_mend(mend),
+            Event::FaultEnd(end) => self.on_fault_end(end),
             Event::Watch => self.on_watch(),
         }
     }
@@ -254,7 +254,7 @@ impl<P: Protocol> World<P> {
         let each = snapshots.iter().map(|snapshot| snapshot as &dyn workload::Rows);
         let rows = workload::Divided::new(&self.topology.partitions, each.collect());
         let real_time = self.settings.real_time;
-        let kept = self.reigns.kept(&self.history);
+        let kept = self.master_terms.kept(&self.history);
         let checked = check::history(&self.workload, &kept, &rows, real_time);
         let sound = self.workload.check(&rows);
         self.recorded = checked.recorded;
@@ -281,7 +281,7 @@ impl<P: Protocol> World<P> {
 
     fn report(mut self) -> Report {
         self.counts.count_operations(&self.history);
-        self.counts.given_up = self.reigns.given_up(&self.history).count() as u64;
+        self.counts.given_up = self.master_terms.given_up(&self.history).count() as u64;
         Report {
             rules: self.faults.rules,
             virtual_time: self.now.since(Timestamp::default()),
@@ -304,7 +304,7 @@ impl<P: Protocol> World<P> {
 
 /// Draws the distances between regions; the two directions may differ a little.
 fn drawn_topology(settings: &Settings) -> Topology {
-    let mut dice = Dice::fork(settings.seed, "topology", 0);
+    let mut dice = SimRng::fork(settings.seed, "topology", 0);
     let mut topology = settings.topology();
     if let Some(matrix) = &settings.one_way {
         let row = |row: &Vec<u64>| row.iter().map(|&ms| Span::from_ms(ms)).collect();

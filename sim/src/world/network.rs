@@ -14,8 +14,8 @@ use pangea_core::protocol::Lane;
 use pangea_core::time::{Span, Timestamp};
 use pangea_core::topology::Topology;
 
-use crate::dice::Dice;
 use crate::faults::LINK_TIMES_MAX;
+use crate::rng::SimRng;
 
 /// The bandwidth of each lane of a connection: 100 MB/s.
 const BYTES_PER_MS: u64 = 100_000;
@@ -33,7 +33,7 @@ const STALLS_PER_MILLE_WELL: u64 = 1;
 
 /// The number of a connection among all connections of a pair of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Era(pub(super) u64);
+pub(super) struct ConnectionId(pub(super) u64);
 
 /// A message in flight.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(super) struct Flight {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) lane: Lane,
-    pub(super) era: Era,
+    pub(super) connection: ConnectionId,
     pub(super) bytes: Bytes,
 }
 
@@ -62,13 +62,13 @@ pub(super) struct Network {
     one_way: Vec<Span>,
     links: Vec<Link>,
     stalls_per_mille: u64,
-    dice: Dice,
+    dice: SimRng,
 }
 
 /// The link between two nodes.
 #[derive(Clone, Debug)]
 struct Link {
-    era: Era,
+    connection: ConnectionId,
     is_up: bool,
     attempt: u64,
     slowness: u64,
@@ -87,12 +87,12 @@ struct Side {
 }
 
 impl Network {
-    pub(super) fn new(topology: &Topology, dice: Dice) -> Self {
+    pub(super) fn new(topology: &Topology, dice: SimRng) -> Self {
         let nodes = topology.node_count();
         let pairs = topology.node_ids().flat_map(|a| topology.node_ids().map(move |b| (a, b)));
         let one_way = pairs.map(|(a, b)| topology.one_way_between(a, b)).collect();
         let link = Link {
-            era: Era(0),
+            connection: ConnectionId(0),
             is_up: false,
             attempt: 0,
             slowness: 1,
@@ -143,7 +143,7 @@ impl Network {
         bytes: Bytes,
     ) -> Option<(Timestamp, Flight)> {
         let link = self.link(from, to);
-        let (is_up, era, bytes_per_ms) = (link.is_up, link.era, link.bytes_per_ms);
+        let (is_up, connection, bytes_per_ms) = (link.is_up, link.connection, link.bytes_per_ms);
         if !is_up || !self.side(from, to).sees_up {
             return None;
         }
@@ -151,12 +151,12 @@ impl Network {
         let sending = Span::from_us(bytes.len() as u64 * 1_000 / bytes_per_ms);
         let lane_free = &mut self.side(from, to).lane_free[lane as usize];
         *lane_free = (now + delay).max(*lane_free) + sending;
-        Some((*lane_free, Flight { from, to, lane, era, bytes }))
+        Some((*lane_free, Flight { from, to, lane, connection, bytes }))
     }
 
     /// Returns the outcome of a message that arrives now. A stalled message is queued.
     pub(super) fn arrive(&mut self, flight: &Flight) -> Arrival {
-        if !self.is_up_in(flight.from, flight.to, flight.era) {
+        if !self.is_up_in(flight.from, flight.to, flight.connection) {
             return Arrival::Lost;
         }
         let side = self.side(flight.from, flight.to);
@@ -189,8 +189,8 @@ impl Network {
     }
 
     /// Returns the pair's current or most recent connection.
-    pub(super) fn era(&mut self, a: NodeId, b: NodeId) -> Era {
-        self.link(a, b).era
+    pub(super) fn connection(&mut self, a: NodeId, b: NodeId) -> ConnectionId {
+        self.link(a, b).connection
     }
 
     /// Whether both lanes of a direction between the two are blocked. If one lane is open,
@@ -212,25 +212,25 @@ impl Network {
     }
 
     /// Drops the connection with all messages in flight. Returns its era if it was up.
-    pub(super) fn lose(&mut self, a: NodeId, b: NodeId) -> Option<Era> {
+    pub(super) fn lose(&mut self, a: NodeId, b: NodeId) -> Option<ConnectionId> {
         let link = self.link(a, b);
         let was_up = std::mem::take(&mut link.is_up);
         for side in &mut link.sides {
             side.stalled.iter_mut().for_each(VecDeque::clear);
         }
-        was_up.then_some(link.era)
+        was_up.then_some(link.connection)
     }
 
     /// Whether the pair is connected by the connection of this era.
-    pub(super) fn is_up_in(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
+    pub(super) fn is_up_in(&mut self, a: NodeId, b: NodeId, connection: ConnectionId) -> bool {
         let link = self.link(a, b);
-        link.is_up && link.era == era
+        link.is_up && link.connection == connection
     }
 
     /// Whether the pair has reconnected after this era.
-    pub(super) fn is_up_since(&mut self, a: NodeId, b: NodeId, era: Era) -> bool {
+    pub(super) fn is_up_since(&mut self, a: NodeId, b: NodeId, connection: ConnectionId) -> bool {
         let link = self.link(a, b);
-        link.is_up && link.era.0 > era.0
+        link.is_up && link.connection.0 > connection.0
     }
 
     /// Marks the connection as lost on one side. Returns whether that side saw it as up before.
@@ -256,7 +256,7 @@ impl Network {
         let link = self.link(a, b);
         assert!(!link.is_up, "a link is connected once");
         link.is_up = true;
-        link.era = Era(link.era.0 + 1);
+        link.connection = ConnectionId(link.connection.0 + 1);
         for side in &mut link.sides {
             assert!(!side.sees_up, "both sides have noticed the loss");
             let is_empty = side.stalled.iter().all(VecDeque::is_empty);
@@ -276,7 +276,7 @@ mod tests {
 
     fn connected() -> Network {
         let topology = Topology::one_node_per_region("t", &["a", "b"], Span::from_ms(10));
-        let mut network = Network::new(&topology, Dice::fork(1, "network", 0));
+        let mut network = Network::new(&topology, SimRng::fork(1, "network", 0));
         network.connect(Timestamp::default(), A, B);
         network
     }

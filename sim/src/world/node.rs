@@ -18,11 +18,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::pool::Workers;
 use super::{Event, World};
-use crate::capture;
 use crate::clock::Clock;
-use crate::dice::Dice;
 use crate::disk::{Disk, Rows};
 use crate::history::OpId;
+use crate::panic_capture;
+use crate::rng::SimRng;
 use crate::settings::Settings;
 
 /// The minimum cost of a step, of each effect, and of each submission in it.
@@ -68,9 +68,9 @@ pub(super) struct Node<P: Protocol> {
     disk: Disk,
     workers: Workers,
     pub(super) clock: Clock,
-    protocol_dice: Dice,
-    disk_dice: Dice,
-    processor_dice: Dice,
+    protocol_dice: SimRng,
+    disk_dice: SimRng,
+    processor_dice: SimRng,
     /// The number of effects before the node crashes, and its downtime.
     pub(super) crash_after: Option<(u64, Span)>,
     /// The usual maximum duration of an fsync, in µs.
@@ -78,7 +78,7 @@ pub(super) struct Node<P: Protocol> {
     /// The limit on rows in memory, and the maximum latency of the cold store in µs.
     pub(super) memory_bytes: Option<usize>,
     cold_us: u64,
-    cold_dice: Dice,
+    cold_dice: SimRng,
     pub(super) disk_slowness: u64,
     /// The number of active faults that prevent fsyncs from ending.
     pub(super) stuck_disks: u32,
@@ -115,7 +115,7 @@ pub(super) struct Running<P: Protocol> {
 
 impl<P: Protocol> Node<P> {
     pub(super) fn new(id: NodeId, settings: &Settings) -> Self {
-        let fork = |name| Dice::fork(settings.seed, name, u64::from(id.0));
+        let fork = |name| SimRng::fork(settings.seed, name, u64::from(id.0));
         let mut disk_dice = fork("disk");
         let mut cold_dice = fork("cold");
         let cold_us = COLD_US[cold_dice.index(COLD_US.len())];
@@ -208,7 +208,7 @@ impl<P: Protocol> World<P> {
             return;
         }
         node.life += 1;
-        self.reigns.lines.on_start(id);
+        self.master_terms.histories.on_start(id);
         let node = &mut self.nodes[id.index()];
         node.clock.restart();
         if let Some(before) = node.damaged.take() {
@@ -344,7 +344,7 @@ impl<P: Protocol> World<P> {
         let node = &mut self.nodes[id.index()];
         (node.disk, node.is_replaced) = (Disk::default(), true);
         self.counts.replaced += 1;
-        self.reigns.lines.on_disk_lost(id);
+        self.master_terms.histories.on_disk_lost(id);
         self.trace.event(self.now, id, "replaced", [0, 0], String::new);
     }
 
@@ -369,7 +369,7 @@ impl<P: Protocol> World<P> {
         }
         let now = self.now;
         let node = &mut self.nodes[id.index()];
-        match capture::panics(AssertUnwindSafe(|| node.step(now))) {
+        match panic_capture::panics(AssertUnwindSafe(|| node.step(now))) {
             Ok(cost) => {
                 self.counts.steps += 1;
                 self.queue.push(now + cost, Event::Effects { node: id, life });
@@ -444,7 +444,7 @@ impl<P: Protocol> World<P> {
             }
             Effect::Resume => self.input(id, Input::Resume),
             Effect::Fresh { ticket, version } => self.answer_fresh(id, ticket, version),
-            Effect::Fetch { token, keys } => {
+            Effect::Prefetch { token, keys } => {
                 let took = Span::from_us(node.cold_dice.between(node.cold_us / 2, node.cold_us));
                 let event = Event::Fetched { node: id, life, token, keys, took };
                 self.queue.push(self.now + took, event);
@@ -457,8 +457,8 @@ impl<P: Protocol> World<P> {
                 node.is_replaced = false;
                 self.trace.event(self.now, id, "rejoined", [0, 0], String::new);
             }
-            Effect::Reign { shard, from, reign, is_final } => {
-                self.reign(id, (shard, from), reign, is_final);
+            Effect::MasterTerm { shard, from, master_term, is_final } => {
+                self.on_master_term(id, (shard, from), master_term, is_final);
             }
             Effect::Stop { reason } => self.violate("stop", format!("{id} stopped: {reason}")),
             Effect::Mark(name) if P::MARKS.iter().any(|mark| mark.name == name) => {
@@ -571,7 +571,7 @@ impl<P: Protocol> World<P> {
         let running =
             self.nodes[id.index()].running.as_mut().expect("the node has just taken a step");
         let published = running.store.published();
-        let version = running.protocol.settled().unwrap_or(published);
+        let version = running.protocol.confirmed().unwrap_or(published);
         if std::mem::replace(&mut running.seen_version, version) != version {
             self.nodes[id.index()].has_begun = true;
             self.on_published(id, version);

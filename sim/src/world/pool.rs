@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pangea_core::pool::Pool;
 
-use crate::dice::Dice;
+use crate::rng::SimRng;
 
 /// Worker counts of a node. Replicas with different counts must compute the same results.
 const WORKERS: [usize; 3] = [1, 2, 4];
@@ -18,7 +18,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn draw(mut dice: Dice) -> Self {
+    pub(super) fn draw(mut dice: SimRng) -> Self {
         let count = WORKERS[dice.index(WORKERS.len())];
         Self { count, calls: AtomicU64::new(dice.between(0, u64::from(u32::MAX))) }
     }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn each_job_runs_once_and_the_order_changes() {
-        let workers = Workers::draw(Dice::fork(1, "workers", 0));
+        let workers = Workers::draw(SimRng::fork(1, "workers", 0));
         let mut orders = std::collections::BTreeSet::new();
         for count in [0, 1, 5] {
             for _ in 0..20 {

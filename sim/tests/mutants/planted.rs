@@ -11,8 +11,8 @@ use pangea_core::planted::Bug;
 use pangea_core::time::Span;
 use pangea_protocols::calvin::{self, Calvin, Checkpoints};
 use pangea_protocols::minerva::{Minerva, Options};
-use pangea_sim::dice::Dice;
 use pangea_sim::faults::{Fault, LaneName, Role, Rule, Target};
+use pangea_sim::rng::SimRng;
 use pangea_sim::{FaultKind, RealTime, Report, Settings, run};
 
 /// The maximum number of seeds for any bug.
@@ -270,7 +270,7 @@ impl Profile {
 /// lane to the other peer is delayed. Then the source is lost permanently, and the first peer
 /// crashes.
 fn ambush(seed: u64) -> Vec<Rule> {
-    let mut dice = Dice::fork(seed, "ambush", 0);
+    let mut dice = SimRng::fork(seed, "ambush", 0);
     let source = dice.index(3) as u16;
     let (first, second) = match dice.chance(500) {
         true => ((source + 1) % 3, (source + 2) % 3),
@@ -292,7 +292,7 @@ fn ambush(seed: u64) -> Vec<Rule> {
 /// A node loses its disk three times: while the coordinator is paused, while its messages are lost,
 /// or while a peer that it must ask is down and it crashes again before it has rejoined.
 fn replaced(seed: u64) -> Vec<Rule> {
-    let mut dice = Dice::fork(seed, "replaced", 0);
+    let mut dice = SimRng::fork(seed, "replaced", 0);
     let mut rules = Vec::new();
     for at_ms in [300, 2_000, 4_000] {
         let lost = dice.index(3) as u16;
@@ -330,9 +330,9 @@ fn replaced(seed: u64) -> Vec<Rule> {
 
 /// The coordinator crashes and is soon back, or a node is cut off from the others for a while.
 fn reigns(seed: u64) -> Vec<Rule> {
-    let mut dice = Dice::fork(seed, "reigns", 0);
+    let mut dice = SimRng::fork(seed, "reigns", 0);
     let node = Target::Role(Role::Coordinator);
-    let rule = |at: u64, dice: &mut Dice| {
+    let rule = |at: u64, dice: &mut SimRng| {
         let at_ms = 300 + 700 * at + dice.between(0, 300);
         let after_effects = dice.between(0, 100);
         match dice.index(3) {

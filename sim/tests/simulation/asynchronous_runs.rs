@@ -6,7 +6,7 @@ use pangea_core::ids::NodeId;
 use pangea_core::time::Span;
 use pangea_protocols::calvin::{Calvin, Checkpoints, Options, Replication};
 use pangea_sim::faults::{Fault, Role, Rule, Target};
-use pangea_sim::history::{End, How};
+use pangea_sim::history::{CallKind, End};
 use pangea_sim::{RealTime, Settings, drawn, run};
 
 fn settings(seed: u64, workload: &str) -> Settings {
@@ -111,7 +111,7 @@ fn median_at_master(replication: Replication, shards: u16) -> u64 {
         clean::<Calvin>(&quiet(settings, Vec::new()), &Options { replication, ..options() });
     let writes = report.history.operations.iter().filter(|it| {
         let is_committed = matches!(it.end, End::Committed { .. });
-        is_committed && it.how == How::Ordered && it.node.0 < shards && it.call.label != "load"
+        is_committed && it.how == CallKind::Ordered && it.node.0 < shards && it.call.label != "load"
     });
     let wait = |it: &pangea_sim::history::Operation| Some(it.ended?.since(it.invoked).us);
     let writes = writes.filter(|it| !it.call.is_read_only);

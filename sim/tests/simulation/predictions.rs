@@ -11,7 +11,7 @@ use pangea_protocols::calvin::{self, Calvin};
 use pangea_protocols::minerva::{Message, Minerva, Options};
 use pangea_sim::predict::costs::kinds;
 use pangea_sim::predict::{
-    Cores, Costs, Line, Loaded, Loss, Pace, Prediction, Region, Settings, predict,
+    ArrivalModel, Cores, Costs, Line, Loaded, Loss, Prediction, Region, Settings, predict,
 };
 
 /// Returns the same costs for every kind: a fixed cost, and a cost per transaction.
@@ -39,7 +39,7 @@ fn settings(replicas: usize, clients: usize, cores: Cores) -> Settings {
         one_way: (0..replicas).map(|a| (0..replicas).map(|b| one_way(a, b)).collect()).collect(),
         bandwidth_bits: None,
         clients,
-        pace: Pace::Closed,
+        pace: ArrivalModel::Closed,
         loss: None,
         warmup: Span::from_ms(2_000),
         duration: Span::from_ms(2_000),
@@ -129,7 +129,7 @@ fn every_number_of_replicas_works() {
 fn an_open_loop_makes_the_calls_that_are_asked_for_while_it_can() {
     let closed = settings(3, 6, Cores::Each(1));
     let rate = |per_sec: f64, costs: &Costs| {
-        run(&Settings { pace: Pace::Open { per_sec }, ..closed.clone() }, costs)
+        run(&Settings { pace: ArrivalModel::Open { per_sec }, ..closed.clone() }, costs)
     };
     let light = rate(900.0, &costs(0.1, 0.1));
     assert!((820.0..980.0).contains(&light.throughput_per_sec), "{light:?}");

@@ -7,8 +7,8 @@ use pangea_core::workload::registers::Mix;
 use pangea_protocols::minerva::{Minerva, Options};
 use pangea_sim::check::model::Model;
 use pangea_sim::check::recorded::{Verdict, check};
-use pangea_sim::dice::Dice;
 use pangea_sim::record::{Name, Op, Outcome, Recorded, Seen};
+use pangea_sim::rng::SimRng;
 use pangea_sim::{Report, Settings, run};
 
 const SEEDS: u64 = 6;
@@ -26,7 +26,7 @@ fn clean(seed: u64, mix: Mix) -> Report {
 }
 
 /// Changes a committed transaction's read of a key to another value, or to no value.
-fn change(recorded: &mut Recorded, dice: &mut Dice) {
+fn change(recorded: &mut Recorded, dice: &mut SimRng) {
     let writes = recorded.txns.iter().flat_map(|txn| &txn.ops).filter_map(|op| match op {
         Op::Write { key, value } => Some((*key, *value)),
         _ => None,
@@ -72,7 +72,7 @@ fn registers_and_rows_are_serializable_under_faults_and_what_is_changed_is_found
             assert_eq!(check(&recorded, model, "again"), Verdict::Holds, "{mix:?}");
             for number in 0..CHANGED {
                 let mut changed = recorded.clone();
-                let dice = &mut Dice::fork(seed, "change", number);
+                let dice = &mut SimRng::fork(seed, "change", number);
                 (0..=number % 2).for_each(|_| change(&mut changed, dice));
                 if let Verdict::Broken(violation) = check(&changed, Model::Serializable, "") {
                     broken += 1;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::toy::{Bug, Toy, ToyOptions};
+use crate::toy::{Bug, ToyOptions, ToyProtocol};
 use pangea_core::time::Span;
 use pangea_core::workload::registers::Mix;
 use pangea_sim::trace::Lines;
@@ -23,7 +23,7 @@ fn settings(seed: u64, workload: &str) -> Settings {
 }
 
 fn toy(settings: &Settings, bug: Bug) -> Report {
-    run::<Toy>(settings, &ToyOptions { bug }).expect("the settings are valid")
+    run::<ToyProtocol>(settings, &ToyOptions { bug }).expect("the settings are valid")
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_swarm_tells_each_failure_with_the_command_that_repeats_it() {
     };
     let base = settings(0, "list-append");
     let options = ToyOptions { bug: Bug::Reorder };
-    let summary = run_seeds::<Toy>(0..8, 2, &base, &options, &mut watch).unwrap();
+    let summary = run_seeds::<ToyProtocol>(0..8, 2, &base, &options, &mut watch).unwrap();
     assert_eq!(summary.seeds, runs);
     assert!(!summary.failures.is_empty(), "{summary}");
     for failure in &summary.failures {
@@ -104,10 +104,10 @@ fn a_swarm_tells_each_failure_with_the_command_that_repeats_it() {
         let again = toy(&failure.settings, Bug::Reorder);
         assert_eq!(again.violation, failure.violation, "{command} repeats it");
     }
-    let summary = run_seeds::<Toy>(0..8, 2, &base, &ToyOptions::default(), &mut |_, _| {});
+    let summary = run_seeds::<ToyProtocol>(0..8, 2, &base, &ToyOptions::default(), &mut |_, _| {});
     let summary = summary.unwrap();
     assert_eq!((summary.seeds, summary.failures.len()), (8, 0), "{summary}");
-    let nowhere = run_seeds::<Toy>(8..8, 2, &base, &options, &mut |_, _| {});
+    let nowhere = run_seeds::<ToyProtocol>(8..8, 2, &base, &options, &mut |_, _| {});
     assert!(nowhere.unwrap_err().why.contains("no seeds"));
 }
 
@@ -118,7 +118,7 @@ fn a_swarm_that_breaks_off_tells_what_it_has_found() {
         (settings(seed, workload), ToyOptions { bug: Bug::Reorder })
     };
     let extent = Extent { seeds: 0..u64::MAX, time: None, threads: 1, is_twice: false };
-    let broken = run_swarm::<Toy>(extent, &plan, &mut |_, _| {}).unwrap_err();
+    let broken = run_swarm::<ToyProtocol>(extent, &plan, &mut |_, _| {}).unwrap_err();
     assert!(broken.why.contains("seed 8") && broken.why.contains("chess"), "{broken}");
     assert_eq!(broken.summary.seeds, 8);
     assert!(!broken.summary.failures.is_empty(), "{}", broken.summary);
@@ -126,7 +126,7 @@ fn a_swarm_that_breaks_off_tells_what_it_has_found() {
 
 #[test]
 fn settings_that_do_not_exist_are_refused() {
-    let refused = run::<Toy>(&settings(0, "chess"), &ToyOptions::default()).unwrap_err();
+    let refused = run::<ToyProtocol>(&settings(0, "chess"), &ToyOptions::default()).unwrap_err();
     assert!(refused.contains("chess"), "{refused}");
 }
 

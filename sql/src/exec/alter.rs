@@ -18,14 +18,32 @@ use crate::catalog::{self, Index, QualifiedName, Relation, Table, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{Alter, Change};
+use crate::plan::{Alter, Change, Utility};
 use crate::rows;
 use crate::system::primary_key;
 use crate::types::datum::Datum;
 use crate::vocabulary::system::PG_CLASS;
 
+impl Utility for Alter {
+    fn command(&self) -> &'static str {
+        self.command
+    }
+
+    fn run(&self, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+        run(self, env, cx)
+    }
+
+    fn is_bulk(&self) -> bool {
+        true
+    }
+
+    fn change(&self) -> Option<&Change> {
+        self.change.as_ref()
+    }
+}
+
 /// Applies a change to a table.
-pub(super) fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+fn run(alter: &Alter, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let notices = alter.notice.iter().cloned().map(Notice::plain).collect();
     let done = Executed { notices, ..Executed::default() };
     let Some(change) = &alter.change else { return Ok(done) };

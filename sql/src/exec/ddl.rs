@@ -18,7 +18,7 @@ use crate::error::{Failure, SqlError, code};
 use crate::expr::{Env, Expr};
 use crate::keys;
 use crate::notice::Notice;
-use crate::plan::{CreateTable, DropTables, Truncate};
+use crate::plan::{CreateTable, DropTables, ShowTables, Truncate, Utility, utilities};
 use crate::search_path::shown;
 use crate::syntax::Written;
 use crate::system::primary_key;
@@ -26,7 +26,30 @@ use crate::types::datum::Datum;
 use crate::types::text;
 use crate::vocabulary::system::PG_CLASS;
 
-pub(super) fn create_table(
+utilities! {
+    CreateTable: "CREATE TABLE", create_table, {
+        fn ranges(&self) -> usize {
+            self.starts.len() + 1
+        }
+    };
+    DropTables: "DROP TABLE", drop_tables, {
+        fn is_bulk(&self) -> bool {
+            true
+        }
+    };
+    Truncate: "TRUNCATE TABLE", truncate, {
+        fn is_bulk(&self) -> bool {
+            true
+        }
+    };
+    ShowTables: "SHOW", show_tables, {
+        fn is_write(&self) -> bool {
+            false
+        }
+    };
+}
+
+fn create_table(
     create: &CreateTable,
     env: &Env,
     cx: &mut dyn Context,
@@ -68,11 +91,7 @@ pub(super) fn create_table(
     Ok(Executed::default())
 }
 
-pub(super) fn drop_tables(
-    drop: &DropTables,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+fn drop_tables(drop: &DropTables, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
     let dropped = drop.dropped();
     for meant in &drop.names {
@@ -198,11 +217,7 @@ fn depends(
         .with_hint("Use DROP ... CASCADE to drop the dependent objects too."))
 }
 
-pub(super) fn truncate(
-    truncate: &Truncate,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+fn truncate(truncate: &Truncate, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut tables: Vec<Arc<Table>> = truncate.tables.clone();
     let mut at = 0;
     while at < tables.len() {
@@ -246,7 +261,7 @@ pub(super) fn truncate(
     Ok(Executed::default())
 }
 
-pub(super) fn show_tables(cx: &mut dyn Context) -> Result<Executed, Failure> {
+fn show_tables(_: &ShowTables, _: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut relations = Vec::new();
     let range = catalog::relation_keys();
     let scan = Scan { table: CATALOG, range, direction: Direction::Forward };

@@ -13,18 +13,20 @@ use crate::catalog::{
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{AlterType, CreateType, DropTables, LabelChange, Neighbour};
+use crate::plan::{AlterType, CreateType, DropTypes, LabelChange, Neighbour, Utility, utilities};
 use crate::search_path::shown;
 use crate::syntax::names_word;
 use crate::types::label::Place;
 use crate::types::{EnumId, SqlType};
 use crate::vocabulary::system::PG_TYPE;
 
-pub(super) fn create(
-    create: &CreateType,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+utilities! {
+    CreateType: "CREATE TYPE", create;
+    AlterType: "ALTER TYPE", alter;
+    DropTypes: "DROP TYPE", drop_types;
+}
+
+fn create(create: &CreateType, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let CreateType { name, labels } = create;
     check_free(name, cx)?;
     let oid = next_oid(cx)?;
@@ -71,7 +73,7 @@ pub(super) fn check_no_type(name: &QualifiedName, cx: &mut dyn Context) -> Resul
     Err(SqlError::new(code::DUPLICATE_OBJECT, message).with_hint(hint).into())
 }
 
-pub(super) fn alter(alter: &AlterType, cx: &mut dyn Context) -> Result<Executed, Failure> {
+fn alter(alter: &AlterType, _: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let Some(mut known) = enums::find_named(&alter.name, cx)? else {
         return Err(SqlError::undefined_type(&alter.name).into());
     };
@@ -246,8 +248,8 @@ fn dependents(known: &Enum, env: &Env, cx: &mut dyn Context) -> Result<Vec<Strin
     Ok(found)
 }
 
-pub(super) fn drop_types(
-    drop: &DropTables,
+fn drop_types(
+    DropTypes(drop): &DropTypes,
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {

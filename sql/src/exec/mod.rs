@@ -8,6 +8,7 @@
 pub(crate) mod aggregate;
 mod alter;
 mod alter_owner;
+mod comments;
 mod copy;
 mod ddl;
 mod dml;
@@ -33,12 +34,11 @@ use std::sync::Arc;
 
 use pangea_core::txn::Context;
 
-use crate::catalog::comment;
 use crate::copy::Rows;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{Comment, Plan, Planned, Select, system_view_columns};
+use crate::plan::{Plan, Planned, Select, system_view_columns};
 use crate::profile::{Step, Watch};
 use crate::result_memory::{ResultReservation, size_of_row, size_of_rows};
 use crate::sequence::Used;
@@ -217,31 +217,8 @@ fn run_plan(plan: &Plan, env: &Env, cx: &mut dyn Context) -> Result<Executed, Fa
             Ok(executed)
         }
         Plan::Steps(steps) => steps::all(steps, env, cx),
-        Plan::Role(statement) => roles::run(statement, env, cx),
-        Plan::CreateTable(create) => ddl::create_table(create, env, cx),
-        Plan::DropTables(drop) => ddl::drop_tables(drop, env, cx),
-        Plan::Truncate(truncate) => ddl::truncate(truncate, env, cx),
-        Plan::Alter(alter) => alter::run(alter, env, cx),
-        Plan::CreateSequence(create) => sequences::create(create, env, cx),
-        Plan::AlterSequence(alter) => sequences::alter(alter, cx),
-        Plan::RenameSequence(rename) => sequences::rename(rename, cx),
-        Plan::DropSequences(drop) => sequences::drop(drop, env, cx),
-        Plan::Comment(Comment { subject, text }) => {
-            comment::put(*subject, text.as_deref(), cx)?;
-            Ok(Executed::default())
-        }
-        Plan::CreateView(create) => views::create(create, env, cx),
-        Plan::AlterView(alter) => views::alter(alter, cx),
-        Plan::CreateProcedure(create) => procedures::create(create, env, cx),
-        Plan::OwnProcedure(own) => procedures::own(own, env, cx),
-        Plan::DropProcedures(drop) => procedures::drop(drop, env, cx),
         Plan::Call(call) => procedure::call(call, env, cx),
-        Plan::DropViews(drop) => views::drop(drop, env, cx),
-        Plan::Lock => Ok(Executed::default()),
-        Plan::CreateType(create) => enums::create(create, env, cx),
-        Plan::AlterType(alter) => enums::alter(alter, cx),
-        Plan::DropTypes(drop) => enums::drop_types(drop, env, cx),
-        Plan::ShowTables => ddl::show_tables(cx),
+        Plan::Utility(statement) => statement.run(env, cx),
         Plan::CopyFrom(_) | Plan::CopyTo(_) => {
             Err(SqlError::new(code::INTERNAL, "a COPY needs a client").into())
         }

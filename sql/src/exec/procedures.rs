@@ -10,15 +10,17 @@ use crate::catalog::procedure::{self, Mode, Procedure};
 use crate::catalog::{self, QualifiedName};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::plan::{CreateProcedure, DropProcedures, OwnProcedure};
+use crate::plan::{CreateProcedure, DropProcedures, OwnProcedure, Utility, utilities};
 use crate::syntax::Written;
 use crate::types::SqlType;
 
-pub(super) fn create(
-    create: &CreateProcedure,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+utilities! {
+    CreateProcedure: "CREATE PROCEDURE", create;
+    OwnProcedure: "ALTER PROCEDURE", own;
+    DropProcedures: "DROP PROCEDURE", drop;
+}
+
+fn create(create: &CreateProcedure, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut procedure = create.procedure.clone();
     let mut all = procedure::find(&procedure.name, cx)?;
     let is_same = |known: &Procedure| known.identity() == procedure.identity();
@@ -86,11 +88,7 @@ fn check_owner(procedure: &Procedure, env: &Env, cx: &mut dyn Context) -> Result
     Err(SqlError::new(code::NO_PRIVILEGE, message).into())
 }
 
-pub(super) fn drop(
-    drop: &DropProcedures,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+fn drop(drop: &DropProcedures, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
     for (meant, types) in &drop.named {
         let shown = shown(&meant.written, types.as_deref());
@@ -113,11 +111,7 @@ pub(super) fn drop(
 }
 
 /// Runs ALTER PROCEDURE .. OWNER TO.
-pub(super) fn own(
-    own: &OwnProcedure,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+fn own(own: &OwnProcedure, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let OwnProcedure { meant, types, owner } = own;
     let message = match types {
         Some(_) => format!("procedure {} does not exist", shown(&meant.written, types.as_deref())),

@@ -13,6 +13,7 @@ use crate::catalog::{self, BOOTSTRAP, PUBLIC, QualifiedName, Relation, enums, pr
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
+use crate::plan::Utility;
 use crate::scram::Verifier;
 use crate::search_path::shown;
 use crate::syntax::roles::{RoleName, RoleOption, reserved};
@@ -20,11 +21,17 @@ use crate::syntax::{RoleStatement, Written};
 use crate::types::datum::Datum;
 use crate::types::{SqlType, text};
 
-pub(super) fn run(
-    statement: &RoleStatement,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+impl Utility for RoleStatement {
+    fn command(&self) -> &'static str {
+        self.tag()
+    }
+
+    fn run(&self, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+        run(self, env, cx)
+    }
+}
+
+fn run(statement: &RoleStatement, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut running = Running::new(env, cx)?;
     match statement {
         RoleStatement::Create { name, options } => running.create(name, options)?,

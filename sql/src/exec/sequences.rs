@@ -11,16 +11,30 @@ use crate::catalog::{self, QualifiedName, Relation, Sequence, Table, comment, st
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
 use crate::notice::Notice;
-use crate::plan::{AlterSequence, CreateSequence, DropTables, RenameSequence};
+use crate::plan::{
+    AlterSequence, CreateSequence, DropSequences, RenameSequence, Utility, utilities,
+};
 use crate::search_path::shown;
 use crate::syntax::sequences::sequence_of;
 use crate::vocabulary::system::PG_CLASS;
 
-pub(super) fn create(
-    create: &CreateSequence,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+utilities! {
+    CreateSequence: "CREATE SEQUENCE", create;
+    AlterSequence: "ALTER SEQUENCE", alter;
+    DropSequences: "DROP SEQUENCE", drop;
+}
+
+impl Utility for RenameSequence {
+    fn command(&self) -> &'static str {
+        self.command
+    }
+
+    fn run(&self, _: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+        rename(self, cx)
+    }
+}
+
+fn create(create: &CreateSequence, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let name = &create.name;
     if catalog::find(name, cx)?.is_some() && create.if_not_exists {
         let notice = format!("relation \"{name}\" already exists, skipping");
@@ -33,7 +47,7 @@ pub(super) fn create(
     Ok(Executed::default())
 }
 
-pub(super) fn alter(alter: &AlterSequence, cx: &mut dyn Context) -> Result<Executed, Failure> {
+fn alter(alter: &AlterSequence, _: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let AlterSequence { name, before, after, column, restart } = alter;
     let is_other = Sequence { owner: before.owner.clone(), ..after.clone() } != *before;
     if is_other || restart.is_some() {
@@ -56,7 +70,7 @@ pub(super) fn alter(alter: &AlterSequence, cx: &mut dyn Context) -> Result<Execu
 /// # Errors
 /// Fails with 42P07 if the name is taken. Fails with 0A000 if a stored SQL text that can't be
 /// changed names the sequence.
-pub(super) fn rename(rename: &RenameSequence, cx: &mut dyn Context) -> Result<Executed, Failure> {
+fn rename(rename: &RenameSequence, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let RenameSequence { name, to, .. } = rename;
     let Some(known @ Relation::Sequence(_)) = catalog::find(name, cx)? else {
         return Err(SqlError::undefined_table(name).into());
@@ -223,8 +237,8 @@ fn needed_sequence(
     Ok(SqlError::new(code::DEPENDENT_OBJECTS, message).with_detail(detail).with_hint(hint))
 }
 
-pub(super) fn drop(
-    drop: &DropTables,
+fn drop(
+    DropSequences(drop): &DropSequences,
     env: &Env,
     cx: &mut dyn Context,
 ) -> Result<Executed, Failure> {

@@ -10,16 +10,27 @@ use super::{Executed, roles};
 use crate::catalog::{self, CATALOG, QualifiedName, Relation, Table, View, comment, stored};
 use crate::error::{Failure, SqlError, code};
 use crate::expr::Env;
-use crate::plan::{self, AlterView, CreateView, DropTables, ViewChange};
+use crate::plan::{self, AlterView, CreateView, DropViews, Utility, ViewChange, utilities};
 use crate::search_path::shown;
 use crate::syntax;
 use crate::vocabulary::system::PG_CLASS;
 
-pub(super) fn create(
-    create: &CreateView,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+utilities! {
+    CreateView: "CREATE VIEW", create;
+    DropViews: "DROP VIEW", drop;
+}
+
+impl Utility for AlterView {
+    fn command(&self) -> &'static str {
+        self.command
+    }
+
+    fn run(&self, _: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
+        alter(self, cx)
+    }
+}
+
+fn create(create: &CreateView, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut view = create.view.clone();
     let name = view.name.clone();
     match catalog::find(&name, cx)? {
@@ -48,7 +59,7 @@ pub(super) fn create(
     Ok(Executed::default())
 }
 
-pub(super) fn alter(alter: &AlterView, cx: &mut dyn Context) -> Result<Executed, Failure> {
+fn alter(alter: &AlterView, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let name = &alter.name;
     let Some(Relation::View(mut view)) = catalog::find(name, cx)? else {
         return Err(SqlError::undefined_table(name).into());
@@ -109,11 +120,7 @@ fn check_replaced(before: &View, after: &View) -> Result<(), SqlError> {
     Ok(())
 }
 
-pub(super) fn drop(
-    drop: &DropTables,
-    env: &Env,
-    cx: &mut dyn Context,
-) -> Result<Executed, Failure> {
+fn drop(DropViews(drop): &DropViews, env: &Env, cx: &mut dyn Context) -> Result<Executed, Failure> {
     let mut notices = Vec::new();
     let dropped = drop.dropped();
     for meant in &drop.names {

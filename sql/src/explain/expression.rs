@@ -1,6 +1,7 @@
 //! Expressions as PostgreSQL prints them in plans.
 
-use super::physical::Known;
+use std::collections::BTreeMap;
+
 use crate::expr::arithmetic::Arithmetic;
 use crate::expr::arrays::{ArrayFunction, Test};
 use crate::expr::enums::EnumFunction;
@@ -16,6 +17,9 @@ use crate::types::datum::Datum;
 use crate::types::zone::Zone;
 use crate::types::{ColumnType, SqlType, text};
 use crate::vocabulary::aggregate::AggregateKind;
+
+/// The displayed text and, if known, the type of each column, by its name in DataFusion.
+pub(crate) type Known = BTreeMap<String, (String, Option<SqlType>)>;
 
 /// The names of columns and sequences in expressions.
 pub(crate) struct Names<'a> {
@@ -131,7 +135,7 @@ impl Names<'_> {
             }
             Expr::Param(at) => format!("${}", at + 1),
             Expr::Outer(id, _) => {
-                let name = id.name().name;
+                let name = id.physical_name();
                 self.outer.get(&name).map_or(name, |(shown, _)| shown.clone())
             }
             Expr::Aggregate(_) | Expr::Window(_) | Expr::Rows(..) => "?".to_owned(),

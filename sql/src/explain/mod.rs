@@ -15,6 +15,7 @@
 
 pub(crate) mod expression;
 mod output;
+#[cfg_attr(not(feature = "relational"), path = "physical/absent.rs")]
 mod physical;
 pub(crate) mod statement;
 mod tree;

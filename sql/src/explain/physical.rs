@@ -6,8 +6,6 @@
 
 mod text;
 
-use std::collections::BTreeMap;
-
 use datafusion::common::JoinType;
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::aggregates::AggregateExec;
@@ -26,21 +24,21 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::work_table::WorkTableExec;
+use pangea_core::txn::Context;
 
-use super::expression::Names;
-use super::statement::{self, Read};
+use super::expression::{Known, Names};
+use super::statement::{self, Read, Showing};
 use super::{Detail, Node};
 use crate::access::Access;
 use crate::catalog::sequence;
-use crate::relational::{Leaf, Physical, Scan, actual, joins_rows};
+use crate::data_fusion::Physical;
+use crate::error::Failure;
+use crate::expr::query::Query;
+use crate::relational::{self, Leaf, Scan, actual, joins_rows};
 use crate::sequence::Used;
 use crate::syntax::explain::Options;
 use crate::syntax::quoted;
-use crate::types::SqlType;
 use crate::types::zone::Zone;
-
-/// The displayed text and, if known, the type of each column, by its name in DataFusion.
-pub(crate) type Known = BTreeMap<String, (String, Option<SqlType>)>;
 
 /// Steps that PostgreSQL does not have or does not show.
 const PASSED_OVER: &[&str] = &[
@@ -55,23 +53,68 @@ const PASSED_OVER: &[&str] = &[
 /// The condition of a scan that a join restricts at run time.
 const MET: &str = "values that the join above has met";
 
+impl Showing<'_> {
+    /// Returns the plan of a query that DataFusion runs, with its InitPlans.
+    pub(super) fn query(&self, query: &Query, cx: &mut dyn Context) -> Result<Node, Failure> {
+        let ran = self.profile.map(|profile| profile.plans()).unwrap_or_default();
+        let (before, plan) = match ran.split_last() {
+            Some((plan, before)) => (before.to_vec(), plan.clone()),
+            None => relational::physical(query, self.env, cx)?,
+        };
+        let all = before.iter().chain([&plan]);
+        let has_prefix = all.map(scans).sum::<usize>() > 1;
+        let shower = |known: Known| Shower {
+            options: self.options,
+            labels: &self.planned.labels,
+            sequences: &self.planned.sequences,
+            zone: &self.env.zone,
+            has_prefix,
+            known,
+            statistics: StatisticsContext::new(),
+        };
+        let mut showing = shower(Known::new());
+        let mut node = showing.node(&plan);
+        if self.options.is_verbose {
+            let output = self.output(&plan, &showing.known);
+            node.details.insert(0, ("Output", Detail::List(output)));
+        }
+        for (at, plan) in before.iter().enumerate() {
+            let child = shower(Known::new()).node(plan);
+            let role = match self.profile {
+                Some(_) => format!("InitPlan {}", at + 1),
+                None => format!("InitPlan {} (returns ${at})", at + 1),
+            };
+            let child = Node { role: Some(role), relationship: Some("InitPlan"), ..child };
+            node.children.insert(at, child);
+        }
+        Ok(node)
+    }
+
+    fn output(&self, plan: &Physical, known: &Known) -> Vec<String> {
+        let schema = plan.schema();
+        let shown =
+            |name: &String| known.get(name).map_or(name.clone(), |(shown, _)| shown.clone());
+        schema.fields().iter().map(|field| shown(field.name())).collect()
+    }
+}
+
 /// The context in which a plan is displayed.
-pub(crate) struct Shower<'a> {
-    pub options: Options,
+struct Shower<'a> {
+    options: Options,
     /// The displayed names of relations, by number.
-    pub labels: &'a [(u32, String)],
-    pub sequences: &'a [Used],
-    pub zone: &'a Zone,
+    labels: &'a [(u32, String)],
+    sequences: &'a [Used],
+    zone: &'a Zone,
     /// Whether columns are qualified, because the plan reads several relations.
-    pub has_prefix: bool,
-    pub known: Known,
-    pub statistics: StatisticsContext,
+    has_prefix: bool,
+    known: Known,
+    statistics: StatisticsContext,
 }
 
 impl Shower<'_> {
     /// Returns the node of a step, with the steps below it.
     #[recursive::recursive]
-    pub(crate) fn node(&mut self, plan: &Physical) -> Node {
+    fn node(&mut self, plan: &Physical) -> Node {
         let passed = PASSED_OVER.contains(&plan.name());
         if passed && let [input] = plan.children()[..] {
             return self.node(input);
@@ -436,7 +479,7 @@ impl Shower<'_> {
 }
 
 /// Returns the number of relations that a plan reads.
-pub(crate) fn scans(plan: &Physical) -> usize {
+fn scans(plan: &Physical) -> usize {
     let own = usize::from(plan.is::<Scan>());
     own + plan.children().into_iter().map(scans).sum::<usize>()
 }

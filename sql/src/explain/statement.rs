@@ -1,22 +1,18 @@
 //! The plan of a statement in PostgreSQL's terms.
 
-use datafusion::physical_plan::statistics::StatisticsContext;
 use pangea_core::ids::TableId;
 use pangea_core::key::Direction;
 use pangea_core::txn::Context;
 use sqlparser::ast;
 
-use super::expression::Names;
-use super::physical::{self, Known, Shower};
+use super::expression::{Known, Names};
 use super::{Detail, Node};
 use crate::access::Access;
 use crate::catalog::QualifiedName;
 use crate::error::{Failure, SqlError};
-use crate::expr::query::Query;
 use crate::expr::{Env, Expr};
 use crate::plan::{Insert, OnConflict, Plan, Planned, Select, Source};
 use crate::profile::{Actual, Profile, Step};
-use crate::relational::{self, Physical};
 use crate::syntax::explain::Options;
 use crate::syntax::{self, Parsed, quoted};
 use crate::types::datum::Datum;
@@ -123,11 +119,11 @@ pub(crate) fn access(
 }
 
 /// The context in which a plan is shown.
-struct Showing<'a> {
-    planned: &'a Planned,
-    options: Options,
-    env: &'a Env,
-    profile: Option<&'a Profile>,
+pub(super) struct Showing<'a> {
+    pub planned: &'a Planned,
+    pub options: Options,
+    pub env: &'a Env,
+    pub profile: Option<&'a Profile>,
     known: Known,
     /// Alias of the table, for a query of one table.
     alias: Option<String>,
@@ -412,49 +408,6 @@ impl Showing<'_> {
         node.rows = Some(rows.len() as u64);
         node.actual = self.actual(Step::Scan);
         node
-    }
-
-    /// Returns the plan of a query that DataFusion runs, with its InitPlans.
-    fn query(&self, query: &Query, cx: &mut dyn Context) -> Result<Node, Failure> {
-        let ran = self.profile.map(|profile| profile.plans()).unwrap_or_default();
-        let (before, plan) = match ran.split_last() {
-            Some((plan, before)) => (before.to_vec(), plan.clone()),
-            None => relational::physical(query, self.env, cx)?,
-        };
-        let all = before.iter().chain([&plan]);
-        let has_prefix = all.map(physical::scans).sum::<usize>() > 1;
-        let shower = |known: Known| Shower {
-            options: self.options,
-            labels: &self.planned.labels,
-            sequences: &self.planned.sequences,
-            zone: &self.env.zone,
-            has_prefix,
-            known,
-            statistics: StatisticsContext::new(),
-        };
-        let mut showing = shower(Known::new());
-        let mut node = showing.node(&plan);
-        if self.options.is_verbose {
-            let output = self.output(&plan, &showing.known);
-            node.details.insert(0, ("Output", Detail::List(output)));
-        }
-        for (at, plan) in before.iter().enumerate() {
-            let child = shower(Known::new()).node(plan);
-            let role = match self.profile {
-                Some(_) => format!("InitPlan {}", at + 1),
-                None => format!("InitPlan {} (returns ${at})", at + 1),
-            };
-            let child = Node { role: Some(role), relationship: Some("InitPlan"), ..child };
-            node.children.insert(at, child);
-        }
-        Ok(node)
-    }
-
-    fn output(&self, plan: &Physical, known: &Known) -> Vec<String> {
-        let schema = plan.schema();
-        let shown =
-            |name: &String| known.get(name).map_or(name.clone(), |(shown, _)| shown.clone());
-        schema.fields().iter().map(|field| shown(field.name())).collect()
     }
 }
 

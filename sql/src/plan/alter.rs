@@ -46,7 +46,7 @@ impl Draft {
 
 /// Returns a plan without effect, except for a notice.
 pub(super) fn nothing(command: &'static str, notice: String) -> Plan {
-    Plan::Alter(Box::new(Alter { command, change: None, notice: Some(notice) }))
+    Plan::utility(Alter { command, change: None, notice: Some(notice) })
 }
 
 impl Planner<'_> {
@@ -167,7 +167,7 @@ impl Planner<'_> {
             checked.targets = Some(Arc::new(self.targets(&paths, true)?));
         }
         let change = Some(Change { before, after, missing, fill, sequences, numbered, checked });
-        Ok(Plan::Alter(Box::new(Alter { command, change, notice })))
+        Ok(Plan::utility(Alter { command, change, notice }))
     }
 
     fn alter(

@@ -65,7 +65,7 @@ impl Planner<'_> {
             }
             other => return Err(SqlError::unsupported(format!("COMMENT ON {other}")).into()),
         };
-        Ok(Plan::Comment(Comment { subject, text: text.map(str::to_owned) }))
+        Ok(Plan::utility(Comment { subject, text: text.map(str::to_owned) }))
     }
 
     /// Returns the number of a relation of a kind, which the user must own.

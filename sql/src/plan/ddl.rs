@@ -61,7 +61,7 @@ impl Planner<'_> {
         }
         let starts = self.spread(create, &mut table)?;
         let if_not_exists = create.if_not_exists;
-        Ok(Plan::CreateTable(CreateTable { table, starts, sequences, if_not_exists }))
+        Ok(Plan::utility(CreateTable { table, starts, sequences, if_not_exists }))
     }
 
     /// Adds a column, without properties that involve other columns.

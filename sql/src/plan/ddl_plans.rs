@@ -32,6 +32,22 @@ impl DropTables {
     }
 }
 
+/// DROP SEQUENCE.
+#[derive(Clone, Debug)]
+pub(crate) struct DropSequences(pub DropTables);
+
+/// DROP VIEW.
+#[derive(Clone, Debug)]
+pub(crate) struct DropViews(pub DropTables);
+
+/// DROP TYPE.
+#[derive(Clone, Debug)]
+pub(crate) struct DropTypes(pub DropTables);
+
+/// Lists the names of all tables.
+#[derive(Clone, Debug)]
+pub(crate) struct ShowTables;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Truncate {
     pub tables: Vec<Arc<Table>>,

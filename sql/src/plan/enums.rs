@@ -9,7 +9,7 @@ use pangea_core::txn::Context;
 use sqlparser::ast;
 
 use super::recorder::Recorder;
-use super::{DropTables, DropTarget, Plan, Planner, check_name};
+use super::{DropTables, DropTarget, DropTypes, Plan, Planner, check_name};
 use crate::authorization::Required;
 use crate::catalog::role::Object;
 use crate::catalog::{CATALOG, PUBLIC, QualifiedName, enums};
@@ -138,7 +138,7 @@ impl Planner<'_> {
         let name = name.name().to_owned();
         let labels: Vec<String> = labels.iter().map(|label| label.value.clone()).collect();
         labels.iter().try_for_each(|label| check_label(label))?;
-        Ok(Plan::CreateType(CreateType { name, labels }))
+        Ok(Plan::utility(CreateType { name, labels }))
     }
 
     pub(super) fn alter_type(&mut self, alter: &ast::AlterType) -> Result<Plan, Failure> {
@@ -170,7 +170,7 @@ impl Planner<'_> {
             }
         };
         self.required.push(Required::owner(Object::Type(name.clone())));
-        Ok(Plan::AlterType(AlterType { name, change }))
+        Ok(Plan::utility(AlterType { name, change }))
     }
 
     /// Plans DROP TYPE.
@@ -191,7 +191,7 @@ impl Planner<'_> {
                 meant.push(self.absent(written)?);
             }
         }
-        Ok(Plan::DropTypes(DropTables { names: meant, if_exists, is_cascade }))
+        Ok(Plan::utility(DropTypes(DropTables { names: meant, if_exists, is_cascade })))
     }
 
     /// Returns the name of an enum. All enums are in `public`.

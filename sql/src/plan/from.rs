@@ -1,6 +1,5 @@
 //! Planning of FROM: relations and joins.
 
-use datafusion::logical_expr::LogicalPlan;
 use sqlparser::ast;
 use sqlparser::tokenizer::Location;
 
@@ -10,6 +9,7 @@ use super::{Planner, refuse};
 use crate::access::path::Paths;
 use crate::access::text::scope_as;
 use crate::catalog::{sequence, stored};
+use crate::data_fusion::LogicalPlan;
 use crate::error::{Failure, SqlError, code};
 use crate::expr::bind::{Aggregates, Bound, Scope, ScopeColumn};
 use crate::expr::{Binary, Comparison, Expr, cast};
@@ -185,7 +185,7 @@ impl Planner<'_> {
                     scope.is_of(name.schema());
                 }
                 self.label(alias, name.name(), relation);
-                let plan = relational::sequence_scan(name.to_string(), sequence, relation);
+                let plan = relational::sequence_scan(name.to_string(), sequence, relation)?;
                 return Ok(Side { from: From::Plan(plan), scope });
             }
         };
@@ -235,7 +235,7 @@ impl Planner<'_> {
         if alias.is_none() {
             scope.is_of(table.schema);
         }
-        let plan = relational::system_scan(table, relation);
+        let plan = relational::system_scan(table, relation)?;
         Ok(Side { from: From::Plan(plan), scope })
     }
 
@@ -289,7 +289,7 @@ impl Planner<'_> {
         };
         check_names(&left.scope, &scope)?;
         let is_kept = kind == JoinKind::Left;
-        let plan = left.from.clone().plan();
+        let plan = left.from.clone().plan()?;
         let plan = relational::lateral(plan, &nested.query, &own, relation, is_kept)?;
         let scope = left.scope.clone().and(scope);
         Ok((Side { from: From::Plan(plan), scope }, true))
@@ -337,10 +337,11 @@ impl Planner<'_> {
             let mut binder = self.binder(&both, forbidden, &[on])?;
             condition = Some(binder.condition(on, "JOIN/ON")?);
         }
-        let mut sides = [left.from.plan(), right.from.plan()];
+        let mut sides = [left.from.plan()?, right.from.plan()?];
         if let Some(asked) = condition.take_if(|it| kind != JoinKind::Inner && it.holds_subquery())
         {
-            condition = Some(self.answered(asked, width, &mut both, &mut sides)?);
+            let (placed, answered) = self.answered(asked, width, &mut both, sides)?;
+            (condition, sides) = (Some(placed), answered);
         }
         let [one, other] = sides;
         let plan = match condition {
@@ -360,14 +361,14 @@ impl Planner<'_> {
     }
 
     /// Plans the condition of an outer join. Its subqueries are evaluated beforehand for the rows
-    /// of one side; their results are hidden columns there.
+    /// of one side; their results are hidden columns there. Returns the condition over both sides.
     fn answered(
         &mut self,
         condition: Expr,
         width: usize,
         both: &mut Scope,
-        sides: &mut [LogicalPlan; 2],
-    ) -> Result<Expr, Failure> {
+        [left, right]: [LogicalPlan; 2],
+    ) -> Result<(Expr, [LogicalPlan; 2]), Failure> {
         let relations = [self.number(), self.number()];
         let mut asked: [Vec<(Expr, SqlType)>; 2] = [Vec::new(), Vec::new()];
         let ids = both.ids();
@@ -395,13 +396,13 @@ impl Planner<'_> {
             });
             Ok(Some(Expr::Column(both.columns.len() - 1)))
         })?;
-        for (side, (queries, relation)) in sides.iter_mut().zip(asked.into_iter().zip(relations)) {
-            if !queries.is_empty() {
-                let plan = std::mem::take(side);
-                *side = relational::answered(plan, &ids, queries, relation, &mut self.numbers)?;
-            }
-        }
-        Ok(condition)
+        let mut side = |plan, queries: Vec<(Expr, SqlType)>, relation| match queries.is_empty() {
+            true => Ok(plan),
+            false => relational::answered(plan, &ids, queries, relation, &mut self.numbers),
+        };
+        let [of_left, of_right] = asked;
+        let left = side(left, of_left, relations[0])?;
+        Ok((condition, [left, side(right, of_right, relations[1])?]))
     }
 
     /// Returns the condition that columns of a name are equal, with their positions and common

@@ -4,18 +4,44 @@
 //! or not; otherwise it is replayed or fails with 40001. A lock would add no guarantee. The
 //! statement only checks that the relations exist and that the user has the privileges.
 
+use pangea_core::txn::Context;
 use sqlparser::ast;
 
-use super::Planner;
+use super::utility::Utility;
+use super::{Plan, Planner};
 use crate::authorization::{Needs, Required};
 use crate::catalog::Relation;
 use crate::catalog::role::{Object, Privileges};
 use crate::error::{Failure, SqlError, code};
+use crate::exec::Executed;
+use crate::expr::Env;
 use crate::syntax;
+
+/// A lock that has been checked.
+#[derive(Debug)]
+struct Lock;
+
+impl Utility for Lock {
+    fn command(&self) -> &'static str {
+        "LOCK TABLE"
+    }
+
+    fn run(&self, _: &Env, _: &mut dyn Context) -> Result<Executed, Failure> {
+        Ok(Executed::default())
+    }
+
+    fn is_write(&self) -> bool {
+        false
+    }
+
+    fn needs_block(&self) -> bool {
+        true
+    }
+}
 
 impl Planner<'_> {
     /// Checks the relations of a LOCK TABLE.
-    pub(super) fn lock(&mut self, lock: &ast::Lock) -> Result<(), Failure> {
+    pub(super) fn lock(&mut self, lock: &ast::Lock) -> Result<Plan, Failure> {
         let needs = match lock.lock_mode {
             Some(ast::LockTableMode::AccessShare) => Needs::All(Privileges::SELECT),
             _ => Needs::Any(Privileges::UPDATE.and(Privileges::DELETE).and(Privileges::TRUNCATE)),
@@ -44,6 +70,6 @@ impl Planner<'_> {
             };
             self.required.push(Required::new(object, needs.clone()));
         }
-        Ok(())
+        Ok(Plan::utility(Lock))
     }
 }

@@ -35,6 +35,7 @@ mod subquery_unnesting;
 mod system_views;
 mod table_functions;
 pub(crate) mod target;
+mod utility;
 mod views;
 mod with;
 mod write_target;
@@ -68,8 +69,8 @@ pub(crate) use comments::Comment;
 pub(crate) use copy::{CopyFrom, CopyTo};
 pub(crate) use ddl::check_name;
 pub(crate) use ddl_plans::{
-    Alter, AlterSequence, Change, Checked, CreateSequence, CreateTable, DropTables, RenameSequence,
-    Truncate,
+    Alter, AlterSequence, Change, Checked, CreateSequence, CreateTable, DropSequences, DropTables,
+    DropTypes, DropViews, RenameSequence, ShowTables, Truncate,
 };
 pub(crate) use dml::{Delete, Insert, OnConflict, Update};
 pub(crate) use enums::{AlterType, CreateType, LabelChange, Neighbour};
@@ -84,6 +85,7 @@ pub(crate) use statement_plan::Plan;
 pub(crate) use steps::Steps;
 pub(crate) use system_views::system_view_columns;
 use target::Targets;
+pub(crate) use utility::{Utility, utilities};
 pub(crate) use views::{
     AlterView, CreateView, ViewChange, system_columns, types_of as types_of_view,
 };
@@ -329,6 +331,33 @@ impl<'a> Planner<'a> {
     }
 }
 
+/// Whether [`plan`] plans a statement that the database runs without exchanging rows with the
+/// client, which a COPY does.
+pub(crate) fn plans(statement: &ast::Statement) -> bool {
+    use ast::Statement as S;
+    matches!(
+        statement,
+        S::Query(_)
+            | S::Insert(_)
+            | S::Update(_)
+            | S::Delete(_)
+            | S::CreateTable(_)
+            | S::CreateIndex(_)
+            | S::CreateView(_)
+            | S::CreateType { .. }
+            | S::AlterType(_)
+            | S::Comment { .. }
+            | S::AlterTable(_)
+            | S::CreateSequence { .. }
+            | S::Drop { .. }
+            | S::DropProcedure { .. }
+            | S::Call(_)
+            | S::Truncate(_)
+            | S::Lock(_)
+            | S::ShowTables { .. }
+    )
+}
+
 impl Planner<'_> {
     /// Plans a whole statement.
     fn whole(&mut self, parsed: &Parsed) -> Result<Planned, Failure> {
@@ -400,7 +429,7 @@ impl Planner<'_> {
                 let is_cascade = matches!(truncate.cascade, Some(ast::CascadeOption::Cascade));
                 let restarts =
                     matches!(truncate.identity, Some(ast::TruncateIdentityOption::Restart));
-                Ok((Plan::Truncate(Truncate { tables, is_cascade, restarts }), Vec::new()))
+                Ok((Plan::utility(Truncate { tables, is_cascade, restarts }), Vec::new()))
             }
             S::Comment { object_type, object_name, comment, .. } => {
                 let plan = self.comment(*object_type, object_name, comment.as_deref())?;
@@ -425,13 +454,10 @@ impl Planner<'_> {
                 let options = self.copy.clone().expect("a COPY has options");
                 Ok((self.copy(source, *to, target, options)?, Vec::new()))
             }
-            S::Lock(lock) => {
-                self.lock(lock)?;
-                Ok((Plan::Lock, Vec::new()))
-            }
+            S::Lock(lock) => Ok((self.lock(lock)?, Vec::new())),
             S::ShowTables { .. } => {
                 let column = OutputColumn::new("table", SqlType::Text);
-                Ok((Plan::ShowTables, vec![column]))
+                Ok((Plan::utility(ShowTables), vec![column]))
             }
             other => Err(SqlError::unsupported(command_of(other)).into()),
         }
@@ -454,9 +480,9 @@ impl Planner<'_> {
         }
         let drop = DropTables { names, if_exists, is_cascade };
         Ok(match kind {
-            ast::ObjectType::Table => Plan::DropTables(drop),
-            ast::ObjectType::Sequence => Plan::DropSequences(drop),
-            ast::ObjectType::View => Plan::DropViews(drop),
+            ast::ObjectType::Table => Plan::utility(drop),
+            ast::ObjectType::Sequence => Plan::utility(DropSequences(drop)),
+            ast::ObjectType::View => Plan::utility(DropViews(drop)),
             other => return Err(SqlError::unsupported(format!("DROP {other}")).into()),
         })
     }

@@ -158,7 +158,7 @@ impl Planner<'_> {
                 let types = types.as_ref().map(|all| all.iter().map(base).collect());
                 let types: Option<Vec<SqlType>> = types.transpose().map_err(Failure::Sql)?;
                 let meant = self.procedure_meant(name.clone(), types.as_deref())?;
-                return Ok(Plan::OwnProcedure(OwnProcedure { meant, types, owner: owner.clone() }));
+                return Ok(Plan::utility(OwnProcedure { meant, types, owner: owner.clone() }));
             }
             ProcedureStatement::Do(body) => {
                 if body.language != Language::PlPgSql {
@@ -194,7 +194,7 @@ impl Planner<'_> {
             body: body.text.clone(),
         };
         let is_replace = *is_replace;
-        Ok(Plan::CreateProcedure(Box::new(CreateProcedure { procedure, is_replace })))
+        Ok(Plan::utility(CreateProcedure { procedure, is_replace }))
     }
 
     /// Returns the default of a parameter, for a CALL that omits it.
@@ -250,7 +250,7 @@ impl Planner<'_> {
             Ok((self.meant_procedure(&described.name, types.as_deref())?, types))
         });
         let named = named.collect::<Result<Vec<_>, Failure>>()?;
-        Ok(Plan::DropProcedures(DropProcedures { named, if_exists }))
+        Ok(Plan::utility(DropProcedures { named, if_exists }))
     }
 
     /// Returns the procedures that a name may refer to. A procedure hides others with the same

@@ -60,7 +60,7 @@ impl Planner<'_> {
     ) -> Plan {
         self.required.push(Required::owner(Object::Sequence(name.clone())));
         let to = name.beside(to);
-        Plan::RenameSequence(Box::new(RenameSequence { command, name, to }))
+        Plan::utility(RenameSequence { command, name, to })
     }
 }
 

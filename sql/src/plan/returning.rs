@@ -101,7 +101,7 @@ impl Planner<'_> {
         let number = types.len() - 1;
         let id = |column: usize| ColumnId { relation, column: column as u32 };
         let columns = types.iter().enumerate().map(|(at, base)| (id(at), *base)).collect();
-        let from = From::Plan(relational::given(&types, relation).plan);
+        let from = From::Plan(relational::given(&types, relation)?.plan);
         let width = values.len();
         values.push((Expr::Column(number), SqlType::Int8));
         let sort = vec![SortKey { column: width, is_descending: false, is_nulls_first: false }];

@@ -16,7 +16,7 @@ use crate::syntax::{self, RoleStatement};
 impl Planner<'_> {
     /// A statement about roles is planned when it runs, because it depends on its user.
     pub(super) fn role_statement(statement: &Arc<RoleStatement>) -> Plan {
-        Plan::Role(statement.clone())
+        Plan::Utility(statement.clone())
     }
 
     /// Returns a table that must exist, and requires privileges on it.

@@ -77,7 +77,7 @@ impl Planner<'_> {
         let column = owner.as_ref().map(|(_, column)| *column);
         sequence.owner = owner.map(|(table, _)| table);
         let if_not_exists = *if_not_exists;
-        Ok(Plan::CreateSequence(CreateSequence { name, sequence, if_not_exists, column }))
+        Ok(Plan::utility(CreateSequence { name, sequence, if_not_exists, column }))
     }
 
     pub(super) fn alter_sequence(&mut self, alter: &ast::Statement) -> Result<Plan, Failure> {
@@ -118,7 +118,7 @@ impl Planner<'_> {
         }
         let restart = said.restart.map(|restart| restart.unwrap_or(after.start));
         let alter = AlterSequence { name, before, after, column, restart };
-        Ok(Plan::AlterSequence(Box::new(alter)))
+        Ok(Plan::utility(alter))
     }
 
     /// Resolves OWNED BY: the outer `None` if it is absent, the inner one for NONE.

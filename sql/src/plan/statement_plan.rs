@@ -3,14 +3,10 @@
 use std::sync::Arc;
 
 use super::steps::Steps;
-use super::{
-    Alter, AlterSequence, AlterType, AlterView, Call, Comment, CopyFrom, CopyTo, CreateProcedure,
-    CreateSequence, CreateTable, CreateType, CreateView, Delete, DropProcedures, DropTables,
-    Insert, OwnProcedure, Planned, RenameSequence, Select, Source, Truncate, Update,
-};
+use super::utility::Utility;
+use super::{Call, CopyFrom, CopyTo, Delete, Insert, Planned, Select, Source, Update};
 use crate::catalog::Table;
 use crate::expr::Expr;
-use crate::syntax::RoleStatement;
 
 /// The action of a statement.
 #[derive(Clone, Debug)]
@@ -21,34 +17,12 @@ pub(crate) enum Plan {
     Delete(Delete),
     /// WITH that contains writes.
     Steps(Box<Steps>),
-    CreateTable(CreateTable),
-    DropTables(DropTables),
-    Truncate(Truncate),
-    Alter(Box<Alter>),
-    CreateSequence(CreateSequence),
-    AlterSequence(Box<AlterSequence>),
-    RenameSequence(Box<RenameSequence>),
-    DropSequences(DropTables),
-    CreateView(Box<CreateView>),
-    AlterView(Box<AlterView>),
-    DropViews(DropTables),
-    CreateType(CreateType),
-    AlterType(AlterType),
-    DropTypes(DropTables),
-    Comment(Comment),
     CopyFrom(CopyFrom),
     CopyTo(CopyTo),
-    CreateProcedure(Box<CreateProcedure>),
-    OwnProcedure(OwnProcedure),
-    DropProcedures(DropProcedures),
     /// CALL and DO.
     Call(Box<Call>),
-    /// Statements about roles and privileges.
-    Role(Arc<RoleStatement>),
-    /// LOCK TABLE: it only checks privileges.
-    Lock,
-    /// Lists the names of all tables.
-    ShowTables,
+    /// Statements about the catalog, roles and privileges, and those that only check something.
+    Utility(Arc<dyn Utility>),
 }
 
 impl Planned {
@@ -63,9 +37,14 @@ impl Plan {
     /// Whether it may write.
     pub(crate) fn is_write(&self) -> bool {
         match self {
-            Self::Select(_) | Self::CopyTo(_) | Self::Lock | Self::ShowTables => false,
+            Self::Select(_) | Self::CopyTo(_) => false,
             Self::Call(call) => call.effects.writes.is_some(),
-            _ => true,
+            Self::Utility(statement) => statement.is_write(),
+            Self::Insert(_)
+            | Self::Update(_)
+            | Self::Delete(_)
+            | Self::Steps(_)
+            | Self::CopyFrom(_) => true,
         }
     }
 
@@ -100,28 +79,8 @@ impl Plan {
             Self::CopyTo(_)
             | Self::Select(_)
             | Self::Steps(_)
-            | Self::CreateTable(_)
-            | Self::DropTables(_)
-            | Self::Truncate(_)
-            | Self::Alter(_)
-            | Self::CreateSequence(_)
-            | Self::AlterSequence(_)
-            | Self::RenameSequence(_)
-            | Self::DropSequences(_)
-            | Self::CreateView(_)
-            | Self::AlterView(_)
-            | Self::DropViews(_)
-            | Self::CreateType(_)
-            | Self::AlterType(_)
-            | Self::DropTypes(_)
-            | Self::Comment(_)
-            | Self::CreateProcedure(_)
-            | Self::OwnProcedure(_)
-            | Self::DropProcedures(_)
             | Self::Call(_)
-            | Self::Role(_)
-            | Self::Lock
-            | Self::ShowTables => None,
+            | Self::Utility(_) => None,
         }
     }
 
@@ -154,7 +113,7 @@ impl Plan {
     /// its writes.
     pub(crate) fn is_bulk(&self) -> bool {
         match self {
-            Self::DropTables(_) | Self::Truncate(_) | Self::Alter(_) => true,
+            Self::Utility(statement) => statement.is_bulk(),
             Self::Update(update) => update.filter.is_none() && update.joined.is_none(),
             Self::Delete(delete) => delete.filter.is_none() && delete.joined.is_none(),
             Self::CopyFrom(_)
@@ -162,25 +121,7 @@ impl Plan {
             | Self::Select(_)
             | Self::Insert(_)
             | Self::Steps(_)
-            | Self::CreateTable(_)
-            | Self::CreateSequence(_)
-            | Self::AlterSequence(_)
-            | Self::RenameSequence(_)
-            | Self::DropSequences(_)
-            | Self::CreateView(_)
-            | Self::AlterView(_)
-            | Self::DropViews(_)
-            | Self::CreateType(_)
-            | Self::AlterType(_)
-            | Self::DropTypes(_)
-            | Self::Comment(_)
-            | Self::CreateProcedure(_)
-            | Self::OwnProcedure(_)
-            | Self::DropProcedures(_)
-            | Self::Call(_)
-            | Self::Role(_)
-            | Self::Lock
-            | Self::ShowTables => false,
+            | Self::Call(_) => false,
         }
     }
 
@@ -192,31 +133,11 @@ impl Plan {
             Self::Update(_) => "UPDATE",
             Self::Delete(_) => "DELETE",
             Self::Steps(steps) => steps.last.command(),
-            Self::CreateTable(_) => "CREATE TABLE",
-            Self::DropTables(_) => "DROP TABLE",
-            Self::Truncate(_) => "TRUNCATE TABLE",
-            Self::Alter(alter) => alter.command,
-            Self::CreateSequence(_) => "CREATE SEQUENCE",
-            Self::AlterSequence(_) => "ALTER SEQUENCE",
-            Self::RenameSequence(rename) => rename.command,
-            Self::DropSequences(_) => "DROP SEQUENCE",
-            Self::CreateView(_) => "CREATE VIEW",
-            Self::AlterView(alter) => alter.command,
-            Self::DropViews(_) => "DROP VIEW",
-            Self::CreateType(_) => "CREATE TYPE",
-            Self::AlterType(_) => "ALTER TYPE",
-            Self::DropTypes(_) => "DROP TYPE",
-            Self::Comment(_) => "COMMENT",
             Self::CopyFrom(_) => "COPY FROM",
             Self::CopyTo(_) => "COPY TO",
-            Self::CreateProcedure(_) => "CREATE PROCEDURE",
-            Self::OwnProcedure(_) => "ALTER PROCEDURE",
-            Self::DropProcedures(_) => "DROP PROCEDURE",
             Self::Call(call) if call.is_do => "DO",
             Self::Call(_) => "CALL",
-            Self::Role(role) => role.tag(),
-            Self::Lock => "LOCK TABLE",
-            Self::ShowTables => "SHOW",
+            Self::Utility(statement) => statement.command(),
         }
     }
 }

@@ -123,8 +123,8 @@ impl Planner<'_> {
         let own = derived_scope(outputs, call.alias, &known, relation)?;
         let left = before.filter(|_| names_before);
         let plan = match left {
-            Some(left) => left.from.clone().plan(),
-            None => From::Nothing.plan(),
+            Some(left) => left.from.clone().plan()?,
+            None => From::Nothing.plan()?,
         };
         let ids = left.map(|left| left.scope.ids()).unwrap_or_default();
         let flags = (call.is_numbered, left.is_some() && kind == JoinKind::Left);

@@ -153,7 +153,7 @@ impl Planner<'_> {
         let shows = shows.ok();
         let id = TableId(0);
         let view = View { id, name, query, columns, reads, relies_on_keys, shows, check };
-        Ok(Plan::CreateView(Box::new(CreateView { view, or_replace: create.or_replace })))
+        Ok(Plan::utility(CreateView { view, or_replace: create.or_replace }))
     }
 
     /// Plans ALTER TABLE, which may name a view, and ALTER VIEW.
@@ -245,7 +245,7 @@ impl Planner<'_> {
             }
             _ => return Err(SqlError::unsupported("this form of ALTER VIEW").into()),
         };
-        Ok(Plan::AlterView(Box::new(AlterView { command, name, change })))
+        Ok(Plan::utility(AlterView { command, name, change }))
     }
 
     /// Returns, for each column of a view, the column of its single relation that it shows; or the

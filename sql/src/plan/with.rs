@@ -105,7 +105,7 @@ impl Planner<'_> {
         let label = names.fold(name.clone(), |label, name| label + "\0" + &name);
         self.labels.push((relation, label));
         let types: Vec<_> = columns.iter().map(|column| column.ty.base).collect();
-        let query = (!types.is_empty()).then(|| relational::given(&types, relation));
+        let query = (!types.is_empty()).then(|| relational::given(&types, relation)).transpose()?;
         self.writes.steps.push(Step { plan, name: name.clone(), relation, reads });
         let reads = BTreeSet::from([self.writes.steps.len() - 1]);
         Ok(Named { name, query, columns, reads })

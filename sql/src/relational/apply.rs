@@ -3,8 +3,7 @@
 //! DataFusion turns the subqueries that it can decorrelate into joins. The other subqueries, and
 //! LATERAL, run for each row. Rows that agree in the values that the query refers to share one run.
 
-use std::cmp::Ordering;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -17,22 +16,18 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::Session;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, DFSchemaRef, ScalarValue};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::{
     RecordBatchStream, SendableRecordBatchStream, SessionState, TaskContext,
 };
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{
-    Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNode, UserDefinedLogicalNodeCore,
-};
+use datafusion::logical_expr::{Expr as Logical, LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-};
+use datafusion::physical_plan::{DisplayFormatType, ExecutionPlanProperties, PlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 use futures_util::Stream;
 
@@ -40,7 +35,9 @@ use super::leaf::{as_they_come, without_statement};
 use super::project_set::Expand;
 use super::run::planned;
 use super::subquery_output::{Found, beside, with_column};
+use super::unary::{AddColumns, Adding, Run, Step, Unary};
 use super::volatile::Chance;
+use crate::data_fusion::Physical;
 use crate::expr::Comparison;
 use crate::expr::query::SubqueryKind;
 use crate::types::SqlType;
@@ -64,19 +61,15 @@ pub(super) enum Answer {
     Rows { is_kept: bool },
 }
 
-/// A query that runs for each row of its input.
-#[derive(Clone, Debug)]
+/// A query that runs for each row of the input.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Apply {
-    pub input: LogicalPlan,
     pub query: LogicalPlan,
     /// The outer columns that the query refers to, and their values for a row of the input.
     pub refs: Vec<(Column, Logical)>,
     /// The left side of a comparison.
     pub operands: Vec<Logical>,
     pub answer: Answer,
-    schema: DFSchemaRef,
-    /// The columns that this step adds.
-    added: Arc<DFSchema>,
 }
 
 impl Apply {
@@ -88,81 +81,32 @@ impl Apply {
         operands: Vec<Logical>,
         (answer, added): (Answer, DFSchema),
     ) -> Result<LogicalPlan> {
-        let schema = Arc::new(input.schema().join(&added)?);
-        let added = Arc::new(added);
-        let node = Self { input, query, refs, operands, answer, schema, added };
-        Ok(LogicalPlan::Extension(Extension { node: Arc::new(node) }))
+        AddColumns::plan(input, Self { query, refs, operands, answer }, added)
     }
 }
-
-impl PartialEq for Apply {
-    fn eq(&self, other: &Self) -> bool {
-        self.input == other.input
-            && self.query == other.query
-            && self.refs == other.refs
-            && self.operands == other.operands
-            && self.answer == other.answer
-    }
-}
-
-impl Eq for Apply {}
 
 impl Hash for Apply {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.input.hash(state);
         self.refs.hash(state);
     }
 }
 
-impl PartialOrd for Apply {
-    fn partial_cmp(&self, _: &Self) -> Option<Ordering> {
-        None
-    }
-}
+impl Adding for Apply {
+    const NAME: &'static str = "Apply";
 
-impl UserDefinedLogicalNodeCore for Apply {
-    fn name(&self) -> &str {
-        "Apply"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
-
-    fn expressions(&self) -> Vec<Logical> {
+    fn exprs(&self) -> Vec<Logical> {
         self.refs.iter().map(|(_, frame)| frame).chain(&self.operands).cloned().collect()
     }
 
-    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
-        names_of(&self.added)
-    }
-
-    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Apply: for each row, {:?}", self.answer)
-    }
-
-    fn with_exprs_and_inputs(
-        &self,
-        mut exprs: Vec<Logical>,
-        mut inputs: Vec<LogicalPlan>,
-    ) -> Result<Self> {
+    fn with_exprs(&self, mut exprs: Vec<Logical>) -> Self {
         let operands = exprs.split_off(self.refs.len());
         let names = self.refs.iter().map(|(name, _)| name.clone());
-        let refs = names.zip(exprs).collect();
-        let input = inputs.swap_remove(0);
-        let schema = Arc::new(input.schema().join(&self.added)?);
-        Ok(Self { input, refs, operands, schema, ..self.clone() })
+        Self { refs: names.zip(exprs).collect(), operands, ..self.clone() }
     }
-}
 
-/// Returns the names of the columns that a step adds. A condition without these names can be pushed
-/// down to the input.
-pub(super) fn names_of(added: &DFSchema) -> HashSet<String> {
-    added.fields().iter().map(|field| field.name().clone()).collect()
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Apply: for each row, {:?}", self.answer)
+    }
 }
 
 /// Applies `settle` to the subqueries within the queries of [`Apply`] steps that can be evaluated
@@ -172,8 +116,8 @@ pub(super) fn settle_inside(
     settle: &mut dyn FnMut(Logical) -> Result<Logical>,
 ) -> Result<Transformed<LogicalPlan>> {
     let LogicalPlan::Extension(extension) = &plan.data else { return Ok(plan) };
-    let Some(apply) = extension.node.as_any().downcast_ref::<Apply>() else { return Ok(plan) };
-    let query = apply.query.clone().transform_down(|node| {
+    let Some(apply) = AddColumns::<Apply>::of(&*extension.node) else { return Ok(plan) };
+    let query = apply.step.query.clone().transform_down(|node| {
         let node = node.map_expressions(|expr| {
             expr.transform_down(|expr| match expr {
                 Logical::ScalarSubquery(_) | Logical::Exists(_) => {
@@ -184,8 +128,8 @@ pub(super) fn settle_inside(
         })?;
         settle_inside(node, settle)
     })?;
-    let node = Arc::new(Apply { query: query.data, ..apply.clone() });
-    Ok(Transformed::yes(LogicalPlan::Extension(Extension { node })))
+    let step = Apply { query: query.data, ..apply.step.clone() };
+    Ok(Transformed::yes(apply.with_step(step)))
 }
 
 /// Substitutes values for the outer columns that the query refers to.
@@ -200,10 +144,10 @@ fn with_values(query: LogicalPlan, values: &[(Column, ScalarValue)]) -> Result<L
             })
         })?;
         let LogicalPlan::Extension(extension) = &node.data else { return Ok(node) };
-        let Some(apply) = extension.node.as_any().downcast_ref::<Apply>() else { return Ok(node) };
-        let inner = with_values(apply.query.clone(), values)?;
-        let node = Arc::new(Apply { query: inner, ..apply.clone() });
-        Ok(Transformed::yes(LogicalPlan::Extension(Extension { node })))
+        let Some(apply) = AddColumns::<Apply>::of(&*extension.node) else { return Ok(node) };
+        let query = with_values(apply.step.query.clone(), values)?;
+        let step = Apply { query, ..apply.step.clone() };
+        Ok(Transformed::yes(apply.with_step(step)))
     })?;
     // The outer values are known now, so the schemas of its expressions can be computed.
     done.data.recompute_schema()
@@ -225,7 +169,7 @@ impl QueryPlanner for Planner {
         &self,
         plan: &LogicalPlan,
         session: &dyn Session,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+    ) -> Result<Physical> {
         let own = session.as_any().downcast_ref::<SessionState>();
         let own = own.ok_or_else(without_statement)?;
         let of_apply = OfApply { session: own.clone() };
@@ -245,38 +189,35 @@ impl ExtensionPlanner for OfApply {
         planner: &dyn PhysicalPlanner,
         node: &dyn UserDefinedLogicalNode,
         logical_inputs: &[&LogicalPlan],
-        physical_inputs: &[Arc<dyn ExecutionPlan>],
+        physical_inputs: &[Physical],
         session: &dyn Session,
         planning: &PhysicalPlanningContext,
-    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    ) -> Result<Option<Physical>> {
         let schema = logical_inputs[0].schema();
         let physical =
             |value: &Logical| planner.create_physical_expr(value, schema, session, planning);
-        if let Some(expand) = node.as_any().downcast_ref::<Expand>() {
-            let args = expand.args().iter().map(physical).collect::<Result<_>>()?;
-            return Ok(Some(expand.physical(physical_inputs[0].clone(), args)));
+        let input = physical_inputs[0].clone();
+        if let Some(expand) = AddColumns::<Expand>::of(node) {
+            let args = expand.step.args().iter().map(physical).collect::<Result<_>>()?;
+            return Ok(Some(expand.step.physical(input, args, expand.schema.as_arrow())));
         }
         if let Some(chance) = node.as_any().downcast_ref::<Chance>() {
             let condition = physical(&chance.condition)?;
-            let filter = FilterExec::try_new(condition, physical_inputs[0].clone())?;
-            return Ok(Some(Arc::new(filter)));
+            return Ok(Some(Arc::new(FilterExec::try_new(condition, input)?)));
         }
-        let Some(apply) = node.as_any().downcast_ref::<Apply>() else { return Ok(None) };
+        let Some(node) = AddColumns::<Apply>::of(node) else { return Ok(None) };
+        let apply = &node.step;
         let refs = apply.refs.iter().map(|(name, frame)| Ok((name.clone(), physical(frame)?)));
-        let refs = refs.collect::<Result<Vec<_>>>()?;
-        let operands = apply.operands.iter().map(physical).collect::<Result<Vec<_>>>()?;
-        let out: SchemaRef = Arc::new(apply.schema.as_arrow().clone());
-        let input = physical_inputs[0].clone();
-        let properties = as_they_come(out, input.boundedness());
         let how = How {
             query: apply.query.clone(),
-            refs,
-            operands,
+            refs: refs.collect::<Result<_>>()?,
+            operands: apply.operands.iter().map(physical).collect::<Result<_>>()?,
             answer: apply.answer.clone(),
-            added: Arc::new(apply.added.as_arrow().clone()),
+            added: Arc::new(node.added.as_arrow().clone()),
+            schema: Arc::new(node.schema.as_arrow().clone()),
             session: self.session.clone(),
         };
-        Ok(Some(Arc::new(ApplyExec { input, how: Arc::new(how), properties })))
+        Ok(Some(Unary::plan(input, how)))
     }
 }
 
@@ -287,74 +228,45 @@ pub(super) struct How {
     operands: Vec<Arc<dyn PhysicalExpr>>,
     pub answer: Answer,
     pub added: SchemaRef,
+    /// All columns.
+    schema: SchemaRef,
     session: SessionState,
 }
 
-struct ApplyExec {
-    input: Arc<dyn ExecutionPlan>,
-    how: Arc<How>,
-    properties: Arc<PlanProperties>,
-}
-
-impl fmt::Debug for ApplyExec {
+impl fmt::Debug for How {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Apply: {:?}", self.how.answer)
+        write!(f, "Apply: {:?}", self.answer)
     }
 }
 
 /// Whether a step joins rows with the rows of a query that runs for each.
-pub(crate) fn joins_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let apply = plan.downcast_ref::<ApplyExec>();
-    apply.is_some_and(|apply| matches!(apply.how.answer, Answer::Rows { .. }))
+pub(crate) fn joins_rows(plan: &Physical) -> bool {
+    let apply = plan.downcast_ref::<Unary<How>>();
+    apply.is_some_and(|apply| matches!(apply.step.answer, Answer::Rows { .. }))
 }
 
-impl DisplayAs for ApplyExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Apply: for each row, {:?}", self.how.answer)
-    }
-}
-
-impl ExecutionPlan for ApplyExec {
-    fn name(&self) -> &str {
-        "Apply"
+impl Step for How {
+    fn name<'a>(&'a self, _: &'a Physical) -> &'a str {
+        Apply::NAME
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn show(&self, _: &Physical, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Apply: for each row, {:?}", self.answer)
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
+    fn properties(&self, input: &Physical) -> Arc<PlanProperties> {
+        as_they_come(self.schema.clone(), input.boundedness())
     }
 
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        let roots = self.how.refs.iter().map(|(_, expr)| expr).chain(&self.how.operands);
-        datafusion::physical_plan::execution_plan::apply_expression_roots(roots, f)
+    fn exprs(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        self.refs.iter().map(|(_, expr)| expr).chain(&self.operands).collect()
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input = children.swap_remove(0);
-        let (how, properties) = (self.how.clone(), self.properties.clone());
-        Ok(Arc::new(Self { input, how, properties }))
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        // The order is maintained, but the output properties do not declare it. If this were
-        // `true`, the optimizer would drop a sort beneath.
-        vec![false]
-    }
-
-    fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let input = self.input.execute(0, context.clone())?;
-        let (how, schema) = (self.how.clone(), self.schema());
-        let known = HashMap::new();
-        Ok(Box::pin(Answers { input, how, context, known: Some(known), working: None, schema }))
+    fn execute(self: Arc<Self>, run: Run<'_>) -> Result<SendableRecordBatchStream> {
+        let Run { input, context, .. } = run;
+        let input = input.execute(0, context.clone())?;
+        let known = Some(HashMap::new());
+        Ok(Box::pin(Answers { input, how: self, context, known, working: None }))
     }
 }
 
@@ -368,12 +280,11 @@ struct Answers {
     /// The answers by the values that the query was run for.
     known: Option<Known>,
     working: Option<Working>,
-    schema: SchemaRef,
 }
 
 impl RecordBatchStream for Answers {
     fn schema(&self) -> SchemaRef {
-        self.schema.clone()
+        self.how.schema.clone()
     }
 }
 
@@ -397,9 +308,8 @@ impl Stream for Answers {
             };
             let batch = batch?;
             let known = self.known.take().unwrap_or_default();
-            let (how, context, schema) =
-                (self.how.clone(), self.context.clone(), self.schema.clone());
-            self.working = Some(Box::pin(answered(how, context, schema, batch, known)));
+            let (how, context) = (self.how.clone(), self.context.clone());
+            self.working = Some(Box::pin(answered(how, context, batch, known)));
         }
     }
 }
@@ -408,7 +318,6 @@ impl Stream for Answers {
 async fn answered(
     how: Arc<How>,
     context: Arc<TaskContext>,
-    schema: SchemaRef,
     batch: RecordBatch,
     mut known: Known,
 ) -> Result<(RecordBatch, Known)> {
@@ -433,8 +342,8 @@ async fn answered(
         answers.push(answer);
     }
     let batch = match how.answer {
-        Answer::Rows { is_kept } => beside(&how, &schema, &batch, &answers, is_kept)?,
-        _ => with_column(&how, &schema, &batch, &answers, &operands)?,
+        Answer::Rows { is_kept } => beside(&how, &how.schema, &batch, &answers, is_kept)?,
+        _ => with_column(&how, &how.schema, &batch, &answers, &operands)?,
     };
     Ok((batch, known))
 }

@@ -1,15 +1,20 @@
 //! Bound queries: names and types are resolved, but the executor is not chosen yet.
+//!
+//! This file does not need DataFusion.
 
-use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
-
-use super::leaf::{Leaf, scan};
 use crate::access::path::Paths;
-use crate::catalog::{Sequence, sequence};
+use crate::data_fusion::LogicalPlan;
 use crate::expr::query::{Aggregate, Called, Window};
 use crate::expr::{Expr, Typed};
 use crate::types::SqlType;
 use crate::vocabulary::column::{ColumnId, SortKey};
-use crate::vocabulary::system::SystemTable;
+
+/// The counter of relation numbers.
+pub(crate) type Numbers = u32;
+
+/// The maximum number of relations in a statement, including the intermediate relations of its
+/// plan.
+pub(crate) const RELATIONS_MAX: u32 = 1_000;
 
 /// A bound query: names and types are resolved, but the executor is not chosen yet.
 #[derive(Clone, Debug)]
@@ -67,36 +72,6 @@ pub(crate) enum From {
     Plan(LogicalPlan),
 }
 
-impl From {
-    /// Returns the plan that reads the rows.
-    pub(crate) fn plan(self) -> LogicalPlan {
-        match self {
-            Self::Nothing => {
-                LogicalPlanBuilder::empty(true).build().expect("one row without columns")
-            }
-            Self::Table(paths, relation) => {
-                // The key of the row follows the columns of a table.
-                let columns = paths.table.columns.iter().map(|column| column.ty.base);
-                let types: Vec<SqlType> = columns.chain([SqlType::Bytea]).collect();
-                scan(Leaf::Table(paths), &types, relation)
-            }
-            Self::Values(rows, types, relation) => scan(Leaf::Rows(rows), &types, relation),
-            Self::Plan(plan) => plan,
-        }
-    }
-}
-
-/// Returns the plan that reads a system table.
-pub(crate) fn system_scan(table: &'static SystemTable, relation: u32) -> LogicalPlan {
-    let types: Vec<SqlType> = table.all_columns().map(|(_, base)| base).collect();
-    scan(Leaf::System(table), &types, relation)
-}
-
-/// Returns the plan that reads a sequence as a table.
-pub(crate) fn sequence_scan(name: String, sequence: Sequence, relation: u32) -> LogicalPlan {
-    scan(Leaf::Sequence(name, sequence), &sequence::COLUMNS.map(|(_, base)| base), relation)
-}
-
 /// The GROUP BY of a query. The columns of its result are the keys, followed by the aggregates.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupBy {
@@ -114,4 +89,21 @@ pub(crate) enum Distinct {
     Yes,
     /// `DISTINCT ON`: retains the first of the rows that are equal in these columns.
     On(Vec<usize>),
+}
+
+/// The type of a join: it determines which rows without a match are retained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JoinKind {
+    Inner,
+    Left,
+    Right,
+    Full,
+}
+
+/// A set operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetOperation {
+    Union,
+    Intersect,
+    Except,
 }

@@ -12,97 +12,66 @@ use std::task::{Poll, ready};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
-use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use datafusion::physical_plan::{DisplayFormatType, PlanProperties};
 use futures_util::Stream;
 
-use super::Physical;
+use super::unary::{Rule, Run, Step, Unary};
+use crate::data_fusion::Physical;
 
 /// The maximum number of rows joined with all others between two pauses.
 const LOOP_ROWS: usize = 1_024;
 
-/// Puts [`YieldExec`] over the inputs that recursive queries and nested loops process repeatedly.
-#[derive(Debug)]
-pub(super) struct InsertYields;
-
-impl PhysicalOptimizerRule for InsertYields {
-    fn optimize(&self, plan: Physical, _: &ConfigOptions) -> Result<Physical> {
-        let plan = plan.transform_up(|node| {
-            let (first, again, rows_max) =
-                if let Some(it) = node.downcast_ref::<RecursiveQueryExec>() {
-                    (it.static_term(), it.recursive_term(), None)
-                } else if let Some(it) = node.downcast_ref::<NestedLoopJoinExec>() {
-                    (it.left(), it.right(), Some(LOOP_ROWS))
-                } else {
-                    return Ok(Transformed::no(node));
-                };
-            let turn = Arc::new(YieldExec { input: again.clone(), rows_max });
-            let children = vec![first.clone(), turn as Physical];
-            Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
-        });
-        plan.data()
-    }
-
-    fn name(&self) -> &str {
-        "turns"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-}
+/// Puts [`Yields`] over the inputs that recursive queries and nested loops process repeatedly.
+pub(super) const INSERT_YIELDS: Rule = Rule("turns", |plan| {
+    let plan = plan.transform_up(|node| {
+        let (first, again, rows_max) = if let Some(it) = node.downcast_ref::<RecursiveQueryExec>() {
+            (it.static_term(), it.recursive_term(), None)
+        } else if let Some(it) = node.downcast_ref::<NestedLoopJoinExec>() {
+            (it.left(), it.right(), Some(LOOP_ROWS))
+        } else {
+            return Ok(Transformed::no(node));
+        };
+        let children = vec![first.clone(), Unary::plan(again.clone(), Yields { rows_max })];
+        Ok(Transformed::yes(replace_children_if_necessary(node, children)?))
+    });
+    plan.data()
+});
 
 /// Pauses before its input starts, and after each `rows_max` rows.
 #[derive(Debug)]
-struct YieldExec {
-    input: Physical,
+struct Yields {
     rows_max: Option<usize>,
 }
 
-impl DisplayAs for YieldExec {
-    fn fmt_as(&self, kind: DisplayFormatType, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.input.fmt_as(kind, f)
-    }
-}
+impl Step for Yields {
+    const IS_HIDDEN: bool = true;
 
-impl ExecutionPlan for YieldExec {
-    fn name(&self) -> &str {
-        self.input.name()
+    fn name<'a>(&'a self, input: &'a Physical) -> &'a str {
+        input.name()
     }
 
-    fn downcast_delegate(&self) -> Option<&dyn ExecutionPlan> {
-        Some(self.input.as_ref())
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    fn children(&self) -> Vec<&Physical> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
+    fn show(
         &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
+        input: &Physical,
+        kind: DisplayFormatType,
+        f: &mut std::fmt::Formatter<'_>,
+    ) -> std::fmt::Result {
+        input.fmt_as(kind, f)
     }
 
-    fn with_new_children(self: Arc<Self>, mut children: Vec<Physical>) -> Result<Physical> {
-        Ok(Arc::new(Self { input: children.swap_remove(0), rows_max: self.rows_max }))
+    fn properties(&self, input: &Physical) -> Arc<PlanProperties> {
+        input.properties().clone()
     }
 
-    fn execute(&self, part: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let input = self.input.execute(part, context)?;
+    fn execute(self: Arc<Self>, run: Run<'_>) -> Result<SendableRecordBatchStream> {
+        let Run { input, partition, context } = run;
+        let input = input.execute(partition, context)?;
         Ok(Box::pin(Paused { input, has_paused: false, rows_max: self.rows_max, rest: None }))
     }
 }

@@ -18,7 +18,7 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures_util::Stream;
 
-use super::Physical;
+use crate::data_fusion::Physical;
 use crate::profile::Actual;
 
 /// An instrumented step, with its measurements.

@@ -5,23 +5,15 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Expr as Logical, JoinType, LogicalPlan, LogicalPlanBuilder};
 
 use super::apply::{Answer, Apply};
+use super::block::{JoinKind, Numbers, SetOperation};
 use super::error::unwrapped;
 use super::leaf::columns_of;
-use super::logical_plan::{Numbers, PlanScope, all_of, named, next, projected};
+use super::logical_plan::{PlanScope, all_of, named, next, projected};
 use crate::error::SqlError;
 use crate::expr::Expr;
 use crate::expr::query::Query;
 use crate::types::SqlType;
 use crate::vocabulary::column::{ColumnId, relation_name};
-
-/// The type of a join: it determines which rows without a match are retained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum JoinKind {
-    Inner,
-    Left,
-    Right,
-    Full,
-}
 
 /// Joins the rows of two plans for which a condition over both holds.
 pub(crate) fn join(
@@ -65,14 +57,6 @@ pub(crate) fn lateral(
         Apply::plan(left, query.plan.clone(), refs, Vec::new(), answer)
     };
     plan().map_err(|error| unwrapped(&error))
-}
-
-/// A set operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetOperation {
-    Union,
-    Intersect,
-    Except,
 }
 
 /// Combines the rows of two queries whose columns have the same types.

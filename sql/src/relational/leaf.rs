@@ -107,7 +107,7 @@ impl fmt::Debug for Relation {
 /// Returns the columns of the relation with this number.
 pub(super) fn schema_of(types: &[SqlType], relation: u32) -> SchemaRef {
     let field = |(at, base): (usize, &SqlType)| {
-        let name = ColumnId { relation, column: at as u32 }.name().name;
+        let name = ColumnId { relation, column: at as u32 }.physical_name();
         Field::new(name, arrow_type(*base), true)
     };
     Arc::new(Schema::new(types.iter().enumerate().map(field).collect::<Vec<_>>()))

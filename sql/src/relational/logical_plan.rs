@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
 
 use super::aggregate;
 use super::apply::{Apply, answer};
-use super::block::{Block, Distinct};
+use super::block::{Block, Distinct, Numbers};
 use super::error::{unwrapped, wrapped};
 use super::function::{Computed, KeyOf, is_volatile};
 use super::leaf::columns_of;
@@ -27,10 +27,7 @@ use crate::expr::query::{Aggregate, Called, Keyed, Query, Shape, Subquery, Subqu
 use crate::expr::{Binary, Comparison, Expr, Typed, Unary};
 use crate::types::SqlType;
 use crate::types::datum::Datum;
-use crate::vocabulary::column::{ColumnId, SortKey};
-
-/// The counter of relation numbers.
-pub(crate) type Numbers = u32;
+use crate::vocabulary::column::{ColumnId, SortKey, relation_name};
 
 /// Returns the next relation number.
 pub(super) fn next(numbers: &mut Numbers) -> u32 {
@@ -75,7 +72,7 @@ pub(crate) fn lower(
 }
 
 fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<LogicalPlan> {
-    let mut scope = PlanScope::new(block.from.plan(), &block.columns, numbers);
+    let mut scope = PlanScope::new(block.from.source(), &block.columns, numbers);
     if let Some(filter) = block.filter {
         scope.filter(filter)?;
     }
@@ -114,6 +111,13 @@ fn lowered(block: Block, relation: u32, numbers: &mut Numbers) -> Result<Logical
         plan = projected(plan, exprs, relation)?;
     }
     Ok(plan)
+}
+
+impl ColumnId {
+    /// Returns its name in DataFusion's logical plans.
+    pub(super) fn name(self) -> Column {
+        Column::new(Some(relation_name(self.relation)), self.physical_name())
+    }
 }
 
 /// Returns a column of a relation.

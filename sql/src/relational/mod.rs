@@ -19,6 +19,8 @@
 //!
 //! This module starts no threads. A plan has one partition and is polled until it waits for rows,
 //! which are then read and passed to it.
+//!
+//! A build without the cargo feature `relational` has `absent.rs` in place of this file.
 
 mod aggregate;
 mod apply;
@@ -30,6 +32,7 @@ mod error;
 mod filter;
 mod function;
 mod grouping;
+mod init_plan;
 mod instrumented;
 mod joins;
 mod leaf;
@@ -40,33 +43,26 @@ mod project_set;
 mod run;
 mod sequential_partitions;
 mod subquery_output;
+mod unary;
 mod unordered_scan;
 mod values;
 mod volatile;
 mod windows;
 
-use std::sync::Arc;
-
-use datafusion::physical_plan::ExecutionPlan;
-
 pub(crate) use aggregate::Folded;
 pub(crate) use apply::joins_rows;
-pub(crate) use aside::{INIT_SEQUENCE_FIRST, init_plan_of};
-pub(crate) use block::{Block, Distinct, From, GroupBy, sequence_scan, system_scan};
+pub(crate) use block::{
+    Block, Distinct, From, GroupBy, JoinKind, Numbers, RELATIONS_MAX, SetOperation,
+};
 pub(crate) use function::{Computed, KeyOf};
+pub(crate) use init_plan::{INIT_SEQUENCE_FIRST, init_plan_of};
 pub(crate) use instrumented::actual;
-pub(crate) use joins::{JoinKind, SetOperation, combined, join, lateral};
+pub(crate) use joins::{combined, join, lateral};
 pub(crate) use leaf::{Leaf, Scan};
-pub(crate) use logical_plan::{Numbers, lower};
+pub(crate) use logical_plan::lower;
 pub(crate) use parts::{
-    answered, expand, filtered, given, names_outer, recursive, renamed, with_columns, work_table,
+    answered, expand, filtered, given, names_outer, recursive, renamed, sequence_scan, system_scan,
+    with_columns, work_table,
 };
 pub(crate) use run::{Running, physical, run};
 pub(crate) use values::datum;
-
-/// An executable plan.
-pub(crate) type Physical = Arc<dyn ExecutionPlan>;
-
-/// The maximum number of relations in a statement, including the intermediate relations of its
-/// plan.
-pub(crate) const RELATIONS_MAX: u32 = 1_000;

@@ -8,16 +8,19 @@ use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr as Logical, LogicalPlan, LogicalPlanBuilder};
 
+use super::block::{From, Numbers};
 use super::error::unwrapped;
 use super::leaf::{Leaf, scan, schema_of};
-use super::logical_plan::{Numbers, PlanScope, named, projected};
+use super::logical_plan::{PlanScope, named, projected};
 use super::project_set::{Calls, Expand};
 use super::values::is_ordered;
+use crate::catalog::{Sequence, sequence};
 use crate::error::SqlError;
 use crate::expr::Expr;
 use crate::expr::query::{Called, Query};
 use crate::types::SqlType;
 use crate::vocabulary::column::{ColumnId, relation_name};
+use crate::vocabulary::system::SystemTable;
 
 /// The stack that a walk over a plan of the maximum depth needs, with a margin.
 const WALK_BYTES: usize = 16 << 20;
@@ -26,6 +29,42 @@ type Planned = std::result::Result<LogicalPlan, SqlError>;
 
 fn planned(plan: impl FnOnce() -> Result<LogicalPlan>) -> Planned {
     plan().map_err(|error| unwrapped(&error))
+}
+
+impl From {
+    /// Returns the plan that reads the rows.
+    pub(super) fn source(self) -> LogicalPlan {
+        match self {
+            Self::Nothing => {
+                LogicalPlanBuilder::empty(true).build().expect("one row without columns")
+            }
+            Self::Table(paths, relation) => {
+                // The key of the row follows the columns of a table.
+                let columns = paths.table.columns.iter().map(|column| column.ty.base);
+                let types: Vec<SqlType> = columns.chain([SqlType::Bytea]).collect();
+                scan(Leaf::Table(paths), &types, relation)
+            }
+            Self::Values(rows, types, relation) => scan(Leaf::Rows(rows), &types, relation),
+            Self::Plan(plan) => plan,
+        }
+    }
+
+    /// Returns the plan that reads the rows. A build without DataFusion has none.
+    pub(crate) fn plan(self) -> Planned {
+        Ok(self.source())
+    }
+}
+
+/// Returns the plan that reads a system table.
+pub(crate) fn system_scan(table: &'static SystemTable, relation: u32) -> Planned {
+    let types: Vec<SqlType> = table.all_columns().map(|(_, base)| base).collect();
+    Ok(scan(Leaf::System(table), &types, relation))
+}
+
+/// Returns the plan that reads a sequence as a table.
+pub(crate) fn sequence_scan(name: String, sequence: Sequence, relation: u32) -> Planned {
+    let types = sequence::COLUMNS.map(|(_, base)| base);
+    Ok(scan(Leaf::Sequence(name, sequence), &types, relation))
 }
 
 /// Returns a query as the relation with this number.
@@ -136,8 +175,8 @@ pub(crate) fn work_table(
 }
 
 /// The rows that a step of the statement returned, as the relation with this number.
-pub(crate) fn given(types: &[SqlType], relation: u32) -> Query {
-    Query { plan: scan(Leaf::Given(relation), types, relation), types: types.to_vec() }
+pub(crate) fn given(types: &[SqlType], relation: u32) -> std::result::Result<Query, SqlError> {
+    Ok(Query { plan: scan(Leaf::Given(relation), types, relation), types: types.to_vec() })
 }
 
 /// A recursive query: the first rows, and those derived from them through a work table.
@@ -157,7 +196,7 @@ pub(crate) fn recursive(
         let plain = |query: Query| {
             let columns = query.plan.schema().columns().into_iter().enumerate();
             let named = columns.map(|(at, it)| {
-                let name = ColumnId { relation, column: at as u32 }.name().name;
+                let name = ColumnId { relation, column: at as u32 }.physical_name();
                 Logical::Column(it).alias(name)
             });
             let named: Vec<Logical> = named.collect();

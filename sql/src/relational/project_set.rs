@@ -1,7 +1,5 @@
 //! Set-returning functions, evaluated for each row of their input.
 
-use std::cmp::Ordering;
-use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::pin::Pin;
@@ -9,26 +7,20 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Poll, ready};
 
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
-use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DFSchema, DFSchemaRef};
+use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::error::Result;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
-use datafusion::logical_expr::{
-    Expr as Logical, Extension, LogicalPlan, UserDefinedLogicalNodeCore,
-};
+use datafusion::logical_expr::{Expr as Logical, LogicalPlan};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_plan::execution_plan::apply_expression_roots;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-};
+use datafusion::physical_plan::{DisplayFormatType, ExecutionPlanProperties, PlanProperties};
 use futures_util::Stream;
 
-use super::apply::names_of;
 use super::error::wrapped;
 use super::function::eval_context;
 use super::leaf::{as_they_come, columns_of};
+use super::unary::{AddColumns, Adding, Run, Step, Unary};
 use super::values::{Column, Values, taken};
+use crate::data_fusion::Physical;
 use crate::error::SqlError;
 use crate::expr::Env;
 use crate::types::SqlType;
@@ -79,14 +71,11 @@ impl Calls {
     }
 }
 
-/// A plan whose rows are joined with those of functions.
-#[derive(Clone, Debug)]
+/// Functions whose rows are joined with those of the input.
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Expand {
-    input: LogicalPlan,
     calls: Calls,
     args: Vec<Logical>,
-    added: Arc<DFSchema>,
-    schema: DFSchemaRef,
 }
 
 impl Expand {
@@ -98,21 +87,18 @@ impl Expand {
         relation: u32,
     ) -> Result<LogicalPlan> {
         let added = columns_of(&calls.added(), relation)?;
-        let schema = Arc::new(input.schema().join(&added)?);
-        let node = Self { input, calls, args, added: Arc::new(added), schema };
-        Ok(LogicalPlan::Extension(Extension { node: Arc::new(node) }))
+        AddColumns::plan(input, Self { calls, args }, added)
     }
 
     /// Returns the physical plan.
     pub(super) fn physical(
         &self,
-        input: Arc<dyn ExecutionPlan>,
+        input: Physical,
         args: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Arc<dyn ExecutionPlan> {
-        let schema: SchemaRef = Arc::new(self.schema.as_arrow().clone());
-        let properties = as_they_come(schema, input.boundedness());
-        let calls = self.calls.clone();
-        Arc::new(ExpandExec { input, calls, args, properties })
+        schema: &Schema,
+    ) -> Physical {
+        let (calls, schema) = (self.calls.clone(), Arc::new(schema.clone()));
+        Unary::plan(input, Expansion { calls, args, schema })
     }
 
     pub(super) fn args(&self) -> &[Logical] {
@@ -120,124 +106,70 @@ impl Expand {
     }
 }
 
-impl PartialEq for Expand {
-    fn eq(&self, other: &Self) -> bool {
-        self.input == other.input && self.calls == other.calls && self.args == other.args
-    }
-}
-
-impl Eq for Expand {}
-
 impl Hash for Expand {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.input.hash(state);
         self.calls.hash(state);
     }
 }
 
-impl PartialOrd for Expand {
-    fn partial_cmp(&self, _: &Self) -> Option<Ordering> {
-        None
-    }
-}
+impl Adding for Expand {
+    const NAME: &'static str = "Expand";
 
-impl UserDefinedLogicalNodeCore for Expand {
-    fn name(&self) -> &str {
-        "Expand"
-    }
-
-    fn inputs(&self) -> Vec<&LogicalPlan> {
-        vec![&self.input]
-    }
-
-    fn schema(&self) -> &DFSchemaRef {
-        &self.schema
-    }
-
-    fn expressions(&self) -> Vec<Logical> {
+    fn exprs(&self) -> Vec<Logical> {
         self.args.clone()
     }
 
-    fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
-        names_of(&self.added)
+    fn with_exprs(&self, args: Vec<Logical>) -> Self {
+        Self { args, calls: self.calls.clone() }
     }
 
-    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Function Scan: {:?}", self.calls.functions)
-    }
-
-    fn with_exprs_and_inputs(
-        &self,
-        args: Vec<Logical>,
-        mut inputs: Vec<LogicalPlan>,
-    ) -> Result<Self> {
-        let input = inputs.swap_remove(0);
-        let schema = Arc::new(input.schema().join(&self.added)?);
-        Ok(Self { input, args, schema, ..self.clone() })
     }
 }
 
+/// The physical form of [`Expand`].
 #[derive(Debug)]
-struct ExpandExec {
-    input: Arc<dyn ExecutionPlan>,
+struct Expansion {
     calls: Calls,
     args: Vec<Arc<dyn PhysicalExpr>>,
-    properties: Arc<PlanProperties>,
+    /// All columns.
+    schema: SchemaRef,
 }
 
-impl DisplayAs for ExpandExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Function Scan: {:?}", self.calls.functions)
-    }
-}
-
-impl ExecutionPlan for ExpandExec {
-    fn name(&self) -> &str {
+impl Step for Expansion {
+    fn name<'a>(&'a self, _: &'a Physical) -> &'a str {
         "Function Scan"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
+    fn show(&self, _: &Physical, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Function Scan: {:?}", self.calls.functions)
     }
 
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
+    fn properties(&self, input: &Physical) -> Arc<PlanProperties> {
+        as_they_come(self.schema.clone(), input.boundedness())
     }
 
-    fn apply_expressions(
-        &self,
-        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        apply_expression_roots(&self.args, f)
+    fn exprs(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        self.args.iter().collect()
     }
 
-    fn with_new_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let (calls, args) = (self.calls.clone(), self.args.clone());
-        let properties = self.properties.clone();
-        Ok(Arc::new(Self { input: children.swap_remove(0), calls, args, properties }))
-    }
-
-    fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let input = self.input.execute(0, context.clone())?;
-        let (calls, args, schema) = (self.calls.clone(), self.args.clone(), self.schema());
-        Ok(Box::pin(Expanded { input, calls, args, context, schema }))
+    fn execute(self: Arc<Self>, run: Run<'_>) -> Result<SendableRecordBatchStream> {
+        let Run { input, context, .. } = run;
+        let input = input.execute(0, context.clone())?;
+        Ok(Box::pin(Expanded { input, context, own: self }))
     }
 }
 
 struct Expanded {
     input: SendableRecordBatchStream,
-    calls: Calls,
-    args: Vec<Arc<dyn PhysicalExpr>>,
     context: Arc<TaskContext>,
-    schema: SchemaRef,
+    own: Arc<Expansion>,
 }
 
 impl RecordBatchStream for Expanded {
     fn schema(&self) -> SchemaRef {
-        self.schema.clone()
+        self.own.schema.clone()
     }
 }
 
@@ -258,27 +190,27 @@ impl Stream for Expanded {
 impl Expanded {
     fn expanded(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let count = batch.num_rows();
-        let arrays = self.args.iter().map(|arg| arg.evaluate(batch)?.into_array(count));
+        let arrays = self.own.args.iter().map(|arg| arg.evaluate(batch)?.into_array(count));
         let arrays = arrays.collect::<Result<Vec<_>>>()?;
-        let args: Vec<Values<'_>> = (self.calls.inputs().zip(&arrays))
+        let args: Vec<Values<'_>> = (self.own.calls.inputs().zip(&arrays))
             .map(|(base, array)| Values::new(*base, array))
             .collect();
         let env = &eval_context(self.context.session_config().options())?.env;
         let env = env.lock().unwrap_or_else(PoisonError::into_inner);
         let mut columns: Vec<Column> =
-            self.calls.added().iter().map(|base| Column::new(*base)).collect();
+            self.own.calls.added().iter().map(|base| Column::new(*base)).collect();
         let mut places = Vec::new();
         for row in 0..count {
             let values =
                 args.iter().map(|arg| arg.get(row)).collect::<std::result::Result<Vec<_>, _>>();
-            let rows = values.and_then(|values| self.calls.rows(&values, &env));
+            let rows = values.and_then(|values| self.own.calls.rows(&values, &env));
             let mut rows = rows.map_err(wrapped)?;
-            if self.calls.is_numbered {
+            if self.own.calls.is_numbered {
                 let number =
                     |(at, row): (usize, &mut Vec<Datum>)| row.push(Datum::Int(at as i64 + 1));
                 rows.iter_mut().enumerate().for_each(number);
             }
-            if rows.is_empty() && self.calls.is_kept {
+            if rows.is_empty() && self.own.calls.is_kept {
                 rows.push(vec![Datum::Null; columns.len()]);
             }
             for values in rows {
@@ -290,6 +222,6 @@ impl Expanded {
         let own = taken(batch, places)?;
         let added = columns.iter_mut().map(Column::finish);
         let all = own.columns().iter().cloned().chain(added).collect();
-        Ok(RecordBatch::try_new_with_options(self.schema.clone(), all, &options)?)
+        Ok(RecordBatch::try_new_with_options(self.own.schema.clone(), all, &options)?)
     }
 }

@@ -25,17 +25,17 @@ use pangea_core::ids::TableId;
 use pangea_core::txn::{Context, SqlState};
 use tokio::runtime::{self, Runtime};
 
-use super::Physical;
 use super::apply::{Planner, settle_inside};
-use super::cooperative_yield::InsertYields;
+use super::cooperative_yield::INSERT_YIELDS;
 use super::error::{more_than_one_row, unwrapped, wrapped};
 use super::function::{Computed, EvalContext};
 use super::instrumented::measured;
 use super::leaf::{Task, serve, table_of, without_statement};
 use super::pool::Pool;
-use super::sequential_partitions::{InSeries, UnionsInSeries};
-use super::unordered_scan::AnyOrder;
+use super::sequential_partitions::{IN_SERIES, UNIONS_IN_SERIES};
+use super::unordered_scan::ANY_ORDER;
 use super::values::{Values, scalar};
+use crate::data_fusion::Physical;
 use crate::error::{Failure, SqlError, code};
 use crate::exec::ROWS_BYTES_MAX;
 use crate::expr::Env;
@@ -123,10 +123,10 @@ fn common() -> &'static SessionState {
         let mut rules: Vec<_> =
             rules.into_iter().filter(|rule| !is_unfit.contains(&rule.name())).collect();
         let last = rules.len().saturating_sub(1);
-        rules.insert(last, Arc::new(InSeries));
-        rules.insert(0, Arc::new(UnionsInSeries));
-        rules.push(Arc::new(AnyOrder));
-        rules.push(Arc::new(InsertYields));
+        rules.insert(last, Arc::new(IN_SERIES));
+        rules.insert(0, Arc::new(UNIONS_IN_SERIES));
+        rules.push(Arc::new(ANY_ORDER));
+        rules.push(Arc::new(INSERT_YIELDS));
         SessionStateBuilder::new()
             .with_config(config)
             .with_analyzer_rules(Vec::new())

@@ -9,151 +9,89 @@ use std::task::Poll;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning,
-    PlanProperties,
+    DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
 };
 use futures_util::Stream;
 
-/// Puts [`SequentialPartitionsExec`] over each UNION. It runs before the rules that plan for
-/// several partitions, for example aggregates in two steps, because our aggregates have no partial
-/// state.
-#[derive(Debug)]
-pub(super) struct UnionsInSeries;
+use super::unary::{Rule, Run, Step, Unary};
+use crate::data_fusion::Physical;
 
-impl PhysicalOptimizerRule for UnionsInSeries {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = plan.transform_up(|node| {
-            Ok(match node.downcast_ref::<UnionExec>() {
-                Some(_) => {
-                    Transformed::yes(Arc::new(SequentialPartitionsExec::new(node, None)) as _)
-                }
-                None => Transformed::no(node),
-            })
-        });
-        plan.data()
-    }
-
-    fn name(&self) -> &str {
-        "unions_in_series"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-}
-
-/// Puts [`SequentialPartitionsExec`] at the remaining places where partitions are merged.
-#[derive(Debug)]
-pub(super) struct InSeries;
-
-impl PhysicalOptimizerRule for InSeries {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = plan
-            .transform_up(|node| {
-                let Some(meeting) = node.downcast_ref::<CoalescePartitionsExec>() else {
-                    return Ok(Transformed::no(node));
-                };
-                let input = meeting.input().clone();
-                Ok(Transformed::yes(
-                    Arc::new(SequentialPartitionsExec::new(input, meeting.fetch())) as _,
-                ))
-            })
-            .data()?;
-        Ok(match plan.output_partitioning().partition_count() {
-            1 => plan,
-            _ => Arc::new(SequentialPartitionsExec::new(plan, None)),
+/// Puts [`SequentialPartitions`] over each UNION. It runs before the rules that plan for several
+/// partitions, for example aggregates in two steps, because our aggregates have no partial state.
+pub(super) const UNIONS_IN_SERIES: Rule = Rule("unions_in_series", |plan| {
+    plan.transform_up(|node| {
+        Ok(match node.downcast_ref::<UnionExec>() {
+            Some(_) => Transformed::yes(Unary::plan(node, SequentialPartitions { fetch: None })),
+            None => Transformed::no(node),
         })
-    }
+    })
+    .data()
+});
 
-    fn name(&self) -> &str {
-        "in_series"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-}
+/// Puts [`SequentialPartitions`] at the remaining places where partitions are merged.
+pub(super) const IN_SERIES: Rule = Rule("in_series", |plan| {
+    let plan = plan
+        .transform_up(|node| {
+            let Some(meeting) = node.downcast_ref::<CoalescePartitionsExec>() else {
+                return Ok(Transformed::no(node));
+            };
+            let step = SequentialPartitions { fetch: meeting.fetch() };
+            Ok(Transformed::yes(Unary::plan(meeting.input().clone(), step)))
+        })
+        .data()?;
+    Ok(match plan.output_partitioning().partition_count() {
+        1 => plan,
+        _ => Unary::plan(plan, SequentialPartitions { fetch: None }),
+    })
+});
 
 /// Reads the partitions of its input in order.
 #[derive(Debug)]
-struct SequentialPartitionsExec {
-    input: Arc<dyn ExecutionPlan>,
+struct SequentialPartitions {
     fetch: Option<usize>,
-    properties: Arc<PlanProperties>,
 }
 
-impl SequentialPartitionsExec {
-    fn new(input: Arc<dyn ExecutionPlan>, fetch: Option<usize>) -> Self {
-        let properties = PlanProperties::new(
+impl Step for SequentialPartitions {
+    fn name<'a>(&'a self, _: &'a Physical) -> &'a str {
+        "Serial"
+    }
+
+    fn show(
+        &self,
+        _: &Physical,
+        _: DisplayFormatType,
+        f: &mut std::fmt::Formatter<'_>,
+    ) -> std::fmt::Result {
+        write!(f, "Serial")
+    }
+
+    fn properties(&self, input: &Physical) -> Arc<PlanProperties> {
+        Arc::new(PlanProperties::new(
             EquivalenceProperties::new(input.schema()),
             Partitioning::UnknownPartitioning(1),
             input.pipeline_behavior(),
             input.boundedness(),
-        );
-        Self { input, fetch, properties: Arc::new(properties) }
-    }
-}
-
-impl DisplayAs for SequentialPartitionsExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Serial")
-    }
-}
-
-impl ExecutionPlan for SequentialPartitionsExec {
-    fn name(&self) -> &str {
-        "Serial"
+        ))
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0), self.fetch)))
-    }
-
-    fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let count = self.input.output_partitioning().partition_count();
-        let (input, schema) = (self.input.clone(), self.schema());
+    fn execute(self: Arc<Self>, run: Run<'_>) -> Result<SendableRecordBatchStream> {
+        let Run { input, context, .. } = run;
+        let count = input.output_partitioning().partition_count();
+        let (input, schema) = (input.clone(), input.schema());
         let left = self.fetch.unwrap_or(usize::MAX);
         Ok(Box::pin(InOrder { input, context, next: 0, count, current: None, left, schema }))
     }
 }
 
 struct InOrder {
-    input: Arc<dyn ExecutionPlan>,
+    input: Physical,
     context: Arc<TaskContext>,
     next: usize,
     count: usize,

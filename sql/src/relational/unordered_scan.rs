@@ -6,13 +6,11 @@
 
 use std::sync::Arc;
 
-use datafusion::common::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
@@ -20,28 +18,14 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 
-use super::Physical;
 use super::aggregate::Folded;
 use super::leaf::Scan;
+use super::unary::Rule;
+use crate::data_fusion::Physical;
 use crate::vocabulary::aggregate::AggregateKind;
 
 /// Marks the scans whose rows may come in any order.
-#[derive(Debug)]
-pub(super) struct AnyOrder;
-
-impl PhysicalOptimizerRule for AnyOrder {
-    fn optimize(&self, plan: Physical, _: &ConfigOptions) -> Result<Physical> {
-        told(plan, false)
-    }
-
-    fn name(&self) -> &str {
-        "any_order"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
-}
+pub(super) const ANY_ORDER: Rule = Rule("any_order", |plan| told(plan, false));
 
 /// Returns the plan with those scans marked. `is_any`: the order of this plan's own rows is
 /// irrelevant.

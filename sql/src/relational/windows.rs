@@ -18,11 +18,13 @@ use datafusion::logical_expr::{
     Expr as Logical, LogicalPlan, LogicalPlanBuilder, WindowFrame, WindowFrameBound,
     WindowFrameUnits, WindowFunctionDefinition, WindowUDF, cast, lit,
 };
+use sqlparser::ast;
 
 use super::aggregate::{folded, native};
-use super::logical_plan::{Numbers, PlanScope, comparable, named, next, projected};
+use super::block::Numbers;
+use super::logical_plan::{PlanScope, comparable, named, next, projected};
 use crate::expr::Expr;
-use crate::expr::query::{Aggregate, Window};
+use crate::expr::query::{Aggregate, Frame, FrameBound, Window};
 use crate::types::SqlType;
 use crate::vocabulary::column::SortKey;
 use crate::vocabulary::window::WindowFunction;
@@ -108,12 +110,31 @@ fn call(window: &Window, relation: u32, place: usize) -> Logical {
             args,
             partition_by,
             order_by,
-            window_frame: window.frame.clone(),
+            window_frame: frame(&window.frame),
             filter,
             null_treatment: None,
             distinct: false,
         },
     }))
+}
+
+fn frame(frame: &Frame) -> WindowFrame {
+    let units = match frame.units {
+        ast::WindowFrameUnits::Rows => WindowFrameUnits::Rows,
+        ast::WindowFrameUnits::Range => WindowFrameUnits::Range,
+        ast::WindowFrameUnits::Groups => WindowFrameUnits::Groups,
+    };
+    let offset = |offset: Option<u64>| match (units, offset) {
+        // An offset of RANGE has the type of the sort column, whose integers are all 64 bits wide.
+        (WindowFrameUnits::Range, Some(offset)) => ScalarValue::Int64(Some(offset as i64)),
+        (_, offset) => ScalarValue::UInt64(offset),
+    };
+    let bound = |bound| match bound {
+        FrameBound::CurrentRow => WindowFrameBound::CurrentRow,
+        FrameBound::Preceding(by) => WindowFrameBound::Preceding(offset(by)),
+        FrameBound::Following(by) => WindowFrameBound::Following(offset(by)),
+    };
+    WindowFrame::new_bounds(units, bound(frame.start), bound(frame.end))
 }
 
 fn definition(window: &Window, args: &mut Vec<Logical>) -> WindowFunctionDefinition {

@@ -8,6 +8,7 @@ use super::authorization::{self, SetUser};
 use super::prepared;
 use super::savepoint::Step;
 use crate::error::{SqlError, code};
+use crate::plan;
 use crate::syntax::as_of::AsOf;
 use crate::syntax::explain::Explain;
 use crate::syntax::{self, CursorStatement, Parsed, command_of};
@@ -91,24 +92,7 @@ impl Command {
             return Ok(Self::Data(parsed));
         }
         Ok(match &*parsed.ast {
-            S::Query(_)
-            | S::Insert(_)
-            | S::Update(_)
-            | S::Delete(_)
-            | S::CreateTable(_)
-            | S::CreateIndex(_)
-            | S::CreateView(_)
-            | S::CreateType { .. }
-            | S::AlterType(_)
-            | S::Comment { .. }
-            | S::AlterTable(_)
-            | S::CreateSequence { .. }
-            | S::Drop { .. }
-            | S::DropProcedure { .. }
-            | S::Call(_)
-            | S::Truncate(_)
-            | S::Lock(_)
-            | S::ShowTables { .. } => Self::Data(parsed),
+            statement if plan::plans(statement) => Self::Data(parsed),
             S::Copy { .. } => Self::Copy(parsed),
             S::StartTransaction { modes, begin, .. } => Self::Begin {
                 tag: if *begin { "BEGIN" } else { "START TRANSACTION" },

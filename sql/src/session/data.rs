@@ -77,10 +77,7 @@ impl Session {
         let types: Vec<_> = param_types.iter().copied().map(Some).collect();
         let (planned, mut cx) = self.plan(parsed, &types).await?;
         check_planned(&planned, params, &self.engine.topology().partitions)?;
-        if let Plan::Lock = planned.plan {
-            let message = "LOCK TABLE can only be used in transaction blocks";
-            return Err(SqlError::new(code::NO_TRANSACTION, message));
-        }
+        check_alone(&planned)?;
         self.gather_facts(&planned).await;
         if planned.is_write() && planned.is_certified() {
             drop(cx);
@@ -503,8 +500,8 @@ fn check_planned(
 
 /// If tables are partitioned, checks that there is a shard for each range of a new table.
 fn check_ranges(planned: &Planned, partitions: &Partitions) -> Result<(), SqlError> {
-    let Plan::CreateTable(create) = &planned.plan else { return Ok(()) };
-    let (ranges, shards) = (create.starts.len() + 1, usize::from(partitions.shards()));
+    let ranges = planned.plan.as_utility().map_or(1, |statement| statement.ranges());
+    let shards = usize::from(partitions.shards());
     if shards == 1 || ranges <= shards {
         return Ok(());
     }
@@ -522,4 +519,13 @@ fn depends_on_schema(failure: &Failure) -> bool {
     let Failure::Sql(error) = failure else { return false };
     let is_of_names = error.code.as_str().starts_with("42") && error.code != code::SYNTAX;
     is_of_names || error.code == code::UNDEFINED_SCHEMA
+}
+
+/// Refuses a statement that makes sense only in a transaction block.
+fn check_alone(planned: &Planned) -> Result<(), SqlError> {
+    let Some(statement) = planned.plan.as_utility().filter(|it| it.needs_block()) else {
+        return Ok(());
+    };
+    let message = format!("{} can only be used in transaction blocks", statement.command());
+    Err(SqlError::new(code::NO_TRANSACTION, message))
 }

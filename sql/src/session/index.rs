@@ -15,7 +15,7 @@ use super::local::LocalContext;
 use crate::catalog::{self, QualifiedName, Relation};
 use crate::concurrent_index::{INDEX, IndexTarget, Step, encode};
 use crate::error::SqlError;
-use crate::plan::{Plan, Planned};
+use crate::plan::Planned;
 use crate::remote_rows::Snapshot;
 use crate::syntax::Parsed;
 
@@ -50,8 +50,7 @@ impl Session {
         if !matches!(&*parsed.ast, ast::Statement::CreateIndex(_)) {
             return None;
         }
-        let Plan::Alter(alter) = &planned.plan else { return None };
-        let change = alter.change.as_ref()?;
+        let change = planned.plan.as_utility()?.change()?;
         let table = change.before.id;
         let is_large = cx.estimate(table).is_some_and(|rows| rows >= ROWS_MIN);
         if !is_large && !is_concurrent(parsed) {

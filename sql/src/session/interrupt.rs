@@ -13,7 +13,7 @@ use std::time::Duration;
 use pangea_core::ids::TableId;
 use pangea_core::key::Key;
 use pangea_core::pool::Pool;
-use pangea_core::store::Sweep;
+use pangea_core::store::UnorderedScan;
 use pangea_core::txn::{Context, Parts, Scan, SqlState, Stop, Taken, Visit};
 use pangea_core::value::Value;
 
@@ -116,7 +116,7 @@ impl Context for Interruptible<'_> {
     }
 
     fn parts(&self, table: TableId) -> Option<Arc<dyn Parts>> {
-        let sweep = self.cx.sweep(table)?;
+        let sweep = self.cx.unordered_scan(table)?;
         Some(Arc::new(Swept { sweep, engine: self.engine.clone() }))
     }
 
@@ -127,13 +127,13 @@ impl Context for Interruptible<'_> {
 
 /// The partitions of a table, for a parallel scan.
 struct Swept {
-    sweep: Sweep,
+    sweep: UnorderedScan,
     engine: Arc<dyn Engine>,
 }
 
 impl Parts for Swept {
     fn count(&self) -> usize {
-        Sweep::PARTS
+        UnorderedScan::PARTS
     }
 
     fn bytes(&self) -> usize {

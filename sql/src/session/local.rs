@@ -13,10 +13,10 @@ use pangea_core::exec::TXN_BYTES_MAX;
 use pangea_core::ids::{ShardId, SnapshotVersion, TableId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::ShardSet;
-use pangea_core::store::{Pin, Sweep, Version};
+use pangea_core::store::{Pin, UnorderedScan, Version};
 use pangea_core::txn::{
-    Abort, Certified, Context, PointRead, RangeRead, ReadSet, Scan, Seen, SqlState, Stop, Visit,
-    Write,
+    Abort, Certified, Context, PointRead, RangeRead, ReadSet, ReadVersion, Scan, SqlState, Stop,
+    Visit, Write,
 };
 use pangea_core::value::Value;
 
@@ -121,8 +121,8 @@ impl LocalContext {
         }
         let write = |((table, key), value)| Write { table, key, value };
         let writes = Arc::unwrap_or_clone(self.writes);
-        let (reads, line) = (self.reads, self.pin.line());
-        Some(Certified { reads, writes: writes.into_iter().map(write).collect(), line })
+        let (reads, timeline) = (self.reads, self.pin.timeline());
+        Some(Certified { reads, writes: writes.into_iter().map(write).collect(), timeline })
     }
 
     fn record(&mut self, count: usize) -> Result<(), Stop> {
@@ -224,7 +224,8 @@ impl Context for LocalContext {
             // Checked first, because the transaction may continue from a savepoint after a failure.
             self.record(1)?;
             self.points.insert(at);
-            let seen = found.as_ref().map_or(Seen::Absent, |found| Seen::At(found.version));
+            let seen =
+                found.as_ref().map_or(ReadVersion::Absent, |found| ReadVersion::At(found.version));
             self.reads.points.push(PointRead { table, key: Key::from(key), seen });
         }
         Ok(found.map(|found| found.value))
@@ -250,7 +251,7 @@ impl Context for LocalContext {
         let mut last = None;
         merge(&mut rows, own, scan.direction, &mut |key, value, version| {
             if is_recording && let Some(version) = version {
-                seen.push((key.clone(), Seen::At(version)));
+                seen.push((key.clone(), ReadVersion::At(version)));
             }
             let Some(value) = value else { return ControlFlow::Continue(()) };
             let flow = visit(key, value);
@@ -294,9 +295,10 @@ impl Context for LocalContext {
 impl LocalContext {
     /// Returns a sweep over a whole table, if no reads are recorded, nothing was written, and all
     /// of its rows are on this node.
-    pub(super) fn sweep(&self, table: TableId) -> Option<Sweep> {
+    pub(super) fn unordered_scan(&self, table: TableId) -> Option<UnorderedScan> {
         let is_here = self.remote.as_ref().is_none_or(|remote| remote.spread(table) == 1);
-        (is_here && !self.is_recording && self.writes.is_empty()).then(|| self.pin.sweep(table))
+        (is_here && !self.is_recording && self.writes.is_empty())
+            .then(|| self.pin.unordered_scan(table))
     }
 
     /// Checks after a read that the snapshot is still valid: a failover may discard it.

@@ -1,7 +1,5 @@
 //! Columns: of relations, of results, and of sort orders.
 
-use datafusion::common::Column;
-
 use crate::types::ColumnType;
 use sqlparser::ast;
 
@@ -13,11 +11,11 @@ pub(crate) struct ColumnId {
 }
 
 impl ColumnId {
-    /// Returns its name in DataFusion. The name is unique without the qualifier, because physical
+    /// Returns its name in DataFusion. The name is unique without a qualifier, because physical
     /// plans have no qualifiers.
-    pub(crate) fn name(self) -> Column {
+    pub(crate) fn physical_name(self) -> String {
         let Self { relation, column } = self;
-        Column::new(Some(relation_name(relation)), format!("r{relation}c{column}"))
+        format!("r{relation}c{column}")
     }
 }
 

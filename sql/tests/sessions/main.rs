@@ -9,3 +9,5 @@ mod robust;
 mod script;
 mod slt;
 mod strict;
+#[cfg(not(feature = "relational"))]
+mod without_relational;

@@ -3,7 +3,7 @@
 use super::read::Table;
 use crate::measure;
 use crate::options::Value;
-use crate::wrong::{Wrong, unknown};
+use crate::plan_error::{PlanError, unknown};
 
 /// The kind of figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ const KEYS: [&str; 15] = [
 ];
 
 impl Figure {
-    pub(super) fn read(table: &Table<'_>) -> Result<Self, Wrong> {
+    pub(super) fn read(table: &Table<'_>) -> Result<Self, PlanError> {
         table.allow(&KEYS)?;
         let texts = |key: &str| table.find(key).map_or(Ok(Vec::new()), |item| item.texts());
         let label = |key: &str| table.find(key).map(|item| item.text()).transpose();
@@ -125,7 +125,7 @@ impl Figure {
         let kind = kind.map_or(Ok(Kind::Line), |item| item.one_of(Kind::named, &Kind::NAMES))?;
         let log = texts("log")?;
         if let Some(axis) = log.iter().find(|axis| !["x", "y"].contains(&axis.as_str())) {
-            return Err(Wrong::new(table.line(), unknown("axis", axis, ["x", "y"])));
+            return Err(PlanError::new(table.line(), unknown("axis", axis, ["x", "y"])));
         }
         let figure = Self {
             line: table.line(),
@@ -150,8 +150,9 @@ impl Figure {
         Ok(figure)
     }
 
-    fn check(&self) -> Result<(), Wrong> {
-        let wrong = |message: String| Err(Wrong::new(self.line, format!("[[figure]]: {message}")));
+    fn check(&self) -> Result<(), PlanError> {
+        let wrong =
+            |message: String| Err(PlanError::new(self.line, format!("[[figure]]: {message}")));
         if self.kind == Kind::Timeline {
             let is_bare = self.per.is_none() && self.slowdown_from.is_empty();
             let is_bare = is_bare && self.paper.is_empty() && self.ceilings.is_empty();
@@ -179,22 +180,22 @@ impl Figure {
 fn all_of<T>(
     table: &Table<'_>,
     key: &str,
-    read: fn(&Table<'_>) -> Result<T, Wrong>,
-) -> Result<Vec<T>, Wrong> {
+    read: fn(&Table<'_>) -> Result<T, PlanError>,
+) -> Result<Vec<T>, PlanError> {
     let tables = table.find(key).map(|item| item.tables()).transpose()?.unwrap_or_default();
     tables.iter().map(read).collect()
 }
 
-fn ceiling(table: &Table<'_>) -> Result<Ceiling, Wrong> {
+fn ceiling(table: &Table<'_>) -> Result<Ceiling, PlanError> {
     table.allow(&["label", "source", "per_x"])?;
-    let missing = || Wrong::new(table.line(), "ceiling has no per_x, as in per_x = 125");
+    let missing = || PlanError::new(table.line(), "ceiling has no per_x, as in per_x = 125");
     let per_x = table.find("per_x").ok_or_else(missing)?.number()?;
     Ok(Ceiling { label: table.text("label")?, source: table.text("source")?, per_x })
 }
 
-fn paper(table: &Table<'_>) -> Result<Paper, Wrong> {
+fn paper(table: &Table<'_>) -> Result<Paper, PlanError> {
     table.allow(&["label", "source", "points"])?;
-    let missing = || Wrong::new(table.line(), "paper has no points, as in [[0, 10000]]");
+    let missing = || PlanError::new(table.line(), "paper has no points, as in [[0, 10000]]");
     let points = table.find("points").ok_or_else(missing)?.each()?;
     Ok(Paper {
         label: table.text("label")?,

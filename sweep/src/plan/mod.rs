@@ -20,7 +20,7 @@ pub use figure::{Ceiling, Figure, Kind, Paper};
 pub use read::Bound;
 
 use crate::options::{Engine, Value};
-use crate::wrong::{Wrong, unknown};
+use crate::plan_error::{PlanError, unknown};
 use read::{Choices, Item, Table};
 
 /// The maximum number of repeats: more provide no information.
@@ -87,9 +87,9 @@ impl Plan {
     /// assert_eq!(plan.axes[0].steps.len(), 2);
     /// let error = pangea_sweep::Plan::parse("title = 'T'\nrepeat = 3\n").unwrap_err();
     /// assert!(error.to_string().starts_with("line 2: there is no key in a plan \"repeat\""));
-    /// # Ok::<(), pangea_sweep::Wrong>(())
+    /// # Ok::<(), pangea_sweep::PlanError>(())
     /// ```
-    pub fn parse(text: &str) -> Result<Self, Wrong> {
+    pub fn parse(text: &str) -> Result<Self, PlanError> {
         let parsed = read::parse(text)?;
         let top = Table::new(text, "a plan", 1, parsed.get_ref());
         top.allow(&KEYS)?;
@@ -100,7 +100,7 @@ impl Plan {
         };
         if base.iter().any(|bound| bound.name == "fault") && top.find("fault").is_some() {
             let line = top.find("fault").map_or(1, |item| item.line);
-            return Err(Wrong::new(line, "there are already faults in [base]"));
+            return Err(PlanError::new(line, "there are already faults in [base]"));
         }
         base.extend(fault::read(&tables("fault")?)?);
         let mut axes = Vec::new();
@@ -130,7 +130,7 @@ impl Plan {
         let coordinates = plan.coordinates();
         if let Some(name) = plan.tune.iter().find(|name| !coordinates.contains(&name.as_str())) {
             let line = top.find("tune").map_or(1, |item| item.line);
-            return Err(Wrong::new(line, unknown("option in this plan", name, coordinates)));
+            return Err(PlanError::new(line, unknown("option in this plan", name, coordinates)));
         }
         plan.figures.iter().try_for_each(|figure| plan.check_figure(figure))?;
         Ok(plan)
@@ -147,7 +147,7 @@ impl Plan {
         all
     }
 
-    fn check_axes(&self) -> Result<(), Wrong> {
+    fn check_axes(&self) -> Result<(), PlanError> {
         for (at, axis) in self.axes.iter().enumerate() {
             for bound in axis.steps.iter().flat_map(|step| &step.bound) {
                 let sets = |other: &&Axis| {
@@ -157,14 +157,14 @@ impl Plan {
                 if let Some(other) = self.axes[..at].iter().find(sets) {
                     let (name, one, two) = (&bound.name, &other.name, &axis.name);
                     let message = format!("{name} is already set by {one}, and here by {two}");
-                    return Err(Wrong::new(bound.line, message));
+                    return Err(PlanError::new(bound.line, message));
                 }
             }
         }
         Ok(())
     }
 
-    fn check_figure(&self, figure: &Figure) -> Result<(), Wrong> {
+    fn check_figure(&self, figure: &Figure) -> Result<(), PlanError> {
         let coordinates = self.coordinates();
         let used = figure.x.iter().chain(&figure.series).chain(&figure.best_of);
         let values = figure.only.iter().chain(&figure.slowdown_from);
@@ -172,7 +172,7 @@ impl Plan {
         for name in used {
             if !coordinates.contains(&name.as_str()) {
                 let message = unknown("option in this plan", name, coordinates);
-                return Err(Wrong::new(figure.line, format!("[[figure]]: {message}")));
+                return Err(PlanError::new(figure.line, format!("[[figure]]: {message}")));
             }
         }
         Ok(())
@@ -180,13 +180,13 @@ impl Plan {
 }
 
 /// Returns an axis of named tables.
-fn named(name: &str, tables: &[Table<'_>]) -> Result<Axis, Wrong> {
+fn named(name: &str, tables: &[Table<'_>]) -> Result<Axis, PlanError> {
     let mut steps: Vec<Step> = Vec::new();
     for table in tables {
         let label = Value::Text(table.text("name")?);
         if steps.iter().any(|step| step.label == label) {
             let message = format!("there are two [[{name}]] with the name {label}");
-            return Err(Wrong::new(table.line(), message));
+            return Err(PlanError::new(table.line(), message));
         }
         steps.extend(steps_of(&label, table)?);
     }
@@ -194,7 +194,7 @@ fn named(name: &str, tables: &[Table<'_>]) -> Result<Axis, Wrong> {
 }
 
 /// Returns the steps of one name: one, or one for each combination if options have several values.
-fn steps_of(label: &Value, table: &Table<'_>) -> Result<Vec<Step>, Wrong> {
+fn steps_of(label: &Value, table: &Table<'_>) -> Result<Vec<Step>, PlanError> {
     let mut steps = vec![Step { label: label.clone(), bound: Vec::new(), finer: Vec::new() }];
     for Choices { values, is_list } in table.choices(&["name"])? {
         let with = |step: &Step, bound: &Bound| {
@@ -212,7 +212,7 @@ fn steps_of(label: &Value, table: &Table<'_>) -> Result<Vec<Step>, Wrong> {
 }
 
 /// Returns the axes of `[sweep]`.
-fn swept(item: Item<'_>, axes: &mut Vec<Axis>) -> Result<(), Wrong> {
+fn swept(item: Item<'_>, axes: &mut Vec<Axis>) -> Result<(), PlanError> {
     for item in item.table("[sweep]")?.items() {
         item.leaves("", &mut |name, item| {
             let step = |bound: Bound| {

@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::options::Value;
-use crate::wrong::{Wrong, unknown};
+use crate::plan_error::{PlanError, unknown};
 
 /// An option with its value and line.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,10 +51,10 @@ pub struct Table<'t> {
 ///
 /// # Errors
 /// If it is not valid TOML.
-pub fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Wrong> {
+pub fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, PlanError> {
     DeTable::parse(text).map_err(|error| {
         let place = error.span().map_or(0, |span| span.start);
-        Wrong::new(line_of(text, place), error.message().trim())
+        PlanError::new(line_of(text, place), error.message().trim())
     })
 }
 
@@ -96,20 +96,20 @@ impl<'t> Table<'t> {
     ///
     /// # Errors
     /// The first unknown key.
-    pub fn allow(&self, keys: &[&str]) -> Result<(), Wrong> {
+    pub fn allow(&self, keys: &[&str]) -> Result<(), PlanError> {
         let Some(item) = self.items().find(|item| !keys.contains(&item.key)) else {
             return Ok(());
         };
         let what = format!("key in {}", self.name);
-        Err(Wrong::new(item.line, unknown(&what, item.key, keys.iter().copied())))
+        Err(PlanError::new(item.line, unknown(&what, item.key, keys.iter().copied())))
     }
 
     /// Returns the text of a required key.
     ///
     /// # Errors
     /// If it is missing or not a text.
-    pub fn text(&self, key: &str) -> Result<String, Wrong> {
-        let missing = || Wrong::new(self.line, format!("{} has no {key}", self.name));
+    pub fn text(&self, key: &str) -> Result<String, PlanError> {
+        let missing = || PlanError::new(self.line, format!("{} has no {key}", self.name));
         self.find(key).ok_or_else(missing)?.text()
     }
 
@@ -117,7 +117,7 @@ impl<'t> Table<'t> {
     ///
     /// # Errors
     /// If a value is invalid for an option.
-    pub fn options(&self, except: &[&str]) -> Result<Vec<Bound>, Wrong> {
+    pub fn options(&self, except: &[&str]) -> Result<Vec<Bound>, PlanError> {
         let mut found = Vec::new();
         for item in self.items().filter(|item| !except.contains(&item.key)) {
             item.leaves("", &mut |name, item| {
@@ -134,7 +134,7 @@ impl Table<'_> {
     ///
     /// # Errors
     /// If a value is invalid for an option, or a list is empty or has a duplicate.
-    pub fn choices(&self, except: &[&str]) -> Result<Vec<Choices>, Wrong> {
+    pub fn choices(&self, except: &[&str]) -> Result<Vec<Choices>, PlanError> {
         let mut found = Vec::new();
         for item in self.items().filter(|item| !except.contains(&item.key)) {
             item.leaves("", &mut |name, item| {
@@ -156,25 +156,25 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not a list, is empty, or has a duplicate.
-    pub fn values(&self, name: &str) -> Result<Vec<Bound>, Wrong> {
+    pub fn values(&self, name: &str) -> Result<Vec<Bound>, PlanError> {
         let mut values: Vec<Bound> = Vec::new();
         for element in self.each()? {
             let (value, line) = (element.value()?, element.line);
             if values.iter().any(|bound| bound.value == value) {
-                return Err(Wrong::new(line, format!("{name} has the value {value} twice")));
+                return Err(PlanError::new(line, format!("{name} has the value {value} twice")));
             }
             values.push(Bound { name: name.to_owned(), value, line });
         }
         if values.is_empty() {
             let message = format!("{name} has no values, so there would be no run");
-            return Err(Wrong::new(self.line, message));
+            return Err(PlanError::new(self.line, message));
         }
         Ok(values)
     }
 
-    fn wrong(&self, expected: &str) -> Wrong {
+    fn wrong(&self, expected: &str) -> PlanError {
         let found = self.value.get_ref().type_str();
-        Wrong::new(self.line, format!("{} must be {expected}, not {found}", self.key))
+        PlanError::new(self.line, format!("{} must be {expected}, not {found}", self.key))
     }
 
     /// Calls `each` for every value below this key that is not a table, with its path.
@@ -184,8 +184,8 @@ impl<'t> Item<'t> {
     pub fn leaves(
         self,
         above: &str,
-        each: &mut dyn FnMut(String, Item<'t>) -> Result<(), Wrong>,
-    ) -> Result<(), Wrong> {
+        each: &mut dyn FnMut(String, Item<'t>) -> Result<(), PlanError>,
+    ) -> Result<(), PlanError> {
         let name = format!("{above}{}", self.key);
         let Some(table) = self.value.get_ref().as_table() else { return each(name, self) };
         let below = Table::new(self.text, &format!("[{name}]"), self.line, table);
@@ -196,7 +196,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not a text.
-    pub fn text(&self) -> Result<String, Wrong> {
+    pub fn text(&self) -> Result<String, PlanError> {
         let text = self.value.get_ref().as_str();
         Ok(text.ok_or_else(|| self.wrong("a string"))?.trim().to_owned())
     }
@@ -205,7 +205,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not a number.
-    pub fn number(&self) -> Result<f64, Wrong> {
+    pub fn number(&self) -> Result<f64, PlanError> {
         number(self.value.get_ref()).ok_or_else(|| self.wrong("a number"))
     }
 
@@ -213,7 +213,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not a whole number within the limits.
-    pub fn count(&self, least: u32, most: u32) -> Result<u32, Wrong> {
+    pub fn count(&self, least: u32, most: u32) -> Result<u32, PlanError> {
         let number = self.number()?;
         let is_one =
             number.fract() == 0.0 && (f64::from(least)..=f64::from(most)).contains(&number);
@@ -225,9 +225,13 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not one of them.
-    pub fn one_of<T>(&self, named: impl Fn(&str) -> Option<T>, all: &[&str]) -> Result<T, Wrong> {
+    pub fn one_of<T>(
+        &self,
+        named: impl Fn(&str) -> Option<T>,
+        all: &[&str],
+    ) -> Result<T, PlanError> {
         let text = self.text()?;
-        let what = || Wrong::new(self.line, unknown(self.key, &text, all.iter().copied()));
+        let what = || PlanError::new(self.line, unknown(self.key, &text, all.iter().copied()));
         named(&text).ok_or_else(what)
     }
 
@@ -235,7 +239,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is neither.
-    pub fn texts(&self) -> Result<Vec<String>, Wrong> {
+    pub fn texts(&self) -> Result<Vec<String>, PlanError> {
         match self.value.get_ref().as_array() {
             None => Ok(vec![self.text()?]),
             Some(_) => self.each()?.iter().map(Item::text).collect(),
@@ -246,7 +250,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not two numbers.
-    pub fn pair(&self) -> Result<(f64, f64), Wrong> {
+    pub fn pair(&self) -> Result<(f64, f64), PlanError> {
         match &self.each()?[..] {
             [x, y] => Ok((x.number()?, y.number()?)),
             _ => Err(self.wrong("two numbers")),
@@ -257,7 +261,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not a list.
-    pub fn each(&self) -> Result<Vec<Self>, Wrong> {
+    pub fn each(&self) -> Result<Vec<Self>, PlanError> {
         let list = self.value.get_ref().as_array().ok_or_else(|| self.wrong("a list"))?;
         let element = |value: &'t Spanned<DeValue<'t>>| {
             let line = line_of(self.text, value.span().start);
@@ -270,7 +274,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not a table.
-    pub fn table(&self, name: &str) -> Result<Table<'t>, Wrong> {
+    pub fn table(&self, name: &str) -> Result<Table<'t>, PlanError> {
         let table = self.value.get_ref().as_table();
         let table = table.ok_or_else(|| self.wrong("a table"))?;
         Ok(Table::new(self.text, name, self.line, table))
@@ -280,7 +284,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is not a list of tables.
-    pub fn tables(&self) -> Result<Vec<Table<'t>>, Wrong> {
+    pub fn tables(&self) -> Result<Vec<Table<'t>>, PlanError> {
         let name = format!("[[{}]]", self.key);
         self.each()?.iter().map(|element| element.table(&name)).collect()
     }
@@ -289,7 +293,7 @@ impl<'t> Item<'t> {
     ///
     /// # Errors
     /// If it is a list, a table or a date.
-    pub fn value(&self) -> Result<Value, Wrong> {
+    pub fn value(&self) -> Result<Value, PlanError> {
         let value = self.value.get_ref();
         if let Some(is_there) = value.as_bool() {
             return Ok(Value::Flag(is_there));

@@ -16,7 +16,7 @@ fn scan(start: u8, end: u8, limit: u8) -> Op {
     Op::Scan { table: 1, start, end, is_reverse: false, limit, to: None }
 }
 
-fn seen(run: &Run) -> Vec<(u8, Seen)> {
+fn seen(run: &Run) -> Vec<(u8, ReadVersion)> {
     run.reads.points.iter().map(|read| (read.key[0], read.seen)).collect()
 }
 
@@ -40,8 +40,12 @@ fn each_key_is_recorded_once_with_the_version_seen_and_own_writes_are_not() {
     let gets = [1, 1, 3, 4, 5].map(|k| Op::Get(1, k));
     let own = [Op::Put(1, 6, 9), Op::Get(1, 6), Op::Put(1, 1, 2), Op::Get(1, 1)];
     let run = run_ops(&[&gets[..], &own].concat(), &store, &overlay);
-    let expected =
-        [(1, Seen::At(AT)), (3, Seen::Absent), (4, Seen::Absent), (5, Seen::LocalDeleted(txn(7)))];
+    let expected = [
+        (1, ReadVersion::At(AT)),
+        (3, ReadVersion::Absent),
+        (4, ReadVersion::Absent),
+        (5, ReadVersion::LocalDeleted(txn(7))),
+    ];
     assert_eq!(seen(&run), expected);
     assert_eq!(run.result, Ok(vec![10, 10, 0, 0, 0, 9, 2]));
     assert_eq!(run.writes, [write(6, Some(9)), write(1, Some(2))]);
@@ -60,9 +64,9 @@ fn a_scan_records_what_lies_under_own_writes_and_stops_where_it_stopped() {
         "its own write, its own write over a stored row, a local write"
     );
     let rows = vec![
-        (key(1), Seen::At(AT)),
-        (key(2), Seen::LocalDeleted(txn(7))),
-        (key(4), Seen::Local(txn(7))),
+        (key(1), ReadVersion::At(AT)),
+        (key(2), ReadVersion::LocalDeleted(txn(7))),
+        (key(4), ReadVersion::Local(txn(7))),
     ];
     let range = KeyRange { start: vec![0], end: Some(vec![4, 0]) };
     assert_eq!(run.reads.ranges, [RangeRead { table: TableId(1), range, rows }]);
@@ -74,7 +78,7 @@ fn a_reverse_scan_records_its_rows_in_ascending_order() {
     let run = run_ops(&[reverse], &three_rows(), &Overlay::new());
     assert_eq!(run.result, Ok(vec![5, 50, 1, 10]));
     let range = KeyRange { start: vec![1], end: Some(vec![9]) };
-    let rows = vec![(key(1), Seen::At(AT)), (key(5), Seen::At(AT))];
+    let rows = vec![(key(1), ReadVersion::At(AT)), (key(5), ReadVersion::At(AT))];
     assert_eq!(run.reads.ranges, [RangeRead { table: TableId(1), range, rows }]);
 }
 
@@ -84,10 +88,10 @@ fn an_aborted_program_keeps_its_reads_and_drops_its_writes() {
     let ops = [Op::Put(1, 2, 2), Op::AbortIfOdd(1, 1), Op::Get(1, 3)];
     let run = run_ops(&ops, &store, &Overlay::new());
     assert_eq!(run.result.as_ref().map_err(|abort| abort.code.as_str()), Err("P0001"));
-    assert_eq!((seen(&run), run.writes), (vec![(1, Seen::At(AT))], vec![]));
+    assert_eq!((seen(&run), run.writes), (vec![(1, ReadVersion::At(AT))], vec![]));
     let footprint = probe(&registry(), &program(&ops), &store, AT, &Overlay::new());
     assert!(
-        footprint.covers(TableId(1), &[2], crate::txn::Mode::Write),
+        footprint.covers(TableId(1), &[2], crate::txn::LockMode::Write),
         "a probe retains the keys"
     );
 }
@@ -109,7 +113,7 @@ fn a_certified_transaction_is_checked_against_snapshot_and_overlay() {
     let store = three_rows();
     let mut overlay = Overlay::new();
     let first = run_ops(&[Op::Get(1, 1), scan(2, 9, 9), Op::Put(1, 7, 7)], &store, &overlay);
-    let certified = Certified { reads: first.reads, writes: first.writes, line: 0 };
+    let certified = Certified { reads: first.reads, writes: first.writes, timeline: 0 };
     let check = |overlay: &Overlay| {
         let program = Program::Certified(certified.clone());
         run(&registry(), &program, &store, AT, overlay).result.map_err(|abort| abort.detail)
@@ -128,7 +132,7 @@ fn a_local_write_that_was_committed_since_is_still_what_was_read() {
     let mut overlay = Overlay::new();
     overlay.insert(txn(3), &[write(1, Some(77))]);
     let read = run_ops(&[Op::Get(1, 1)], &store, &overlay);
-    let program = Program::Certified(Certified { reads: read.reads, writes: vec![], line: 0 });
+    let program = Program::Certified(Certified { reads: read.reads, writes: vec![], timeline: 0 });
     let commit_as = |writer| {
         let store = three_rows();
         let version = Version {
@@ -149,7 +153,7 @@ fn a_certified_transaction_in_a_group_loses_to_one_before_it_and_makes_one_after
     let read_and_write = run_ops(&[scan(0, 9, 9), Op::Put(1, 8, 8)], &store, &Overlay::new());
     let certified = || {
         let (reads, writes) = (read_and_write.reads.clone(), read_and_write.writes.clone());
-        Program::Certified(Certified { reads, writes, line: 0 })
+        Program::Certified(Certified { reads, writes, timeline: 0 })
     };
     let mut programs: Vec<_> = (0..30).map(|k| program(&[Op::Put(1, 20 + k, 1)])).collect();
     programs.extend([certified(), certified(), program(&[Op::Get(1, 8)])]);

@@ -66,7 +66,7 @@ fn cmp_ends(a: Option<&Vec<u8>>, b: Option<&Vec<u8>>) -> Ordering {
 mod tests {
     use super::*;
     use crate::ids::TableId;
-    use crate::txn::Mode;
+    use crate::txn::LockMode;
     use proptest::prelude::*;
 
     fn range() -> impl Strategy<Value = KeyRange> {
@@ -85,7 +85,7 @@ mod tests {
             prop_assume!(!range.is_empty());
             let table = TableId(1);
             let lock = |range: &KeyRange| {
-                RangeLock { table, range: range.clone(), mode: Mode::Shared }
+                RangeLock { table, range: range.clone(), mode: LockMode::Shared }
             };
             let footprint = Footprint::new(vec![], locks.iter().map(lock).collect());
             let direction = if is_reverse { Direction::Reverse } else { Direction::Forward };

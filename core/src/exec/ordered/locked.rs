@@ -4,18 +4,18 @@ use std::ops::ControlFlow;
 
 use super::extent::locked_part;
 use super::schedule::Locks;
-use super::{Job, Told};
-use crate::exec::beyond::Beyond;
+use super::{Job, ResultDetail};
 use crate::exec::call::{call, gather, gave_up, is_bulk};
-use crate::exec::certify::{Change, Current, Standing, first_change};
-use crate::exec::merge::{self, Above};
+use crate::exec::certify::{Change, CurrentState, CurrentVersion, first_change};
+use crate::exec::merge::{self, Overlaid};
+use crate::exec::remote_rows::RemoteRows;
 use crate::exec::size::{bytes_of, check_bytes, check_result, in_few_words, writes_bytes};
 use crate::exec::writes::{OwnWrites, WRITES_MAX, too_many_writes};
 use crate::ids::{ProcedureId, SnapshotVersion, TableId};
 use crate::key::{HashedKey, Key, KeyRange};
-use crate::store::{RecordHeader, Store, Version, Warmer, Written};
+use crate::store::{CachePrefetcher, RecordHeader, Store, Version, Written};
 use crate::txn::{
-    Abort, Certified, Context, Footprint, Mode, Program, ReadSet, Registry, Scan, Stop, Visit,
+    Abort, Certified, Context, Footprint, LockMode, Program, ReadSet, Registry, Scan, Stop, Visit,
     Write,
 };
 use crate::value::Value;
@@ -27,14 +27,14 @@ pub(super) struct Runner<'a> {
     pub version: SnapshotVersion,
     pub jobs: &'a [Job<'a>],
     pub header: &'a (dyn Fn(&Job<'_>) -> RecordHeader + Sync),
-    pub told: Told,
+    pub detail: ResultDetail,
     /// Maximum size in bytes of a result or of an abort's message.
     pub result_bytes_max: usize,
 }
 
 /// The inputs of a job from other shards.
-pub(super) struct Others<'a> {
-    pub beyond: Beyond<'a>,
+pub(super) struct RemoteInputs<'a> {
+    pub remote_rows: RemoteRows<'a>,
     /// The first stale read of a certified transaction, on any shard.
     pub change: Option<&'a Change>,
 }
@@ -45,7 +45,7 @@ pub(super) enum Attempt {
     /// requested them.
     Ended { outcome: Result<Vec<u8>, Abort>, writes: Vec<Write> },
     /// Footprint violation: the attempt was rolled back.
-    LeftItsFootprint,
+    FootprintViolated,
 }
 
 /// Memory that a worker's jobs use one after the other.
@@ -77,14 +77,14 @@ impl Runner<'_> {
         if scratch.ahead > 0 {
             return;
         }
-        let mut warmer = Warmer::new(self.store, self.version);
+        let mut prefetcher = CachePrefetcher::new(self.store, self.version);
         let mut rows = 0;
         while let Some(place) = next.next().filter(|_| rows < AHEAD_ROWS) {
             scratch.ahead += 1;
             let Program::Call { procedure, args } = self.jobs[place].program else { continue };
-            rows += gather(self.registry, *procedure, args, &mut warmer);
+            rows += gather(self.registry, *procedure, args, &mut prefetcher);
         }
-        warmer.fetch();
+        prefetcher.fetch();
     }
 
     /// Runs a job within its locks.
@@ -99,16 +99,16 @@ impl Runner<'_> {
     }
 
     /// Runs a job within its locks if some of its rows are on other shards. Remote reads come from
-    /// `others`; the writes to rows of other shards are dropped, because those shards run the job
-    /// too.
+    /// `remote_inputs`; the writes to rows of other shards are dropped, because those shards run
+    /// the job too.
     pub fn run_with(
         &self,
         place: usize,
         footprint: &Footprint,
-        others: &Others<'_>,
+        remote_inputs: &RemoteInputs<'_>,
         scratch: &mut Scratch,
     ) -> Attempt {
-        self.attempt(place, Some(footprint), Some(others), scratch)
+        self.attempt(place, Some(footprint), Some(remote_inputs), scratch)
     }
 
     /// Runs a job without a footprint, while no other job runs.
@@ -119,7 +119,7 @@ impl Runner<'_> {
     ) -> (Result<Vec<u8>, Abort>, Vec<Write>) {
         match self.attempt(place, None, None, scratch) {
             Attempt::Ended { outcome, writes } => (outcome, writes),
-            Attempt::LeftItsFootprint => unreachable!("the run had no footprint to leave"),
+            Attempt::FootprintViolated => unreachable!("the run had no footprint to leave"),
         }
     }
 
@@ -127,7 +127,7 @@ impl Runner<'_> {
         &self,
         place: usize,
         footprint: Option<&Footprint>,
-        others: Option<&Others<'_>>,
+        remote_inputs: Option<&RemoteInputs<'_>>,
         scratch: &mut Scratch,
     ) -> Attempt {
         let job = &self.jobs[place];
@@ -142,13 +142,13 @@ impl Runner<'_> {
                     "the writes of the last job were published or rolled back"
                 );
                 elsewhere.clear();
-                let beyond = others.map(|others| others.beyond);
+                let remote_rows = remote_inputs.map(|remote_inputs| remote_inputs.remote_rows);
                 let has_left = false;
                 let mut locked = Locked {
                     runner: self,
                     header,
                     footprint,
-                    beyond,
+                    remote_rows,
                     has_left,
                     written,
                     elsewhere,
@@ -161,7 +161,7 @@ impl Runner<'_> {
                 // This holds even if the program ignored the interruption and continued.
                 if locked.has_left {
                     self.store.take_back(written);
-                    return Attempt::LeftItsFootprint;
+                    return Attempt::FootprintViolated;
                 }
                 let outcome = match outcome {
                     Ok(result) => {
@@ -180,13 +180,13 @@ impl Runner<'_> {
                 Attempt::Ended { outcome, writes: self.keep(written) }
             }
             Program::Certified(certified) => {
-                if let Some(change) = self.changed(certified, others) {
+                if let Some(change) = self.changed(certified, remote_inputs) {
                     return Attempt::Ended {
                         outcome: Err(change.into_abort()),
                         writes: Vec::new(),
                     };
                 }
-                self.apply(certified, header, others, &mut scratch.written);
+                self.apply(certified, header, remote_inputs, &mut scratch.written);
                 Attempt::Ended { outcome: Ok(Vec::new()), writes: self.keep(&mut scratch.written) }
             }
         }
@@ -194,9 +194,9 @@ impl Runner<'_> {
 
     /// Ends a job and returns its writes to this shard's rows, if the caller requested them.
     fn keep(&self, written: &mut Written) -> Vec<Write> {
-        let writes = match self.told {
-            Told::Outcomes => Vec::new(),
-            Told::Writes => self.store.writes_of(written),
+        let writes = match self.detail {
+            ResultDetail::Outcomes => Vec::new(),
+            ResultDetail::Writes => self.store.writes_of(written),
         };
         self.store.keep(written, self.version);
         writes
@@ -218,10 +218,14 @@ impl Runner<'_> {
 
     /// The first read of a certified transaction, on this shard or another, that is no longer
     /// current.
-    fn changed(&self, certified: &Certified, others: Option<&Others<'_>>) -> Option<Change> {
-        match others {
+    fn changed(
+        &self,
+        certified: &Certified,
+        remote_inputs: Option<&RemoteInputs<'_>>,
+    ) -> Option<Change> {
+        match remote_inputs {
             None => first_change(&certified.reads, self),
-            Some(others) => others.change.cloned(),
+            Some(remote_inputs) => remote_inputs.change.cloned(),
         }
     }
 
@@ -235,11 +239,13 @@ impl Runner<'_> {
         &self,
         certified: &Certified,
         header: RecordHeader,
-        others: Option<&Others<'_>>,
+        remote_inputs: Option<&RemoteInputs<'_>>,
         written: &mut Written,
     ) {
         let is_here = |write: &&Write| {
-            others.is_none_or(|others| others.beyond.is_here(write.table, &write.key))
+            remote_inputs.is_none_or(|remote_inputs| {
+                remote_inputs.remote_rows.is_here(write.table, &write.key)
+            })
         };
         let writes = certified.writes.iter().filter(is_here);
         self.store.warm(writes.clone().map(|write| (write.table, &write.key)));
@@ -251,21 +257,21 @@ impl Runner<'_> {
 
     /// Converts a found version for certification. Deletions older than this version may be
     /// reclaimed on some replicas, so they count as absent.
-    fn standing(&self, found: &Version) -> Standing {
+    fn standing(&self, found: &Version) -> CurrentVersion {
         match &found.value {
-            None if found.version < self.version => Standing::ABSENT,
-            _ => Standing::of(found),
+            None if found.version < self.version => CurrentVersion::ABSENT,
+            _ => CurrentVersion::of(found),
         }
     }
 }
 
-impl Current for Runner<'_> {
-    fn point(&self, table: TableId, key: &[u8]) -> Standing {
+impl CurrentState for Runner<'_> {
+    fn point(&self, table: TableId, key: &[u8]) -> CurrentVersion {
         let found = self.store.head(table, key, self.version);
-        found.map_or(Standing::ABSENT, |found| self.standing(&found))
+        found.map_or(CurrentVersion::ABSENT, |found| self.standing(&found))
     }
 
-    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, Standing)> {
+    fn range(&self, table: TableId, range: &KeyRange) -> Vec<(Key, CurrentVersion)> {
         let mut rows = Vec::new();
         self.store.scan_heads(table, range, self.version, |key, found| {
             rows.push((key.clone(), self.standing(found)));
@@ -275,7 +281,7 @@ impl Current for Runner<'_> {
     }
 }
 
-impl Above for &Write {
+impl Overlaid for &Write {
     fn key(&self) -> &Key {
         &self.key
     }
@@ -288,7 +294,7 @@ struct Locked<'a> {
     /// `None` if no other job runs.
     footprint: Option<&'a Footprint>,
     /// The rows of other shards; `None` if no row of the job is on another shard.
-    beyond: Option<Beyond<'a>>,
+    remote_rows: Option<RemoteRows<'a>>,
     has_left: bool,
     written: &'a mut Written,
     /// The job's writes to rows of other shards. Those shards apply them.
@@ -298,11 +304,11 @@ struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    fn covers(&self, table: TableId, key: &[u8], mode: Mode) -> bool {
+    fn covers(&self, table: TableId, key: &[u8], mode: LockMode) -> bool {
         self.footprint.is_none_or(|footprint| footprint.covers(table, key, mode))
     }
 
-    fn stay_within(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<(), Stop> {
+    fn stay_within(&mut self, table: TableId, key: &[u8], mode: LockMode) -> Result<(), Stop> {
         self.has_left = self.has_left || !self.covers(table, key, mode);
         if self.has_left { Err(Stop::Interrupted) } else { Ok(()) }
     }
@@ -314,8 +320,9 @@ impl Locked<'_> {
     }
 
     fn set(&mut self, table: TableId, key: Key, value: Option<Value>) -> Result<(), Stop> {
-        self.stay_within(table, &key, Mode::Write)?;
-        let is_there = self.beyond.is_some_and(|beyond| !beyond.is_here(table, &key));
+        self.stay_within(table, &key, LockMode::Write)?;
+        let is_there =
+            self.remote_rows.is_some_and(|remote_rows| !remote_rows.is_here(table, &key));
         let key = HashedKey::from(key);
         if self.written.len() + self.elsewhere.rows().len() >= WRITES_MAX {
             let is_again = match is_there {
@@ -343,19 +350,20 @@ impl Context for Locked<'_> {
             return Err(Stop::Interrupted);
         }
         let key = HashedKey::from(key);
-        let beyond = self.beyond.filter(|beyond| !beyond.is_here(table, key.key()));
+        let remote_rows =
+            self.remote_rows.filter(|remote_rows| !remote_rows.is_here(table, key.key()));
         // A program may read its own writes without a lock for reading.
-        if let Some(own) = beyond.and_then(|_| self.elsewhere.find(table, &key)) {
+        if let Some(own) = remote_rows.and_then(|_| self.elsewhere.find(table, &key)) {
             return Ok(own.value.clone());
         }
-        if !self.covers(table, key.key(), Mode::Shared)
-            && (beyond.is_some() || !self.is_own(table, &key))
+        if !self.covers(table, key.key(), LockMode::Shared)
+            && (remote_rows.is_some() || !self.is_own(table, &key))
         {
             self.has_left = true;
             return Err(Stop::Interrupted);
         }
-        if let Some(beyond) = beyond {
-            return Ok(beyond.get(table, key.key()));
+        if let Some(remote_rows) = remote_rows {
+            return Ok(remote_rows.get(table, key.key()));
         }
         let found = self.runner.store.read_value(table, &key, self.runner.version);
         Ok(found.map(|(_, value)| value))
@@ -371,11 +379,11 @@ impl Context for Locked<'_> {
         let uncovered = self.footprint.filter(|all| !all.covers_range(scan.table, &scan.range));
         let part = uncovered.map(|all| Scan { range: locked_part(all, scan), ..scan.clone() });
         let within = part.as_ref().unwrap_or(scan);
-        let above = match &self.beyond {
+        let above = match &self.remote_rows {
             None => Vec::new(),
-            Some(beyond) => {
+            Some(remote_rows) => {
                 let own = self.elsewhere.within(scan.table, &within.range, scan.direction);
-                beyond.under(own, within)
+                remote_rows.under(own, within)
             }
         };
         let (store, at) = (self.runner.store, self.runner.version);

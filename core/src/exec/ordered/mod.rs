@@ -50,17 +50,17 @@
 mod dispatch;
 mod extent;
 mod locked;
-mod part;
 mod participants;
 mod queues;
+mod remote_reads;
 mod schedule;
 mod sharded;
 
 #[cfg(test)]
 mod tests;
 
-pub use self::part::Part;
-pub use self::sharded::{Ended, Served, Sharded, Went, concerned};
+pub use self::remote_reads::RemoteReads;
+pub use self::sharded::{Ended, Served, ShardOutcome, Sharded, concerned};
 
 pub(super) use self::extent::locked_part;
 
@@ -93,7 +93,7 @@ pub struct Job<'a> {
 
 /// The results that a caller of [`execute`] requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ResultDetail {
     /// Only the outcomes of the jobs.
     Outcomes,
     /// The outcomes and the writes.
@@ -121,11 +121,11 @@ pub struct Finished {
 ///
 /// Every replica with the same store gets the same results, whatever its pool.
 ///
-/// A certified job may have read a local write of another transaction ([`Seen::Local`]). That read
-/// is current if the transaction is the newest writer and wrote the row in its first execution, so
-/// that its header is not flagged ([`RecordHeader::is_flagged`]).
+/// A certified job may have read a local write of another transaction ([`ReadVersion::Local`]).
+/// That read is current if the transaction is the newest writer and wrote the row in its first
+/// execution, so that its header is not flagged ([`RecordHeader::is_flagged`]).
 ///
-/// [`Seen::Local`]: crate::txn::Seen::Local
+/// [`ReadVersion::Local`]: crate::txn::ReadVersion::Local
 ///
 /// # Panics
 /// If the store has a newer version of a key that a job writes.
@@ -136,12 +136,12 @@ pub fn execute(
     version: SnapshotVersion,
     jobs: &[Job<'_>],
     header: &(dyn Fn(&Job<'_>) -> RecordHeader + Sync),
-    told: Told,
+    detail: ResultDetail,
 ) -> Vec<Finished> {
     assert!(version > store.published(), "the version to write is already readable");
     assert!(u32::try_from(jobs.len()).is_ok(), "too many jobs in a call");
     let result_bytes_max = usize::MAX;
-    let runner = Runner { registry, store, version, jobs, header, told, result_bytes_max };
+    let runner = Runner { registry, store, version, jobs, header, detail, result_bytes_max };
     let mut finished: Vec<Option<Finished>> = jobs.iter().map(|_| None).collect();
     let is_one_at_a_time = pool.workers() == 1;
     let mut pending =
@@ -159,7 +159,7 @@ pub fn execute(
                 }
                 // Includes a job whose procedure wrongly calls its footprint certain. A panic would
                 // recur at every restart that runs the same epoch again.
-                Attempt::LeftItsFootprint => restarted.push(tried),
+                Attempt::FootprintViolated => restarted.push(tried),
             }
         }
         pending = restarted;

@@ -53,11 +53,11 @@ struct Request {
 enum Queue {
     /// The common case: one request holds the lock, and none waits.
     One((u64, bool)),
-    Many(Box<Line>),
+    Many(Box<LockQueue>),
 }
 
 #[derive(Debug)]
-struct Line {
+struct LockQueue {
     entries: VecDeque<(u64, bool)>,
     /// The number of requests at the front that hold the lock.
     held: usize,
@@ -70,12 +70,12 @@ struct Ranged {
     since: u64,
     /// The last request for a range.
     last: u64,
-    rows: BTreeMap<Key, Noted>,
-    ranges: BTreeMap<KeyRange, Noted>,
+    rows: BTreeMap<Key, LockRequests>,
+    ranges: BTreeMap<KeyRange, LockRequests>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Noted {
+struct LockRequests {
     /// The hash of the queue.
     hash: u64,
     /// The number of requests for this row or range.
@@ -174,15 +174,15 @@ impl Queues {
             let others = others.filter(|(range, _)| **range != lock.range);
             let others = others.filter(|(range, _)| range.overlaps(&lock.range));
             let rows = ranged.rows_within(&lock.range);
-            for noted in others.map(|(_, noted)| noted).chain(rows) {
-                waits.extend(conflicting(&self.queues, noted.hash, lock.mode.writes()));
+            for requests in others.map(|(_, requests)| requests).chain(rows) {
+                waits.extend(conflicting(&self.queues, requests.hash, lock.mode.writes()));
             }
         }
         for lock in &locks.points {
             let Some(ranged) = self.ranged.get(&lock.table) else { continue };
             let around = ranged.ranges.iter().filter(|(range, _)| range.contains(&lock.key));
-            for (_, noted) in around {
-                waits.extend(conflicting(&self.queues, noted.hash, lock.mode.writes()));
+            for (_, requests) in around {
+                waits.extend(conflicting(&self.queues, requests.hash, lock.mode.writes()));
             }
         }
         self.note(number, locks);
@@ -202,7 +202,7 @@ impl Queues {
         for lock in ranges_of(locks) {
             let ranged = self.ranged.get_mut(&lock.table).expect("the table was added before");
             let hash = range_hash(lock.table, &lock.range);
-            let none = Noted { hash, count: 0 };
+            let none = LockRequests { hash, count: 0 };
             ranged.ranges.entry(lock.range.clone()).or_insert(none).count += 1;
             ranged.last = number;
         }
@@ -212,7 +212,7 @@ impl Queues {
                 self.ranged.remove(&lock.table);
                 continue;
             }
-            let none = Noted { hash: row_hash(lock.table, &lock.key), count: 0 };
+            let none = LockRequests { hash: row_hash(lock.table, &lock.key), count: 0 };
             ranged.rows.entry(lock.key.clone()).or_insert(none).count += 1;
         }
     }
@@ -246,18 +246,18 @@ fn conflicting(queues: &HashMap<u64, Queue>, hash: u64, writes: bool) -> impl It
     let (one, many) = match queue {
         None => (None, None),
         Some(Queue::One(one)) => (Some(one), None),
-        Some(Queue::Many(line)) => (None, Some(&line.entries)),
+        Some(Queue::Many(queue)) => (None, Some(&queue.entries)),
     };
     let entries = one.into_iter().chain(many.into_iter().flatten());
     entries.filter(move |(_, other)| writes || *other).map(|(number, _)| *number)
 }
 
 /// Decrements the number of requests for a row or range.
-fn take_back<K: Ord>(noted: &mut BTreeMap<K, Noted>, key: &K) {
-    let one = noted.get_mut(key).expect("the lock was counted before");
+fn take_back<K: Ord>(requests: &mut BTreeMap<K, LockRequests>, key: &K) {
+    let one = requests.get_mut(key).expect("the lock was counted before");
     one.count -= 1;
     if one.count == 0 {
-        noted.remove(key);
+        requests.remove(key);
     }
 }
 
@@ -266,10 +266,10 @@ impl Ranged {
         Self { since, last: since, rows: BTreeMap::new(), ranges: BTreeMap::new() }
     }
 
-    fn rows_within<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a Noted> {
+    fn rows_within<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a LockRequests> {
         let first = Key::from(&range.start[..]);
         let rows = self.rows.range(first..).take_while(|(key, _)| range.contains(key));
-        rows.map(|(_, noted)| noted)
+        rows.map(|(_, requests)| requests)
     }
 }
 
@@ -277,49 +277,49 @@ impl Queue {
     /// Appends the next request. Returns whether it holds the lock at once.
     fn push(&mut self, number: u64, writes: bool) -> bool {
         if let Self::One(one) = *self {
-            *self = Self::Many(Box::new(Line { entries: VecDeque::from([one]), held: 1 }));
+            *self = Self::Many(Box::new(LockQueue { entries: VecDeque::from([one]), held: 1 }));
         }
-        let Self::Many(line) = self else { unreachable!("the queue was created above") };
-        let holds = line.held == line.entries.len() && !writes && !line.entries[0].1;
-        line.held += usize::from(holds);
-        line.entries.push_back((number, writes));
+        let Self::Many(queue) = self else { unreachable!("the queue was created above") };
+        let holds = queue.held == queue.entries.len() && !writes && !queue.entries[0].1;
+        queue.held += usize::from(holds);
+        queue.entries.push_back((number, writes));
         holds
     }
 
     /// Removes a request that holds the lock. Appends the requests that now acquire the lock to
     /// `freed`. Returns whether any request is left.
     fn remove(&mut self, number: u64, freed: &mut Vec<u64>) -> bool {
-        let line = match self {
+        let queue = match self {
             Self::One((one, _)) => {
                 assert_eq!(*one, number, "only a held lock is released");
                 return false;
             }
-            Self::Many(line) => line,
+            Self::Many(queue) => queue,
         };
-        let at = line.entries.binary_search_by_key(&number, |(number, _)| *number);
+        let at = queue.entries.binary_search_by_key(&number, |(number, _)| *number);
         let at = at.expect("the lock was requested");
-        assert!(at < line.held, "only a held lock is released");
-        line.entries.remove(at);
-        line.held -= 1;
+        assert!(at < queue.held, "only a held lock is released");
+        queue.entries.remove(at);
+        queue.held -= 1;
         // While earlier readers share the lock, the first waiting request is a writer, so no other
         // acquires it.
-        if line.held == 0 {
-            let readers = || line.entries.iter().take_while(|(_, writes)| !writes).count();
-            line.held = match line.entries.front() {
+        if queue.held == 0 {
+            let readers = || queue.entries.iter().take_while(|(_, writes)| !writes).count();
+            queue.held = match queue.entries.front() {
                 None => 0,
                 Some((_, true)) => 1,
                 Some(_) => readers(),
             };
-            freed.extend(line.entries.iter().take(line.held).map(|(number, _)| *number));
+            freed.extend(queue.entries.iter().take(queue.held).map(|(number, _)| *number));
         }
-        !line.entries.is_empty()
+        !queue.entries.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::txn::{Mode, PointLock};
+    use crate::txn::{LockMode, PointLock};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -327,7 +327,8 @@ mod tests {
 
     /// Keys and ranges of one or two tables, with lock modes.
     fn locks() -> impl Strategy<Value = Footprint> {
-        let mode = prop_oneof![Just(Mode::Shared), Just(Mode::Write), Just(Mode::Exclusive)];
+        let mode =
+            prop_oneof![Just(LockMode::Shared), Just(LockMode::Write), Just(LockMode::Exclusive)];
         let table = (0..TABLES).prop_map(TableId);
         let point = (table.clone(), 0..12_u8, mode.clone())
             .prop_map(|(table, k, mode)| PointLock { table, key: Key::from(&[k][..]), mode });
@@ -397,7 +398,7 @@ mod tests {
             let mut waiting = all.into_iter().fuse();
             let first = (0..TABLES).map(|table| {
                 let range = KeyRange { start: vec![200], end: Some(vec![201]) };
-                RangeLock { table: TableId(table), range, mode: Mode::Shared }
+                RangeLock { table: TableId(table), range, mode: LockMode::Shared }
             });
             let first = Footprint::new(Vec::new(), first.collect());
             assert!(queues.ask(&first));
@@ -445,11 +446,11 @@ mod tests {
     fn rows_are_noted_while_ranges_come_and_not_for_ever() {
         let locks = |ranges: Vec<RangeLock>| {
             let key = Key::from(&[1][..]);
-            let point = PointLock { table: TableId(1), key, mode: Mode::Shared };
+            let point = PointLock { table: TableId(1), key, mode: LockMode::Shared };
             Footprint::new(vec![point], ranges)
         };
         let range = KeyRange { start: vec![5], end: Some(vec![9]) };
-        let range = RangeLock { table: TableId(1), range, mode: Mode::Exclusive };
+        let range = RangeLock { table: TableId(1), range, mode: LockMode::Exclusive };
         let mut queues = Queues::default();
         let (with_range, without) = (locks(vec![range]), locks(Vec::new()));
         let mut granted = Vec::new();
@@ -469,12 +470,12 @@ mod tests {
         let point = |k: u8| PointLock {
             table: TableId(1),
             key: Key::from(&[k][..]),
-            mode: Mode::Exclusive,
+            mode: LockMode::Exclusive,
         };
         let range = |from: u8, to: u8| RangeLock {
             table: TableId(1),
             range: KeyRange { start: vec![from], end: Some(vec![to]) },
-            mode: Mode::Exclusive,
+            mode: LockMode::Exclusive,
         };
         let one = |k| Footprint::new(vec![point(k)], Vec::new());
         let several = |from, to| Footprint::new(Vec::new(), vec![range(from, to)]);

@@ -32,9 +32,9 @@ use std::collections::BTreeMap;
 use crate::hash::row_hash;
 use crate::ids::TableId;
 use crate::key::KeyRange;
-use crate::planted::{Bug, is_planted};
+use crate::mutate;
 use crate::pool::{Pool, each};
-use crate::txn::{Certified, Footprint, Mode};
+use crate::txn::{Certified, Footprint, LockMode};
 
 /// The locks of a job.
 pub(super) enum Locks<'a> {
@@ -52,25 +52,28 @@ pub(super) enum Locks<'a> {
 }
 
 impl Locks<'_> {
-    fn each_point(&self, mut take: impl FnMut(TableId, &[u8], Mode)) {
+    fn each_point(&self, mut take: impl FnMut(TableId, &[u8], LockMode)) {
         match self.source() {
             Source::Footprint(footprint) => {
                 footprint.points.iter().for_each(|lock| take(lock.table, &lock.key, lock.mode));
             }
             Source::Certified(Certified { reads, writes, .. }) => {
-                reads.points.iter().for_each(|read| take(read.table, &read.key, Mode::Shared));
-                writes.iter().for_each(|write| take(write.table, &write.key, Mode::Write));
+                reads.points.iter().for_each(|read| take(read.table, &read.key, LockMode::Shared));
+                writes.iter().for_each(|write| take(write.table, &write.key, LockMode::Write));
             }
         }
     }
 
-    fn each_range<'b>(&'b self, mut take: impl FnMut(TableId, &'b KeyRange, Mode)) {
+    fn each_range<'b>(&'b self, mut take: impl FnMut(TableId, &'b KeyRange, LockMode)) {
         match self.source() {
             Source::Footprint(footprint) => {
                 footprint.ranges.iter().for_each(|lock| take(lock.table, &lock.range, lock.mode));
             }
             Source::Certified(Certified { reads, .. }) => {
-                reads.ranges.iter().for_each(|read| take(read.table, &read.range, Mode::Shared));
+                reads
+                    .ranges
+                    .iter()
+                    .for_each(|read| take(read.table, &read.range, LockMode::Shared));
             }
         }
     }
@@ -256,18 +259,18 @@ fn claim_all(
 ) {
     locks.each_point(|table, key, mode| {
         let (own, intent) = match mode {
-            Mode::Shared => (Kind::Shared, Kind::IntentShared),
-            Mode::Write | Mode::Exclusive => (Kind::Exclusive, Kind::IntentExclusive),
+            LockMode::Shared => (Kind::Shared, Kind::IntentShared),
+            LockMode::Write | LockMode::Exclusive => (Kind::Exclusive, Kind::IntentExclusive),
         };
         claim(Claim { place: row_hash(table, key), job, kind: own });
         let segment = tables.get(&table).and_then(|segments| segments.of_key(key));
-        let segment = segment.filter(|_| !is_planted(Bug::KeysIntendNothing));
+        let segment = mutate!(KeysIntendNothing: segment => None);
         segment.into_iter().for_each(|segment| {
             claim(Claim { place: segment_place(table, segment), job, kind: intent });
         });
     });
     locks.each_range(|table, range, mode| {
-        let kind = if mode == Mode::Shared { Kind::Shared } else { Kind::Exclusive };
+        let kind = if mode == LockMode::Shared { Kind::Shared } else { Kind::Exclusive };
         for segment in tables[&table].of_range(range) {
             claim(Claim { place: segment_place(table, segment), job, kind });
         }
@@ -427,7 +430,7 @@ impl Queue {
             }
             Kind::Shared => {
                 let before = self.writers.close(edges).or(self.exclusive);
-                edges.wait(before.filter(|_| !is_planted(Bug::ReadersDoNotWait)), job);
+                edges.wait(mutate!(ReadersDoNotWait: before => None), job);
                 self.shared.open.push(job);
             }
             Kind::SharedIntentExclusive => {
@@ -442,8 +445,8 @@ impl Queue {
                 let members =
                     groups.iter().flat_map(|group| group.open.iter().chain(&group.closed));
                 let all = members.chain(&self.readers).chain(&self.exclusive);
-                let all = all.filter(|_| !is_planted(Bug::WritersDoNotWait));
-                all.for_each(|&before| edges.wait(Some(before), job));
+                let wait = |&before: &_| edges.wait(Some(before), job);
+                mutate!(WritersDoNotWait: all.for_each(wait) => ());
                 self.clear();
                 self.exclusive = Some(job);
             }

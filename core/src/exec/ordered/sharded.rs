@@ -17,10 +17,10 @@
 //!
 //! **Footprints are given**: the procedure declares the footprint, or it is sent with the
 //! transaction after a reconnaissance found it (§3.2.1). A run that violates its footprint ends as
-//! [`Went::Left`] on every active shard, without effects. The node that accepted the transaction
-//! submits it again with the result of a new reconnaissance. Unlike in [`execute`](super::execute),
-//! it cannot run again at once, because the rows that it needs next may be on a shard that has
-//! already proceeded.
+//! [`ShardOutcome::FootprintViolated`] on every active shard, without effects. The node that
+//! accepted the transaction submits it again with the result of a new reconnaissance. Unlike in
+//! [`execute`](super::execute), it cannot run again at once, because the rows that it needs next
+//! may be on a shard that has already proceeded.
 //!
 //! **Certified** transactions exchange no rows. Each shard reports whether the reads of its rows
 //! are still current, and the writes are applied if all shards report so.
@@ -37,21 +37,21 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::locked::{Attempt, Others, Runner, Scratch};
-use super::part::{Gathered, Limits, Part};
+use super::locked::{Attempt, RemoteInputs, Runner, Scratch};
 use super::participants::Participants;
 use super::queues::Queues;
+use super::remote_reads::{Limits, ReadsBuilder, RemoteReads};
 use super::schedule::{Graph, Locks};
-use super::{IN_ORDER_JOBS_MAX, Job, Told, dispatch};
-use crate::exec::beyond::{Beyond, Rows};
+use super::{IN_ORDER_JOBS_MAX, Job, ResultDetail, dispatch};
 use crate::exec::call;
 use crate::exec::certify::Change;
+use crate::exec::remote_rows::{RemoteRows, Rows};
 use crate::exec::size::part_too_large;
 use crate::hash::HashMap;
 use crate::ids::{ShardId, SnapshotVersion, TxnId};
 use crate::key::Direction;
+use crate::mutate;
 use crate::partition::{Partitions, ShardSet};
-use crate::planted::{Bug, is_planted};
 use crate::pool::Pool;
 use crate::store::{RecordHeader, Store};
 use crate::txn::{
@@ -73,7 +73,7 @@ pub struct Sharded {
     ready: BinaryHeap<Reverse<u64>>,
     /// Remote reads received from other shards, including those for transactions not yet pushed
     /// here.
-    parts: BTreeMap<TxnId, BTreeMap<ShardId, Part>>,
+    parts: BTreeMap<TxnId, BTreeMap<ShardId, RemoteReads>>,
     limits: Limits,
 }
 
@@ -108,7 +108,7 @@ pub struct Served {
     /// The receivers.
     pub to: ShardSet,
     /// The rows, or the result of certification.
-    pub part: Part,
+    pub part: RemoteReads,
 }
 
 /// A transaction that finished on this shard.
@@ -121,23 +121,23 @@ pub struct Ended {
     /// The active shards.
     pub active: ShardSet,
     /// The outcome.
-    pub went: Went,
+    pub went: ShardOutcome,
 }
 
 /// The outcome of a transaction on one shard.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Went {
+pub enum ShardOutcome {
     /// The program ran and its writes are applied. The result is the same on all active shards.
     Ran(Result<Vec<u8>, Abort>),
     /// Footprint violation: rolled back on every shard.
-    Left,
+    FootprintViolated,
     /// Passive participant: this shard only sent its rows to others.
     Served,
 }
 
 /// The next action of a shard for a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Act {
+struct Action {
     /// The index of the transaction in `pending`.
     at: usize,
     /// Whether its rows are read for other shards.
@@ -147,9 +147,9 @@ struct Act {
 }
 
 /// The results of an action.
-struct Acted {
+struct ActionResult {
     served: Option<Served>,
-    went: Option<Went>,
+    went: Option<ShardOutcome>,
 }
 
 /// The participants of a transaction with this footprint that shard `home` accepted. The
@@ -218,9 +218,8 @@ impl Sharded {
         let is_alone = shards.all() == ShardSet::one(self.here);
         let part_here = (!is_alone).then(|| self.of_here(&footprint));
         let number = self.first + self.pending.len() as u64;
-        if self.locks.ask(part_here.as_ref().unwrap_or(&footprint))
-            || is_planted(Bug::ServedOutOfTurn)
-        {
+        let has_locks = self.locks.ask(part_here.as_ref().unwrap_or(&footprint));
+        if mutate!(ServedOutOfTurn: has_locks => true) {
             self.ready.push(Reverse(number));
         }
         self.numbers.insert(txn, number);
@@ -239,7 +238,7 @@ impl Sharded {
     }
 
     /// Receives remote reads of a transaction from another shard. Duplicates have no effect.
-    pub fn receive(&mut self, txn: TxnId, from: ShardId, part: Part) {
+    pub fn receive(&mut self, txn: TxnId, from: ShardId, part: RemoteReads) {
         self.parts.entry(txn).or_default().insert(from, part);
         if let Some(number) = self.numbers.get(&txn)
             && self.locks.has_all(*number)
@@ -288,24 +287,25 @@ impl Sharded {
     ) -> (Vec<Served>, Vec<Ended>) {
         let acts = self.acts(most);
         let (mut served, mut ended) = (Vec::new(), Vec::new());
-        let version_of = |act: &Act| self.pending[act.at].version;
-        let by_version: Vec<&[Act]> =
+        let version_of = |act: &Action| self.pending[act.at].version;
+        let by_version: Vec<&[Action]> =
             acts.chunk_by(|a, b| version_of(a) == version_of(b)).collect();
         let mut done = Vec::with_capacity(acts.len());
         for acts in by_version {
             let jobs: Vec<Job<'_>> = acts.iter().map(|act| self.pending[act.at].job()).collect();
             let version = version_of(&acts[0]);
-            let told = Told::Outcomes;
+            let detail = ResultDetail::Outcomes;
             let result_bytes_max = self.limits.result;
             let jobs = &jobs[..];
-            let runner = Runner { registry, store, version, jobs, header, told, result_bytes_max };
+            let runner =
+                Runner { registry, store, version, jobs, header, detail, result_bytes_max };
             let acted = self.act_all(pool, &runner, acts);
             done.extend(acts.iter().copied().zip(acted));
         }
-        for (Act { at, .. }, Acted { served: rows, went }) in done {
+        for (Action { at, .. }, ActionResult { served: rows, went }) in done {
             let Pending { txn, version, shards: Participants { active, .. }, .. } =
                 self.pending[at];
-            if let Some(Served { part: Part::TooLarge(bytes), .. }) = &rows {
+            if let Some(Served { part: RemoteReads::TooLarge(bytes), .. }) = &rows {
                 self.pending[at].too_large = Some(*bytes);
             }
             served.extend(rows);
@@ -323,7 +323,7 @@ impl Sharded {
 
     /// Returns the first `most` possible actions, in the serial order. A transaction that runs
     /// releases its locks at once; those that acquire them may run after it in the same list.
-    fn acts(&mut self, most: usize) -> Vec<Act> {
+    fn acts(&mut self, most: usize) -> Vec<Action> {
         let mut acts = Vec::new();
         let mut granted = Vec::new();
         while acts.len() < most
@@ -341,9 +341,9 @@ impl Sharded {
             let serves = serves && !pending.to(self.here).is_empty();
             let runs = has_locks && self.lacks(pending).is_empty();
             if serves || runs {
-                acts.push(Act { at, serves, runs });
+                acts.push(Action { at, serves, runs });
             }
-            let lets_go = runs || has_locks && is_planted(Bug::WaitsWithoutLocks);
+            let lets_go = mutate!(WaitsWithoutLocks: runs => has_locks);
             if lets_go && !self.locks.is_released(number) {
                 self.locks.release(number, pending.locks(), &mut granted);
                 self.ready.extend(granted.drain(..).map(Reverse));
@@ -356,7 +356,7 @@ impl Sharded {
     }
 
     /// Carries out actions of one version with the result of serial execution.
-    fn act_all(&self, pool: &dyn Pool, runner: &Runner<'_>, acts: &[Act]) -> Vec<Acted> {
+    fn act_all(&self, pool: &dyn Pool, runner: &Runner<'_>, acts: &[Action]) -> Vec<ActionResult> {
         if pool.workers() == 1 || acts.len() <= IN_ORDER_JOBS_MAX {
             let mut scratch = Scratch::default();
             let in_order = |place: usize| {
@@ -374,7 +374,13 @@ impl Sharded {
         })
     }
 
-    fn act(&self, runner: &Runner<'_>, place: usize, act: Act, scratch: &mut Scratch) -> Acted {
+    fn act(
+        &self,
+        runner: &Runner<'_>,
+        place: usize,
+        act: Action,
+        scratch: &mut Scratch,
+    ) -> ActionResult {
         let pending = &self.pending[act.at];
         let is_active = pending.shards.active.contains(self.here);
         let is_verdict = act.runs && is_active && matches!(pending.program, Program::Certified(_));
@@ -385,23 +391,25 @@ impl Sharded {
         });
         let went = match (act.runs, is_active) {
             (false, _) => None,
-            (true, false) => Some(Went::Served),
+            (true, false) => Some(ShardOutcome::Served),
             (true, true) => Some(self.run(runner, place, pending, part, scratch)),
         };
-        if went.is_none() || went == Some(Went::Served) {
+        if went.is_none() || went == Some(ShardOutcome::Served) {
             // The program does not run in this action.
             scratch.skip();
         }
-        Acted { served, went }
+        ActionResult { served, went }
     }
 
     /// Phase 2: reads this shard's rows of a transaction.
-    fn read(&self, runner: &Runner<'_>, pending: &Pending) -> Part {
+    fn read(&self, runner: &Runner<'_>, pending: &Pending) -> RemoteReads {
         let Footprint { points, ranges } = pending.locks();
         if let Program::Certified(Certified { reads, .. }) = &pending.program {
-            return Part::Certified(runner.changed_here(&self.reads_of(Some(self.here), reads)));
+            return RemoteReads::Certified(
+                runner.changed_here(&self.reads_of(Some(self.here), reads)),
+            );
         }
-        let mut rows = Gathered::up_to(self.limits.part);
+        let mut rows = ReadsBuilder::up_to(self.limits.part);
         let at = runner.version;
         // Rows that are on all shards are not sent: each shard reads its own copy.
         let is_ours = |lock: &&PointLock| {
@@ -438,39 +446,38 @@ impl Sharded {
         runner: &Runner<'_>,
         place: usize,
         pending: &Pending,
-        own: Option<Part>,
+        own: Option<RemoteReads>,
         scratch: &mut Scratch,
-    ) -> Went {
+    ) -> ShardOutcome {
         if !pending.is_known {
             scratch.skip();
-            return Went::Ran(Err(no_footprint()));
+            return ShardOutcome::Ran(Err(no_footprint()));
         }
         let is_call = matches!(pending.program, Program::Call { .. });
         if is_call && pending.part_here.is_none() {
-            return Went::of(runner.run(place, &Locks::Given(&pending.footprint), scratch));
+            return ShardOutcome::of(runner.run(place, &Locks::Given(&pending.footprint), scratch));
         }
-        let mut parts: BTreeMap<ShardId, &Part> =
+        let mut parts: BTreeMap<ShardId, &RemoteReads> =
             self.parts.get(&pending.txn).into_iter().flatten().map(|(of, it)| (*of, it)).collect();
-        let own = own.or(pending.too_large.map(Part::TooLarge));
+        let own = own.or(pending.too_large.map(RemoteReads::TooLarge));
         parts.extend(own.as_ref().map(|own| (self.here, own)));
         let (mut rows, mut change): (Rows, Option<&Change>) = (Rows::new(), None);
         for (shard, part) in parts {
             match part {
-                Part::Rows(_) if is_planted(Bug::RemoteRowsLost) => {}
-                Part::Rows(came) if shard != self.here => {
+                RemoteReads::Rows(came) if shard != self.here => {
                     let named = |row: &Write| ((row.table, row.key.clone()), row.clone());
-                    rows.extend(came.iter().map(named));
+                    mutate!(RemoteRowsLost: rows.extend(came.iter().map(named)) => ());
                 }
-                Part::Rows(_) => {}
+                RemoteReads::Rows(_) => {}
                 // The first shard that exceeds the limit determines the abort, identically on all
                 // active shards.
-                Part::TooLarge(bytes) => {
+                RemoteReads::TooLarge(bytes) => {
                     scratch.skip();
-                    return Went::Ran(Err(part_too_large(shard, *bytes, self.limits.part)));
+                    return ShardOutcome::Ran(Err(part_too_large(shard, *bytes, self.limits.part)));
                 }
                 // The first shard with a stale read determines the abort, identically on all active
                 // shards.
-                Part::Certified(found) => change = change.or(found.as_ref()),
+                RemoteReads::Certified(found) => change = change.or(found.as_ref()),
             }
         }
         // Reads of tables that are on all shards come last; each shard checks them on its own copy.
@@ -481,9 +488,9 @@ impl Sharded {
             Program::Call { .. } => None,
         };
         change = change.or(everywhere.as_ref());
-        let beyond = Beyond { partitions: &self.partitions, here: self.here, rows: &rows };
-        let others = Others { beyond, change };
-        Went::of(runner.run_with(place, &pending.footprint, &others, scratch))
+        let remote_rows = RemoteRows { partitions: &self.partitions, here: self.here, rows: &rows };
+        let remote_inputs = RemoteInputs { remote_rows, change };
+        ShardOutcome::of(runner.run_with(place, &pending.footprint, &remote_inputs, scratch))
     }
 
     /// The shards whose rows this shard needs for a transaction and has not received.
@@ -495,7 +502,7 @@ impl Sharded {
         let came = self.parts.get(&pending.txn).into_iter().flatten();
         // Ignores parts of the wrong kind.
         let is_call = matches!(pending.program, Program::Call { .. });
-        let fits = |(_, part): &(&ShardId, &Part)| part.is_of_call() == is_call;
+        let fits = |(_, part): &(&ShardId, &RemoteReads)| part.is_of_call() == is_call;
         let came = came.filter(fits).map(|(shard, _)| *shard).collect();
         reading.except(self.here).without(came)
     }
@@ -530,11 +537,11 @@ impl Sharded {
     }
 }
 
-impl Went {
+impl ShardOutcome {
     fn of(attempt: Attempt) -> Self {
         match attempt {
             Attempt::Ended { outcome, .. } => Self::Ran(outcome),
-            Attempt::LeftItsFootprint => Self::Left,
+            Attempt::FootprintViolated => Self::FootprintViolated,
         }
     }
 }

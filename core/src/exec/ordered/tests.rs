@@ -19,7 +19,7 @@ use crate::ids::TableId;
 use crate::key::KeyRange;
 use crate::pool::Sequential;
 use crate::store::Version;
-use crate::txn::{Certified, Mode, PointLock, RangeLock, Stop};
+use crate::txn::{Certified, LockMode, PointLock, RangeLock, Stop};
 
 const BEFORE: SnapshotVersion = SnapshotVersion(5);
 const AT: SnapshotVersion = SnapshotVersion(6);
@@ -42,7 +42,7 @@ fn execute_on(
             footprint: footprint.as_ref(),
         })
         .collect();
-    let finished = execute(pool, &registry(), &store, AT, &jobs, &header_of, Told::Writes);
+    let finished = execute(pool, &registry(), &store, AT, &jobs, &header_of, ResultDetail::Writes);
     let after = Model::of(&store, AT);
     assert_eq!(written(rows, &finished), after, "the reported writes differ from the store");
     assert_nothing_is_left(&store, &after);
@@ -186,8 +186,8 @@ proptest! {
                     Job { txn: *txn, program, footprint: footprint.as_ref() }
                 })
                 .collect();
-            let told = Told::Outcomes;
-            let finished = execute(&Sequential, &registry, &store, AT, &jobs, &header_of, told);
+            let detail = ResultDetail::Outcomes;
+            let finished = execute(&Sequential, &registry, &store, AT, &jobs, &header_of, detail);
             let mut order: Vec<usize> = (0..jobs.len()).collect();
             order.sort_by_key(|&place| finished[place].passes);
             for place in order {
@@ -233,7 +233,7 @@ proptest! {
                 }
                 Known::Certified => {
                     let (reads, writes) = (run.reads.clone(), run.writes.clone());
-                    (Program::Certified(Certified { reads, writes, line: 0 }), None)
+                    (Program::Certified(Certified { reads, writes, timeline: 0 }), None)
                 }
             })
             .collect();
@@ -317,7 +317,7 @@ fn a_program_that_leaves_what_it_calls_certain_is_restarted_as_any() {
             Ok(vec![args[0]])
         }
         fn footprint(&self, _: &[u8]) -> Option<Footprint> {
-            let lock = PointLock { table: TableId(1), key: key(0), mode: Mode::Exclusive };
+            let lock = PointLock { table: TableId(1), key: key(0), mode: LockMode::Exclusive };
             Some(Footprint::new(vec![lock], vec![]))
         }
         fn is_footprint_certain(&self) -> bool {
@@ -332,7 +332,8 @@ fn a_program_that_leaves_what_it_calls_certain_is_restarted_as_any() {
         let job = |(n, program)| Job { txn: txn(n), program, footprint: None };
         let jobs: Vec<Job<'_>> = (0..).zip(&programs).map(job).collect();
         let store = store(&Rows::new());
-        let finished = execute(pool, &registry, &store, AT, &jobs, &header_of, Told::Outcomes);
+        let finished =
+            execute(pool, &registry, &store, AT, &jobs, &header_of, ResultDetail::Outcomes);
         let ends: Vec<_> = finished.into_iter().map(|done| (done.outcome, done.passes)).collect();
         (ends, Model::of(&store, AT))
     };
@@ -363,12 +364,19 @@ fn a_program_that_goes_on_after_it_was_stopped_is_still_stopped() {
     let registry = Registry::new([std::sync::Arc::new(Stubborn) as _]);
     let procedure = registry.id("stubborn").unwrap();
     let program = Program::Call { procedure, args: bytes::Bytes::new() };
-    let exclusive = PointLock { table: TableId(1), key: key(2), mode: Mode::Exclusive };
+    let exclusive = PointLock { table: TableId(1), key: key(2), mode: LockMode::Exclusive };
     let wrong = Footprint::new(vec![exclusive], vec![]);
     let job = |n| Job { txn: txn(n), program: &program, footprint: Some(&wrong) };
     let store = store(&Rows::new());
-    let finished =
-        execute(&Sequential, &registry, &store, AT, &[job(1), job(2)], &header_of, Told::Outcomes);
+    let finished = execute(
+        &Sequential,
+        &registry,
+        &store,
+        AT,
+        &[job(1), job(2)],
+        &header_of,
+        ResultDetail::Outcomes,
+    );
     for done in finished {
         assert_eq!((done.outcome, done.passes), (Ok(vec![1]), 2));
     }
@@ -399,7 +407,7 @@ fn a_scan_that_reads_past_its_locked_range_is_stopped_and_one_that_breaks_off_is
     let up_to_2 = RangeLock {
         table: TableId(1),
         range: KeyRange { start: vec![0], end: Some(vec![2, 0]) },
-        mode: Mode::Shared,
+        mode: LockMode::Shared,
     };
     let narrow = Some(Footprint::new(vec![], vec![up_to_2]));
     let work = [
@@ -444,5 +452,13 @@ fn a_panic_of_the_executor_itself_ends_all_workers() {
         assert!(job.txn != txn(9), "a bug");
         header_of(job)
     };
-    execute(&Threads(4), &registry(), &store(&Rows::new()), AT, &jobs, &header, Told::Outcomes);
+    execute(
+        &Threads(4),
+        &registry(),
+        &store(&Rows::new()),
+        AT,
+        &jobs,
+        &header,
+        ResultDetail::Outcomes,
+    );
 }

@@ -105,7 +105,7 @@ fn a_store_that_goes_back_knows_which_rows_are_left_without_their_value() {
     assert!(store.is_cold(TABLE, b"a") && store.len(TABLE) == 2);
     check_counts(&store, &keys);
     assert_eq!(seen(&store), [(key(b"a"), 1), (key(b"b"), 1)]);
-    store.put_away(Chosen::default());
+    store.evict_chosen(Chosen::default());
     assert_eq!(cold.memory.len(), 2, "the copy of a deleted row is removed");
     store.fetch_ahead(&[(TABLE, key(b"a")), (TABLE, key(b"b"))]);
     check_counts(&store, &keys);
@@ -121,7 +121,7 @@ fn what_was_chosen_before_the_store_went_back_is_not_taken_for_what_came_after()
     let chosen = choose(&store);
     store.retreat_to(SnapshotVersion(1));
     write(&store, 2, &[(b"k", 3)]);
-    store.put_away(chosen);
+    store.evict_chosen(chosen);
     store.evict();
     assert!(store.is_cold(TABLE, b"k"));
     assert_eq!(seen(&store), [(key(b"a"), 1), (key(b"k"), 3)]);
@@ -139,7 +139,7 @@ fn what_is_being_put_away_while_the_store_goes_back_is_not_taken_for_what_came_a
         of_writer.retreat_to(SnapshotVersion(1));
         write(&of_writer, 2, &[(b"k", 3)]);
     })));
-    store.put_away(chosen);
+    store.evict_chosen(chosen);
     assert!(lock(&cold.on_put).is_none());
     store.evict();
     assert!(store.is_cold(TABLE, b"k"));
@@ -180,8 +180,8 @@ fn a_copy_is_kept_as_long_as_the_store_may_go_back_to_it() {
     (0..2).for_each(|_| drop(store.choose_cold()));
     let chosen = choose(&store);
     write(&store, 2, &[(b"k", 2)]);
-    store.put_away(chosen);
-    store.put_away(Chosen::default());
+    store.evict_chosen(chosen);
+    store.evict_chosen(Chosen::default());
     store.retreat_to(SnapshotVersion(1));
     store.evict();
     assert!(store.is_cold(TABLE, b"k"));
@@ -198,7 +198,7 @@ fn what_was_chosen_long_ago_does_not_take_the_place_of_a_later_copy() {
     store.reclaim(SnapshotVersion(2));
     store.evict();
     assert!(store.is_cold(TABLE, b"k"));
-    store.put_away(chosen);
+    store.evict_chosen(chosen);
     assert_eq!(seen(&store), [(key(b"k"), 2)]);
 }
 
@@ -210,8 +210,8 @@ fn what_is_put_away_while_the_store_is_cleared_has_no_copy() {
     let chosen = choose(&store);
     store.clear();
     write(&store, 1, &[(b"k", 1)]);
-    store.put_away(chosen);
-    store.put_away(Chosen::default());
+    store.evict_chosen(chosen);
+    store.evict_chosen(Chosen::default());
     assert_eq!((cold.memory.len(), store.is_cold(TABLE, b"k")), (0, false));
     store.evict();
     assert_eq!(seen(&store), [(key(b"k"), 1)]);
@@ -235,9 +235,9 @@ fn nobody_who_reclaims_waits_for_the_cold_store() {
         let waited = std::time::Duration::from_secs(20);
         assert_eq!(hears.recv_timeout(waited), Ok(1), "during an eviction");
     })));
-    store.put_away(chosen);
+    store.evict_chosen(chosen);
     assert!(lock(&cold.on_put).is_none() && !store.is_cold(TABLE, b"a"));
-    store.put_away(Chosen::default());
+    store.evict_chosen(Chosen::default());
     assert_eq!(cold.memory.len(), 1);
 }
 

@@ -70,7 +70,7 @@ enum Step {
     /// Chooses values to evict.
     Choose,
     /// Evicts values that were chosen earlier.
-    PutAway(usize),
+    EvictChosen(usize),
     /// Chooses and evicts until no value is left.
     Evict,
     /// Fetches the values of this many keys from one on.
@@ -111,7 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => scan,
         1 => (0..4_u64).prop_map(Step::Retreat),
         3 => Just(Step::Choose),
-        3 => (0..5_usize).prop_map(Step::PutAway),
+        3 => (0..5_usize).prop_map(Step::EvictChosen),
         1 => Just(Step::Evict),
         1 => (0..3_u32, 0..60_u8, 1..20_u8).prop_map(|(table, at, n)| Step::Fetch(table, at, n)),
     ]
@@ -158,10 +158,10 @@ impl Run {
             Step::Reclaim(floor, most) => self.reclaim(SnapshotVersion(*floor), *most),
             Step::Retreat(back) => self.retreat(*back),
             Step::Choose => self.chosen.push(self.store.choose_cold()),
-            Step::PutAway(index) if self.chosen.is_empty() => assert!(*index < 5),
-            Step::PutAway(index) => {
+            Step::EvictChosen(index) if self.chosen.is_empty() => assert!(*index < 5),
+            Step::EvictChosen(index) => {
                 let chosen = self.chosen.swap_remove(index % self.chosen.len());
-                self.store.put_away(chosen);
+                self.store.evict_chosen(chosen);
             }
             Step::Evict => {
                 self.store.evict();
@@ -261,10 +261,10 @@ impl Run {
         let Ok(pin) = self.store.pin_at(at) else {
             return assert!(at > self.store.published());
         };
-        let sweep = pin.sweep(table);
+        let sweep = pin.unordered_scan(table);
         drop(pin);
         let mut found = Vec::new();
-        for part in 0..Sweep::PARTS {
+        for part in 0..UnorderedScan::PARTS {
             let mut taken = Taken::default();
             sweep.take(part, &mut taken);
             assert_eq!(sweep.count(part), taken.len());
@@ -322,10 +322,10 @@ impl Run {
     /// Asserts that the cold store contains exactly the copies recorded in the rows.
     fn check_copies(&mut self) {
         self.chosen.drain(..).for_each(|chosen| {
-            self.store.put_away(chosen);
+            self.store.evict_chosen(chosen);
         });
         self.store.evict();
-        self.store.put_away(Chosen::default());
+        self.store.evict_chosen(Chosen::default());
         let has_copy = |(table, key): &&(TableId, Key)| {
             let head = self.store.head(*table, key, SnapshotVersion(u64::MAX)).unwrap();
             let has_copy =

@@ -29,7 +29,7 @@ enum Step {
     Checkpoint,
     Reclaim(usize),
     Choose,
-    PutAway(usize),
+    EvictChosen(usize),
     Evict,
     Fetch(u8, u8),
 }
@@ -45,7 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Checkpoint),
         1 => (1..20_usize).prop_map(Step::Reclaim),
         1 => Just(Step::Choose),
-        1 => (0..5_usize).prop_map(Step::PutAway),
+        1 => (0..5_usize).prop_map(Step::EvictChosen),
         2 => Just(Step::Evict),
         1 => (0..KEYS, 1..4_u8).prop_map(|(key, count)| Step::Fetch(key, count)),
     ]
@@ -97,10 +97,10 @@ impl Run {
                 self.store.reclaim_at_most(self.final_upto, *most);
             }
             Step::Choose => self.chosen.push(self.store.choose_cold()),
-            Step::PutAway(at) if self.chosen.is_empty() => assert!(*at < 5),
-            Step::PutAway(at) => {
+            Step::EvictChosen(at) if self.chosen.is_empty() => assert!(*at < 5),
+            Step::EvictChosen(at) => {
                 let chosen = self.chosen.swap_remove(at % self.chosen.len());
-                self.store.put_away(chosen);
+                self.store.evict_chosen(chosen);
             }
             Step::Evict => {
                 self.store.evict();
@@ -184,9 +184,9 @@ impl Run {
         assert_eq!(lens.0, lens.1, "keys");
         assert_eq!(self.store.memory_bytes(), fresh.memory_bytes());
         self.chosen.drain(..).for_each(|chosen| {
-            self.store.put_away(chosen);
+            self.store.evict_chosen(chosen);
         });
-        self.store.put_away(Chosen::default());
+        self.store.evict_chosen(Chosen::default());
         let Some(table) = self.store.tables.table(TABLE) else { return };
         let has_copy = |row: &Row| row.chain.newest().value.as_ref().is_some_and(Value::has_copy);
         let has_copy = |key: &u8| {

@@ -62,9 +62,9 @@ fn audit(pin: &Pin, direction: Direction) -> (u64, u64) {
 
 /// The same with an unordered scan.
 fn swept(pin: &Pin) -> (u64, u64) {
-    let sweep = pin.sweep(TABLE);
+    let sweep = pin.unordered_scan(TABLE);
     let mut taken = Taken::default();
-    (0..Sweep::PARTS).for_each(|part| sweep.take(part, &mut taken));
+    (0..UnorderedScan::PARTS).for_each(|part| sweep.take(part, &mut taken));
     let balance = |(_, value): (&[u8], &[u8])| u64::from_le_bytes(value.try_into().unwrap());
     (taken.len() as u64, taken.iter().map(balance).sum())
 }

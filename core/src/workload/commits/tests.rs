@@ -2,9 +2,9 @@
 //! tolerated.
 
 use super::*;
-use crate::workload::Settings;
 use crate::workload::tests::{Bench, small};
 use crate::workload::ycsb::{Op, operations};
+use crate::workload::{Settings, Violation, Workload};
 
 /// The fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,12 @@ impl Run {
             Done::Once | Done::Untold => {}
         }
         let fate = match done {
-            Done::Untold | Done::LostUntold => Fate::Unknown,
-            Done::Once | Done::Lost | Done::Twice => Fate::Committed { at: self.clock + 1 },
+            Done::Untold | Done::LostUntold => CallOutcome::Unknown,
+            Done::Once | Done::Lost | Done::Twice => CallOutcome::Committed { at: self.clock + 1 },
         };
         let written = self.bench.workload.watch().written(call);
         self.ledger.add(call.label, &written, self.clock, fate);
-        if fate != Fate::Unknown {
+        if fate != CallOutcome::Unknown {
             self.ledger.add_result(call.label, &result);
         }
         self.clock += 2;
@@ -198,17 +198,17 @@ fn a_row_may_hold_any_of_the_writes_that_were_under_way_together() {
     let row = |mark| Written { rows: 1, watched: vec![(7, mark)] };
     let marks = |ledger: &Ledger| ledger.commits().newest[0].marks.clone();
     let mut ledger = Ledger::default();
-    ledger.add("write", &row(11), 5, Fate::Unknown);
+    ledger.add("write", &row(11), 5, CallOutcome::Unknown);
     assert_eq!(marks(&ledger), [0, 11], "the row may have its loaded value");
-    ledger.add("write", &row(12), 10, Fate::Committed { at: 20 });
-    ledger.add("write", &row(13), 15, Fate::Committed { at: 17 });
+    ledger.add("write", &row(12), 10, CallOutcome::Committed { at: 20 });
+    ledger.add("write", &row(13), 15, CallOutcome::Committed { at: 17 });
     assert_eq!(marks(&ledger), [11, 12, 13], "the order of concurrent writes is unknown");
-    ledger.add("write", &row(14), 18, Fate::Committed { at: 30 });
+    ledger.add("write", &row(14), 18, CallOutcome::Committed { at: 30 });
     assert_eq!(marks(&ledger), [11, 12, 14], "the second write had ended before this one began");
-    ledger.add("write", &row(15), 31, Fate::Committed { at: 32 });
+    ledger.add("write", &row(15), 31, CallOutcome::Committed { at: 32 });
     assert_eq!(marks(&ledger), [11, 15]);
     // A late acknowledgement does not make a write newer.
-    ledger.add("write", &row(16), 1, Fate::Committed { at: 33 });
+    ledger.add("write", &row(16), 1, CallOutcome::Committed { at: 33 });
     assert_eq!(marks(&ledger), [11, 15, 16]);
 }
 

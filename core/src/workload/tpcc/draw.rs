@@ -1,6 +1,6 @@
 //! The random strings and numbers of clauses 2.1.6 and 4.3.2.
 
-use super::super::dice::{Dice, scatter};
+use super::super::rng::{WorkloadRng, scatter};
 use super::Scale;
 
 /// Three-digit numbers become last names, with one syllable for each digit (clause 4.3.2.3).
@@ -33,7 +33,7 @@ impl Skew {
 
     /// The constants of the database loaded from `seed`.
     pub fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(scatter(seed));
+        let mut dice = WorkloadRng::new(scatter(seed));
         let last_name_load = dice.between(0, Self::LAST_NAME_A);
         let deltas: Vec<u64> = (Self::DELTA_FIRST..=Self::DELTA_LAST)
             .filter(|delta| !Self::DELTAS_EXCLUDED.contains(delta))
@@ -49,29 +49,29 @@ impl Skew {
     }
 
     /// The number of a last name for the load, for customers after the first thousand.
-    pub fn last_name_load(&self, dice: &mut Dice) -> u64 {
+    pub fn last_name_load(&self, dice: &mut WorkloadRng) -> u64 {
         nurand(dice, Self::LAST_NAME_A, self.last_name_load, 0, LAST_NAMES - 1)
     }
 
     /// The number of a last name for a transaction, among those of the load.
-    pub fn last_name(&self, scale: &Scale, dice: &mut Dice) -> u64 {
+    pub fn last_name(&self, scale: &Scale, dice: &mut WorkloadRng) -> u64 {
         let last = LAST_NAMES.min(scale.customers.into()) - 1;
         nurand(dice, Self::LAST_NAME_A, self.last_name_run, 0, last)
     }
 
     /// A customer for a transaction.
-    pub fn customer(&self, scale: &Scale, dice: &mut Dice) -> u32 {
+    pub fn customer(&self, scale: &Scale, dice: &mut WorkloadRng) -> u32 {
         nurand(dice, Self::CUSTOMER_A, self.customer, 1, scale.customers.into()) as u32
     }
 
     /// An item for a transaction.
-    pub fn item(&self, scale: &Scale, dice: &mut Dice) -> u32 {
+    pub fn item(&self, scale: &Scale, dice: &mut WorkloadRng) -> u32 {
         nurand(dice, Self::ITEM_A, self.item, 1, scale.items.into()) as u32
     }
 }
 
 /// NURand(A, x, y) of clause 2.1.6.
-fn nurand(dice: &mut Dice, a: u64, c: u64, first: u64, last: u64) -> u64 {
+fn nurand(dice: &mut WorkloadRng, a: u64, c: u64, first: u64, last: u64) -> u64 {
     let mixed = dice.between(0, a) | dice.between(first, last);
     (mixed + c) % (last - first + 1) + first
 }
@@ -83,7 +83,7 @@ pub fn last_name(number: u64) -> String {
 }
 
 /// A random a-string (clause 4.3.2.2): letters and digits.
-pub fn text(dice: &mut Dice, len_min: u64, len_max: u64) -> Vec<u8> {
+pub fn text(dice: &mut WorkloadRng, len_min: u64, len_max: u64) -> Vec<u8> {
     let len = dice.between(len_min, len_max) as usize;
     let mut text = Vec::with_capacity(len);
     while text.len() < len {
@@ -99,13 +99,13 @@ pub fn text(dice: &mut Dice, len_min: u64, len_max: u64) -> Vec<u8> {
 }
 
 /// A random n-string of clause 4.3.2.2: digits.
-pub fn digits(dice: &mut Dice, len: usize) -> Vec<u8> {
+pub fn digits(dice: &mut WorkloadRng, len: usize) -> Vec<u8> {
     (0..len).map(|_| b'0' + dice.below(10) as u8).collect()
 }
 
 /// `I_DATA` or `S_DATA`: 26 to 50 characters, one in ten with ORIGINAL somewhere in it
 /// (clause 4.3.3.1).
-pub fn data(dice: &mut Dice) -> Vec<u8> {
+pub fn data(dice: &mut WorkloadRng) -> Vec<u8> {
     const ORIGINAL: &[u8] = b"ORIGINAL";
     let mut data = text(dice, 26, 50);
     if dice.percent(10) {
@@ -116,7 +116,7 @@ pub fn data(dice: &mut Dice) -> Vec<u8> {
 }
 
 /// The numbers from 1 to `count` in random order (Fisher and Yates).
-pub fn permutation(dice: &mut Dice, count: u32) -> Vec<u32> {
+pub fn permutation(dice: &mut WorkloadRng, count: u32) -> Vec<u32> {
     let mut numbers: Vec<u32> = (1..=count).collect();
     for last in (1..numbers.len()).rev() {
         numbers.swap(last, dice.between(0, last as u64) as usize);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn non_uniform_numbers_stay_in_bounds_and_are_not_uniform() {
-        let (mut dice, skew) = (Dice::new(1), Skew::new(1));
+        let (mut dice, skew) = (WorkloadRng::new(1), Skew::new(1));
         let mut counts = vec![0_u32; 100_001];
         for _ in 0..200_000 {
             counts[skew.item(&Scale::FULL, &mut dice) as usize] += 1;
@@ -165,11 +165,11 @@ mod tests {
 
     #[test]
     fn a_permutation_holds_each_number_once_in_another_order() {
-        let drawn = permutation(&mut Dice::new(1), 100);
+        let drawn = permutation(&mut WorkloadRng::new(1), 100);
         let mut sorted = drawn.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, (1..=100).collect::<Vec<_>>());
         assert_ne!(sorted, drawn);
-        assert_eq!(permutation(&mut Dice::new(1), 0), []);
+        assert_eq!(permutation(&mut WorkloadRng::new(1), 0), []);
     }
 }

@@ -3,7 +3,7 @@
 //! Each piece draws its rows from the seed and its own position. Two pieces therefore agree on
 //! shared data (the permutation of a district's customers) without reading each other's rows.
 
-use super::super::dice::Dice;
+use super::super::rng::WorkloadRng;
 use super::super::{bounded, ended, malformed};
 use super::Scale;
 use super::args::Args;
@@ -225,7 +225,7 @@ type Interval = std::ops::RangeInclusive<u32>;
 
 fn items(args: &LoadArgs, numbers: Interval, session: &mut Session<'_>) -> Result<(), Stop> {
     for number in numbers {
-        let dice = &mut Dice::of(args.seed, &[part::ITEM, number.into()]);
+        let dice = &mut WorkloadRng::of(args.seed, &[part::ITEM, number.into()]);
         let item = Item {
             price: dice.between(100, 10_000) as u32,
             name: &draw::text(dice, 14, 24),
@@ -240,12 +240,12 @@ fn items(args: &LoadArgs, numbers: Interval, session: &mut Session<'_>) -> Resul
 fn sites(args: &LoadArgs, warehouse: Warehouse, session: &mut Session<'_>) -> Result<(), Stop> {
     let ytd_of_district = FIRST_PAYMENT * u64::from(args.scale.customers);
     let number = u64::from(warehouse.0);
-    let dice = &mut Dice::of(args.seed, &[part::SITE, number]);
+    let dice = &mut WorkloadRng::of(args.seed, &[part::SITE, number]);
     put_site(WAREHOUSE, &warehouse.key(), dice, session)?;
     let ytd = Number(ytd_of_district * u64::from(DISTRICTS));
     session.put(WAREHOUSE_YTD, &warehouse.key(), &ytd)?;
     for district in warehouse.districts() {
-        let dice = &mut Dice::of(args.seed, &[part::SITE, number, district.number.into()]);
+        let dice = &mut WorkloadRng::of(args.seed, &[part::SITE, number, district.number.into()]);
         put_site(DISTRICT, &district.key(), dice, session)?;
         session.put(DISTRICT_YTD, &district.key(), &Number(ytd_of_district))?;
         let next = Number(u64::from(args.scale.orders) + 1);
@@ -257,7 +257,7 @@ fn sites(args: &LoadArgs, warehouse: Warehouse, session: &mut Session<'_>) -> Re
 fn put_site(
     table: crate::ids::TableId,
     key: &[u8],
-    dice: &mut Dice,
+    dice: &mut WorkloadRng,
     session: &mut Session<'_>,
 ) -> Result<(), Stop> {
     let address = address(dice);
@@ -267,7 +267,7 @@ fn put_site(
 }
 
 /// Two streets, city, state and zip code (clause 4.3.2.7).
-fn address(dice: &mut Dice) -> [Vec<u8>; 5] {
+fn address(dice: &mut WorkloadRng) -> [Vec<u8>; 5] {
     let mut zip = draw::digits(dice, 4);
     zip.extend_from_slice(b"11111");
     let mut line = |min, max| draw::text(dice, min, max);
@@ -285,7 +285,7 @@ fn stock(
     session: &mut Session<'_>,
 ) -> Result<(), Stop> {
     for item in items {
-        let dice = &mut Dice::of(args.seed, &[part::STOCK, warehouse.0.into(), item.into()]);
+        let dice = &mut WorkloadRng::of(args.seed, &[part::STOCK, warehouse.0.into(), item.into()]);
         let key = warehouse.stock_key(item);
         let quantity = dice.between(10, 100) as u32;
         session.put(STOCK, &key, &Stock { quantity, ytd: 0, orders: 0, remote_orders: 0 })?;
@@ -306,7 +306,8 @@ fn customers(
     let skew = Skew::new(args.seed);
     let place = [district.warehouse.0.into(), u64::from(district.number)];
     for number in numbers {
-        let dice = &mut Dice::of(args.seed, &[part::CUSTOMER, place[0], place[1], number.into()]);
+        let dice =
+            &mut WorkloadRng::of(args.seed, &[part::CUSTOMER, place[0], place[1], number.into()]);
         // The first thousand customers have different names, so that every name exists.
         let name = match u64::from(number) - 1 {
             name @ 0..LAST_NAMES => name,
@@ -344,7 +345,7 @@ fn put_first_payment(
     args: &LoadArgs,
     district: District,
     customer: u32,
-    dice: &mut Dice,
+    dice: &mut WorkloadRng,
     session: &mut Session<'_>,
 ) -> Result<(), Stop> {
     let account = Account {
@@ -372,12 +373,13 @@ fn orders(
     session: &mut Session<'_>,
 ) -> Result<(), Stop> {
     let place = [district.warehouse.0.into(), u64::from(district.number)];
-    let dice = &mut Dice::of(args.seed, &[part::PERMUTATION, place[0], place[1]]);
+    let dice = &mut WorkloadRng::of(args.seed, &[part::PERMUTATION, place[0], place[1]]);
     let customers = draw::permutation(dice, args.scale.customers);
     for number in numbers {
         // A piece with more orders than the scale loads only those that exist.
         let Some(&customer) = customers.get(number as usize - 1) else { break };
-        let dice = &mut Dice::of(args.seed, &[part::ORDER, place[0], place[1], number.into()]);
+        let dice =
+            &mut WorkloadRng::of(args.seed, &[part::ORDER, place[0], place[1], number.into()]);
         let is_delivered = number <= args.scale.orders_delivered();
         let carrier = is_delivered.then(|| dice.between(1, 10) as u8);
         let lines = dice.between(5, 15) as u8;

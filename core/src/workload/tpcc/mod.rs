@@ -66,7 +66,11 @@ use bytes::Bytes;
 
 use super::check::{Report, Rows, Rule, Violation};
 use super::commits::Commits;
+use super::definition::{Definition, Facts, Generate};
+use super::rng::WorkloadRng;
 use super::{Call, Client, InvalidSettings, Settings, setting};
+use crate::partition::{self, Partitions};
+use crate::time::Timestamp;
 use crate::txn::Procedure;
 use args::Args;
 use rows::Date;
@@ -82,6 +86,18 @@ pub enum Mix {
     /// Only New-Order, as in the evaluation of Calvin (§6.1). Remote warehouses are on another
     /// shard than the home warehouse.
     NewOrder,
+}
+
+impl Mix {
+    const ALL: [Self; 3] = [Self::Standard, Self::NewOrderPayment, Self::NewOrder];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "tpcc",
+            Self::NewOrderPayment => "tpcc-nopay",
+            Self::NewOrder => "tpcc-neworder",
+        }
+    }
 }
 
 /// The number of rows of each kind.
@@ -158,16 +174,62 @@ impl Tpcc {
         Ok(Self { mix, seed, warehouses, scale, own_region, shards, long })
     }
 
-    /// The name on command lines.
-    pub fn name(&self) -> &'static str {
-        match self.mix {
-            Mix::Standard => "tpcc",
-            Mix::NewOrderPayment => "tpcc-nopay",
-            Mix::NewOrder => "tpcc-neworder",
-        }
+    /// The transactions of one client.
+    pub fn terminal(&self, client: Client) -> Terminal {
+        Terminal::new(self, client)
+    }
+}
+
+impl Definition for Tpcc {
+    const NAMES: &'static [&'static str] =
+        &[Mix::Standard.name(), Mix::NewOrderPayment.name(), Mix::NewOrder.name()];
+
+    type Generator = Terminal;
+
+    fn named(name: &str, settings: &Settings) -> Result<Self, InvalidSettings> {
+        Self::new(super::mix(&Mix::ALL, Mix::name, name), settings)
     }
 
-    pub(super) fn procedures(&self) -> Vec<&'static str> {
+    fn programs() -> Vec<Arc<dyn Procedure>> {
+        vec![
+            Arc::new(new_order::NewOrder),
+            Arc::new(payment::Payment),
+            Arc::new(order_status::OrderStatus),
+            Arc::new(delivery::Delivery),
+            Arc::new(stock_level::StockLevel),
+            Arc::new(long::LongOrder),
+            Arc::new(load::Load),
+        ]
+    }
+
+    fn generator(&self, client: Client) -> Terminal {
+        self.terminal(client)
+    }
+}
+
+impl Facts for Tpcc {
+    fn name(&self) -> &'static str {
+        self.mix.name()
+    }
+
+    fn load_calls(&self) -> Vec<Call> {
+        let call = |piece| {
+            let (seed, scale, date) = (self.seed, self.scale, Date::default());
+            let mut args = Vec::new();
+            load::LoadArgs { seed, scale, date, piece }.encode(&mut args);
+            let args = Bytes::from(args);
+            Call { procedure: "tpcc_load", args, label: "load", is_read_only: false }
+        };
+        load::Piece::all(self.warehouses, &self.scale).into_iter().map(call).collect()
+    }
+
+    /// By warehouse, distributed like the clients' home warehouses.
+    fn partitions(&self, shards: u16) -> Partitions {
+        Partitions::new(shards, partition::Rule::Number { bytes: 4, first: 1 })
+            .with(tables::ITEM, partition::Rule::Everywhere)
+    }
+
+    fn procedures(&self) -> Vec<&'static str> {
         let mut names = vec!["tpcc_new_order"];
         if self.mix != Mix::NewOrder {
             names.push("tpcc_payment");
@@ -181,23 +243,7 @@ impl Tpcc {
         names
     }
 
-    pub(super) fn load_calls(&self) -> Vec<Call> {
-        let call = |piece| {
-            let (seed, scale, date) = (self.seed, self.scale, Date::default());
-            let mut args = Vec::new();
-            load::LoadArgs { seed, scale, date, piece }.encode(&mut args);
-            let args = Bytes::from(args);
-            Call { procedure: "tpcc_load", args, label: "load", is_read_only: false }
-        };
-        load::Piece::all(self.warehouses, &self.scale).into_iter().map(call).collect()
-    }
-
-    /// The transactions of one client.
-    pub fn terminal(&self, client: Client) -> Terminal {
-        Terminal::new(self, client)
-    }
-
-    pub(super) fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
+    fn check(&self, rows: &dyn Rows) -> Result<Report, Violation> {
         let mut report = Report::default();
         match check::violations(self.warehouses, &self.scale, rows, &mut report).into_iter().next()
         {
@@ -206,27 +252,21 @@ impl Tpcc {
         }
     }
 
-    pub(super) fn check_commits(
+    fn check_commits(
         &self,
         rule: &Rule<'_>,
         fact: &dyn Fn(&str) -> i64,
+        _: &dyn Rows,
         commits: &Commits,
     ) -> Result<(), Violation> {
         check::check_commits(self, rule, fact, commits)
     }
 }
 
-/// The procedures of TPC-C.
-pub fn procedures() -> Vec<Arc<dyn Procedure>> {
-    vec![
-        Arc::new(new_order::NewOrder),
-        Arc::new(payment::Payment),
-        Arc::new(order_status::OrderStatus),
-        Arc::new(delivery::Delivery),
-        Arc::new(stock_level::StockLevel),
-        Arc::new(long::LongOrder),
-        Arc::new(load::Load),
-    ]
+impl Generate for Terminal {
+    fn next_call(&mut self, dice: &mut WorkloadRng, now: Timestamp) -> Call {
+        self.next(dice, now)
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::rows::Row;
 use super::tables::{self, CUSTOMER_BY_NAME, District};
 use crate::ids::TableId;
 use crate::key::{Direction, Key, KeyRange};
-use crate::txn::{Abort, Context, Footprint, Mode, PointLock, RangeLock, Scan, SqlState, Stop};
+use crate::txn::{Abort, Context, Footprint, LockMode, PointLock, RangeLock, Scan, SqlState, Stop};
 use crate::value::Value;
 
 /// The approximate number of customers of one district with the same last name. Saves allocations.
@@ -148,27 +148,27 @@ impl Touches {
 
     /// Adds a read of a key.
     pub fn reads(&mut self, table: TableId, key: &[u8]) {
-        self.points.push(PointLock { table, key: Key::from(key), mode: Mode::Shared });
+        self.points.push(PointLock { table, key: Key::from(key), mode: LockMode::Shared });
     }
 
     /// Adds a write of a key, with or without a read.
     pub fn writes(&mut self, table: TableId, key: &[u8]) {
-        self.points.push(PointLock { table, key: Key::from(key), mode: Mode::Exclusive });
+        self.points.push(PointLock { table, key: Key::from(key), mode: LockMode::Exclusive });
     }
 
     /// Adds reads within a range.
     pub fn reads_range(&mut self, table: TableId, range: KeyRange) {
-        self.ranges.push(RangeLock { table, range, mode: Mode::Shared });
+        self.ranges.push(RangeLock { table, range, mode: LockMode::Shared });
     }
 
     /// Adds writes within a range, without reads.
     pub fn inserts_range(&mut self, table: TableId, range: KeyRange) {
-        self.ranges.push(RangeLock { table, range, mode: Mode::Write });
+        self.ranges.push(RangeLock { table, range, mode: LockMode::Write });
     }
 
     /// Adds writes within a range, with or without reads.
     pub fn writes_range(&mut self, table: TableId, range: KeyRange) {
-        self.ranges.push(RangeLock { table, range, mode: Mode::Exclusive });
+        self.ranges.push(RangeLock { table, range, mode: LockMode::Exclusive });
     }
 
     /// The footprint.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::dice::Dice;
+use super::super::rng::WorkloadRng;
 use super::super::{Call, Client};
 use super::args::{
     Args, DeliveryArgs, LINES_MAX, Line, NewOrderArgs, OrderStatusArgs, PaymentArgs,
@@ -73,7 +73,7 @@ impl Terminal {
         self.home
     }
 
-    pub(in super::super) fn next(&mut self, dice: &mut Dice, now: Timestamp) -> Call {
+    pub(super) fn next(&mut self, dice: &mut WorkloadRng, now: Timestamp) -> Call {
         let date = Date::of(now);
         let (long, orders) = self.long;
         if long > 0 && dice.percent(long.into()) {
@@ -93,14 +93,14 @@ impl Terminal {
         }
     }
 
-    fn district(&self, dice: &mut Dice) -> District {
+    fn district(&self, dice: &mut WorkloadRng) -> District {
         let number = dice.between(1, DISTRICTS.into()) as u8;
         District { warehouse: self.home.warehouse, number }
     }
 
     /// Draws a warehouse within reach other than the home warehouse, if there is one. Prefers one
     /// on another shard.
-    fn remote(&self, dice: &mut Dice) -> Warehouse {
+    fn remote(&self, dice: &mut WorkloadRng) -> Warehouse {
         let home = self.home.warehouse;
         let Reach { first, step, count } = self.reach;
         if count == 1 {
@@ -114,7 +114,7 @@ impl Terminal {
         Warehouse(all.clone().find(is_apart).unwrap_or_else(|| at(further)))
     }
 
-    fn new_order(&self, dice: &mut Dice, entry: Date) -> NewOrderArgs {
+    fn new_order(&self, dice: &mut WorkloadRng, entry: Date) -> NewOrderArgs {
         let district = self.district(dice);
         let customer = self.skew.customer(&self.scale, dice);
         let line_count = dice.between(5, LINES_MAX as u64) as usize;
@@ -134,7 +134,7 @@ impl Terminal {
     }
 
     /// Many orders in one transaction, none of which is rolled back.
-    fn long_order(&self, orders: u32, dice: &mut Dice, entry: Date) -> Call {
+    fn long_order(&self, orders: u32, dice: &mut WorkloadRng, entry: Date) -> Call {
         let order = |_| {
             let mut order = self.new_order(dice, entry);
             let items = self.scale.items;
@@ -147,7 +147,7 @@ impl Terminal {
         Call { procedure: "tpcc_long", args, label: "long-order", is_read_only: false }
     }
 
-    fn payment(&self, dice: &mut Dice, date: Date) -> Call {
+    fn payment(&self, dice: &mut WorkloadRng, date: Date) -> Call {
         let district = self.district(dice);
         let customer_district = match dice.percent(REMOTE_PAYMENT_PERCENT) {
             true => District { warehouse: self.remote(dice), ..self.district(dice) },
@@ -164,29 +164,29 @@ impl Terminal {
         call("tpcc_payment", "payment", &args)
     }
 
-    fn order_status(&self, dice: &mut Dice) -> Call {
+    fn order_status(&self, dice: &mut WorkloadRng) -> Call {
         let district = self.district(dice);
         let name = self.name(dice);
         let args = OrderStatusArgs { district, who: self.who(name.as_deref(), dice) };
         read_only(call("tpcc_order_status", "order-status", &args))
     }
 
-    fn delivery(&self, dice: &mut Dice, date: Date) -> DeliveryArgs {
+    fn delivery(&self, dice: &mut WorkloadRng, date: Date) -> DeliveryArgs {
         let carrier = dice.between(1, 10) as u8;
         DeliveryArgs { warehouse: self.home.warehouse, carrier, date }
     }
 
-    fn stock_level(&self, dice: &mut Dice) -> StockLevelArgs {
+    fn stock_level(&self, dice: &mut WorkloadRng) -> StockLevelArgs {
         StockLevelArgs { district: self.home, threshold: dice.between(10, 20) as u32 }
     }
 
     /// The last name of the customer, if it is selected by name.
-    fn name(&self, dice: &mut Dice) -> Option<String> {
+    fn name(&self, dice: &mut WorkloadRng) -> Option<String> {
         let is_by_name = dice.percent(BY_NAME_PERCENT);
         is_by_name.then(|| draw::last_name(self.skew.last_name(&self.scale, dice)))
     }
 
-    fn who<'a>(&self, name: Option<&'a str>, dice: &mut Dice) -> Who<'a> {
+    fn who<'a>(&self, name: Option<&'a str>, dice: &mut WorkloadRng) -> Who<'a> {
         match name {
             Some(name) => Who::LastName(name.as_bytes()),
             None => Who::Number(self.skew.customer(&self.scale, dice)),

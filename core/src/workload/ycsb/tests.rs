@@ -16,7 +16,7 @@ fn generator(mix: Mix, settings: &Settings, client: Client) -> Generator {
 /// The number of reads, writes, modifications and scans among 10,000 operations.
 fn kinds(mix: Mix) -> [u32; 4] {
     let mut generator = generator(mix, &small(), Client::new(0, 1, 1));
-    let (mut dice, mut kinds) = (Dice::new(1), [0; 4]);
+    let (mut dice, mut kinds) = (WorkloadRng::new(1), [0; 4]);
     for _ in 0..1_000 {
         let call = generator.next(&mut dice);
         assert_eq!(ops(&call.args).len(), OPS_PER_TXN);
@@ -68,7 +68,7 @@ fn keys_have_ten_digits_and_the_order_of_their_numbers() {
 fn hot_rows_are_as_hot_as_the_law_says_and_are_not_neighbours() {
     let settings = Settings { rows: 1_000_000, zipf: 1.2, ..small() };
     let mut generator = generator(Mix::C, &settings, Client::new(0, 1, 1));
-    let (mut dice, mut drawn) = (Dice::new(1), BTreeMap::<u64, u32>::new());
+    let (mut dice, mut drawn) = (WorkloadRng::new(1), BTreeMap::<u64, u32>::new());
     for _ in 0..5_000 {
         for op in ops(&generator.next(&mut dice).args) {
             let Op::Read { row } = op else { panic!("mix C only reads") };
@@ -93,7 +93,7 @@ fn clients_never_insert_the_same_row_and_read_what_is_latest() {
         let client = Client::new(index, 3, 1);
         let settings = Settings { zipf: 1.2, ..small() };
         let mut generator = generator(Mix::D, &settings, client);
-        let (mut dice, mut latest, mut reads) = (Dice::new(index.into()), 0, 0);
+        let (mut dice, mut latest, mut reads) = (WorkloadRng::new(index.into()), 0, 0);
         for _ in 0..200 {
             for op in ops(&generator.next(&mut dice).args) {
                 match op {

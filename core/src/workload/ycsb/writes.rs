@@ -17,7 +17,7 @@ use crate::codec::{DecodeError, Reader, Writer};
 const WATCHED_MAX: u64 = 4_096;
 
 impl Ycsb {
-    pub(in super::super) fn watch(&self) -> Watch {
+    pub(super) fn watched(&self) -> Watch {
         let step = match self.mix {
             Mix::A | Mix::B => self.rows.div_ceil(WATCHED_MAX),
             Mix::C | Mix::D | Mix::E | Mix::F => 0,
@@ -25,7 +25,7 @@ impl Ycsb {
         Watch { counts: self.mix != Mix::C, step }
     }
 
-    pub(in super::super) fn check_commits(
+    pub(super) fn check_written(
         &self,
         rule: &Rule<'_>,
         fact: &dyn Fn(&str) -> i64,

@@ -106,17 +106,17 @@ impl World {
 
     fn drain(&mut self, id: usize) {
         let Some(replica) = &mut self.replicas[id] else { return };
-        let drained = replica.drain();
-        self.users[id].log.extend(drained.records);
-        for (to, bytes) in drained.messages {
+        let ready = replica.take_ready();
+        self.users[id].log.extend(ready.records);
+        for (to, bytes) in ready.messages {
             if self.is_linked(id, to.index()) {
                 self.links.entry((id, to.index())).or_default().push_back(bytes);
             }
         }
-        if let Some(upto) = drained.skipped {
+        if let Some(upto) = ready.skipped {
             self.skip(id, upto);
         }
-        for (number, entry) in drained.decided {
+        for (number, entry) in ready.decided {
             let user = &mut self.users[id];
             assert_eq!(number, user.told + 1, "entries are delivered in order");
             user.told = number;

@@ -21,7 +21,7 @@ struct Replica {
 
 impl Replica {
     fn take(&mut self) -> Out {
-        let Drained { records, messages, skipped, decided, .. } = self.agreement.drain();
+        let Ready { records, messages, skipped, decided, .. } = self.agreement.take_ready();
         assert_eq!(skipped, None, "no entry is truncated");
         let mut out = Out::default();
         if !records.is_empty() {

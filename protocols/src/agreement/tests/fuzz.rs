@@ -66,13 +66,13 @@ fn look(input: &[u8]) -> Outcome {
     let mut cluster = made.expect("the cluster was created");
     cluster.say(from, to, bytes);
     let replica = &mut cluster.replicas[to];
-    let drained = replica.drain();
+    let ready = replica.take_ready();
     // Whatever state it is in now, it must continue.
     (0..60).for_each(|_| replica.on_tick());
-    replica.drain();
+    replica.take_ready();
     match cluster.refused.first() {
         Some(refused) => Outcome::refused(refused),
-        None => Outcome::taken((drained.records.len(), drained.messages.len())),
+        None => Outcome::taken((ready.records.len(), ready.messages.len())),
     }
 }
 

@@ -13,20 +13,20 @@
 use std::collections::BTreeMap;
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 
-use super::super::recovery::{EpochRecord, OfShards};
+use super::super::recovery::{EpochRecord, ShardEpochRecord};
 use super::super::{Calvin, Message};
-use super::items::{Item, Items};
-use super::slice::{Line, Slice};
-use super::{Own, Received, Shards, Stream};
+use super::remote_results::{RemoteResult, RemoteResults};
+use super::slice::{Lineage, Slice};
+use super::{OwnEpoch, Received, ShardStream, Shards};
 use crate::inputs::ProposalName;
 
 impl Calvin {
     /// The last epoch that this node has run and confirmed.
     pub(in super::super) fn confirmed(&self) -> SnapshotVersion {
-        self.state.inputs.mastery.confirmed.epoch
+        self.state.inputs.cut.confirmed.epoch
     }
 
     /// Confirms the epochs that have run and of which all cuts are decided.
@@ -36,7 +36,7 @@ impl Calvin {
             let epoch = self.confirmed().next();
             let applied = self.state.inputs.cut.applied;
             let shards = self.shards();
-            let decided = shards.streams.values().map(|stream| stream.decided);
+            let decided = shards.streams.values().map(|stream| stream.inbound.decided);
             let decided = decided.chain([shards.decided, applied]).min().unwrap_or_default();
             if epoch > decided {
                 return;
@@ -49,7 +49,8 @@ impl Calvin {
         let is_replay = self.state.inputs.cut.agreement.is_none();
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("the epoch was run");
-        let Own { cut, mine, .. } = shards.own.remove(&epoch).expect("the epoch was run");
+        let OwnEpoch { cut, local_requests, .. } =
+            shards.own.remove(&epoch).expect("the epoch was run");
         let of_shards = shards.take_epoch((epoch, line));
         if !is_replay {
             let record = EpochRecord { epoch, cut: Some(cut.clone()), of_shards: Some(of_shards) };
@@ -62,7 +63,7 @@ impl Calvin {
         cx.store.publish(epoch);
         self.state.inputs.confirm(cx, epoch, &cut);
         self.checkpoint_if_due(cx);
-        self.settle_confirmed(cx, (epoch, line), mine);
+        self.settle_confirmed(cx, (epoch, line), local_requests);
         self.tell_void_divided(cx, &cut);
         self.state.inputs.release_barriers(cx, &cut);
         self.read_released(cx);
@@ -85,16 +86,16 @@ impl Calvin {
         let Some(own) = shards.own.get(&upto).filter(|_| is_news) else { return };
         let name = own.cut.name;
         for stream in shards.streams.values_mut() {
-            let slices = stream.slices.range_mut(from.next()..=upto);
+            let slices = stream.outbound.slices.range_mut(from.next()..=upto);
             slices.for_each(|(_, slice)| slice.is_decided = true);
-            for node in &stream.subscribers {
-                cx.send(*node, Message::Decided { upto, name });
+            for node in &stream.outbound.subscribers {
+                cx.send(*node, Message::SlicesDecided { upto, name });
             }
         }
     }
 
     /// Handles a source's announcement that slices sent early are decided.
-    pub(in super::super) fn on_decided(
+    pub(in super::super) fn on_slices_decided(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -104,14 +105,14 @@ impl Calvin {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
-        if stream.source != from || upto <= stream.decided {
+        if stream.inbound.source != from || upto <= stream.inbound.decided {
             return cx.mark("calvin.decided_again");
         }
-        if stream.came.get(&upto).is_some_and(|slice| slice.cut.name == name) {
-            let came = stream.came.range_mut(..=upto);
+        if stream.inbound.slices.get(&upto).is_some_and(|slice| slice.cut.name == name) {
+            let came = stream.inbound.slices.range_mut(..=upto);
             came.for_each(|(_, slice)| slice.is_decided = true);
             stream.raise_decided();
-        } else if !std::mem::replace(&mut stream.is_asked_again, true) {
+        } else if !std::mem::replace(&mut stream.inbound.is_asked_again, true) {
             // It refers to a slice that this node does not have: some were lost with a connection.
             cx.mark("calvin.decided_after_gap");
             self.subscribe(cx, shard);
@@ -128,7 +129,7 @@ impl Calvin {
     ) -> bool {
         let stream = self.shards().stream(shard);
         let epoch = slice.epoch;
-        let Some(known) = stream.came.get_mut(&epoch) else { return false };
+        let Some(known) = stream.inbound.slices.get_mut(&epoch) else { return false };
         if known.cut.name == slice.cut.name {
             known.is_decided |= slice.is_decided;
             stream.raise_decided();
@@ -138,39 +139,34 @@ impl Calvin {
             return false;
         }
         cx.mark("calvin.slice_void");
-        let is_run = self.shards().given >= epoch;
-        if is_run && is_planted(Bug::NeighbourStays) {
-            let stream = self.shards().stream(shard);
-            stream.came.values_mut().for_each(|slice| slice.is_decided = true);
-            stream.raise_decided();
-            return false;
-        }
+        let is_run = self.shards().scheduled_upto >= epoch;
         if is_run {
+            mutate!(NeighbourStays: () => return neighbour_stays(self.shards().stream(shard)));
             self.go_back(cx, SnapshotVersion(epoch.0 - 1));
         }
         let stream = self.shards().stream(shard);
-        stream.came.split_off(&epoch);
-        stream.upto = SnapshotVersion(epoch.0 - 1);
+        stream.inbound.slices.split_off(&epoch);
+        stream.inbound.upto = SnapshotVersion(epoch.0 - 1);
         true
     }
 
     /// Handles that cuts of this node's group from an epoch on, which it has sent to other shards,
     /// are void.
     pub(in super::super) fn void_own(&mut self, cx: &mut Cx<'_, Self>, from: SnapshotVersion) {
-        if self.shards().given >= from {
+        if self.shards().scheduled_upto >= from {
             self.go_back(cx, SnapshotVersion(from.0 - 1));
         }
         let shards = self.shards();
         assert!(shards.decided < from, "decided cuts are not void");
         for own in shards.own.split_off(&from).into_values() {
-            for txn in own.mine {
-                shards.mine.remove(&txn);
+            for txn in own.local_requests {
+                shards.local_requests.remove(&txn);
                 shards.results.remove(&txn);
             }
         }
         for stream in shards.streams.values_mut() {
-            stream.slices.split_off(&from);
-            stream.paused.clear();
+            stream.outbound.slices.split_off(&from);
+            stream.outbound.paused.clear();
         }
         let sliced = shards.sliced.min(SnapshotVersion(from.0 - 1));
         let heads = self.state.inputs.heads_at(sliced);
@@ -184,18 +180,19 @@ impl Calvin {
         let upto = upto.min(self.state.inputs.cut.applied);
         self.state.inputs.retreat(cx, upto);
         let shards = self.shards();
-        shards.give_from(upto);
+        shards.reschedule_from(upto);
         shards.yields = false;
         for own in shards.own.range(upto.next()..).map(|(_, own)| own) {
-            own.mine.iter().for_each(|txn| drop(shards.results.remove(txn)));
+            own.local_requests.iter().for_each(|txn| drop(shards.results.remove(txn)));
         }
         for (shard, stream) in &mut shards.streams {
-            stream.items.split_off(&upto.next());
-            stream.paused.clear();
-            let last = stream.came.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
-            stream.reign_applied = last.or(stream.reign);
-            if stream.reign_applied.is_some() {
-                cx.reign(*shard, upto, stream.reign_applied, false);
+            stream.outbound.items.split_off(&upto.next());
+            stream.outbound.paused.clear();
+            let last =
+                stream.inbound.slices.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
+            stream.masters.applied = last.or(stream.masters.confirmed);
+            if stream.masters.applied.is_some() {
+                cx.master_term(*shard, upto, stream.masters.applied, false);
             }
         }
     }
@@ -204,7 +201,7 @@ impl Calvin {
     /// contains only decided epochs, which may differ from those that ran here early.
     pub(in super::super) fn go_back_to_confirmed(&mut self, cx: &mut Cx<'_, Self>) {
         let confirmed = self.confirmed();
-        let is_early = self.state.shards.as_ref().is_some_and(|it| it.given > confirmed);
+        let is_early = self.state.shards.as_ref().is_some_and(|it| it.scheduled_upto > confirmed);
         if is_early && self.state.inputs.is_asynchronous() {
             self.go_back(cx, confirmed);
         }
@@ -213,16 +210,16 @@ impl Calvin {
     /// Reports the master terms of the other shards in an epoch that has run, if they are new.
     pub(super) fn note_reigns(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         for (shard, stream) in &mut self.shards().streams {
-            let reign = stream.reign_of(&stream.came[&epoch]);
-            if reign.is_some() && stream.reign_applied != reign {
-                stream.reign_applied = reign;
-                cx.reign(*shard, epoch, reign, false);
+            let reign = stream.reign_of(&stream.inbound.slices[&epoch]);
+            if reign.is_some() && stream.masters.applied != reign {
+                stream.masters.applied = reign;
+                cx.master_term(*shard, epoch, reign, false);
             }
         }
     }
 }
 
-impl Stream {
+impl ShardStream {
     /// The master whose transactions are in a slice, and the first number of its master term.
     fn reign_of(&self, slice: &Slice) -> Option<(NodeId, u64)> {
         Some((self.group[slice.cut.name.proposer.index()], slice.cut.first?))
@@ -230,37 +227,48 @@ impl Stream {
 
     /// Advances `decided` over all received slices of decided cuts without a gap.
     pub(super) fn raise_decided(&mut self) {
-        while self.came.get(&self.decided.next()).is_some_and(|slice| slice.is_decided) {
-            self.decided = self.decided.next();
+        while self
+            .inbound
+            .slices
+            .get(&self.inbound.decided.next())
+            .is_some_and(|slice| slice.is_decided)
+        {
+            self.inbound.decided = self.inbound.decided.next();
         }
     }
 }
 
 impl Shards {
     /// Takes the messages from and to other shards of a confirmed epoch, for its log record.
-    fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Line)) -> OfShards {
-        let mut of_shards = OfShards::default();
+    fn take_epoch(&mut self, (epoch, line): (SnapshotVersion, Lineage)) -> ShardEpochRecord {
+        let mut of_shards = ShardEpochRecord::default();
         for (shard, stream) in &mut self.streams {
-            let came = stream.came.remove(&epoch).expect("the epoch was run");
-            stream.reign = stream.reign_of(&came).or(stream.reign);
+            let came = stream.inbound.slices.remove(&epoch).expect("the epoch was run");
+            stream.masters.confirmed = stream.reign_of(&came).or(stream.masters.confirmed);
             of_shards.came.push(came);
             of_shards.add_sent(*shard, stream, epoch);
-            of_shards.dropped.push((*shard, stream.dropped));
+            of_shards.dropped.push((*shard, stream.outbound.dropped));
         }
         let mut lines = self.received.remove(&epoch).unwrap_or_default();
-        if !is_planted(Bug::ReceivedNotLogged) {
-            of_shards.received = by_shard((epoch, line), lines.remove(&line).unwrap_or_default());
-        }
+        let received = by_shard((epoch, line), lines.remove(&line).unwrap_or_default());
+        of_shards.received = mutate!(ReceivedNotLogged: received => Vec::new());
         of_shards
     }
 }
 
 /// The rows that each shard sent, as if in one message.
-fn by_shard(at: (SnapshotVersion, Line), received: Received) -> Vec<(ShardId, Items)> {
-    let mut of: BTreeMap<ShardId, Vec<Item>> = BTreeMap::new();
-    let is_part = |(_, item): &((ShardId, TxnId), Item)| matches!(item, Item::Part(..));
+fn by_shard(at: (SnapshotVersion, Lineage), received: Received) -> Vec<(ShardId, RemoteResults)> {
+    let mut of: BTreeMap<ShardId, Vec<RemoteResult>> = BTreeMap::new();
+    let is_part =
+        |(_, item): &((ShardId, TxnId), RemoteResult)| matches!(item, RemoteResult::Reads(..));
     for ((shard, _), item) in received.into_iter().filter(is_part) {
         of.entry(shard).or_default().push(item);
     }
-    of.into_iter().map(|(shard, items)| (shard, Items::new(at, &items))).collect()
+    of.into_iter().map(|(shard, items)| (shard, RemoteResults::new(at, &items))).collect()
+}
+
+fn neighbour_stays(stream: &mut ShardStream) -> bool {
+    stream.inbound.slices.values_mut().for_each(|slice| slice.is_decided = true);
+    stream.raise_decided();
+    false
 }

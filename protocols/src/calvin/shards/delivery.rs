@@ -2,29 +2,29 @@
 //!
 //! ```text
 //!   receiver                       sender
-//!      | Subscribe(slices, items) -->|      with each connection, and where another one is away
-//!      |<== Slice, Items ============|      what is there after those, and what comes
-//!      |<== More ====================|      where that is much, of many epochs or of one
-//!      | Subscribe, goes on -------->|      and now the rest
-//!      | Kept(epoch, applied) ------>|      all replicas of the receiver's shard have it; and how
-//!      |                             |      far this one is, and for whom it waits
-//!      |<-- Missed(epoch) -----------|      what was asked for is not there any more
+//!      | Subscribe(slices, items) -->|      on connect, or if another replica is unreachable
+//!      |<== Slice, RemoteResults ====|      the retained messages after those, and new ones
+//!      |<== Resubscribe =============|      if the backlog is large
+//!      | Subscribe, goes on -------->|      the rest of it
+//!      | ShardProgress(upto, ..) --->|      all replicas of the receiver's shard have it;
+//!      |                             |      the receiver's progress, and the node it waits for
+//!      |<-- Truncated(epoch) --------|      the requested epochs are no longer retained
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
+use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
-use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, Message as _};
 use pangea_core::time::Span;
 
 use super::super::{Calvin, Message};
-use super::items::{Item, Items};
-use super::pieces::Piece;
-use super::results::Mine;
-use super::slice::{Line, Slice};
-use super::{AHEAD_MAX, Sent, Shards, Stream};
+use super::chunks::SliceChunk;
+use super::remote_results::{RemoteResult, RemoteResults};
+use super::results::LocalRequest;
+use super::slice::{Lineage, Slice};
+use super::{AHEAD_MAX, Sent, ShardStream, Shards};
 use crate::inputs::PROGRESS;
 
 /// A replica that is at least this number of epochs behind others of its shard is no longer used as
@@ -38,35 +38,32 @@ const PATIENCE: Span = Span::from_ms(300);
 
 impl Calvin {
     /// Handles a new connection to a node of another shard.
-    pub(in super::super) fn on_neighbour_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
+    pub(in super::super) fn on_shard_node_up(&mut self, cx: &mut Cx<'_, Self>, peer: NodeId) {
         let Some(shards) = &mut self.state.shards else { return };
         shards.up.insert(peer);
         let shard = shards.shard_of(peer);
-        let is_source_up = shards.up.contains(&shards.streams[&shard].source);
+        let is_source_up = shards.up.contains(&shards.streams[&shard].inbound.source);
         let stream = shards.stream(shard);
-        stream.told = None;
+        stream.outbound.told = None;
         if let Some(at) = self.frozen_from() {
             cx.send(peer, Message::Frozen { at });
         }
         let stream = self.shards().stream(shard);
-        if stream.source == peer || stream.replicas[0] == peer && !is_source_up {
+        if stream.inbound.source == peer || stream.replicas[0] == peer && !is_source_up {
             self.turn_to(cx, shard, peer);
         }
     }
 
     /// Handles the loss of a connection to a node of another shard.
-    pub(in super::super) fn on_neighbour_down(&mut self, cx: &Cx<'_, Self>, peer: NodeId) {
+    pub(in super::super) fn on_shard_node_down(&mut self, cx: &Cx<'_, Self>, peer: NodeId) {
         let Some(shards) = &mut self.state.shards else { return };
         shards.up.remove(&peer);
         let shard = shards.shard_of(peer);
         let stream = shards.stream(shard);
-        stream.subscribers.remove(&peer);
-        stream.paused.remove(&peer);
-        stream.applied.remove(&peer);
-        stream.waits_for.remove(&peer);
-        stream.frozen.remove(&peer);
-        if stream.source == peer {
-            stream.away_since = cx.now.at;
+        stream.outbound.unsubscribe(peer);
+        stream.reports.forget(peer);
+        if stream.inbound.source == peer {
+            stream.inbound.away_since = cx.now.at;
         }
     }
 
@@ -74,14 +71,15 @@ impl Calvin {
     /// far behind.
     pub(in super::super) fn ask_others(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(shards) = &mut self.state.shards else { return };
-        shards.streams.values_mut().for_each(|stream| stream.is_asked_again = false);
+        shards.streams.values_mut().for_each(|stream| stream.inbound.is_asked_again = false);
         let is_up = |node: &&NodeId| shards.up.contains(node);
-        let is_away = |stream: &Stream| {
-            !is_up(&&stream.source) && cx.now.at.since(stream.away_since).us >= PATIENCE.us
+        let is_away = |stream: &ShardStream| {
+            !is_up(&&stream.inbound.source)
+                && cx.now.at.since(stream.inbound.away_since).us >= PATIENCE.us
         };
         let away = shards.streams.iter().filter(|(_, stream)| is_away(stream));
         let others = away.filter_map(|(shard, stream)| {
-            let goes_on = |node: &&NodeId| is_up(node) && !stream.frozen.contains_key(node);
+            let goes_on = |node: &&NodeId| is_up(node) && !stream.reports.frozen.contains_key(node);
             stream.replicas.iter().find(goes_on).map(|other| (*shard, *other))
         });
         for (shard, other) in others.collect::<Vec<_>>() {
@@ -99,9 +97,9 @@ impl Calvin {
         let streams = &self.shards().streams;
         let leave = streams.iter().filter_map(|(shard, stream)| {
             let (first, most) = stream.furthest(applied)?;
-            let source = *stream.applied.get(&stream.source)?;
+            let source = *stream.reports.applied.get(&stream.inbound.source)?;
             let is_behind = source <= applied && source.0 + straggles < most.0;
-            is_behind.then_some((*shard, first, stream.source))
+            is_behind.then_some((*shard, first, stream.inbound.source))
         });
         for (shard, other, before) in leave.collect::<Vec<_>>() {
             cx.mark("calvin.straggler_left");
@@ -115,19 +113,20 @@ impl Calvin {
     fn return_to_own_region(&mut self, cx: &mut Cx<'_, Self>) {
         let (applied, straggles) = (self.confirmed(), self.straggles());
         let shards = self.shards();
-        let has_all = |stream: &Stream| {
+        let has_all = |stream: &ShardStream| {
             let own = stream.replicas[0];
             let most = stream.furthest(applied).map_or(SnapshotVersion::ZERO, |(_, most)| most);
             let keeps_up = |upto: &SnapshotVersion| upto.0 + straggles / 2 >= most.0;
-            stream.source != own
-                && !stream.frozen.contains_key(&own)
+            stream.inbound.source != own
+                && !stream.reports.frozen.contains_key(&own)
                 && shards.up.contains(&own)
                 && stream.may_have(own, applied)
-                && stream.applied.get(&own).is_some_and(keeps_up)
+                && stream.reports.applied.get(&own).is_some_and(keeps_up)
         };
         let back = shards.streams.iter().filter(|(_, stream)| has_all(stream));
-        let back: Vec<_> =
-            back.map(|(shard, stream)| (*shard, stream.replicas[0], stream.source)).collect();
+        let back: Vec<_> = back
+            .map(|(shard, stream)| (*shard, stream.replicas[0], stream.inbound.source))
+            .collect();
         for (shard, own, before) in back {
             cx.send(before, Message::Unsubscribe {});
             self.turn_to(cx, shard, own);
@@ -142,7 +141,7 @@ impl Calvin {
 
     /// Switches to this replica as the source of another shard's messages.
     fn turn_to(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, source: NodeId) {
-        self.shards().stream(shard).source = source;
+        self.shards().stream(shard).inbound.source = source;
         self.subscribe(cx, shard);
         self.look_again(cx, shard);
     }
@@ -159,16 +158,15 @@ impl Calvin {
         let items = shards.told_upto().get(&shard).map_or(confirmed, |told| confirmed.min(*told));
         let stream = shards.stream(shard);
         // A slice that is not known to be decided may be a different one on the new source.
-        let (slices, source) = (stream.decided.max(stream.missed), stream.source);
+        let (slices, source) =
+            (stream.inbound.decided.max(stream.inbound.missed), stream.inbound.source);
         cx.mark("calvin.subscribed");
         cx.send(source, Message::Subscribe { slices, items, goes_on });
     }
 
     /// Forgets the subscription of a node of another shard, which gets the slices elsewhere now.
     pub(in super::super) fn on_unsubscribe(&mut self, from: NodeId, shard: ShardId) {
-        let stream = self.shards().stream(shard);
-        stream.subscribers.remove(&from);
-        stream.paused.remove(&from);
+        self.shards().stream(shard).outbound.unsubscribe(from);
     }
 
     /// Handles the subscription of a node of another shard.
@@ -183,12 +181,12 @@ impl Calvin {
         let shards = self.shards();
         let (shard, message_bytes) = (shards.shard_of(from), shards.message_bytes);
         let stream = shards.stream(shard);
-        let mut sent = stream.paused.remove(&from).filter(|_| goes_on).unwrap_or_default();
-        if slices.min(items) < stream.dropped {
+        let mut sent = stream.outbound.paused.remove(&from).filter(|_| goes_on).unwrap_or_default();
+        if slices.min(items) < stream.outbound.dropped {
             cx.mark("calvin.missed_told");
-            cx.send(from, Message::Missed { upto: stream.dropped });
+            cx.send(from, Message::Truncated { upto: stream.outbound.dropped });
         }
-        let kept = stream.slices.keys().chain(stream.items.keys()).copied();
+        let kept = stream.outbound.slices.keys().chain(stream.outbound.items.keys()).copied();
         let epochs: BTreeSet<SnapshotVersion> =
             kept.filter(|epoch| *epoch > slices.min(items)).collect();
         let mut left = BACKLOG_MESSAGES * message_bytes;
@@ -197,43 +195,49 @@ impl Calvin {
             for message in stream.after(epoch, (slices, items), *done, message_bytes) {
                 if left == 0 {
                     // Messages created in the meantime are retained.
-                    stream.subscribers.remove(&from);
-                    stream.paused.insert(from, sent);
+                    stream.outbound.subscribers.remove(&from);
+                    stream.outbound.paused.insert(from, sent);
                     cx.mark("calvin.more");
-                    return cx.send(from, Message::More {});
+                    return cx.send(from, Message::Resubscribe {});
                 }
                 left = left.saturating_sub(message.payload_bytes());
                 match &message {
-                    Message::Items { .. } => done.items += 1,
+                    Message::RemoteResults { .. } => done.items += 1,
                     _ => done.slice += 1,
                 }
                 cx.send(from, message);
             }
         }
-        stream.subscribers.insert(from);
-        let decided = stream.slices.values().rev().find(|slice| slice.is_decided);
+        stream.outbound.subscribers.insert(from);
+        let decided = stream.outbound.slices.values().rev().find(|slice| slice.is_decided);
         if let Some(last) = decided.filter(|last| goes_on && may_be_early && last.epoch > slices) {
             // The announcement of earlier slices as decided may have been sent only to subscribers.
-            cx.send(from, Message::Decided { upto: last.epoch, name: last.cut.name });
+            cx.send(from, Message::SlicesDecided { upto: last.epoch, name: last.cut.name });
         }
     }
 
     /// Handles the report that this node's subscription was not served completely.
-    pub(in super::super) fn on_more(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
+    pub(in super::super) fn on_resubscribe(&mut self, cx: &mut Cx<'_, Self>, from: NodeId) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
-        if shards.stream(shard).source == from {
+        if shards.stream(shard).inbound.source == from {
             self.subscribe_to(cx, shard, true);
         }
     }
 
     /// Handles a chunk of a slice from another shard.
-    pub(in super::super) fn on_piece(&mut self, cx: &mut Cx<'_, Self>, from: NodeId, piece: Piece) {
+    pub(in super::super) fn on_slice_chunk(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        from: NodeId,
+        piece: SliceChunk,
+    ) {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
-        let may_be_next = piece.epoch > stream.decided && piece.epoch <= stream.upto.next();
-        if stream.source != from || !may_be_next {
+        let may_be_next =
+            piece.epoch > stream.inbound.decided && piece.epoch <= stream.inbound.upto.next();
+        if stream.inbound.source != from || !may_be_next {
             // The first chunk stands for all.
             if piece.is_first() {
                 self.on_slice_out_of_turn(cx, from, piece.epoch);
@@ -241,7 +245,7 @@ impl Calvin {
             return;
         }
         let is_decided = piece.is_decided;
-        let Some(whole) = stream.pieces.add(piece) else { return };
+        let Some(whole) = stream.inbound.pieces.add(piece) else { return };
         match Slice::decode(&whole) {
             Ok(slice) => self.on_slice(cx, from, slice.said_to_be(is_decided)),
             Err(_) => cx.mark("calvin.slice_of_another"),
@@ -263,9 +267,9 @@ impl Calvin {
             return cx.mark("calvin.slice_of_another");
         }
         // Only the source may send early slices and their replacements.
-        let may_be_early = stream.source == from;
-        let is_next = slice.epoch == stream.upto.next();
-        let follows = is_next && slice.is_decided && stream.decided == stream.upto;
+        let may_be_early = stream.inbound.source == from;
+        let is_next = slice.epoch == stream.inbound.upto.next();
+        let follows = is_next && slice.is_decided && stream.inbound.decided == stream.inbound.upto;
         if !may_be_early && !follows {
             return self.on_slice_out_of_turn(cx, from, slice.epoch);
         }
@@ -273,10 +277,10 @@ impl Calvin {
             return self.on_slice_out_of_turn(cx, from, slice.epoch);
         }
         let stream = self.shards().stream(shard);
-        stream.upto = slice.epoch;
-        stream.is_asked_again = false;
+        stream.inbound.upto = slice.epoch;
+        stream.inbound.is_asked_again = false;
         if slice.epoch > confirmed {
-            stream.came.insert(slice.epoch, slice);
+            stream.inbound.slices.insert(slice.epoch, slice);
             stream.raise_decided();
         }
     }
@@ -291,27 +295,27 @@ impl Calvin {
         let shards = self.shards();
         let shard = shards.shard_of(from);
         let stream = shards.stream(shard);
-        if epoch <= stream.upto {
+        if epoch <= stream.inbound.upto {
             return cx.mark("calvin.slice_again");
         }
-        if stream.source != from {
+        if stream.inbound.source != from {
             return cx.mark("calvin.slice_after_unsubscribed");
         }
         cx.mark("calvin.slice_after_gap");
         // Only once: the messages in flight after it are after the same gap.
-        if !std::mem::replace(&mut stream.is_asked_again, true) {
+        if !std::mem::replace(&mut stream.inbound.is_asked_again, true) {
             self.subscribe(cx, shard);
         }
     }
 
     /// Handles rows and outcomes from another shard.
-    pub(in super::super) fn on_items(
+    pub(in super::super) fn on_remote_results(
         &mut self,
         cx: &mut Cx<'_, Self>,
         shard: ShardId,
-        items: Items,
+        items: RemoteResults,
     ) {
-        if items.epoch.0 > self.shards().stream(shard).upto.0 + AHEAD_MAX {
+        if items.epoch.0 > self.shards().stream(shard).inbound.upto.0 + AHEAD_MAX {
             // Slices arrive before the rows of their epochs.
             return cx.mark("calvin.items_too_far_ahead");
         }
@@ -331,13 +335,13 @@ impl Calvin {
         let shard = shards.shard_of(from);
         let up = shards.up.clone();
         let stream = shards.stream(shard);
-        stream.frozen.insert(from, at);
+        stream.reports.frozen.insert(from, at);
         let goes_on = |node: &&NodeId| {
-            let is_there = up.contains(node) && !stream.frozen.contains_key(node);
+            let is_there = up.contains(node) && !stream.reports.frozen.contains_key(node);
             is_there && stream.may_have(**node, applied)
         };
         let other = stream.replicas.iter().find(goes_on).copied();
-        if let Some(other) = other.filter(|_| stream.source == from) {
+        if let Some(other) = other.filter(|_| stream.inbound.source == from) {
             cx.mark("calvin.source_frozen");
             cx.send(from, Message::Unsubscribe {});
             self.turn_to(cx, shard, other);
@@ -348,7 +352,7 @@ impl Calvin {
     /// passed to the executor before the freeze run to their end.
     fn frozen_from(&self) -> Option<SnapshotVersion> {
         let shards = self.state.shards.as_ref()?;
-        self.state.inputs.turns.frozen().map(|at| at.max(shards.given))
+        self.state.inputs.extension.turns.frozen().map(|at| at.max(shards.scheduled_upto))
     }
 
     /// Informs the nodes of other shards that this one is frozen.
@@ -360,7 +364,7 @@ impl Calvin {
     /// Handles the progress report of another shard's node: all members of its group have persisted
     /// the messages for epochs up to `upto`. The region's own replica may not be a member at the
     /// moment. The messages that it may need are retained for as long as cuts are.
-    pub(in super::super) fn on_kept(
+    pub(in super::super) fn on_shard_progress(
         &mut self,
         from: NodeId,
         (upto, applied): (SnapshotVersion, SnapshotVersion),
@@ -370,17 +374,18 @@ impl Calvin {
         let shards = self.shards();
         let nodes = shards.topology.node_count();
         let stream = shards.stream(shards.shard_of(from));
-        stream.applied.insert(from, applied);
+        stream.reports.applied.insert(from, applied);
         match waits_for.filter(|node| node.index() < nodes) {
-            Some(node) => stream.waits_for.insert(from, node),
-            None => stream.waits_for.remove(&from),
+            Some(node) => stream.reports.waits_for.insert(from, node),
+            None => stream.reports.waits_for.remove(&from),
         };
-        if stream.frozen.get(&from).is_some_and(|at| *at < applied) {
-            stream.frozen.remove(&from);
+        if stream.reports.frozen.get(&from).is_some_and(|at| *at < applied) {
+            stream.reports.frozen.remove(&from);
         }
         let is_own = stream.replicas[0] == from;
         stream.drop_upto(if is_own { upto } else { SnapshotVersion(upto.0.saturating_sub(kept)) });
-        let least = shards.streams.values().map(|stream| stream.dropped).min().unwrap_or_default();
+        let least =
+            shards.streams.values().map(|stream| stream.outbound.dropped).min().unwrap_or_default();
         shards.records = shards.records.split_off(&least.next());
         self.keep_records();
     }
@@ -395,7 +400,7 @@ impl Calvin {
     /// replica may have them; if none does, this node can only continue from a checkpoint. If this
     /// node has itself run all those epochs, only outcomes of its own transactions are missing,
     /// which the source would have to send.
-    pub(in super::super) fn on_missed(
+    pub(in super::super) fn on_truncated(
         &mut self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
@@ -407,8 +412,8 @@ impl Calvin {
         let shard = shards.shard_of(from);
         let up = shards.up.clone();
         let stream = shards.stream(shard);
-        stream.missed_at.insert(from, upto);
-        if stream.source != from {
+        stream.inbound.missed_at.insert(from, upto);
+        if stream.inbound.source != from {
             return;
         }
         let may_have = |node: &&NodeId| up.contains(node) && stream.may_have(**node, applied);
@@ -418,19 +423,20 @@ impl Calvin {
             cx.send(from, Message::Unsubscribe {});
             return self.turn_to(cx, shard, other);
         }
-        stream.upto = stream.upto.max(upto);
-        stream.missed = stream.missed.max(upto);
-        let is_lost = |mine: &Mine| {
+        stream.inbound.upto = stream.inbound.upto.max(upto);
+        stream.inbound.missed = stream.inbound.missed.max(upto);
+        let is_lost = |mine: &LocalRequest| {
             mine.confirmed.is_some() && mine.epoch <= upto && mine.shards.contains(shard)
         };
-        let lost = shards.mine.iter().filter(|(_, mine)| is_lost(mine)).map(|(txn, _)| *txn);
+        let lost =
+            shards.local_requests.iter().filter(|(_, mine)| is_lost(mine)).map(|(txn, _)| *txn);
         let lost: Vec<TxnId> = lost.collect();
         lost.into_iter().for_each(|txn| self.lose_result(cx, txn));
         if is_run {
             return;
         }
         // The checkpoint must contain the partly applied epochs, unless this node can roll back.
-        let given = self.shards().given;
+        let given = self.shards().scheduled_upto;
         let least = if self.state.inputs.is_asynchronous() { upto } else { upto.max(given) };
         self.state.inputs.want_checkpoint(least);
     }
@@ -440,7 +446,7 @@ impl Calvin {
     /// included, because the node of this shard in their region may be unreachable. An epoch counts
     /// only after all outcomes of this node's transactions in it have arrived, so that the shard
     /// that sends them retains it until then.
-    pub(in super::super) fn tell_kept(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn send_shard_progress(&mut self, cx: &mut Cx<'_, Self>) {
         let upto = self.state.inputs.durable_everywhere();
         let (applied, waits_for) = (self.confirmed(), self.waits_for());
         let Some(shards) = &mut self.state.shards else { return };
@@ -449,19 +455,23 @@ impl Calvin {
         for (shard, stream) in streams {
             let upto = told_upto.get(shard).map_or(upto, |told| upto.min(*told));
             let news = Some((upto, applied, waits_for));
-            if stream.told == news {
+            if stream.outbound.told == news {
                 continue;
             }
-            stream.told = news;
+            stream.outbound.told = news;
             for node in stream.replicas.iter().filter(|node| up.contains(node)) {
-                cx.send(*node, Message::Kept { upto, applied, waits_for });
+                cx.send(*node, Message::ShardProgress { upto, applied, waits_for });
             }
         }
     }
 
     /// Handles a report on the other groups by a replica of this shard, which may see more than
     /// this node.
-    pub(in super::super) fn on_others(&mut self, least: SnapshotVersion, most: SnapshotVersion) {
+    pub(in super::super) fn on_group_progress(
+        &mut self,
+        least: SnapshotVersion,
+        most: SnapshotVersion,
+    ) {
         let inputs = &mut self.state.inputs;
         let last = inputs.last_epoch();
         // No group can be further ahead than that.
@@ -472,27 +482,27 @@ impl Calvin {
 
     /// Reports the other groups' progress to the group's coordinator, which may not reach the other
     /// nodes of its region.
-    pub(in super::super) fn tell_others(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn send_group_progress(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(leader) = self.leader() else { return };
         let Some(shards) = &mut self.state.shards else { return };
         let (least, most) = shards.reached();
-        if shards.told_others.replace((leader, least)) != Some((leader, least)) {
-            cx.send(leader, Message::Others { least, most });
+        if shards.group_progress_sent.replace((leader, least)) != Some((leader, least)) {
+            cx.send(leader, Message::GroupProgress { least, most });
         }
     }
 
     /// The group's coordinator, unless it is this node or unknown.
     fn leader(&self) -> Option<NodeId> {
         let inputs = &self.state.inputs;
-        let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.me);
+        let leader = inputs.agreement().leader().filter(|leader| *leader != inputs.replica.me);
         leader.map(|leader| inputs.node(leader))
     }
 
     /// Reports at once that other groups are further ahead, if the coordinator does not notice it
     /// itself.
-    pub(in super::super) fn tell_behind(&mut self, cx: &mut Cx<'_, Self>) {
+    pub(in super::super) fn report_lag(&mut self, cx: &mut Cx<'_, Self>) {
         let inputs = &self.state.inputs;
-        let round_trip_us = inputs.topology.round_trip_max().us;
+        let round_trip_us = inputs.replica.topology.round_trip_max().us;
         let patience = 3 + round_trip_us / inputs.settings.epoch.us;
         let (most, is_behind) = (inputs.pace.wanted, inputs.is_behind());
         let leader = self.leader();
@@ -503,12 +513,12 @@ impl Calvin {
         {
             cx.mark("calvin.behind_told");
             let (least, _) = shards.reached();
-            cx.send(leader, Message::Others { least, most });
+            cx.send(leader, Message::GroupProgress { least, most });
         }
     }
 }
 
-impl Stream {
+impl ShardStream {
     /// The remaining messages of an epoch for a subscriber that has slices and items up to these,
     /// after those already sent.
     fn after(
@@ -518,25 +528,13 @@ impl Stream {
         sent: Sent,
         message_bytes: usize,
     ) -> Vec<Message> {
-        let slice = self.slices.get(&epoch).filter(|_| epoch > slices);
+        let slice = self.outbound.slices.get(&epoch).filter(|_| epoch > slices);
         let slice = slice.into_iter().flat_map(|slice| slice.messages(message_bytes));
-        let served = self.items.get(&epoch).filter(|_| epoch > items).into_iter().flatten();
-        let served = served.skip(sent.items).map(|items| Message::Items { items: items.clone() });
+        let served =
+            self.outbound.items.get(&epoch).filter(|_| epoch > items).into_iter().flatten();
+        let served =
+            served.skip(sent.items).map(|items| Message::RemoteResults { items: items.clone() });
         slice.skip(sent.slice).chain(served).collect()
-    }
-
-    /// Whether a replica may have all epochs after `applied`: it has not reported otherwise.
-    fn may_have(&self, node: NodeId, applied: SnapshotVersion) -> bool {
-        self.missed_at.get(&node).is_none_or(|missed| *missed <= applied)
-    }
-
-    /// The most advanced of the connected replicas that may have all epochs after `applied`, and
-    /// its progress.
-    fn furthest(&self, applied: SnapshotVersion) -> Option<(NodeId, SnapshotVersion)> {
-        let all = self.replicas.iter().filter(|node| self.may_have(**node, applied));
-        let all = all.filter_map(|node| Some((*node, *self.applied.get(node)?)));
-        // The nearest among equals.
-        all.rev().max_by_key(|(_, upto)| *upto)
     }
 }
 
@@ -545,7 +543,7 @@ impl Shards {
     /// node's transactions is missing.
     fn told_upto(&self) -> BTreeMap<ShardId, SnapshotVersion> {
         let mut awaited = BTreeMap::<SnapshotVersion, ShardSet>::new();
-        for mine in self.mine.values().filter(|mine| mine.confirmed.is_some()) {
+        for mine in self.local_requests.values().filter(|mine| mine.confirmed.is_some()) {
             let shards = awaited.entry(mine.epoch).or_default();
             *shards = shards.union(mine.shards);
         }
@@ -558,7 +556,7 @@ impl Shards {
         all.into_iter().map(|(shard, first)| (shard, SnapshotVersion(first.0 - 1))).collect()
     }
 
-    pub(super) fn stream(&mut self, shard: ShardId) -> &mut Stream {
+    pub(super) fn stream(&mut self, shard: ShardId) -> &mut ShardStream {
         self.streams.get_mut(&shard).expect("each other shard has a stream")
     }
 
@@ -569,11 +567,11 @@ impl Shards {
             cx.mark("calvin.slice_in_pieces");
         }
         let stream = self.stream(shard);
-        for node in &stream.subscribers {
+        for node in &stream.outbound.subscribers {
             messages.iter().for_each(|message| cx.send(*node, message.clone()));
         }
-        if slice.epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
-            stream.slices.insert(slice.epoch, slice);
+        if mutate!(SentNotKept: slice.epoch > stream.outbound.dropped => false) {
+            stream.outbound.slices.insert(slice.epoch, slice);
         }
     }
 
@@ -582,16 +580,17 @@ impl Shards {
         &mut self,
         cx: &mut Cx<'_, Calvin>,
         shard: ShardId,
-        (at, items): ((SnapshotVersion, Line), &[Item]),
+        (at, items): ((SnapshotVersion, Lineage), &[RemoteResult]),
     ) {
-        let all = Items::split(at, items, self.message_bytes);
+        let all = RemoteResults::split(at, items, self.message_bytes);
         let (epoch, _) = at;
         let stream = self.stream(shard);
-        for node in &stream.subscribers {
-            all.iter().for_each(|items| cx.send(*node, Message::Items { items: items.clone() }));
+        for node in &stream.outbound.subscribers {
+            all.iter()
+                .for_each(|items| cx.send(*node, Message::RemoteResults { items: items.clone() }));
         }
-        if epoch > stream.dropped && !is_planted(Bug::SentNotKept) {
-            stream.items.entry(epoch).or_default().extend(all);
+        if mutate!(SentNotKept: epoch > stream.outbound.dropped => false) {
+            stream.outbound.items.entry(epoch).or_default().extend(all);
         }
     }
 }

@@ -4,20 +4,20 @@
 
 use std::collections::BTreeMap;
 
-use pangea_core::exec::ordered::{Ended, Part, Served, Went};
+use pangea_core::cpu_stage::CpuStage;
+use pangea_core::exec::ordered::{Ended, RemoteReads, Served, ShardOutcome};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
-use pangea_core::planted::{Bug, is_planted};
+use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
-use pangea_core::work::Work;
 
 use super::super::interleaving::turns;
 use super::super::scheduler::RUN_BYTES;
 use super::super::{Calvin, Cut};
-use super::items::Item;
-use super::results::Mine;
-use super::slice::{OfCut, Part as OfBatch, Slice};
-use super::{EPOCHS_MAX, Own, PENDING_MAX};
+use super::remote_results::RemoteResult;
+use super::results::LocalRequest;
+use super::slice::{CutId, Slice, SliceBatch as OfBatch};
+use super::{EPOCHS_MAX, OwnEpoch, PENDING_MAX, Shards};
 
 impl Calvin {
     /// §3.1: cuts the group's next epochs into one slice for each shard.
@@ -39,7 +39,7 @@ impl Calvin {
         cx.begin_work();
         let inputs = &self.state.inputs;
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
-        self.tell_turn(cx, &cut);
+        self.send_turn(cx, &cut);
         let batches = inputs.batches_between(&shards.sliced_heads, &cut);
         let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
         let mut mine = Vec::new();
@@ -48,7 +48,7 @@ impl Calvin {
             let (turn, sequencer) = (turn as u64, inputs.node(batch.source));
             mine.extend(batch.requests.iter().filter_map(|request| {
                 let whose = self.whose(request)?;
-                let mine = Mine::new(whose, epoch, request.shards);
+                let mine = LocalRequest::new(whose, epoch, request.shards);
                 Some((TxnId::new(sequencer, request.txn.sequence()), mine))
             }));
             count += batch.requests.len();
@@ -70,9 +70,9 @@ impl Calvin {
             cx.mark("calvin.early_slice");
         }
         let shards = self.shards();
-        let here = shards.here;
+        let here = shards.own_shard;
         let all: Vec<ShardId> = shards.streams.keys().copied().collect();
-        let of_cut = OfCut::new(&cut);
+        let of_cut = CutId::new(&cut);
         let slice = |batches| Slice::new(epoch, here, of_cut, batches).said_to_be(is_decided);
         for shard in all {
             let of_shard = slices.remove(&shard).unwrap_or_default();
@@ -83,31 +83,31 @@ impl Calvin {
         }
         let slice = slice(slices.remove(&here).unwrap_or_default());
         let named = mine.iter().map(|(txn, _)| *txn).collect();
-        shards.mine.extend(mine);
-        shards.own.insert(epoch, Own { cut, slice, mine: named });
+        shards.local_requests.extend(mine);
+        shards.own.insert(epoch, OwnEpoch { cut, slice, local_requests: named });
         shards.sliced = epoch;
-        cx.end_work(Work::Slice, count);
+        cx.end_work(CpuStage::Slice, count);
     }
 
     /// Passes the next epoch to the executor, if the limit of running epochs allows it and the
     /// slices of all shards have arrived. Returns whether it did.
-    pub(super) fn give_epoch(&mut self, cx: &mut Cx<'_, Self>) -> bool {
+    pub(super) fn schedule_epoch(&mut self, cx: &mut Cx<'_, Self>) -> bool {
         let applied = self.state.inputs.cut.applied;
         let is_frozen = self.is_frozen();
         // A peer's checkpoint must contain all epochs that are partly applied when it arrives.
         let is_transfer = self.state.inputs.wants_checkpoint();
         let registry = self.state.registry.clone();
-        let me = self.state.inputs.node(self.state.inputs.me);
+        let me = self.state.inputs.node(self.state.inputs.replica.me);
         let shards = self.shards();
-        let epoch = shards.given.next();
-        let is_first = shards.given == applied;
+        let epoch = shards.scheduled_upto.next();
+        let is_first = shards.scheduled_upto == applied;
         let is_full = epoch.0 > applied.0 + EPOCHS_MAX || shards.sharded.len() >= PENDING_MAX;
         if is_frozen || !is_first && (is_full || is_transfer) {
             return false;
         }
         let Some(own) = shards.own.get(&epoch) else { return false };
         let came: Option<Vec<&Slice>> =
-            shards.streams.values().map(|stream| stream.came.get(&epoch)).collect();
+            shards.streams.values().map(|stream| stream.inbound.slices.get(&epoch)).collect();
         let Some(came) = came else {
             cx.mark("calvin.epoch_waits_for_slice");
             return false;
@@ -115,11 +115,8 @@ impl Calvin {
         cx.begin_work();
         let batches = came.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
         let mut order: Vec<&OfBatch> = batches.collect();
-        let region = shards.topology.nodes[me.index()].region;
-        match is_planted(Bug::RegionsOrderDiffers) && region.0 == 0 {
-            true => order.sort_by_key(|batch| (batch.sequencer, batch.turn)),
-            false => order.sort_by_key(|batch| (batch.turn, batch.sequencer)),
-        }
+        order.sort_by_key(|batch| (batch.turn, batch.sequencer));
+        mutate!(RegionsOrderDiffers: () => regions_order_differs(&mut order, shards, me));
         let mut count = 0;
         for batch in order {
             let home = shards.topology.nodes[batch.sequencer.index()].shard;
@@ -129,9 +126,9 @@ impl Calvin {
                 count += 1;
             }
         }
-        shards.given = epoch;
-        cx.end_work(Work::Lock, count);
-        self.state.inputs.collection.owe(count * RUN_BYTES);
+        shards.scheduled_upto = epoch;
+        cx.end_work(CpuStage::Lock, count);
+        self.state.inputs.replica.owe(count * RUN_BYTES);
         self.take_received_before(cx, epoch);
         true
     }
@@ -139,7 +136,7 @@ impl Calvin {
     /// Runs some of the transactions that are ready, and ends the epochs of which they were the
     /// last.
     pub(in super::super) fn run_given(&mut self, cx: &mut Cx<'_, Self>) {
-        let given = self.shards().given;
+        let given = self.shards().scheduled_upto;
         if self.state.inputs.cut.applied == given {
             return;
         }
@@ -154,7 +151,7 @@ impl Calvin {
         shards.yields = is_more;
         let oldest = shards.sharded.oldest();
         let count = served.len() + ended.len();
-        cx.end_work(Work::Order, count);
+        cx.end_work(CpuStage::Order, count);
         if is_more {
             // First the messages that other nodes wait for are sent, and those that have arrived
             // are handled.
@@ -166,7 +163,7 @@ impl Calvin {
         cx.begin_work();
         self.serve(cx, served, &ended);
         self.note_ended(cx, ended);
-        cx.end_work(Work::Serve, count);
+        cx.end_work(CpuStage::Serve, count);
         self.end_divided_epochs(cx, given, oldest);
     }
 
@@ -174,15 +171,15 @@ impl Calvin {
     fn end_divided_epochs(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        given: SnapshotVersion,
+        scheduled_upto: SnapshotVersion,
         oldest: Option<SnapshotVersion>,
     ) {
         loop {
             let epoch = self.state.inputs.cut.applied.next();
-            if epoch > given || oldest.is_some_and(|oldest| oldest <= epoch) {
+            if epoch > scheduled_upto || oldest.is_some_and(|oldest| oldest <= epoch) {
                 return;
             }
-            if epoch < given {
+            if epoch < scheduled_upto {
                 cx.mark("calvin.epochs_overlap");
             }
             self.end_divided_epoch(cx, epoch);
@@ -193,21 +190,24 @@ impl Calvin {
     /// sequenced a transaction and do not run it.
     fn serve(&mut self, cx: &mut Cx<'_, Self>, served: Vec<Served>, ended: &[Ended]) {
         let shards = self.shards();
-        let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<Item>> = BTreeMap::new();
+        let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<RemoteResult>> = BTreeMap::new();
         for Served { txn, version, to, part } in served {
-            if matches!(part, Part::TooLarge(_)) {
+            if matches!(part, RemoteReads::TooLarge(_)) {
                 cx.mark("calvin.part_too_large");
             }
             for shard in to.iter() {
-                items.entry((version, shard)).or_default().push(Item::Part(txn, part.clone()));
+                items
+                    .entry((version, shard))
+                    .or_default()
+                    .push(RemoteResult::Reads(txn, part.clone()));
             }
         }
         for Ended { txn, version, active, went } in ended {
             // The first of the active participants sends the outcome.
             let home = shards.shard_of(txn.node());
-            if active.iter().next() == Some(shards.here) && !active.contains(home) {
+            if active.iter().next() == Some(shards.own_shard) && !active.contains(home) {
                 let results = items.entry((*version, home)).or_default();
-                results.push(Item::Result(*txn, went.clone()));
+                results.push(RemoteResult::Outcome(*txn, went.clone()));
             }
         }
         for ((epoch, shard), items) in items {
@@ -219,7 +219,7 @@ impl Calvin {
 
     /// Retains the outcomes of the transactions of a replica that has the checkpoint turn.
     pub(super) fn keep_of_others(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
-        let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, Went)>> = BTreeMap::new();
+        let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, ShardOutcome)>> = BTreeMap::new();
         for Ended { txn, version, went, .. } in ended {
             let turn = self.shards().own.get(version).and_then(|own| own.cut.turn);
             if let Some(replica) = self.is_kept_for(turn)
@@ -240,7 +240,7 @@ impl Calvin {
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("the epoch was started");
         let cut = shards.own[&epoch].cut.clone();
-        let came = shards.streams.values().map(|stream| &stream.came[&epoch]);
+        let came = shards.streams.values().map(|stream| &stream.inbound.slices[&epoch]);
         let slices = came.chain([&shards.own[&epoch].slice]);
         let batches = slices.flat_map(|slice| &slice.batches);
         let count = batches.map(|batch| batch.requests.len()).sum();
@@ -254,7 +254,7 @@ impl Calvin {
         self.answer_early(cx, epoch);
         self.confirm_divided(cx);
         self.state.inputs.reclaim(cx);
-        cx.end_work(Work::Settle, count);
+        cx.end_work(CpuStage::Settle, count);
     }
 }
 
@@ -262,5 +262,11 @@ impl super::super::batch::Request {
     /// The same request under the name that all shards use for it.
     fn named(self, sequencer: NodeId) -> Self {
         Self { txn: TxnId::new(sequencer, self.txn.sequence()), ..self }
+    }
+}
+
+fn regions_order_differs(order: &mut [&OfBatch], shards: &Shards, me: NodeId) {
+    if shards.topology.nodes[me.index()].region.0 == 0 {
+        order.sort_by_key(|batch| (batch.sequencer, batch.turn));
     }
 }

@@ -6,15 +6,17 @@
 
 use std::collections::BTreeMap;
 
+use pangea_core::cpu_stage::CpuStage;
 use pangea_core::exec::ordered::concerned;
-use pangea_core::exec::scout::{Found, Known, Scouted, Wanted, scout};
+use pangea_core::exec::reconnaissance::{
+    KnownRows, LookupKeys, LookupRows, Reconnaissance, reconnoiter,
+};
 use pangea_core::exec::{check_request, declared_footprint, is_bulk};
 use pangea_core::ids::{NodeId, ShardId, Ticket};
 use pangea_core::protocol::Cx;
 use pangea_core::txn::{Abort, Footprint, Outcome, Program, SqlState};
-use pangea_core::work::Work;
 
-use super::super::batch::Unplaced;
+use super::super::batch::UnsequencedRequest;
 use super::super::{Calvin, Message};
 
 /// The maximum number of times that a transaction is sequenced again after it left its footprint.
@@ -32,9 +34,9 @@ pub(in super::super) struct Lookups {
 struct Lookup {
     ticket: Ticket,
     program: Program,
-    known: Known,
+    known: KnownRows,
     /// The requested rows that have not arrived.
-    asked: BTreeMap<ShardId, Wanted>,
+    asked: BTreeMap<ShardId, LookupKeys>,
     /// How often the transaction has left its footprint.
     tries: u32,
 }
@@ -74,11 +76,11 @@ impl Calvin {
             && let Some(footprint) = self.told(&program)
         {
             let shards = self.concerned(&footprint);
-            return self.sequence(cx, ticket, Unplaced::new(program, shards));
+            return self.sequence(cx, ticket, UnsequencedRequest::new(program, shards));
         }
         cx.mark("calvin.reconnoitred");
         self.state.counters.txns_reconnoitred += 1;
-        let (known, asked) = (Known::default(), BTreeMap::new());
+        let (known, asked) = (KnownRows::default(), BTreeMap::new());
         let lookup = Lookup { ticket, program, known, asked, tries };
         self.scout(cx, lookup);
     }
@@ -89,7 +91,7 @@ impl Calvin {
         footprint: &Footprint,
     ) -> pangea_core::partition::ShardSet {
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
-        concerned(&shards.partitions, footprint, shards.here)
+        concerned(&shards.partitions, footprint, shards.own_shard)
     }
 
     /// The footprint that a program declares, if it is narrow enough: otherwise other shards would
@@ -111,12 +113,13 @@ impl Calvin {
         let shards = self.state.shards.as_mut().expect("only called if tables are partitioned");
         let at = self.state.inputs.cut.applied;
         cx.begin_work();
-        let place = (&*shards.partitions, shards.here);
+        let place = (&*shards.partitions, shards.own_shard);
         let registry = &self.state.registry;
-        let scouted = scout(registry, &lookup.program, (&**cx.store, at), place, &lookup.known);
-        cx.end_work(Work::Probe, 1);
+        let scouted =
+            reconnoiter(registry, &lookup.program, (&**cx.store, at), place, &lookup.known);
+        cx.end_work(CpuStage::Probe, 1);
         match scouted {
-            Scouted::Footprint(footprint) => {
+            Reconnaissance::Footprint(footprint) => {
                 let Lookup { ticket, program, tries, .. } = lookup;
                 let footprint = match self.told(&program) {
                     // It may touch everything that it declares, whatever it touches now.
@@ -129,7 +132,7 @@ impl Calvin {
                 };
                 let shards = self.concerned(&footprint);
                 let footprint = Some(footprint);
-                let request = Unplaced { program, footprint, shards, tries };
+                let request = UnsequencedRequest { program, footprint, shards, tries };
                 // The request is sent to all of these shards with its footprint, in one batch,
                 // whatever the size.
                 match check_request(request.weight()) {
@@ -140,17 +143,17 @@ impl Calvin {
                     }
                 }
             }
-            Scouted::TooMuch(abort) => {
+            Reconnaissance::TooMuch(abort) => {
                 cx.mark("calvin.looked_too_far");
                 cx.reply(lookup.ticket, Outcome::Aborted(abort));
             }
-            Scouted::Wants(wants) => {
+            Reconnaissance::Wants(wants) => {
                 shards.lookups.token += 1;
                 let token = shards.lookups.token;
                 for (shard, wanted) in &wants {
                     cx.mark("calvin.looked");
-                    let node = shards.streams[shard].source;
-                    cx.send(node, Message::Look { token, wanted: wanted.clone() });
+                    let node = shards.streams[shard].inbound.source;
+                    cx.send(node, Message::LookupRequest { token, wanted: wanted.clone() });
                 }
                 lookup.asked = wants;
                 shards.lookups.waiting.insert(token, lookup);
@@ -161,33 +164,33 @@ impl Calvin {
     /// Repeats the requests to a shard whose replies may be lost.
     pub(super) fn look_again(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId) {
         let shards = self.shards();
-        let node = shards.streams[&shard].source;
+        let node = shards.streams[&shard].inbound.source;
         for (token, lookup) in &shards.lookups.waiting {
             if let Some(wanted) = lookup.asked.get(&shard) {
-                cx.send(node, Message::Look { token: *token, wanted: wanted.clone() });
+                cx.send(node, Message::LookupRequest { token: *token, wanted: wanted.clone() });
             }
         }
     }
 
     /// Handles the row request of another node of the region.
-    pub(in super::super) fn on_look(
+    pub(in super::super) fn on_lookup_request(
         &self,
         cx: &mut Cx<'_, Self>,
         from: NodeId,
         token: u64,
-        wanted: &Wanted,
+        wanted: &LookupKeys,
     ) {
         let found = wanted.look(cx.store, self.state.inputs.cut.applied);
-        cx.send(from, Message::Found { token, found });
+        cx.send(from, Message::LookupReply { token, found });
     }
 
     /// Handles the rows requested by a reconnaissance.
-    pub(in super::super) fn on_found(
+    pub(in super::super) fn on_lookup_reply(
         &mut self,
         cx: &mut Cx<'_, Self>,
         shard: ShardId,
         token: u64,
-        found: Found,
+        found: LookupRows,
     ) {
         let waiting = &mut self.shards().lookups.waiting;
         let Some(lookup) = waiting.get_mut(&token) else {

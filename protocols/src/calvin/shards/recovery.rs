@@ -8,22 +8,27 @@ use pangea_core::codec::{DecodeError, Reader, Writer};
 use pangea_core::ids::{LogPosition, ShardId, SnapshotVersion, TxnId};
 use pangea_core::protocol::Cx;
 
-use super::super::recovery::{EpochRecord, OfShards};
+use super::super::recovery::{EpochRecord, ShardEpochRecord};
 use super::super::{Calvin, Cut, Message};
-use super::items::Item;
+use super::remote_results::RemoteResult;
 use super::slice::Slice;
-use super::{Shards, Stream};
-use crate::inputs::INTACT;
+use super::{ShardStream, Shards};
+use crate::replica::INTACT;
 
 /// The messages that a peer retains for other shards, by epoch, with the encoded records as
 /// received.
-pub(in super::super) type HandedOn = Vec<(SnapshotVersion, Bytes, OfShards)>;
+pub(in super::super) type HandedOn = Vec<(SnapshotVersion, Bytes, ShardEpochRecord)>;
 
-impl OfShards {
+impl ShardEpochRecord {
     /// Adds the messages sent to another shard for an epoch.
-    pub(super) fn add_sent(&mut self, shard: ShardId, stream: &Stream, epoch: SnapshotVersion) {
-        self.sent.extend(stream.slices.get(&epoch).map(|slice| (shard, slice.clone())));
-        let items = stream.items.get(&epoch).into_iter().flatten();
+    pub(super) fn add_sent(
+        &mut self,
+        shard: ShardId,
+        stream: &ShardStream,
+        epoch: SnapshotVersion,
+    ) {
+        self.sent.extend(stream.outbound.slices.get(&epoch).map(|slice| (shard, slice.clone())));
+        let items = stream.outbound.items.get(&epoch).into_iter().flatten();
         self.served.extend(items.map(|items| (shard, items.clone())));
     }
 
@@ -31,7 +36,7 @@ impl OfShards {
     /// has run.
     fn is_handed_on(&self, shards: &Shards, epoch: SnapshotVersion) -> bool {
         let is_other = |shard: &ShardId| shards.streams.contains_key(shard);
-        let is_sent = |slice: &Slice| slice.shard == shards.here && slice.epoch == epoch;
+        let is_sent = |slice: &Slice| slice.shard == shards.own_shard && slice.epoch == epoch;
         self.came.is_empty()
             && self.received.is_empty()
             && self.sent.iter().all(|(shard, slice)| is_other(shard) && is_sent(slice))
@@ -93,9 +98,9 @@ impl Calvin {
         let shards = self.shards();
         let first = first.map_or(applied, |first: SnapshotVersion| SnapshotVersion(first.0 - 1));
         for stream in shards.streams.values_mut() {
-            stream.away_since = cx.now.at;
-            (stream.upto, stream.decided) = (applied, applied);
-            stream.dropped = SnapshotVersion::ZERO;
+            stream.inbound.away_since = cx.now.at;
+            (stream.inbound.upto, stream.inbound.decided) = (applied, applied);
+            stream.outbound.dropped = SnapshotVersion::ZERO;
             stream.drop_upto(first);
         }
         // Records are retained for the shard that is furthest behind; for the others, more was
@@ -107,7 +112,7 @@ impl Calvin {
             // The records of the epochs before it are not here.
             shards.streams.values_mut().for_each(|stream| stream.drop_upto(checkpoint));
         }
-        shards.given = applied;
+        shards.scheduled_upto = applied;
         self.keep_records();
     }
 
@@ -117,12 +122,12 @@ impl Calvin {
         cx: &mut Cx<'_, Self>,
         epoch: SnapshotVersion,
         cut: Cut,
-        of_shards: OfShards,
+        of_shards: ShardEpochRecord,
     ) {
         cx.mark("calvin.epoch_replayed");
         self.slice_epoch(cx, epoch, cut);
         self.take_of_record(epoch, of_shards);
-        assert!(self.give_epoch(cx), "an epoch record contains all slices");
+        assert!(self.schedule_epoch(cx), "an epoch record contains all slices");
         while self.state.inputs.cut.applied < epoch {
             let before = self.shards().sharded.len();
             self.run_given(cx);
@@ -135,34 +140,34 @@ impl Calvin {
     }
 
     /// Retains the messages of an epoch in the checkpoint, which may have to be sent again.
-    fn keep_sent(&mut self, epoch: SnapshotVersion, of_shards: OfShards) {
+    fn keep_sent(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
         let shards = self.shards();
         for (shard, slice) in of_shards.sent {
             let stream = shards.stream(shard);
-            if epoch > stream.dropped {
-                stream.slices.insert(epoch, slice);
+            if epoch > stream.outbound.dropped {
+                stream.outbound.slices.insert(epoch, slice);
             }
         }
         for (shard, items) in of_shards.served {
             let stream = shards.stream(shard);
-            if epoch > stream.dropped {
-                stream.items.entry(epoch).or_default().push(items);
+            if epoch > stream.outbound.dropped {
+                stream.outbound.items.entry(epoch).or_default().push(items);
             }
         }
     }
 
     /// Restores the messages that the other shards sent for an epoch.
-    fn take_of_record(&mut self, epoch: SnapshotVersion, of_shards: OfShards) {
+    fn take_of_record(&mut self, epoch: SnapshotVersion, of_shards: ShardEpochRecord) {
         let shards = self.shards();
         for slice in of_shards.came {
             let stream = shards.stream(slice.shard);
-            stream.came.insert(epoch, slice);
-            (stream.upto, stream.decided) = (epoch, epoch);
+            stream.inbound.slices.insert(epoch, slice);
+            (stream.inbound.upto, stream.inbound.decided) = (epoch, epoch);
         }
         let received = shards.received.entry(epoch).or_default();
         for (shard, items) in of_shards.received {
             for item in items.read().expect(INTACT) {
-                let (Item::Part(txn, _) | Item::Result(txn, _)) = item;
+                let (RemoteResult::Reads(txn, _) | RemoteResult::Outcome(txn, _)) = item;
                 received.entry(items.line).or_default().insert((shard, txn), item);
             }
         }
@@ -174,11 +179,13 @@ impl Calvin {
     pub(in super::super) fn kept_for_others(&self) -> Bytes {
         let Some(shards) = &self.state.shards else { return Bytes::new() };
         let applied = self.confirmed();
-        let dropped: Vec<_> = shards.streams.iter().map(|(to, it)| (*to, it.dropped)).collect();
+        let dropped: Vec<_> =
+            shards.streams.iter().map(|(to, it)| (*to, it.outbound.dropped)).collect();
         let least = dropped.iter().map(|(_, upto)| upto.next()).min().unwrap_or_default();
         let mut out = Vec::new();
         for epoch in (least.min(applied).0..=applied.0).map(SnapshotVersion) {
-            let mut of_shards = OfShards { dropped: dropped.clone(), ..OfShards::default() };
+            let mut of_shards =
+                ShardEpochRecord { dropped: dropped.clone(), ..ShardEpochRecord::default() };
             for (shard, stream) in &shards.streams {
                 of_shards.add_sent(*shard, stream, epoch);
             }
@@ -223,13 +230,13 @@ impl Calvin {
         for (shard, upto) in last.dropped.clone() {
             let stream = self.shards().stream(shard);
             // The rows sent for an unfinished epoch are incomplete.
-            stream.items.split_off(&applied.next());
-            stream.paused.clear();
+            stream.outbound.items.split_off(&applied.next());
+            stream.outbound.paused.clear();
             if upto > applied {
                 stream.drop_upto(upto);
             }
         }
-        let dropped = self.shards().streams.values().map(|stream| stream.dropped).min();
+        let dropped = self.shards().streams.values().map(|stream| stream.outbound.dropped).min();
         let from = dropped.unwrap_or_default().max(applied);
         for (epoch, record, of_shards) in handed_on.into_iter().filter(|(it, ..)| *it > from) {
             cx.mark("calvin.handed_on");
@@ -247,13 +254,13 @@ impl Calvin {
             return;
         }
         self.shards().move_to(applied, &heads);
-        let over = self.shards().mine.iter().filter(|(_, mine)| mine.epoch <= applied);
+        let over = self.shards().local_requests.iter().filter(|(_, mine)| mine.epoch <= applied);
         let over: Vec<TxnId> = over.map(|(txn, _)| *txn).collect();
         over.into_iter().for_each(|txn| self.lose_result(cx, txn));
         for stream in self.shards().streams.values_mut() {
             // They must request the skipped messages again.
-            for node in std::mem::take(&mut stream.subscribers) {
-                cx.send(node, Message::More {});
+            for node in std::mem::take(&mut stream.outbound.subscribers) {
+                cx.send(node, Message::Resubscribe {});
             }
         }
     }

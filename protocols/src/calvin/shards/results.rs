@@ -9,46 +9,46 @@
 //! | in a batch of this node | it left its footprint | when the epoch is confirmed: then it is sequenced again |
 //! | in the master's batch, forwarded | either | when the epoch is confirmed: it can't be lost |
 
-use pangea_core::exec::ordered::{Ended, Went};
+use pangea_core::exec::ordered::{Ended, ShardOutcome};
 use pangea_core::ids::{ShardId, SnapshotVersion, Ticket, TxnId};
+use pangea_core::mutate;
 use pangea_core::partition::ShardSet;
-use pangea_core::planted::{Bug, is_planted};
 use pangea_core::protocol::{Cx, FirstRun};
 use pangea_core::txn::Outcome;
 
 use super::super::Calvin;
 use super::super::batch::Request;
-use super::super::scheduler::Whose;
-use super::super::state::Again;
-use super::items::{Item, Items};
-use super::slice::Line;
+use super::super::scheduler::RequestOrigin;
+use super::super::state::RetryableRequest;
+use super::remote_results::{RemoteResult, RemoteResults};
+use super::slice::Lineage;
 use crate::inputs::outcome_unknown;
 
 /// A request of this node that a cut contains.
-pub(in super::super) struct Mine {
-    pub whose: Whose,
+pub(in super::super) struct LocalRequest {
+    pub whose: RequestOrigin,
     pub epoch: SnapshotVersion,
     /// The participating shards, one of which sends the outcome.
     pub shards: ShardSet,
     /// The lineage with which its epoch was confirmed; set if its outcome had not arrived then.
-    pub confirmed: Option<Line>,
+    pub confirmed: Option<Lineage>,
 }
 
-impl Mine {
-    pub fn new(whose: Whose, epoch: SnapshotVersion, shards: ShardSet) -> Self {
+impl LocalRequest {
+    pub fn new(whose: RequestOrigin, epoch: SnapshotVersion, shards: ShardSet) -> Self {
         Self { whose, epoch, shards, confirmed: None }
     }
 }
 
 impl Calvin {
     /// Whether and why a client waits on this node for a request in a batch of the group.
-    pub(super) fn whose(&self, request: &Request) -> Option<Whose> {
-        let me = self.state.inputs.me;
+    pub(super) fn whose(&self, request: &Request) -> Option<RequestOrigin> {
+        let me = self.state.inputs.replica.me;
         match request.origin {
-            _ if request.txn.node() == me => Some(Whose::Sequenced),
+            _ if request.txn.node() == me => Some(RequestOrigin::Sequenced),
             Some((replica, token)) if replica == me => {
                 let is_awaited = self.state.forwarding.awaits(token);
-                is_awaited.then_some(Whose::Forwarded(token))
+                is_awaited.then_some(RequestOrigin::Forwarded(token))
             }
             _ => None,
         }
@@ -59,51 +59,55 @@ impl Calvin {
         self.keep_of_others(cx, &ended);
         for Ended { txn, went, .. } in ended {
             match went {
-                Went::Ran(_) => self.state.counters.txns_committed += 1,
-                Went::Left => cx.mark("calvin.left"),
-                Went::Served => continue,
+                ShardOutcome::Ran(_) => self.state.counters.txns_committed += 1,
+                ShardOutcome::FootprintViolated => cx.mark("calvin.left"),
+                ShardOutcome::Served => continue,
             }
             let shards = self.shards();
-            if shards.mine.contains_key(&txn) {
+            if shards.local_requests.contains_key(&txn) {
                 shards.results.insert(txn, went);
             }
         }
     }
 
     /// Handles rows and outcomes that another shard has sent for an epoch.
-    pub(super) fn take_items(&mut self, cx: &mut Cx<'_, Self>, shard: ShardId, items: &Items) {
-        let Items { epoch, line, .. } = *items;
+    pub(super) fn take_items(
+        &mut self,
+        cx: &mut Cx<'_, Self>,
+        shard: ShardId,
+        items: &RemoteResults,
+    ) {
+        let RemoteResults { epoch, line, .. } = *items;
         let (applied, confirmed) = (self.state.inputs.cut.applied, self.confirmed());
-        let me = self.state.inputs.node(self.state.inputs.me);
+        let me = self.state.inputs.node(self.state.inputs.replica.me);
         let shards = self.shards();
-        let is_run = epoch > confirmed && epoch <= shards.given;
-        let fits =
-            is_run && (shards.line_of(epoch) == Some(line) || is_planted(Bug::VoidItemsUsed));
+        let is_run = epoch > confirmed && epoch <= shards.scheduled_upto;
+        let fits = is_run && mutate!(VoidItemsUsed: shards.line_of(epoch) == Some(line) => true);
         if is_run && !fits {
             cx.mark("calvin.items_of_another_line");
         }
         for item in items.read().expect("the message was checked on arrival") {
-            let (Item::Part(txn, _) | Item::Result(txn, _)) = item;
+            let (RemoteResult::Reads(txn, _) | RemoteResult::Outcome(txn, _)) = item;
             if epoch > confirmed {
                 let received = &mut self.shards().received;
                 let received = received.entry(epoch).or_default().entry(line).or_default();
                 received.insert((shard, txn), item.clone());
             }
-            if let Item::Result(txn, went) = &item
+            if let RemoteResult::Outcome(txn, went) = &item
                 && self.is_frozen()
                 && txn.node() == me
             {
                 self.tell_early(cx, epoch, txn.sequence(), went);
             }
             match item {
-                Item::Part(txn, part) if fits && epoch > applied => {
+                RemoteResult::Reads(txn, part) if fits && epoch > applied => {
                     self.shards().sharded.receive(txn, shard, part);
                 }
-                Item::Part(..) if epoch <= applied => cx.mark("calvin.served_late"),
-                Item::Result(txn, went) if fits || epoch <= confirmed => {
+                RemoteResult::Reads(..) if epoch <= applied => cx.mark("calvin.served_late"),
+                RemoteResult::Outcome(txn, went) if fits || epoch <= confirmed => {
                     self.note_result(cx, (epoch, line), (txn, went));
                 }
-                Item::Part(..) | Item::Result(..) => {}
+                RemoteResult::Reads(..) | RemoteResult::Outcome(..) => {}
             }
         }
     }
@@ -113,12 +117,14 @@ impl Calvin {
         let shards = self.shards();
         let line = shards.line_of(epoch).expect("the epoch was started");
         let lines = shards.received.get(&epoch).into_iter().flatten();
-        let fits = |of: &Line| *of == line || is_planted(Bug::VoidItemsUsed);
+        let fits = |of: &Lineage| mutate!(VoidItemsUsed: *of == line => true);
         let received = lines.filter(|(of, _)| fits(of)).flat_map(|(_, items)| items.clone());
         for ((shard, _), item) in received.collect::<Vec<_>>() {
             match item {
-                Item::Part(txn, part) => self.shards().sharded.receive(txn, shard, part),
-                Item::Result(txn, went) => self.note_result(cx, (epoch, line), (txn, went)),
+                RemoteResult::Reads(txn, part) => self.shards().sharded.receive(txn, shard, part),
+                RemoteResult::Outcome(txn, went) => {
+                    self.note_result(cx, (epoch, line), (txn, went))
+                }
             }
         }
     }
@@ -127,12 +133,12 @@ impl Calvin {
     fn note_result(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        (epoch, line): (SnapshotVersion, Line),
-        (txn, went): (TxnId, Went),
+        (epoch, line): (SnapshotVersion, Lineage),
+        (txn, went): (TxnId, ShardOutcome),
     ) {
         let applied = self.state.inputs.cut.applied;
         // All replicas of the shard receive it.
-        let Some(mine) = self.shards().mine.get(&txn) else { return };
+        let Some(mine) = self.shards().local_requests.get(&txn) else { return };
         let is_of_line = mine.confirmed.is_none_or(|confirmed| confirmed == line);
         if mine.epoch != epoch || !is_of_line {
             return cx.mark("calvin.result_of_another");
@@ -148,15 +154,18 @@ impl Calvin {
 
     /// Answers the clients that need not wait longer, after an epoch has run.
     pub(super) fn answer_early(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
-        for txn in self.shards().own[&epoch].mine.clone() {
+        for txn in self.shards().own[&epoch].local_requests.clone() {
             self.answer_if_ran(cx, epoch, txn);
         }
     }
 
     fn answer_if_ran(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion, txn: TxnId) {
         let shards = self.shards();
-        let is_own = shards.mine.get(&txn).is_some_and(|mine| mine.whose == Whose::Sequenced);
-        if is_own && matches!(shards.results.get(&txn), Some(Went::Ran(_))) {
+        let is_own = shards
+            .local_requests
+            .get(&txn)
+            .is_some_and(|mine| mine.whose == RequestOrigin::Sequenced);
+        if is_own && matches!(shards.results.get(&txn), Some(ShardOutcome::Ran(_))) {
             self.settle_mine(cx, epoch, txn);
         }
     }
@@ -165,16 +174,20 @@ impl Calvin {
     pub(super) fn settle_confirmed(
         &mut self,
         cx: &mut Cx<'_, Self>,
-        (epoch, line): (SnapshotVersion, Line),
-        mine: Vec<TxnId>,
+        (epoch, line): (SnapshotVersion, Lineage),
+        local_requests: Vec<TxnId>,
     ) {
         // The shards that ran them may no longer have the outcomes.
         let streams = self.shards().streams.iter();
-        let missed = streams.filter(|(_, stream)| stream.missed >= epoch).map(|(shard, _)| *shard);
+        let missed =
+            streams.filter(|(_, stream)| stream.inbound.missed >= epoch).map(|(shard, _)| *shard);
         let missed: ShardSet = missed.collect();
-        for txn in mine {
+        for txn in local_requests {
             // No client waits for those from before a restart.
-            let Some(Mine { whose, shards, .. }) = self.shards().mine.get(&txn) else { continue };
+            let Some(LocalRequest { whose, shards, .. }) = self.shards().local_requests.get(&txn)
+            else {
+                continue;
+            };
             let (whose, may_be_lost) = (*whose, shards.without(missed) != *shards);
             if self.shards().results.contains_key(&txn) {
                 self.settle_mine(cx, epoch, txn);
@@ -182,8 +195,11 @@ impl Calvin {
                 self.lose_result(cx, txn);
             } else if self.is_awaited(txn, whose) {
                 cx.mark("calvin.result_later");
-                let mine =
-                    self.shards().mine.get_mut(&txn).expect("the transaction was found above");
+                let mine = self
+                    .shards()
+                    .local_requests
+                    .get_mut(&txn)
+                    .expect("the transaction was found above");
                 mine.confirmed = Some(line);
             } else {
                 self.take_mine(txn);
@@ -201,33 +217,31 @@ impl Calvin {
 
     /// Removes a finished local request. Returns the waiting client, and the program if it may have
     /// to be sequenced again.
-    fn take_mine(&mut self, txn: TxnId) -> Option<(Ticket, Option<Again>)> {
+    fn take_mine(&mut self, txn: TxnId) -> Option<(Ticket, Option<RetryableRequest>)> {
         self.shards().results.remove(&txn);
-        match self.shards().mine.remove(&txn)?.whose {
-            Whose::Sequenced => self.take_in_flight(txn.sequence()).flatten(),
-            Whose::Forwarded(token) => self.state.forwarding.take(token),
+        match self.shards().local_requests.remove(&txn)?.whose {
+            RequestOrigin::Sequenced => self.take_in_flight(txn.sequence()).flatten(),
+            RequestOrigin::Forwarded(token) => self.state.forwarding.take(token),
         }
     }
 
     /// Answers the client of a request that has run, or sequences the request again.
     fn settle_mine(&mut self, cx: &mut Cx<'_, Self>, version: SnapshotVersion, txn: TxnId) {
         let went = self.shards().results.remove(&txn).expect("the result has arrived");
+        let went = mutate!(LeftIsDone: went => left_is_done(went));
         // No client waits for one from before a restart.
         let Some((ticket, again)) = self.take_mine(txn) else { return };
         let outcome = match went {
-            Went::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
-            Went::Ran(Err(abort)) => {
+            ShardOutcome::Ran(Ok(result)) => Outcome::Committed { txn, version, result },
+            ShardOutcome::Ran(Err(abort)) => {
                 self.state.counters.txns_aborted += 1;
                 Outcome::Aborted(abort)
             }
-            Went::Left if is_planted(Bug::LeftIsDone) => {
-                Outcome::Committed { txn, version, result: Vec::new() }
-            }
-            Went::Left | Went::Served => {
+            ShardOutcome::FootprintViolated | ShardOutcome::Served => {
                 // §3.2.1: the footprint that the reconnaissance found is no longer valid.
                 cx.mark("calvin.restarted");
                 self.state.counters.txns_restarted += 1;
-                let Some(Again { program, tries }) = again else {
+                let Some(RetryableRequest { program, tries }) = again else {
                     // A certified transaction can't leave its footprint.
                     return cx.reply(ticket, Outcome::Aborted(outcome_unknown()));
                 };
@@ -238,14 +252,22 @@ impl Calvin {
     }
 
     /// Whether a client waits for a request of this node.
-    fn is_awaited(&self, txn: TxnId, whose: Whose) -> bool {
+    fn is_awaited(&self, txn: TxnId, whose: RequestOrigin) -> bool {
         let in_flight = &self.state.sequencer.in_flight;
         match whose {
-            Whose::Forwarded(token) => self.state.forwarding.awaits(token),
-            Whose::Sequenced => {
+            RequestOrigin::Forwarded(token) => self.state.forwarding.awaits(token),
+            RequestOrigin::Sequenced => {
                 let found = in_flight.binary_search_by_key(&txn.sequence(), |it| it.txn.sequence());
                 found.is_ok_and(|at| in_flight[at].ticket.is_some())
             }
         }
+    }
+}
+
+fn left_is_done(went: ShardOutcome) -> ShardOutcome {
+    if matches!(went, ShardOutcome::FootprintViolated) {
+        ShardOutcome::Ran(Ok(Vec::new()))
+    } else {
+        went
     }
 }

@@ -24,7 +24,8 @@ use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TxnId};
 
 use super::super::Cut;
 use super::super::batch::Request;
-use crate::inputs::{ProposalName, number};
+use crate::inputs::ProposalName;
+use crate::streams::number;
 
 /// A slice.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,18 +35,18 @@ pub struct Slice {
     /// The shard whose sequencers accepted the requests.
     pub shard: ShardId,
     /// The cut of that shard's group.
-    pub cut: OfCut,
+    pub cut: CutId,
     /// Whether the cut is decided, as far as the sender knows. Not encoded, because it is decided
     /// in any log.
     pub is_decided: bool,
     /// Sorted by turn, and then by sequencer.
-    pub batches: Vec<Part>,
+    pub batches: Vec<SliceBatch>,
     bytes: Bytes,
 }
 
 /// A cut, as known to other groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OfCut {
+pub struct CutId {
     /// The name, unique among the cuts of all groups.
     pub name: ProposalName,
     /// The number of the first transaction of its master term, if replication is asynchronous.
@@ -54,9 +55,9 @@ pub struct OfCut {
 
 /// The lineage of an epoch: a hash of the names of all groups' cuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Line(pub u64);
+pub struct Lineage(pub u64);
 
-impl Line {
+impl Lineage {
     /// The lineage of these cuts, in the order of their groups.
     pub fn of(cuts: impl Iterator<Item = ProposalName>) -> Self {
         // FNV-1a, because the value is in logs and messages and must be the same in every build.
@@ -68,7 +69,7 @@ impl Line {
     }
 }
 
-impl OfCut {
+impl CutId {
     /// The part of a cut that other groups know.
     pub fn new(cut: &Cut) -> Self {
         Self { name: cut.name, first: cut.reign.map(|reign| reign.first) }
@@ -87,7 +88,7 @@ impl OfCut {
 
 /// The requests of one batch that a shard participates in.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct SliceBatch {
     /// The number of the sequencer's batches before it in the epoch.
     pub turn: u64,
     /// The sequencer.
@@ -100,7 +101,12 @@ const WHAT: &str = "slice";
 
 impl Slice {
     /// A slice of these batches, of a decided cut.
-    pub fn new(epoch: SnapshotVersion, shard: ShardId, cut: OfCut, batches: Vec<Part>) -> Self {
+    pub fn new(
+        epoch: SnapshotVersion,
+        shard: ShardId,
+        cut: CutId,
+        batches: Vec<SliceBatch>,
+    ) -> Self {
         let mut out = Vec::new();
         out.put_varint(epoch.0);
         out.put_u16(shard.0);
@@ -128,8 +134,8 @@ impl Slice {
         let from = &mut Reader::new(bytes);
         let epoch = SnapshotVersion(number(from, WHAT)?);
         let shard = ShardId(from.u16(WHAT)?);
-        let cut = OfCut::decode(from)?;
-        let batches = (0..from.count(WHAT)?).map(|_| Part::decode(from, bytes));
+        let cut = CutId::decode(from)?;
+        let batches = (0..from.count(WHAT)?).map(|_| SliceBatch::decode(from, bytes));
         let batches = batches.collect::<Result<_, _>>()?;
         if !from.is_empty() {
             return Err(DecodeError::new(WHAT));
@@ -138,7 +144,7 @@ impl Slice {
     }
 }
 
-impl Part {
+impl SliceBatch {
     fn encode(&self, out: &mut Vec<u8>) {
         out.put_varint(self.turn);
         out.put_u16(self.sequencer.0);
@@ -160,7 +166,7 @@ impl Part {
         let mut next = 0;
         let requests = (0..from.count(WHAT)?).map(|_| {
             let sequence = number(from, WHAT)? + next;
-            if sequence >= crate::inputs::NUMBER_MAX {
+            if sequence >= crate::messages::NUMBER_MAX {
                 return Err(DecodeError::new(WHAT));
             }
             next = sequence + 1;
@@ -180,10 +186,10 @@ pub(in super::super) mod tests {
     pub fn slice() -> Slice {
         let requests = batch().requests;
         let sequencer = requests[0].txn.node();
-        let some = Part { turn: 0, sequencer, requests: requests[..1].to_vec() };
-        let others = Part { turn: 1, sequencer, requests: requests[1..].to_vec() };
+        let some = SliceBatch { turn: 0, sequencer, requests: requests[..1].to_vec() };
+        let others = SliceBatch { turn: 1, sequencer, requests: requests[1..].to_vec() };
         let name = ProposalName { proposer: NodeId(2), incarnation: u64::MAX, nonce: 300 };
-        let cut = OfCut { name, first: Some(40) };
+        let cut = CutId { name, first: Some(40) };
         Slice::new(SnapshotVersion(300), ShardId(1), cut, vec![some, others])
     }
 
@@ -191,14 +197,14 @@ pub(in super::super) mod tests {
     fn a_slice_survives_its_encoding() {
         let slice = slice();
         assert_eq!(Slice::decode(slice.bytes()), Ok(slice));
-        let none = Slice::new(SnapshotVersion(1), ShardId(0), OfCut::default(), Vec::new());
+        let none = Slice::new(SnapshotVersion(1), ShardId(0), CutId::default(), Vec::new());
         assert_eq!(Slice::decode(none.bytes()), Ok(none));
     }
 
     #[test]
     fn a_line_tells_each_cut_from_every_other_one() {
         let name = |proposer, nonce| ProposalName { proposer: NodeId(proposer), nonce, ..name_0() };
-        let line = |names: &[ProposalName]| Line::of(names.iter().copied());
+        let line = |names: &[ProposalName]| Lineage::of(names.iter().copied());
         let all = [
             line(&[name(0, 1), name(0, 2)]),
             line(&[name(0, 2), name(0, 1)]),
@@ -211,7 +217,7 @@ pub(in super::super) mod tests {
         assert_eq!(line(&[name(0, 1), name(0, 2)]), all[0]);
         assert_eq!(
             line(&[name_0()]),
-            Line(0x81d2_3fd7_003c_2305),
+            Lineage(0x81d2_3fd7_003c_2305),
             "the hash is the same in all builds"
         );
     }

@@ -4,7 +4,7 @@
 use pangea_core::ids::{ProcedureId, TxnId};
 use pangea_core::partition::ShardSet;
 use pangea_core::protocol::Message as _;
-use pangea_core::txn::{Footprint, Mode, PointLock};
+use pangea_core::txn::{Footprint, LockMode, PointLock};
 
 use super::super::batch::Request as Placed;
 use super::super::options::Replication;
@@ -22,7 +22,7 @@ fn row(first: u8, number: u8) -> Key {
     Key::from(&[first, number][..])
 }
 
-fn lock(key: Key, mode: Mode) -> PointLock {
+fn lock(key: Key, mode: LockMode) -> PointLock {
     PointLock { table: TABLE, key, mode }
 }
 
@@ -40,7 +40,7 @@ impl Procedure for Fill {
     }
 
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
-        let locks = (0..args[1]).map(|number| lock(row(args[0], number), Mode::Write));
+        let locks = (0..args[1]).map(|number| lock(row(args[0], number), LockMode::Write));
         Some(Footprint::new(locks.collect(), vec![]))
     }
 
@@ -63,8 +63,8 @@ impl Procedure for Count {
     }
 
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
-        let reads = (0..args[1]).map(|number| lock(row(args[0], number), Mode::Shared));
-        let writes = ends().map(|key| lock(key, Mode::Write));
+        let reads = (0..args[1]).map(|number| lock(row(args[0], number), LockMode::Shared));
+        let writes = ends().map(|key| lock(key, LockMode::Write));
         self.is_declared.then(|| Footprint::new(reads.chain(writes).collect(), vec![]))
     }
 
@@ -160,7 +160,13 @@ impl Pair {
     fn tick(&mut self) {
         for node in 0..2 {
             self.nodes[usize::from(node)].now_us += 10_000;
-            for timer in [Timer::Tick, Timer::Batch, Timer::Epoch, Timer::Fetch, Timer::Progress] {
+            for timer in [
+                Timer::Inputs(inputs::Timer::Tick),
+                Timer::Inputs(inputs::Timer::Batch),
+                Timer::Inputs(inputs::Timer::Epoch),
+                Timer::Inputs(inputs::Timer::Fetch),
+                Timer::Inputs(inputs::Timer::Progress),
+            ] {
                 self.step(node, Input::Timer(timer));
             }
         }
@@ -170,7 +176,7 @@ impl Pair {
                 message.encode(&mut bytes);
                 assert!(bytes.len() < FRAME_BYTES, "a message of {} bytes", bytes.len());
                 self.longest = self.longest.max(bytes.len());
-                if let Message::Found { .. } = message {
+                if let Message::LookupReply { .. } = message {
                     self.longest_found = self.longest_found.max(bytes.len());
                 }
                 self.step(to, Input::Message { from: NodeId(from), message });
@@ -308,7 +314,7 @@ fn an_epoch_that_is_much_is_sent_some_messages_at_a_time() {
         let args = [vec![200, 0], vec![0; 300]].concat();
         let calls = (0..100).map(|_| submission("count", args.clone())).collect();
         pair.step(0, Input::Submit(calls));
-        pair.step(0, Input::Timer(Timer::Epoch));
+        pair.step(0, Input::Timer(Timer::Inputs(inputs::Timer::Epoch)));
         pair.wire.clear();
         pair.marks.clear();
         pair.step(0, Input::PeerUp(NodeId(1)));
@@ -339,7 +345,7 @@ fn a_request_that_another_replica_forwards_is_looked_at_too() {
     let mut marks = |keys: u8| {
         let locks = (0..keys).map(|number| {
             let key = [vec![number], vec![7; MIB]].concat();
-            lock(Key::from(&key[..]), Mode::Write)
+            lock(Key::from(&key[..]), LockMode::Write)
         });
         let request = Placed {
             txn: TxnId::default(),

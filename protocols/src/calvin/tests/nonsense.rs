@@ -4,26 +4,28 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use pangea_core::exec::ordered::{Part, Went};
-use pangea_core::exec::scout::{Found, Wanted};
+use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
+use pangea_core::exec::reconnaissance::{LookupKeys, LookupRows};
 use pangea_core::ids::{NodeId, ProcedureId, ShardId, SnapshotVersion, TxnId};
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::partition::{Partitions, Rule, ShardSet};
 use pangea_core::protocol::{Input, Message as _};
 use pangea_core::time::Span;
 use pangea_core::topology::Topology;
-use pangea_core::txn::{Footprint, Mode, Outcome, PointLock, Program, Scan, Write};
+use pangea_core::txn::{Footprint, LockMode, Outcome, PointLock, Program, Scan, Write};
 use pangea_core::value::Value;
 
 use super::super::batch::{Batch, Request};
-use super::super::messages::{ColdWords, Taken};
+use super::super::messages::{Accepted, ColdWords};
 use super::super::options::{Checkpoints, Replication};
-use super::super::shards::items::{Item, Items};
-use super::super::shards::slice::{Line, OfCut, Part as OfBatch, Slice};
+use super::super::shards::remote_results::{RemoteResult, RemoteResults};
+use super::super::shards::slice::{CutId, Lineage, Slice, SliceBatch as OfBatch};
 use super::super::{Message, Options, Timer};
 use super::{Did, Node, TABLE, submit};
 use crate::agreement::Term;
-use crate::inputs::{self, Bid, ChunkNumber, Heads, ProposalName};
+use crate::inputs::{self, ProposalName};
+use crate::streams::{self, Bid, Heads};
+use crate::transfer::{self, ChunkNumber};
 
 const REGIONS: [&str; 3] = ["a", "b", "c"];
 const ROUNDS: usize = 120;
@@ -93,11 +95,16 @@ impl Confusion {
         for round in 0..ROUNDS {
             for node in 0..3 * self.shards {
                 self.nodes[usize::from(node)].now_us += 10_000;
-                for timer in [Timer::Tick, Timer::Batch, Timer::Epoch, Timer::Fetch] {
+                for timer in [
+                    Timer::Inputs(inputs::Timer::Tick),
+                    Timer::Inputs(inputs::Timer::Batch),
+                    Timer::Inputs(inputs::Timer::Epoch),
+                    Timer::Inputs(inputs::Timer::Fetch),
+                ] {
                     self.step(node, Input::Timer(timer));
                 }
                 if round % 10 == 0 {
-                    self.step(node, Input::Timer(Timer::Progress));
+                    self.step(node, Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
                 }
                 if self.rng.u8(..4) == 0 {
                     self.step(node, Input::Submit(submit(&[b"a", b"b"])));
@@ -180,35 +187,35 @@ impl Confusion {
     fn request(&mut self, txn: TxnId) -> Request {
         let procedure = ProcedureId(self.rng.u16(..2));
         let program = Program::Call { procedure, args: Bytes::from_static(b"x") };
-        let point = PointLock { table: TABLE, key: self.key(), mode: Mode::Exclusive };
+        let point = PointLock { table: TABLE, key: self.key(), mode: LockMode::Exclusive };
         let footprint = self.rng.bool().then(|| Footprint::new(vec![point], vec![]));
         let shards: ShardSet = (0..self.rng.u16(..3)).map(ShardId).collect();
         let origin = self.rng.bool().then(|| (NodeId(self.rng.u16(..4)), self.rng.u64(..9)));
         Request { txn, program, footprint, shards, origin }
     }
 
-    fn items(&mut self, node: u16) -> Items {
+    fn items(&mut self, node: u16) -> RemoteResults {
         let rows = self.rows();
         let all = [
-            Item::Part(self.txn(), Part::Rows(rows)),
-            Item::Part(self.txn(), Part::Certified(None)),
-            Item::Part(self.txn(), Part::TooLarge(self.rng.u64(..9))),
-            Item::Result(self.txn(), Went::Ran(Ok(vec![1]))),
-            Item::Result(self.txn(), Went::Left),
+            RemoteResult::Reads(self.txn(), RemoteReads::Rows(rows)),
+            RemoteResult::Reads(self.txn(), RemoteReads::Certified(None)),
+            RemoteResult::Reads(self.txn(), RemoteReads::TooLarge(self.rng.u64(..9))),
+            RemoteResult::Outcome(self.txn(), ShardOutcome::Ran(Ok(vec![1]))),
+            RemoteResult::Outcome(self.txn(), ShardOutcome::FootprintViolated),
         ];
         let count = self.rng.usize(..6);
         let epoch = self.epoch(node);
         let shards = self.nodes[usize::from(node)].calvin.state.shards.as_ref();
         let received = shards.and_then(|it| it.received.values().next()?.keys().next().copied());
-        let line = received.unwrap_or(Line(self.rng.u64(..3)));
-        Items::new((epoch, line), &all[..count])
+        let line = received.unwrap_or(Lineage(self.rng.u64(..3)));
+        RemoteResults::new((epoch, line), &all[..count])
     }
 
     fn slice(&mut self, from: u16, to: u16) -> Slice {
         let (epoch, shard) = (self.epoch(to), ShardId(from % self.shards));
         let (proposer, nonce) = (NodeId(self.rng.u16(..4)), self.rng.u64(..4));
         let name = ProposalName { proposer, incarnation: 1, nonce };
-        let cut = OfCut { name, first: self.rng.bool().then_some(1) };
+        let cut = CutId { name, first: self.rng.bool().then_some(1) };
         let batch = |all: &mut Self| {
             let sequencer = NodeId(shard.0 + all.shards * all.rng.u16(..3));
             let first = all.rng.u64(1..20);
@@ -241,27 +248,27 @@ impl Confusion {
             1 => Message::Unsubscribe {},
             2 | 3 => Message::Slice { slice: self.slice(from, to) },
             4 => self.slice(from, to).messages(9).swap_remove(0),
-            5 => Message::Decided { upto: epoch, name },
-            6 => Message::More {},
-            7 | 8 => Message::Items { items: self.items(to) },
-            9 => Message::Kept { upto: epoch, applied: other, waits_for: node },
-            10 => Message::Missed { upto: epoch },
+            5 => Message::SlicesDecided { upto: epoch, name },
+            6 => Message::Resubscribe {},
+            7 | 8 => Message::RemoteResults { items: self.items(to) },
+            9 => Message::ShardProgress { upto: epoch, applied: other, waits_for: node },
+            10 => Message::Truncated { upto: epoch },
             11 => Message::Frozen { at: epoch },
-            12 => Message::AskOutcomes { after: epoch, is_wanted: flag },
+            12 => Message::OutcomesRequest { after: epoch, is_wanted: flag },
             13 => Message::Outcomes { items: self.items(to) },
-            14 => Message::Others { least: epoch, most: other },
-            15 => Message::Warm { token, keys: vec![(TABLE, self.key())] },
-            16 => Message::Warmed { token, took: Span::from_us(1_u64 << self.rng.u8(..48)) },
-            17 => Message::Cold {
+            14 => Message::GroupProgress { least: epoch, most: other },
+            15 => Message::WarmRequest { token, keys: vec![(TABLE, self.key())] },
+            16 => Message::WarmReply { token, took: Span::from_us(1_u64 << self.rng.u8(..48)) },
+            17 => Message::ColdMapUpdate {
                 map: ColdWords { words: 64, is_all: flag, changes: vec![(63, u64::MAX)] },
             },
-            18 => Message::Look {
+            18 => Message::LookupRequest {
                 token,
-                wanted: Wanted { points: [(TABLE, self.key())].into(), ranges: vec![scan] },
+                wanted: LookupKeys { points: [(TABLE, self.key())].into(), ranges: vec![scan] },
             },
-            19 => Message::Found {
+            19 => Message::LookupReply {
                 token: token % 4,
-                found: Found {
+                found: LookupRows {
                     rows: self.rows(),
                     points: self.rng.usize(..3),
                     covered: vec![(TABLE, KeyRange::all())],
@@ -273,12 +280,13 @@ impl Confusion {
                 Message::Forward { requests: (0..count).map(request).collect() }
             }
             21 => {
-                let reign = self.nodes[usize::from(from)].calvin.state.inputs.mastery.reign;
+                let reign =
+                    self.nodes[usize::from(from)].calvin.state.inputs.extension.mastery.reign;
                 let term = reign.map(|reign| reign.term).unwrap_or_default();
-                Message::Taken { taken: Taken { term, tokens: self.tokens(to) } }
+                Message::ForwardAccepted { taken: Accepted { term, tokens: self.tokens(to) } }
             }
-            22 => Message::NotTaken { tokens: self.tokens(to) },
-            _ => Message::Inputs(self.of_inputs((from, to), (epoch, other))),
+            22 => Message::ForwardRejected { tokens: self.tokens(to) },
+            _ => self.of_inputs((from, to), (epoch, other)),
         }
     }
 
@@ -286,37 +294,42 @@ impl Confusion {
         &mut self,
         (from, to): (u16, u16),
         (epoch, other): (SnapshotVersion, SnapshotVersion),
-    ) -> inputs::Message {
+    ) -> Message {
         use inputs::Message as Of;
+        use {streams::Message as OfStreams, transfer::Message as OfTransfer};
         let (source, token) = (NodeId(self.rng.u16(..4)), self.rng.u64(..9));
         let (bid, index) = (Bid(self.rng.u64(..8)), self.rng.u64(..4));
         match self.rng.u8(..17) {
-            0..=2 => Of::Batch { bytes: self.batch(from).encode() },
+            0..=2 => OfStreams::Batch { bytes: self.batch(from).encode() }.into(),
             3 => {
                 let mut heads = self.heads();
                 // A node that learns that it has lost its own batches stops.
                 if let Some(own) = heads.get_mut(usize::from(to / self.shards)) {
                     *own = Bid(0);
                 }
-                Of::Ack { heads }
+                OfStreams::Ack { heads }.into()
             }
-            4 => Of::Fetch { source, from: Bid(bid.0 / 2), upto: bid },
-            5 => Of::Gone { source, first: bid },
-            6 => Of::Agreement { bytes: (0..self.rng.usize(..40)).map(|it| it as u8).collect() },
-            7 => Of::Progress { applied: epoch, durable: other, heads: self.heads() },
-            8 => Of::Turn { wants: token > 4, is_frozen: token % 2 > 0, known: epoch },
-            9 => Of::BarrierRequest { token },
-            10 => Of::Barrier { token, incarnation: token, nonce: bid.0 },
-            11 => Of::CheckpointRequest { transfer: token, index },
-            12 => Of::CheckpointChunk {
+            4 => OfStreams::Fetch { source, from: Bid(bid.0 / 2), upto: bid }.into(),
+            5 => OfStreams::Gone { source, first: bid }.into(),
+            6 => Of::Agreement { bytes: (0..self.rng.usize(..40)).map(|it| it as u8).collect() }
+                .into(),
+            7 => Of::Progress { applied: epoch, durable: other, heads: self.heads() }.into(),
+            8 => {
+                Message::CheckpointTurn { wants: token > 4, is_frozen: token % 2 > 0, known: epoch }
+            }
+            9 => Of::BarrierRequest { token }.into(),
+            10 => Of::Barrier { token, incarnation: token, nonce: bid.0 }.into(),
+            11 => OfTransfer::CheckpointRequest { transfer: token, index }.into(),
+            12 => OfTransfer::CheckpointChunk {
                 transfer: token,
                 number: ChunkNumber { index, is_last: token % 2 > 0 },
                 payload: Bytes::from_static(&[1, 2, 3]),
-            },
-            13 => Of::CheckpointAck { transfer: token, index },
-            14 => Of::CheckpointGone { transfer: token },
-            15 => Of::Wish {},
-            _ => Of::Yield { term: Term::default() },
+            }
+            .into(),
+            13 => OfTransfer::CheckpointAck { transfer: token, index }.into(),
+            14 => OfTransfer::CheckpointGone { transfer: token }.into(),
+            15 => Message::RequestMastership {},
+            _ => Message::TransferMastership { term: Term::default() },
         }
     }
 }

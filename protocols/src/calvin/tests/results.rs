@@ -1,10 +1,10 @@
 //! The outcome of a transaction that ran on another shard, which may arrive long after its epoch.
 
-use pangea_core::exec::ordered::Went;
+use pangea_core::exec::ordered::ShardOutcome;
 use pangea_core::txn::{Certified, ReadSet, Write};
 
 use super::super::Timer;
-use super::super::shards::items::{Item, Items};
+use super::super::shards::remote_results::{RemoteResult, RemoteResults};
 use super::*;
 
 /// The shard that runs it, and one that does not participate.
@@ -24,35 +24,35 @@ fn awaiting() -> (Node, Did) {
     let mut keys = (0u8..=255).map(|byte| Key::from(&[byte; 8][..]));
     let key = keys.find(|key| partitions.shard_of(TABLE, key) == Some(ShardId(RUNS))).unwrap();
     let writes = vec![Write { table: TABLE, key, value: Some(Value::copy_from(b"v")) }];
-    let certified = Certified { reads: ReadSet::default(), writes, line: 0 };
+    let certified = Certified { reads: ReadSet::default(), writes, timeline: 0 };
     let request = Request::Commit(Program::Certified(certified));
     node.step(Input::Submit(vec![Submission { ticket: Ticket(7), request }]));
     node.now_us += 10_000;
-    node.step(Input::Timer(Timer::Batch));
-    node.step(Input::Timer(Timer::Epoch));
+    node.step(Input::Timer(Timer::Inputs(inputs::Timer::Batch)));
+    node.step(Input::Timer(Timer::Inputs(inputs::Timer::Epoch)));
     let last = node.calvin.state.inputs.last_decided().0;
     assert!(last > 0, "the epoch is decided");
     for (other, epoch) in [RUNS, OTHER].into_iter().flat_map(|it| (1..=last).map(move |e| (it, e)))
     {
         let epoch = SnapshotVersion(epoch);
-        let slice = Slice::new(epoch, ShardId(other), OfCut::default(), Vec::new());
+        let slice = Slice::new(epoch, ShardId(other), CutId::default(), Vec::new());
         let did =
             node.step(Input::Message { from: NodeId(other), message: Message::Slice { slice } });
         assert_eq!(did.replies, []);
     }
     assert_eq!(node.calvin.confirmed(), SnapshotVersion(last), "the transaction ran on this node");
-    let told = node.step(Input::Timer(Timer::Progress));
+    let told = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
     (node, told)
 }
 
 /// The epoch of the request and its lineage.
-fn awaited(node: &Node) -> (SnapshotVersion, Line) {
-    let mine = node.calvin.state.shards.as_ref().unwrap().mine.values().next().unwrap();
+fn awaited(node: &Node) -> (SnapshotVersion, Lineage) {
+    let mine = node.calvin.state.shards.as_ref().unwrap().local_requests.values().next().unwrap();
     (mine.epoch, mine.confirmed.expect("its epoch was confirmed"))
 }
 
 fn missed(node: &mut Node, from: u16, upto: SnapshotVersion) -> Vec<Outcome> {
-    let message = Message::Missed { upto };
+    let message = Message::Truncated { upto };
     let did = node.step(Input::Message { from: NodeId(from), message });
     assert!(did.marks.contains(&"calvin.missed"), "{:?}", did.marks);
     did.replies
@@ -68,7 +68,7 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
     let kept = |did: &Did, of: u16| {
         let told = did.sent.iter().filter(|(to, _)| *to == NodeId(of));
         let told = told.filter_map(|(_, message)| match message {
-            Message::Kept { upto, .. } => Some(*upto),
+            Message::ShardProgress { upto, .. } => Some(*upto),
             _ => None,
         });
         told.last().expect("each shard is notified")
@@ -87,11 +87,16 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
         "the outcomes requested are those announced"
     );
 
-    let row = node.calvin.state.shards.as_ref().unwrap().mine.keys().next().copied().unwrap();
-    let items = Items::new((epoch, line), &[Item::Result(row, Went::Ran(Ok(Vec::new())))]);
-    let did = node.step(Input::Message { from: NodeId(RUNS), message: Message::Items { items } });
+    let row =
+        node.calvin.state.shards.as_ref().unwrap().local_requests.keys().next().copied().unwrap();
+    let items = RemoteResults::new(
+        (epoch, line),
+        &[RemoteResult::Outcome(row, ShardOutcome::Ran(Ok(Vec::new())))],
+    );
+    let did =
+        node.step(Input::Message { from: NodeId(RUNS), message: Message::RemoteResults { items } });
     assert!(matches!(did.replies[..], [Outcome::Committed { .. }]), "{:?}", did.replies);
-    let did = node.step(Input::Timer(Timer::Progress));
+    let did = node.step(Input::Timer(Timer::Inputs(inputs::Timer::Progress)));
     assert!(kept(&did, RUNS) >= epoch, "the outcome arrived");
 }
 

@@ -5,10 +5,10 @@ use pangea_core::ids::{LogPosition, NodeId};
 use pangea_core::protocol::Input;
 use pangea_core::time::Span;
 
-use super::words::{self, Told};
+use super::words::{self, Transcribed};
 use super::{ClusterOf, node};
 
-impl<P: Told> ClusterOf<P> {
+impl<P: Transcribed> ClusterOf<P> {
     /// Stops a node: unsynced records and messages in flight are lost.
     pub fn crash(&mut self, id: usize) {
         self.transcript.act(|| format!("n{id} crashes"));
@@ -122,7 +122,7 @@ impl<P: Told> ClusterOf<P> {
         self.transcript.act(|| format!("n{id} has fetched the rows"));
         for (token, keys) in std::mem::take(&mut self.nodes[id].fetches) {
             self.nodes[id].store.fetch_ahead(&keys);
-            self.step(id, Input::Fetched { token, took: TOOK });
+            self.step(id, Input::Prefetched { token, took: TOOK });
         }
         self.settle();
     }

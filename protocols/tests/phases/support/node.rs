@@ -13,12 +13,12 @@ use pangea_core::time::Timestamp;
 use pangea_core::txn::{Outcome, Write};
 
 use super::super::script::Runs;
-use super::words::{Timer, Told};
+use super::words::Transcribed;
 
 pub type Row = (TableId, Key, Version);
 
 /// A node: the state that survives a crash, and the replica while it runs.
-pub struct Node<P: Told> {
+pub struct Node<P: Transcribed> {
     pub brain: Option<P>,
     pub store: Arc<Store>,
     pub log: Vec<(LogPosition, Bytes)>,
@@ -43,13 +43,13 @@ pub struct Node<P: Told> {
     pub stopped: Option<String>,
     /// Whether its disk was lost and it has not rejoined yet.
     pub is_replaced: bool,
-    pub(super) timers: BTreeMap<Timer, Timestamp>,
+    pub(super) timers: BTreeMap<P::Timer, Timestamp>,
     pub(super) replies: BTreeMap<Ticket, Outcome>,
     pub(super) fresh: BTreeMap<Ticket, SnapshotVersion>,
     pub(super) rng: fastrand::Rng,
 }
 
-impl<P: Told> Node<P> {
+impl<P: Transcribed> Node<P> {
     pub(super) fn new(id: usize) -> Self {
         Self {
             brain: None,

@@ -1,30 +1,42 @@
 //! The words of transcripts: each message, log record, batch and outcome as one line of text.
 //!
-//! Of all that the transcripts need, only this file names the variants of messages, the kinds of
-//! log records and the fields of batches. The words are the glossary's, and the names of messages
-//! are those of the phase tables. Random numbers are left out: log identities, incarnations, and
-//! names of transfers and forwarded requests.
+//! No other file of the transcripts names the variants of messages, the kinds of log records and
+//! the fields of batches. The words are the glossary's, and the names of messages are those of the
+//! phase tables. Random numbers are left out: log identities, incarnations, and names of transfers
+//! and forwarded requests.
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use pangea_core::exec::ordered::{Part, Went};
-use pangea_core::exec::scout::{Found, Wanted};
+use pangea_core::codec::Reader;
+use pangea_core::exec::ordered::{RemoteReads, ShardOutcome};
+use pangea_core::exec::reconnaissance::{LookupKeys, LookupRows};
 use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, TableId};
 use pangea_core::key::{Key, KeyRange};
 use pangea_core::protocol::{self, FirstRun, Protocol};
-use pangea_core::txn::{Abort, Footprint, Mode, Outcome, Program, ReadSet, Seen, Write};
+use pangea_core::txn::{Abort, Footprint, LockMode, Outcome, Program, ReadSet, ReadVersion, Write};
 use pangea_protocols::agreement::Record;
 use pangea_protocols::calvin::batch::Request;
-use pangea_protocols::calvin::{self, Calvin, Item};
-use pangea_protocols::inputs::{Batch, Bid, ChunkNumber, Cut, Host, Message};
-use pangea_protocols::minerva::batch::{How, TxnRecord};
+use pangea_protocols::calvin::{self, Calvin, RemoteResult};
+use pangea_protocols::inputs::{self, Cut, Rules};
+use pangea_protocols::minerva::batch::{ExecutionMode, TxnRecord};
 use pangea_protocols::minerva::{self, Minerva};
+use pangea_protocols::streams::{self, Batch, Bid};
+use pangea_protocols::transfer::ChunkNumber;
+use pangea_protocols::{presence, transfer};
 
 pub use pangea_protocols::inputs::Timer;
 
 /// A protocol whose transcripts can be read.
-pub trait Told: Host<Timer = Timer, Message: PartialEq> {
+pub trait Transcribed:
+    Protocol<Message: PartialEq + From<inputs::Message>, Timer: From<Timer>>
+{
+    /// The batches of its input log.
+    type Batch: Batch;
+
+    /// The rules in its cuts.
+    type Rules: Rules;
+
     /// The name of a message and its main fields.
     fn message(message: &Self::Message) -> String;
 
@@ -38,8 +50,12 @@ pub trait Told: Host<Timer = Timer, Message: PartialEq> {
 /// With this interval a timer never expires by itself.
 const NEVER_MS: u64 = 1 << 40;
 
-impl Told for Minerva {
+impl Transcribed for Minerva {
+    type Batch = minerva::batch::Batch;
+    type Rules = minerva::Rules;
+
     fn message(message: &minerva::Message) -> String {
+        let minerva::Message::Inputs(message) = message;
         input_message::<Self>(message)
     }
 
@@ -57,7 +73,10 @@ impl Told for Minerva {
     }
 }
 
-impl Told for Calvin {
+impl Transcribed for Calvin {
+    type Batch = calvin::batch::Batch;
+    type Rules = calvin::Rules;
+
     fn message(message: &calvin::Message) -> String {
         match message {
             calvin::Message::Inputs(message) => input_message::<Self>(message),
@@ -75,7 +94,27 @@ impl Told for Calvin {
 }
 
 /// A message between replicas of a group.
-fn input_message<P: Told>(message: &Message) -> String {
+fn input_message<P: Transcribed>(message: &inputs::Message) -> String {
+    use inputs::Message;
+    match message {
+        Message::Streams(message) => streams_message::<P>(message),
+        Message::Presence(message) => presence_message(message),
+        Message::Transfer(message) => transfer_message(message),
+        Message::Agreement { .. } => "Agreement".to_owned(),
+        Message::Progress { applied, durable, heads } => format!(
+            "Progress, applied {}, durable {}, heads {}",
+            applied.0,
+            durable.0,
+            vector(heads)
+        ),
+        Message::BarrierRequest { token } => format!("BarrierRequest {token}"),
+        Message::Barrier { token, nonce, .. } => format!("Barrier {token}, proposal {nonce}"),
+    }
+}
+
+/// A message about logs of batches.
+fn streams_message<P: Transcribed>(message: &streams::Message) -> String {
+    use streams::Message;
     match message {
         Message::Batch { bytes } => format!("Batch {}", name_of::<P>(bytes)),
         Message::Ack { heads } => format!("Ack {}", vector(heads)),
@@ -84,21 +123,30 @@ fn input_message<P: Told>(message: &Message) -> String {
             format!("Fetch {0}.{1} to {0}.{2}", source.0, from.0, upto.0)
         }
         Message::Gone { source, first } => format!("Gone, before {}.{}", source.0, first.0),
-        Message::Agreement { .. } => "Agreement".to_owned(),
-        Message::Progress { applied, durable, heads } => format!(
-            "Progress, applied {}, durable {}, heads {}",
-            applied.0,
-            durable.0,
-            vector(heads)
-        ),
-        Message::Turn { wants, is_frozen, known } => format!(
-            "Turn, {}, {}, knows cut {}",
-            if *wants { "wanted" } else { "not wanted" },
-            if *is_frozen { "frozen" } else { "not frozen" },
-            known.0
-        ),
-        Message::BarrierRequest { token } => format!("BarrierRequest {token}"),
-        Message::Barrier { token, nonce, .. } => format!("Barrier {token}, proposal {nonce}"),
+    }
+}
+
+/// A message about identities.
+fn presence_message(message: &presence::Message) -> String {
+    use presence::Message;
+    match message {
+        Message::Greeting { yours, known, .. } => {
+            let knows = if *yours == 0 { "your identity is unknown" } else { "you are known" };
+            let batches = Reader::new(known).varint("greeting").expect("its first field");
+            format!("Greeting, {knows}, your batches up to {batches}")
+        }
+        Message::Rejoin { .. } => "Rejoin".to_owned(),
+        Message::RejoinReply { known, .. } => {
+            let known = if known.is_empty() { "nothing is known" } else { "all that is known" };
+            format!("RejoinReply, {known}")
+        }
+    }
+}
+
+/// A message of a checkpoint transfer.
+fn transfer_message(message: &transfer::Message) -> String {
+    use transfer::Message;
+    match message {
         Message::CheckpointRequest { index, .. } => format!("CheckpointRequest from {index}"),
         Message::CheckpointChunk { number: ChunkNumber { index, is_last }, .. } => {
             let last = if *is_last { ", the last" } else { "" };
@@ -106,25 +154,22 @@ fn input_message<P: Told>(message: &Message) -> String {
         }
         Message::CheckpointAck { index, .. } => format!("CheckpointAck {index}"),
         Message::CheckpointGone { .. } => "CheckpointGone".to_owned(),
-        Message::Greeting { yours, batches, .. } => {
-            let knows = if *yours == 0 { "your identity is unknown" } else { "you are known" };
-            format!("Greeting, {knows}, your batches up to {}", batches.0)
-        }
-        Message::Rejoin { .. } => "Rejoin".to_owned(),
-        Message::Recollection { known, .. } => {
-            let known = if known.is_empty() { "nothing is known" } else { "all that is known" };
-            format!("Recollection, {known}")
-        }
-        Message::Wish {} => "Wish".to_owned(),
-        Message::Yield { .. } => "Yield".to_owned(),
     }
 }
 
-/// A message of Calvin alone.
+/// A message that only Calvin has.
 fn message_of_calvin(message: &calvin::Message) -> String {
     use calvin::Message;
     match message {
-        Message::Inputs(_) => unreachable!("those have a function of their own"),
+        Message::Inputs(_) => unreachable!("input_message has those"),
+        Message::RequestMastership {} => "RequestMastership".to_owned(),
+        Message::TransferMastership { .. } => "TransferMastership".to_owned(),
+        Message::CheckpointTurn { wants, is_frozen, known } => format!(
+            "CheckpointTurn, {}, {}, knows cut {}",
+            if *wants { "wanted" } else { "not wanted" },
+            if *is_frozen { "frozen" } else { "not frozen" },
+            known.0
+        ),
         Message::Subscribe { slices, items, goes_on } => {
             let on = if *goes_on { ", goes on" } else { "" };
             format!("Subscribe, slices after {}, items after {}{on}", slices.0, items.0)
@@ -137,61 +182,67 @@ fn message_of_calvin(message: &calvin::Message) -> String {
             let early = if slice.is_decided { "" } else { ", early" };
             format!("Slice of {}, epoch {}{early}: {all}", slice.shard, slice.epoch.0)
         }
-        Message::Piece { piece } => format!("Piece, epoch {}", piece.epoch.0),
-        Message::Decided { upto, .. } => format!("Decided up to epoch {}", upto.0),
-        Message::More {} => "More".to_owned(),
-        Message::Items { items } => {
-            format!("Items, epoch {}: {}", items.epoch.0, items_of(items.read()))
+        Message::SliceChunk { piece } => format!("SliceChunk, epoch {}", piece.epoch.0),
+        Message::SlicesDecided { upto, .. } => format!("SlicesDecided up to epoch {}", upto.0),
+        Message::Resubscribe {} => "Resubscribe".to_owned(),
+        Message::RemoteResults { items } => {
+            format!("RemoteResults, epoch {}: {}", items.epoch.0, results_of(items.read()))
         }
-        Message::Kept { upto, applied, waits_for } => {
+        Message::ShardProgress { upto, applied, waits_for } => {
             let waits = waits_for.map_or(String::new(), |node| format!(", waits for {node}"));
-            format!("Kept up to {}, applied {}{waits}", upto.0, applied.0)
+            format!("ShardProgress up to {}, applied {}{waits}", upto.0, applied.0)
         }
-        Message::Missed { upto } => format!("Missed up to {}", upto.0),
+        Message::Truncated { upto } => format!("Truncated up to {}", upto.0),
         Message::Frozen { at } => format!("Frozen at {}", at.0),
-        Message::AskOutcomes { after, is_wanted } => {
+        Message::OutcomesRequest { after, is_wanted } => {
             let wanted = if *is_wanted { "wanted" } else { "not wanted" };
-            format!("AskOutcomes after {}, {wanted}", after.0)
+            format!("OutcomesRequest after {}, {wanted}", after.0)
         }
         Message::Outcomes { items } => {
-            format!("Outcomes, epoch {}: {}", items.epoch.0, items_of(items.read()))
+            format!("Outcomes, epoch {}: {}", items.epoch.0, results_of(items.read()))
         }
-        Message::Others { least, most } => format!("Others, from {} to {}", least.0, most.0),
-        Message::Warm { keys, .. } => format!("Warm {}", keys_of(keys)),
-        Message::Warmed { .. } => "Warmed".to_owned(),
-        Message::Cold { map } => {
+        Message::GroupProgress { least, most } => {
+            format!("GroupProgress, from {} to {}", least.0, most.0)
+        }
+        Message::WarmRequest { keys, .. } => format!("WarmRequest {}", keys_of(keys)),
+        Message::WarmReply { .. } => "WarmReply".to_owned(),
+        Message::ColdMapUpdate { map } => {
             let set: u32 = map.changes.iter().map(|(_, word)| word.count_ones()).sum();
             let all = if map.is_all { "the whole map" } else { "changes of the map" };
-            format!("Cold, {all}, rows in the changed words: {set}")
+            format!("ColdMapUpdate, {all}, rows in the changed words: {set}")
         }
-        Message::Look { wanted, .. } => format!("Look {}", wanted_of(wanted)),
-        Message::Found { found, .. } => format!("Found {}", found_of(found)),
+        Message::LookupRequest { wanted, .. } => format!("LookupRequest {}", lookup_keys(wanted)),
+        Message::LookupReply { found, .. } => format!("LookupReply {}", lookup_rows(found)),
         Message::Forward { requests } => {
             let all: Vec<String> = requests.iter().map(|(_, it)| unnamed(it)).collect();
             format!("Forward {}", all.join("; "))
         }
-        Message::Taken { taken } => format!("Taken, requests: {}", taken.tokens.len()),
-        Message::NotTaken { tokens } => format!("NotTaken, requests: {}", tokens.len()),
+        Message::ForwardAccepted { taken } => {
+            format!("ForwardAccepted, requests: {}", taken.tokens.len())
+        }
+        Message::ForwardRejected { tokens } => {
+            format!("ForwardRejected, requests: {}", tokens.len())
+        }
     }
 }
 
 /// The name of a batch: its source and its number in the log of that source.
-fn name_of<P: Told>(bytes: &Bytes) -> String {
+fn name_of<P: Transcribed>(bytes: &Bytes) -> String {
     let batch = decoded::<P>(bytes);
     format!("{}.{}", batch.source().0, batch.bid().0)
 }
 
 /// The transactions of an encoded batch, one line for each.
-pub fn transactions<P: Told>(bytes: &Bytes) -> Vec<String> {
+pub fn transactions<P: Transcribed>(bytes: &Bytes) -> Vec<String> {
     P::transactions(&decoded::<P>(bytes))
 }
 
-fn decoded<P: Told>(bytes: &Bytes) -> P::Batch {
+fn decoded<P: Transcribed>(bytes: &Bytes) -> P::Batch {
     P::Batch::decode(bytes).expect("replicas send and persist complete batches")
 }
 
 /// A log record, and the encoded batch if it contains one.
-pub fn record<P: Told>(record: &Bytes) -> (String, Option<Bytes>) {
+pub fn record<P: Transcribed>(record: &Bytes) -> (String, Option<Bytes>) {
     let rest = record.slice(1..);
     let two_bytes = || u16::from_le_bytes([rest[0], rest[1]]);
     let text = match record[0] {
@@ -219,7 +270,7 @@ fn u64_of(bytes: &[u8]) -> u64 {
 const COMPLETE: &str = "replicas persist complete records";
 
 /// Changes of the state of agreement.
-fn agreement<P: Told>(bytes: &[u8]) -> String {
+fn agreement<P: Transcribed>(bytes: &[u8]) -> String {
     let records: Vec<Record<Cut<P::Rules>>> = postcard::from_bytes(bytes).expect(COMPLETE);
     let texts = records.iter().map(|record| match record {
         Record::Entries { from, entries } => {
@@ -237,14 +288,14 @@ fn agreement<P: Told>(bytes: &[u8]) -> String {
 }
 
 fn cut<R>(cut: &Cut<R>) -> String {
-    let Cut { heads, removed, readmitted, reign, turn, .. } = cut;
+    let Cut { heads, removed, readmitted, reign: term, turn, .. } = cut;
     let nodes = |what: &str, nodes: &[NodeId]| -> String {
         nodes.iter().map(|node| format!(" {what} {node}")).collect()
     };
-    let reign = reign.map_or(String::new(), |reign| format!(" of a term from txn {}", reign.first));
+    let term = term.map_or(String::new(), |term| format!(" of a term from txn {}", term.first));
     let turn = turn.map_or(String::new(), |turn| format!(" turn of {turn}"));
     let (removed, readmitted) = (nodes("removes", removed), nodes("readmits", readmitted));
-    format!("{}{removed}{readmitted}{reign}{turn}", vector(heads))
+    format!("{}{removed}{readmitted}{term}{turn}", vector(heads))
 }
 
 /// A timer.
@@ -257,12 +308,11 @@ pub fn timer(timer: Timer) -> &'static str {
         Timer::Progress => "reports its progress",
         Timer::Rejoin => "asks its peers again",
         Timer::Checkpoint => "may try a checkpoint again",
-        Timer::Held => "has held requests for long enough",
     }
 }
 
 /// The request of a client.
-pub fn wish(request: &protocol::Request) -> String {
+pub fn submitted(request: &protocol::Request) -> String {
     match request {
         protocol::Request::Commit(what) => format!("calls {}", program(what)),
         protocol::Request::Fresh => "asks for a fresh version".to_owned(),
@@ -301,7 +351,7 @@ const SAID_ANYWAY: &[&str] = &[
 ];
 
 /// The description of a mark, unless something else says the same.
-pub fn mark<P: Told>(name: &str) -> Option<&'static str> {
+pub fn mark<P: Transcribed>(name: &str) -> Option<&'static str> {
     let mark = P::MARKS.iter().find(|mark| mark.name == name).expect("the mark is in the table");
     (!SAID_ANYWAY.contains(&mark.when)).then_some(mark.when)
 }
@@ -315,17 +365,18 @@ fn every_mark_that_is_left_out_is_in_a_table() {
 }
 
 /// The request for a batch of a source.
-pub fn fetch<P: Told>(source: NodeId, bid: u64) -> P::Message {
-    Message::Fetch { source, from: Bid(bid), upto: Bid(bid) }.into()
+pub fn fetch<P: Transcribed>(source: NodeId, bid: u64) -> P::Message {
+    let fetch = streams::Message::Fetch { source, from: Bid(bid), upto: Bid(bid) };
+    inputs::Message::from(fetch).into()
 }
 
 /// The report of a master term.
-pub fn reign(
+pub fn master_term(
     (shard, from): (ShardId, SnapshotVersion),
-    reign: Option<(NodeId, u64)>,
+    term: Option<(NodeId, u64)>,
     is_final: bool,
 ) -> String {
-    let master = reign.map_or("unknown".to_owned(), |(node, first)| {
+    let master = term.map_or("unknown".to_owned(), |(node, first)| {
         format!("{node}, whose first txn is {first}")
     });
     let final_ = if is_final { "confirmed" } else { "not confirmed" };
@@ -334,10 +385,12 @@ pub fn reign(
 
 /// The answer to a client.
 pub fn outcome(outcome: &Outcome, first_run: &FirstRun) -> String {
-    let fell = match first_run {
-        FirstRun::Fell(Some((_, key))) => format!(", its first run fell on {}", text(key)),
-        FirstRun::Fell(None) => ", its first run fell".to_owned(),
-        FirstRun::Stood | FirstRun::Absent => String::new(),
+    let rerun = match first_run {
+        FirstRun::Invalidated(Some((_, key))) => {
+            format!(", its first run was invalidated by a write to {}", text(key))
+        }
+        FirstRun::Invalidated(None) => ", its first run was invalidated".to_owned(),
+        FirstRun::Valid | FirstRun::Absent => String::new(),
     };
     match outcome {
         Outcome::Committed { txn, version, result } => {
@@ -345,9 +398,9 @@ pub fn outcome(outcome: &Outcome, first_run: &FirstRun) -> String {
                 true => String::new(),
                 false => format!(" with result {}", text(result)),
             };
-            format!("{txn} committed in epoch {}{result}{fell}", version.0)
+            format!("{txn} committed in epoch {}{result}{rerun}", version.0)
         }
-        Outcome::Aborted(it) => format!("{}{fell}", abort(it)),
+        Outcome::Aborted(it) => format!("{}{rerun}", abort(it)),
     }
 }
 
@@ -359,10 +412,10 @@ fn abort(abort: &Abort) -> String {
 fn record_of_minerva(record: &TxnRecord) -> String {
     let TxnRecord { txn, program: what, how } = record;
     let how = match how {
-        How::Executed { reads, writes } => format!("ran, {}", sets(reads, writes)),
-        How::Ordered { footprint } => format!("not run, {}", locks(footprint.as_ref())),
-        How::Certified => "certified".to_owned(),
-        How::CertifiedInOrder => "certified in order".to_owned(),
+        ExecutionMode::Executed { reads, writes } => format!("ran, {}", sets(reads, writes)),
+        ExecutionMode::Ordered { footprint } => format!("not run, {}", locks(footprint.as_ref())),
+        ExecutionMode::Certified => "certified".to_owned(),
+        ExecutionMode::CertifiedInOrder => "certified in order".to_owned(),
     };
     format!("{txn} {}: {how}", program(what))
 }
@@ -390,11 +443,11 @@ fn program(program: &Program) -> String {
 }
 
 fn sets(reads: &ReadSet, writes: &[Write]) -> String {
-    let seen = |seen: &Seen| match seen {
-        Seen::Absent => "absent".to_owned(),
-        Seen::At(version) => format!("of epoch {}", version.0),
-        Seen::Local(txn) => format!("of {txn}"),
-        Seen::LocalDeleted(txn) => format!("deleted by {txn}"),
+    let seen = |seen: &ReadVersion| match seen {
+        ReadVersion::Absent => "absent".to_owned(),
+        ReadVersion::At(version) => format!("of epoch {}", version.0),
+        ReadVersion::Local(txn) => format!("of {txn}"),
+        ReadVersion::LocalDeleted(txn) => format!("deleted by {txn}"),
     };
     let points = reads.points.iter().map(|it| format!("{} {}", text(&it.key), seen(&it.seen)));
     let ranges = reads.ranges.iter().map(|it| {
@@ -416,39 +469,48 @@ fn locks(footprint: Option<&Footprint>) -> String {
     let Some(Footprint { points, ranges }) = footprint else {
         return "locks as its arguments say".to_owned();
     };
-    let mode = |mode: Mode| match mode {
-        Mode::Shared => "to read",
-        Mode::Write => "to write",
-        Mode::Exclusive => "to read and write",
+    let mode = |mode: LockMode| match mode {
+        LockMode::Shared => "to read",
+        LockMode::Write => "to write",
+        LockMode::Exclusive => "to read and write",
     };
     let points = points.iter().map(|it| format!("{} {}", text(&it.key), mode(it.mode)));
     let ranges = ranges.iter().map(|it| format!("{} {}", range(&it.range), mode(it.mode)));
     format!("locks {}", points.chain(ranges).collect::<Vec<_>>().join(", "))
 }
 
-fn items_of<E>(items: Result<Vec<Item>, E>) -> String {
-    let Ok(items) = items else { panic!("replicas send complete items") };
-    let item = |item: &Item| match item {
-        Item::Part(txn, Part::Rows(it)) if it.is_empty() => format!("no rows for {txn}"),
-        Item::Part(txn, Part::Rows(it)) => format!("rows for {txn}: {}", rows(it)),
-        Item::Part(txn, Part::TooLarge(bytes)) => format!("{bytes} bytes of rows for {txn}"),
-        Item::Part(txn, Part::Certified(None)) => format!("the reads of {txn} are current"),
-        Item::Part(txn, Part::Certified(Some(_))) => format!("a read of {txn} is not current"),
-        Item::Result(txn, Went::Ran(Ok(it))) if it.is_empty() => format!("{txn} committed"),
-        Item::Result(txn, Went::Ran(Ok(it))) => format!("{txn} committed with result {}", text(it)),
-        Item::Result(txn, Went::Ran(Err(it))) => format!("{txn} {}", abort(it)),
-        Item::Result(txn, Went::Left | Went::Served) => format!("{txn} left its footprint"),
-    };
-    items.iter().map(item).collect::<Vec<_>>().join("; ")
+fn results_of<E>(results: Result<Vec<RemoteResult>, E>) -> String {
+    let Ok(results) = results else { panic!("replicas send complete rows and outcomes") };
+    results.iter().map(remote_result).collect::<Vec<_>>().join("; ")
 }
 
-fn wanted_of(wanted: &Wanted) -> String {
-    let points = wanted.points.iter().map(|(_, key)| text(key));
-    let ranges = wanted.ranges.iter().map(|scan| range(&scan.range));
+fn remote_result(result: &RemoteResult) -> String {
+    match result {
+        RemoteResult::Reads(txn, reads) => match reads {
+            RemoteReads::Rows(it) if it.is_empty() => format!("no rows for {txn}"),
+            RemoteReads::Rows(it) => format!("rows for {txn}: {}", rows(it)),
+            RemoteReads::TooLarge(bytes) => format!("{bytes} bytes of rows for {txn}"),
+            RemoteReads::Certified(None) => format!("the reads of {txn} are current"),
+            RemoteReads::Certified(Some(_)) => format!("a read of {txn} is not current"),
+        },
+        RemoteResult::Outcome(txn, outcome) => match outcome {
+            ShardOutcome::Ran(Ok(it)) if it.is_empty() => format!("{txn} committed"),
+            ShardOutcome::Ran(Ok(it)) => format!("{txn} committed with result {}", text(it)),
+            ShardOutcome::Ran(Err(it)) => format!("{txn} {}", abort(it)),
+            ShardOutcome::FootprintViolated | ShardOutcome::Served => {
+                format!("{txn} violated its footprint")
+            }
+        },
+    }
+}
+
+fn lookup_keys(keys: &LookupKeys) -> String {
+    let points = keys.points.iter().map(|(_, key)| text(key));
+    let ranges = keys.ranges.iter().map(|scan| range(&scan.range));
     points.chain(ranges).collect::<Vec<_>>().join(" ")
 }
 
-fn found_of(found: &Found) -> String {
+fn lookup_rows(found: &LookupRows) -> String {
     let found = rows(&found.rows);
     if found.is_empty() { "no rows".to_owned() } else { found }
 }

@@ -3,7 +3,7 @@
 use pangea_core::protocol::Protocol;
 use pangea_protocols::calvin::{Calvin, Options, Replication};
 
-use super::super::support::words::{Timer, Told};
+use super::super::support::words::{Timer, Transcribed};
 use super::super::support::{ClusterOf, Fate};
 use super::{assert_golden, commit, hold, isolate, recorded};
 
@@ -220,7 +220,7 @@ fn mastership_goes_to_the_preferred_master_when_nothing_is_undecided() {
     cluster.run_for(4_000);
     let master = cluster.leader();
     cluster.on_words(|_, _, message| match message {
-        "Wish" => Fate::HoldBack,
+        "RequestMastership" => Fate::HoldBack,
         _ => Fate::Deliver,
     });
     cluster.start(0);

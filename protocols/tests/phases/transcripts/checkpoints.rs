@@ -3,7 +3,7 @@
 use pangea_protocols::calvin::{Calvin, Checkpoints, Options};
 
 use super::super::support::ClusterOf;
-use super::super::support::words::{Timer, Told};
+use super::super::support::words::{Timer, Transcribed};
 use super::{assert_golden, commit, recorded};
 
 /// The messages that every batch and every cut cause.

@@ -7,7 +7,7 @@ use pangea_core::ids::NodeId;
 use pangea_core::protocol::{Input, Request};
 use pangea_protocols::minerva::{Minerva, Options};
 
-use super::super::support::words::{self, Timer, Told};
+use super::super::support::words::{self, Timer, Transcribed};
 use super::super::support::{Cluster, Fate, by_hand, paper_by_hand};
 use super::{assert_golden, commit, hold, isolate, recorded};
 
@@ -167,7 +167,7 @@ fn a_replica_that_lost_its_disk_takes_part_again_when_all_others_have_answered()
     cluster.crash(2);
     cluster.transcript.start();
     cluster.transcript.hide(&["Agreement", "Progress", "a cut names a batch"]);
-    cluster.on_words(|from, _, message| match message.starts_with("Recollection") && from == 1 {
+    cluster.on_words(|from, _, message| match message.starts_with("RejoinReply") && from == 1 {
         true => Fate::HoldBack,
         false => Fate::Deliver,
     });

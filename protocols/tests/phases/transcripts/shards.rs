@@ -11,10 +11,10 @@ use pangea_protocols::calvin::{Calvin, Options, Replication};
 
 use super::super::support::ClusterOf;
 use super::super::support::Fate;
-use super::super::support::words::{Timer, Told};
+use super::super::support::words::{Timer, Transcribed};
 use super::{assert_golden, commit, hold};
 
-fn divided(regions: &[&str], options: Options) -> ClusterOf<Calvin> {
+fn partitioned(regions: &[&str], options: Options) -> ClusterOf<Calvin> {
     let starts = vec![b"m".to_vec()];
     let partitions = Partitions::new(2, Rule::Ranges { starts });
     let topology = Topology::one_node_per_region("test", regions, Span::from_ms(1));
@@ -26,7 +26,7 @@ fn divided(regions: &[&str], options: Options) -> ClusterOf<Calvin> {
 }
 
 fn in_one_region() -> ClusterOf<Calvin> {
-    divided(&["a"], Calvin::by_hand())
+    partitioned(&["a"], Calvin::by_hand())
 }
 
 /// Calvin §3.1: a sequencer sends to each scheduler "all transaction inputs collected that the
@@ -48,7 +48,7 @@ fn each_shard_is_sent_the_requests_of_an_epoch_that_it_participates_in() {
 fn a_passive_participant_sends_its_rows_to_the_active_one_and_is_done() {
     let mut cluster = in_one_region();
     commit(&mut cluster, 0, "put a 7");
-    hold(&mut cluster, "Items", 1);
+    hold(&mut cluster, "RemoteResults", 1);
     cluster.call_declared(1, "get a; add z 1");
     cluster.call_declared(1, "get z; put x 1");
     commit(&mut cluster, 1, "put y 1");
@@ -115,7 +115,7 @@ fn a_footprint_violation_has_no_effect_on_any_shard_and_the_transaction_is_seque
 fn a_shard_that_connects_again_is_sent_what_it_lacks_and_no_more() {
     let mut cluster = in_one_region();
     commit(&mut cluster, 0, "put a 7");
-    hold(&mut cluster, "Slice", 1);
+    hold(&mut cluster, "Slice of", 1);
     commit(&mut cluster, 0, "put z 1");
     commit(&mut cluster, 0, "get a; add z 1");
     cluster.on_words(|_, _, _| Fate::Deliver);
@@ -160,7 +160,7 @@ fn a_group_without_requests_follows_the_others_with_empty_cuts() {
 /// well". Here clients are refused after 256 epochs, in the name of that machine.
 #[test]
 fn a_client_is_refused_when_another_node_is_too_far_behind() {
-    let mut cluster = divided(&["a"], Options { epoch_ms: 10, ..Calvin::by_hand() });
+    let mut cluster = partitioned(&["a"], Options { epoch_ms: 10, ..Calvin::by_hand() });
     cluster.transcript.pause("n1 is down, and n0 has made as many cuts as it may");
     cluster.crash(1);
     for n in 0..600 {
@@ -177,7 +177,7 @@ fn a_client_is_refused_when_another_node_is_too_far_behind() {
 #[test]
 fn a_region_of_masters_runs_an_epoch_early_and_confirms_it_when_all_cuts_are_decided() {
     let options = Options { replication: Replication::Asynchronous, ..Calvin::by_hand() };
-    let mut cluster = divided(&["a", "b", "c"], options);
+    let mut cluster = partitioned(&["a", "b", "c"], options);
     cluster.transcript.hide(&["Agreement", "Progress", "Ack", "Batch"]);
     cluster.transcript.watch(&[0, 1]);
     cluster.on_words(|from, to, _| match from / 2 == to / 2 {
@@ -191,13 +191,20 @@ fn a_region_of_masters_runs_an_epoch_early_and_confirms_it_when_all_cuts_are_dec
     assert_golden!(cluster);
 }
 
-/// Calvin §3.1.1: after a failover agreement is needed "between all nodes in the same replica", too:
-/// another shard may have run an epoch with the failed master's slice.
+/// Calvin §3.1.1: after a failover agreement is needed "between all nodes in the same replica",
+/// too: another shard may have run an epoch with the failed master's slice.
 #[test]
 fn a_shard_that_ran_an_epoch_on_a_void_slice_rolls_back_and_runs_the_decided_one() {
     let options = Options { replication: Replication::Asynchronous, ..Calvin::by_hand() };
-    let mut cluster = divided(&["a", "b", "c"], options);
-    cluster.transcript.hide(&["Agreement", "Progress", "Ack", "Batch", "Greeting", "Kept"]);
+    let mut cluster = partitioned(&["a", "b", "c"], options);
+    cluster.transcript.hide(&[
+        "Agreement",
+        "Progress",
+        "Ack",
+        "Batch",
+        "Greeting",
+        "ShardProgress",
+    ]);
     cluster.transcript.watch(&[0, 1]);
     // The group of s0 is n0, n2 and n4.
     cluster.transcript.act(|| "n0 is cut off from its group".to_owned());
@@ -221,8 +228,15 @@ fn a_shard_that_ran_an_epoch_on_a_void_slice_rolls_back_and_runs_the_decided_one
 /// their remote read messages": here a node subscribes to another region's.
 #[test]
 fn a_shard_subscribes_in_another_region_when_the_node_of_its_own_is_lost() {
-    let mut cluster = divided(&["a", "b", "c"], Calvin::by_hand());
-    cluster.transcript.hide(&["Agreement", "Progress", "Ack", "Batch", "Greeting", "Kept"]);
+    let mut cluster = partitioned(&["a", "b", "c"], Calvin::by_hand());
+    cluster.transcript.hide(&[
+        "Agreement",
+        "Progress",
+        "Ack",
+        "Batch",
+        "Greeting",
+        "ShardProgress",
+    ]);
     cluster.transcript.watch(&[1, 2]);
     cluster.crash(0);
     cluster.run_for(1_000);

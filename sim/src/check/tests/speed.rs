@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::check::model::Model;
 use crate::check::recorded::{Verdict, check};
-use crate::dice::Dice;
 use crate::record::read::read;
 use crate::record::write::write;
 use crate::record::{Names, Op, Range, Seen};
+use crate::rng::SimRng;
 
 const TXNS: usize = 250_000;
 const OPS: usize = 4;
@@ -28,7 +28,7 @@ enum Data {
 
 /// Draws the history of a serial database with `CLIENTS` open transactions at a time.
 fn history(data: Data) -> Recorded {
-    let mut dice = Dice::fork(1, "speed", 0);
+    let mut dice = SimRng::fork(1, "speed", 0);
     let mut names = Names::default();
     let mut lists: Vec<Vec<Name>> = Vec::new();
     let mut rows: Vec<Option<Name>> = Vec::new();

@@ -6,7 +6,7 @@ use pangea_core::protocol::{Protocol, Request, Submission};
 use pangea_core::txn::Program;
 use pangea_core::workload::{Client as Seat, Generator};
 
-use super::{Event, Pace, Settings, World};
+use super::{ArrivalModel, Event, Settings, World};
 
 /// Clients start one after the other within this time, because simultaneous clients stay in step
 /// for long.
@@ -66,13 +66,13 @@ impl<P: Protocol> World<'_, P> {
     /// Starts the clients.
     pub(super) fn start_clients(&mut self) {
         match self.settings.pace {
-            Pace::Closed => {
+            ArrivalModel::Closed => {
                 for client in 0..self.clients.len() {
                     let later = START_NS * client as u64 / self.clients.len() as u64;
                     self.at(self.now_ns + later, Event::Begin(client));
                 }
             }
-            Pace::Open { .. } => {
+            ArrivalModel::Open { .. } => {
                 for client in (0..self.clients.len()).rev() {
                     self.idle[self.clients[client].node].push(client);
                 }
@@ -86,7 +86,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// Draws the time between two calls of a region; arrivals are independent.
     fn gap_ns(&mut self) -> u64 {
-        let Pace::Open { per_sec } = self.settings.pace else {
+        let ArrivalModel::Open { per_sec } = self.settings.pace else {
             unreachable!("arrivals need an open loop")
         };
         let regions = self.nodes.len().min(self.settings.clients) as f64;
@@ -130,8 +130,8 @@ impl<P: Protocol> World<'_, P> {
             }
         }
         match self.settings.pace {
-            Pace::Closed => self.call(told),
-            Pace::Open { .. } => {
+            ArrivalModel::Closed => self.call(told),
+            ArrivalModel::Open { .. } => {
                 for (client, _) in told {
                     self.idle[self.clients[client].node].push(client);
                 }

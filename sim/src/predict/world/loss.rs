@@ -4,7 +4,7 @@
 //! other nodes notice that their connections ended after the one-way delay. At the end every
 //! survivor must have all transactions that any node had acknowledged, including the lost one: the
 //! same rows at the newest acknowledged version. Transactions that a master acknowledged before any
-//! other node had them may be lost; their number is reported ([`crate::reigns`]).
+//! other node had them may be lost; their number is reported ([`crate::master_terms`]).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,8 +14,8 @@ use pangea_core::store::Pin;
 use pangea_core::workload::Snapshot;
 
 use super::{Event, World};
+use crate::master_terms::{MasterHistories, MasterTerm};
 use crate::predict::outcome::Survived;
-use crate::reigns::{Lines, Reign};
 
 /// The interval of pins, which keep rows readable for the comparison at the end, and the number of
 /// pins retained.
@@ -23,23 +23,23 @@ const PIN_NS: u64 = 50_000_000;
 const PINS: usize = 40;
 
 /// The state of a loss.
-pub(super) struct Losing {
+pub(super) struct RegionLoss {
     /// The lost node, once it is lost.
     pub(super) node: Option<usize>,
     was_coordinator: bool,
     /// By node: the versions of acknowledged transactions, and the number of those that wrote.
     acknowledged: Vec<BTreeMap<SnapshotVersion, u64>>,
-    lines: Lines,
+    histories: MasterHistories,
     pins: VecDeque<Vec<Pin>>,
 }
 
-impl Losing {
+impl RegionLoss {
     pub(super) fn new(nodes: usize) -> Self {
         Self {
             node: None,
             was_coordinator: false,
             acknowledged: vec![BTreeMap::new(); nodes],
-            lines: Lines::new(nodes),
+            histories: MasterHistories::new(nodes),
             pins: VecDeque::new(),
         }
     }
@@ -52,18 +52,18 @@ impl Losing {
     }
 
     /// Records a node's report of the master term of a shard's versions from one on.
-    pub(super) fn on_reign(
+    pub(super) fn on_master_term(
         &mut self,
         node: NodeId,
         (shard, from): (ShardId, SnapshotVersion),
-        reign: Option<Reign>,
+        term: Option<MasterTerm>,
         is_final: bool,
     ) -> Result<(), String> {
-        let Some(reign) = reign else {
-            self.lines.on_start(node);
+        let Some(term) = term else {
+            self.histories.on_start(node);
             return Ok(());
         };
-        match self.lines.on_reign(node, (shard, from), reign, is_final) {
+        match self.histories.on_master_term(node, (shard, from), term, is_final) {
             None => Ok(()),
             Some(_) => {
                 Err(format!("{node} confirmed {from}, but another node confirmed it differently"))
@@ -74,17 +74,17 @@ impl Losing {
 
 impl<P: Protocol> World<'_, P> {
     pub(super) fn is_lost(&self, node: usize) -> bool {
-        self.losing.node == Some(node)
+        self.loss.node == Some(node)
     }
 
     /// Keeps the currently published versions readable for a while.
     pub(super) fn pin(&mut self) {
-        if self.settings.loss.is_none() || self.losing.node.is_some() {
+        if self.settings.loss.is_none() || self.loss.node.is_some() {
             return;
         }
-        self.losing.pins.push_back(self.nodes.iter().map(|node| node.store.pin()).collect());
-        if self.losing.pins.len() > PINS {
-            self.losing.pins.pop_front();
+        self.loss.pins.push_back(self.nodes.iter().map(|node| node.store.pin()).collect());
+        if self.loss.pins.len() > PINS {
+            self.loss.pins.pop_front();
         }
         self.at(self.now_ns + PIN_NS, Event::Pin);
     }
@@ -100,8 +100,8 @@ impl<P: Protocol> World<'_, P> {
         let loss = self.settings.loss.expect("a loss is set");
         let coordinator = self.coordinator().map(NodeId::index);
         let lost = loss.region.or(coordinator).unwrap_or(0);
-        self.losing.node = Some(lost);
-        self.losing.was_coordinator = coordinator == Some(lost);
+        self.loss.node = Some(lost);
+        self.loss.was_coordinator = coordinator == Some(lost);
         for peer in (0..self.nodes.len()).filter(|peer| *peer != lost) {
             let way = self.topology.one_way_between(NodeId(lost as u16), NodeId(peer as u16));
             self.at(self.now_ns + way.us * 1_000, Event::PeerLost(peer));
@@ -110,19 +110,19 @@ impl<P: Protocol> World<'_, P> {
 
     /// Notifies a survivor of the loss.
     pub(super) fn notice(&mut self, peer: usize) {
-        let lost = self.losing.node.expect("a region was lost");
+        let lost = self.loss.node.expect("a region was lost");
         self.nodes[peer].inbox.peers.push_back(Input::PeerDown(NodeId(lost as u16)));
     }
 
     /// Returns the effect of the loss.
     pub(super) fn survived(&self) -> Option<Survived> {
-        let lost = self.losing.node?;
-        let of_lost = &self.losing.acknowledged[lost];
+        let lost = self.loss.node?;
+        let of_lost = &self.loss.acknowledged[lost];
         let is_void = |version: &SnapshotVersion| self.is_void(lost, *version);
         let void = of_lost.iter().filter(|(version, _)| is_void(version));
         Some(Survived {
             region: self.settings.place(lost),
-            was_coordinator: self.losing.was_coordinator,
+            was_coordinator: self.loss.was_coordinator,
             lost_txns: void.map(|(_, count)| count).sum(),
             wrong: self.wrong_after(lost),
         })
@@ -130,10 +130,10 @@ impl<P: Protocol> World<'_, P> {
 
     /// Whether the lost node ran a version before agreement that was never agreed on.
     fn is_void(&self, lost: usize, version: SnapshotVersion) -> bool {
-        let lines = &self.losing.lines;
-        let lines_then = lines.up_to(NodeId(lost as u16), version);
-        let is_early = self.nodes[lost].protocol.settled().is_some_and(|upto| upto < version);
-        is_early && (!self.has_come_to(lost, version) || lines.is_lost(version, &lines_then))
+        let histories = &self.loss.histories;
+        let lines_then = histories.up_to(NodeId(lost as u16), version);
+        let is_early = self.nodes[lost].protocol.confirmed().is_some_and(|upto| upto < version);
+        is_early && (!self.has_come_to(lost, version) || histories.is_lost(version, &lines_then))
     }
 
     /// Whether a survivor has a version.
@@ -146,7 +146,7 @@ impl<P: Protocol> World<'_, P> {
     fn wrong_after(&self, lost: usize) -> Option<String> {
         let name = |node: usize| self.settings.place(node);
         let survivors: Vec<usize> = (0..self.nodes.len()).filter(|node| *node != lost).collect();
-        for (node, acknowledged) in self.losing.acknowledged.iter().enumerate() {
+        for (node, acknowledged) in self.loss.acknowledged.iter().enumerate() {
             let is_kept =
                 |version: &&SnapshotVersion| node != lost || !self.is_void(lost, **version);
             let newest = acknowledged.keys().rev().find(is_kept);

@@ -13,9 +13,9 @@ mod messages;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use pangea_core::choice::Guarantee;
 use pangea_core::codec::{Reader, Writer};
 use pangea_core::exec::{Overlay, optimistic};
+use pangea_core::guarantee::Guarantee;
 use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket, TxnId};
 use pangea_core::protocol::{
     Cx, Durable, Input, Mark, Protocol, Request, Setup, Status, Submission,
@@ -76,7 +76,7 @@ struct Entry {
     program: Program,
 }
 
-pub struct Toy {
+pub struct ToyProtocol {
     setup: Setup<Self>,
     /// Entries that a follower may still request, by index. Log positions and indices are the same.
     log: BTreeMap<u64, Entry>,
@@ -95,7 +95,7 @@ pub struct Toy {
     writing: BTreeSet<u64>,
 }
 
-impl Protocol for Toy {
+impl Protocol for ToyProtocol {
     const NAME: &'static str = "toy";
     const MARKS: &'static [Mark] = &[
         Mark::new("restart", "a node starts"),
@@ -142,7 +142,7 @@ impl Protocol for Toy {
             }
             Input::Durable(position) => self.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_peer_up(cx, peer),
-            Input::PeerDown(_) | Input::Resume | Input::Fetched { .. } => {}
+            Input::PeerDown(_) | Input::Resume | Input::Prefetched { .. } => {}
             Input::Checkpointed(version) => self.on_checkpointed(cx, version),
             Input::CheckpointFailed(version) => {
                 self.writing.remove(&version.0);
@@ -162,7 +162,7 @@ impl Protocol for Toy {
     }
 }
 
-impl Toy {
+impl ToyProtocol {
     fn is_leader(&self) -> bool {
         self.setup.me == LEADER
     }

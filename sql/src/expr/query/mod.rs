@@ -9,4 +9,4 @@ mod window;
 pub(crate) use aggregate::Aggregate;
 pub(crate) use set_returning::Called;
 pub(crate) use subquery::{Keyed, Query, Shape, Split, Subquery, SubqueryKind};
-pub(crate) use window::{Over, Window};
+pub(crate) use window::{Frame, FrameBound, Over, Window};

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::logical_expr::LogicalPlan;
-
+use crate::data_fusion::LogicalPlan;
 use crate::expr::{Comparison, Expr};
 use crate::types::SqlType;
 use crate::vocabulary::column::ColumnId;

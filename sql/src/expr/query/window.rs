@@ -1,7 +1,5 @@
 //! Calls of window functions, and their frames.
 
-use datafusion::common::ScalarValue;
-use datafusion::logical_expr::{WindowFrame, WindowFrameBound, WindowFrameUnits};
 use sqlparser::ast;
 
 use crate::error::{SqlError, code};
@@ -21,9 +19,25 @@ pub(crate) struct Window {
     pub order: Vec<Typed>,
     /// The sort order; its keys refer to `order` by position.
     pub sort: Vec<SortKey>,
-    pub frame: WindowFrame,
+    pub frame: Frame,
     /// The type of the result.
     pub base: SqlType,
+}
+
+/// The rows of the partition that a window function is computed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub units: ast::WindowFrameUnits,
+    pub start: FrameBound,
+    pub end: FrameBound,
+}
+
+/// An end of a frame. An offset of `None` is UNBOUNDED.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameBound {
+    CurrentRow,
+    Preceding(Option<u64>),
+    Following(Option<u64>),
 }
 
 /// An OVER clause: the partition, the order and the frame of a window.
@@ -54,34 +68,24 @@ impl Window {
     }
 }
 
-fn frame_of(frame: Option<&ast::WindowFrame>, order: &[Typed]) -> Result<WindowFrame, SqlError> {
-    use WindowFrameBound::{CurrentRow, Following, Preceding};
-    let unbounded = || ScalarValue::UInt64(None);
+fn frame_of(frame: Option<&ast::WindowFrame>, order: &[Typed]) -> Result<Frame, SqlError> {
+    use FrameBound::{CurrentRow, Following, Preceding};
+    use ast::WindowFrameUnits::{Groups, Range, Rows};
+    let all_rows = Frame { units: Rows, start: Preceding(None), end: Following(None) };
     let Some(frame) = frame else {
-        let end = if order.is_empty() { Following(unbounded()) } else { CurrentRow };
         // Without an order all rows are peers.
-        let units = if order.is_empty() { WindowFrameUnits::Rows } else { WindowFrameUnits::Range };
-        return Ok(WindowFrame::new_bounds(units, Preceding(unbounded()), end));
+        let ordered = Frame { units: Range, start: Preceding(None), end: CurrentRow };
+        return Ok(if order.is_empty() { all_rows } else { ordered });
     };
-    let units = match frame.units {
-        ast::WindowFrameUnits::Rows => WindowFrameUnits::Rows,
-        ast::WindowFrameUnits::Range => WindowFrameUnits::Range,
-        ast::WindowFrameUnits::Groups => WindowFrameUnits::Groups,
-    };
-    let is_range = units == WindowFrameUnits::Range;
-    let offset = |bound: &Option<Box<ast::Expr>>| -> Result<ScalarValue, SqlError> {
-        let Some(bound) = bound else { return Ok(unbounded()) };
+    let offset = |bound: &Option<Box<ast::Expr>>| -> Result<Option<u64>, SqlError> {
+        let Some(bound) = bound else { return Ok(None) };
         let digits = bound.to_string();
         let number = digits.parse::<u64>().map_err(|_| {
             SqlError::unsupported("an offset of a window frame that is not an integer constant")
         })?;
-        if !is_range {
-            return Ok(ScalarValue::UInt64(Some(number)));
-        }
         match order {
-            [(_, SqlType::Int2 | SqlType::Int4 | SqlType::Int8)] => {
-                Ok(ScalarValue::Int64(Some(number as i64)))
-            }
+            _ if frame.units != Range => Ok(Some(number)),
+            [(_, SqlType::Int2 | SqlType::Int4 | SqlType::Int8)] => Ok(Some(number)),
             [(_, _)] => Err(SqlError::unsupported("RANGE with an offset of such a type")),
             _ => {
                 let message = "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER \
@@ -100,16 +104,15 @@ fn frame_of(frame: Option<&ast::WindowFrame>, order: &[Typed]) -> Result<WindowF
     let start = bound(&frame.start_bound)?;
     let end = frame.end_bound.as_ref().map_or(Ok(CurrentRow), bound)?;
     check_bounds(frame)?;
-    if order.is_empty() && units == WindowFrameUnits::Groups {
-        let message = "GROUPS mode requires an ORDER BY clause";
-        return Err(SqlError::new(code::WINDOWING, message));
-    }
-    if order.is_empty() && is_range {
+    match frame.units {
+        Groups if order.is_empty() => {
+            let message = "GROUPS mode requires an ORDER BY clause";
+            Err(SqlError::new(code::WINDOWING, message))
+        }
         // All rows are peers.
-        let (start, end) = (Preceding(unbounded()), Following(unbounded()));
-        return Ok(WindowFrame::new_bounds(WindowFrameUnits::Rows, start, end));
+        Range if order.is_empty() => Ok(all_rows),
+        units => Ok(Frame { units, start, end }),
     }
-    Ok(WindowFrame::new_bounds(units, start, end))
 }
 
 fn check_bounds(frame: &ast::WindowFrame) -> Result<(), SqlError> {

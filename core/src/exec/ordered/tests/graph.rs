@@ -5,8 +5,10 @@ use crate::exec::ordered::schedule::Segments;
 use crate::key::Key;
 
 fn locks() -> impl Strategy<Value = Footprint> {
-    let mode =
-        || prop::bool::weighted(0.4).prop_map(|x| if x { Mode::Exclusive } else { Mode::Shared });
+    let mode = || {
+        prop::bool::weighted(0.4)
+            .prop_map(|x| if x { LockMode::Exclusive } else { LockMode::Shared })
+    };
     let point = (0u32..2, 0u8..8, mode()).prop_map(|(table, k, mode)| PointLock {
         table: TableId(table),
         key: key(k),
@@ -34,7 +36,7 @@ fn conflict(a: &Footprint, b: &Footprint) -> bool {
     let (a, b) = (of(a), of(b));
     a.iter().any(|(table, range, mode)| {
         b.iter().any(|(other_table, other, other_mode)| {
-            let is_exclusive = *mode == Mode::Exclusive || *other_mode == Mode::Exclusive;
+            let is_exclusive = *mode == LockMode::Exclusive || *other_mode == LockMode::Exclusive;
             is_exclusive && table == other_table && range.overlaps(other)
         })
     })
@@ -96,10 +98,10 @@ proptest! {
 #[test]
 fn many_readers_after_many_writers_of_a_range_need_few_edges() {
     let all = |mode| RangeLock { table: TableId(1), range: KeyRange::all(), mode };
-    let reader = Footprint::new(vec![], vec![all(Mode::Shared)]);
+    let reader = Footprint::new(vec![], vec![all(LockMode::Shared)]);
     let writer = |n: u16| {
         let key = Key::from(&n.to_be_bytes()[..]);
-        let lock = PointLock { table: TableId(1), key, mode: Mode::Exclusive };
+        let lock = PointLock { table: TableId(1), key, mode: LockMode::Exclusive };
         Footprint::new(vec![lock], vec![])
     };
     let footprints: Vec<_> = (0..500).map(writer).chain((0..500).map(|_| reader.clone())).collect();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::exec::ordered::part::Limits;
-use crate::exec::ordered::{Ended, Part, Served, Sharded, Went};
+use crate::exec::ordered::remote_reads::Limits;
+use crate::exec::ordered::{Ended, RemoteReads, Served, ShardOutcome, Sharded};
 use crate::ids::{ShardId, TxnId};
 use crate::key::Key;
 use crate::partition::{Partitions, Rule};
@@ -23,7 +23,7 @@ struct Shards {
     partitions: Arc<Partitions>,
     all: Vec<Shard>,
     /// Sender, receiver, transaction and message.
-    under_way: Vec<(ShardId, ShardId, TxnId, Part)>,
+    under_way: Vec<(ShardId, ShardId, TxnId, RemoteReads)>,
     /// The number of transactions pushed to each shard.
     given: Vec<usize>,
 }
@@ -99,7 +99,7 @@ impl Shards {
                     };
                     let mut bytes = Vec::new();
                     part.encode(&mut bytes);
-                    let read = Part::decode(&mut crate::codec::Reader::new(&bytes));
+                    let read = RemoteReads::decode(&mut crate::codec::Reader::new(&bytes));
                     assert_eq!(read.as_ref(), Ok(&part));
                     self.all[usize::from(to.0)].sharded.receive(txn, from, part);
                 }
@@ -130,10 +130,10 @@ impl Shards {
     }
 
     /// The outcome of a transaction. Asserts that all shards that ran it agree.
-    fn went(&self, of: TxnId) -> Option<Went> {
+    fn went(&self, of: TxnId) -> Option<ShardOutcome> {
         let ran = self.all.iter().filter_map(|shard| shard.ended.get(&of));
-        let ran = ran.map(|ended| &ended.went).filter(|went| **went != Went::Served);
-        let ran: Vec<&Went> = ran.collect();
+        let ran = ran.map(|ended| &ended.went).filter(|went| **went != ShardOutcome::Served);
+        let ran: Vec<&ShardOutcome> = ran.collect();
         assert!(ran.windows(2).all(|pair| pair[0] == pair[1]), "{of}: {ran:?}");
         ran.first().map(|went| (*went).clone())
     }
@@ -185,7 +185,7 @@ fn work_of(
             Known::FirstRun => (program(ops), Some(Footprint::of_run(&run.reads, &run.writes))),
             Known::Certified => {
                 let (reads, writes) = (run.reads.clone(), run.writes.clone());
-                (Program::Certified(Certified { reads, writes, line: 0 }), None)
+                (Program::Certified(Certified { reads, writes, timeline: 0 }), None)
             }
         };
         Work { version, program, footprint, home }
@@ -220,18 +220,18 @@ proptest! {
             let went = shards.went(txn(place as u64));
             prop_assert!(went.is_some(), "transaction {place} did not end");
             match (known, went.unwrap()) {
-                (Known::Certified, Went::Ran(Ok(_))) => {
+                (Known::Certified, ShardOutcome::Ran(Ok(_))) => {
                     let again = model.run(ops);
                     prop_assert_eq!(again, runs[place].result.clone().map_err(Stop::Abort));
                 }
-                (Known::Certified, Went::Ran(Err(Abort { code, .. }))) => {
+                (Known::Certified, ShardOutcome::Ran(Err(Abort { code, .. }))) => {
                     prop_assert_eq!(code.as_str(), "40001");
                 }
                 // All shards agree on the abort, and there are no effects.
-                (_, Went::Ran(Err(Abort { code, .. }))) if code.as_str() == "54000" => {
+                (_, ShardOutcome::Ran(Err(Abort { code, .. }))) if code.as_str() == "54000" => {
                     prop_assert!(limits.part < usize::MAX);
                 }
-                (_, Went::Ran(result)) => {
+                (_, ShardOutcome::Ran(result)) => {
                     let (result, expected) = (result.map_err(Stop::Abort), model.run(ops));
                     // The message of an abort may exceed the limit, too.
                     let code = |stop: Stop| match stop {
@@ -243,7 +243,7 @@ proptest! {
                         _ => prop_assert_eq!(result.map_err(code), expected.map_err(code)),
                     }
                 }
-                (Known::SomethingElse(_) | Known::FirstRun, Went::Left) => {}
+                (Known::SomethingElse(_) | Known::FirstRun, ShardOutcome::FootprintViolated) => {}
                 (_, went) => prop_assert!(false, "{place}: {went:?}"),
             }
         }
@@ -255,7 +255,7 @@ proptest! {
 }
 
 /// Runs a program that reads all rows of two shards and writes on both.
-fn reads_all(limits: Limits, pool: &dyn Pool) -> (Vec<Went>, Model, Model) {
+fn reads_all(limits: Limits, pool: &dyn Pool) -> (Vec<ShardOutcome>, Model, Model) {
     let starts = vec![vec![5]];
     let partitions = Partitions::new(2, Rule::Everywhere)
         .with(TableId(0), Rule::Ranges { starts: starts.clone() })
@@ -292,15 +292,15 @@ fn where_a_shard_would_have_to_send_too_much_all_abort_alike_and_go_on() {
         let pool = Backwards(workers);
         // Five rows of ten bytes on the first shard; the second shard reads two of them.
         let (went, _, _) = reads_all(Limits { part: 50, result: 14 }, &pool);
-        assert!(matches!(went[0], Went::Ran(Ok(_))), "{went:?}");
+        assert!(matches!(went[0], ShardOutcome::Ran(Ok(_))), "{went:?}");
         let (went, rows, mut before) = reads_all(Limits { part: 49, result: 14 }, &pool);
-        let Went::Ran(Err(abort)) = &went[0] else { panic!("{went:?}") };
+        let ShardOutcome::Ran(Err(abort)) = &went[0] else { panic!("{went:?}") };
         assert_eq!(abort.code.as_str(), "54000");
         assert!(
             abort.message.contains("shard 0 would have to send at least 50 bytes"),
             "{abort:?}"
         );
-        assert!(matches!(went[1], Went::Ran(Ok(_))), "the next one runs: {went:?}");
+        assert!(matches!(went[1], ShardOutcome::Ran(Ok(_))), "the next one runs: {went:?}");
         assert_eq!(before.run(&[put(1, 9)]), Ok(Vec::new()));
         assert_eq!(rows, before, "no other row is written");
     }
@@ -309,7 +309,7 @@ fn where_a_shard_would_have_to_send_too_much_all_abort_alike_and_go_on() {
 #[test]
 fn a_result_that_is_too_long_to_be_told_is_an_abort_on_all_shards() {
     let (went, rows, mut before) = reads_all(Limits { part: 50, result: 13 }, &Backwards(1));
-    let Went::Ran(Err(abort)) = &went[0] else { panic!("{went:?}") };
+    let ShardOutcome::Ran(Err(abort)) = &went[0] else { panic!("{went:?}") };
     assert_eq!(abort.code.as_str(), "54000");
     assert_eq!(before.run(&[put(1, 9)]), Ok(Vec::new()));
     assert_eq!(rows, before);

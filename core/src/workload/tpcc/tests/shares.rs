@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::time::Timestamp;
-use crate::workload::dice::Dice;
+use crate::workload::rng::WorkloadRng;
 use crate::workload::tests::{Bench, small};
 use crate::workload::tpcc::args::{self, Args, NewOrderArgs, OrderStatusArgs, PaymentArgs, Who};
 use crate::workload::tpcc::tables::{District, Warehouse};
@@ -21,7 +21,7 @@ fn the_mix_and_its_inputs_have_the_shares_of_the_specification() {
     let tpcc = Tpcc::new(Mix::Standard, &settings).expect("valid settings");
     let mut terminal = tpcc.terminal(Client::new(4, 10, 3));
     let home = terminal.home().warehouse;
-    let mut dice = Dice::new(3);
+    let mut dice = WorkloadRng::new(3);
     let mut labels = BTreeMap::<&str, u32>::new();
     let (mut lines, mut remote_lines, mut rolled_back) = (0, 0, 0);
     let (mut remote_payments, mut by_name, mut named) = (0, 0, 0);
@@ -103,7 +103,7 @@ fn terminals_live_in_the_warehouses_of_their_region() {
 fn remote_warehouses_are_of_another_shard_where_new_orders_are_alone() {
     let settings = Settings { warehouses: 8, shards: 4, ..small() };
     let tpcc = Tpcc::new(Mix::NewOrder, &settings).expect("valid settings");
-    let mut dice = Dice::new(5);
+    let mut dice = WorkloadRng::new(5);
     let (mut orders, mut spanning) = (0, 0);
     for index in 0..16 {
         let mut terminal = tpcc.terminal(Client::new(index, 16, 1));
@@ -138,7 +138,7 @@ fn remote_warehouses_are_of_another_shard_where_new_orders_are_alone() {
 fn regions_never_meet_where_remote_warehouses_are_of_the_own_region() {
     let settings = Settings { warehouses: 8, own_region: true, ..small() };
     let tpcc = Tpcc::new(Mix::NewOrderPayment, &settings).expect("valid settings");
-    let mut dice = Dice::new(5);
+    let mut dice = WorkloadRng::new(5);
     for index in 0..24 {
         let client = Client::new(index, 24, 3);
         let mut terminal = tpcc.terminal(client);

@@ -38,7 +38,7 @@ enum Runs {
 }
 
 /// Draws a history whose operations took effect in a drawn order.
-pub fn drawn(dice: &mut Dice, kind: Kind) -> Recorded {
+pub fn drawn(dice: &mut SimRng, kind: Kind) -> Recorded {
     let mut recorded = Recorded::default();
     let count = dice.between(1, TXNS_MAX) as usize;
     for id in 1..=count {
@@ -95,11 +95,11 @@ pub fn drawn(dice: &mut Dice, kind: Kind) -> Recorded {
     recorded
 }
 
-fn key(dice: &mut Dice, names: &mut Names) -> Name {
+fn key(dice: &mut SimRng, names: &mut Names) -> Name {
     names.name(Atom::Number(dice.between(1, KEYS) as i64))
 }
 
-fn draw_op(dice: &mut Dice, kind: Kind, now: &State, value: i64, names: &mut Names) -> Op {
+fn draw_op(dice: &mut SimRng, kind: Kind, now: &State, value: i64, names: &mut Names) -> Op {
     let key = key(dice, names);
     let is_read = dice.between(0, 1) == 0;
     match kind {
@@ -125,7 +125,7 @@ fn scan(range: Range, now: &State, names: &Names) -> Op {
 
 /// Gives transactions their times, or exempts all from real-time order. Some databases also report
 /// an order, some of these reports are wrong, and some report the same position for several.
-fn time(dice: &mut Dice, recorded: &mut Recorded, times: &[(i64, i64)]) {
+fn time(dice: &mut SimRng, recorded: &mut Recorded, times: &[(i64, i64)]) {
     let is_held = dice.between(0, 2) > 0;
     let slack = dice.between(0, 30);
     let (is_telling, is_lying, step) = (dice.chance(600), dice.chance(300), [1, 25][dice.index(2)]);
@@ -155,7 +155,7 @@ fn add_final(recorded: &mut Recorded, kind: Kind, state: &State) {
 }
 
 /// Changes one value that a transaction read.
-pub fn spoil(dice: &mut Dice, recorded: &mut Recorded) {
+pub fn spoil(dice: &mut SimRng, recorded: &mut Recorded) {
     let written = recorded.txns.iter().flat_map(|txn| &txn.ops).filter_map(|op| match op {
         Op::Write { key, value } => Some((*key, *value)),
         _ => None,
@@ -192,7 +192,7 @@ pub fn spoil(dice: &mut Dice, recorded: &mut Recorded) {
     }
 }
 
-fn spoil_list(dice: &mut Dice, values: &mut Vec<Name>) {
+fn spoil_list(dice: &mut SimRng, values: &mut Vec<Name>) {
     match dice.between(0, 3) {
         0 => drop(values.pop()),
         1 if !values.is_empty() => drop(values.remove(0)),

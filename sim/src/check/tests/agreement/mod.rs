@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use super::{Atom, Name, Outcome, Recorded, Txn};
 use crate::check::model::Model;
 use crate::check::recorded::{Verdict, check};
-use crate::dice::Dice;
 use crate::record::write::write;
 use crate::record::{Names, Op, Seen};
+use crate::rng::SimRng;
 use draw::{Kind, drawn, spoil};
 
 const HISTORIES: u64 = 10_000;
@@ -109,7 +109,7 @@ fn in_words(history: &Recorded) -> String {
 /// Visits the histories of one kind of data that all tests use.
 fn each(kind: Kind, mut visit: impl FnMut(u64, &mut Recorded)) {
     for seed in 0..HISTORIES {
-        let dice = &mut Dice::fork(seed, kind.name(), 0);
+        let dice = &mut SimRng::fork(seed, kind.name(), 0);
         let mut history = drawn(dice, kind);
         if dice.between(0, 2) == 0 {
             spoil(dice, &mut history);

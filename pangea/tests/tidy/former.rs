@@ -1,0 +1,80 @@
+//! Checks for former names of types, modules and functions, which must not come back.
+
+use super::source::{Finding, Source, idents};
+
+/// Former names, each with the name that replaced it. Only names that mean nothing else.
+const FORMER: [(&str, &str); 46] = [
+    ("AskOutcomes", "OutcomesRequest"),
+    ("Asker", "Requester"),
+    ("Beyond", "RemoteRows, RemoteSnapshot"),
+    ("BrokenOff", "SwarmAborted"),
+    ("Carried", "LinkTraffic"),
+    ("DIVIDES", "PARTITIONED"),
+    ("Divides", "SupportsPartitions"),
+    ("Door", "AccessPoint"),
+    ("Drained", "Ready"),
+    ("Gathered", "ReadsBuilder, MergedRows"),
+    ("Gauge", "UsageProbe"),
+    ("Keeper", "ColdThreads"),
+    ("LeftItsFootprint", "FootprintViolated"),
+    ("Losing", "RegionLoss"),
+    ("Mend", "FaultEnd"),
+    ("NotTaken", "ForwardRejected"),
+    ("OfCut", "CutId"),
+    ("PeerSession", "BaselineSession"),
+    ("Picture", "CatalogSnapshot"),
+    ("Preparer", "SegmentAllocator"),
+    ("Pushed", "PushOutcome"),
+    ("PutAway", "Eviction"),
+    ("Recollection", "RejoinReply"),
+    ("Reign", "MasterTerm"),
+    ("Remembered", "DurableState"),
+    ("Saw", "ReadVersion"),
+    ("Scout", "ReconnaissanceContext"),
+    ("Scouted", "Reconnaissance"),
+    ("Sealer", "FrameEncoder"),
+    ("Several", "ReplicatedLog"),
+    ("Spot", "Placement"),
+    ("Standing", "CurrentVersion"),
+    ("Theirs", "BaselineTarget"),
+    ("Unplaced", "UnsequencedRequest"),
+    ("Warmer", "CachePrefetcher"),
+    ("Went", "ShardOutcome"),
+    ("Wish", "RequestMastership"),
+    ("Witness", "LatencyObserver"),
+    ("Wrote", "WriteSetRef"),
+    ("Yield", "TransferMastership"),
+    ("came_by", "predecessors"),
+    ("cold_mark", "cold_placeholder"),
+    ("hold_on", "pin_on"),
+    ("pangea_peers", "pangea_baselines"),
+    ("patiently", "with_wait_notice"),
+    ("put_away", "evict, evict_chosen"),
+];
+
+/// Finds former names in code.
+pub fn check(files: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files {
+        for ident in idents(file.tokens()) {
+            let is_it = |(former, _): &&(&str, &str)| ident == former;
+            if let Some((former, now)) = FORMER.iter().find(is_it) {
+                let what = format!("`{former}` is a former name: it is {now} now");
+                findings.push(file.finding(ident.span().start().line, what));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_former_name_is_found_in_code_only() {
+        let found = |text: &str| check(&[Source::new("core/src/a.rs", text)]).len();
+        assert_eq!(found("//! A module.\nuse crate::Went;\nfn f() { g(Went::Left) }\n"), 2);
+        assert_eq!(found("//! `Went`.\nfn went() -> &'static str { \"Went\" }\n"), 0);
+    }
+}

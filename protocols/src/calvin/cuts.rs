@@ -1,0 +1,200 @@
+//! The rules that Calvin adds to the cuts of the input log: mastership and checkpoint turns.
+
+use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion};
+use pangea_core::mutate;
+use pangea_core::protocol::Cx;
+
+use super::batch::Batch;
+use super::checkpoint_turns::{CheckpointSchedule, CheckpointTurns};
+use super::mastership::{Mastership, NUMBERS_SKIPPED};
+use super::options::Rules;
+use super::{Calvin, Cut, Timer};
+use crate::inputs::{self, Configuration, Host, Inputs, ProtocolRecord, RejoinState};
+use crate::streams::Batch as _;
+use crate::{presence, streams, transfer};
+
+/// The state of these rules.
+pub(crate) struct Extension {
+    pub mastery: Mastership,
+    pub turns: CheckpointTurns,
+}
+
+impl Extension {
+    pub(super) fn new(
+        node_count: usize,
+        master: Option<NodeId>,
+        schedule: CheckpointSchedule,
+    ) -> Self {
+        Self { mastery: Mastership::new(master), turns: CheckpointTurns::new(node_count, schedule) }
+    }
+}
+
+impl From<inputs::Timer> for Timer {
+    fn from(timer: inputs::Timer) -> Self {
+        Self::Inputs(timer)
+    }
+}
+
+impl From<streams::FetchTimer> for Timer {
+    fn from(timer: streams::FetchTimer) -> Self {
+        Self::Inputs(timer.into())
+    }
+}
+
+impl From<presence::RejoinTimer> for Timer {
+    fn from(timer: presence::RejoinTimer) -> Self {
+        Self::Inputs(timer.into())
+    }
+}
+
+impl streams::Host for Calvin {
+    type Batch = Batch;
+}
+
+impl presence::Host for Calvin {
+    type Memory = RejoinState<Rules>;
+}
+
+impl transfer::Host for Calvin {
+    type Configuration = Configuration;
+}
+
+impl Host for Calvin {
+    type Rules = Rules;
+    type Extension = Extension;
+
+    fn is_in(cut: &Cut, batch: &Batch) -> bool {
+        match cut.reign {
+            // A master's batch that no cut of its master term contains is void.
+            None => !batch.is_of_reign,
+            Some(reign) => {
+                let is_of_it =
+                    batch.source() == cut.name.proposer && batch.first_sequence() >= reign.first;
+                mutate!(VoidRunLater: is_of_it => true)
+            }
+        }
+    }
+
+    fn preferred_master(log: &Inputs<Self>) -> Option<NodeId> {
+        log.extension.mastery.preferred()
+    }
+
+    fn has_master(log: &Inputs<Self>) -> bool {
+        log.is_asynchronous()
+    }
+
+    fn has_early_cuts(log: &Inputs<Self>) -> bool {
+        !log.extension.mastery.early.is_empty()
+    }
+
+    fn lead(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
+        log.reign(cx, true);
+    }
+
+    fn last_early(log: &Inputs<Self>) -> Option<SnapshotVersion> {
+        log.extension.mastery.last_fixed()
+    }
+
+    fn early_cut(log: &mut Inputs<Self>, epoch: SnapshotVersion) -> Option<Cut> {
+        log.early_of(epoch)
+    }
+
+    fn is_decided_early(
+        log: &mut Inputs<Self>,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) -> bool {
+        log.confirm_or_give_up(cx, epoch, cut)
+    }
+
+    fn on_skipped(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
+        log.give_up_all(cx);
+    }
+
+    fn first_needed(log: &Inputs<Self>) -> Option<LogPosition> {
+        log.extension.mastery.early.front().map(|early| early.position)
+    }
+
+    fn numbers_skipped(log: &Inputs<Self>) -> u64 {
+        // Clients may have been answered for transactions that no other replica knows.
+        if log.is_asynchronous() { NUMBERS_SKIPPED } else { 0 }
+    }
+
+    fn on_started(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>, found: Vec<ProtocolRecord>) {
+        log.restore_early(cx, found);
+    }
+
+    fn on_tick(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
+        log.ask_to_lead(cx);
+    }
+
+    fn on_progress_sent(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
+        log.send_turn(cx);
+    }
+
+    fn on_peer_up(log: &mut Inputs<Self>, peer: NodeId) {
+        log.extension.turns.forget_told(peer);
+    }
+
+    fn on_decided(
+        log: &mut Inputs<Self>,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) {
+        log.note_turn(cx, epoch, cut.turn);
+    }
+
+    fn on_applied(
+        log: &mut Inputs<Self>,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) {
+        log.extension.turns.apply(cut.turn);
+        log.note_reign(cx, epoch, cut);
+    }
+
+    fn on_confirmed(
+        log: &mut Inputs<Self>,
+        cx: &mut Cx<'_, Self>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) {
+        log.note_confirmed(cx, epoch, cut);
+    }
+
+    fn on_installed(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
+        log.skip_early(log.cut.applied);
+        log.forget_reign(cx);
+    }
+
+    fn next_turn(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) -> Option<NodeId> {
+        log.next_turn(cx)
+    }
+
+    fn is_turn_news(log: &Inputs<Self>, turn: Option<NodeId>) -> bool {
+        log.is_turn_news(turn)
+    }
+
+    fn on_turn_proposed(log: &mut Inputs<Self>, turn: Option<NodeId>) {
+        log.note_turn_proposed(turn);
+    }
+
+    fn may_checkpoint(log: &Inputs<Self>, cx: &mut Cx<'_, Self>) -> bool {
+        log.may_checkpoint(cx)
+    }
+
+    fn on_checkpoint_begun(log: &mut Inputs<Self>, cx: &mut Cx<'_, Self>) {
+        log.freeze(cx);
+    }
+
+    fn on_checkpoint_ended(log: &mut Inputs<Self>) {
+        log.thaw();
+    }
+
+    fn check_extension(log: &Inputs<Self>) {
+        log.early_invariants();
+    }
+}

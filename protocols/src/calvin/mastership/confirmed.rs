@@ -1,0 +1,182 @@
+//! Confirms fixed cuts or marks them void.
+
+use bytes::Bytes;
+use pangea_core::ids::{ShardId, SnapshotVersion};
+use pangea_core::mutate;
+use pangea_core::protocol::Cx;
+
+use super::super::{Calvin, Cut};
+use super::Early;
+use crate::agreement::Term;
+use crate::inputs::Inputs;
+use crate::replica::kind;
+use crate::streams::Heads;
+
+impl Inputs<Calvin> {
+    /// Compares a decided cut with the fixed one of the same number, if there is one. Returns true
+    /// if they are the same: then no more is to be done.
+    pub(crate) fn confirm_or_give_up(
+        &mut self,
+        cx: &mut Cx<'_, Calvin>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) -> bool {
+        let early = &mut self.extension.mastery.early;
+        let Some(fixed) = early.iter_mut().find(|early| early.epoch == epoch) else { return false };
+        let is_same = fixed.cut.name == cut.name;
+        if mutate!(MasterStays: is_same => is_same || fixed.is_begun) {
+            fixed.is_decided = true;
+            return true;
+        }
+        self.give_up(cx, epoch);
+        false
+    }
+
+    /// Discards the cuts that were fixed from an epoch on: they are void.
+    pub(crate) fn give_up(&mut self, cx: &mut Cx<'_, Calvin>, from: SnapshotVersion) {
+        let kept = self.extension.mastery.early.partition_point(|early| early.epoch < from);
+        let void = self.extension.mastery.early.split_off(kept);
+        // This replica may still lead because it has received no newer term. It must not continue
+        // from its log.
+        self.extension.mastery.opened = Term::default();
+        if void.is_empty() {
+            return;
+        }
+        cx.mark("calvin.early_given_up");
+        self.counters.epochs_given_up += void.len() as u64;
+        let record = Bytes::copy_from_slice(&from.0.to_le_bytes());
+        self.replica.persist(cx, &kind::GIVEN_UP, record);
+        if void.iter().any(|early| early.is_begun) {
+            let void_from = &mut self.extension.mastery.void_from;
+            *void_from = Some(void_from.map_or(from, |before| before.min(from)));
+        }
+    }
+
+    /// The first epoch whose cut became void after it was returned to the protocol, if any since
+    /// the last call.
+    pub(crate) fn take_void(&mut self) -> Option<SnapshotVersion> {
+        self.extension.mastery.void_from.take()
+    }
+
+    /// Rolls the store back to this epoch. Later epochs run again, possibly with other cuts.
+    pub(crate) fn retreat(&mut self, cx: &mut Cx<'_, Calvin>, upto: SnapshotVersion) {
+        assert!(
+            upto <= self.cut.applied && upto >= self.cut.confirmed.epoch,
+            "only unconfirmed epochs are rolled back"
+        );
+        cx.mark("calvin.retreated");
+        cx.store.retreat_to(upto);
+        self.cut.applied = upto;
+        self.cut.heads.clone_from(&self.cut.confirmed.heads);
+        self.cut.is_member.clone_from(&self.cut.confirmed.is_member);
+        let mut reign = self.extension.mastery.reign_confirmed;
+        for cut in self.cuts_upto(upto) {
+            self.raise_heads(&cut);
+            self.apply_membership(cx, &cut);
+            reign = cut.reign.map(|it| (cut.name.proposer, it)).or(reign);
+        }
+        if let Some((proposer, reign)) = reign {
+            // The next epoch may have the same master term as this one, and would not be reported.
+            cx.master_term(self.shard(), upto, Some((self.node(proposer), reign.first)), false);
+        }
+        self.extension.mastery.reign_applied = reign;
+    }
+
+    /// The unconfirmed cuts up to an epoch.
+    fn cuts_upto(&self, upto: SnapshotVersion) -> Vec<Cut> {
+        let early = self.extension.mastery.early.iter().map(|early| (early.epoch, &early.cut));
+        let all = early.chain(self.cut.waiting.iter().map(|(epoch, cut)| (*epoch, cut)));
+        all.filter(|(epoch, _)| *epoch <= upto).map(|(_, cut)| cut.clone()).collect()
+    }
+
+    /// The log heads after the cuts up to an epoch, which are all known here.
+    pub(crate) fn heads_at(&self, upto: SnapshotVersion) -> Heads {
+        let mut heads = self.cut.confirmed.heads.clone();
+        for cut in self.cuts_upto(upto) {
+            heads.iter_mut().zip(&cut.heads).for_each(|(head, of)| *head = (*head).max(*of));
+        }
+        heads
+    }
+
+    /// The last epoch before the first one that is fixed and not decided; `None` if all are
+    /// decided.
+    pub(crate) fn decided_before(&self) -> Option<SnapshotVersion> {
+        let first = self.extension.mastery.early.iter().find(|early| !early.is_decided);
+        first.map(|early| SnapshotVersion(early.epoch.0 - 1))
+    }
+
+    /// Discards all undecided fixed cuts: this replica can't learn which cuts were decided instead.
+    pub(crate) fn give_up_all(&mut self, cx: &mut Cx<'_, Calvin>) {
+        self.extension.mastery.opened = Term::default();
+        let from = self.extension.mastery.early.iter().find(|early| !early.is_decided);
+        if let Some(from) = from.map(|early| early.epoch) {
+            self.give_up(cx, from);
+        }
+    }
+
+    /// Drops the fixed cuts up to a version that a checkpoint covers, including decided cuts that
+    /// wait for batches.
+    pub(crate) fn skip_early(&mut self, upto: SnapshotVersion) {
+        self.extension.mastery.early.retain(|early| early.epoch > upto);
+    }
+
+    /// Reports the master term of an applied epoch if it is new.
+    pub(crate) fn note_reign(
+        &mut self,
+        cx: &mut Cx<'_, Calvin>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) {
+        let Some(reign) = cut.reign.map(|reign| (cut.name.proposer, reign)) else { return };
+        if self.extension.mastery.reign_applied.replace(reign) != Some(reign) {
+            let said = Some((self.node(reign.0), reign.1.first));
+            cx.master_term(self.shard(), epoch, said, false);
+        }
+    }
+
+    /// The shard of this log.
+    fn shard(&self) -> ShardId {
+        self.replica.topology.nodes[self.replica.me.index()].shard
+    }
+
+    /// Forgets the applied master term, because the store now has a version installed from a peer.
+    pub(crate) fn forget_reign(&mut self, cx: &mut Cx<'_, Calvin>) {
+        self.extension.mastery.reign_applied = None;
+        if self.is_asynchronous() {
+            cx.master_term(self.shard(), self.cut.applied, None, false);
+        }
+    }
+
+    /// Confirms and returns the next epoch that ran early, if it is decided now.
+    pub(crate) fn take_confirmed(
+        &mut self,
+        cx: &mut Cx<'_, Calvin>,
+    ) -> Option<(SnapshotVersion, Cut)> {
+        let applied = self.cut.applied;
+        let is_run = |early: &&Early| early.is_decided && early.epoch <= applied;
+        let Early { epoch, cut, .. } = self.extension.mastery.early.front().filter(is_run)?;
+        let (epoch, cut) = (*epoch, cut.clone());
+        self.confirm(cx, epoch, &cut);
+        Some((epoch, cut))
+    }
+
+    /// Drops the early cut of an epoch that was confirmed, and reports its master term if it is
+    /// new.
+    pub(in crate::calvin) fn note_confirmed(
+        &mut self,
+        cx: &mut Cx<'_, Calvin>,
+        epoch: SnapshotVersion,
+        cut: &Cut,
+    ) {
+        let mastery = &mut self.extension.mastery;
+        if mastery.early.pop_front_if(|early| early.epoch == epoch).is_some() {
+            cx.mark("calvin.early_confirmed");
+        }
+        let reign = cut.reign.map(|reign| (cut.name.proposer, reign));
+        let is_news = reign.is_some() && mastery.reign_confirmed != reign;
+        mastery.reign_confirmed = reign.or(mastery.reign_confirmed);
+        if let Some((proposer, reign)) = reign.filter(|_| is_news) {
+            cx.master_term(self.shard(), epoch, Some((self.node(proposer), reign.first)), true);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Detects a lost log before a replica takes part in decisions.
+
+use bytes::Bytes;
+use pangea_core::ids::NodeId;
+use pangea_core::protocol::Cx;
+
+use super::{Host, Message, Presence};
+use crate::replica::Replica;
+use crate::streams::lost_log;
+
+/// The relation of a greeting's identity to the recorded one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// It is recorded now, for the first time. The owner greets the peer.
+    First,
+    /// It is the recorded one.
+    Again,
+    /// Another one is recorded. The owner greets the peer, which then stops, and ignores the
+    /// greeting.
+    Stranger,
+}
+
+impl<H: Host> Presence<H> {
+    /// Starts the exchange after the log was read. `was_ready` is whether this replica has
+    /// participated before.
+    pub(crate) fn begin(&mut self, replica: &Replica, was_ready: bool) {
+        let node_count = replica.topology.node_count();
+        let peers = node_count - 1;
+        self.was_ready = was_ready;
+        self.enough = match was_ready {
+            true => replica.topology.majority() - 1,
+            false => peers.min(peers / 2 + 1),
+        };
+    }
+
+    /// Draws and logs this replica's identity if it has none.
+    pub(crate) fn draw_log_identity(&mut self, cx: &mut Cx<'_, H>, replica: &mut Replica) {
+        if self.log_identities[replica.me.index()] == 0 {
+            cx.mark("inputs.born");
+            let log_identity = cx.rng.u64(1..);
+            self.note_log_identity(cx, replica, replica.me, log_identity);
+        }
+    }
+
+    /// Sends a peer this replica's identity and its knowledge of the peer.
+    pub(crate) fn greet(&self, cx: &mut Cx<'_, H>, replica: &Replica, peer: NodeId, known: Bytes) {
+        let log_identity = self.log_identities[replica.me.index()];
+        let yours = self.log_identities[peer.index()];
+        replica.send_after(cx, self.logged, peer, Message::Greeting { log_identity, yours, known });
+    }
+
+    /// Compares the identity in a peer's greeting with the recorded one.
+    pub(crate) fn meet(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        replica: &mut Replica,
+        from: NodeId,
+        log_identity: u64,
+    ) -> Met {
+        let known = self.log_identities[from.index()];
+        if known == 0 {
+            self.note_log_identity(cx, replica, from, log_identity);
+            Met::First
+        } else if known != log_identity {
+            cx.mark("inputs.stranger");
+            Met::Stranger
+        } else {
+            Met::Again
+        }
+    }
+
+    /// Records that a peer has greeted. Returns whether it was rejoining, and has ignored all other
+    /// messages in the meantime.
+    pub(crate) fn end_rejoin_of(&mut self, peer: NodeId) -> bool {
+        self.rejoins[peer.index()].take().is_some()
+    }
+
+    /// Whether a greeting was sent before the peer's answer to a rejoin request, in which it
+    /// recorded the new identity, and the answer overtook it.
+    pub(crate) fn is_late(&self, replica: &Replica, from: NodeId, yours: u64) -> bool {
+        yours != 0
+            && yours != self.log_identities[replica.me.index()]
+            && self.answered[from.index()]
+    }
+
+    /// The evidence that this replica has lost its log: a peer knows another identity of it.
+    pub(crate) fn forgotten(&self, replica: &Replica, from: NodeId, yours: u64) -> Option<String> {
+        (yours != 0 && yours != self.log_identities[replica.me.index()]).then(|| {
+            lost_log(&format!(
+                "node {} knows an earlier start of this node that is missing from its log",
+                replica.node(from).0
+            ))
+        })
+    }
+
+    /// Records that a peer knows an identity of this replica. Returns whether the replica became
+    /// ready now.
+    pub(crate) fn confirm(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        replica: &Replica,
+        from: NodeId,
+        yours: u64,
+    ) -> bool {
+        if yours != self.log_identities[replica.me.index()] {
+            return false;
+        }
+        self.knows[from.index()] = true;
+        self.become_ready(cx)
+    }
+
+    /// Makes this replica ready once enough peers have confirmed. Returns whether that changed now.
+    pub(crate) fn become_ready(&mut self, cx: &mut Cx<'_, H>) -> bool {
+        let count = self.knows.iter().filter(|knows| **knows).count();
+        if self.is_ready || count < self.enough {
+            return false;
+        }
+        self.is_ready = true;
+        cx.mark("inputs.ready");
+        true
+    }
+}

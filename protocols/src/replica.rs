@@ -1,0 +1,105 @@
+//! A replica of a group: its number, its connections, and the log that its components write.
+//!
+//! The components ([`crate::streams`], [`crate::presence`], [`crate::transfer`], and the protocols
+//! above them) share one connection to each peer and one log. They receive the replica as an
+//! argument.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::{LogPosition, NodeId};
+use pangea_core::protocol::{Cx, Protocol};
+use pangea_core::topology::{Group, Topology};
+
+/// The kinds of log records: the first byte of each.
+pub(crate) mod kind {
+    /// A batch of this replica or of a peer.
+    pub const BATCH: u8 = 1;
+    /// Changes of the state of agreement.
+    pub const AGREEMENT: u8 = 2;
+    /// The record of an epoch, in the protocol's encoding.
+    pub const EPOCH: u8 = 3;
+    /// The log identity of a replica.
+    pub const LOG_IDENTITY: u8 = 4;
+    /// The state that a replica which lost its disk recovered from its peers.
+    pub const REJOINED: u8 = 5;
+    /// Batches of a replica that are discarded.
+    pub const DISCARD: u8 = 6;
+    /// A cut that was fixed before it is decided.
+    pub const EARLY: u8 = 7;
+    /// Early cuts from this epoch on, in records before this one, are void.
+    pub const GIVEN_UP: u8 = 8;
+}
+
+/// The reason why records of the log can always be decoded.
+pub(crate) const INTACT: &str = "the driver has checked the record";
+
+/// A replica of a group.
+pub(crate) struct Replica {
+    /// This replica's number in the group: all replicas have these numbers in the components.
+    pub me: NodeId,
+    pub group: Group,
+    /// The group, as a cluster.
+    pub topology: Arc<Topology>,
+    /// Whether each replica is connected.
+    pub is_up: Vec<bool>,
+    /// Bytes persisted since the last checkpoint was requested, including those that a restart
+    /// would replay. The maximum value makes a checkpoint due unconditionally.
+    pub bytes_since_checkpoint: u64,
+}
+
+impl Replica {
+    pub(crate) fn new(me: NodeId, group: Group) -> Self {
+        let topology = group.topology.clone();
+        let me = group.member(me).expect("a replica is a member of its group");
+        let is_up = vec![false; topology.node_count()];
+        Self { me, group, topology, is_up, bytes_since_checkpoint: 0 }
+    }
+
+    /// The node id of a replica of the group.
+    pub(crate) fn node(&self, replica: NodeId) -> NodeId {
+        self.group.node(replica)
+    }
+
+    /// The other replicas of the group.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = NodeId> + use<> {
+        self.topology.peers_of(self.me)
+    }
+
+    /// Sends a message to a peer.
+    pub(crate) fn send<P, M>(&self, cx: &mut Cx<'_, P>, peer: NodeId, message: M)
+    where
+        P: Protocol<Message: From<M>>,
+    {
+        cx.send(self.node(peer), message.into());
+    }
+
+    /// Sends a message to a peer once the log is durable up to `position`.
+    pub(crate) fn send_after<P, M>(
+        &self,
+        cx: &mut Cx<'_, P>,
+        position: LogPosition,
+        peer: NodeId,
+        message: M,
+    ) where
+        P: Protocol<Message: From<M>>,
+    {
+        cx.send_after(position, self.node(peer), message.into());
+    }
+
+    /// Appends a record of this kind to the log.
+    pub(crate) fn persist<P: Protocol>(
+        &mut self,
+        cx: &mut Cx<'_, P>,
+        kind: &'static u8,
+        payload: Bytes,
+    ) -> LogPosition {
+        self.owe(payload.len());
+        cx.persist(vec![Bytes::from_static(std::slice::from_ref(kind)), payload])
+    }
+
+    /// Counts bytes that a restart will have to read or write again.
+    pub(crate) fn owe(&mut self, bytes: usize) {
+        self.bytes_since_checkpoint = self.bytes_since_checkpoint.saturating_add(bytes as u64);
+    }
+}

@@ -1,0 +1,257 @@
+//! The part of a source's log that is on one replica.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pangea_core::ids::LogPosition;
+use pangea_core::mutate;
+use pangea_core::time::{Span, Timestamp};
+
+use super::{Batch, Bid};
+
+/// A source counts as streaming until it has sent no new batch for this multiple of the wait for a
+/// missing batch. If batches are large and connections full, batches arrive further apart than the
+/// wait itself.
+const STREAM_PATIENCE: u64 = 4;
+
+/// A batch further ahead of the log's head than this is not stored: it is fetched when it is
+/// needed.
+const AHEAD_MAX: u64 = 1 << 16;
+
+/// The part of a replica's log that is on this node.
+pub(crate) struct SourceLog<B> {
+    /// The batches on this node.
+    pub slots: BTreeMap<Bid, BufferedBatch<B>>,
+    /// The last batch received without gaps; collected batches count.
+    pub held: Bid,
+    /// The total size of these batches in bytes; those skipped by a checkpoint do not count.
+    pub held_bytes: u64,
+    /// The last batch that is durable on this node, without gaps.
+    pub durable: Bid,
+    /// The last batch that was dropped because every member has applied it.
+    pub collected: Bid,
+    /// The last batch that some replica is known to have.
+    pub known: Bid,
+    /// All transactions in batches that were ever on this node have lower numbers than this.
+    pub next_sequence: u64,
+    pub missing: BatchGap,
+    /// When the last new batch arrived from the source itself.
+    pub heard_at: Timestamp,
+    /// The value of `known` when a batch was last fetched.
+    pub fetched_upto: Bid,
+}
+
+/// The first missing batch.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct BatchGap {
+    pub bid: Bid,
+    /// When it was first found missing, or was last requested.
+    pub since: Timestamp,
+    /// How often it was requested.
+    pub asked: u32,
+}
+
+/// A batch on this node.
+pub(crate) struct BufferedBatch<B> {
+    pub bytes: Bytes,
+    pub batch: Arc<B>,
+    /// Its position in this node's log.
+    pub position: LogPosition,
+    /// The total bytes of its log up to and including this batch; valid once all earlier batches
+    /// are here.
+    pub end: u64,
+}
+
+impl<B> Default for SourceLog<B> {
+    fn default() -> Self {
+        Self {
+            slots: BTreeMap::new(),
+            held: Bid(0),
+            held_bytes: 0,
+            durable: Bid(0),
+            collected: Bid(0),
+            known: Bid(0),
+            next_sequence: 0,
+            missing: BatchGap::default(),
+            heard_at: Timestamp::default(),
+            fetched_upto: Bid(0),
+        }
+    }
+}
+
+impl<B: Batch> SourceLog<B> {
+    /// Returns the mark of the reason why a peer's batch is not inserted, or `None` if it is.
+    pub(super) fn refuses(&self, batch: &B) -> Option<&'static str> {
+        let bid = batch.bid();
+        if bid <= self.held || self.slots.contains_key(&bid) {
+            Some("inputs.batch_again")
+        } else if bid.0 > self.held.0 + AHEAD_MAX {
+            Some("inputs.batch_far_ahead")
+        } else if !self.fits(batch) {
+            Some("inputs.batch_out_of_sequence")
+        } else {
+            None
+        }
+    }
+
+    /// Whether the missing batches are in flight from their source: new batches keep arriving from
+    /// it in order, none of them is after a gap, and none was fetched. A fetch would send them a
+    /// second time, over another link, and delay other messages there.
+    pub(super) fn is_streaming(&self, now: Timestamp, patience: Span) -> bool {
+        let has_gap = self.slots.range(self.held.next()..).next().is_some();
+        let is_catching_up = self.held < self.fetched_upto;
+        let quiet = now.since(self.heard_at);
+        !has_gap && !is_catching_up && quiet.us < patience.us * STREAM_PATIENCE
+    }
+
+    /// Whether the batch's transactions are numbered between those of the batches before and after
+    /// it.
+    pub(crate) fn fits(&self, batch: &B) -> bool {
+        let before = self.slots.range(..batch.bid()).next_back();
+        let after = self.slots.range(batch.bid()..).next();
+        before.is_none_or(|(_, slot)| slot.batch.end_sequence() <= batch.first_sequence())
+            && after.is_none_or(|(_, slot)| batch.end_sequence() <= slot.batch.first_sequence())
+    }
+
+    /// Inserts a batch.
+    pub(crate) fn insert(&mut self, bid: Bid, slot: BufferedBatch<B>) {
+        if bid <= self.held {
+            return;
+        }
+        self.next_sequence = self.next_sequence.max(slot.batch.end_sequence());
+        self.slots.insert(bid, slot);
+        self.known = self.known.max(bid);
+        self.advance_held();
+    }
+
+    /// Advances the head over the batches that are present without a gap.
+    pub(crate) fn advance_held(&mut self) {
+        while let Some(slot) = self.slots.get_mut(&self.held.next()) {
+            self.held = self.held.next();
+            self.held_bytes += slot.bytes.len() as u64;
+            slot.end = self.held_bytes;
+        }
+        mutate!(HeldPastGap: () => held_past_gap(self));
+    }
+
+    /// The total bytes of the batches on this node after `after` up to `upto`, without those after
+    /// a gap.
+    pub(crate) fn bytes_between(&self, after: Bid, upto: Bid) -> u64 {
+        let upto = upto.min(self.held);
+        if after >= upto {
+            return 0;
+        }
+        let mut slots = self.slots.range(after.next()..=upto).map(|(_, slot)| slot);
+        let Some(first) = slots.next() else { return 0 };
+        let last = slots.next_back().unwrap_or(first);
+        (last.end + first.bytes.len() as u64).saturating_sub(first.end)
+    }
+
+    /// Advances the durable head over the batches that are durable without a gap.
+    pub(super) fn advance_durable(&mut self, upto: LogPosition) {
+        while let Some(slot) = self.slots.get(&self.durable.next())
+            && slot.position <= upto
+        {
+            self.durable = self.durable.next();
+        }
+    }
+
+    /// Skips batches up to `head`, which are part of the state and not needed on this node.
+    pub(crate) fn skip_to(&mut self, head: Bid) {
+        self.collect(head);
+        self.held = self.held.max(head);
+        self.durable = self.durable.max(head);
+        self.known = self.known.max(head);
+        self.advance_held();
+    }
+
+    /// Discards every batch after `head` that is not part of the state.
+    pub(crate) fn discard_after(&mut self, head: Bid) {
+        self.slots.split_off(&head.next());
+        self.held = self.held.min(head).max(self.collected);
+        self.known = self.held;
+        self.advance_held();
+    }
+}
+
+impl<B> SourceLog<B> {
+    /// Drops the batches up to `watermark`.
+    pub(crate) fn collect(&mut self, watermark: Bid) {
+        if watermark > self.collected {
+            self.collected = watermark;
+            self.slots = self.slots.split_off(&watermark.next());
+        }
+    }
+}
+
+fn held_past_gap<B>(log: &mut SourceLog<B>) {
+    let last = log.slots.keys().next_back().copied().unwrap_or_default();
+    log.held = log.held.max(last);
+}
+
+#[cfg(test)]
+mod tests {
+    use pangea_core::codec::DecodeError;
+    use pangea_core::ids::NodeId;
+
+    use super::*;
+
+    /// A batch without transactions.
+    #[derive(Debug)]
+    struct Empty(Bid);
+
+    impl Batch for Empty {
+        fn source(&self) -> NodeId {
+            NodeId(0)
+        }
+
+        fn bid(&self) -> Bid {
+            self.0
+        }
+
+        fn first_sequence(&self) -> u64 {
+            1
+        }
+
+        fn end_sequence(&self) -> u64 {
+            1
+        }
+
+        fn decode(_: &Bytes) -> Result<Self, DecodeError> {
+            Err(DecodeError::new("an empty batch"))
+        }
+
+        fn check(&self) -> Result<(), DecodeError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn bytes_are_counted_of_what_is_here_without_a_gap() {
+        fn insert(log: &mut SourceLog<Empty>, bid: u64, len: usize) {
+            let bid = Bid(bid);
+            let (batch, bytes) = (Arc::new(Empty(bid)), Bytes::from(vec![0; len]));
+            log.insert(bid, BufferedBatch { bytes, batch, position: LogPosition(1), end: 0 });
+        }
+        let mut log = SourceLog::default();
+        (1..=4).for_each(|bid| insert(&mut log, bid, 10));
+        insert(&mut log, 6, 1_000);
+        let between =
+            |log: &SourceLog<Empty>, after, upto| log.bytes_between(Bid(after), Bid(upto));
+        assert_eq!(between(&log, 0, 9), 40, "the last batch is after a gap");
+        assert_eq!((between(&log, 1, 2), between(&log, 1, 4)), (10, 30));
+        assert_eq!((between(&log, 4, 4), between(&log, 9, 3)), (0, 0));
+        log.collect(Bid(2));
+        assert_eq!(
+            (between(&log, 0, 9), between(&log, 3, 9)),
+            (20, 10),
+            "only retained batches count"
+        );
+        insert(&mut log, 5, 100);
+        assert_eq!(between(&log, 3, 9), 1_110);
+        log.skip_to(Bid(8));
+        insert(&mut log, 9, 7);
+        assert_eq!((between(&log, 0, 9), between(&log, 9, 9)), (7, 0));
+    }
+}
