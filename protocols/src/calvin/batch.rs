@@ -338,6 +338,7 @@ pub(super) mod tests {
         }
     }
 
+    /// Calvin §3.1: a batch is replicated as the transactional input.
     #[test]
     fn a_batch_survives_its_encoding_and_a_cut_one_is_refused() {
         let of_reign = Batch { is_of_reign: true, ..batch() };

@@ -41,6 +41,7 @@ mod tests {
     use crate::streams::Bid;
     use pangea_core::ids::NodeId;
 
+    /// Calvin §3.1: the interleaving is deterministic and round robin.
     #[test]
     fn sequencers_take_turns_by_batch() {
         let batch = |(source, bid)| {

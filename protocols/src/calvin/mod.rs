@@ -118,6 +118,7 @@ use checkpoint_turns::PeerTurnState;
 use messages::Accepted;
 pub use messages::Message;
 pub use options::{Checkpoints, Options, Reads, Replication, Rules};
+pub use shards::remote_results::RemoteResult;
 use state::State;
 
 /// The timers of a replica.

@@ -294,6 +294,7 @@ mod tests {
     use super::super::batch::tests::batch;
     use super::*;
 
+    /// Calvin §3.2: locks are requested in the serial order, whatever batch a transaction is in.
     #[test]
     fn slices_follow_each_other_over_the_ends_of_batches() {
         let empty = Batch { requests: Vec::new(), ..batch() };

@@ -183,6 +183,8 @@ fn submit(bytes: &[&'static [u8]]) -> Vec<Submission> {
     bytes.iter().enumerate().map(submission).collect()
 }
 
+/// Calvin §5: "replaying history of transactional input is sufficient to recover the database
+/// system".
 #[test]
 fn requests_are_run_in_their_order_and_run_again_by_the_next_start() {
     let options = Options::default();
@@ -198,6 +200,7 @@ fn requests_are_run_in_their_order_and_run_again_by_the_next_start() {
 }
 
 /// The rule is part of the decision and does not depend on the replica that applies it.
+/// Calvin §3.2: the order of lock requests is the serial order of the sequencing layer.
 #[test]
 fn an_epoch_is_scheduled_as_its_cut_says_whatever_the_setting_is_now() {
     let options = Options { slice_txns: NonZeroUsize::MIN, ..Options::default() };
@@ -210,6 +213,7 @@ fn an_epoch_is_scheduled_as_its_cut_says_whatever_the_setting_is_now() {
     assert_eq!(again.store.digest(version), node.store.digest(version));
 }
 
+/// Calvin §5 logs only the transactional input, so a replay needs the code that ran it.
 #[test]
 fn what_was_agreed_on_under_other_code_is_not_run() {
     let options = Options::default();
@@ -222,6 +226,7 @@ fn what_was_agreed_on_under_other_code_is_not_run() {
 }
 
 /// Messages that no correct node of another shard sends change no state, and are not answered.
+/// The messages are those of Calvin §3.1 and §3.2.
 #[test]
 fn what_makes_no_sense_from_another_shard_is_passed_over() {
     let options = Options::default();

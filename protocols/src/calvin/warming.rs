@@ -405,6 +405,7 @@ mod tests {
     use super::*;
 
     /// Story: a thousand keys of some kilobytes made a frame that no peer accepts.
+    /// Calvin §4: storage components are asked to warm up the rows of a transaction.
     #[test]
     fn what_is_asked_for_is_no_more_than_a_frame_takes() {
         let keys =

@@ -1,4 +1,7 @@
-//! Minerva phase by phase: the claims of the paper, on real replicas in a lockstep world.
+//! The protocols phase by phase: the claims of the papers, on real replicas in a lockstep world.
+//!
+//! The tests of `transcripts` compare all that a few replicas of either protocol do with golden
+//! texts. The others check claims of Minerva, and old bugs.
 
 /// The message of this name and these fields, as a value or as a pattern: its name is enough to
 /// know the component that it is of.
@@ -42,4 +45,5 @@ mod replication;
 mod script;
 mod stragglers;
 mod support;
+mod transcripts;
 mod transfer;

@@ -1,8 +1,8 @@
 //! A procedure that executes the commands in its arguments, and counts its runs.
 //!
 //! Commands, separated by semicolons: `get k`, `put k v`, `add k n`, `del k`, `scan from to`,
-//! `trap`, `abort`. It returns the values read, separated by spaces; `-` stands for an absent
-//! value.
+//! `follow k v`, `trap`, `abort`. The command `follow` puts `v` at the key that is the value of
+//! `k`. It returns the values read, separated by spaces; `-` stands for an absent value.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use bytes::Bytes;
 use pangea_core::ids::TableId;
 use pangea_core::key::{Direction, Key, KeyRange};
 use pangea_core::txn::{
-    Abort, Context, Footprint, Procedure, Program, Registry, Scan, SqlState, Stop,
+    Abort, Context, Footprint, LockMode, PointLock, Procedure, Program, Registry, Scan, SqlState,
+    Stop,
 };
 use pangea_core::value::Value;
 
@@ -35,7 +36,7 @@ struct Script {
 
 pub fn registry(runs: &Runs) -> Registry {
     let script = |name| -> Arc<dyn Procedure> { Arc::new(Script { name, runs: runs.clone() }) };
-    Registry::new([script("look"), script("script")])
+    Registry::new([script("declared"), script("look"), script("script")])
 }
 
 pub fn program(name: &str, script: &str) -> Program {
@@ -52,10 +53,23 @@ impl Procedure for Script {
         self.name == "look"
     }
 
-    /// Declares no footprint, and panics in `trap`.
+    /// The footprint of the procedure `declared`; the others declare none. Panics in `trap`.
     fn footprint(&self, args: &[u8]) -> Option<Footprint> {
         assert!(!args.starts_with(b"trap"), "a bug in a procedure");
-        None
+        let script = std::str::from_utf8(args).expect("scripts are UTF-8");
+        let lock = |command: &str| {
+            let mut words = command.split_whitespace();
+            let mode = match words.next() {
+                Some("get") => LockMode::Shared,
+                Some("put" | "del") => LockMode::Write,
+                Some("add") => LockMode::Exclusive,
+                _ => panic!("a footprint is declared for single keys: {command}"),
+            };
+            let key = Key::from(words.next().expect("a key").as_bytes());
+            PointLock { table: TABLE, key, mode }
+        };
+        let locks = || script.split(';').map(lock).collect();
+        (self.name == "declared").then(|| Footprint::new(locks(), Vec::new()))
     }
 
     fn run(&self, args: &[u8], cx: &mut dyn Context) -> Result<Vec<u8>, Stop> {
@@ -71,6 +85,10 @@ impl Procedure for Script {
                     let before: i64 = text(cx.get(TABLE, key.as_bytes())?).parse().unwrap_or(0);
                     let more: i64 = more.parse().expect("a number");
                     put(cx, key, &(before + more).to_string())?;
+                }
+                ["follow", key, value] => {
+                    let key = text(cx.get(TABLE, key.as_bytes())?);
+                    put(cx, &key, value)?;
                 }
                 ["del", key] => cx.delete(TABLE, Key::from(key.as_bytes()))?,
                 ["scan", from, to] => {

@@ -1,24 +1,30 @@
-//! A lockstep world for real replicas: the test determines which messages are delivered, lost or
-//! held back, when a disk syncs, when a batch is closed and when a cut is proposed.
+//! A lockstep world for real replicas of any protocol: the test determines which messages are
+//! delivered, lost or held back, when a disk syncs, when a batch is closed and when a cut is
+//! proposed. Everything that happens can be recorded as text ([`transcript`]).
 
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+mod disk;
+mod node;
+pub mod transcript;
+pub mod words;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pangea_core::ids::{LogPosition, NodeId, SnapshotVersion, Ticket};
-use pangea_core::key::{Direction, Key, KeyRange};
+use pangea_core::ids::{NodeId, ShardId, SnapshotVersion, Ticket};
 use pangea_core::pool::Sequential;
 use pangea_core::protocol::{
-    Checkpoint, Cx, Durable, Effect, Input, Message as _, Protocol, Request, Setup, Submission,
+    Cx, Durable, Effect, Input, Message as _, Protocol, Request, Setup, Submission,
 };
-use pangea_core::store::{Store, Version};
+use pangea_core::store::{ColdMemory, Store};
 use pangea_core::time::{ClockReading, Span, Timestamp};
 use pangea_core::topology::Topology;
 use pangea_core::txn::{Outcome, Program};
-use pangea_protocols::minerva::{Message, Minerva, Options, Timer};
+use pangea_protocols::minerva::{Minerva, Options};
 
 use super::script::{Runs, TABLE, program, registry};
+pub use node::Node;
+use transcript::Transcript;
+use words::{Timer, Transcribed};
 
 /// More deliveries than this in one call mean that replicas answer each other endlessly.
 const DELIVERIES_MAX: usize = 100_000;
@@ -31,58 +37,32 @@ pub enum Fate {
     HoldBack,
 }
 
-type Rule = Box<dyn Fn(NodeId, NodeId, &Message) -> Fate>;
-type Letter = (NodeId, NodeId, Message);
-type Row = (pangea_core::ids::TableId, Key, Version);
+type Rule<P> = Box<dyn Fn(NodeId, NodeId, &<P as Protocol>::Message) -> Fate>;
+type Letter<P> = (NodeId, NodeId, <P as Protocol>::Message);
+
+/// A cluster of Minerva.
+pub type Cluster = ClusterOf<Minerva>;
 
 /// A cluster, its network and its disks.
-pub struct Cluster {
-    pub nodes: Vec<Node>,
-    pub rule: Rule,
+pub struct ClusterOf<P: Transcribed> {
+    pub nodes: Vec<Node<P>>,
+    pub rule: Rule<P>,
     /// Every message that was sent, whatever its fate.
-    pub sent: Vec<Letter>,
-    wire: Vec<Letter>,
-    held_back: Vec<Letter>,
+    pub sent: Vec<Letter<P>>,
+    wire: Vec<Letter<P>>,
+    held_back: Vec<Letter<P>>,
     topology: Arc<Topology>,
-    pub options: Options,
+    pub options: P::Options,
+    /// The bytes of rows that a node keeps in memory, if that is limited.
+    pub memory_bytes: Option<usize>,
+    pub transcript: Transcript,
     now: Timestamp,
     tickets: u64,
 }
 
-/// A node: the state that survives a crash, and the replica while it runs.
-pub struct Node {
-    pub brain: Option<Minerva>,
-    pub store: Arc<Store>,
-    pub log: Vec<(LogPosition, Bytes)>,
-    pub synced: LogPosition,
-    pub syncs: bool,
-    pub writes_checkpoints: bool,
-    /// Whether checkpoints can't be written.
-    pub fails_checkpoints: bool,
-    /// Whether it never resumes deferred work.
-    pub is_slow: bool,
-    pub checkpoint: Option<(Checkpoint, Vec<Row>)>,
-    /// The number of procedure runs on this node.
-    pub runs: Runs,
-    pub marks: BTreeMap<&'static str, u64>,
-    head: LogPosition,
-    waiting: Vec<Effect<Minerva>>,
-    writing: Option<(Checkpoint, Vec<Row>)>,
-    wants_resume: bool,
-    /// The reason why the node stopped itself.
-    pub stopped: Option<String>,
-    /// Whether its disk was lost and it has not rejoined yet.
-    pub is_replaced: bool,
-    timers: BTreeMap<Timer, Timestamp>,
-    replies: BTreeMap<Ticket, Outcome>,
-    fresh: BTreeMap<Ticket, SnapshotVersion>,
-    rng: fastrand::Rng,
-}
-
-/// Options with which nothing happens that the test does not request.
+/// Minerva's options with which nothing happens that the test does not request.
 pub fn by_hand() -> Options {
-    const NEVER_MS: u64 = 1 << 40;
-    Options { epoch_ms: NEVER_MS, batch_ms: NEVER_MS, removal_ms: NEVER_MS, ..Options::default() }
+    Minerva::by_hand()
 }
 
 /// The paper's protocol, with the same property.
@@ -90,44 +70,67 @@ pub fn paper_by_hand() -> Options {
     Options { keep_uncommitted: false, ack_everyone: false, parallel_commit: false, ..by_hand() }
 }
 
-impl Cluster {
+impl<P: Transcribed> ClusterOf<P> {
     /// Creates `n` nodes that are connected and have elected a coordinator.
-    pub fn new(n: usize, options: Options) -> Self {
+    pub fn new(n: usize, options: P::Options) -> Self {
         let mut cluster = Self::not_started(n, options);
-        (0..n).for_each(|id| cluster.start(id));
-        cluster.run_for(2_000);
-        cluster.leader();
+        cluster.start_all();
         cluster
     }
 
     /// Creates `n` nodes with empty disks, none of which runs.
-    pub fn not_started(n: usize, options: Options) -> Self {
-        let regions = ["a", "b", "c", "d", "e"];
-        let topology = Topology::one_node_per_region("test", &regions[..n], Span::from_ms(1));
+    pub fn not_started(n: usize, options: P::Options) -> Self {
+        Self::not_started_in(whole(n), options)
+    }
+
+    /// Creates the nodes of a topology with empty disks, none of which runs.
+    pub fn not_started_in(topology: Topology, options: P::Options) -> Self {
         Self {
-            nodes: (0..n).map(Node::new).collect(),
+            nodes: (0..topology.node_count()).map(Node::new).collect(),
             rule: Box::new(|_, _, _| Fate::Deliver),
             sent: Vec::new(),
             wire: Vec::new(),
             held_back: Vec::new(),
             topology: Arc::new(topology),
             options,
+            memory_bytes: None,
+            transcript: Transcript::default(),
             now: Timestamp::from_us(1),
             tickets: 0,
         }
     }
 
+    /// Starts all nodes, and lets them elect a coordinator in each group.
+    pub fn start_all(&mut self) {
+        (0..self.nodes.len()).for_each(|id| self.start(id));
+        self.run_for(2_000);
+        self.leaders();
+    }
+
     /// The one coordinator that all running nodes know.
     pub fn leader(&self) -> usize {
-        let running = self.nodes.iter().filter_map(|node| node.brain.as_ref());
-        let leaders: Vec<_> = running.map(|brain| brain.status().coordinator).collect();
-        let leader = leaders[0].expect("a coordinator is elected");
-        assert!(leaders.iter().all(|known| *known == Some(leader)), "{leaders:?}");
-        leader.index()
+        let leaders = self.leaders();
+        assert_eq!(leaders.len(), 1, "tables are not partitioned");
+        leaders[0]
+    }
+
+    /// The coordinator of each group, which all its running nodes know.
+    pub fn leaders(&self) -> Vec<usize> {
+        let leader_of = |shard| {
+            let group = self.topology.group(ShardId(shard));
+            let nodes = group.nodes().iter().map(|node| &self.nodes[node.index()]);
+            let running = nodes.filter_map(|node| node.brain.as_ref());
+            let leaders: Vec<_> = running.map(|brain| brain.status().coordinator).collect();
+            let leader = leaders[0].expect("a coordinator is elected");
+            assert!(leaders.iter().all(|known| *known == Some(leader)), "{leaders:?}");
+            leader.index()
+        };
+        (0..self.topology.partitions.shards()).map(leader_of).collect()
     }
 
     /// Starts a node from its disk.
     pub fn start(&mut self, id: usize) {
+        self.transcript.act(|| format!("n{id} starts"));
         let runs = Runs::default();
         let setup = Setup {
             me: NodeId(id as u16),
@@ -138,7 +141,10 @@ impl Cluster {
         let node = &mut self.nodes[id];
         assert!(node.brain.is_none());
         node.runs = runs;
-        node.store = Arc::new(Store::new());
+        node.store = Arc::new(match self.memory_bytes {
+            None => Store::new(),
+            Some(bytes_max) => Store::with_cold(Box::new(ColdMemory::default()), bytes_max),
+        });
         let mut durable =
             Durable { checkpoint: None, records: node.log.clone(), is_replaced: node.is_replaced };
         if let Some((checkpoint, rows)) = &node.checkpoint {
@@ -147,7 +153,7 @@ impl Cluster {
             }
             durable.checkpoint = Some(checkpoint.clone());
         }
-        node.brain = Some(Minerva::new(setup));
+        node.brain = Some(P::new(setup));
         self.step(id, Input::Restart(durable));
         for peer in (0..self.nodes.len()).filter(|&peer| peer != id) {
             if self.nodes[peer].brain.is_some() {
@@ -157,28 +163,14 @@ impl Cluster {
         }
     }
 
-    /// Stops a node: unsynced records and messages in flight are lost.
-    pub fn crash(&mut self, id: usize) {
-        let node = &mut self.nodes[id];
-        node.brain = None;
-        node.log.retain(|(position, _)| *position <= node.synced);
-        node.head = node.synced;
-        node.waiting.clear();
-        node.writing = None;
-        node.timers.clear();
-        let me = NodeId(id as u16);
-        self.wire.retain(|(from, to, _)| *from != me && *to != me);
-        self.held_back.retain(|(from, to, _)| *from != me && *to != me);
-        for peer in 0..self.nodes.len() {
-            if self.nodes[peer].brain.is_some() {
-                self.step(peer, Input::PeerDown(me));
-            }
-        }
-    }
-
     /// Submits a script.
     pub fn call(&mut self, id: usize, script: &str) -> Ticket {
         self.submit(id, Request::Commit(program("script", script)))
+    }
+
+    /// Submits a script whose keys are its footprint.
+    pub fn call_declared(&mut self, id: usize, script: &str) -> Ticket {
+        self.submit(id, Request::Commit(program("declared", script)))
     }
 
     /// Submits a read-only script.
@@ -193,14 +185,15 @@ impl Cluster {
     pub fn submit(&mut self, id: usize, request: Request) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
+        self.transcript
+            .act(|| format!("a client of n{id} {}: {ticket}", words::submitted(&request)));
         self.step(id, Input::Submit(vec![Submission { ticket, request }]));
         ticket
     }
 
     /// Closes the current batch of a node, and delivers all messages.
     pub fn batch(&mut self, id: usize) {
-        self.step(id, Input::Timer(Timer::Batch));
-        self.settle();
+        self.fire(id, Timer::Batch);
     }
 
     /// Closes all current batches, and lets the coordinator propose a cut.
@@ -213,15 +206,17 @@ impl Cluster {
         self.cut();
     }
 
-    /// Lets the coordinator propose a cut, and delivers all messages.
+    /// Lets the coordinator of each group propose a cut, and delivers all messages.
     pub fn cut(&mut self) {
-        let leader = self.leader();
-        self.fire(leader, Timer::Epoch);
+        for leader in self.leaders() {
+            self.fire(leader, Timer::Epoch);
+        }
     }
 
     /// Fires a timer of a node, and delivers all messages.
     pub fn fire(&mut self, id: usize, timer: Timer) {
-        self.step(id, Input::Timer(timer));
+        self.transcript.act(|| format!("n{id} {}", words::timer(timer)));
+        self.step(id, Input::Timer(timer.into()));
         self.settle();
     }
 
@@ -242,8 +237,11 @@ impl Cluster {
                 Fate::Deliver if self.nodes[to.index()].brain.is_some() => {
                     self.step(to.index(), Input::Message { from, message });
                 }
-                Fate::Deliver | Fate::Lose => {}
-                Fate::HoldBack => self.held_back.push((from, to, message)),
+                Fate::Deliver | Fate::Lose => self.withhold(from, to, &message, "lost"),
+                Fate::HoldBack => {
+                    self.withhold(from, to, &message, "held back");
+                    self.held_back.push((from, to, message));
+                }
             }
         }
         panic!("replicas exchange messages without end");
@@ -251,7 +249,12 @@ impl Cluster {
 
     /// Puts the messages that were held back on the wire again; the rule is applied again.
     pub fn release(&mut self) {
-        self.wire.append(&mut self.held_back);
+        self.transcript.act(|| "the messages that were held back go on".to_owned());
+        let held_back = std::mem::take(&mut self.held_back);
+        for (from, to, message) in &held_back {
+            self.withhold(*from, *to, message, "goes on");
+        }
+        self.wire.extend(held_back);
         self.settle();
     }
 
@@ -261,8 +264,15 @@ impl Cluster {
         self.release();
     }
 
+    /// Applies a rule to messages by their words, from now on.
+    pub fn on_words(&mut self, rule: impl Fn(usize, usize, &str) -> Fate + 'static) {
+        self.rule =
+            Box::new(move |from, to, message| rule(from.index(), to.index(), &P::message(message)));
+    }
+
     /// Breaks a connection, with the loss of its messages in flight, and restores it.
     pub fn reconnect(&mut self, a: usize, b: usize) {
+        self.transcript.act(|| format!("n{a} and n{b} connect again"));
         let (first, second) = (NodeId(a as u16), NodeId(b as u16));
         self.held_back.retain(|(from, to, _)| {
             (*from, *to) != (first, second) && (*from, *to) != (second, first)
@@ -276,11 +286,12 @@ impl Cluster {
 
     /// Lets time pass, with timers, deliveries and syncs.
     pub fn run_for(&mut self, ms: u64) {
+        self.transcript.act(|| format!("{ms} ms pass"));
         for _ in 0..ms {
             self.now = self.now + Span::from_ms(1);
             for id in 0..self.nodes.len() {
                 let is_due =
-                    |(timer, at): (&Timer, &Timestamp)| (*at <= self.now).then_some(*timer);
+                    |(timer, at): (&P::Timer, &Timestamp)| (*at <= self.now).then_some(*timer);
                 let due: Vec<_> = self.nodes[id].timers.iter().filter_map(is_due).collect();
                 for timer in due {
                     if self.nodes[id].timers.remove(&timer).is_some() {
@@ -290,68 +301,6 @@ impl Cluster {
             }
             self.settle();
         }
-    }
-
-    /// Makes a node's whole log durable, if its disk syncs.
-    fn sync(&mut self, id: usize) -> bool {
-        let node = &mut self.nodes[id];
-        if node.brain.is_none() || !node.syncs {
-            return false;
-        }
-        if node.writes_checkpoints
-            && let Some((checkpoint, rows)) = node.writing.take()
-        {
-            let version = checkpoint.version;
-            if node.fails_checkpoints {
-                self.step(id, Input::CheckpointFailed(version));
-                return true;
-            }
-            node.checkpoint = Some((checkpoint, rows));
-            self.step(id, Input::Checkpointed(version));
-            return true;
-        }
-        if node.synced == node.head {
-            return false;
-        }
-        node.synced = node.head;
-        let position = node.synced;
-        let waiting = std::mem::take(&mut node.waiting);
-        waiting.into_iter().for_each(|effect| self.carry_out(id, effect));
-        self.step(id, Input::Durable(position));
-        true
-    }
-
-    /// Replaces a node that does not run by one with an empty disk, and starts it.
-    pub fn replace(&mut self, id: usize) {
-        self.lose_log(id);
-        self.nodes[id].is_replaced = true;
-        self.start(id);
-    }
-
-    /// Empties the disk of a node that does not run.
-    pub fn lose_log(&mut self, id: usize) {
-        let node = &mut self.nodes[id];
-        assert!(node.brain.is_none(), "the node is not running");
-        node.stopped = None;
-        node.log.clear();
-        node.checkpoint = None;
-        (node.head, node.synced) = (LogPosition(0), LogPosition(0));
-    }
-
-    /// Restores an earlier disk of a node that does not run.
-    pub fn restore_log(&mut self, id: usize, log: Vec<(LogPosition, Bytes)>) {
-        let node = &mut self.nodes[id];
-        (node.head, node.synced) = (LogPosition(log.len() as u64), LogPosition(log.len() as u64));
-        node.log = log;
-    }
-
-    /// Removes the records from a position on from the disk of a node that does not run.
-    pub fn lose_records_from(&mut self, id: usize, first: LogPosition) {
-        let node = &mut self.nodes[id];
-        assert!(node.brain.is_none(), "the node is not running");
-        node.log.retain(|(position, _)| *position < first);
-        node.head = LogPosition(first.0 - 1);
-        node.synced = node.head;
     }
 
     /// Syncs every disk, and delivers at most `count` messages.
@@ -377,19 +326,8 @@ impl Cluster {
         is_due
     }
 
-    /// Makes one more record of a node durable.
-    pub fn sync_one(&mut self, id: usize) {
-        let node = &mut self.nodes[id];
-        assert!(node.synced < node.head, "there is one");
-        node.synced = LogPosition(node.synced.0 + 1);
-        let position = node.synced;
-        let waiting = std::mem::take(&mut node.waiting);
-        waiting.into_iter().for_each(|effect| self.carry_out(id, effect));
-        self.step(id, Input::Durable(position));
-    }
-
     /// Performs one step of one node, and its effects.
-    pub fn step(&mut self, id: usize, input: Input<Minerva>) {
+    pub fn step(&mut self, id: usize, input: Input<P>) {
         let node = &mut self.nodes[id];
         if node.stopped.is_some() {
             return;
@@ -398,27 +336,72 @@ impl Cluster {
         let mut effects = Vec::new();
         let mut cx = Cx::new(now, &mut node.rng, &node.store, &Sequential, node.head, &mut effects);
         let brain = node.brain.as_mut().expect("only a running node takes steps");
+        let before = (node.store.published(), node.store.timeline());
         brain.step(&mut cx, input);
         brain.invariants();
+        self.note_epochs(id, before);
         effects.into_iter().for_each(|effect| self.carry_out(id, effect));
     }
 
-    fn carry_out(&mut self, id: usize, effect: Effect<Minerva>) {
+    /// Records that readers of a node see another epoch than before, or another timeline.
+    fn note_epochs(&mut self, id: usize, (before, timeline): (SnapshotVersion, u64)) {
+        let node = &self.nodes[id];
+        let (now, is_same) = (node.applied(), node.store.timeline() == timeline);
+        if !self.transcript.is_on() || now == before && is_same {
+            return;
+        }
+        let which = match (is_same, before.next() == now) {
+            (true, true) => "has",
+            (true, false) => "passes over epochs and has",
+            (false, _) => "rolls back and has",
+        };
+        self.transcript.note(id, || format!("{which} {}", words::epoch(now, &node.state(now))));
+    }
+
+    /// Records that a record was persisted.
+    fn note_record(&mut self, id: usize, record: &Bytes) {
+        if !self.transcript.is_on() {
+            return;
+        }
+        let (name, batch) = words::record::<P>(record);
+        self.transcript.note(id, || format!("persists {name}"));
+        if let Some(batch) = batch {
+            let shard = self.topology.nodes[id].shard;
+            let txns = || words::transactions::<P>(&batch);
+            self.transcript.list(id, &format!("{shard} {name}"), txns);
+        }
+    }
+
+    fn withhold(&mut self, from: NodeId, to: NodeId, message: &P::Message, fate: &str) {
+        if self.transcript.is_on() {
+            let ends = (from.index(), to.index());
+            self.transcript.withhold(ends, fate, &P::message(message));
+        }
+    }
+
+    /// Puts a message on the wire, if it survives its encoding.
+    fn send(&mut self, id: usize, to: NodeId, message: P::Message) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        assert_eq!(P::Message::decode(&bytes.into()).as_ref(), Ok(&message));
+        self.transcript.send(id, to.index(), || P::message(&message));
+        self.sent.push((NodeId(id as u16), to, message.clone()));
+        self.wire.push((NodeId(id as u16), to, message));
+    }
+
+    fn carry_out(&mut self, id: usize, effect: Effect<P>) {
         let node = &mut self.nodes[id];
+        let text = &mut self.transcript;
         match effect {
             // No effect is carried out after a stop.
             _ if node.stopped.is_some() => {}
             Effect::Send { after, .. } | Effect::Reply { after, .. } if after > node.synced => {
                 node.waiting.push(effect);
             }
-            Effect::Send { to, message, .. } => {
-                let mut bytes = Vec::new();
-                message.encode(&mut bytes);
-                assert_eq!(Message::decode(&bytes.into()).as_ref(), Ok(&message));
-                self.sent.push((NodeId(id as u16), to, message.clone()));
-                self.wire.push((NodeId(id as u16), to, message));
-            }
-            Effect::Reply { ticket, outcome, .. } => {
+            Effect::Send { to, message, .. } => self.send(id, to, message),
+            Effect::Reply { ticket, outcome, first_run, .. } => {
+                let answer = || words::outcome(&outcome, &first_run);
+                text.note(id, || format!("answers {ticket}: {}", answer()));
                 assert!(
                     node.replies.insert(ticket, outcome).is_none(),
                     "a ticket is answered twice"
@@ -426,29 +409,50 @@ impl Cluster {
             }
             Effect::Persist { position, record } => {
                 assert_eq!(position.0, node.head.0 + 1, "records are numbered without gaps");
+                let record: Bytes = record.concat().into();
                 node.head = position;
-                node.log.push((position, record.concat().into()));
+                node.log.push((position, record.clone()));
+                self.note_record(id, &record);
             }
             Effect::SetTimer { timer, at } => {
                 node.timers.insert(timer, at);
             }
             Effect::Resume => node.wants_resume = true,
-            Effect::Prefetch { .. } => panic!("all rows are in memory"),
+            Effect::Prefetch { token, keys } => {
+                assert!(self.memory_bytes.is_some(), "all rows are in memory");
+                text.note(id, || format!("fetches rows: {}", words::keys_of(&keys)));
+                node.fetches.push((token, keys));
+            }
             Effect::ClearTimer(timer) => {
                 node.timers.remove(&timer);
             }
             Effect::Fresh { ticket, version } => {
+                text.note(id, || format!("answers {ticket}: read epoch {}", version.0));
                 node.fresh.insert(ticket, version);
             }
-            Effect::Checkpoint { checkpoint, .. } => {
-                let rows = node.rows(checkpoint.version);
-                node.writing = Some((checkpoint, rows));
+            Effect::Checkpoint { checkpoint, pin, .. } => {
+                text.note(id, || format!("begins a checkpoint of epoch {}", checkpoint.version.0));
+                node.writing = Some((checkpoint, pin));
             }
-            Effect::Truncate(first) => node.log.retain(|(position, _)| *position >= first),
-            Effect::Rejoined => node.is_replaced = false,
-            Effect::MasterTerm { .. } => panic!("there is no master"),
-            Effect::Stop { reason } => node.stopped = Some(reason),
-            Effect::Mark(name) => *node.marks.entry(name).or_default() += 1,
+            Effect::Truncate(first) => {
+                text.note(id, || format!("truncates its log before record {}", first.0));
+                node.log.retain(|(position, _)| *position >= first);
+            }
+            Effect::Rejoined => {
+                text.note(id, || "has rejoined".to_owned());
+                node.is_replaced = false;
+            }
+            Effect::MasterTerm { shard, from, master_term, is_final } => {
+                text.note(id, || words::master_term((shard, from), master_term, is_final));
+            }
+            Effect::Stop { reason } => {
+                text.note(id, || format!("stops: {reason}"));
+                node.stopped = Some(reason);
+            }
+            Effect::Mark(name) => {
+                words::mark::<P>(name).into_iter().for_each(|when| text.mark(id, when));
+                *node.marks.entry(name).or_default() += 1;
+            }
         }
     }
 
@@ -480,7 +484,7 @@ impl Cluster {
     /// The value of a key, which must be the same on all nodes. Asserts that all nodes are
     /// identical.
     pub fn everywhere(&self, key: &str) -> String {
-        let digest = |node: &Node| (node.applied(), node.store.digest(node.applied()));
+        let digest = |node: &Node<P>| (node.applied(), node.store.digest(node.applied()));
         let first = digest(&self.nodes[0]);
         assert!(self.nodes.iter().all(|node| digest(node) == first), "replicas differ");
         self.value(0, key)
@@ -501,47 +505,8 @@ impl Cluster {
     }
 }
 
-impl Node {
-    fn new(id: usize) -> Self {
-        Self {
-            brain: None,
-            store: Arc::default(),
-            log: Vec::new(),
-            synced: LogPosition(0),
-            syncs: true,
-            writes_checkpoints: true,
-            fails_checkpoints: false,
-            is_slow: false,
-            checkpoint: None,
-            runs: Runs::default(),
-            marks: BTreeMap::new(),
-            head: LogPosition(0),
-            waiting: Vec::new(),
-            writing: None,
-            wants_resume: false,
-            stopped: None,
-            is_replaced: false,
-            timers: BTreeMap::new(),
-            replies: BTreeMap::new(),
-            fresh: BTreeMap::new(),
-            rng: fastrand::Rng::with_seed(id as u64),
-        }
-    }
-
-    /// The last epoch applied.
-    pub fn applied(&self) -> SnapshotVersion {
-        self.store.published()
-    }
-
-    fn rows(&self, at: SnapshotVersion) -> Vec<Row> {
-        let mut rows = Vec::new();
-        for table in self.store.table_ids() {
-            let all = KeyRange::all();
-            self.store.scan(table, &all, Direction::Forward, at, |key, version| {
-                rows.extend(version.value.is_some().then(|| (table, key.clone(), version.clone())));
-                ControlFlow::Continue(())
-            });
-        }
-        rows
-    }
+/// A topology of `n` regions with one node each.
+fn whole(n: usize) -> Topology {
+    const REGIONS: [&str; 5] = ["a", "b", "c", "d", "e"];
+    Topology::one_node_per_region("test", &REGIONS[..n], Span::from_ms(1))
 }

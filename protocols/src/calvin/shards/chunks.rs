@@ -152,6 +152,7 @@ pub(in super::super) mod tests {
         slice().messages(7).into_iter().map(piece).collect()
     }
 
+    /// Calvin §3.1: a scheduler is sent all requests that it participates in.
     #[test]
     fn a_slice_is_whole_when_its_pieces_came_in_order() {
         let all = pieces();
@@ -169,6 +170,7 @@ pub(in super::super) mod tests {
         assert_eq!(slice().messages(1 << 20), [Message::Slice { slice: slice() }]);
     }
 
+    /// Calvin §3.2, phase 3: all results of local reads are forwarded.
     #[test]
     fn items_are_split_and_none_is_lost() {
         let txn = |number| TxnId::new(NodeId(3), number);

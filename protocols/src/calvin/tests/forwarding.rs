@@ -167,6 +167,8 @@ impl Cluster {
     }
 }
 
+/// Calvin §3.1.1: asynchronous replication "has the advantage of extremely low latency before a
+/// transaction can begin being executed at the master replica".
 #[test]
 fn the_master_answers_before_anybody_else_has_heard_of_it_and_the_others_follow() {
     let mut cluster = Cluster::new();
@@ -181,6 +183,7 @@ fn the_master_answers_before_anybody_else_has_heard_of_it_and_the_others_follow(
     assert_eq!(confirmed, cluster.published()[1], "the epoch is decided");
 }
 
+/// Calvin §3.1.1: "all transaction requests are forwarded immediately" to the master.
 #[test]
 fn a_request_goes_to_the_master_and_is_answered_where_it_came_when_it_is_run_there() {
     let mut cluster = Cluster::new();
@@ -201,6 +204,7 @@ fn a_request_goes_to_the_master_and_is_answered_where_it_came_when_it_is_run_the
 }
 
 /// Epochs that no other replica had are undone, and never run again.
+/// Calvin §3.1.1: agreement is reached on "which batch was the last valid batch".
 #[test]
 fn a_deposed_master_goes_back_and_what_it_had_answered_is_never_sequenced_again() {
     let mut cluster = Cluster::new();
@@ -234,6 +238,7 @@ fn a_deposed_master_goes_back_and_what_it_had_answered_is_never_sequenced_again(
 }
 
 /// The log of a crashed master contains cuts that it had fixed and answered.
+/// Calvin §3.1.1: no other master has ordered anything, so these batches are valid.
 #[test]
 fn a_master_that_starts_again_proposes_what_it_had_answered() {
     let mut cluster = Cluster::new();
@@ -262,6 +267,7 @@ fn a_master_that_starts_again_proposes_what_it_had_answered() {
 
 /// Story: batches that a failover had made void were put into a cut when replication was set back
 /// to synchronous right after it. Transactions that a client had seen as lost came back.
+/// Calvin §3.1.1: batches after the last valid one are void in both modes of replication.
 #[test]
 fn what_a_failover_gave_up_is_not_sequenced_by_synchronous_replication() {
     let mut cluster = Cluster::new();
@@ -292,6 +298,7 @@ fn what_a_failover_gave_up_is_not_sequenced_by_synchronous_replication() {
 /// The cuts that the master had fixed and answered are proposed under the new setting, or
 /// discarded. Story: requests of the new run were taken for void along with them, and their epoch
 /// had no client to answer.
+/// The paper does not say how to change the mode of replication (Calvin §3.1.1).
 #[test]
 fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() {
     let mut cluster = Cluster::new();
@@ -316,6 +323,7 @@ fn what_is_left_of_a_reign_harms_nobody_when_replication_is_synchronous_again() 
 
 /// Story: a batch from a synchronous run that no cut contained, and that a master term then
 /// skipped, was still expected to run when replication was synchronous again.
+/// The paper does not say how to change the mode of replication (Calvin §3.1.1).
 #[test]
 fn what_a_reign_has_passed_over_is_waited_for_by_nobody() {
     let mut cluster = Cluster::new();
@@ -342,6 +350,7 @@ fn what_a_reign_has_passed_over_is_waited_for_by_nobody() {
 
 /// Story: a master that accepted no requests for a while was sent all waiting requests each time
 /// that it replied so.
+/// Calvin §3.1.1: requests are forwarded to the master.
 #[test]
 fn where_nothing_is_taken_one_request_asks_for_all() {
     let mut cluster = Cluster::new();
@@ -383,6 +392,7 @@ fn where_nothing_is_taken_one_request_asks_for_all() {
 
 /// Story: a master that is too far ahead creates no batches, and collected requests without a
 /// limit.
+/// Calvin §3.1.1: the master creates all batches.
 #[test]
 fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
     const LARGE: &[u8] = &[7; 1_000];
@@ -416,6 +426,7 @@ fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
 
 /// Story: it deposed the replica that had led in the meantime, because its own log knew of no
 /// other. The epochs that that replica had run early were lost, too.
+/// Calvin §3.1.1: "on the failure of a master sequencer", others agree without it.
 #[test]
 fn a_master_that_was_away_for_long_does_not_depose_the_one_that_took_its_place() {
     let mut cluster = Cluster::new();
@@ -442,6 +453,7 @@ fn a_master_that_was_away_for_long_does_not_depose_the_one_that_took_its_place()
 
 /// Story: an interactive transaction that had read void versions stayed in the batch that was being
 /// collected. Other versions got the same numbers, and it was taken to have read those.
+/// Calvin §3.1.1: a failover makes batches after the last valid one void.
 #[test]
 fn what_has_read_what_is_void_comes_into_no_batch() {
     let mut cluster = Cluster::new();
@@ -474,6 +486,7 @@ fn what_has_read_what_is_void_comes_into_no_batch() {
 
 /// Epochs skipped by a peer's checkpoint may contain a request of which the master's reply has not
 /// arrived yet. Story: its client waited until the next failover.
+/// Calvin §3.1.1 has the forwarding, and Calvin §5 the checkpoint.
 #[test]
 fn a_checkpoint_leaves_no_client_waiting_for_what_it_skipped() {
     let mut cluster = Cluster::new();
@@ -489,6 +502,7 @@ fn a_checkpoint_leaves_no_client_waiting_for_what_it_skipped() {
 
 /// A cut fixed after a peer's checkpoint that is not durable on this node could not be found in its
 /// place by a restart.
+/// Calvin §3.1.1: the batches of a master are valid in the order in which it fixed them.
 #[test]
 fn nobody_reigns_before_its_disk_holds_what_a_checkpoint_brought() {
     let mut cluster = Cluster::new();

@@ -248,6 +248,7 @@ fn start(me: u16, log: Vec<(LogPosition, Bytes)>, options: &Options) -> (Node, D
 
 /// Story: rows that were too large for a frame were sent again with each connection, and neither
 /// shard made progress any more.
+/// Calvin §3.2, phase 3: rows are sent to every active participant.
 #[test]
 fn rows_that_are_too_many_to_be_sent_are_a_refusal_on_all_shards() {
     let mut pair = Pair::new();
@@ -269,6 +270,7 @@ fn rows_that_are_too_many_to_be_sent_are_a_refusal_on_all_shards() {
     assert_eq!(pair.commits(1, "count", vec![200, 20]), [20]);
 }
 
+/// Calvin §3.2.1: a reconnaissance reads on other shards.
 #[test]
 fn a_reconnaissance_is_answered_in_parts() {
     let mut pair = Pair::new();
@@ -282,6 +284,7 @@ fn a_reconnaissance_is_answered_in_parts() {
 }
 
 /// Story: its batch could not be sent to any peer, and neither could later ones.
+/// Calvin §3.2.1: the read/write set of a reconnaissance is sequenced with the transaction.
 #[test]
 fn a_footprint_that_is_too_large_to_be_sent_is_a_refusal() {
     let mut pair = Pair::new();
@@ -298,6 +301,7 @@ fn a_footprint_that_is_too_large_to_be_sent_is_a_refusal() {
 /// Story: the backlog of another shard's node was sent by whole epochs, whatever their size. A
 /// connection was closed when more was queued than it may have, and the next one began with the
 /// same epoch.
+/// Calvin §3.1: a scheduler is sent "all transaction inputs collected" for it.
 #[test]
 fn an_epoch_that_is_much_is_sent_some_messages_at_a_time() {
     for replication in [Replication::Synchronous, Replication::Asynchronous] {
@@ -331,6 +335,7 @@ fn an_epoch_that_is_much_is_sent_some_messages_at_a_time() {
     }
 }
 
+/// Calvin §3.1.1: requests are forwarded to the master.
 #[test]
 fn a_request_that_another_replica_forwards_is_looked_at_too() {
     let topology = Topology::one_node_per_region("t", &["a", "b", "c"], Span::from_ms(1));

@@ -342,6 +342,8 @@ fn topology(shards: u16) -> Topology {
     }
 }
 
+/// The messages are those of Calvin §3.1, §3.1.1, §3.2 and §5, at times that the paper does not
+/// have.
 #[test]
 fn a_node_that_is_told_nonsense_does_not_panic() {
     let (mut finished, mut committed, mut marks) = (0, 0, BTreeSet::new());

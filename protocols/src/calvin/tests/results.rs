@@ -60,6 +60,7 @@ fn missed(node: &mut Node, from: u16, upto: SnapshotVersion) -> Vec<Outcome> {
 
 /// Story: a shard was informed that it need not retain the epoch, and replied after the next
 /// reconnect that it had not retained the outcome.
+/// Calvin §3.2, phase 5: active participants run the transaction, and its source may be none.
 #[test]
 fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
     let (mut node, did) = awaiting();
@@ -101,6 +102,7 @@ fn who_has_yet_to_tell_a_result_is_to_keep_its_epoch() {
 
 /// Story: every missing outcome was reported as unknown, and a checkpoint was installed for no
 /// reason.
+/// Calvin §3.2, phase 5: active participants run the transaction, and its source may be none.
 #[test]
 fn a_shard_that_has_dropped_what_was_run_takes_away_its_own_results_alone() {
     let (mut node, _) = awaiting();
@@ -114,6 +116,7 @@ fn a_shard_that_has_dropped_what_was_run_takes_away_its_own_results_alone() {
 }
 
 /// Epochs that did not run here are another matter: only a checkpoint has them.
+/// Calvin §5: a checkpoint is the starting point of a recovery.
 #[test]
 fn who_lacks_what_it_has_not_run_wants_a_checkpoint() {
     let (mut node, _) = awaiting();

@@ -60,6 +60,7 @@ fn upper_us(bucket: usize) -> u64 {
 mod tests {
     use super::*;
 
+    /// Calvin §4.1: the latency of the disk is predicted.
     #[test]
     fn a_quantile_is_no_less_than_the_times_and_not_much_more() {
         for us in [1, 16, 100, 999, 4_000, 40_000, 900_000] {
@@ -71,6 +72,8 @@ mod tests {
         }
     }
 
+    /// Calvin §4.1: "at least 99% of disk-accessing transactions" are scheduled after their
+    /// fetches.
     #[test]
     fn of_a_hundred_times_the_longest_alone_is_beyond_it_and_old_ones_are_forgotten() {
         let mut times = Times::default();
