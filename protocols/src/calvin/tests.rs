@@ -183,8 +183,7 @@ fn submit(bytes: &[&'static [u8]]) -> Vec<Submission> {
     bytes.iter().enumerate().map(submission).collect()
 }
 
-/// Calvin §5: "replaying history of transactional input is sufficient to recover the database
-/// system".
+/// Calvin §5: a replay of the logged inputs recovers the state.
 #[test]
 fn requests_are_run_in_their_order_and_run_again_by_the_next_start() {
     let options = Options::default();

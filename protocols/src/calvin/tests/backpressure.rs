@@ -84,8 +84,7 @@ fn late(node: &Node) -> Vec<(NodeId, String, u64)> {
     late.into_iter().map(|late| (late.node, late.what, late.epochs)).collect()
 }
 
-/// Calvin §6.2: slowdowns of one machine "cause other machines to have to slow their execution as
-/// well".
+/// Calvin §6.2: a slow node makes the other nodes slow, too.
 #[test]
 fn requests_are_refused_in_the_name_of_a_shard_that_is_far_behind_until_it_has_caught_up() {
     let (mut node, mut seen) = (start(2), Seen::default());
@@ -134,8 +133,7 @@ fn requests_are_refused_in_the_name_of_a_shard_that_is_far_behind_until_it_has_c
 }
 
 /// A node that sends nothing because it waits for another is not to blame.
-/// Calvin §6.2: slowdowns of one machine "cause other machines to have to slow their execution as
-/// well".
+/// Calvin §6.2: a slow node makes the other nodes slow, too.
 #[test]
 fn the_node_is_named_for_which_the_one_between_waits() {
     let (mut node, mut seen) = (start(3), Seen::default());

@@ -167,8 +167,7 @@ impl Cluster {
     }
 }
 
-/// Calvin §3.1.1: asynchronous replication "has the advantage of extremely low latency before a
-/// transaction can begin being executed at the master replica".
+/// Calvin §3.1.1, asynchronous: the master runs an epoch without waiting for another replica.
 #[test]
 fn the_master_answers_before_anybody_else_has_heard_of_it_and_the_others_follow() {
     let mut cluster = Cluster::new();
@@ -183,7 +182,7 @@ fn the_master_answers_before_anybody_else_has_heard_of_it_and_the_others_follow(
     assert_eq!(confirmed, cluster.published()[1], "the epoch is decided");
 }
 
-/// Calvin §3.1.1: "all transaction requests are forwarded immediately" to the master.
+/// Calvin §3.1.1: every replica forwards its requests to the master at once.
 #[test]
 fn a_request_goes_to_the_master_and_is_answered_where_it_came_when_it_is_run_there() {
     let mut cluster = Cluster::new();
@@ -204,7 +203,7 @@ fn a_request_goes_to_the_master_and_is_answered_where_it_came_when_it_is_run_the
 }
 
 /// Epochs that no other replica had are undone, and never run again.
-/// Calvin §3.1.1: agreement is reached on "which batch was the last valid batch".
+/// Calvin §3.1.1: after a failover the replicas agree on the last valid batch of the failed master.
 #[test]
 fn a_deposed_master_goes_back_and_what_it_had_answered_is_never_sequenced_again() {
     let mut cluster = Cluster::new();
@@ -426,7 +425,7 @@ fn a_master_that_can_make_no_batches_takes_no_more_than_some_of_them_hold() {
 
 /// Story: it deposed the replica that had led in the meantime, because its own log knew of no
 /// other. The epochs that that replica had run early were lost, too.
-/// Calvin §3.1.1: "on the failure of a master sequencer", others agree without it.
+/// Calvin §3.1.1: the other replicas agree without the failed master.
 #[test]
 fn a_master_that_was_away_for_long_does_not_depose_the_one_that_took_its_place() {
     let mut cluster = Cluster::new();

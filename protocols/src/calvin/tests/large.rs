@@ -301,7 +301,7 @@ fn a_footprint_that_is_too_large_to_be_sent_is_a_refusal() {
 /// Story: the backlog of another shard's node was sent by whole epochs, whatever their size. A
 /// connection was closed when more was queued than it may have, and the next one began with the
 /// same epoch.
-/// Calvin §3.1: a scheduler is sent "all transaction inputs collected" for it.
+/// Calvin §3.1: a sequencer sends to each scheduler the requests in which its shard participates.
 #[test]
 fn an_epoch_that_is_much_is_sent_some_messages_at_a_time() {
     for replication in [Replication::Synchronous, Replication::Asynchronous] {

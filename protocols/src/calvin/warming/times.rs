@@ -72,8 +72,8 @@ mod tests {
         }
     }
 
-    /// Calvin §4.1: "at least 99% of disk-accessing transactions" are scheduled after their
-    /// fetches.
+    /// Calvin §4.1: the predicted latency is long enough for 99 of 100 transactions that need the
+    /// disk.
     #[test]
     fn of_a_hundred_times_the_longest_alone_is_beyond_it_and_old_ones_are_forgotten() {
         let mut times = Times::default();

@@ -14,7 +14,7 @@ fn asynchronous() -> Options {
     Options { replication: Replication::Asynchronous, ..Calvin::by_hand() }
 }
 
-/// Calvin §3.1: "all requests that have arrived at a sequencer node are compiled into a batch".
+/// Calvin §3.1: a sequencer compiles the requests of an epoch into a batch.
 #[test]
 fn a_sequencer_collects_requests_into_a_batch_and_runs_none_of_them() {
     let mut cluster = recorded::<Calvin>(3, Calvin::by_hand());
@@ -26,8 +26,7 @@ fn a_sequencer_collects_requests_into_a_batch_and_runs_none_of_them() {
     assert_golden!(cluster);
 }
 
-/// Calvin §3.1.1, synchronous: "all sequencers within a replication group use Paxos to agree on a
-/// combined batch of transaction requests for each epoch".
+/// Calvin §3.1.1, synchronous: the sequencers of a group agree on the batches of each epoch.
 #[test]
 fn an_epoch_runs_when_f_plus_1_replicas_have_its_batches_and_a_majority_its_cut() {
     let mut cluster = recorded::<Calvin>(3, Calvin::by_hand());
@@ -39,8 +38,8 @@ fn an_epoch_runs_when_f_plus_1_replicas_have_its_batches_and_a_majority_its_cut(
     assert_golden!(cluster);
 }
 
-/// Calvin §3.1: every scheduler has "its own view of a global transaction order by interleaving (in
-/// a deterministic, round-robin manner) all sequencers' batches for that epoch".
+/// Calvin §3.1: every scheduler takes the batches of an epoch from each sequencer in turn, so all
+/// find the same serial order.
 #[test]
 fn the_serial_order_takes_the_batches_of_the_sequencers_round_robin() {
     let mut cluster = recorded::<Calvin>(3, Calvin::by_hand());
@@ -53,8 +52,7 @@ fn the_serial_order_takes_the_batches_of_the_sequencers_round_robin() {
     assert_golden!(cluster);
 }
 
-/// Calvin §3.2: "the lock manager must grant each lock to requesting transactions strictly in the
-/// order in which those transactions requested the lock".
+/// Calvin §3.2: a lock is granted to transactions in their serial order.
 #[test]
 fn locks_are_granted_in_the_serial_order_and_every_replica_reaches_the_same_state() {
     let mut cluster = recorded::<Calvin>(3, Calvin::by_hand());
@@ -67,9 +65,8 @@ fn locks_are_granted_in_the_serial_order_and_every_replica_reaches_the_same_stat
     assert_golden!(cluster);
 }
 
-/// Calvin §3.2.1: the reconnaissance query "performs all the necessary reads to discover the
-/// transaction's full read/write set". The transaction is restarted if that "is no longer valid":
-/// in the same epoch here.
+/// Calvin §3.2.1: a reconnaissance finds the footprint of a transaction, which restarts if its
+/// footprint has changed: in the same epoch here.
 #[test]
 fn a_dependent_transaction_is_reconnoitred_and_restarts_if_its_footprint_has_changed() {
     let mut cluster = recorded::<Calvin>(3, Calvin::by_hand());
@@ -87,8 +84,7 @@ fn a_dependent_transaction_is_reconnoitred_and_restarts_if_its_footprint_has_cha
     assert_golden!(cluster);
 }
 
-/// Calvin §4: a sequencer delays a request that may incur a disk stall, "and meanwhile sends
-/// requests to all relevant storage components to 'warm up' the disk-resident records".
+/// Calvin §4: a sequencer delays a request for cold rows while the replicas warm them.
 #[test]
 fn a_request_for_a_cold_row_enters_a_batch_once_every_replica_has_fetched_the_row() {
     let mut cluster = with_cold_row();
@@ -102,8 +98,8 @@ fn a_request_for_a_cold_row_enters_a_batch_once_every_replica_has_fetched_the_ro
     assert_golden!(cluster);
 }
 
-/// Calvin §4.1: "if the sequencer underestimates disk I/O latency", the transaction "will be
-/// scheduled too soon and stall during execution".
+/// Calvin §4.1: a transaction waits for the disk while it runs if the predicted latency is too
+/// short.
 #[test]
 fn a_request_for_a_cold_row_waits_no_longer_than_the_disk_was_predicted_to_need() {
     let mut cluster = with_cold_row();
@@ -156,8 +152,7 @@ fn a_read_only_program_takes_no_place_in_the_order_and_waits_for_a_cut() {
     assert_golden!(cluster);
 }
 
-/// Calvin §3.1.1, asynchronous: "extremely low latency before a transaction can begin being
-/// executed at the master replica".
+/// Calvin §3.1.1, asynchronous: the master runs an epoch without waiting for another replica.
 #[test]
 fn the_master_runs_an_epoch_when_its_own_disk_has_the_batch_and_the_cut() {
     let mut cluster = recorded::<Calvin>(3, asynchronous());
@@ -170,8 +165,7 @@ fn the_master_runs_an_epoch_when_its_own_disk_has_the_batch_and_the_cut() {
     assert_golden!(cluster);
 }
 
-/// Calvin §3.1.1, asynchronous: "all transaction requests are forwarded immediately to sequencers
-/// located at nodes of this replica".
+/// Calvin §3.1.1, asynchronous: every replica forwards its requests to the master at once.
 #[test]
 fn a_request_is_forwarded_to_the_master_and_answered_where_it_arrived() {
     let mut cluster = recorded::<Calvin>(3, asynchronous());
@@ -183,8 +177,7 @@ fn a_request_is_forwarded_to_the_master_and_answered_where_it_arrived() {
     assert_golden!(cluster);
 }
 
-/// Calvin §3.1.1: "on the failure of a master sequencer, agreement has to be reached" on "which
-/// batch was the last valid batch sent out by the failed sequencer".
+/// Calvin §3.1.1: after a failover the replicas agree on the last valid batch of the failed master.
 #[test]
 fn a_deposed_master_rolls_back_the_epochs_that_were_not_agreed_on() {
     let mut cluster = recorded::<Calvin>(3, asynchronous());

@@ -13,8 +13,8 @@ fn options(checkpoints: Checkpoints) -> Options {
     Options { checkpoints, checkpoint_bytes: 1, ..Calvin::by_hand() }
 }
 
-/// Calvin §5, the third mode: with stores "that explicitly track all recent versions of each
-/// record", a checkpoint is a query over all records.
+/// Calvin §5, the third mode: if the store has several versions of a row, a checkpoint is a scan of
+/// one snapshot version.
 #[test]
 fn a_checkpoint_holds_one_version_while_later_epochs_run() {
     let mut cluster = recorded::<Calvin>(3, options(Checkpoints::Versions));
@@ -28,8 +28,8 @@ fn a_checkpoint_holds_one_version_while_later_epochs_run() {
     assert_golden!(cluster);
 }
 
-/// Calvin §5, the second mode: the snapshot is of a virtual point of consistency, "which is simply
-/// a pre-specified point in the global serial order".
+/// Calvin §5, the second mode: a checkpoint captures a point of the serial order that is known
+/// beforehand.
 #[test]
 fn with_zigzag_a_checkpoint_is_of_a_point_in_the_serial_order() {
     let mut cluster = recorded::<Calvin>(3, options(Checkpoints::Zigzag));
@@ -49,8 +49,8 @@ fn with_zigzag_a_checkpoint_is_of_a_point_in_the_serial_order() {
     assert_golden!(cluster);
 }
 
-/// Calvin §5, the first mode: the system can "freeze an entire replica", and "the period during
-/// which the replica is unavailable is not seen by the client". A cut gives the replica its turn.
+/// Calvin §5, the first mode: a replica is frozen for its checkpoint, and no client notices it. A
+/// cut gives the replica its turn.
 #[test]
 fn a_frozen_replica_runs_no_epoch_and_its_clients_are_answered_with_outcomes_of_a_peer() {
     let mut cluster = recorded::<Calvin>(3, options(Checkpoints::Frozen));
@@ -78,8 +78,7 @@ fn report(cluster: &mut ClusterOf<Calvin>) {
     }
 }
 
-/// Calvin §5: "only the transactional input is logged", and a checkpoint is the "starting point
-/// from which to begin replay during recovery".
+/// Calvin §5: the log contains inputs alone, and a recovery runs those after the checkpoint again.
 #[test]
 fn a_restart_runs_the_inputs_after_the_checkpoint_again() {
     let mut cluster = recorded::<Calvin>(3, options(Checkpoints::Versions));

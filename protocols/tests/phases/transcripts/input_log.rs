@@ -11,8 +11,8 @@ use super::super::support::words::{self, Timer, Transcribed};
 use super::super::support::{Cluster, Fate, by_hand, paper_by_hand};
 use super::{assert_golden, commit, hold, isolate, recorded};
 
-/// Minerva §3.3, Algorithm 2: "after securing a quorum of f+1 acknowledgments, the batch
-/// transitions to the available state", and the source broadcasts a proof of availability.
+/// Minerva §3.3, Algorithm 2: a batch is available once f + 1 replicas have acknowledged it, and
+/// its source broadcasts the proof of availability.
 #[test]
 fn a_batch_is_proven_available_once_it_is_durable_on_f_plus_1_replicas() {
     let mut cluster = recorded::<Minerva>(3, paper_by_hand());
@@ -27,7 +27,7 @@ fn a_batch_is_proven_available_once_it_is_durable_on_f_plus_1_replicas() {
     assert_golden!(cluster);
 }
 
-/// Minerva §3.3 and Figure 4: "availability is certified only for contiguous log prefixes".
+/// Minerva §3.3 and Figure 4: a proof of availability covers a log up to a batch, without gaps.
 #[test]
 fn a_batch_behind_a_gap_is_available_only_with_those_before_it() {
     let mut cluster = recorded::<Minerva>(3, paper_by_hand());
@@ -44,8 +44,8 @@ fn a_batch_behind_a_gap_is_available_only_with_those_before_it() {
     assert_golden!(cluster);
 }
 
-/// Minerva §3.3: "if a replica receives a PoA for a batch that is absent from its local log", it
-/// fetches the batch: from one peer at a time here.
+/// Minerva §3.3: a replica that has the proof of a batch, but not the batch, fetches it: from one
+/// peer at a time here.
 #[test]
 fn a_missing_batch_is_fetched_from_one_peer_and_then_its_epoch_is_applied() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -62,8 +62,8 @@ fn a_missing_batch_is_fetched_from_one_peer_and_then_its_epoch_is_applied() {
     assert_golden!(cluster);
 }
 
-/// Minerva §3.4, Algorithm 3: the coordinator proposes the vector of heads with a proof. "The
-/// consistent cut deterministically identifies the commit scope for the current epoch".
+/// Minerva §3.4, Algorithm 3: the coordinator proposes the heads that have proofs as a cut, and the
+/// decided cut bounds the epoch.
 #[test]
 fn a_cut_names_the_available_head_of_each_log_and_the_nth_decision_is_epoch_n() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -85,8 +85,8 @@ fn a_cut_names_the_available_head_of_each_log_and_the_nth_decision_is_epoch_n() 
     assert_golden!(cluster);
 }
 
-/// Minerva §4: the leader of agreement is the coordinator, and "a new leader will be elected to
-/// resume the commit process". A cut that a majority has accepted stays in its place.
+/// Minerva §4: the leader of agreement is the coordinator, and its successor continues to decide
+/// cuts. A cut that a majority has accepted stays in its place.
 #[test]
 fn a_new_coordinator_decides_the_cut_and_the_batches_that_the_old_one_left() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -155,8 +155,8 @@ fn a_replica_that_lost_its_log_stops_when_a_peer_greets_it() {
     assert_golden!(cluster);
 }
 
-/// Minerva §4: "failed replicas can recover by fetching the missing batches from other replicas".
-/// The promises and votes of a replica that lost its disk come from its peers, too.
+/// Minerva §4: a replica fetches from its peers the batches that it lacks after a failure. The
+/// promises and votes of a replica that lost its disk come from its peers, too.
 #[test]
 fn a_replica_that_lost_its_disk_takes_part_again_when_all_others_have_answered() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -180,8 +180,7 @@ fn a_replica_that_lost_its_disk_takes_part_again_when_all_others_have_answered()
     assert_golden!(cluster);
 }
 
-/// Minerva §4: "a batch can be safely discarded only after it has been fully processed by the
-/// entire cluster. To track this, replicas periodically broadcast their progress".
+/// Minerva §4: replicas report their progress, and drop a batch that all of them have applied.
 #[test]
 fn a_batch_is_dropped_once_every_member_has_reported_its_epoch() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -208,8 +207,8 @@ fn a_batch_is_dropped_once_every_member_has_reported_its_epoch() {
     assert_golden!(cluster);
 }
 
-/// Minerva §4: "replicas safely truncate the log". Only the state of a peer helps a replica that
-/// needs truncated batches.
+/// Minerva §4: a log is truncated up to the low watermark. Only the state of a peer helps a replica
+/// that needs truncated batches.
 #[test]
 fn a_replica_whose_batches_are_truncated_takes_a_checkpoint_from_a_peer() {
     let options = Options { removal_ms: 1_000, chunk_bytes: 64, ..by_hand() };
@@ -236,8 +235,7 @@ fn a_replica_whose_batches_are_truncated_takes_a_checkpoint_from_a_peer() {
     assert_golden!(cluster);
 }
 
-/// Minerva §4: "the Raft cluster is also used as the configuration manager". Changes of the
-/// configuration are in cuts.
+/// Minerva §4: agreement decides the configuration, too. Changes of the configuration are in cuts.
 #[test]
 fn a_silent_replica_is_removed_by_a_cut_and_readmitted_by_another() {
     let options = Options { removal_ms: 1_000, ..Minerva::by_hand() };

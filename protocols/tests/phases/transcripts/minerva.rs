@@ -8,8 +8,8 @@ use super::{assert_golden, commit, hold, recorded};
 /// The messages that every batch and every cut cause.
 const USUAL: &[&str] = &["Batch", "Ack", "ProofOfAvailability", "Agreement"];
 
-/// Minerva §3.2, Algorithm 1: "transactions access a temporary state containing uncommitted local
-/// changes applied atop the most recent consistent snapshot".
+/// Minerva §3.2, Algorithm 1: a local execution reads its source's uncommitted writes above the
+/// last snapshot.
 #[test]
 fn a_transaction_runs_at_once_on_the_snapshot_and_the_uncommitted_writes_of_its_source() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -26,8 +26,8 @@ fn a_transaction_runs_at_once_on_the_snapshot_and_the_uncommitted_writes_of_its_
     assert_golden!(cluster);
 }
 
-/// Minerva §3.2, §3.5 and Figure 3: chains "are treated as atomic units", also "across batches but
-/// still within the same epoch".
+/// Minerva §3.2, §3.5 and Figure 3: a chain is valid or invalid as a whole, even if it spans
+/// several batches of one epoch.
 #[test]
 fn transactions_that_read_each_others_writes_are_valid_or_invalid_together() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -44,8 +44,7 @@ fn transactions_that_read_each_others_writes_are_valid_or_invalid_together() {
     assert_golden!(cluster);
 }
 
-/// Minerva §3.5: stale transactions are "those that read a data version from a consistent snapshot
-/// that has been superseded by a committed update prior to the current epoch".
+/// Minerva §3.5: a transaction is stale if it read a version that an earlier epoch replaced.
 #[test]
 fn a_transaction_that_read_a_superseded_version_is_stale_and_runs_again() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -62,8 +61,8 @@ fn a_transaction_that_read_a_superseded_version_is_stale_and_runs_again() {
     assert_golden!(cluster);
 }
 
-/// Minerva §3.5: "any transaction that depends on a previously invalidated transaction, even across
-/// epochs, is recursively marked as stale".
+/// Minerva §3.5: a transaction is stale if it read a write of an invalid one, also one of an
+/// earlier epoch.
 #[test]
 fn a_transaction_that_read_the_write_of_an_invalid_one_is_stale_in_a_later_epoch() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -100,8 +99,8 @@ fn the_independent_set_of_chains_with_the_most_transactions_is_valid() {
     assert_golden!(cluster);
 }
 
-/// Minerva §3.5, Algorithm 4: the invalid transactions are "arranged into a total order determined
-/// by their (tid) and the predefined priority of their source replica".
+/// Minerva §3.5, Algorithm 4: the source and the number of an invalid transaction determine its
+/// place in the re-execution.
 #[test]
 fn invalid_transactions_run_again_in_the_order_of_their_sources() {
     let mut cluster = recorded::<Minerva>(3, by_hand());
@@ -128,8 +127,8 @@ fn the_answer_to_a_transaction_that_ran_again_names_the_contended_key() {
     assert_golden!(cluster);
 }
 
-/// Minerva §4: "incoming transactions are statically probed to extract their read and write sets",
-/// and "are automatically routed to the deterministic execution queue".
+/// Minerva §4: in high-contention mode a probe finds the footprint of a transaction, which then
+/// runs in the ordered queue only.
 #[test]
 fn under_high_contention_a_transaction_is_probed_and_runs_only_at_its_place() {
     let options = Options { high_contention_ms: 0, ..by_hand() };
@@ -171,8 +170,8 @@ fn a_run_that_read_a_range_is_invalid_if_a_row_appears_in_it() {
     assert_golden!(cluster);
 }
 
-/// Minerva §4: the log is persisted, "allowing the recovered replica to only gather the missing
-/// batches without the need to re-execute all transactions within the epoch".
+/// Minerva §4: a restart applies the epochs of the persisted log, and does not run all their
+/// transactions again.
 #[test]
 fn a_restart_applies_the_decided_epochs_of_its_log_after_the_checkpoint() {
     let options = Options { checkpoint_bytes: 1, ..by_hand() };
@@ -202,9 +201,8 @@ fn a_restart_applies_the_decided_epochs_of_its_log_after_the_checkpoint() {
     assert_golden!(cluster);
 }
 
-/// Minerva §3.6: without the extension `keep_uncommitted`, "the transaction in the second batch
-/// must be derived from the previous consistent snapshot, so it is treated the same as stale
-/// transactions".
+/// Minerva §3.6: without the extension `keep_uncommitted`, a transaction that read an uncommitted
+/// write of an earlier epoch is stale.
 #[test]
 fn in_the_papers_protocol_a_read_of_a_predecessor_of_an_earlier_epoch_is_stale() {
     let mut cluster = recorded::<Minerva>(3, paper_by_hand());

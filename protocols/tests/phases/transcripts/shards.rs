@@ -29,8 +29,7 @@ fn in_one_region() -> ClusterOf<Calvin> {
     partitioned(&["a"], Calvin::by_hand())
 }
 
-/// Calvin §3.1: a sequencer sends to each scheduler "all transaction inputs collected that the
-/// recipient will need to participate in".
+/// Calvin §3.1: a sequencer sends to each scheduler the requests in which its shard participates.
 #[test]
 fn each_shard_is_sent_the_requests_of_an_epoch_that_it_participates_in() {
     let mut cluster = in_one_region();
@@ -41,9 +40,8 @@ fn each_shard_is_sent_the_requests_of_an_epoch_that_it_participates_in() {
     assert_golden!(cluster);
 }
 
-/// Calvin §3.2, phases 1 to 5: "all results from the local read phase are forwarded to counterpart
-/// worker threads on every actively participating node"; a passive participant "is finished after
-/// this phase".
+/// Calvin §3.2, phases 1 to 5: every participant sends the rows that it has read to the active
+/// participants; a passive one is then done.
 #[test]
 fn a_passive_participant_sends_its_rows_to_the_active_one_and_is_done() {
     let mut cluster = in_one_region();
@@ -56,8 +54,7 @@ fn a_passive_participant_sends_its_rows_to_the_active_one_and_is_done() {
     assert_golden!(cluster);
 }
 
-/// Calvin §3.2, phase 5: "non-local writes can be ignored, since they will be viewed as local
-/// writes by the counterpart transaction execution thread".
+/// Calvin §3.2, phase 5: an active participant applies the writes of its own shard alone.
 #[test]
 fn every_active_participant_collects_all_rows_and_applies_its_own_writes() {
     let mut cluster = in_one_region();
@@ -92,8 +89,8 @@ fn a_reconnaissance_asks_other_shards_for_the_rows_that_it_lacks() {
     assert_golden!(cluster);
 }
 
-/// Calvin §3.2.1: the process is "(deterministically) restarted" if the read/write set that the
-/// reconnaissance found is no longer valid. The transaction is looked up and sequenced again.
+/// Calvin §3.2.1: a transaction restarts, on all shards alike, if its footprint is no longer the
+/// one that the reconnaissance found. The transaction is looked up and sequenced again.
 #[test]
 fn a_footprint_violation_has_no_effect_on_any_shard_and_the_transaction_is_sequenced_again() {
     let mut cluster = in_one_region();
@@ -144,8 +141,8 @@ fn a_shard_that_restarts_runs_its_epochs_again_with_the_logged_rows_of_the_other
     assert_golden!(cluster);
 }
 
-/// Calvin §3.1: the epoch number "is synchronously incremented across the entire system". A group
-/// without requests follows the others.
+/// Calvin §3.1: all sequencers advance to the next epoch together. A group without requests follows
+/// the others.
 #[test]
 fn a_group_without_requests_follows_the_others_with_empty_cuts() {
     let mut cluster = in_one_region();
@@ -156,8 +153,8 @@ fn a_group_without_requests_follows_the_others_with_empty_cuts() {
     assert_golden!(cluster);
 }
 
-/// Calvin §6.2: slowdowns of one machine "cause other machines to have to slow their execution as
-/// well". Here clients are refused after 256 epochs, in the name of that machine.
+/// Calvin §6.2: a slow node makes the other nodes slow, too. Here clients are refused after 256
+/// epochs, in the name of that node.
 #[test]
 fn a_client_is_refused_when_another_node_is_too_far_behind() {
     let mut cluster = partitioned(&["a"], Options { epoch_ms: 10, ..Calvin::by_hand() });
@@ -191,8 +188,8 @@ fn a_region_of_masters_runs_an_epoch_early_and_confirms_it_when_all_cuts_are_dec
     assert_golden!(cluster);
 }
 
-/// Calvin §3.1.1: after a failover agreement is needed "between all nodes in the same replica",
-/// too: another shard may have run an epoch with the failed master's slice.
+/// Calvin §3.1.1: the nodes of a region agree after a failover, too: another shard may have run an
+/// epoch with the failed master's slice.
 #[test]
 fn a_shard_that_ran_an_epoch_on_a_void_slice_rolls_back_and_runs_the_decided_one() {
     let options = Options { replication: Replication::Asynchronous, ..Calvin::by_hand() };
@@ -224,8 +221,8 @@ fn a_shard_that_ran_an_epoch_on_a_void_slice_rolls_back_and_runs_the_decided_one
     assert_golden!(cluster);
 }
 
-/// Calvin §8 leaves to the future "directing other replicas of the afflicted machine to forward
-/// their remote read messages": here a node subscribes to another region's.
+/// Calvin §8 leaves to the future that another replica sends the remote reads of a lost node: here
+/// a node subscribes to another region's.
 #[test]
 fn a_shard_subscribes_in_another_region_when_the_node_of_its_own_is_lost() {
     let mut cluster = partitioned(&["a", "b", "c"], Calvin::by_hand());
