@@ -566,8 +566,8 @@ mod tests {
         let partitions = Partitions::new(2, Rule::Hash { prefix_bytes: 4 })
             .with(TableId(7), Rule::Everywhere)
             .with(TableId(9), Rule::Ranges { starts: vec![vec![0, 171]] });
-        let told = "2 shards, by hash of 4 bytes, t7 everywhere, t9 by ranges from 00ab";
-        assert_eq!(partitions.to_string(), told);
+        let expected = "2 shards, by hash of 4 bytes, t7 everywhere, t9 by ranges from 00ab";
+        assert_eq!(partitions.to_string(), expected);
     }
 
     #[test]

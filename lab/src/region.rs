@@ -209,9 +209,9 @@ mod tests {
     #[test]
     fn programs_are_told_where_everybody_is() {
         let address = |last| IpAddr::from([10, 86, last, 1]);
-        let told = variables("eu-west", [("us-east", address(1)), ("eu-west", address(2))]);
-        let told: Vec<String> =
-            told.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        assert_eq!(told, ["LAB_US_EAST=10.86.1.1", "LAB_EU_WEST=10.86.2.1", "LAB_REGION=eu-west"]);
+        let found = variables("eu-west", [("us-east", address(1)), ("eu-west", address(2))]);
+        let found: Vec<String> =
+            found.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(found, ["LAB_US_EAST=10.86.1.1", "LAB_EU_WEST=10.86.2.1", "LAB_REGION=eu-west"]);
     }
 }

@@ -22,14 +22,14 @@ mod tests {
 
     #[test]
     fn a_panic_is_told_with_its_thread_and_its_words_and_what_goes_well_is_not() {
-        let mut told = Vec::new();
-        caught("quiet", || (), |reason| told.push(reason));
-        caught("loud", || panic!("no {}", 7), |reason| told.push(reason));
-        caught("odd", || std::panic::panic_any(7), |reason| told.push(reason));
+        let mut reported = Vec::new();
+        caught("quiet", || (), |reason| reported.push(reason));
+        caught("loud", || panic!("no {}", 7), |reason| reported.push(reason));
+        caught("odd", || std::panic::panic_any(7), |reason| reported.push(reason));
         let words = ["no 7", "a panic"];
         let threads = ["loud", "odd"].into_iter().zip(words);
         let expected =
             threads.map(|(it, why)| format!("thread {it} failed: {why} (this is a bug)"));
-        assert_eq!(told, expected.collect::<Vec<_>>());
+        assert_eq!(reported, expected.collect::<Vec<_>>());
     }
 }

@@ -362,8 +362,8 @@ fn start_node(
         .with_reserved_prefixes(protocol::reserved_prefixes());
     let shared = Arc::new(shared.with_procedures(natives));
     let goodbye = Arc::new(Notify::new());
-    let told = goodbye.clone();
-    let shutdown = async move { told.notified().await };
+    let stopped = goodbye.clone();
+    let shutdown = async move { stopped.notified().await };
     let serving =
         pgwire::serve_sharing(shared.clone(), security, listener, node.engine(), shutdown);
     runtime.spawn(serving);

@@ -29,7 +29,7 @@ pub(crate) fn describe(
     topology: &Topology,
     zone: &Zone,
 ) -> String {
-    let Some(change) = Change::told_by(&detail) else { return detail };
+    let Some(change) = Change::from_detail(&detail) else { return detail };
     let by = change.winner.map(|winner| by(winner, topology));
     let became = |verb: &str| match &by {
         Some(by) => format!("was {verb} {by}."),

@@ -64,7 +64,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// The abort that reports this change to a client. [`Change::told_by`] parses its detail.
+    /// The abort that reports this change to a client. [`Change::from_detail`] parses its detail.
     pub fn into_abort(self) -> Abort {
         let shown = &self.key[..self.key.len().min(KEY_SHOWN_MAX)];
         let cut = if self.key.len() > KEY_SHOWN_MAX { CUT } else { "" };
@@ -82,7 +82,7 @@ impl Change {
     /// Parses a change from an abort's detail, for callers that know the meaning of the key's
     /// bytes. Returns `None` if the detail reports something else. A truncated key yields its first
     /// bytes.
-    pub fn told_by(detail: &str) -> Option<Self> {
+    pub fn from_detail(detail: &str) -> Option<Self> {
         let rest = detail.strip_prefix("Key \"")?;
         let (key, rest) = unescape(rest)?;
         let (table, rest) = rest.strip_prefix(" of table t")?.split_once(' ')?;
@@ -204,17 +204,17 @@ mod tests {
             for winner in winners {
                 let change = Change { table: TableId(1_004), key: Key::from(key), winner };
                 let detail = change.clone().into_abort().detail.unwrap();
-                assert_eq!(Change::told_by(&detail), Some(change), "{detail}");
+                assert_eq!(Change::from_detail(&detail), Some(change), "{detail}");
                 for len in 0..detail.len() {
-                    assert_eq!(Change::told_by(&detail[..len]), None, "truncated to {len}");
+                    assert_eq!(Change::from_detail(&detail[..len]), None, "truncated to {len}");
                 }
             }
         }
         let long = vec![7; KEY_SHOWN_MAX + 1];
         let change = Change { table: TableId(4), key: Key::from(&long[..]), winner: None };
-        let told = Change::told_by(&change.into_abort().detail.unwrap()).unwrap();
-        assert_eq!(told.key.as_bytes(), &long[..KEY_SHOWN_MAX]);
-        assert_eq!(Change::told_by("Key \"é\" of table t1 was deleted."), None);
+        let change = Change::from_detail(&change.into_abort().detail.unwrap()).unwrap();
+        assert_eq!(change.key.as_bytes(), &long[..KEY_SHOWN_MAX]);
+        assert_eq!(Change::from_detail("Key \"é\" of table t1 was deleted."), None);
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl ToyProtocol {
         });
         let mut config = config(0, &[], 1);
         config.listen = listen;
-        let (count, told) = (submits.clone(), troubles.clone());
+        let (count, reported) = (submits.clone(), troubles.clone());
         let on_event = move |event| match event {
             TransportEvent::Submit(calls) => {
                 assert!(!calls.is_empty());
@@ -88,7 +88,7 @@ impl ToyProtocol {
                 send(&sender, calls);
             }
             TransportEvent::Query(query) => answer(query),
-            TransportEvent::Trouble { reason, .. } => told.lock().unwrap().push(reason),
+            TransportEvent::Trouble { reason, .. } => reported.lock().unwrap().push(reason),
             other => panic!("{other:?} in a cluster of one"),
         };
         let transport = Transport::start(config, Arc::new(on_event)).unwrap();
@@ -117,8 +117,11 @@ async fn a_bug_that_one_client_meets_disconnects_it_and_no_other() {
         "the toy has no such query, and panics"
     );
     assert_eq!(other.fresh().await.unwrap(), SnapshotVersion(6));
-    let told = toy.troubles.lock().unwrap().join("; ");
-    assert!(told.contains("thread client failed") && told.contains("is a bug"), "{told}");
+    let reported = toy.troubles.lock().unwrap().join("; ");
+    assert!(
+        reported.contains("thread client failed") && reported.contains("is a bug"),
+        "{reported}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -276,10 +276,10 @@ mod tests {
     fn a_disk_that_fails_is_told_of_before_whoever_needs_it_is_stopped() {
         let fails = Arc::new(AtomicBool::new(false));
         let backend = Failing(Unsynced(tempfile::tempfile().unwrap()), fails.clone());
-        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let reported: Arc<Mutex<Vec<String>>> = Arc::default();
         let on_error = {
-            let told = told.clone();
-            Arc::new(move |reason| told.lock().unwrap().push(reason))
+            let reported = reported.clone();
+            Arc::new(move |reason| reported.lock().unwrap().push(reason))
         };
         let file = ColdFile::over(backend, Duration::ZERO, on_error).unwrap();
         let values: Vec<Copied> = (0..100).map(|i| copied(i, 1)).collect();
@@ -288,7 +288,7 @@ mod tests {
         let put = || file.put(&values);
         let stopped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(put));
         assert!(stopped.is_err());
-        let told = told.lock().unwrap();
-        assert!(told[0].contains("can't be written: ") && told[0].contains("no such disk"));
+        let reported = reported.lock().unwrap();
+        assert!(reported[0].contains("can't be written: ") && reported[0].contains("no such disk"));
     }
 }

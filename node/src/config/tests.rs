@@ -172,9 +172,9 @@ fn nodes_have_shards_and_tables_their_rules() {
     let topology = config.topology();
     assert_eq!(topology.node_at(RegionId(1), ShardId(1)), Some(NodeId(3)));
     assert_eq!(topology.place_name(NodeId(2)), "b.0");
-    let told = "2 shards, by hash of 4 bytes, t1 everywhere, t2 everywhere, t7 everywhere, \
+    let expected = "2 shards, by hash of 4 bytes, t1 everywhere, t2 everywhere, t7 everywhere, \
                 t9 by ranges from 00ab, t10 by number of 2 bytes from 1";
-    assert_eq!(topology.partitions.to_string(), told);
+    assert_eq!(topology.partitions.to_string(), expected);
     let again = Config::parse("again", &config.to_toml()).unwrap();
     assert_eq!(again.topology(), topology);
     let (rules, _) = DIVIDED.split_once("[partitions]").unwrap();

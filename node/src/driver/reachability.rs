@@ -385,7 +385,7 @@ mod tests {
         let regions = ["us", "eu", "ap"];
         let topology = Topology::one_node_per_region("test", &regions, Span::ZERO);
         let reachability = Reachability::new(NodeId(0), Arc::new(topology));
-        let told = |missing: &[u16], forgetful: &[u16], upto| {
+        let majority = |missing: &[u16], forgetful: &[u16], upto| {
             let nodes = |ids: &[u16]| ids.iter().map(|node| NodeId(*node)).collect();
             let (missing, forgetful) = (nodes(missing), nodes(forgetful));
             let rejoin = Rejoining { missing, forgetful, needed: 2, upto };
@@ -393,14 +393,14 @@ mod tests {
         };
         let both = "this node is being replaced: waiting for eu (node 1), ap (node 2) to report \
                     what they know about it";
-        assert_eq!(told(&[1, 2], &[], None), Majority::Rejoins(both.to_owned()));
+        assert_eq!(majority(&[1, 2], &[], None), Majority::Rejoins(both.to_owned()));
         assert_eq!(reachability.rejoining().as_deref(), Some(both));
         let one = "this node is being replaced: waiting for eu (node 1) to report what they know \
                    about it; also being replaced: ap (node 2); 2 other nodes that are not being \
                    replaced are needed";
-        assert_eq!(told(&[1], &[2], None), Majority::Rejoins(one.to_owned()));
+        assert_eq!(majority(&[1], &[2], None), Majority::Rejoins(one.to_owned()));
         let far = "this node is being replaced: fetching the data up to version v9";
-        assert_eq!(told(&[], &[], Some(SnapshotVersion(9))), Majority::Rejoins(far.to_owned()));
+        assert_eq!(majority(&[], &[], Some(SnapshotVersion(9))), Majority::Rejoins(far.to_owned()));
         assert_eq!(reachability.on_start_waits(None), Majority::Unchanged);
         assert_eq!(reachability.rejoining(), None);
     }

@@ -78,10 +78,10 @@ impl Stages {
         }
         *ns.entry("client").or_default() += threads.sql_us * 1e3;
         *ns.entry("pool").or_default() += threads.pool_us * 1e3;
-        let told: f64 = ns.values().sum();
+        let known: f64 = ns.values().sum();
         // The clocks of the threads and of the process are read at different moments, so the rest
         // could be negative.
-        ns.insert(REST, (cpu_us * 1e3 - told).max(0.0));
+        ns.insert(REST, (cpu_us * 1e3 - known).max(0.0));
         let us = |stage: &Stage| (stage.name, ns.get(stage.name).copied().unwrap_or(0.0) / 1e3);
         Some(Self(ALL.iter().map(us).collect()))
     }

@@ -163,8 +163,8 @@ impl Usage {
     }
 
     /// Adds the nodes' reports.
-    pub fn add(&mut self, told: Vec<NodeCounters>) {
-        for NodeCounters { sent, counters, traces } in told {
+    pub fn add(&mut self, nodes: Vec<NodeCounters>) {
+        for NodeCounters { sent, counters, traces } in nodes {
             self.links.push(sent);
             self.counters.push(counters);
             self.traces.push(traces);
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_node_that_was_silent_at_one_end_counts_for_nothing() {
-        let told = |epochs| {
+        let nodes = |epochs| {
             let counters = BTreeMap::from([("epochs".to_owned(), epochs)]);
             Some(NodeCounters {
                 sent: vec![LinkTraffic::default(); 3],
@@ -299,10 +299,10 @@ mod tests {
             })
         };
         let [before, after] =
-            NodeCounters::pairs(vec![told(3), None, told(8)], vec![told(10), told(700), None]);
-        let of = |told| {
+            NodeCounters::pairs(vec![nodes(3), None, nodes(8)], vec![nodes(10), nodes(700), None]);
+        let of = |nodes| {
             let mut usage = Usage::default();
-            usage.add(told);
+            usage.add(nodes);
             usage
         };
         let since = of(after).since(&of(before));

@@ -178,8 +178,8 @@ impl Bar {
             (part.name(), mean(sum))
         };
         let mut parts_ms: BTreeMap<_, _> = LatencyStage::ALL.into_iter().map(part).collect();
-        let told: f64 = parts_ms.values().sum();
-        parts_ms.insert(OTHER, (latency_ms - told).max(0.0));
+        let known: f64 = parts_ms.values().sum();
+        parts_ms.insert(OTHER, (latency_ms - known).max(0.0));
         Self { latency_ms, of: of.len(), parts_ms }
     }
 }

@@ -84,7 +84,7 @@ impl<'a> Controls<'a> {
         if started.is_empty() {
             return Err(format!("the node in {region} is already running"));
         }
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         for node in started {
             // The next command may need this node, and its client has not reconnected yet.
             let client = &self.clients[node.index()];
@@ -99,9 +99,9 @@ impl<'a> Controls<'a> {
             };
             let member = &mut self.cluster.members[node.index()];
             let pid = member.pid().unwrap_or_default();
-            told.push(format!("started process {pid} in {}{late}", member.name()));
+            lines.push(format!("started process {pid} in {}{late}", member.name()));
         }
-        Ok(told.join("\n"))
+        Ok(lines.join("\n"))
     }
 
     async fn cut(&mut self, a: &str, b: &str) -> Result<String, String> {

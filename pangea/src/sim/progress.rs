@@ -23,7 +23,7 @@ pub struct Progress {
     /// The total of seeds, or of seconds.
     all: u64,
     time: Option<Duration>,
-    told: Mutex<Instant>,
+    last_line: Mutex<Instant>,
 }
 
 impl Progress {
@@ -36,7 +36,7 @@ impl Progress {
         let style = ProgressStyle::with_template(template).expect("the templates are constants");
         let bar = ProgressBar::new(all).with_style(style);
         bar.enable_steady_tick(PROGRESS_TICK);
-        Self { bar, all, time, told: Mutex::new(Instant::now()) }
+        Self { bar, all, time, last_line: Mutex::new(Instant::now()) }
     }
 
     /// Updates the progress after each run.
@@ -50,9 +50,9 @@ impl Progress {
         self.bar.set_position(position);
         let of_time = self.time.map(|_| format!("{seeds} seeds, ")).unwrap_or_default();
         self.bar.set_message(format!("{of_time}{failed} failed, {rate:.1}/s"));
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.bar.is_hidden() && told.elapsed() >= PROGRESS_PERIOD {
-            *told = Instant::now();
+        let mut last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.bar.is_hidden() && last_line.elapsed() >= PROGRESS_PERIOD {
+            *last_line = Instant::now();
             let (all, unit) = (self.all, if self.time.is_some() { "s" } else { "seeds" });
             crate::warn(&format!(
                 "{position} of {all} {unit}, {of_time}{failed} failed, {rate:.1} a second"

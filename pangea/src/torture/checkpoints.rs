@@ -69,18 +69,18 @@ impl Checkpoints {
     }
 
     /// Returns the number of checkpoints seen, as text.
-    pub fn told(&self, plan: &Plan) -> String {
+    pub fn summary(&self, plan: &Plan) -> String {
         let of_node = |node| self.seen.iter().filter(|(of, _)| *of == node).count();
         let counts: Vec<usize> = (0..self.directories.len()).map(of_node).collect();
         let (least, most) = (counts.iter().min(), counts.iter().max());
         let (least, most) = (least.copied().unwrap_or(0), most.copied().unwrap_or(0));
-        let mut told = format!("{}, per node {least} to {most}", self.seen.len());
+        let mut summary = format!("{}, per node {least} to {most}", self.seen.len());
         let chosen = with_protocol(&plan.protocol, TortureSettings).unwrap_or_default();
         let modes = chosen.iter().filter_map(|it| plan.options.get(it.key)?.as_str());
         modes.for_each(|mode| {
-            let _ = write!(told, ", {mode}");
+            let _ = write!(summary, ", {mode}");
         });
-        told
+        summary
     }
 }
 

@@ -222,8 +222,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let played = runtime.block_on(Cluster::run_while(plan, place, work));
     // Clients that are still waiting for a response are dropped with the runtime.
     drop(runtime);
-    let checked = history.flush().map_err(cant).and(played).and_then(|told| {
-        say(&told)?;
+    let checked = history.flush().map_err(cant).and(played).and_then(|summary| {
+        say(&summary)?;
         // The name of a temporary file is of no use, because the file will be removed.
         let name = match &temporary {
             Some(_) => "the history".to_owned(),
@@ -309,7 +309,7 @@ async fn torture(
         met.conflicts,
         counts.unknown,
         met.connections_lost,
-        checkpoints.told(&cluster.plan),
+        checkpoints.summary(&cluster.plan),
     ))
 }
 

@@ -249,12 +249,12 @@ impl<'a> Nemesis<'a> {
         node: usize,
         what: impl AsyncFnOnce(&Client) -> Result<(), E>,
     ) -> Result<(), Failure> {
-        let told = async {
+        let answer = async {
             let client = self.cluster.members[node].client().await?;
             what(&client).await.map_err(|error| Failure::failed(self.region(node), error))
         };
-        let told = tokio::time::timeout(CONTROL_DEADLINE, told).await;
-        told.unwrap_or_else(|_| {
+        let answer = tokio::time::timeout(CONTROL_DEADLINE, answer).await;
+        answer.unwrap_or_else(|_| {
             let seconds = CONTROL_DEADLINE.as_secs();
             let region = self.region(node);
             Err(Failure::Failed(format!("{region} did not execute a command within {seconds} s")))

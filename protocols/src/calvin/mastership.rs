@@ -103,8 +103,8 @@ pub(crate) struct Mastership {
     since: Timestamp,
     /// The replica that requested mastership, and the time until which no requests are accepted for
     /// it.
-    yields: Option<(NodeId, Timestamp)>,
-    has_yielded: bool,
+    successor: Option<(NodeId, Timestamp)>,
+    has_transferred: bool,
     /// Whether this replica has campaigned to regain the leadership that it had when it stopped.
     has_returned: bool,
     /// Whether transactions were accepted that are in no batch yet.
@@ -126,8 +126,8 @@ impl Mastership {
             opened: Term::default(),
             has_begun: false,
             since: Timestamp::default(),
-            yields: None,
-            has_yielded: false,
+            successor: None,
+            has_transferred: false,
             has_returned: false,
             has_collected: false,
             reign_applied: None,
@@ -172,7 +172,7 @@ impl Inputs<Calvin> {
 
     /// Whether this replica currently accepts transactions as the master.
     pub(crate) fn takes(&self) -> bool {
-        self.is_open() && self.extension.mastery.yields.is_none()
+        self.is_open() && self.extension.mastery.successor.is_none()
     }
 
     /// Whether this replica is the master, and all cuts from before its master term are decided and
@@ -213,7 +213,7 @@ impl Inputs<Calvin> {
         if !leads {
             if mastery.reign.take().is_some() {
                 cx.mark("calvin.reign_ended");
-                (mastery.yields, mastery.has_yielded) = (None, false);
+                (mastery.successor, mastery.has_transferred) = (None, false);
             }
             return;
         }
@@ -222,7 +222,7 @@ impl Inputs<Calvin> {
             mastery.reign = Some(MasterTerm { term, first });
             mastery.has_begun = false;
             mastery.since = cx.now.at;
-            (mastery.yields, mastery.has_yielded) = (None, false);
+            (mastery.successor, mastery.has_transferred) = (None, false);
         }
         // If several replicas campaign at the same time, the preferred one may be slightly later.
         let is_sure = mastery.preferred == Some(self.replica.me)
@@ -344,25 +344,25 @@ impl Inputs<Calvin> {
 
     /// Handles a peer's request for mastership.
     pub(crate) fn on_request_mastership(&mut self, cx: &mut Cx<'_, Calvin>, from: NodeId) {
-        if self.is_open() && self.extension.mastery.yields.is_none() {
-            self.extension.mastery.yields = Some((from, cx.now.at + YIELD_MAX));
-            self.extension.mastery.has_yielded = false;
+        if self.is_open() && self.extension.mastery.successor.is_none() {
+            self.extension.mastery.successor = Some((from, cx.now.at + YIELD_MAX));
+            self.extension.mastery.has_transferred = false;
         }
     }
 
     /// Transfers mastership once all accepted transactions are decided, so that none is lost.
     fn give_way(&mut self, cx: &mut Cx<'_, Calvin>) {
-        let Some((to, until)) = self.extension.mastery.yields else { return };
+        let Some((to, until)) = self.extension.mastery.successor else { return };
         if cx.now.at >= until {
             cx.mark("calvin.yield_in_vain");
-            self.extension.mastery.yields = None;
+            self.extension.mastery.successor = None;
             return;
         }
         let is_settled =
             self.extension.mastery.early.is_empty() && !self.extension.mastery.has_collected;
-        if is_settled && !self.extension.mastery.has_yielded {
+        if is_settled && !self.extension.mastery.has_transferred {
             cx.mark("calvin.yielded");
-            self.extension.mastery.has_yielded = true;
+            self.extension.mastery.has_transferred = true;
             let term = self.agreement().term();
             self.replica.send(cx, to, Message::TransferMastership { term });
         }

@@ -135,7 +135,7 @@ pub(super) struct Shards {
     pub sharded: Sharded,
     /// Whether execution has yielded and continues with the next `Resume`, so that inputs that have
     /// arrived in the meantime are handled first.
-    pub yields: bool,
+    pub has_yielded: bool,
     /// The rows and outcomes received from other shards for unconfirmed epochs, of any lineage.
     pub received: BTreeMap<SnapshotVersion, BTreeMap<Lineage, Received>>,
     /// The local requests in the group's epochs, until their clients are answered.
@@ -295,7 +295,7 @@ impl Shards {
             own: BTreeMap::new(),
             scheduled_upto: SnapshotVersion::ZERO,
             sharded: Sharded::new(partitions.clone(), place.shard),
-            yields: false,
+            has_yielded: false,
             received: BTreeMap::new(),
             local_requests: BTreeMap::new(),
             results: BTreeMap::new(),
@@ -380,7 +380,7 @@ impl Shards {
             "started epochs are pending"
         );
         let is_over = self.scheduled_upto > applied && oldest.is_none_or(|it| it > applied.next());
-        assert!(!is_over || self.yields, "an epoch ends with its last transaction");
+        assert!(!is_over || self.has_yielded, "an epoch ends with its last transaction");
         for stream in self.streams.values() {
             assert!(
                 stream.inbound.upto >= self.scheduled_upto,
@@ -462,18 +462,18 @@ impl Calvin {
     /// because running them one by one would cost each node a step and a message for each.
     pub(super) fn advance_shards(&mut self, cx: &mut Cx<'_, Self>, is_resumed: bool) {
         self.slice_epochs(cx);
-        if self.shards().yields && !is_resumed {
+        if self.shards().has_yielded && !is_resumed {
             return;
         }
-        self.shards().yields = false;
+        self.shards().has_yielded = false;
         while self.schedule_epoch(cx) {}
         if is_resumed && self.can_run() {
             self.run_given(cx);
             // There may be room for further epochs.
             while self.schedule_epoch(cx) {}
         }
-        if !self.shards().yields && self.can_run() {
-            self.shards().yields = true;
+        if !self.shards().has_yielded && self.can_run() {
+            self.shards().has_yielded = true;
             cx.resume();
         }
     }

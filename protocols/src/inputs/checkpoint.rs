@@ -133,10 +133,10 @@ impl<H: Host> Inputs<H> {
     /// Whether a completely received checkpoint advances this replica. The protocol calls this when
     /// no epoch is partly applied.
     pub(crate) fn is_of_use(&self, cx: &mut Cx<'_, H>, incoming: &Incoming) -> bool {
-        let told = incoming.configuration().head_of(self.replica.me);
+        let reported = incoming.configuration().head_of(self.replica.me);
         let held = self.streams.own_head(&self.replica);
-        if told > held {
-            cx.stop(lost_batches(self.node(incoming.from()), told, held));
+        if reported > held {
+            cx.stop(lost_batches(self.node(incoming.from()), reported, held));
             return false;
         }
         // Undecided early epochs do not count, and must not be discarded for no gain.

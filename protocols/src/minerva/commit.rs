@@ -348,8 +348,8 @@ impl Minerva {
             })
             .collect();
         let header = &|job: &Job<'_>| header_in_order(job.txn, job.program);
-        let (registry, told) = (&self.state.registry, ResultDetail::Writes);
-        ordered::execute(cx.pool, registry, cx.store, epoch, &jobs, header, told)
+        let (registry, detail) = (&self.state.registry, ResultDetail::Writes);
+        ordered::execute(cx.pool, registry, cx.store, epoch, &jobs, header, detail)
     }
 
     /// The footprint that a run at the source found; `None` if the arguments determine it.

@@ -119,7 +119,7 @@ impl Session {
             return;
         }
         self.tally.conflicts += 1;
-        if let Some(change) = abort.detail.as_deref().and_then(Change::told_by) {
+        if let Some(change) = abort.detail.as_deref().and_then(Change::from_detail) {
             self.shared.insight.hot_keys.note(change.table, &change.key, now());
         }
     }

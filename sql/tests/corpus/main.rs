@@ -86,6 +86,6 @@ fn the_page_is_what_the_corpus_shows() {
         return;
     }
     let written = std::fs::read_to_string(page_path()).unwrap_or_default();
-    let how = "docs/TESTING.md says how it is written anew";
+    let how = "docs/TESTING.md says how to generate it";
     assert!(written == page(&all_features()), "docs/SQL.md is not what the corpus shows: {how}");
 }

@@ -21,16 +21,13 @@ pub fn page(features: &[Feature]) -> String {
          {differences} do not.\n",
         features.len()
     );
-    let mut section = "";
-    for feature in features {
-        if feature.section != section {
-            section = &feature.section;
-            page.push_str(&format!(
-                "\n## {section}\n\n| feature | supported | example | notes | statements |\n\
-                 |---|---|---|---|---|\n"
-            ));
-        }
-        page.push_str(&row(feature));
+    for section in features.chunk_by(|a, b| a.section == b.section) {
+        page.push_str(&format!(
+            "\n## {}\n\n| feature | supported | example | statements |\n|---|---|---|---|\n",
+            section[0].section
+        ));
+        section.iter().for_each(|feature| page.push_str(&row(feature)));
+        section.iter().for_each(|feature| page.push_str(&details(feature)));
     }
     page
 }
@@ -42,8 +39,18 @@ fn row(feature: &Feature) -> String {
         (_, true) => "in part",
         (_, false) => "yes",
     };
+    let example = feature.example.split_whitespace().collect::<Vec<_>>().join(" ");
+    let cells =
+        [feature.name.clone(), supported.to_owned(), code(&example), feature.same.to_string()];
+    // A bar ends a cell, even in code.
+    let cells = cells.map(|cell| cell.replace('|', "\\|"));
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// Returns the notes of a feature as a list under its name, if it has any.
+fn details(feature: &Feature) -> String {
     let mut notes = feature.notes.clone();
-    for (kind, is_refused) in [("not supported", true), ("differs", false)] {
+    for (kind, is_refused) in [("Not supported", true), ("Differs", false)] {
         let mut texts: Vec<&str> = Vec::new();
         for difference in feature.differences.iter().filter(|it| it.is_refused == is_refused) {
             if !texts.contains(&difference.what.as_str()) {
@@ -51,20 +58,33 @@ fn row(feature: &Feature) -> String {
             }
         }
         if !texts.is_empty() {
-            notes.push(format!("{kind}: {}", texts.join(", ")));
+            notes.push(format!("{kind}: {}.", texts.join("; ")));
         }
     }
-    let example = feature.example.split_whitespace().collect::<Vec<_>>().join(" ");
-    let cells = [
-        feature.name.clone(),
-        supported.to_owned(),
-        code(&example),
-        notes.join("<br>"),
-        feature.same.to_string(),
-    ];
-    // A bar ends a cell, even in code.
-    let cells = cells.map(|cell| cell.replace('|', "\\|"));
-    format!("| {} |\n", cells.join(" | "))
+    let mut text = String::new();
+    for (i, note) in notes.iter().enumerate() {
+        if i == 0 {
+            text.push_str(&format!("\n**{}**\n\n", feature.name));
+        }
+        text.push_str(&item(note));
+    }
+    text
+}
+
+/// Formats an item of a list, with lines of at most 100 columns where words allow it.
+fn item(text: &str) -> String {
+    let (mut item, mut column) = ("-".to_owned(), 1);
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if column + 1 + width > 100 {
+            item.push_str("\n ");
+            column = 1;
+        }
+        item.push(' ');
+        item.push_str(word);
+        column += 1 + width;
+    }
+    item + "\n"
 }
 
 /// Formats a text as code, even if it contains backticks.

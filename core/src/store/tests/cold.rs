@@ -229,11 +229,11 @@ fn nobody_who_reclaims_waits_for_the_cold_store() {
     let chosen = choose(&store);
     let of_writer = store.clone();
     *lock(&cold.on_put) = Some(Interruption(Box::new(move || {
-        let (told, hears) = std::sync::mpsc::channel();
-        let reclaim = move || told.send(of_writer.reclaim(SnapshotVersion(2)));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let reclaim = move || sender.send(of_writer.reclaim(SnapshotVersion(2)));
         std::thread::spawn(reclaim);
         let waited = std::time::Duration::from_secs(20);
-        assert_eq!(hears.recv_timeout(waited), Ok(1), "during an eviction");
+        assert_eq!(receiver.recv_timeout(waited), Ok(1), "during an eviction");
     })));
     store.evict_chosen(chosen);
     assert!(lock(&cold.on_put).is_none() && !store.is_cold(TABLE, b"a"));

@@ -89,7 +89,9 @@ fn strangers_are_told_why_they_are_refused_and_harm_no_session() {
         let answer = String::from_utf8_lossy(&say(&nodes[1], &bytes)).into_owned();
         assert!(answer.contains(reason), "case {i}: expected {reason:?}: {answer:?}");
         nodes[1].wait(reason, |_, event| match event {
-            TransportEvent::Trouble { reason: told, .. } => told.contains(reason).then_some(()),
+            TransportEvent::Trouble { reason: reported, .. } => {
+                reported.contains(reason).then_some(())
+            }
             TransportEvent::PeerDown(peer) => panic!("case {i} disconnected {peer}"),
             _ => None,
         });

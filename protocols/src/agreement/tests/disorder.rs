@@ -20,7 +20,7 @@ struct User {
     /// The number of entries that it still has after a crash.
     durable: u64,
     /// The number of the last entry that it received or was told to skip.
-    told: u64,
+    delivered: u64,
     /// Entries that it has received and not applied.
     waiting: BTreeMap<u64, u32>,
 }
@@ -68,7 +68,7 @@ impl World {
 
     fn start(&mut self, id: usize) {
         let user = &mut self.users[id];
-        (user.applied, user.told) = (user.durable, user.durable);
+        (user.applied, user.delivered) = (user.durable, user.durable);
         user.waiting.clear();
         let (log, taken) = (user.log.clone(), user.durable);
         let replica = Agreement::new(NodeId(id as u16), &self.topology, log, taken);
@@ -118,8 +118,8 @@ impl World {
         }
         for (number, entry) in ready.decided {
             let user = &mut self.users[id];
-            assert_eq!(number, user.told + 1, "entries are delivered in order");
-            user.told = number;
+            assert_eq!(number, user.delivered + 1, "entries are delivered in order");
+            user.delivered = number;
             user.waiting.insert(number, entry);
             let known = *self.decided.entry(number).or_insert(entry);
             assert_eq!(known, entry, "entry {number} is identical everywhere");
@@ -129,8 +129,8 @@ impl World {
 
     fn skip(&mut self, id: usize, upto: u64) {
         let user = &mut self.users[id];
-        assert!(upto > user.told, "delivered entries are not skipped");
-        user.told = upto;
+        assert!(upto > user.delivered, "delivered entries are not skipped");
+        user.delivered = upto;
         self.skips += 1;
         assert!(
             (1..=upto).all(|number| self.decided.contains_key(&number)),
@@ -198,7 +198,7 @@ impl World {
             return;
         };
         let user = &self.users[id];
-        self.lacking_leaders += u64::from(user.applied < user.told);
+        self.lacking_leaders += u64::from(user.applied < user.delivered);
         replica.propose(self.next);
         self.next += 1;
         self.drain(id);

@@ -181,7 +181,7 @@ impl Calvin {
         self.state.inputs.retreat(cx, upto);
         let shards = self.shards();
         shards.reschedule_from(upto);
-        shards.yields = false;
+        shards.has_yielded = false;
         for own in shards.own.range(upto.next()..).map(|(_, own)| own) {
             own.local_requests.iter().for_each(|txn| drop(shards.results.remove(txn)));
         }

@@ -148,7 +148,7 @@ impl Calvin {
         let shards = self.shards();
         let (served, ended) = shards.sharded.go_on(cx.pool, &registry, cx.store, header, most);
         let is_more = shards.sharded.is_ready();
-        shards.yields = is_more;
+        shards.has_yielded = is_more;
         let oldest = shards.sharded.oldest();
         let count = served.len() + ended.len();
         cx.end_work(CpuStage::Order, count);
