@@ -214,7 +214,7 @@ impl Reachability {
         let mut waits = Vec::new();
         if !missing.is_empty() {
             let missing = self.names(missing.iter().copied());
-            waits.push(format!("waiting for {missing} to report what they know about it"));
+            waits.push(format!("waiting for {missing} to report their records of this node"));
         }
         if !forgetful.is_empty() {
             let forgetful = self.names(forgetful.iter().copied());

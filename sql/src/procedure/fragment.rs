@@ -51,8 +51,8 @@ impl Fragment {
             | S::Rollback { .. }
             | S::Savepoint { .. }
             | S::ReleaseSavepoint { .. } => {
-                let message = "a procedure can't end or begin a transaction";
-                let hint = "A CALL is one transaction, or a part of the one around it.";
+                let message = "a procedure cannot begin or end a transaction";
+                let hint = "A CALL is one transaction, or part of the surrounding one.";
                 return Err(SqlError::new(code::TRANSACTION_END, message).with_hint(hint));
             }
             _ => None,

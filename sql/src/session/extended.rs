@@ -433,7 +433,7 @@ fn check_count(count: usize, what: &str) -> Result<(), SqlError> {
     if count < PREPARED_MAX {
         return Ok(());
     }
-    let message = format!("a session has at most {PREPARED_MAX} {what}");
+    let message = format!("a session can have at most {PREPARED_MAX} {what}");
     Err(SqlError::new(code::LIMIT_EXCEEDED, message))
 }
 
