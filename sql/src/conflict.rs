@@ -65,7 +65,7 @@ pub(crate) fn describe(
             format!("{key} of table {} {}", quoted_name(&table.name), became("changed"))
         }
         None if change.table.0 >= USER_TABLE_FIRST => {
-            format!("A row of a table that is dropped by now {}", became("changed"))
+            format!("A row of a table that was dropped since then {}", became("changed"))
         }
         None => detail,
     }

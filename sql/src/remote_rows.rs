@@ -84,7 +84,7 @@ impl RemoteSnapshot {
         most: usize,
     ) -> Result<(Vec<Row>, bool), Stop> {
         self.source.rows(shard, scan, most).map_err(|Unavailable { reason }| {
-            let message = format!("rows of shard {} can't be read: {reason}", shard.0);
+            let message = format!("could not read rows of shard {}: {reason}", shard.0);
             Abort::new(code::UNAVAILABLE, message).with_hint("Try again.").into()
         })
     }

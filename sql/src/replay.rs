@@ -146,7 +146,11 @@ impl Replay {
 /// The error of a statement that returns another result than its client received.
 fn changed(at: usize) -> SqlError {
     let message = "could not serialize access due to concurrent update";
-    let detail = format!("Statement {} of the transaction comes to another result now.", at + 1);
+    let detail = format!(
+        "Statement {} of the transaction returned another result at the transaction's place in \
+         the commit order.",
+        at + 1
+    );
     SqlError::new(SqlState::SERIALIZATION_FAILURE, message).with_detail(detail)
 }
 

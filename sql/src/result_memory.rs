@@ -128,12 +128,12 @@ pub(crate) fn size_of_rows<'a>(rows: impl IntoIterator<Item = &'a Vec<Datum>>) -
 fn out_of_memory(bytes_max: usize) -> SqlError {
     let mebibytes = bytes_max >> 20;
     let detail = format!(
-        "Results that clients have yet to read take {mebibytes} MiB on this node, which is all \
-         that they may (results_mb in node.toml)."
+        "Unread results of all clients on this node have reached the limit of {mebibytes} MiB \
+         (results_mb in node.toml)."
     );
     SqlError::new(code::OUT_OF_MEMORY, "out of memory").with_detail(detail).with_hint(
-        "Read or close results that are open, ask for fewer rows at a time, or leave out ORDER BY \
-         and DISTINCT where no index has their order.",
+        "Read or close open results, fetch fewer rows at a time, or leave out ORDER BY and \
+         DISTINCT if no index has their order.",
     )
 }
 

@@ -241,26 +241,27 @@ impl Exchange {
         }
         let message = text(message)?;
         let (flag, rest) =
-            message.split_once(',').ok_or(Refusal::Malformed("there is no GS2 header"))?;
+            message.split_once(',').ok_or(Refusal::Malformed("the GS2 header is missing"))?;
         match (flag.split_once('='), flag) {
             (Some(("p", BINDING)), _) if is_bound => {}
             (Some(("p", _)), _) if is_bound => {
                 return Err(Refusal::Malformed("unsupported SCRAM channel-binding type"));
             }
             (Some(("p", _)), _) | (None, "n" | "y") if is_bound || flag.starts_with('p') => {
-                return Err(Refusal::Malformed("the channel binding does not fit the mechanism"));
+                return Err(Refusal::Malformed("the channel binding does not match the mechanism"));
             }
             // The client supports channel binding, but believes that the server does not. An
             // attacker may have removed the mechanism from the server's offer.
             (None, "y") if binding != Binding::None => {
-                let what = "the client believes that the server has no channel binding, but it has";
-                return Err(Refusal::Malformed(what));
+                let reason = "the client assumes that the server does not support channel \
+                              binding, but it does";
+                return Err(Refusal::Malformed(reason));
             }
             (None, "n" | "y") => {}
             _ => return Err(Refusal::Malformed("unexpected channel-binding flag")),
         }
         let (identity, bare) =
-            rest.split_once(',').ok_or(Refusal::Malformed("there is no GS2 header"))?;
+            rest.split_once(',').ok_or(Refusal::Malformed("the GS2 header is missing"))?;
         if !identity.is_empty() {
             return Err(Refusal::Malformed("client uses authorization identity"));
         }
@@ -294,7 +295,7 @@ impl Exchange {
     pub fn last(&self, message: &[u8]) -> Result<String, Refusal> {
         let message = text(message)?;
         let (without_proof, proof) =
-            message.rsplit_once(",p=").ok_or(Refusal::Malformed("there is no proof"))?;
+            message.rsplit_once(",p=").ok_or(Refusal::Malformed("the proof is missing"))?;
         let (bound, rest) = attribute(without_proof, 'c')?;
         let mut expected = self.header.clone().into_bytes();
         if let (Binding::ServerEndPoint(hash), true) = (&self.binding, self.header.starts_with('p'))

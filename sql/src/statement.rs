@@ -189,7 +189,7 @@ impl Arguments {
         let planned = plans.plan(&self.text, &types, &path, parse, cx)?;
         // The session has checked this, but the tables have changed since.
         if planned.is_write() && planned.plan.is_certified() {
-            let message = "the statement must run in one place alone";
+            let message = "the statement must run on one node only";
             return Err(SqlError::new(code::NOT_REPEATABLE, message).into());
         }
         // The plan may list the sequences in another order by now, or list other sequences.

@@ -89,7 +89,8 @@ impl fmt::Display for LoadError {
             }
             Self::Protocol { path, found, wanted } => write!(
                 f,
-                "checkpoint {} was written by protocol {found:?}; this node runs {wanted:?}",
+                "checkpoint {} was written by protocol {found:?}; this node runs {wanted:?}: set \
+                 protocol = {found:?}, or use an empty data_dir",
                 path.display()
             ),
             Self::NotCovered { dir, log_from, damaged } => {

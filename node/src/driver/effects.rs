@@ -167,7 +167,11 @@ impl<P: Protocol> Driver<P> {
             ),
             // The next start finds that the rejoin is complete, and records it then.
             Err(error) => {
-                tracing::error!(%error, "the completed replacement could not be recorded")
+                tracing::warn!(
+                    %error,
+                    "the replacement is complete, but data_dir could not record it; the next start \
+                     records it, and no action is needed"
+                )
             }
         }
     }

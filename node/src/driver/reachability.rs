@@ -214,7 +214,7 @@ impl Reachability {
         let mut waits = Vec::new();
         if !missing.is_empty() {
             let missing = self.names(missing.iter().copied());
-            waits.push(format!("waiting for {missing} to report what they know about it"));
+            waits.push(format!("waiting for {missing} to report their records of this node"));
         }
         if !forgetful.is_empty() {
             let forgetful = self.names(forgetful.iter().copied());
@@ -392,11 +392,11 @@ mod tests {
             reachability.on_start_waits(Some(StartWaits::Rejoin(rejoin)))
         };
         let both = "this node is being replaced: waiting for eu (node 1), ap (node 2) to report \
-                    what they know about it";
+                    their records of this node";
         assert_eq!(majority(&[1, 2], &[], None), Majority::Rejoins(both.to_owned()));
         assert_eq!(reachability.rejoining().as_deref(), Some(both));
-        let one = "this node is being replaced: waiting for eu (node 1) to report what they know \
-                   about it; also being replaced: ap (node 2); 2 other nodes that are not being \
+        let one = "this node is being replaced: waiting for eu (node 1) to report their records of \
+                   this node; also being replaced: ap (node 2); 2 other nodes that are not being \
                    replaced are needed";
         assert_eq!(majority(&[1], &[2], None), Majority::Rejoins(one.to_owned()));
         let far = "this node is being replaced: fetching the data up to version v9";

@@ -94,7 +94,7 @@ fn explain_analyze_says_where_the_time_of_a_commit_went() {
 
         let update = "explain analyze update t set n = n + 1 where id in (select 1)";
         let plan = rows(client, update).await;
-        let way = "Commit: certified by what it read and wrote here";
+        let way = "Commit: certified by its reads and writes on this node";
         assert!(plan.contains(&way.to_owned()), "{plan:#?}");
         assert_eq!(rows(client, "select n from t where id = 1").await, ["2"]);
     });

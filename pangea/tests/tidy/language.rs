@@ -1,4 +1,5 @@
-//! Checks the language of comments and documents by measures that plain English meets easily.
+//! Checks the language of comments, documents and texts for operators by measures that plain
+//! English meets easily.
 //!
 //! A free relative ("what came", "who has it") in the place of a noun, and a comment that opens
 //! with one, are the marks of a text that has to be read twice. Both are rare in prose by the
@@ -6,9 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use super::source::{Finding, Source};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// The most uses of "what" for each 1,000 words of comments, or of a document.
+use super::source::{Finding, Source, is_ident, without_tests};
+
+/// The most uses of "what" for each 1,000 words of comments, of a document, or of the texts of a
+/// crate.
 const WHAT_PER_1000_MAX: usize = 3;
 /// The most comments that open with one of [`OPENINGS`], in percent.
 const OPENINGS_PERCENT_MAX: usize = 2;
@@ -32,6 +36,24 @@ const PAPERS: [&str; 9] = [
     "Herlihy",
     "Papadimitriou",
 ];
+/// Phrases that leave a reader without the subject, the cause or the remedy. "such a" refers to
+/// something that the reader does not see, and "of what" and "what others" stand for a noun.
+const VAGUE: [&str; 12] = [
+    "beside",
+    "by now",
+    "comes to",
+    "may yet",
+    "of it",
+    "of what",
+    "so many",
+    "such a",
+    "such an",
+    "what others",
+    "what was",
+    "who may",
+];
+/// The fewest words of a string literal that is a text.
+const TEXT_WORDS_MIN: usize = 4;
 /// Too few words to measure.
 const WORDS_MIN: usize = 400;
 
@@ -61,6 +83,50 @@ fn words(text: &str) -> Vec<&str> {
 
 fn whats(words: &[&str]) -> usize {
     words.iter().filter(|word| word.eq_ignore_ascii_case("what")).count()
+}
+
+fn is_over(whats: usize, words: usize) -> bool {
+    whats * 1_000 > words * WHAT_PER_1000_MAX && words >= WORDS_MIN
+}
+
+/// The string literals of tokens, each with the number of its first line. Documentation is not
+/// included.
+fn literals(tokens: TokenStream) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for token in tokens {
+        match token {
+            TokenTree::Literal(literal) => {
+                let text = literal.to_string();
+                if text.starts_with(['"', 'r']) {
+                    found.push((literal.span().start().line, without_placeholders(&text)));
+                }
+            }
+            TokenTree::Group(group) if !is_doc(&group) => found.extend(literals(group.stream())),
+            TokenTree::Group(_) | TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+        }
+    }
+    found
+}
+
+/// Whether this is the content of a documentation attribute, which every doc comment becomes.
+fn is_doc(group: &Group) -> bool {
+    let first = group.stream().into_iter().next();
+    group.delimiter() == Delimiter::Bracket && first.is_some_and(|token| is_ident(&token, "doc"))
+}
+
+/// Returns a literal with a blank in the place of each placeholder and each escape sequence.
+fn without_placeholders(literal: &str) -> String {
+    let mut text = String::new();
+    let mut chars = literal.chars();
+    while let Some(c) = chars.next() {
+        let blank = match c {
+            '\\' => chars.next(),
+            '{' => chars.find(|c| *c == '}'),
+            _ => None,
+        };
+        text.push(if blank.is_some() { ' ' } else { c });
+    }
+    text
 }
 
 /// The comments of a file, each with the number of its first line. A comment is consecutive lines
@@ -97,12 +163,42 @@ pub fn check_comments(files: &[Source]) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for (name, (first, Measure { words, whats, comments, openings })) in crates {
-        if whats * 1_000 > words * WHAT_PER_1000_MAX && words >= WORDS_MIN {
+        if is_over(whats, words) {
             let text = format!("{name}: {whats} uses of \"what\" in {words} words of comments");
             findings.push(first.finding(1, text));
         }
         if openings * 100 > comments * OPENINGS_PERCENT_MAX {
             let text = format!("{name}: {openings} of {comments} comments open with {OPENINGS:?}");
+            findings.push(first.finding(1, text));
+        }
+    }
+    findings
+}
+
+/// Finds texts with vague phrases, and crates whose texts are above the measure. Texts are the
+/// string literals of code that is not only for tests: errors, log lines, help.
+pub fn check_texts(files: &[&Source]) -> Vec<Finding> {
+    let mut crates: BTreeMap<&str, (&Source, Measure)> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for &file in files {
+        let name = file.path.split('/').next().unwrap_or_default();
+        let (_, measure) = crates.entry(name).or_insert((file, Measure::default()));
+        for (line, text) in literals(without_tests(file.tokens())) {
+            let words = words(&text);
+            if words.len() < TEXT_WORDS_MIN {
+                continue;
+            }
+            measure.words += words.len();
+            measure.whats += whats(&words);
+            let text = format!(" {} ", words.join(" ").to_lowercase());
+            for phrase in VAGUE.iter().filter(|phrase| text.contains(&format!(" {phrase} "))) {
+                findings.push(file.finding(line, format!("\"{phrase}\": name the thing")));
+            }
+        }
+    }
+    for (name, (first, Measure { words, whats, .. })) in crates {
+        if is_over(whats, words) {
+            let text = format!("{name}: {whats} uses of \"what\" in {words} words of texts");
             findings.push(first.finding(1, text));
         }
     }
@@ -115,7 +211,7 @@ pub fn check_documents(docs: &[Source]) -> Vec<Finding> {
     for doc in docs {
         let words = words(&doc.text);
         let whats = whats(&words);
-        if whats * 1_000 > words.len() * WHAT_PER_1000_MAX && words.len() >= WORDS_MIN {
+        if is_over(whats, words.len()) {
             let count = words.len();
             findings.push(doc.finding(1, format!("{whats} uses of \"what\" in {count} words")));
         }
@@ -172,6 +268,28 @@ mod tests {
         assert_eq!((found(1), found(9)), (0, 1));
         let comment = |count| format!("//! {}\n", text(count));
         let found = |count| check_comments(&[Source::new("a/src/lib.rs", &comment(count))]).len();
+        assert_eq!((found(1), found(9)), (0, 1));
+    }
+
+    #[test]
+    fn texts_with_vague_phrases_are_found() {
+        let found = |text: &str| check_texts(&[&Source::new("a/src/lib.rs", text)]).len();
+        let refused = "fn f() { fail(\"such a clause of {a} is refused\") }";
+        assert_eq!(found(refused), 1);
+        assert_eq!(found("fn f() { fail(\"it has what \\\n    others depend on\") }"), 1);
+        assert_eq!(found("fn f() { fail(\"a clause such as {a} is refused\") }"), 0);
+        assert_eq!(found("fn f() { fail(\"such a clause\") }"), 0, "too few words");
+        assert_eq!(found(&format!("#[cfg(test)]\nmod tests {{ {refused} }}")), 0);
+        assert_eq!(found("/// Returns such a clause of it.\nfn f() {}"), 0, "a comment");
+    }
+
+    #[test]
+    fn texts_with_a_word_that_is_used_too_often_are_found() {
+        let found = |count: usize| {
+            let words = format!("{}{}", "a word ".repeat(300), "what ".repeat(count));
+            let text = format!("fn f() {{ fail(\"{words}\", \"{{what}} failed on this node\") }}");
+            check_texts(&[&Source::new("a/src/lib.rs", &text)]).len()
+        };
         assert_eq!((found(1), found(9)), (0, 1));
     }
 

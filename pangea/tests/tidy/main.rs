@@ -119,6 +119,13 @@ fn comments_and_documents_are_in_plain_english() {
 }
 
 #[test]
+fn texts_for_operators_are_in_plain_english() {
+    let repository = Repository::read();
+    let findings = language::check_texts(&repository.shipped(&CRATES));
+    expect_none("The measures of language.rs hold.", findings);
+}
+
+#[test]
 fn shared_code_names_the_paper_that_it_cites() {
     let repository = Repository::read();
     let shipped: Vec<Source> = repository.shipped(&["protocols"]).into_iter().cloned().collect();

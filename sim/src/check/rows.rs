@@ -108,7 +108,7 @@ fn told(operation: &Operation, names: &mut Names) -> Result<Vec<Op>, String> {
     }
     match answers.next() {
         None => Ok(ops),
-        Some(more) => Err(format!("the answer has {more:?} in addition to what was requested")),
+        Some(more) => Err(format!("the answer has {more:?} in addition to the requested rows")),
     }
 }
 

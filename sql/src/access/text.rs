@@ -59,7 +59,7 @@ fn bind<T>(
         return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
     }
     if params.reads_catalog {
-        return Err(SqlError::unsupported(format!("a name of the catalog in {what}")));
+        return Err(SqlError::unsupported(format!("a name of a catalog object in {what}")));
     }
     match sequences {
         Some(all) => {

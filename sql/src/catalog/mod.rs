@@ -188,7 +188,7 @@ pub(crate) fn next_table_id(cx: &mut dyn Context) -> Result<TableId, Failure> {
         None => USER_TABLE_FIRST,
     };
     if next >= TABLES_MAX {
-        let message = "there are no numbers left for tables and what else has one";
+        let message = "the object numbers of the catalog are exhausted";
         return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message).into());
     }
     let mut counter = Vec::new();

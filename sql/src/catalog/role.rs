@@ -236,8 +236,8 @@ pub(crate) fn described_key(key: &[u8]) -> Option<String> {
     match prefix {
         ROLE_PREFIX => Some(format!("Role {name}")),
         PASSWORD_PREFIX => Some(format!("The password of role {name}")),
-        ACCESS_PREFIX => Some(format!("The list of who may do what with {name}")),
-        SCHEMA_PREFIX => Some("The list of who may do what in the schema".to_owned()),
+        ACCESS_PREFIX => Some(format!("The access control list of {name}")),
+        SCHEMA_PREFIX => Some("The access control list of the schema".to_owned()),
         _ => None,
     }
 }

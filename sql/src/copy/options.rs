@@ -272,7 +272,7 @@ fn check_encoding(name: &str) -> Result<(), SqlError> {
     match plain.as_str() {
         "utf8" | "unicode" => Ok(()),
         _ => Err(SqlError::unsupported(format!("COPY with encoding \"{name}\""))
-            .with_hint("Pangea speaks UTF8 alone.")),
+            .with_hint("Only UTF8 is supported.")),
     }
 }
 

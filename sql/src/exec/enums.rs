@@ -182,7 +182,7 @@ fn check_texts(known: &Enum, word: &str, cx: &mut dyn Context) -> Result<(), Fai
     let is_named =
         |text: &str| text.contains(word) && (text.contains('\'') || names_word(text, word));
     let refused = |what: String| {
-        let feature = format!("a new name for what {what} names as \"{word}\"");
+        let feature = format!("renaming a type or label that {what} refers to as \"{word}\"");
         Err(SqlError::unsupported(feature).into())
     };
     for relation in relations(cx)? {

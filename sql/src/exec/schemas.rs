@@ -104,7 +104,7 @@ impl Running<'_> {
         let owner = self.named(owner)?;
         let object = self.own_object(name)?;
         if schema::SYSTEM.contains(&name) {
-            return Err(SqlError::unsupported("another owner of a schema of the system").into());
+            return Err(SqlError::unsupported("changing the owner of a system schema").into());
         }
         if !self.is_superuser() {
             if !role::roles_of(&self.env.user, |_| true, self.cx)?.contains(&owner) {

@@ -80,7 +80,7 @@ fn rename(rename: &RenameSequence, cx: &mut dyn Context) -> Result<Executed, Fai
         return Err(SqlError::new(code::DUPLICATE_TABLE, message).into());
     }
     let refused = |what: String| {
-        let feature = format!("a new name for a sequence that {what} names");
+        let feature = format!("renaming a sequence that {what} refers to");
         Err(SqlError::unsupported(feature).into())
     };
     let written = name.name().replace('"', "\"\"").replace('\'', "''");

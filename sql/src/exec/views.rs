@@ -81,7 +81,7 @@ fn alter(alter: &AlterView, cx: &mut dyn Context) -> Result<Executed, Failure> {
             for other in dependents(name, cx)? {
                 let named = [&old, to].map(|column| syntax::names_word(&other.query, column));
                 if named.contains(&true) || syntax::names_word(&other.query, "natural") {
-                    let what = format!("a new name for what view {} reads", other.name);
+                    let what = format!("renaming an object that view {} uses", other.name);
                     return Err(SqlError::unsupported(what).into());
                 }
             }
@@ -319,6 +319,6 @@ fn hindering(
             return Ok(SqlError::new(code, message).with_detail(detail));
         }
     }
-    let hint = format!("Drop view {view}, and make it again with the new names.");
-    Ok(SqlError::unsupported(format!("a new name for what view {view} reads")).with_hint(hint))
+    let hint = format!("Drop view {view}, rename the object, and create the view again.");
+    Ok(SqlError::unsupported(format!("renaming an object that view {view} uses")).with_hint(hint))
 }

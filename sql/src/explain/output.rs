@@ -106,7 +106,7 @@ pub(super) fn committed(
     summary: &Summary<'_>,
 ) -> Option<(String, Vec<(&'static str, Detail)>)> {
     let Some(commit) = summary.profile?.commit() else {
-        let title = "Commit: with the transaction, certified by what it read and wrote";
+        let title = "Commit: with the transaction, certified by its reads and writes";
         return summary.is_in_transaction.then(|| (title.to_owned(), Vec::new()));
     };
     let Commit { way, bytes, reads, writes, snapshot, txn, version, .. } = commit;
@@ -114,7 +114,7 @@ pub(super) fn committed(
         CommitPath::Program => {
             "Commit: as a program, which every node runs at its place in the order"
         }
-        CommitPath::Certified => "Commit: certified by what it read and wrote here",
+        CommitPath::Certified => "Commit: certified by its reads and writes on this node",
     };
     let count = |count: usize| Detail::Count(count as u64);
     let mut details = vec![("Transaction", Detail::Text(txn.to_string()))];

@@ -51,7 +51,7 @@ const PASSED_OVER: &[&str] = &[
 ];
 
 /// The condition of a scan that a join restricts at run time.
-const MET: &str = "values that the join above has met";
+const MET: &str = "values found by the join above";
 
 impl Showing<'_> {
     /// Returns the plan of a query that DataFusion runs, with its InitPlans.
@@ -294,7 +294,7 @@ impl Shower<'_> {
         for field in added {
             self.known.insert(field.name().clone(), ("(SubPlan)".to_owned(), None));
         }
-        let once = "run once for each combination of the values that it names";
+        let once = "run once for each combination of the values that it uses";
         let mut node = match joins_rows(plan) {
             true => Node::over("Nested Loop", child),
             // The answer is an additional column of the same rows.

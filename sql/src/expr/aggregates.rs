@@ -140,7 +140,8 @@ impl Binder<'_> {
             [] => Ok((Vec::new(), Vec::new())),
             [ast::FunctionArgumentClause::OrderBy(list)] => self.order(list),
             _ => {
-                let feature = "such a clause in an aggregate";
+                let clauses: Vec<_> = clauses.iter().map(ToString::to_string).collect();
+                let feature = format!("the clause {} in an aggregate", clauses.join(" "));
                 Err(self.error_at(SqlError::unsupported(feature), location))
             }
         }

@@ -354,7 +354,10 @@ impl Binder<'_> {
                 let qualifier = Qualifier { schema: Some(&schema), table: &table };
                 self.column(Some(qualifier), column, location)
             }
-            _ => Err(self.error_at(SqlError::unsupported("a name of so many parts"), location)),
+            _ => {
+                let feature = format!("a column name with {} parts", idents.len());
+                Err(self.error_at(SqlError::unsupported(feature), location))
+            }
         }
     }
 

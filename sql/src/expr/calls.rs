@@ -76,7 +76,7 @@ impl Binder<'_> {
             return self.aggregate(kind, function, location);
         }
         if !clauses.is_empty() {
-            let feature = "a clause in a function call";
+            let feature = "a clause in the arguments of a function";
             return Err(self.error_at(SqlError::unsupported(feature), location));
         }
         if WindowFunction::named(&name).is_some() {
@@ -150,7 +150,7 @@ impl Binder<'_> {
         }
         let value = self.bind(&interval.value)?;
         let Expr::Const(Datum::Text(text)) = &value.expr else {
-            let feature = "INTERVAL of what is not a literal";
+            let feature = "INTERVAL of an expression that is not a literal";
             return Err(self.error_at(SqlError::unsupported(feature), location));
         };
         let parsed = Interval::parse_in(text, &unit);
@@ -165,7 +165,10 @@ impl Binder<'_> {
     ) -> Result<Bound, SqlError> {
         match arg {
             ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => self.bind(expr),
-            _ => Err(self.error_at(SqlError::unsupported("such a function argument"), location)),
+            _ => {
+                let feature = format!("the function argument {arg}");
+                Err(self.error_at(SqlError::unsupported(feature), location))
+            }
         }
     }
 

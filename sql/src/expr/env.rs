@@ -163,7 +163,7 @@ impl Env {
     /// If no catalog was loaded, as in defaults and indexes.
     pub fn catalog(&self) -> Result<&SystemCatalog, SqlError> {
         let found = self.catalog.get().map(|catalog| &**catalog);
-        found.ok_or_else(|| SqlError::unsupported("a name of the catalog here"))
+        found.ok_or_else(|| SqlError::unsupported("a name of a catalog object in this place"))
     }
 
     /// Returns a copy for expressions that DataFusion owns while it runs.

@@ -52,7 +52,8 @@ const NAP: Duration = Duration::from_millis(10);
 /// Evaluates a function.
 pub(super) fn call(function: NodeFunction, args: &[Datum], env: &Env) -> Result<Datum, SqlError> {
     let Some(facts) = &env.facts else {
-        let message = "a function of the node in a statement that no session of it runs";
+        let message = "a function of the node in a statement that does not run in a session of \
+                       the node";
         return Err(SqlError::unsupported(message));
     };
     match (function, args) {

@@ -86,7 +86,7 @@ fn sequence_name(expr: &ast::Expr) -> Result<SequenceName, SqlError> {
         },
         _ => None,
     };
-    let unknown = || SqlError::unsupported("a sequence that is no constant");
+    let unknown = || SqlError::unsupported("a sequence name that is not a constant");
     match expr {
         ast::Expr::Nested(inner) => sequence_name(inner),
         ast::Expr::Cast { expr, data_type, .. }

@@ -52,9 +52,9 @@ impl Binder<'_> {
         match columns[..] {
             [(_, base)] => Ok(Bound::new(Expr::Rows(at, 0), base, location)),
             _ => {
-                let feature = format!("the rows of {name}() as values");
+                let feature = format!("a row of {name}() as a value");
                 let error = SqlError::unsupported(feature)
-                    .with_hint("Call it in FROM, or ask for one of its columns: (f(x)).column.");
+                    .with_hint("Call it in FROM, or select one of its columns: (f(x)).column.");
                 Err(self.error_at(error, location))
             }
         }

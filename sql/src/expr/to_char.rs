@@ -229,7 +229,8 @@ fn word(
     fields: &Fields,
     is_padded: bool,
 ) -> Result<String, SqlError> {
-    let no_field = || SqlError::unsupported(format!("to_char with {pattern} of such a value"));
+    let no_field =
+        || SqlError::unsupported(format!("to_char with {pattern} for a value of this type"));
     let is_lower = written.starts_with(|c: char| c.is_ascii_lowercase());
     let is_upper = written.get(1..2).is_some_and(|c| c.chars().all(|c| c.is_ascii_uppercase()));
     let cased = |word: &str| match (is_lower, is_upper) {

@@ -293,7 +293,7 @@ impl Planner<'_> {
             table.sequences.iter().cloned().partition(|(column, _)| *column == at);
         gone.iter().for_each(|(_, sequence)| lines.extend(takers(&table, at, sequence)));
         if !lines.is_empty() {
-            refuse(&[(is_cascade, "DROP COLUMN CASCADE of what others depend on")])?;
+            refuse(&[(is_cascade, "DROP COLUMN .. CASCADE of a column with dependent objects")])?;
             return Err(cannot_drop(&what, &lines).into());
         }
         let after = &mut draft.after;

@@ -125,15 +125,17 @@ impl Planner<'_> {
         use ast::UserDefinedTypeRepresentation as R;
         let labels = match representation {
             Some(R::Enum { labels }) => labels,
-            Some(R::Composite { .. }) => return Err(SqlError::unsupported("a type of rows").into()),
-            Some(R::Range { .. }) => return Err(SqlError::unsupported("a type of ranges").into()),
+            Some(R::Composite { .. }) => {
+                return Err(SqlError::unsupported("a composite type").into());
+            }
+            Some(R::Range { .. }) => return Err(SqlError::unsupported("a range type").into()),
             Some(R::SqlDefinition { .. }) | None => {
-                return Err(SqlError::unsupported("a type that is no enum").into());
+                return Err(SqlError::unsupported("a type other than an enum").into());
             }
         };
         let name = self.new_name(name)?;
         if name.schema() != PUBLIC {
-            return Err(SqlError::unsupported("a type in a schema beside public").into());
+            return Err(SqlError::unsupported("a type outside of schema public").into());
         }
         let name = name.name().to_owned();
         let labels: Vec<String> = labels.iter().map(|label| label.value.clone()).collect();

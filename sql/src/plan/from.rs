@@ -150,7 +150,7 @@ impl Planner<'_> {
                 let (side, _) = self.with_joins(table_with_joins, None)?;
                 Ok((side, false))
             }
-            _ => Err(SqlError::unsupported("such an entry of FROM").into()),
+            other => Err(SqlError::unsupported(format!("the FROM item {other}")).into()),
         }
     }
 
@@ -515,7 +515,7 @@ fn kind_of(op: &ast::JoinOperator) -> Result<(JoinKind, &ast::JoinConstraint), S
         J::Left(on) | J::LeftOuter(on) => (JoinKind::Left, on),
         J::Right(on) | J::RightOuter(on) => (JoinKind::Right, on),
         J::FullOuter(on) => (JoinKind::Full, on),
-        _ => return Err(SqlError::unsupported("such a JOIN")),
+        _ => return Err(SqlError::unsupported("this form of JOIN")),
     })
 }
 

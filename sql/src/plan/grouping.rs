@@ -76,7 +76,10 @@ impl Planner<'_> {
                 chosen.iter().map(|set| [&before[..], &set[..]].concat()).collect::<Vec<_>>()
             };
             sets = sets.iter().flat_map(both).collect();
-            refuse(&[(sets.len() > SETS_MAX, "so many grouping sets")])?;
+            if sets.len() > SETS_MAX {
+                let feature = format!("a query with more than {SETS_MAX} grouping sets");
+                return Err(SqlError::unsupported(feature).into());
+            }
         }
         Ok((keys, has_sets.then_some(sets)))
     }

@@ -384,7 +384,7 @@ impl Planner<'_> {
         }
         let named = named(&mut columns);
         if matches!(plan, Plan::CopyTo(_)) && !named.is_empty() {
-            let error = SqlError::unsupported("a number in the catalog as a column of COPY");
+            let error = SqlError::unsupported("COPY of the number of a catalog object");
             return Err(error.with_hint("Cast it to text.").into());
         }
         let required = std::mem::take(&mut self.schemas_used);

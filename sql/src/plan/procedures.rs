@@ -229,7 +229,8 @@ impl Planner<'_> {
         let bound = binder.bind(&expr)?;
         let bound = binder.cast(bound, parameter.ty, Level::Assignment)?;
         if !params.sequences.is_empty() || params.reads_catalog || !params.types.is_empty() {
-            return Err(SqlError::unsupported("such a default of a parameter").into());
+            let feature = "a parameter default with a sequence, a parameter or a catalog name";
+            return Err(SqlError::unsupported(feature).into());
         }
         Ok(bound.expr)
     }
@@ -310,7 +311,10 @@ impl Planner<'_> {
         let args = match &call.args {
             ast::FunctionArguments::List(list) if list.clauses.is_empty() => &list.args[..],
             ast::FunctionArguments::None => &[],
-            _ => return Err(SqlError::unsupported("such arguments of a CALL").into()),
+            _ => {
+                let feature = "a subquery or a clause as arguments of CALL";
+                return Err(SqlError::unsupported(feature).into());
+            }
         };
         let (names, exprs) = self.arguments(args)?;
         let scope = Scope::default();
@@ -388,11 +392,11 @@ impl Planner<'_> {
                     (Some(syntax::name(name)), arg)
                 }
                 ast::FunctionArg::ExprNamed { .. } => {
-                    return Err(SqlError::unsupported("such arguments of a CALL"));
+                    return Err(SqlError::unsupported(format!("the CALL argument {arg}")));
                 }
             };
             let ast::FunctionArgExpr::Expr(expr) = value else {
-                return Err(SqlError::unsupported("such arguments of a CALL"));
+                return Err(SqlError::unsupported(format!("the CALL argument {arg}")));
             };
             if name.is_none() && names.iter().any(Option::is_some) {
                 let message = "positional argument cannot follow named argument";

@@ -154,9 +154,10 @@ impl Planner<'_> {
         if self.numbers <= RELATIONS_MAX {
             return Ok(());
         }
-        let message =
-            format!("a statement can have at most {RELATIONS_MAX} relations and steps over them");
-        let hint = "Split it, or put what it joins into a table.";
+        let message = format!(
+            "a statement can have at most {RELATIONS_MAX} relations and operations on them"
+        );
+        let hint = "Split it, or store intermediate results in a table.";
         Err(SqlError::new(code::TOO_COMPLEX, message).with_hint(hint))
     }
 
@@ -221,7 +222,7 @@ impl Planner<'_> {
             ast::SetExpr::Select(_) | ast::SetExpr::Values(_) => {
                 self.planned(&wrapped(body.clone()))
             }
-            _ => Err(SqlError::unsupported("such a query").into()),
+            _ => Err(SqlError::unsupported("this form of query").into()),
         }
     }
 

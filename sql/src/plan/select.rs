@@ -210,7 +210,7 @@ impl Planner<'_> {
                     expand(scope, Some(qualifier), item.span().start, &mut output);
                     continue;
                 }
-                _ => return Err(SqlError::unsupported("such a column").into()),
+                _ => return Err(SqlError::unsupported("this form of a selected item").into()),
             };
             let mut binder = self.binder(scope, Aggregates::Allowed(collected, None), &[expr])?;
             if is_nested

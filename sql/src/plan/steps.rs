@@ -84,7 +84,7 @@ impl Planner<'_> {
             ast::SetExpr::Insert(S::Insert(insert)) => self.insert(insert),
             ast::SetExpr::Update(S::Update(update)) => self.update(update),
             ast::SetExpr::Delete(S::Delete(delete)) => self.delete(delete),
-            _ => Err(SqlError::unsupported("such a write").into()),
+            _ => Err(SqlError::unsupported("this form of a data-modifying statement").into()),
         };
         self.named.truncate(known);
         planned

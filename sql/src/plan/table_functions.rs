@@ -68,7 +68,8 @@ impl Planner<'_> {
             _ => None,
         });
         let exprs: Vec<&ast::Expr> = exprs.collect();
-        refuse(&[(exprs.len() < call.args.len(), "such an argument of a function in FROM")])?;
+        let feature = "a named or wildcard argument of a function in FROM";
+        refuse(&[(exprs.len() < call.args.len(), feature)])?;
         let forbidden = Aggregates::Forbidden("functions in FROM");
         let mut binder = self.binder(&scope, forbidden, &exprs)?;
         let mut bounds: Vec<Bound> = Vec::with_capacity(exprs.len());

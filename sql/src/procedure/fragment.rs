@@ -51,8 +51,9 @@ impl Fragment {
             | S::Rollback { .. }
             | S::Savepoint { .. }
             | S::ReleaseSavepoint { .. } => {
-                let message = "a procedure can't end or begin a transaction";
-                let hint = "A CALL is one transaction, or a part of the one around it.";
+                let message = "invalid transaction termination";
+                let hint = "A procedure cannot begin or end a transaction: a CALL is one \
+                            transaction, or part of the surrounding one.";
                 return Err(SqlError::new(code::TRANSACTION_END, message).with_hint(hint));
             }
             _ => None,

@@ -172,7 +172,7 @@ impl Grammar<'_> {
             }
             self.depth += 1;
             if self.depth > DEPTH_MAX {
-                let message = format!("statements stand deeper than {DEPTH_MAX} within others");
+                let message = format!("statements are nested more than {DEPTH_MAX} deep");
                 return Err(self.wrong(code::TOO_COMPLEX, message));
             }
             let line = self.line();

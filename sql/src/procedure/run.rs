@@ -110,7 +110,7 @@ impl<'a> Machine<'a> {
         cx: &mut dyn Context,
     ) -> Result<Vec<Datum>, Failure> {
         if self.depth >= CALLS_MAX {
-            let message = format!("procedures call each other more than {CALLS_MAX} deep");
+            let message = format!("procedure calls are nested more than {CALLS_MAX} deep");
             return Err(SqlError::new(code::TOO_COMPLEX, message).into());
         }
         let body = &*call.body;
@@ -166,8 +166,8 @@ impl<'a> Machine<'a> {
             return Ok(());
         }
         self.steps_left = 0;
-        let message = format!("the procedure takes more than {STEPS_MAX} steps");
-        let hint = "Do more in each statement, or call it several times for a part of the work.";
+        let message = format!("the procedure exceeds {STEPS_MAX} steps");
+        let hint = "Do more work in each statement, or split the work into several calls.";
         Err(SqlError::new(code::LIMIT_EXCEEDED, message).with_hint(hint))
     }
 
@@ -176,7 +176,7 @@ impl<'a> Machine<'a> {
         self.notice_bytes += notice.message.len() + NOTICE_BYTES;
         if self.notice_bytes > NOTICES_BYTES_MAX {
             let most = NOTICES_BYTES_MAX >> 20;
-            let message = format!("the procedure tells more than {most} MiB");
+            let message = format!("the messages of the procedure exceed {most} MiB");
             return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
         }
         self.notices.push(notice);

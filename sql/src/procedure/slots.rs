@@ -193,7 +193,7 @@ impl Slots {
                 let new = slot.enums.value(ty.base, new)?;
                 if new.size() > VALUE_BYTES_MAX {
                     let most = VALUE_BYTES_MAX >> 20;
-                    let message = format!("variable \"{}\" takes {most} MiB at most", slot.name);
+                    let message = format!("variable \"{}\" exceeds {most} MiB", slot.name);
                     return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
                 }
                 *held = new;

@@ -235,7 +235,7 @@ impl DisplayAs for Scan {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Scan: {:?}, about {} rows", self.relation, self.estimate)?;
         if !self.dynamic.is_empty() {
-            write!(f, ", by what joins leave")?;
+            write!(f, ", filtered by joins")?;
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ const CONDITIONS_MAX: usize = 2_500;
 /// Returns the conjunction of all conditions, as a balanced tree.
 pub(super) fn all_of(mut conditions: Vec<Logical>) -> Result<Option<Logical>> {
     if conditions.len() > CONDITIONS_MAX {
-        let message = format!("a query has at most {CONDITIONS_MAX} conditions in one place");
+        let message = format!("a clause can have at most {CONDITIONS_MAX} conditions");
         let error = SqlError::new(code::TOO_COMPLEX, message);
         return Err(wrapped(error.with_hint("Use a list, as in x NOT IN (1, 2).")));
     }

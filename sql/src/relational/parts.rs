@@ -187,9 +187,10 @@ pub(crate) fn recursive(
     relation: u32,
 ) -> std::result::Result<Query, SqlError> {
     let types = first.types.clone();
-    if !is_all && !types.iter().all(|base| is_ordered(*base)) {
+    let unordered = types.iter().find(|base| !is_ordered(**base));
+    if let (false, Some(base)) = (is_all, unordered) {
         // DataFusion compares rows by their bytes here.
-        let feature = "UNION without ALL of such a type in a recursive query";
+        let feature = format!("UNION without ALL of type {base} in a recursive query");
         return Err(SqlError::unsupported(feature));
     }
     let plan = planned(|| {

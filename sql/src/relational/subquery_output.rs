@@ -152,7 +152,7 @@ pub(super) fn with_column(
             }
             column.finish()
         }
-        Answer::Rows { .. } => unreachable!("rows are put beside"),
+        Answer::Rows { .. } => unreachable!("rows are added as columns"),
     };
     let columns = batch.columns().iter().cloned().chain([column]).collect();
     Ok(RecordBatch::try_new(schema.clone(), columns)?)

@@ -50,14 +50,14 @@ impl Session {
             text::format(SqlType::Timestamptz, &Datum::Timestamp(at), self.settings.zone())
         };
         let too_old = |oldest: Option<i64>| {
-            let message = format!("snapshot too old: nothing is known of {}", shown(at));
+            let message = format!("snapshot too old: this node has no version as of {}", shown(at));
             let error = SqlError::new(code::SNAPSHOT_TOO_OLD, message);
             match oldest {
                 Some(oldest) => error
                     .with_detail(format!("The history of this node begins at {}.", shown(oldest)))
                     .with_hint(
-                        "How far it reaches back is set by history_s, history_versions and \
-                         history_deletions in node.toml.",
+                        "Its length is set by history_s, history_versions and history_deletions \
+                         in node.toml.",
                     ),
                 None => error.with_hint("This node keeps no history: set history_s in node.toml."),
             }
@@ -68,7 +68,7 @@ impl Session {
             NoSnapshot::InFuture => {
                 let message = format!("AS OF SYSTEM TIME: {} is in the future", shown(at));
                 SqlError::new(code::INVALID_PARAMETER, message)
-                    .with_hint("An interval has to be negative: it counts from now.")
+                    .with_hint("An interval must be negative, because it is relative to now.")
             }
         })
     }
@@ -80,9 +80,9 @@ impl Session {
         types: &[Option<SqlType>],
     ) -> Result<(Planned, LocalContext), SqlError> {
         if self.transaction.as_ref().is_some_and(|open| !open.is_implicit) {
-            let message = "AS OF SYSTEM TIME can't be of a query in a transaction block";
+            let message = "a query with AS OF SYSTEM TIME cannot run inside a transaction block";
             return Err(SqlError::new(code::ACTIVE_TRANSACTION, message)
-                .with_hint("BEGIN AS OF SYSTEM TIME makes it that of all its queries."));
+                .with_hint("Use BEGIN AS OF SYSTEM TIME for the whole transaction."));
         }
         let mut cx = LocalContext::snapshot(self.pin_as_of(as_of)?);
         let parse = || Ok::<_, Failure>(parsed.clone());

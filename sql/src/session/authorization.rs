@@ -64,9 +64,9 @@ impl Login {
         let verifier = text.as_deref().and_then(Verifier::parse);
         let is_over = |role: &Role| role.valid_until.is_some_and(|until| until < now());
         let why_not = match (&role, &verifier) {
-            (None, _) => Some("there is no such role"),
+            (None, _) => Some("the role does not exist"),
             (Some(_), None) => Some("the role has no password"),
-            (Some(role), Some(_)) if is_over(role) => Some("the password is not valid any more"),
+            (Some(role), Some(_)) if is_over(role) => Some("the password has expired"),
             (Some(_), Some(_)) => None,
         };
         let verifier = match verifier {
@@ -131,7 +131,10 @@ pub async fn set_first_password(engine: &dyn Engine, password: &str) -> Result<b
             return Ok(true);
         }
     }
-    Err(SqlError::new(code::UNAVAILABLE, "others change the catalog all the time"))
+    let message = format!(
+        "the catalog changed during each of {TRIES_MAX} attempts; restart the node to try again"
+    );
+    Err(SqlError::new(code::UNAVAILABLE, message))
 }
 
 /// Whether any role has a password, in this node's state.

@@ -106,5 +106,5 @@ impl Session {
 
 /// The error for a client that continues a COPY that was not started.
 pub(super) fn no_copy() -> SqlError {
-    SqlError::new(code::PROTOCOL_VIOLATION, "there is no COPY under way")
+    SqlError::new(code::PROTOCOL_VIOLATION, "no COPY is in progress")
 }

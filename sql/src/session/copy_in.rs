@@ -210,7 +210,7 @@ impl CopyIn {
     fn with_committed(&self, mut error: SqlError) -> SqlError {
         if self.committed > 0 {
             let told = format!(
-                "The first {} rows are committed: there are more than one transaction takes, and \
+                "The first {} rows are committed: the data exceeds one transaction, and \
                  copy_atomic is off.",
                 self.committed
             );
@@ -323,7 +323,7 @@ impl Session {
     /// Writes the rows in batches, because there are more than one transaction can write.
     async fn submit_parts(&mut self, copy: &mut CopyIn) -> Result<(), SqlError> {
         if self.settings.is_on("copy_atomic") {
-            let message = "there are more rows than one transaction takes";
+            let message = "the rows exceed the size limit of a transaction";
             return Err(SqlError::new(code::LIMIT_EXCEEDED, message)
                 .with_detail(format!("A transaction can write {} MiB.", TXN_BYTES_MAX >> 20))
                 .with_hint("SET copy_atomic = off lets COPY commit in batches."));
@@ -453,7 +453,7 @@ fn too_short(error: SqlError) -> SqlError {
     if !is_short(&error) {
         return error;
     }
-    let message = format!("the statement takes too many numbers of {}", error.message);
+    let message = format!("the statement needs too many values of sequence \"{}\"", error.message);
     SqlError::new(code::LIMIT_EXCEEDED, message)
 }
 

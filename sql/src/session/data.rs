@@ -53,8 +53,10 @@ impl Session {
                     tries += 1;
                 }
                 Err(error) if error.code == code::TOO_FEW_NUMBERS => {
-                    let message =
-                        format!("the statement takes too many numbers of {}", error.message);
+                    let message = format!(
+                        "the statement needs too many values of sequence \"{}\"",
+                        error.message
+                    );
                     return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
                 }
                 // The privilege may just have been granted through another node.
@@ -505,13 +507,13 @@ fn check_ranges(planned: &Planned, partitions: &Partitions) -> Result<(), SqlErr
     if shards == 1 || ranges <= shards {
         return Ok(());
     }
-    let message = format!("{ranges} ranges need {ranges} shards, and there are {shards}");
+    let message = format!("{ranges} ranges require {ranges} shards, but there are {shards}");
     let most = match shards - 1 {
         1 => "1 start".to_owned(),
         most => format!("{most} starts"),
     };
     Err(SqlError::new(code::LIMIT_EXCEEDED, message)
-        .with_hint(format!("Give {most} in SPLIT AT VALUES at most.")))
+        .with_hint(format!("Specify at most {most} in SPLIT AT VALUES.")))
 }
 
 /// Whether the statement may succeed with a newer schema.

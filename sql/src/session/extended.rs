@@ -234,8 +234,11 @@ impl Session {
             );
             return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
         }
-        let value_formats = spread_formats(value_formats, values.len())?;
-        let formats = spread_formats(result_formats, prepared.columns.len())?;
+        let (params, columns) = (values.len(), prepared.columns.len());
+        let expected = || format!("parameter formats but {params} parameters");
+        let value_formats = spread_formats(value_formats, params, expected)?;
+        let expected = || format!("result formats but query has {columns} columns");
+        let formats = spread_formats(result_formats, columns, expected)?;
         let typed = prepared.params.iter().zip(values).zip(value_formats);
         let params = typed.map(|((&base, value), is_binary)| match value {
             None => Ok(Datum::Null),
@@ -433,7 +436,7 @@ fn check_count(count: usize, what: &str) -> Result<(), SqlError> {
     if count < PREPARED_MAX {
         return Ok(());
     }
-    let message = format!("a session has at most {PREPARED_MAX} {what}");
+    let message = format!("a session can have at most {PREPARED_MAX} {what}");
     Err(SqlError::new(code::LIMIT_EXCEEDED, message))
 }
 
@@ -447,8 +450,13 @@ fn param_type(oid: u32) -> Result<Option<SqlType>, SqlError> {
     }
 }
 
-/// Expands the protocol's short forms to one format for each value.
-fn spread_formats(formats: &[i16], count: usize) -> Result<Vec<bool>, SqlError> {
+/// Expands the protocol's short forms to one format for each value. `expected` is the end of the
+/// message for a wrong number of formats.
+fn spread_formats(
+    formats: &[i16],
+    count: usize,
+    expected: impl Fn() -> String,
+) -> Result<Vec<bool>, SqlError> {
     let is_binary = |&format: &i16| match format {
         0 => Ok(false),
         1 => Ok(true),
@@ -462,7 +470,7 @@ fn spread_formats(formats: &[i16], count: usize) -> Result<Vec<bool>, SqlError> 
         [all] => Ok(vec![is_binary(all)?; count]),
         each if each.len() == count => each.iter().map(is_binary).collect(),
         each => {
-            let message = format!("bind message has {} formats for {count} values", each.len());
+            let message = format!("bind message has {} {}", each.len(), expected());
             Err(SqlError::new(code::PROTOCOL_VIOLATION, message))
         }
     }

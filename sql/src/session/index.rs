@@ -76,7 +76,7 @@ impl Session {
         };
         gone.map_err(|_| {
             let name = &new.name;
-            let detail = format!("The index \"{name}\" is there, and not ready.");
+            let detail = format!("The unfinished index \"{name}\" remains and is not used.");
             let hint = format!("Drop it with DROP INDEX {name}.");
             error.clone().with_detail(detail).with_hint(hint)
         })?;

@@ -132,7 +132,7 @@ impl LocalContext {
         }
         let message = format!("the transaction read more than {READS_MAX} rows");
         Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-            .with_hint("Read less, or read in a transaction that is not interactive.")
+            .with_hint("Read fewer rows, or read them outside of a transaction block.")
             .into())
     }
 
@@ -144,14 +144,14 @@ impl LocalContext {
         if !self.is_recording {
             // The procedure writes although its analysis predicted no write. The session runs it
             // again as a write.
-            return Err(Abort::new(code::NOT_REPEATABLE, "a snapshot read writes nothing").into());
+            return Err(Abort::new(code::NOT_REPEATABLE, "a snapshot read cannot write").into());
         }
         self.write_bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
         if self.write_bytes > WRITE_BYTES_MAX {
             let mebibytes = WRITE_BYTES_MAX >> 20;
             let message = format!("the transaction wrote more than {mebibytes} MiB");
             return Err(Abort::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
-                .with_hint("Load in several transactions.")
+                .with_hint("Split the work into several transactions.")
                 .into());
         }
         match &mut self.undo {

@@ -72,7 +72,9 @@ impl Session {
         let is_it = |native: &&Arc<Native>| native.schema() == schema;
         let native = self.shared.natives.get(name).filter(is_it).cloned();
         let Some(native) = native else { return Ok(None) };
-        let unsupported = || SqlError::unsupported("such arguments of a procedure in Rust");
+        let unsupported = || {
+            SqlError::unsupported("CALL of a procedure in Rust with a named argument or a clause")
+        };
         let args = match &call.args {
             ast::FunctionArguments::List(list) if list.clauses.is_empty() => &list.args[..],
             ast::FunctionArguments::None => &[],
@@ -89,7 +91,7 @@ impl Session {
         if args.len() != types.len() {
             let shown: Vec<_> = types.iter().map(|base| base.name()).collect();
             let message = format!("procedure {name} takes {} arguments", types.len());
-            let hint = format!("It is {name}({}).", shown.join(", "));
+            let hint = format!("Its signature is {name}({}).", shown.join(", "));
             return Err(SqlError::new(code::UNDEFINED_FUNCTION, message).with_hint(hint));
         }
         Ok(Some(NativeCall { native, args }))

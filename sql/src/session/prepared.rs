@@ -117,7 +117,7 @@ impl Session {
         }
         let params = self.arguments(args, &prepared.params).await?;
         let Some(Command::Data(parsed)) = &prepared.command else {
-            return Err(SqlError::unsupported("EXECUTE of such a statement"));
+            return Err(SqlError::unsupported("EXECUTE of a utility statement"));
         };
         let response = self.run_data(parsed, &prepared.params, &params).await?;
         if let Response::Rows { columns, .. } | Response::Stream { columns } = &response {

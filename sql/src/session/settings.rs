@@ -35,8 +35,8 @@ fn check_is_ones_own(name: &str, reserved_prefixes: &[&str]) -> Result<(), SqlEr
         return Ok(());
     }
     let message = format!("invalid configuration parameter name \"{name}\"");
-    let hint = "Settings of nodes and protocols stand in the file that `pangea start` reads; reads \
-                = strict is a session's.";
+    let hint = "Options of nodes and protocols are set in node.toml. For strict reads in this \
+                session, SET reads = strict.";
     let detail = format!("\"{prefix}\" is a reserved prefix.");
     Err(SqlError::new(code::INVALID_NAME, message).with_detail(detail).with_hint(hint))
 }
@@ -163,7 +163,7 @@ impl Settings {
                 return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
             }
             if values.len() >= VALUES_MAX && !values.contains_key(&name) {
-                let message = format!("a session has at most {VALUES_MAX} parameters");
+                let message = format!("a session can have at most {VALUES_MAX} parameters");
                 return Err(SqlError::new(code::LIMIT_EXCEEDED, message));
             }
             values.insert(name, value.to_owned());

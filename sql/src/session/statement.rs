@@ -174,14 +174,15 @@ impl Session {
     pub(super) fn unknown_outcome(&self, error: Unavailable) -> SqlError {
         let unknown = match self.engine.interruption() {
             Some(why) => SqlError::new(code::OUTCOME_UNKNOWN, message(why)).with_detail(
-                "The transaction had been submitted already: it may have committed, or may yet.",
+                "The transaction was already submitted. It may have committed, or may still \
+                 commit.",
             ),
             None => SqlError::new(
                 code::OUTCOME_UNKNOWN,
-                format!("whether the transaction committed is not known: {}", error.reason),
+                format!("the outcome of the transaction is unknown: {}", error.reason),
             ),
         };
-        unknown.with_hint("Look whether its changes are there before you try it again.")
+        unknown.with_hint("Check whether its changes are visible before you retry.")
     }
 }
 

@@ -261,7 +261,7 @@ pub(crate) fn checked(setting: &Setting, value: &str) -> Result<String, SqlError
         // As in PostgreSQL, punctuation is ignored: some drivers send quotes.
         Kind::Encoding => match lower.replace(|c: char| !c.is_ascii_alphanumeric(), "").as_str() {
             "utf8" | "unicode" => Ok("UTF8".to_owned()),
-            _ => Err(invalid().with_hint("Pangea speaks UTF8 alone.")),
+            _ => Err(invalid().with_hint("Only UTF8 is supported.")),
         },
         Kind::DateStyle => match lower.split(',').next().map(str::trim) {
             Some("iso") if !lower.contains("dmy") && !lower.contains("ymd") => {

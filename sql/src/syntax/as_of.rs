@@ -49,9 +49,9 @@ pub(super) fn take(
         }
         let start = tokens[*place].span.start;
         if depth > 0 {
-            let feature = "AS OF SYSTEM TIME in a query within another";
-            let hint =
-                "It is of the whole statement: put it behind the FROM of the outermost query.";
+            let feature = "AS OF SYSTEM TIME in a subquery";
+            let hint = "It applies to the whole statement: write it after the FROM clause of the \
+                        outermost query.";
             return Err(SqlError::unsupported(feature).at(source, start).with_hint(hint));
         }
         if found.is_some() {

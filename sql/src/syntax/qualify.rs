@@ -39,7 +39,7 @@ impl Qualify<'_, '_> {
         match (self.renaming)(written)? {
             Some(_) if is_of_with => {
                 let name = &written.name;
-                let feature = format!("a view that calls something {name} in WITH too");
+                let feature = format!("a view in which {name} is both a relation and a WITH query");
                 Err(SqlError::unsupported(feature).into())
             }
             // Without its schema it would refer to the WITH query of this name.

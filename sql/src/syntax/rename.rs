@@ -28,7 +28,8 @@ pub(crate) fn renamed(
     };
     let mut rename = Rename { old, new };
     if walk_mut(query, &mut rename).is_break() {
-        let feature = format!("a new name for a table that a view calls {old} in WITH too");
+        let feature =
+            format!("renaming a table if a view that uses it has a WITH query named {old}");
         return Err(SqlError::unsupported(feature));
     }
     Ok(query.to_string())

@@ -207,7 +207,7 @@ pub(crate) fn check_parted(text: &str) -> Result<(), SqlError> {
         return Ok(());
     }
     let most = PARTED_BYTES_MAX >> 20;
-    let message = format!("a text of more than {most} MiB can't be read into an array or JSON");
+    let message = format!("a text of more than {most} MiB cannot be converted to an array or JSON");
     Err(SqlError::new(code::LIMIT_EXCEEDED, message))
 }
 
@@ -271,7 +271,7 @@ const ENUM_LENGTH: i16 = 4;
 
 /// Returns the name of an unsupported type for error messages, by its OID in `pg_type`.
 pub(crate) fn unsupported_name(oid: u32) -> String {
-    format!("the type with number {oid} in pg_type")
+    format!("the type with OID {oid}")
 }
 
 /// Arrays of text.

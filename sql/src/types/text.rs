@@ -252,7 +252,7 @@ pub fn format(base: SqlType, datum: &Datum, zone: &Zone) -> String {
                 let items = array.items().iter().map(|item| format(element, item, zone));
                 return items.collect::<Vec<_>>().join(" ");
             }
-            array.format(Element::of(element).expect("there are arrays of it"), zone)
+            array.format(Element::of(element).expect("the type has an array type"), zone)
         }
     }
 }

@@ -98,7 +98,7 @@ const OTHERWISE: [(&str, &str); 11] = [
     ("show timezone; show reads\n", "sessions of this cluster have strict reads"),
     ("      Version: v", "versions are epochs"),
     ("Steps: measured in a run on snapshot v", "versions are epochs"),
-    ("! 54000 3 ranges need 3 shards, and there are 2", "the count is checked before the order"),
+    ("! 54000 3 ranges require 3 shards, but there are 2", "the count is checked before the order"),
 ];
 
 fn is_known(difference: &str) -> bool {

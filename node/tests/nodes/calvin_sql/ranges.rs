@@ -123,8 +123,8 @@ fn rows_are_on_the_nodes_that_ranges_say_after_a_restart_too() {
 fn each_range_has_a_node_of_its_own() {
     let mut two = Two::start(None, &addresses::<4>());
     let three = "create table t (a int primary key) partition by range (a) split at values (1, 2)";
-    let error = "! 54000 3 ranges need 3 shards, and there are 2 [hint: Give 1 start in SPLIT AT \
-                 VALUES at most.]";
+    let error = "! 54000 3 ranges require 3 shards, but there are 2 [hint: Specify at most 1 start \
+                 in SPLIT AT VALUES.]";
     assert_eq!(two.ask(0, three), [error]);
     two.have(1, "begin");
     assert_eq!(two.ask(1, three), [error]);

@@ -86,7 +86,10 @@ fn frame_of(frame: Option<&ast::WindowFrame>, order: &[Typed]) -> Result<Frame, 
         match order {
             _ if frame.units != Range => Ok(Some(number)),
             [(_, SqlType::Int2 | SqlType::Int4 | SqlType::Int8)] => Ok(Some(number)),
-            [(_, _)] => Err(SqlError::unsupported("RANGE with an offset of such a type")),
+            [(_, ty)] => {
+                let feature = "RANGE with offset PRECEDING/FOLLOWING for column type";
+                Err(SqlError::unsupported(format!("{feature} {ty}")))
+            }
             _ => {
                 let message = "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER \
                                BY column";

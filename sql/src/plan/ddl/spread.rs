@@ -53,7 +53,7 @@ impl Planner<'_> {
         let is_replicated = is_replicated(&create.table_options)?;
         match &create.partition_by {
             Some(_) if is_replicated => {
-                let message = "a table that is replicated can't be partitioned";
+                let message = "a replicated table cannot be partitioned";
                 Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message).into())
             }
             Some(by) => self.partition(by, table),
@@ -179,8 +179,8 @@ impl<'a> Strategy<'a> {
             ("RANGE", None) => {
                 let error = SqlError::unsupported("PARTITION BY RANGE without SPLIT AT VALUES");
                 Err(error.with_hint(format!(
-                    "Say where each range but the first begins: PARTITION BY RANGE {} SPLIT AT \
-                     VALUES ((..), ..).",
+                    "Specify where each range except the first begins: PARTITION BY RANGE {} SPLIT \
+                     AT VALUES ((..), ..).",
                     function.args
                 )))
             }
@@ -203,9 +203,9 @@ fn by_hash(columns: &[usize], table: &Table) -> Result<Rule, SqlError> {
     match widths.sum::<Option<usize>>().filter(|bytes| *bytes <= PREFIX_BYTES_MAX) {
         Some(prefix_bytes) => Ok(Rule::Hash { prefix_bytes }),
         None => {
-            let message = "PARTITION BY HASH of a part of the key whose size varies";
+            let message = "PARTITION BY HASH of a variable-length part of the primary key";
             Err(SqlError::unsupported(message).with_hint(
-                "Name all columns of the primary key, or such that are numbers, dates, times or \
+                "Name all columns of the primary key, or only columns of numbers, dates, times or \
                  uuids.",
             ))
         }
@@ -221,7 +221,7 @@ fn key_columns(
 ) -> Result<Vec<usize>, SqlError> {
     let columns = columns_of(by, function, table)?;
     if table.primary_key.is_empty() {
-        let message = format!("{by} needs a primary key, whose first columns it names");
+        let message = format!("{by} requires a primary key that begins with its columns");
         return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
     }
     if let Some(missing) = columns.iter().find(|column| !table.primary_key.contains(column)) {
@@ -236,7 +236,7 @@ fn key_columns(
     if !table.primary_key.starts_with(&columns) {
         let names: Vec<&str> =
             table.primary_key.iter().map(|&at| table.columns[at].name.as_str()).collect();
-        let message = format!("{by} of columns that are not the first of the primary key");
+        let message = format!("{by} of columns that are not the first columns of the primary key");
         return Err(SqlError::unsupported(message)
             .with_hint(format!("The primary key is ({}).", names.join(", "))));
     }
@@ -249,7 +249,7 @@ fn columns_of(
     function: &ast::Function,
     table: &Table,
 ) -> Result<Vec<usize>, SqlError> {
-    let no_columns = || SqlError::new(code::SYNTAX, format!("{by} needs columns"));
+    let no_columns = || SqlError::new(code::SYNTAX, format!("{by} requires columns"));
     let FunctionArguments::List(arguments) = &function.args else { return Err(no_columns()) };
     let mut columns = Vec::new();
     for argument in &arguments.args {
