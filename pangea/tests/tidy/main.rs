@@ -77,7 +77,9 @@ fn planted_bugs_stand_behind_the_right_code() {
 
 #[test]
 fn no_name_is_a_former_one() {
-    expect_none("Names have been replaced.", former::check(&Repository::read().rust));
+    let Repository { rust, docs, .. } = Repository::read();
+    let findings = [former::check(&rust), former::check_documents(&docs)].concat();
+    expect_none("Names have been replaced.", findings);
 }
 
 #[test]
