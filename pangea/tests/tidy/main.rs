@@ -54,7 +54,9 @@ fn phase_tables_and_folders_agree() {
     let repository = Repository::read();
     let shipped: Vec<Source> = repository.shipped(&["protocols"]).into_iter().cloned().collect();
     assert!(!purity::protocols(&shipped).is_empty(), "no protocol was found");
-    expect_none("The phase table says where everything is.", phases::check(&shipped));
+    let pages = phases::check_pages(&shipped, &repository.docs);
+    let findings = [phases::check(&shipped), pages].concat();
+    expect_none("The phase table says where everything is.", findings);
 }
 
 #[test]
