@@ -81,6 +81,12 @@ impl WithProtocol for SupportsPartitions {
     }
 }
 
+/// Returns the names of the protocols that can partition tables, for texts.
+pub fn partitioned_names() -> String {
+    let is_one = |name: &&str| with_protocol(name, SupportsPartitions).unwrap_or(false);
+    NAMES.iter().copied().filter(is_one).collect::<Vec<_>>().join(" or ")
+}
+
 /// The settings with which a short simulation reaches rare states: see
 /// [`Protocol::scaled_down_options`].
 pub struct ScaledDown;

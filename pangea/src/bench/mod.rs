@@ -50,7 +50,7 @@ use pangea_node::log::Durability;
 use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
 use crate::load_generator::ArrivalModel;
-use crate::protocol::{Setting, options_table};
+use crate::protocol::{Setting, options_table, partitioned_names};
 use crate::script::{Define, Script};
 use crate::sizes::Sizes;
 use faults::Fault;
@@ -152,9 +152,13 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=SECS_MAX))]
     warmup: u64,
-    /// Partition the tables over this number of nodes in each region, each of which has the clients
-    /// of a region; requires a protocol that supports it, which is calvin
+    /// Number of nodes in each region over which the tables are partitioned
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["baseline"])]
+    #[arg(help = format!(
+        "Partition the tables over this number of nodes in each region, each of which has the \
+         clients of a region; requires --protocol {}",
+        partitioned_names()
+    ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
     #[command(flatten)]

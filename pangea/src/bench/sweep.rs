@@ -83,6 +83,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure::Usage(format!("can't read the plan {path}: {error}")))?;
     let wrong = |wrong: pangea_sweep::PlanError| Failure::Usage(format!("{path}: {wrong}"));
     let plan = Plan::parse(&text).map_err(wrong)?;
+    if let Some(line) = line_of_former_option(&plan) {
+        let now = "peer is now baseline; the former name still works";
+        crate::warn(&format!("pangea: {path}: line {line}: {now}"));
+    }
     let facts = facts(arguments)?;
     let runtime = crate::runtime(1)?;
     let signals = {
@@ -202,6 +206,14 @@ fn choices() -> Vec<Choice> {
     all
 }
 
+/// Returns the first line of a plan that sets an option by its former name.
+fn line_of_former_option(plan: &Plan) -> Option<usize> {
+    let steps = plan.axes.iter().flat_map(|axis| &axis.steps);
+    let bound = plan.base.iter().chain(steps.flat_map(|step| &step.bound));
+    let former = bound.filter(|bound| ["peer", "real.peer"].contains(&bound.name.as_str()));
+    former.map(|bound| bound.line).min()
+}
+
 /// Returns the command line of a point.
 fn words(point: &Point) -> Vec<String> {
     let mut words = match point.engine {
@@ -209,6 +221,9 @@ fn words(point: &Point) -> Vec<String> {
         Engine::Predicted => ["sim", "--predict", "--json"].map(str::to_owned).into(),
     };
     let mut arguments = point.arguments();
+    if let Some(former) = arguments.iter_mut().find(|word| word.as_str() == "--peer") {
+        "--baseline".clone_into(former);
+    }
     if point.engine == Engine::Predicted {
         // `pangea sim` has --replicas for a number of regions; names have the same option.
         let regions = arguments.iter().position(|word| word == "--regions");
@@ -528,14 +543,31 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_one_of_a_sweep_where_it_has_the_workload() {
-        let plan = |peer: &str, workload: &str| {
-            let base = format!("workload = '{workload}'\nregions = 3\npeer = '{peer}'");
+    fn a_baseline_is_one_of_a_sweep_where_it_has_the_workload() {
+        let plan = |baseline: &str, workload: &str| {
+            let base = format!("workload = '{workload}'\nregions = 3\nbaseline = '{baseline}'");
             checked(&format!("title = 'T'\n[base]\n{base}\n")).map(|checked| checked.points.len())
         };
         assert_eq!(plan("postgres", "ycsb-a"), Ok(1));
         let refused = plan("etcd", "tpcc-nopay").unwrap_err();
         assert!(refused.contains("etcd does not run tpcc-nopay;"), "{refused}");
+    }
+
+    #[test]
+    fn the_former_name_of_an_option_is_noticed_and_replaced() {
+        let plan = |option: &str| {
+            let text = format!("title = 'T'\n[base]\nworkload = 'ycsb-a'\n{option} = 'etcd'\n");
+            let plan = Plan::parse(&text).unwrap();
+            let points = pangea_sweep::points::expand(&plan).unwrap();
+            (line_of_former_option(&plan), words(&points[0]).join(" "))
+        };
+        let expected = "bench --baseline etcd --workload ycsb-a".to_owned();
+        assert_eq!(plan("baseline"), (None, expected.clone()));
+        assert_eq!(plan("peer"), (Some(4), expected.clone()));
+        assert_eq!(plan("real.peer"), (Some(4), expected));
+        let series = "title = 'T'\n[base]\nworkload = 'ycsb-a'\n[[series]]\nname = 'etcd'\n\
+                      peer = 'etcd'\n";
+        assert_eq!(line_of_former_option(&Plan::parse(series).unwrap()), Some(6));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use pangea_node::config::Tuning;
 
 use crate::cluster::{Cluster, DataLocation, Plan};
 use crate::failure::Failure;
-use crate::protocol::{Setting, options_table};
+use crate::protocol::{Setting, options_table, partitioned_names};
 use crate::regions;
 use crate::say;
 use crate::signals::{Interrupts, Signals};
@@ -64,9 +64,12 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = crate::protocol::NAMES[0])]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::protocol::NAMES))]
     protocol: String,
-    /// Partition the tables over this number of nodes in each region; requires a protocol that
-    /// supports it: calvin
+    /// Number of nodes in each region over which the tables are partitioned
     #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(help = format!(
+        "Partition the tables over this number of nodes in each region; requires --protocol {}",
+        partitioned_names()
+    ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
     /// Setting of the protocol, for example calvin.epoch_ms=5. Can be repeated

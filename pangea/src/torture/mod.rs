@@ -37,7 +37,7 @@ use pangea_sim::check::model::Model;
 use crate::check::check_file;
 use crate::cluster::{Cluster, DataLocation, Plan, Regions, durability};
 use crate::failure::Failure;
-use crate::protocol::{Setting, options_table};
+use crate::protocol::{Setting, options_table, partitioned_names};
 use crate::say;
 use checkpoints::Checkpoints;
 use clients::Clients;
@@ -98,9 +98,12 @@ pub struct Arguments {
     /// regions]
     #[arg(long, value_name = "MS")]
     rtt: Option<f64>,
-    /// Partition the tables over this number of nodes in each region; requires a protocol that
-    /// supports it: calvin
+    /// Number of nodes in each region over which the tables are partitioned
     #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(help = format!(
+        "Partition the tables over this number of nodes in each region; requires --protocol {}",
+        partitioned_names()
+    ))]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     partitions: u16,
     /// Clients of each node

@@ -54,7 +54,9 @@ fn phase_tables_and_folders_agree() {
     let repository = Repository::read();
     let shipped: Vec<Source> = repository.shipped(&["protocols"]).into_iter().cloned().collect();
     assert!(!purity::protocols(&shipped).is_empty(), "no protocol was found");
-    expect_none("The phase table says where everything is.", phases::check(&shipped));
+    let pages = phases::check_pages(&shipped, &repository.docs);
+    let findings = [phases::check(&shipped), pages].concat();
+    expect_none("The phase table says where everything is.", findings);
 }
 
 #[test]
@@ -77,7 +79,9 @@ fn planted_bugs_stand_behind_the_right_code() {
 
 #[test]
 fn no_name_is_a_former_one() {
-    expect_none("Names have been replaced.", former::check(&Repository::read().rust));
+    let Repository { rust, docs, .. } = Repository::read();
+    let findings = [former::check(&rust), former::check_documents(&docs)].concat();
+    expect_none("Names have been replaced.", findings);
 }
 
 #[test]

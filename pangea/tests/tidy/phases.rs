@@ -3,6 +3,8 @@
 //! The chapter, `protocols/src/<protocol>/mod.rs`, has a table that begins `//! | phase | paper |
 //! file |`. Each file that it names must exist, and it must name each file of the folder, except
 //! for files that are not a phase.
+//!
+//! The page of a protocol has its phases, too. Each must have the messages of a chapter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +53,43 @@ fn check_protocol(chapter: &Source, files: &[&Source]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Finds phases of documents that no chapter has with the same messages.
+pub fn check_pages(shipped: &[Source], docs: &[Source]) -> Vec<Finding> {
+    let chapters = shipped.iter().flat_map(|file| rows(&file.text));
+    let chapters: BTreeSet<(String, String)> = chapters.map(|(_, row)| row).collect();
+    let mut findings = Vec::new();
+    for doc in docs {
+        for (line, row) in rows(&doc.text) {
+            if !chapters.contains(&row) {
+                let (phase, messages) = row;
+                let what = format!("no chapter has the phase {phase} with messages {messages:?}");
+                findings.push(doc.finding(line, what));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns each row of a text's phase tables: its line, its phase and its messages.
+fn rows(text: &str) -> Vec<(usize, (String, String))> {
+    let mut rows = Vec::new();
+    let mut column: Option<usize> = None;
+    for (at, line) in text.lines().enumerate() {
+        let Some(row) = line.trim_start_matches("//! ").strip_prefix("| ") else {
+            // The line below the header has no spaces, and ends no table.
+            column = column.filter(|_| line.contains("|---"));
+            continue;
+        };
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        if cells[0] == "phase" {
+            column = cells.iter().position(|cell| *cell == "messages");
+        } else if let Some(messages) = column.and_then(|column| cells.get(column)) {
+            rows.push((at + 1, (cells[0].to_owned(), (*messages).to_owned())));
+        }
+    }
+    rows
 }
 
 /// Returns whether a file is a phase, a part of one, or an exception with a reason.
@@ -124,6 +163,18 @@ mod tests {
         );
         let found = whats(&[("mod.rs", CHAPTER), ("cut.rs", ""), ("extra/part.rs", "")]);
         assert_eq!(found.len(), 1, "{found:?}");
+    }
+
+    #[test]
+    fn a_phase_of_a_page_has_the_messages_of_a_chapter() {
+        let chapter = [Source::new("protocols/src/minerva/mod.rs", CHAPTER)];
+        let page = |row: &str| {
+            let text = format!("| phase | file | messages |\n|---|---|---|\n{row}\n\n| a | b |\n");
+            check_pages(&chapter, &[Source::new("docs/protocols/minerva.md", &text)])
+        };
+        assert!(page("| cut | `cut.rs` | Agreement |").is_empty());
+        assert_eq!(page("| cut | `cut.rs` | |").len(), 1);
+        assert_eq!(page("| cuts | `cut.rs` | Agreement |")[0].line, 3);
     }
 
     #[test]
