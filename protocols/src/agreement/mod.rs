@@ -278,10 +278,10 @@ impl<E: Decision> Agreement<E> {
 
     /// Whether this replica should request leadership from the leader; reset by each call. Only
     /// used with a preferred master: otherwise the replica campaigns at once.
-    pub fn takes_wish(&mut self) -> bool {
+    pub fn take_leadership_request(&mut self) -> bool {
         match self {
             Self::SingleNode(_) => false,
-            Self::Replicated(log) => log.takes_wish(),
+            Self::Replicated(log) => log.take_leadership_request(),
         }
     }
 
@@ -368,7 +368,7 @@ pub(crate) fn describe<E: Decision>(bytes: &[u8]) -> String {
         Ok(AgreementMessage::Paxos(PaxosMessage::SequencePaxos(message))) => {
             format!("{:?}", message.msg)
         }
-        said => format!("{said:?}"),
+        message => format!("{message:?}"),
     }
 }
 

@@ -60,10 +60,10 @@ messages! {
             /// The sender has all slices up to this epoch.
             slices: SnapshotVersion as Strict<SnapshotVersion>,
             /// The sender has all rows and outcomes up to this epoch.
-            items: SnapshotVersion as Strict<SnapshotVersion>,
+            results: SnapshotVersion as Strict<SnapshotVersion>,
             /// It was told to go on with that ([`Message::Resubscribe {}`]), and has all that came
             /// before.
-            goes_on: bool,
+            is_continued: bool,
         } control "message_other";
         /// Ends a subscription. A node sends it to the replica that it was subscribed to when it
         /// switches to another one. The receiver stops sending.
@@ -79,7 +79,7 @@ messages! {
         /// A chunk of a slice that is too large for one message. The receiver assembles the slice.
         73 => SliceChunk {
             /// The part.
-            piece: SliceChunk,
+            chunk: SliceChunk,
         } bulk "message_slice";
         /// §3.1.1, asynchronous: the cuts of the slices up to an epoch, which were sent before they
         /// were decided, are now decided. Sent to all subscribers. The receiver may then confirm
@@ -100,7 +100,7 @@ messages! {
         /// receiver runs the transactions that wait for them, or answers their clients.
         66 => RemoteResults {
             /// The rows and results.
-            items: RemoteResults,
+            results: RemoteResults,
         } bulk "message_items";
         /// The progress of the sender and its shard. A node sends it to all connected nodes of
         /// other shards when it has changed. The receiver truncates its stream to the sender's
@@ -142,7 +142,7 @@ messages! {
         /// [`Message::OutcomesRequest`]. The receiver, which may be frozen, answers its clients.
         83 => Outcomes {
             /// The results.
-            items: RemoteResults,
+            outcomes: RemoteResults,
         } bulk "message_items";
         /// The progress of the other groups, as seen by the sender. Sent to the coordinator of the
         /// sender's group when it has changed, and at once if the group has been behind for long.
@@ -182,7 +182,7 @@ messages! {
             /// The sender's name for the request.
             token: u64 as Varint,
             /// The requested rows.
-            wanted: LookupKeys,
+            keys: LookupKeys,
         } bulk "message_other";
         /// §3.2.1: the reply to a [`Message::LookupRequest`]. The receiver continues the
         /// reconnaissance.
@@ -190,7 +190,7 @@ messages! {
             /// The name that the receiver gave to the request.
             token: u64 as Varint,
             /// The rows found.
-            found: LookupRows,
+            rows: LookupRows,
         } bulk "message_other";
         /// §3.1.1, asynchronous: requests of a replica's clients for the master's sequencer, each
         /// with the sender's name for it. The receiver replies with [`Message::ForwardAccepted`] or
@@ -203,7 +203,7 @@ messages! {
         /// [`Message::Forward`]. The receiver answers its clients once it has run them.
         76 => ForwardAccepted {
             /// The term and the tokens.
-            taken: Accepted,
+            accepted: Accepted,
         } bulk "message_other";
         /// The reply to a [`Message::Forward`] by a replica that is not the master or has reached a
         /// limit: the requests are not in the sender's log and never will be. The receiver forwards
@@ -408,7 +408,7 @@ impl Codec for Slice {
     ) -> Result<Slice, DecodeError> {
         let is_decided = decode_flag(from)?;
         let slice = Slice::decode(&Bytes::decode(from, message, what)?)?;
-        Ok(slice.said_to_be(is_decided))
+        Ok(slice.with_decided(is_decided))
     }
 
     fn payload_bytes(value: &Slice) -> usize {
@@ -507,9 +507,9 @@ mod tests {
         let row = Write { table, key: key.clone(), value: Some(Value::copy_from(b"v")) };
         let range = KeyRange { start: vec![1], end: None };
         let scan = Scan { table, range: range.clone(), direction: Direction::Reverse };
-        let wanted = LookupKeys { points: [(table, key.clone())].into(), ranges: vec![scan] };
+        let keys = LookupKeys { points: [(table, key.clone())].into(), ranges: vec![scan] };
         let abort = Abort::new(SqlState::RAISE_EXCEPTION, "no");
-        let items = vec![
+        let results = vec![
             RemoteResult::Reads(txn, RemoteReads::Rows(vec![row.clone()])),
             RemoteResult::Reads(txn, RemoteReads::Certified(None)),
             RemoteResult::Reads(txn, RemoteReads::TooLarge(1 << 40)),
@@ -524,17 +524,17 @@ mod tests {
             Message::RequestMastership {},
             Message::TransferMastership { term: Term::default() },
             Message::CheckpointTurn { wants: true, is_frozen: false, known: SnapshotVersion(300) },
-            Message::Subscribe { slices: epoch, items: SnapshotVersion(2), goes_on: true },
+            Message::Subscribe { slices: epoch, results: SnapshotVersion(2), is_continued: true },
             Message::Unsubscribe {},
             Message::Resubscribe {},
             Message::SliceChunk {
-                piece: super::super::shards::chunks::tests::pieces().swap_remove(1),
+                chunk: super::super::shards::chunks::tests::chunks().swap_remove(1),
             },
             Message::Slice { slice: slice() },
-            Message::Slice { slice: slice().said_to_be(false) },
+            Message::Slice { slice: slice().with_decided(false) },
             Message::SlicesDecided { upto: epoch, name: slice().cut.name },
             Message::RemoteResults {
-                items: RemoteResults::new((epoch, Lineage(u64::MAX)), &items),
+                results: RemoteResults::new((epoch, Lineage(u64::MAX)), &results),
             },
             Message::ShardProgress { upto: epoch, applied: SnapshotVersion(301), waits_for: None },
             Message::ShardProgress { upto: epoch, applied: epoch, waits_for: Some(NodeId(300)) },
@@ -542,7 +542,7 @@ mod tests {
             Message::Frozen { at: epoch },
             Message::OutcomesRequest { after: epoch, is_wanted: true },
             Message::Outcomes {
-                items: RemoteResults::new((epoch, Lineage::default()), &items[3..]),
+                results: RemoteResults::new((epoch, Lineage::default()), &results[3..]),
             },
             Message::GroupProgress { least: SnapshotVersion(9), most: epoch },
             Message::WarmRequest { token: 4, keys: vec![(table, key.clone())] },
@@ -550,14 +550,14 @@ mod tests {
             Message::ColdMapUpdate {
                 map: ColdWords { words: 64, is_all: true, changes: vec![(63, u64::MAX)] },
             },
-            Message::LookupRequest { token: 3, wanted },
+            Message::LookupRequest { token: 3, keys },
             Message::LookupReply {
                 token: 3,
-                found: LookupRows { rows: vec![row], points: 300, covered: vec![(table, range)] },
+                rows: LookupRows { rows: vec![row], points: 300, covered: vec![(table, range)] },
             },
             Message::Forward { requests: vec![(300, request)] },
             Message::ForwardAccepted {
-                taken: Accepted { term: Term::default(), tokens: vec![300, 7] },
+                accepted: Accepted { term: Term::default(), tokens: vec![300, 7] },
             },
             Message::ForwardRejected { tokens: vec![1, 300] },
         ];

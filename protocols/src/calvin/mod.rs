@@ -176,7 +176,7 @@ impl Protocol for Calvin {
             Input::Submit(submissions) => self.on_submit(cx, submissions),
             Input::Message { from, message } => self.on_message(cx, from, message),
             Input::Timer(Timer::Inputs(timer)) => self.on_timer(cx, timer),
-            Input::Timer(Timer::Delay) => self.on_held_timeout(cx),
+            Input::Timer(Timer::Delay) => self.on_delay_timeout(cx),
             Input::Prefetched { token, took } => self.on_fetched(cx, token, took),
             Input::Durable(position) => inputs.on_durable(cx, position),
             Input::PeerUp(peer) => self.on_up(cx, peer),
@@ -293,7 +293,7 @@ impl Calvin {
                 self.state.inputs.on_progress_timeout(cx, of_epochs);
                 self.send_shard_progress(cx);
                 self.send_group_progress(cx);
-                self.ask_others(cx);
+                self.replace_unreachable_sources(cx);
                 if self.state.inputs.has_turn() {
                     // Other replicas may have reported that they are no longer frozen, and no epoch
                     // may follow.
@@ -372,7 +372,7 @@ impl Calvin {
             | Message::TransferMastership { .. }
             | Message::CheckpointTurn { .. } => self.on_log_message(cx, replica, message),
             Message::Forward { requests } => self.on_forward(cx, replica, requests),
-            Message::ForwardAccepted { taken: Accepted { term, tokens } } => {
+            Message::ForwardAccepted { accepted: Accepted { term, tokens } } => {
                 self.on_forward_accepted(cx, term, &tokens);
             }
             Message::ForwardRejected { tokens } => {
@@ -394,25 +394,25 @@ impl Calvin {
         message: Message,
     ) {
         match message {
-            Message::Subscribe { slices, items, goes_on } => {
-                self.on_subscribe(cx, from, (slices, items), goes_on);
+            Message::Subscribe { slices, results, is_continued } => {
+                self.on_subscribe(cx, from, (slices, results), is_continued);
             }
             Message::Unsubscribe {} => self.on_unsubscribe(from, shard),
             Message::Slice { slice } => self.on_slice(cx, from, slice),
-            Message::SliceChunk { piece } => self.on_slice_chunk(cx, from, piece),
+            Message::SliceChunk { chunk } => self.on_slice_chunk(cx, from, chunk),
             Message::SlicesDecided { upto, name } => self.on_slices_decided(cx, from, upto, name),
             Message::Resubscribe {} => self.on_resubscribe(cx, from),
-            Message::RemoteResults { items } => self.on_remote_results(cx, shard, items),
+            Message::RemoteResults { results } => self.on_remote_results(cx, shard, results),
             Message::ShardProgress { upto, applied, waits_for } => {
                 self.on_shard_progress(from, (upto, applied), waits_for);
             }
             Message::Truncated { upto } => self.on_truncated(cx, from, upto),
             Message::Frozen { at } => self.on_source_frozen(cx, from, at),
-            Message::LookupRequest { token, wanted } => {
-                self.on_lookup_request(cx, from, token, &wanted);
+            Message::LookupRequest { token, keys } => {
+                self.on_lookup_request(cx, from, token, &keys);
             }
-            Message::LookupReply { token, found } => {
-                self.on_lookup_reply(cx, shard, token, found);
+            Message::LookupReply { token, rows } => {
+                self.on_lookup_reply(cx, shard, token, rows);
             }
             message => unreachable!("{message:?} is not for other shards"),
         }
@@ -427,7 +427,7 @@ impl Calvin {
             Message::OutcomesRequest { after, is_wanted } => {
                 self.on_outcomes_request(cx, from, after, is_wanted);
             }
-            Message::Outcomes { items } => self.on_outcomes(cx, from, &items),
+            Message::Outcomes { outcomes } => self.on_outcomes(cx, from, &outcomes),
             message => unreachable!("{message:?} is not for any node"),
         }
     }
@@ -444,7 +444,7 @@ impl Calvin {
             Message::RequestMastership {} => inputs.on_request_mastership(cx, from),
             Message::TransferMastership { term } => inputs.on_transfer_mastership(cx, from, term),
             Message::CheckpointTurn { wants, is_frozen, known } => {
-                inputs.on_turn(cx, from, wants, PeerTurnState { is_frozen, known });
+                inputs.on_checkpoint_turn(cx, from, wants, PeerTurnState { is_frozen, known });
             }
             message => unreachable!("{message:?} is about neither mastership nor turns"),
         }

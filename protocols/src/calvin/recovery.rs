@@ -53,9 +53,9 @@ pub(super) struct ShardEpochRecord {
 impl ShardEpochRecord {
     fn encode(&self, out: &mut Vec<u8>) {
         let slice = |slice: &Slice, out: &mut Vec<u8>| out.put_bytes(slice.bytes());
-        let items = |(shard, items): &(ShardId, RemoteResults), out: &mut Vec<u8>| {
+        let results = |(shard, results): &(ShardId, RemoteResults), out: &mut Vec<u8>| {
             out.put_u16(shard.0);
-            items.encode(out);
+            results.encode(out);
         };
         out.put_varint(self.came.len() as u64);
         self.came.iter().for_each(|it| slice(it, out));
@@ -66,7 +66,7 @@ impl ShardEpochRecord {
         }
         for all in [&self.received, &self.served] {
             out.put_varint(all.len() as u64);
-            all.iter().for_each(|it| items(it, out));
+            all.iter().for_each(|it| results(it, out));
         }
         out.put_varint(self.dropped.len() as u64);
         for (shard, upto) in &self.dropped {
@@ -82,9 +82,9 @@ impl ShardEpochRecord {
         let sent = (0..from.count(WHAT)?).map(|_| Ok((shard(from)?, slice(from)?)));
         let sent = sent.collect::<Result<_, DecodeError>>()?;
         let mut all = || {
-            let items = (0..from.count(WHAT)?)
+            let results = (0..from.count(WHAT)?)
                 .map(|_| Ok((shard(from)?, RemoteResults::decode(from, bytes)?)));
-            items.collect::<Result<Vec<_>, DecodeError>>()
+            results.collect::<Result<Vec<_>, DecodeError>>()
         };
         let (received, served) = (all()?, all()?);
         let upto = |from: &mut Reader<'_>| from.varint(WHAT).map(SnapshotVersion);
@@ -160,7 +160,7 @@ impl Calvin {
     /// Restores the requests of local batches after the applied cut as in flight, except those that
     /// may be void.
     fn restore_in_flight(&mut self) {
-        let own = self.state.inputs.own_unapplied().filter(|(_, batch)| !batch.is_of_reign);
+        let own = self.state.inputs.own_unapplied().filter(|(_, batch)| !batch.is_of_master);
         let requests = own.flat_map(|(_, batch)| &batch.requests);
         self.state.sequencer.in_flight.extend(requests.map(InFlight::of_an_earlier_life));
     }
@@ -168,7 +168,7 @@ impl Calvin {
     /// Handles a batch of this replica's own log that a peer returned. It will run like any other,
     /// and no client waits for it. Later batches may already be in flight.
     pub(super) fn on_own_batch(&mut self, batch: &Arc<Batch>) {
-        if batch.is_of_reign {
+        if batch.is_of_master {
             return;
         }
         let in_flight = &mut self.state.sequencer.in_flight;
@@ -188,7 +188,7 @@ impl Calvin {
         if !self.state.inputs.is_of_use(cx, &incoming) {
             return;
         }
-        self.state.inputs.give_up_all(cx);
+        self.state.inputs.discard_undecided(cx);
         self.note_void(cx);
         self.go_back_to_confirmed(cx);
         // The last epoch that is partly applied.

@@ -48,7 +48,7 @@ impl Calvin {
         self.dispatch(cx);
         if !reads.is_empty() {
             if self.must_wait() {
-                self.let_wait(cx, reads);
+                self.queue_reads(cx, reads);
             } else {
                 self.read_snapshot(cx, self.state.inputs.cut.applied, &reads);
             }
@@ -153,7 +153,7 @@ impl Calvin {
         ticket: Ticket,
         request: UnsequencedRequest,
     ) {
-        if let Some(request) = self.hold_if_cold(cx, ticket, request) {
+        if let Some(request) = self.delay_if_cold(cx, ticket, request) {
             self.put(cx, ticket, request);
         }
     }
@@ -192,7 +192,12 @@ impl Calvin {
         let again = ticket.and_then(|_| RetryableRequest::of(&request));
         sequencer.current.push(request.placed(txn, origin));
         let mut in_flight = InFlight::new(txn, ticket, again);
-        in_flight.term = inputs.extension.mastery.reign.map(|reign| reign.term).unwrap_or_default();
+        in_flight.term = inputs
+            .extension
+            .mastery
+            .master_term
+            .map(|master_term| master_term.term)
+            .unwrap_or_default();
         sequencer.in_flight.push_back(in_flight);
         self.state.counters.txns_local += 1;
         ticket.into_iter().for_each(|ticket| cx.named(ticket, txn.sequence()));
@@ -246,7 +251,7 @@ impl Calvin {
             source: self.state.inputs.replica.me,
             bid: self.state.inputs.own_log().held.next(),
             first_sequence: first.sequence(),
-            is_of_reign: self.state.inputs.is_asynchronous(),
+            is_of_master: self.state.inputs.is_asynchronous(),
             requests,
         };
         cx.begin_work();

@@ -91,8 +91,8 @@ impl<H: Host> Inputs<H> {
         let name = cut.last_proposal;
         let rules = self.settings.rules.clone();
         cx.mark("inputs.cut_proposed");
-        let reign = None;
-        let cut = Cut { name, rules, heads, removed, readmitted, reign, turn };
+        let master_term = None;
+        let cut = Cut { name, rules, heads, removed, readmitted, master_term, turn };
         self.agreement_mut().propose(cut);
         H::on_turn_proposed(self, turn);
         self.answer_barriers(cx);

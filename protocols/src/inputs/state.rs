@@ -68,7 +68,7 @@ pub struct Cut<R> {
     pub readmitted: Vec<NodeId>,
     /// The master term of the proposer, if replication is asynchronous (`Host::has_master`): the
     /// epoch contains only the proposer's batches of that term.
-    pub reign: Option<MasterTerm>,
+    pub master_term: Option<MasterTerm>,
     /// The replica that has the checkpoint turn, if the protocol has turns (`Host::next_turn`).
     pub turn: Option<NodeId>,
 }
@@ -82,9 +82,9 @@ impl<R> Cut<R> {
             && self.name.nonce <= NUMBER_MAX
             && are_heads(&self.heads, node_count)
             && changed().all(is_node)
-            && self
-                .reign
-                .is_none_or(|reign| reign.term.is_sound(node_count) && reign.first <= NUMBER_MAX)
+            && self.master_term.is_none_or(|master_term| {
+                master_term.term.is_sound(node_count) && master_term.first <= NUMBER_MAX
+            })
             && changed().count() <= node_count
             && self.turn.iter().all(is_node)
     }

@@ -83,9 +83,9 @@ impl<H: Host> Transfer<H> {
             }
         }
         let present = self.incoming.as_ref().map(|incoming| incoming.from);
-        let turn = self.count as usize % ahead.len().max(1);
-        let mut in_turn = ahead[turn..].iter().chain(&ahead[..turn]).copied();
-        let Some(from) = in_turn.find(|peer| Some(*peer) != present) else {
+        let first = self.count as usize % ahead.len().max(1);
+        let mut rotated = ahead[first..].iter().chain(&ahead[..first]).copied();
+        let Some(from) = rotated.find(|peer| Some(*peer) != present) else {
             // There is no other peer. The chunks received may still be useful. The same peer, asked
             // again, would send all of them again behind those in flight.
             return;

@@ -31,7 +31,7 @@ impl Calvin {
 
     /// Confirms the epochs that have run and of which all cuts are decided.
     pub(in super::super) fn confirm_divided(&mut self, cx: &mut Cx<'_, Self>) {
-        self.tell_decided(cx);
+        self.send_slices_decided(cx);
         loop {
             let epoch = self.confirmed().next();
             let applied = self.state.inputs.cut.applied;
@@ -64,13 +64,13 @@ impl Calvin {
         self.state.inputs.confirm(cx, epoch, &cut);
         self.checkpoint_if_due(cx);
         self.settle_confirmed(cx, (epoch, line), local_requests);
-        self.tell_void_divided(cx, &cut);
+        self.answer_void_requests(cx, &cut);
         self.state.inputs.release_barriers(cx, &cut);
         self.read_released(cx);
     }
 
     /// Announces to the other shards that the cuts of slices sent early are now decided.
-    fn tell_decided(&mut self, cx: &mut Cx<'_, Self>) {
+    fn send_slices_decided(&mut self, cx: &mut Cx<'_, Self>) {
         let before = self.state.inputs.decided_before();
         let shards = self.shards();
         let (from, sliced) = (shards.decided, shards.sliced);
@@ -186,10 +186,14 @@ impl Calvin {
             own.local_requests.iter().for_each(|txn| drop(shards.results.remove(txn)));
         }
         for (shard, stream) in &mut shards.streams {
-            stream.outbound.items.split_off(&upto.next());
+            stream.outbound.results.split_off(&upto.next());
             stream.outbound.paused.clear();
-            let last =
-                stream.inbound.slices.range(..=upto).rev().find_map(|(_, it)| stream.reign_of(it));
+            let last = stream
+                .inbound
+                .slices
+                .range(..=upto)
+                .rev()
+                .find_map(|(_, it)| stream.master_term_of(it));
             stream.masters.applied = last.or(stream.masters.confirmed);
             if stream.masters.applied.is_some() {
                 cx.master_term(*shard, upto, stream.masters.applied, false);
@@ -208,12 +212,12 @@ impl Calvin {
     }
 
     /// Reports the master terms of the other shards in an epoch that has run, if they are new.
-    pub(super) fn note_reigns(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
+    pub(super) fn note_master_terms(&mut self, cx: &mut Cx<'_, Self>, epoch: SnapshotVersion) {
         for (shard, stream) in &mut self.shards().streams {
-            let reign = stream.reign_of(&stream.inbound.slices[&epoch]);
-            if reign.is_some() && stream.masters.applied != reign {
-                stream.masters.applied = reign;
-                cx.master_term(*shard, epoch, reign, false);
+            let master_term = stream.master_term_of(&stream.inbound.slices[&epoch]);
+            if master_term.is_some() && stream.masters.applied != master_term {
+                stream.masters.applied = master_term;
+                cx.master_term(*shard, epoch, master_term, false);
             }
         }
     }
@@ -221,7 +225,7 @@ impl Calvin {
 
 impl ShardStream {
     /// The master whose transactions are in a slice, and the first number of its master term.
-    fn reign_of(&self, slice: &Slice) -> Option<(NodeId, u64)> {
+    fn master_term_of(&self, slice: &Slice) -> Option<(NodeId, u64)> {
         Some((self.group[slice.cut.name.proposer.index()], slice.cut.first?))
     }
 
@@ -244,7 +248,7 @@ impl Shards {
         let mut of_shards = ShardEpochRecord::default();
         for (shard, stream) in &mut self.streams {
             let came = stream.inbound.slices.remove(&epoch).expect("the epoch was run");
-            stream.masters.confirmed = stream.reign_of(&came).or(stream.masters.confirmed);
+            stream.masters.confirmed = stream.master_term_of(&came).or(stream.masters.confirmed);
             of_shards.came.push(came);
             of_shards.add_sent(*shard, stream, epoch);
             of_shards.dropped.push((*shard, stream.outbound.dropped));
@@ -264,7 +268,7 @@ fn by_shard(at: (SnapshotVersion, Lineage), received: Received) -> Vec<(ShardId,
     for ((shard, _), item) in received.into_iter().filter(is_part) {
         of.entry(shard).or_default().push(item);
     }
-    of.into_iter().map(|(shard, items)| (shard, RemoteResults::new(at, &items))).collect()
+    of.into_iter().map(|(shard, results)| (shard, RemoteResults::new(at, &results))).collect()
 }
 
 fn neighbour_stays(stream: &mut ShardStream) -> bool {

@@ -11,7 +11,7 @@ use pangea_core::mutate;
 use pangea_core::protocol::Cx;
 use pangea_core::store::RecordHeader;
 
-use super::super::interleaving::turns;
+use super::super::interleaving::rounds;
 use super::super::scheduler::RUN_BYTES;
 use super::super::{Calvin, Cut};
 use super::remote_results::RemoteResult;
@@ -39,25 +39,27 @@ impl Calvin {
         cx.begin_work();
         let inputs = &self.state.inputs;
         let shards = self.state.shards.as_ref().expect("only called if tables are partitioned");
-        self.send_turn(cx, &cut);
+        self.note_begun(cx, &cut);
         let batches = inputs.batches_between(&shards.sliced_heads, &cut);
         let mut slices: BTreeMap<ShardId, Vec<OfBatch>> = BTreeMap::new();
-        let mut mine = Vec::new();
+        let mut local_requests = Vec::new();
         let mut count = 0;
-        for (turn, batch) in turns(batches) {
-            let (turn, sequencer) = (turn as u64, inputs.node(batch.source));
-            mine.extend(batch.requests.iter().filter_map(|request| {
-                let whose = self.whose(request)?;
-                let mine = LocalRequest::new(whose, epoch, request.shards);
-                Some((TxnId::new(sequencer, request.txn.sequence()), mine))
+        for (round, batch) in rounds(batches) {
+            let (round, sequencer) = (round as u64, inputs.node(batch.source));
+            local_requests.extend(batch.requests.iter().filter_map(|request| {
+                let origin = self.origin_of(request)?;
+                let local = LocalRequest::new(origin, epoch, request.shards);
+                Some((TxnId::new(sequencer, request.txn.sequence()), local))
             }));
             count += batch.requests.len();
             for request in &batch.requests {
                 for shard in request.shards.iter() {
                     let of_shard = slices.entry(shard).or_default();
-                    if of_shard.last().is_none_or(|it| (it.turn, it.sequencer) != (turn, sequencer))
+                    if of_shard
+                        .last()
+                        .is_none_or(|it| (it.round, it.sequencer) != (round, sequencer))
                     {
-                        of_shard.push(OfBatch { turn, sequencer, requests: Vec::new() });
+                        of_shard.push(OfBatch { round, sequencer, requests: Vec::new() });
                     }
                     let part = of_shard.last_mut().expect("the batch was added above");
                     part.requests.push(request.clone().named(sequencer));
@@ -73,7 +75,7 @@ impl Calvin {
         let here = shards.own_shard;
         let all: Vec<ShardId> = shards.streams.keys().copied().collect();
         let of_cut = CutId::new(&cut);
-        let slice = |batches| Slice::new(epoch, here, of_cut, batches).said_to_be(is_decided);
+        let slice = |batches| Slice::new(epoch, here, of_cut, batches).with_decided(is_decided);
         for shard in all {
             let of_shard = slices.remove(&shard).unwrap_or_default();
             shards.send_slice(cx, shard, slice(of_shard));
@@ -82,8 +84,8 @@ impl Calvin {
             *head = (*head).max(*upto);
         }
         let slice = slice(slices.remove(&here).unwrap_or_default());
-        let named = mine.iter().map(|(txn, _)| *txn).collect();
-        shards.local_requests.extend(mine);
+        let named = local_requests.iter().map(|(txn, _)| *txn).collect();
+        shards.local_requests.extend(local_requests);
         shards.own.insert(epoch, OwnEpoch { cut, slice, local_requests: named });
         shards.sliced = epoch;
         cx.end_work(CpuStage::Slice, count);
@@ -115,7 +117,7 @@ impl Calvin {
         cx.begin_work();
         let batches = came.into_iter().chain([&own.slice]).flat_map(|slice| &slice.batches);
         let mut order: Vec<&OfBatch> = batches.collect();
-        order.sort_by_key(|batch| (batch.turn, batch.sequencer));
+        order.sort_by_key(|batch| (batch.round, batch.sequencer));
         mutate!(RegionsOrderDiffers: () => regions_order_differs(&mut order, shards, me));
         let mut count = 0;
         for batch in order {
@@ -190,13 +192,13 @@ impl Calvin {
     /// sequenced a transaction and do not run it.
     fn serve(&mut self, cx: &mut Cx<'_, Self>, served: Vec<Served>, ended: &[Ended]) {
         let shards = self.shards();
-        let mut items: BTreeMap<(SnapshotVersion, ShardId), Vec<RemoteResult>> = BTreeMap::new();
+        let mut by_shard: BTreeMap<(SnapshotVersion, ShardId), Vec<RemoteResult>> = BTreeMap::new();
         for Served { txn, version, to, part } in served {
             if matches!(part, RemoteReads::TooLarge(_)) {
                 cx.mark("calvin.part_too_large");
             }
             for shard in to.iter() {
-                items
+                by_shard
                     .entry((version, shard))
                     .or_default()
                     .push(RemoteResult::Reads(txn, part.clone()));
@@ -206,30 +208,30 @@ impl Calvin {
             // The first of the active participants sends the outcome.
             let home = shards.shard_of(txn.node());
             if active.iter().next() == Some(shards.own_shard) && !active.contains(home) {
-                let results = items.entry((*version, home)).or_default();
+                let results = by_shard.entry((*version, home)).or_default();
                 results.push(RemoteResult::Outcome(*txn, went.clone()));
             }
         }
-        for ((epoch, shard), items) in items {
+        for ((epoch, shard), results) in by_shard {
             cx.mark("calvin.served");
             let line = shards.line_of(epoch).expect("the epoch is running");
-            shards.send_items(cx, shard, ((epoch, line), &items));
+            shards.send_results(cx, shard, ((epoch, line), &results));
         }
     }
 
     /// Retains the outcomes of the transactions of a replica that has the checkpoint turn.
-    pub(super) fn keep_of_others(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
+    pub(super) fn retain_for_peer(&mut self, cx: &mut Cx<'_, Self>, ended: &[Ended]) {
         let mut of: BTreeMap<(NodeId, SnapshotVersion), Vec<(u64, ShardOutcome)>> = BTreeMap::new();
         for Ended { txn, version, went, .. } in ended {
             let turn = self.shards().own.get(version).and_then(|own| own.cut.turn);
-            if let Some(replica) = self.is_kept_for(turn)
+            if let Some(replica) = self.outcomes_retained_for(turn)
                 && self.state.inputs.node(replica) == txn.node()
             {
                 of.entry((replica, *version)).or_default().push((txn.sequence(), went.clone()));
             }
         }
         for ((replica, version), results) in of {
-            self.keep_outcomes(cx, replica, (version, &results));
+            self.retain_outcomes(cx, replica, (version, &results));
         }
     }
 
@@ -250,7 +252,7 @@ impl Calvin {
             shards.sharded.forget(*txn);
         }
         self.state.inputs.finish_epoch(cx, epoch, &cut);
-        self.note_reigns(cx, epoch);
+        self.note_master_terms(cx, epoch);
         self.answer_early(cx, epoch);
         self.confirm_divided(cx);
         self.state.inputs.reclaim(cx);

@@ -28,8 +28,8 @@ impl ShardEpochRecord {
         epoch: SnapshotVersion,
     ) {
         self.sent.extend(stream.outbound.slices.get(&epoch).map(|slice| (shard, slice.clone())));
-        let items = stream.outbound.items.get(&epoch).into_iter().flatten();
-        self.served.extend(items.map(|items| (shard, items.clone())));
+        let results = stream.outbound.results.get(&epoch).into_iter().flatten();
+        self.served.extend(results.map(|results| (shard, results.clone())));
     }
 
     /// Whether it can be the messages that a replica of this shard has sent for an epoch that it
@@ -40,7 +40,7 @@ impl ShardEpochRecord {
         self.came.is_empty()
             && self.received.is_empty()
             && self.sent.iter().all(|(shard, slice)| is_other(shard) && is_sent(slice))
-            && self.served.iter().all(|(shard, items)| is_other(shard) && items.epoch == epoch)
+            && self.served.iter().all(|(shard, results)| is_other(shard) && results.epoch == epoch)
             && self.dropped.iter().map(|(shard, _)| shard).eq(shards.streams.keys())
     }
 }
@@ -148,10 +148,10 @@ impl Calvin {
                 stream.outbound.slices.insert(epoch, slice);
             }
         }
-        for (shard, items) in of_shards.served {
+        for (shard, results) in of_shards.served {
             let stream = shards.stream(shard);
             if epoch > stream.outbound.dropped {
-                stream.outbound.items.entry(epoch).or_default().push(items);
+                stream.outbound.results.entry(epoch).or_default().push(results);
             }
         }
     }
@@ -165,10 +165,10 @@ impl Calvin {
             (stream.inbound.upto, stream.inbound.decided) = (epoch, epoch);
         }
         let received = shards.received.entry(epoch).or_default();
-        for (shard, items) in of_shards.received {
-            for item in items.read().expect(INTACT) {
+        for (shard, results) in of_shards.received {
+            for item in results.read().expect(INTACT) {
                 let (RemoteResult::Reads(txn, _) | RemoteResult::Outcome(txn, _)) = item;
-                received.entry(items.line).or_default().insert((shard, txn), item);
+                received.entry(results.line).or_default().insert((shard, txn), item);
             }
         }
     }
@@ -230,7 +230,7 @@ impl Calvin {
         for (shard, upto) in last.dropped.clone() {
             let stream = self.shards().stream(shard);
             // The rows sent for an unfinished epoch are incomplete.
-            stream.outbound.items.split_off(&applied.next());
+            stream.outbound.results.split_off(&applied.next());
             stream.outbound.paused.clear();
             if upto > applied {
                 stream.drop_upto(upto);
@@ -254,7 +254,8 @@ impl Calvin {
             return;
         }
         self.shards().move_to(applied, &heads);
-        let over = self.shards().local_requests.iter().filter(|(_, mine)| mine.epoch <= applied);
+        let over =
+            self.shards().local_requests.iter().filter(|(_, request)| request.epoch <= applied);
         let over: Vec<TxnId> = over.map(|(txn, _)| *txn).collect();
         over.into_iter().for_each(|txn| self.lose_result(cx, txn));
         for stream in self.shards().streams.values_mut() {
