@@ -179,7 +179,8 @@ impl<E: Decision> Agreement<E> {
     }
 
     /// The same with a preferred master, which leads while it can and is not deposed at once. If
-    /// another replica leads, it is asked to transfer leadership: see [`Agreement::takes_wish`].
+    /// another replica leads, it is asked to transfer leadership: see
+    /// [`Agreement::take_leadership_request`].
     pub fn with_master(
         me: NodeId,
         topology: &Topology,

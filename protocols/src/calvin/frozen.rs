@@ -49,9 +49,9 @@ pub(super) struct Outcomes {
     /// That replica.
     of: Option<NodeId>,
     /// The peers that have requested new outcomes.
-    asked_by: BTreeSet<NodeId>,
+    requested_by: BTreeSet<NodeId>,
     /// The peer that this replica requests outcomes from.
-    asked: Option<NodeId>,
+    requested_from: Option<NodeId>,
     /// The last epoch for which a peer has sent outcomes.
     have: SnapshotVersion,
     /// The last epoch of which a client was answered before this replica has run it.
@@ -116,7 +116,7 @@ impl Calvin {
         }
         let all =
             RemoteResults::split((epoch, Lineage::default()), &entries, self.state.message_bytes);
-        if outcomes.asked_by.contains(&replica) {
+        if outcomes.requested_by.contains(&replica) {
             all.iter()
                 .for_each(|entries| cx.send(node, Message::Outcomes { outcomes: entries.clone() }));
         }
@@ -131,21 +131,21 @@ impl Calvin {
         let outcomes = &mut self.state.outcomes;
         if !inputs.has_turn() {
             // The peer that was asked learns of this from the cuts.
-            outcomes.asked = None;
+            outcomes.requested_from = None;
             return;
         }
         let applied = inputs.cut.applied;
         outcomes.have = outcomes.have.max(applied);
-        let asked = outcomes.asked.filter(is_up);
-        if outcomes.asked.is_some() && asked.is_none() {
+        let peer = outcomes.requested_from.filter(is_up);
+        if outcomes.requested_from.is_some() && peer.is_none() {
             cx.mark("calvin.outcomes_asked_again");
         }
         let distance =
             |peer: &NodeId| inputs.replica.topology.one_way_between(inputs.replica.me, *peer);
         let peers = || inputs.replica.topology.peers_of(inputs.replica.me).filter(is_up);
-        outcomes.asked = asked.or_else(|| peers().min_by_key(distance));
+        outcomes.requested_from = peer.or_else(|| peers().min_by_key(distance));
         for peer in peers() {
-            let is_wanted = outcomes.asked == Some(peer);
+            let is_wanted = outcomes.requested_from == Some(peer);
             let after = outcomes.have;
             cx.send(inputs.node(peer), Message::OutcomesRequest { after, is_wanted });
         }
@@ -166,10 +166,10 @@ impl Calvin {
             outcomes.drop_upto(after);
         }
         if !is_wanted {
-            outcomes.asked_by.remove(&replica);
+            outcomes.requested_by.remove(&replica);
             return;
         }
-        if outcomes.asked_by.insert(replica) && outcomes.of == Some(replica) {
+        if outcomes.requested_by.insert(replica) && outcomes.of == Some(replica) {
             let retained = outcomes.retained.values().flatten();
             retained
                 .for_each(|results| cx.send(from, Message::Outcomes { outcomes: results.clone() }));
@@ -177,10 +177,10 @@ impl Calvin {
     }
 
     /// Handles the loss of the connection to a peer, and of the messages in flight.
-    pub(super) fn forget_asked(&mut self, replica: NodeId) {
+    pub(super) fn forget_outcome_requests(&mut self, replica: NodeId) {
         let outcomes = &mut self.state.outcomes;
-        outcomes.asked_by.remove(&replica);
-        outcomes.asked.take_if(|asked| *asked == replica);
+        outcomes.requested_by.remove(&replica);
+        outcomes.requested_from.take_if(|peer| *peer == replica);
     }
 
     /// Handles outcomes of this replica's requests from a peer.

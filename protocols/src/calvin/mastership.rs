@@ -285,7 +285,7 @@ impl Inputs<Calvin> {
         let available = self.streams.available.iter();
         let heads = available.zip(self.fixed_heads()).map(|(new, old)| *new.max(old));
         let mut heads: Heads = heads.collect();
-        heads[self.replica.me.index()] = self.own_log().held;
+        heads[self.replica.me.index()] = self.own_log().received;
         heads
     }
 

@@ -316,7 +316,7 @@ impl Calvin {
             Some(replica) => {
                 inputs.on_peer_down(cx, replica);
                 self.lose_sent(cx, replica);
-                self.forget_asked(replica);
+                self.forget_outcome_requests(replica);
             }
             None => self.on_shard_node_down(cx, peer),
         }
@@ -488,7 +488,7 @@ impl Calvin {
             return false;
         }
         let own = self.state.inputs.own_log();
-        if own.durable == own.held && !self.state.sequencer.current.is_empty() {
+        if own.durable == own.received && !self.state.sequencer.current.is_empty() {
             self.end_batch(cx);
         }
         self.state.inputs.propose(cx);

@@ -249,7 +249,7 @@ impl Calvin {
         let first = requests.first().expect("a batch holds a request").txn;
         let batch = Batch {
             source: self.state.inputs.replica.me,
-            bid: self.state.inputs.own_log().held.next(),
+            bid: self.state.inputs.own_log().received.next(),
             first_sequence: first.sequence(),
             is_of_master: self.state.inputs.is_asynchronous(),
             requests,

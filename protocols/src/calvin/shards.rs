@@ -213,7 +213,7 @@ pub(super) struct Inbound {
     pub truncated: SnapshotVersion,
     /// Whether this node has already subscribed again because of a gap. Reset by the next slice and
     /// with each progress timer.
-    pub is_asked_again: bool,
+    pub has_resubscribed: bool,
 }
 
 /// The messages to a shard, for the replicas of it that are subscribed to this node.

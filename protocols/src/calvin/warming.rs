@@ -62,7 +62,7 @@ pub(super) struct Warming {
     /// The times at which they are released at the latest.
     due: BTreeSet<(Timestamp, u64)>,
     /// The times at which rows were requested recently, by the names of the delayed requests.
-    asked: BTreeMap<u64, Timestamp>,
+    requested_at: BTreeMap<u64, Timestamp>,
     /// The name of the last delayed request, or of the last fetch for another node.
     token: u64,
     /// The fetches in progress for other nodes, with their names for them.
@@ -130,9 +130,9 @@ impl Calvin {
         warming.token += 1;
         let token = warming.token;
         let until = cx.now.at + delay;
-        warming.asked.insert(token, cx.now.at);
-        if warming.asked.len() > ASKED_MAX {
-            warming.asked.pop_first();
+        warming.requested_at.insert(token, cx.now.at);
+        if warming.requested_at.len() > ASKED_MAX {
+            warming.requested_at.pop_first();
         }
         let waits_for = by_node.keys().copied().collect();
         let delayed = DelayedRequest { ticket, request, until, waits_for };
@@ -300,7 +300,7 @@ impl Calvin {
     fn on_all_warm(&mut self, cx: &mut Cx<'_, Self>, node: NodeId, token: u64, took: Span) {
         let me = self.node();
         let warming = &mut self.state.warming;
-        if let Some(since) = warming.asked.get(&token) {
+        if let Some(since) = warming.requested_at.get(&token) {
             let gone_by = cx.now.at.since(*since).us;
             let network_us = if node == me { 0 } else { gone_by.saturating_sub(took.us) / 2 };
             warming.times.entry(node).or_default().add(took.us + network_us);

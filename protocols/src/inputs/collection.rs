@@ -307,5 +307,5 @@ impl<R: Rules> Meta<R> {
 }
 
 fn checkpoint_of_old_rows<H: Host>(inputs: &Inputs<H>) -> Heads {
-    inputs.streams.logs.iter().map(|log| log.held).collect()
+    inputs.streams.logs.iter().map(|log| log.received).collect()
 }

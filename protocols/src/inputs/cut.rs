@@ -143,11 +143,11 @@ impl<H: Host> Inputs<H> {
         let behind: Vec<_> = behind.filter(|node| !removed.contains(node)).collect();
         removed.extend(behind);
         let applied = &self.collection.applied;
-        let mine = self.cut.confirmed.epoch;
+        let own = self.cut.confirmed.epoch;
         let furthest = self.furthest();
         let is_back = |node: &NodeId| {
             let is_me = *node == self.replica.me;
-            let applied = if is_me { mine } else { applied[node.index()] };
+            let applied = if is_me { own } else { applied[node.index()] };
             let is_here = is_me || self.replica.is_up[node.index()] && !is_silent(node);
             is_here && furthest.0 - applied.0 <= READMIT_EPOCHS_BEHIND_MAX
         };

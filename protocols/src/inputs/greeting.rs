@@ -114,7 +114,7 @@ impl<H: Host> Inputs<H> {
     /// Sends a peer this replica's identity and its knowledge of the peer.
     pub(super) fn greet(&mut self, cx: &mut Cx<'_, H>, peer: NodeId) {
         let known = Evidence {
-            batches: self.streams.logs[peer.index()].held,
+            batches: self.streams.logs[peer.index()].received,
             promise: self.agreement().promise_of(peer),
             follows: self.agreement().term(),
         };
@@ -159,10 +159,10 @@ impl<H: Host> Inputs<H> {
     /// The evidence that this replica has lost part of its log: batches or promises that a peer
     /// knows and that it does not have.
     fn forgotten(&self, from: NodeId, known: &Evidence) -> Option<String> {
-        let held = self.streams.own_head(&self.replica);
+        let received = self.streams.own_head(&self.replica);
         let from = self.node(from);
-        if known.batches > held {
-            return Some(lost_batches(from, known.batches, held));
+        if known.batches > received {
+            return Some(lost_batches(from, known.batches, received));
         }
         (known.promise > self.agreement().term()).then(|| {
             lost_log(&format!(

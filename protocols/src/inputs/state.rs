@@ -344,7 +344,7 @@ impl<H: Host> Inputs<H> {
             ("batches_sent", streams.batches_sent),
             ("batch_bytes", streams.batch_bytes),
             ("batches_fetched", streams.batches_fetched),
-            ("batch_bytes_held", self.streams.bytes_held()),
+            ("batch_bytes_held", self.streams.bytes_buffered()),
             ("checkpoints_failed", c.checkpoints_failed),
             ("checkpoints_sent", self.transfer.sent),
             ("checkpoints_installed", c.checkpoints_installed),
@@ -383,7 +383,7 @@ impl<H: Host> Inputs<H> {
         for (source, log) in self.streams.logs.iter().enumerate() {
             let applied = confirmed.heads[source];
             assert!(log.collected <= applied, "collected batches were applied");
-            assert!(self.cut.heads[source] <= log.held, "applied batches are held");
+            assert!(self.cut.heads[source] <= log.received, "applied batches were received");
         }
         let has_skipped = self.cut.installed.is_some();
         assert_eq!(self.streams.has_skipped, has_skipped, "only an installed checkpoint skips");

@@ -254,10 +254,10 @@ impl Brain for Replica {
             let slots = log.slots.iter();
             let slots = slots
                 .map(|(bid, slot)| (*bid, exhaustive::digest(&slot.bytes), ahead(slot.position)));
-            let missing = (log.missing.bid, log.missing.since, log.missing.asked);
+            let missing = (log.missing.bid, log.missing.since, log.missing.requests);
             let missing = (missing, log.heard_at, log.fetched_upto);
             let slots: Vec<_> = slots.collect();
-            (slots, log.held, log.durable, log.collected, log.known, missing)
+            (slots, log.received, log.durable, log.collected, log.known, missing)
         });
         let r = &s.streams;
         let replication = (&r.durable, &r.available, r.turns_and_proofs(), &s.replica.is_up);

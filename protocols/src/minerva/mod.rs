@@ -237,7 +237,7 @@ impl Minerva {
             return false;
         }
         let own = self.state.inputs.own_log();
-        if own.durable == own.held && !self.state.execution.current.is_empty() {
+        if own.durable == own.received && !self.state.execution.current.is_empty() {
             self.start_broadcast(cx);
         }
         self.state.inputs.propose(cx);

@@ -112,7 +112,7 @@ impl Calvin {
             let came = stream.inbound.slices.range_mut(..=upto);
             came.for_each(|(_, slice)| slice.is_decided = true);
             stream.raise_decided();
-        } else if !std::mem::replace(&mut stream.inbound.is_asked_again, true) {
+        } else if !std::mem::replace(&mut stream.inbound.has_resubscribed, true) {
             // It refers to a slice that this node does not have: some were lost with a connection.
             cx.mark("calvin.decided_after_gap");
             self.subscribe(cx, shard);

@@ -71,7 +71,7 @@ impl Calvin {
     /// far behind.
     pub(in super::super) fn replace_unreachable_sources(&mut self, cx: &mut Cx<'_, Self>) {
         let Some(shards) = &mut self.state.shards else { return };
-        shards.streams.values_mut().for_each(|stream| stream.inbound.is_asked_again = false);
+        shards.streams.values_mut().for_each(|stream| stream.inbound.has_resubscribed = false);
         let is_up = |node: &&NodeId| shards.up.contains(node);
         let is_away = |stream: &ShardStream| {
             !is_up(&&stream.inbound.source)
@@ -282,7 +282,7 @@ impl Calvin {
         }
         let stream = self.shards().stream(shard);
         stream.inbound.upto = slice.epoch;
-        stream.inbound.is_asked_again = false;
+        stream.inbound.has_resubscribed = false;
         if slice.epoch > confirmed {
             stream.inbound.slices.insert(slice.epoch, slice);
             stream.raise_decided();
@@ -307,7 +307,7 @@ impl Calvin {
         }
         cx.mark("calvin.slice_after_gap");
         // Only once: the messages in flight after it are after the same gap.
-        if !std::mem::replace(&mut stream.inbound.is_asked_again, true) {
+        if !std::mem::replace(&mut stream.inbound.has_resubscribed, true) {
             self.subscribe(cx, shard);
         }
     }
