@@ -17,9 +17,13 @@
 //! | forwarding | §3.1.1, asynchronous | `forwarding.rs` | Forward, ForwardAccepted, ForwardRejected | the master has accepted a request |
 //! | early cuts | §3.1.1, asynchronous | `mastership.rs` | RequestMastership, TransferMastership | the master's disk has the cuts that it runs |
 //! | interleaving | §3.1 | `interleaving.rs` | | the serial order |
-//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Slice, SliceChunk, SlicesDecided, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress, LookupRequest, LookupReply | the requests that a shard participates in, and remote rows |
+//! | sharding | §3.1, §3.2 | `shards.rs` | Subscribe, Unsubscribe, Slice, SliceChunk, SlicesDecided, RemoteResults, Resubscribe, ShardProgress, Truncated, GroupProgress, LookupRequest, LookupReply | the requests that a shard participates in, and remote rows |
 //! | scheduling | §3.2 | `scheduler.rs` | | every outcome |
 //! | checkpoints | §5 | `checkpoints.rs`, `checkpoint_turns.rs`, `frozen.rs` | CheckpointTurn, OutcomesRequest, Outcomes, Frozen | the state at an epoch |
+//! | strict reads | | [`crate::inputs`] | BarrierRequest, Barrier | a cut proposed after the read arrived |
+//! | greeting, rejoin | | [`crate::presence`], [`crate::inputs`] | Greeting, Rejoin, RejoinReply | no peer knows more of a replica's log than the replica |
+//! | collection | | [`crate::inputs`], [`crate::streams`] | Progress | the last epoch that every replica has applied |
+//! | checkpoint transfer | | [`crate::inputs`], [`crate::transfer`], `checkpoints.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §5 | `recovery.rs` | | the state, from a checkpoint and the inputs after it |
 //!
 //! The lifecycle of a transaction:

@@ -174,12 +174,12 @@ pub(super) struct OwnEpoch {
 ///   inbound, epochs of one of the shard's replicas:
 ///       confirmed        decided              upto            upto + 1
 ///     ----|----------------|------------------|-----------------|------
-///     dropped   slices of decided cuts   slices of early cuts   pieces
+///     dropped   slices of decided cuts   slices of early cuts   chunks
 ///
 ///   outbound, epochs for the subscribed replicas of the shard:
 ///       dropped                                 sliced
 ///     ----|-----------------------------------------|----
-///     all replicas have persisted them    slices and items, retained
+///     all replicas have persisted them    slices and results, retained
 /// ```
 pub(super) struct ShardStream {
     /// The replicas of the shard: first that of this region, then the others by distance.

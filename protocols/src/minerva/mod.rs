@@ -18,9 +18,12 @@
 //! | conflict graph | §3.6, Algorithm 5 | `conflict_graph.rs` | | the chains that can't both be valid |
 //! | independent set | §3.6 | `independent_set.rs` | | the valid chains |
 //! | commit | §3.5, Algorithm 4 | `commit.rs` | | every outcome |
-//! | where transactions meet | | `conflict_keys.rs` | | a key for each transaction that was re-executed |
+//! | contended keys | | `conflict_keys.rs` | | a key for each transaction that was re-executed |
 //! | high contention | §4 | `contention.rs` | | whether to execute optimistically |
-//! | collection, checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | Progress, Checkpoint.. | the state at an epoch |
+//! | strict reads | | [`crate::inputs`] | BarrierRequest, Barrier | a cut proposed after the read arrived |
+//! | greeting, rejoin | | [`crate::presence`], [`crate::inputs`] | Greeting, Rejoin, RejoinReply | no peer knows more of a replica's log than the replica |
+//! | collection | §4 | [`crate::inputs`], [`crate::streams`] | Progress | the last epoch that every replica has applied |
+//! | checkpoint transfer | §4 | [`crate::inputs`], [`crate::transfer`], `checkpoint.rs` | CheckpointRequest, CheckpointChunk, CheckpointAck, CheckpointGone | the state at an epoch |
 //! | recovery | §4 | [`crate::inputs`], `recovery.rs` | | the decisions in the log |
 //!
 //! The lifecycle of a transaction:

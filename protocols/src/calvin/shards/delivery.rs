@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   receiver                       sender
-//!      | Subscribe(slices, items) -->|      on connect, or if another replica is unreachable
+//!      | Subscribe(slices, results)->|      on connect, or if another replica is unreachable
 //!      |<== Slice, RemoteResults ====|      the retained messages after those, and new ones
 //!      |<== Resubscribe =============|      if the backlog is large
 //!      | Subscribe, goes on -------->|      the rest of it
@@ -522,7 +522,7 @@ impl Calvin {
 }
 
 impl ShardStream {
-    /// The remaining messages of an epoch for a subscriber that has slices and items up to these,
+    /// The remaining messages of an epoch for a subscriber that has slices and results up to these,
     /// after those already sent.
     fn after(
         &self,

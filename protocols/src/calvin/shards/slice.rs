@@ -5,8 +5,8 @@
 //!   +-------+-------+-----+-------+---------+--
 //!   | epoch | shard | cut | count | batch 0 | ..
 //!   +-------+-------+-----+-------+---------+--
-//!   cut: proposer, incarnation, number; first sequence of its reign and one, or 0
-//!   batch: turn, sequencer, first sequence, count; then for each request
+//!   cut: proposer, incarnation, number; first sequence of its master term plus one, or 0
+//!   batch: round, sequencer, first sequence, count; then for each request
 //!          how many sequence numbers are passed over, and the request as in a batch
 //! ```
 //!
